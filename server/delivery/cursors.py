@@ -11,7 +11,7 @@ batch.
 
 A session's cursor is written at most every 100 ms, and once more when its connection ends. A tailing session
 to which nothing was sent is not written: an older read position only means a few rows to pass over after a
-start.
+start. At shutdown what the store lacks is written, read positions too, in batches of about 30 ms.
 
 A session with 1,000 subscriptions has a row of 50 KB, one with 1,024 deliveries in flight a cursor of 20 KB,
 which a few bytes from the client would write again. So each session pays for its writes, 4 MiB a second after
@@ -57,6 +57,8 @@ LAZY_COST = 8_192
 ASKED_COST = 32_768
 """Flights and subscriptions that one batch takes in, of those whom nobody waits for, and in all. About 1 ms
 and 4 ms."""
+LAST_COST = 262_144
+"""The same at shutdown, of both."""
 LAZY_PAUSE = 9
 """After writing those whom nobody waits for, so many times as long as it took is for something else, ..."""
 LAZY_PAUSE_MAX_S = 0.2
@@ -113,9 +115,20 @@ class Cursors(CommitHook):
         self._round_at = -NEVER
 
     def finish(self) -> None:
-        """At shutdown: write everything with the next batch, at any cost."""
+        """At shutdown: write what the store lacks with the next batches, whatever a session owes."""
         self._is_last = True
-        self.recover()
+        horizon = self._horizon.position
+        for one in chain(self._sessions.values(), self._groups.values()):
+            session = one.session
+            is_stored = one.stored_changes == session.changes and one.stored_read == session.read_at(horizon)
+            if not is_stored and session.is_persistent:
+                self.dirty.add(one)
+        self._round.clear()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the store lacks something of a session or group."""
+        return bool(self.dirty or self._asked)
 
     def mark_idle(self) -> None:
         """Housekeeping: tailing sessions to which nothing was sent for a while, so that they stay near."""
@@ -170,7 +183,7 @@ class Cursors(CommitHook):
 
     def restored(self, subscriber: Subscriber, *, is_whole: bool) -> None:
         """It has been made from its rows. Unless these say all (`is_whole`) they are written again."""
-        subscriber.is_stored = True
+        subscriber.is_stored, subscriber.stored_read = True, subscriber.session.read
         if is_whole:
             subscriber.stored_changes = subscriber.session.changes
         else:
@@ -318,9 +331,10 @@ class Cursors(CommitHook):
             elif subscriber not in asked and subscriber not in written:
                 cost += self._write_cursor(commit, subscriber, mono)
         answers: list[tuple[Secured, int]] = []
+        most = LAST_COST if self._is_last else ASKED_COST
         for subscriber, waiting in asked.items():
-            owes = cost >= ASKED_COST or subscriber.even_at > mono + BURST_S
-            if owes and not (self._is_last or subscriber in now or subscriber in written):
+            owes = cost >= most or (subscriber.even_at > mono + BURST_S and not self._is_last)
+            if owes and not (subscriber in now or subscriber in written):
                 self._asked[subscriber] = waiting
                 self._wanted_at = min(self._wanted_at, subscriber.even_at - BURST_S)
                 continue
@@ -334,11 +348,12 @@ class Cursors(CommitHook):
     def _write_dirty(self, commit: Commit, cost: int) -> None:
         """Write dirty sessions that nobody waits for, as many as fit; later batches write the rest."""
         started = self._clock.mono()
-        if not self._is_last and (started < self._lazy_from or cost >= LAZY_COST):
+        most = LAST_COST if self._is_last else LAZY_COST
+        if cost >= most or (started < self._lazy_from and not self._is_last):
             return
         if not self._round and (started - self._round_at >= CURSOR_INTERVAL_S or self._is_last):
             self._round, self._round_at = deque(self.dirty), started
-        while self._round and (cost < LAZY_COST or self._is_last):
+        while self._round and cost < most:
             subscriber = self._round.popleft()
             if subscriber not in self.dirty:
                 continue
@@ -383,7 +398,7 @@ class Cursors(CommitHook):
             commit.row(Table.CURSORS, key, row)
             size += len(row)
             cost += ROW_COST + len(session.flights) + len(session.finished)
-            one.stored_at = mono
+            one.stored_at, one.stored_read = mono, session.read_at(self._horizon.position)
             one.is_entangled = one.has_given_back = False
             self.dirty.discard(one)
         subscriber.even_at = max(subscriber.even_at, mono) + size / OWN_BYTES_PER_S

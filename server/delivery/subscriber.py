@@ -82,6 +82,7 @@ class Subscriber:
         "session",
         "stored_at",
         "stored_changes",
+        "stored_read",
         "superseded",
         "unanswered",
         "undropped",
@@ -138,6 +139,8 @@ class Subscriber:
         """Time of the last cursor write, s of monotonic time."""
         self.stored_changes = -1
         """`session.changes` when the subscriptions were last written; -1: not as they are now."""
+        self.stored_read = Position(-1)
+        """The read position in the cursor that was last written; -1: none."""
         self.is_stored = False
         """Whether it has rows on disk."""
         self.retained_queue = RetainedQueue()

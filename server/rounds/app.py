@@ -67,8 +67,11 @@ ALONE_ROWS = 2_500
 """A group of more rows has taken long enough to write: all else is done in the next round."""
 RETRY_S = 1.0
 STOP_S = 10.0
+LEAVE_S = 2.0
+"""A leader of a cluster begins no more last groups after this time: another node does not wait for longer.
+What is not stored is as after a kill."""
 STOP_BYTES = 4 << 20
-"""Maximum bytes of cells saved with the last group."""
+"""Maximum bytes of cells saved with the last groups."""
 GATHER = 250
 """Messages that must wait before a group is written while another is being synced."""
 
@@ -229,16 +232,20 @@ class App:
         self.is_ready = not self._is_dead
 
     async def finish(self) -> None:
-        """Store every cursor with the last group. A leader of a cluster does nothing more after that."""
+        """Store what of the cursors is not. A leader of a cluster does nothing more after that."""
         if self._is_finished:
             return
         self._is_finished, self.is_ready = True, False
-        self.core.cursors.finish()
+        cursors = self.core.cursors
+        cursors.finish()
         has_lost = self._lease is not None and self.core.writer.broken is not None
+        until = self._clock.mono() + (STOP_S if self._lease is None else LEAVE_S)
         if not self._is_dead and not has_lost:
             try:
                 async with asyncio.timeout(STOP_S):
                     await self.ask(partial(save, most=STOP_BYTES))
+                    while cursors.is_behind and self._clock.mono() < until:
+                        await self.ask(lambda _: None)
             except (ShardsError, TimeoutError) as error:
                 log.error("writer: the last group was not stored: %s", error)
         if self._lease is not None and not has_lost:

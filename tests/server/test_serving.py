@@ -17,12 +17,14 @@ from prometheus_client.registry import Collector
 
 from server.codec import wire
 from server.codec.packets import Ack, Disconnect
+from server.delivery.cursors import LAST_COST, ROW_COST, SUBSCRIPTION_COST
 from server.delivery.stored_sessions import StoredSessions
 from server.engine.clock import SystemClock
 from server.engine.lease import Lease
 from server.http.problems import problem_middleware
 from server.net.acceptor import Ports
 from server.observe.version import server_version
+from server.rounds import app
 from server.serving import Server, Term
 from server.settings.config import Config
 from server.settings.kinds import Address
@@ -32,6 +34,8 @@ from shards.tables import cursor_row_of
 from tests.support.mqtt import dial
 from tests.support.server import serving
 from tests.support.stores import FailingStore
+from timeline.position import START
+from timeline.session import Subscription
 
 AsyncCall = Callable[[], Awaitable[None]]
 MOVED, UNAVAILABLE = 0x9D, 0x83
@@ -158,6 +162,29 @@ async def test_who_stops_hands_over_before_its_slow_clients_have_closed(
     assert not stopping.done()
     writer.close()
     await asyncio.wait_for(stopping, 20)
+
+
+@pytest.mark.parametrize(("leave_s", "is_whole"), [(60.0, True), (0.0, False)])
+async def test_who_stops_stores_its_sessions_for_a_time_and_hands_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leave_s: float, *, is_whole: bool
+) -> None:
+    """More than a batch of them; those that are not stored are as after a kill."""
+    monkeypatch.setattr(app, "LEAVE_S", leave_s)
+    stored: list[int] = []
+
+    async def hand_over() -> None:
+        stored.append(sum(1 for _ in store.scan(Table.SESSIONS, b"", b"\xff")))
+
+    server, store = leading(tmp_path / "data", [], str, hand_over=hand_over)
+    await server.start()
+    core, sessions, each = server.app.core, 450, 100
+    for n in range(sessions):
+        subscriber = core.sessions.open(f"s{n}", expiry_s=60, window=10)
+        for k in range(each):
+            core.subscriptions.subscribe(subscriber, Subscription(f"{n}/{k}", 1, START), None)
+    await asyncio.wait_for(server.stop(), 20)
+    most = LAST_COST // (2 * ROW_COST + SUBSCRIPTION_COST * each) + 1
+    assert stored == [sessions if is_whole else most]
 
 
 async def test_who_does_not_lead_any_more_answers_no_reads() -> None:

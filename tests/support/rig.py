@@ -34,11 +34,15 @@ from server.codec.packets import (
 from server.codec.publish import Decoder
 from server.core import Core
 from server.delivery.link import Closing
+from server.delivery.session_rows import cursor_row, group_row, session_row
+from server.delivery.shared import Group
 from server.mqtt.authenticator import Authenticator
 from server.mqtt.state import Connection
 from server.observe.tracing import Traces
 from server.settings.config import Config, Limits, Mqtt, Replay, Sessions
 from shards.memory import MemoryStore
+from shards.store import Table
+from shards.tables import cursor_row_of
 from tests.support.clock import RigClock
 from tests.support.stepper import Stepper
 
@@ -399,11 +403,33 @@ class Rig:
 
     def kill(self) -> None:
         """Killed once everything is durable, and started again."""
-        self.core.cursors.finish()
-        self.core.writer.submit(lambda commit: None, lambda durable: None)
+        self.finish()
         self.pump()
         self.crash()
         self.pump()
+
+    def finish(self) -> None:
+        """The last groups of a server that stops: then the store lacks nothing of any session."""
+        cursors, horizon = self.core.cursors, self.core.horizon.position
+        cursors.finish()
+        while True:
+            self.core.writer.submit(lambda commit: None, lambda durable: None)
+            while self.compose() or self.settle():
+                pass
+            if not cursors.is_behind or self.core.writer.broken is not None:
+                break
+        if self.core.horizon.position == horizon and self.core.writer.is_idle:
+            self._check_stored()
+
+    def _check_stored(self) -> None:
+        horizon = self.core.horizon.position
+        for one in (*self.core.sessions, *self.core.groups):
+            key = one.session.client_id.encode()
+            if one.session.is_persistent:
+                row = group_row(one) if isinstance(one, Group) else session_row(one)
+                assert self.store.get(Table.SESSIONS, key) == row, one.session.client_id
+                cursor = self.store.get(Table.CURSORS, key) or b""
+                assert cursor_row_of(cursor) == cursor_row_of(cursor_row(one, horizon)), one.session.client_id
 
     def restart(self, why: Closing = Closing.STOPPING) -> None:
         """Stopped in order and started again."""

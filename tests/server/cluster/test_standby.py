@@ -88,6 +88,40 @@ def test_sessions_are_loaded_before_the_claim_and_follow_their_rows() -> None:
     standby.forget()
 
 
+def test_a_stop_with_more_than_20_mb_of_sessions() -> None:
+    """They go into the log in records of at most 1 MiB, and the next leader has them all."""
+    shelf = Shelf()
+    leading, following = store_on(shelf), store_on(shelf)
+    leading.lead("a", "http://a")
+    leader = Stepper(leading, HandClock(NOW_MS))
+    leader.round()
+    core, count, each = leader.core, 1_100, 20
+    for n in range(count):
+        subscriber = core.sessions.open(f"client-{n}", expiry_s=3600, window=10)
+        for k in range(each):
+            wanted = Subscription(f"devices/{n}/{k}/" + "x" * 1_000, 1, START)
+            core.subscriptions.subscribe(subscriber, wanted, None)
+    used = shelf.used_bytes
+    core.cursors.finish()
+    while core.cursors.is_behind:
+        core.writer.submit(lambda _: None, lambda _: None)
+        leader.round()
+    assert core.writer.broken is None
+    assert shelf.used_bytes - used > 20 << 20
+    assert max(map(len, shelf.frames.values())) <= 1 << 20
+    leading.close()
+    standby = Standby(CONFIG, following, lambda: 0.0)
+    while following.follow():
+        pass
+    while standby.unfit():
+        standby.step(is_led=False)
+    following.lead("b", "http://b")
+    found = standby.lead().by_id
+    assert len(found) == count
+    assert {len(one.session.subscriptions) for one in found.values()} == {each}
+    standby.forget()
+
+
 def test_rows_of_an_older_format_are_read_once_they_are_raised() -> None:
     """Raising changes cursors; it is done by who leads, which has read them as a follower."""
     store = store_on(Shelf())

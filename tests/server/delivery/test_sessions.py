@@ -14,10 +14,12 @@ from server.codec.packets import Ack, Suback, Subscribe, SubscribeOptions
 from server.delivery.cursors import (
     ASKED_COST,
     BURST_S,
+    LAST_COST,
     LAZY_COST,
     LAZY_PAUSE_MAX_S,
     OWN_BYTES_PER_S,
     ROW_COST,
+    SUBSCRIPTION_COST,
 )
 from server.delivery.subscriber import Subscriber
 from server.engine.writer import Busy
@@ -27,7 +29,8 @@ from shards.memory import MemoryBatch
 from shards.store import Table
 from shards.tables import encode_row, session_of
 from tests.support.rig import LONG_S, Peer, Rig, config
-from timeline.position import Position
+from timeline.position import START, Position
+from timeline.session import Subscription
 
 
 def _rows(rig: Rig, table: Table, since: int = 0) -> Iterator[tuple[bytes, bytes | None]]:
@@ -544,3 +547,57 @@ def test_packet_ids_of_no_session_go_at_start() -> None:
     rig.crash()
     rig.pass_ms(2_000)
     assert _stored(rig, "s") == []
+
+
+def _stored_since(rig: Rig, mark: int) -> dict[Table, set[str]]:
+    return {
+        table: {key.decode() for key, _ in _rows(rig, table, mark)}
+        for table in (Table.SESSIONS, Table.CURSORS)
+    }
+
+
+def test_a_stop_writes_what_the_store_lacks_and_nothing_else() -> None:
+    rig = Rig()
+    for n in range(50):
+        peer = rig.lasting(f"away-{n}")
+        peer.subscribe(f"devices/{n}")
+        peer.disconnect()
+    rig.lasting("tailing").subscribe("t")
+    rig.finish()
+    mark = len(rig.store.log)
+    rig.finish()
+    assert _stored_since(rig, mark) == {Table.SESSIONS: set(), Table.CURSORS: set()}
+    rig.pass_ms(100)  # who is there has read further
+    rig.core.cursors.mark_dirty(_session(rig, "away-3"))
+    mark = len(rig.store.log)
+    rig.finish()
+    stored = _stored_since(rig, mark)
+    assert stored == {Table.SESSIONS: {"away-3"}, Table.CURSORS: {"away-3", "tailing"}}
+
+
+def test_a_start_after_a_stop_has_nothing_to_write_at_the_next() -> None:
+    rig = Rig()
+    for n in range(20):
+        peer = rig.lasting(f"away-{n}")
+        peer.subscribe(f"devices/{n}")
+        peer.disconnect()
+    rig.restart()
+    mark = len(rig.store.log)
+    rig.finish()
+    assert _stored_since(rig, mark) == {Table.SESSIONS: set(), Table.CURSORS: set()}
+
+
+def test_a_stop_with_many_sessions_takes_several_batches() -> None:
+    """None of which holds up the loop, and the connection to the log, for long."""
+    rig = Rig()
+    sessions, each = 450, 100
+    for n in range(sessions):
+        subscriber = rig.core.sessions.open(f"s{n}", expiry_s=60, window=10)
+        for k in range(each):
+            rig.core.subscriptions.subscribe(subscriber, Subscription(f"{n}/{k}", 1, START), None)
+    mark = len(rig.store.log)
+    rig.finish()
+    sizes = [sum(table is Table.SESSIONS for table, *_ in batch.changes) for batch in rig.store.log[mark:]]
+    assert sum(sizes) == sessions
+    most = LAST_COST // (2 * ROW_COST + SUBSCRIPTION_COST * each) + 1
+    assert max(sizes) == most < sessions
