@@ -1,6 +1,7 @@
 """The process: listeners, signals, and the order of start and stop."""
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -70,6 +71,7 @@ def serve(config: Config, *, is_simulated: bool, start_ms: int | None = None, um
     finally:
         if traces is not None:
             traces.close()
+        gc.freeze()  # else the interpreter visits all sessions once more before it ends: 40,000 in 3 s
 
 
 def _alone(
