@@ -20,12 +20,20 @@ from .test_failover import ACKS, check
 
 Record = Callable[[str, object], None]
 READY_S = 20.0
+SEEN_S = 4.0
+"""A leader looks at the stream once a second."""
 
 
 def bounded(nats: Nats, stream: str, max_bytes: int) -> None:
     """A full log refuses what is more."""
     config = nats.api(f"STREAM.INFO.{stream}", {})["config"]
     said = nats.api(f"STREAM.UPDATE.{stream}", {**config, "max_bytes": max_bytes})
+    assert "error" not in said, said
+
+
+def replicated(nats: Nats, stream: str, replicas: int) -> None:
+    config = nats.api(f"STREAM.INFO.{stream}", {})["config"]
+    said = nats.api(f"STREAM.UPDATE.{stream}", {**config, "num_replicas": replicas})
     assert "error" not in said, said
 
 
@@ -91,6 +99,25 @@ def test_a_slow_log(cluster: Cluster, load: Load, nats_servers: Nats, record_pro
     load.acked(ACKS)
     assert cluster.leader() is leader
     assert (leader.status() or {})["epoch"] == before
+    check(load, record_property)
+
+
+def test_one_copy_of_the_log(
+    cluster: Cluster, load: Load, nats_servers: Nats, record_property: Record
+) -> None:
+    """Somebody takes the stream's replicas away: nothing is acked any more, and each node says why."""
+    body = b'{"topic":"one","payload":"","deliver_in":"1h"}'
+    replicated(nats_servers, cluster.name, 1)
+    cluster.until(lambda: not any(node.is_ready() for node in cluster.nodes.values()), "it leads on", SEEN_S)
+    for node in cluster.nodes.values():
+        cluster.until(
+            lambda node=node: "1 replicas" in str((node.status() or {}).get("why")), "no word of it", READY_S
+        )
+        assert posted(f"{node.url}/v1/messages", body)[0] == 503
+    replicated(nats_servers, cluster.name, 3)
+    leader = cluster.leader(READY_S)
+    assert posted(f"{leader.url}/v1/messages", body)[0] == 201
+    load.acked(ACKS)
     check(load, record_property)
 
 

@@ -1,5 +1,6 @@
 """Whose clock counts: steps of one's own, and what others say."""
 
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from server.cluster.log_clock import LogClock
 from server.cluster.members import ALIVE_S, Member, Members, Row
 from server.cluster.node import Node
 from server.cluster.reports import CALL_S
+from server.engine.lease import Lease
 from server.settings.config import Config
 from server.settings.reading import load
 
@@ -68,6 +70,21 @@ def test_a_clock_that_drifts_or_is_slewed_counts() -> None:
         machine.pass_s(60)
         machine.system_ms += SKEW_MS - 500
         assert clock.wall_ms() == machine.system_ms
+
+
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="this system has no such clock")
+def test_time_passes_while_a_virtual_machine_is_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lease is over then, and the wall clock has made no step: the one that stands still says neither."""
+    machine, passed = Machine(), {time.CLOCK_BOOTTIME: 50.0, time.CLOCK_MONOTONIC: 50.0}
+    monkeypatch.setattr(time, "clock_gettime", passed.__getitem__)
+    clock = NodeClock(lambda: machine.system_ms)
+    lease = Lease(clock, 3.0)
+    assert lease.is_fresh
+    machine.pass_s(60)
+    passed[time.CLOCK_BOOTTIME] += 60
+    assert not lease.is_fresh
+    assert clock.wall_ms() == machine.system_ms
+    assert not clock.stepped_ms
 
 
 def rows(*members: Member) -> list[Row]:

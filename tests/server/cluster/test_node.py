@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import nullcontext
+from dataclasses import replace as replaced
 from pathlib import Path
 from typing import cast
 
@@ -15,6 +16,8 @@ from server.cluster.members import Member
 from server.cluster.node import Node, _ends
 from server.serving import Server
 from server.settings.config import Config, ConfigError
+from server.settings.kinds import Address
+from server.settings.public import reference_for
 from server.settings.reading import load
 from shards.log.chained import ChainedLog, open_engine
 from shards.log.engine import LogState
@@ -198,6 +201,27 @@ async def test_who_begins_a_term_redirects_nobody_to_itself(tmp_path: Path) -> N
     made._server = cast("Server", object())
     assert made._leader() is not None
     assert made._other_leader() is None
+
+
+async def test_a_claim_names_every_listener(tmp_path: Path) -> None:
+    """With the port that it has got; a client is sent to that of its own kind."""
+    config = configured(tmp_path)
+    listen = replaced(config.mqtt, listen=(Address("127.0.0.1", 0), Address("127.0.0.1", 0, "ws")))
+    http = replaced(config.http, listen=Address("127.0.0.1", 0))
+    made = Node(replaced(config, mqtt=listen, http=http), None, None)
+    await made._listeners.open(())
+    store = made._store = ReplicatedStore(MemoryStore(), open_engine(MemoryEngine(Shelf()), Elapsing(), 2.0))
+    store.lead("a", str(made._listeners.places))
+    made._server = cast("Server", object())
+    leader = made._leader()
+    assert leader is not None
+    plain, websockets = leader["mqtt_urls"]
+    assert [url.rpartition(":")[0] for url in (plain, websockets)] == ["mqtt://127.0.0.1", "ws://127.0.0.1"]
+    ports = {int(url.rpartition(":")[2].partition("/")[0]) for url in (plain, websockets)}
+    assert len(ports - {0}) == 2
+    assert reference_for("mqtt", leader["mqtt_urls"]) == leader["mqtt"] == plain.removeprefix("mqtt://")
+    assert reference_for("ws", leader["mqtt_urls"]) == websockets
+    await made._listeners.stop()
 
 
 @pytest.mark.parametrize(
