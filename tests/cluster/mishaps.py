@@ -1,12 +1,13 @@
 """What befalls nodes, their log, and those who look after them; FASTI_SOAK=1 draws from these.
 
-    Mishaps        of the nodes: killed, cut off, emptied, with a full disk, a wrong clock or key, old data
-    OnNats         and of a log on NATS: its leader killed, strays, purged
-    OnPostgres     the same of PostgreSQL
+    Mishaps        of the nodes: killed, cut off, emptied, rotten, of a full disk, of a wrong clock, key, data
+    OnNats         and of a log on NATS: its leader killed, strays, purged, deleted, small
+    OnPostgres     the same of PostgreSQL, which has no bound
 
 Each leaves somebody who can lead, and is over when `mend` was called and the nodes are together.
 """
 
+import json
 import os
 import random
 import shutil
@@ -26,13 +27,18 @@ from tests.support.postgres import PRIMARY, STANDBYS, Postgres
 from tests.support.server import ROOT
 
 from .ledger import Calls
+from .test_backups import backup
 from .test_catching_up import trim
+from .test_damage import MENDED_S, rot
 from .test_failover import TAKEOVER_S
+from .test_trouble import bounded
 
 HOUR_S, DAY_MS = 3_600, 86_400_000
 JOB_S = 180
 FAR = 3_000
 """Messages of a slice that a job cuts."""
+SMALL_BYTES = 2 << 20
+"""Bound of a small log."""
 
 
 class Mishaps:
@@ -42,6 +48,8 @@ class Mishaps:
         self.cluster, self.chance = cluster, chance
         self._filler = None if disk is None else Filler(disk)
         self._ahead = {node.name: node.log.with_name(f"{node.name}.ahead") for node in cluster.nodes.values()}
+        self._rotten: list[tuple[Node, int, Path]] = []
+        """Nodes of which a file rots, how much each had said before, and that file."""
         self._jobs: list[subprocess.Popen[str]] = []
         self.refused = 0
         """Jobs that were refused, or whose server was gone."""
@@ -49,7 +57,8 @@ class Mishaps:
             *(self.leader_killed, self.follower_killed, self.leader_hangs, self.leader_cut_off),
             *(self.leader_ends, self.all_killed, self.emptied, self.trimmed, self.leader_killed_soon_again),
             *(self.log_leader_killed, self.log_follower_hangs, self.leader_and_log_leader_killed),
-            *(self.stray, self.purged, self.other_key, self.old_copy, self.job),
+            *(self.stray, self.purged, self.deleted, self.other_key, self.old_copy, self.job),
+            *(self.follower_rots, self.leader_rots),
             *(self.leaders_clock_set, self.followers_clock_set),
         ]
         if self._filler is not None:
@@ -69,6 +78,10 @@ class Mishaps:
         self.mend_log()
         self.cluster.mend()
         self.cluster.wait_ready()
+        for rotten in self._rotten:
+            self.cluster.until(lambda rotten=rotten: _is_mended(*rotten), "rot is not mended", MENDED_S)
+            self.cluster.wait_ready()
+        self._rotten.clear()
         for job in self._jobs:
             said, _ = job.communicate(timeout=JOB_S)
             assert job.returncode in (0, 1, 3), said
@@ -114,6 +127,20 @@ class Mishaps:
         node.kill()
         self.cluster.wipe(node)
 
+    def follower_rots(self) -> None:
+        """And leads soon after, or not."""
+        self._rot(self._follower())
+        if self.chance.random() < 0.5:
+            self.leader_killed()
+
+    def leader_rots(self) -> None:
+        self._rot(self.cluster.leader())
+
+    def _rot(self, node: Node) -> None:
+        said = len(node.output)
+        shutil.rmtree(backup(node))
+        self._rotten.append((node, said, rot(node)))
+
     def _follower(self) -> Node:
         return self.chance.choice(self.cluster.others(self.cluster.leader()))
 
@@ -135,6 +162,15 @@ class Mishaps:
         assert self.cluster.leader().terminate() == 0
         self.purge()
         self.mend()
+
+    def deleted(self) -> None:
+        """The log; while all nodes are there, or one is away, which the others wait for."""
+        away = self.chance.choice((*self.cluster.nodes.values(), None))
+        if away is not None:
+            away.kill()
+        self.delete()
+        time.sleep(self.chance.random() * 2 * TAKEOVER_S)
+        self.cluster.start()
 
     def other_key(self) -> None:
         node = self._follower()
@@ -235,6 +271,10 @@ class Mishaps:
         """All of it."""
         raise NotImplementedError
 
+    def delete(self) -> None:
+        """The stream, or the table."""
+        raise NotImplementedError
+
     def stray(self) -> None:
         raise NotImplementedError
 
@@ -250,11 +290,30 @@ class OnNats(Mishaps):
     def __init__(self, cluster: Cluster, chance: random.Random, nats: Nats, disk: Path | None = None) -> None:
         super().__init__(cluster, chance, disk)
         self.nats = nats
+        self._is_bounded = False
+        self.all.append(self.small)
+
+    def small(self) -> None:
+        """The log has room for a part of what comes while a node is away."""
+        bounded(self.nats, self.cluster.name, SMALL_BYTES)
+        self._is_bounded = True
+        calls = Calls([self.cluster.leader().http])
+        self._follower().kill()
+        body = json.dumps([{"topic": "far/0", "payload": "x" * 1_000, "deliver_in": "30d"}] * 200).encode()
+        for _ in range(2 * SMALL_BYTES // len(body)):
+            status, said = calls.ask("POST", "/v1/messages:batch", body, Content_Type="application/json")
+            assert status in (201, 503), said
+            time.sleep(0.0 if status == 201 else 0.1)
+        calls.close()
 
     def mend_log(self) -> None:
         for name in self.nats.missing:
             self.nats.start(name)
         self.nats.wait_ready()
+        if self._is_bounded:
+            self.cluster.leader()
+            bounded(self.nats, self.cluster.name, -1)
+            self._is_bounded = False
 
     def log_leader_killed(self) -> None:
         self.nats.kill(self.nats.leader(self.cluster.name))
@@ -272,6 +331,9 @@ class OnNats(Mishaps):
 
     def trim(self) -> None:
         trim(self.cluster, self.nats)
+
+    def delete(self) -> None:
+        assert self.nats.api(f"STREAM.DELETE.{self.cluster.name}", {}).get("success")
 
     def purge(self) -> None:
         assert self.nats.api(f"STREAM.PURGE.{self.cluster.name}", {}).get("success")
@@ -308,6 +370,9 @@ class OnPostgres(Mishaps):
     def trim(self) -> None:
         self.postgres.asked(f"DELETE FROM {self._table} WHERE seq < (SELECT max(seq) FROM {self._table})")
 
+    def delete(self) -> None:
+        self.postgres.asked(f"DROP TABLE {self._table}")
+
     def purge(self) -> None:
         self.trim()
 
@@ -317,3 +382,8 @@ class OnPostgres(Mishaps):
             f"INSERT INTO {self._table} SELECT max(seq) + 1, 'hello' FROM {self._table}"
             " ON CONFLICT DO NOTHING"
         )
+
+
+def _is_mended(node: Node, said: int, table: Path) -> bool:
+    """Whether a copy has come, or the file has gone before anybody read it."""
+    return "copy: data of" in node.output[said:] or not table.exists()
