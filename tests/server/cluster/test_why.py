@@ -212,7 +212,7 @@ async def test_every_sentence_comes_up(tmp_path: Path, monkeypatch: pytest.Monke
 def test_what_the_log_says_is_told_as_it_is(kind: Callable[[str], LogError]) -> None:
     waiting = Following(Shelf(), "a")
 
-    def refused() -> int:
+    def refused(_hear_s: float) -> int:
         raise kind("why it is so")
 
     waiting.store.follow = refused  # type: ignore[method-assign]
