@@ -286,9 +286,6 @@ class ChainedLog:
         heard = self._engine.hear(chain.next, hear_s) if hear_s > 0 else None
         count, is_sure, timer, self._is_behind = 1, False, self._timer(), heard is not None
         while True:
-            if until is not None and self._clock.monotonic() > until:
-                self._is_behind = True
-                return
             frames = self._frames(chain.next, count, timer, is_sure=is_sure) if heard is None else heard
             if not frames:
                 if heard is not None:
@@ -315,6 +312,10 @@ class ChainedLog:
                 return
             heard, self._is_behind = None, False
             count, timer = _count_after(frames), self._timer()
+            # Not while one is missing: that ends by its own deadline, and says so.
+            if until is not None and self._clock.monotonic() > until:
+                self._is_behind = True
+                return
 
     def trim(self, upto: int) -> None:
         timer = self._timer()

@@ -312,6 +312,8 @@ def test_a_gap_is_damage(place: Place) -> None:
     with pytest.raises(Damaged, match="record 4"):
         next(read)
     with pytest.raises(Damaged, match="record 4"):
+        list(log.read(3, 0.0))  # whose time is over before it is sure
+    with pytest.raises(Damaged, match="record 4"):
         seqs(reader, 4)  # whether 5 follows what was there as 4 cannot be told
     assert seqs(reader, 5) == [6]
     log.append(7, epoch, b"")
@@ -322,8 +324,9 @@ def test_a_log_that_ends_before_what_was_read_is_damage(place: Place) -> None:
     filled(log, 3)
     network.is_vain = True
     for one in (log, place.open()):
-        with pytest.raises(Damaged, match="ends at 3"):
-            list(one.read(5))
+        for for_s in (None, 0.0):
+            with pytest.raises(Damaged, match="ends at 3"):
+                list(one.read(5, for_s))
     with pytest.raises(Damaged, match="ends at 3"):
         log.claim(7, "a", "http://a")
 
