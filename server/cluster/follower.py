@@ -24,13 +24,14 @@ import logging
 from collections.abc import Callable
 
 from shards.errors import ShardsError
-from shards.log.errors import Damaged, Fenced, LogError, NoLog, Trimmed
+from shards.log.errors import Damaged, Fenced, LogError, NoLog, OtherLog, Trimmed
 from shards.replicated import ReplicatedStore
 from shards.store import Table
 from shards.tables import META_CURSOR, cursor_from
 from timeline.horizon import BOUND_MS
 
 from .clocks import SKEW_MS
+from .standing import HEAL
 
 log = logging.getLogger(__name__)
 
@@ -152,9 +153,10 @@ class Follower:
         return self._store.is_leading
 
     def _missed(self, error: ShardsError) -> None:
-        if str(error) != self.why:
-            log.warning("log: %s", error)
-        self.why = str(error)
+        why = f"{error}; {HEAL}" if isinstance(error, OtherLog) else str(error)
+        if why != self.why:
+            log.warning("log: %s", why)
+        self.why = why
         self._quiet_since = self._mono()
 
     def _compare_clocks(self, since: float) -> None:

@@ -379,7 +379,7 @@ class Node:
             self._why = (
                 f"{error}; the log does not answer"
                 if bounds is None
-                else f"the log ends before record {applied}: it has lost records, or is another log"
+                else f"the log ends before record {applied}: it has lost records, or is another log; {HEAL}"
             )
             await self._pause()
             return

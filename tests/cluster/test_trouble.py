@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.support.cluster import KEY, Cluster
+from tests.support.cluster import KEY, Cluster, Node
 from tests.support.nats import Nats, free_ports
 from tests.support.server import ROOT, environment
 
@@ -45,6 +45,18 @@ def posted(url: str, body: bytes) -> tuple[int, str]:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as refused:
         return refused.code, refused.read().decode()
+
+
+def heal(node: Node, *option: str) -> subprocess.CompletedProcess[str]:
+    """`fasti-server cluster heal` on a node, which may run."""
+    where = ["--data", str(node.data), "--http", f"127.0.0.1:{node.http[1]}"]
+    return subprocess.run(
+        [sys.executable, "-m", "server", *where, "cluster", "heal", *option],
+        cwd=ROOT,
+        env=environment(node.settings),
+        capture_output=True,
+        text=True,
+    )
 
 
 def test_a_full_log(cluster: Cluster, load: Load, nats_servers: Nats, record_property: Record) -> None:
@@ -207,25 +219,8 @@ def test_the_stream_is_deleted(
             lambda node=node, told=told: told in (node.status() or {})["why"], "it does not say why", READY_S
         )
     assert not any(node.is_ready() for node in there)
-    where = ["--http", f"127.0.0.1:{there[0].http[1]}"]
     for option, code, last in (((), 1, "--accept-loss"), (("--accept-loss",), 0, "take a copy")):
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "server",
-                "--data",
-                str(there[0].data),
-                *where,
-                "cluster",
-                "heal",
-                *option,
-            ],
-            cwd=ROOT,
-            env=environment(there[0].settings),
-            capture_output=True,
-            text=True,
-        )
+        done = heal(there[0], *option)
         assert (done.returncode, last in done.stdout) == (code, True), done.stdout + done.stderr
     cluster.leader(READY_S)
     load.acked(ACKS)

@@ -112,6 +112,26 @@ class Postgres:
     def resume(self, *names: str) -> None:
         self._signal(names, signal.SIGCONT)
 
+    def add_standby(self, name: str, of: str = PRIMARY) -> None:
+        """A copy of a server, which then follows it. A new name gets a port of its own."""
+        if name not in self.ports:
+            (self.ports[name],) = free_ports(1)
+        source = f"host=127.0.0.1 port={self.ports[of]} user=postgres application_name={name}"
+        self._run(
+            "pg_basebackup",
+            "-D",
+            self.folder / name,
+            "-R",
+            "-X",
+            "stream",
+            "-c",
+            "fast",
+            "-N",
+            "-d",
+            source,
+        )
+        self.start(name)
+
     def set_standbys(self, names: str, name: str = PRIMARY) -> None:
         self.asked(f"ALTER SYSTEM SET synchronous_standby_names = '{names}'", name)
         self.asked("SELECT pg_reload_conf()", name)
@@ -162,21 +182,7 @@ class Postgres:
         self.start(PRIMARY)
         self.wait_ready(PRIMARY)
         for name in self._standbys:
-            source = f"host=127.0.0.1 port={self.ports[PRIMARY]} user=postgres application_name={name}"
-            self._run(
-                "pg_basebackup",
-                "-D",
-                self.folder / name,
-                "-R",
-                "-X",
-                "stream",
-                "-c",
-                "fast",
-                "-N",
-                "-d",
-                source,
-            )
-            self.start(name)
+            self.add_standby(name)
         if self._standbys:
             self.set_standbys(QUORUM)
             self.wait_replicating()

@@ -15,6 +15,7 @@ from server.cluster.engine_side import LogSide
 from server.cluster.members import ALIVE_S
 from server.cluster.node import Node
 from server.cluster.standby import Standby
+from server.cluster.standing import HEAL
 from server.settings.config import Config
 from shards.log.chained import ChainedLog, open_engine
 from shards.log.engine import LogState
@@ -218,4 +219,4 @@ def test_what_the_log_says_is_told_as_it_is(kind: Callable[[str], LogError]) -> 
     waiting.store.follow = refused  # type: ignore[method-assign]
     for _ in range(3):
         assert not waiting.step(60.0)
-        assert waiting.follower.why == "why it is so"
+        assert waiting.follower.why == "why it is so" + (f"; {HEAL}" if kind is OtherLog else "")
