@@ -98,7 +98,7 @@ def _heal(config: Config, heard: dict[str, Standing | None], *, accepts_loss: bo
     for url, one in heard.items():
         _say(f"{url}: {'no answer' if one is None else _told(one)}")
     nodes = [one for one in heard.values() if one is not None]
-    furthest = max(nodes, key=lambda one: (one.epoch, one.seq))  # an abandoned end may have more records
+    furthest = max(nodes, key=_place)
     last, reason = _look(config, nodes)
     if reason or not furthest.seq:
         _say(reason or "no node that was heard has records: start the others, or use init for a new timeline")
@@ -125,6 +125,11 @@ def _heal(config: Config, heard: dict[str, Standing | None], *, accepts_loss: bo
     return DONE
 
 
+def _place(one: Standing) -> tuple[int, int]:
+    """Orders nodes: an abandoned end may have more records."""
+    return one.epoch, one.seq
+
+
 def _look(config: Config, nodes: Sequence[Standing]) -> tuple[int, str]:
     """The last record of the log, 0 if there is none, and why not to heal it."""
     try:
@@ -137,7 +142,7 @@ def _look(config: Config, nodes: Sequence[Standing]) -> tuple[int, str]:
         first, now = hand.bounds()
         if now > last:
             return now, "a node writes into the log: nothing to heal"
-        for one in nodes:
+        for one in sorted(nodes, key=_place, reverse=True):
             if _fits(hand, one, first, last):
                 return last, f"node {one.node} goes on with the log as it is: nothing to heal"
         timeline = _timeline(hand, last)
@@ -158,9 +163,13 @@ def _fits(hand: Log, one: Standing, first: int, last: int) -> bool:
     if last < seal.seq or (there is not None and seal.digest and there.digest != seal.digest):
         return False
     hand.stand(seal)
+    found = None
     try:
-        found = next(hand.read(seal.seq), None)
+        for record in hand.read(seal.seq):
+            found = found or record
     except (Trimmed, Damaged):
+        return False
+    if hand.is_doubtful:
         return False
     return one.seq > 0 or (found is not None and not claim_of(found[2]).has_base)
 

@@ -128,6 +128,10 @@ class ChainedLog:
         return self._is_behind
 
     @property
+    def is_doubtful(self) -> bool:
+        return self._chain.is_doubtful
+
+    @property
     def origin(self) -> Origin:
         return self._engine.origin
 
@@ -373,7 +377,8 @@ class ChainedLog:
                 )
             if not epoch and chain.is_doubtful:
                 raise Damaged(
-                    f"a record before {chain.next} of the log may follow one that nobody recognises"
+                    f"a record before {chain.next} of the log may follow one that nobody recognises:"
+                    " `fasti-server cluster heal` lets the log go on without it"
                 )
             seq = chain.next
             told = data if epoch or version == FIRST_VERSION else signed(data, seq, self._keys[0])

@@ -66,6 +66,10 @@ class Log(Protocol):
         there."""
 
     @property
+    def is_doubtful(self) -> bool:
+        """Whether a record may be hidden behind the last one that was read: a claim there is refused."""
+
+    @property
     def origin(self) -> Origin:
         """What the log was made for."""
 

@@ -11,7 +11,7 @@ from server.settings.config import Config, ConfigError
 from server.settings.reading import load
 from shards.log.chained import ChainedLog, open_engine
 from shards.log.engine import Origin
-from shards.log.errors import UnknownVersion
+from shards.log.errors import Damaged, UnknownVersion
 from shards.log.memory import MemoryEngine, Shelf
 from shards.log.record import ORIGIN, Seal
 from shards.memory import MemoryStore
@@ -192,6 +192,28 @@ def test_an_old_backup_behind_a_trimmed_log(
     log.stand(found[1][0])
     assert [seq for seq, _, _ in log.read(2)] == [FORK + 1]
     assert log.claim(FORK + 2, "b", B) == FORK + 2
+
+
+def test_a_log_that_nobody_may_claim_goes_on_without_what_was_sent_last(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its leader was killed as a message of somebody else came between two records that it had sent."""
+    lab.begin(lab.config, ORIGIN, "5678")
+    log = lab.log(lab.config)
+    epoch, last = log.claim(1, "b", B), log.at
+    MemoryEngine(lab.shelf).put(2, b"hello", 1)
+    for data in (b"refused", b"void"):
+        assert log.send(2, epoch, data)
+    lab.heard[B] = standing("b", last, "5678")
+    reader = lab.log(lab.config)
+    assert [seq for seq, _, _ in reader.read(0)] == [1]
+    with pytest.raises(Damaged, match="cluster heal"):
+        reader.claim(2, "b", B)
+    assert healing.run(lab.config, "heal", accepts_loss=True) == 0
+    assert "lost: records 2 to 3" in capsys.readouterr().out
+    reader.stand(last)
+    assert [seq for seq, _, _ in reader.read(1)] == [FORK + 1]
+    assert reader.claim(FORK + 2, "b", B) == FORK + 2
 
 
 def test_a_log_that_somebody_writes_is_left_alone(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
