@@ -36,6 +36,7 @@ connection that was idle for minutes, and the next call makes a new one.
 """
 
 import logging
+import re
 import time
 from collections import deque
 from collections.abc import Callable
@@ -55,6 +56,7 @@ log = logging.getLogger(__name__)
 
 PORT = 4222
 OLDEST = (2, 15)
+VERSION = re.compile(r"(\d+)\.(\d+)", re.ASCII)
 REPLICAS = 3
 HEADER_BYTES = 256
 """Room for the headers of a record, which count toward the servers' bound."""
@@ -359,7 +361,8 @@ class _Session:
         self._connection = NatsConnection(server, timeout_s)
         self._feed: Feed | None = None
         version = self._connection.info.version
-        if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
+        found = VERSION.match(version)
+        if found is None or (int(found[1]), int(found[2])) < OLDEST:
             self.close()
             raise Unfit(f"nats-server {version}; {'.'.join(map(str, OLDEST))} or later is needed")
 

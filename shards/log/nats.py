@@ -11,8 +11,10 @@ and one `recv`.
 Several requests may be under way in one call; their replies come in any order. `send` and `answer` are the
 two halves of a request: more can be sent before the first is answered, and the wait for its answer ends early
 when another thread has written to the socket `wake`. `-ERR`, a closed connection and a timeout end the
-connection: whoever holds it makes another. TLS as the server or the URL asks, with the
-certificates that Python's default context trusts; a user with a password, or a token, from the URL.
+connection: whoever holds it makes another. A server that shuts down says so (`ldm`), and closes it later:
+that is the same. Replies that nobody waits for are dropped, and none may be larger than the server's bound.
+TLS as the server or the URL asks, with the certificates that Python's default context trusts; a user with a
+password, or a token, from the URL.
 Source: docs.nats.io, client protocol.
 """
 
@@ -39,6 +41,8 @@ REST_S = 5.0
 """Maximum time for the rest of a pushed message whose beginning has come."""
 LISTENER = b"2"
 """The second subscription; the first is that of replies."""
+PAYLOAD_MAX = 64 << 20
+"""Maximum of a server's `max_payload`."""
 
 
 class Info(msgspec.Struct):
@@ -96,7 +100,11 @@ class NatsConnection:
             self._waker.setblocking(False)
             self._input = bytearray()
             self._inbox = b"_INBOX.%s." % secrets.token_hex(11).encode()
-            self._asked = self._oldest = 0
+            self._largest = (
+                2 * min(self.info.max_payload, PAYLOAD_MAX) + LINE_BYTES
+            )  # a record comes as Base64
+            self._asked = 0
+            self._awaited: set[int] = set()
             self._found: dict[int, Reply] = {}
             self._sent: deque[int] = deque()
             """Numbers of what was sent, whose replies nobody has asked for."""
@@ -147,6 +155,7 @@ class NatsConnection:
         self._until = time.monotonic() + timeout_s
         first = self._asked
         self._asked += len(requests)
+        self._awaited.update(range(first, self._asked))
         self._write(b"".join([self._numbered(number, one) for number, one in enumerate(requests, first)]))
         return [self._reply_to(number) for number in range(first, self._asked)]
 
@@ -154,6 +163,7 @@ class NatsConnection:
         """Send it; `answer` has its reply."""
         self._until = time.monotonic() + timeout_s
         self._sent.append(self._asked)
+        self._awaited.add(self._asked)
         self._asked += 1
         self._write(self._numbered(self._sent[-1], request))
 
@@ -213,7 +223,7 @@ class NatsConnection:
         """Nobody asks for what was sent so far."""
         self._sent.clear()
         self._found.clear()
-        self._oldest = self._asked
+        self._awaited.clear()
 
     def close(self) -> None:
         """Close it. What is under way has no outcome."""
@@ -256,6 +266,8 @@ class NatsConnection:
         if words[0] in (b"MSG", b"HMSG"):
             many = int(words[-2]) if words[0] == b"HMSG" else 0
             size = int(words[-1])
+            if not 0 <= many <= size <= self._largest:
+                raise NatsError(f"a message of {size:,} bytes, {many:,} of headers")
             while len(self._input) < size + 2:
                 self._more()
             body = bytes(self._input[:size])
@@ -266,7 +278,8 @@ class NatsConnection:
                     self.pushed.append(reply)
                 return
             number = int(words[1].rpartition(b".")[2])
-            if number >= self._oldest:
+            if number in self._awaited:
+                self._awaited.remove(number)
                 self._found[number] = reply
 
     def _line(self) -> bytes:
