@@ -174,7 +174,9 @@ class NatsConnection:
             raise NatsError("nothing was sent")
         while self._sent[0] not in self._found:
             if not self._has_come(self._left_s):
-                return None  # or the time is over: then the next call says so
+                if time.monotonic() >= self._until:
+                    raise TimeoutError
+                return None
             self._read()
         return self._taken(self._sent.popleft())
 
