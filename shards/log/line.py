@@ -5,6 +5,10 @@ own timeouts set, and a name server may. So a caller waits for the line's thread
 abandons both when the time is over. The socket is shut under the driver, which ends nearly every wait; the
 thread closes what is left; the next call makes a new line. The thread does not keep the process from exiting.
 
+**A slow way.** To connect takes several answers, one after the other. Who waits in vain for a connection that
+is being made leaves it to the next call, for CONNECTS times as long in all. Else nobody with 0.2 s each way
+could ever connect in the 0.75 s that a call has.
+
 A driver that hangs for ever keeps its thread. There are at most STUCK such threads; at this bound no call is
 made until one returns.
 
@@ -14,8 +18,10 @@ append.
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
 from queue import SimpleQueue
 from threading import Thread
+from time import monotonic
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
@@ -23,6 +29,9 @@ from .engine import NoAnswer, Taken
 from .errors import LogError
 
 STUCK = 8
+CONNECTS = 3
+PROMPT = 0.8
+"""Share of the time of a call that must be left once it is connected."""
 TOLD = 0.9
 """Share of the remaining time passed to the driver, so that a driver that obeys it ends its call itself."""
 
@@ -51,13 +60,22 @@ class Line(Generic[C]):
     def call(self, work: Callable[[C, float], T], timeout_s: float) -> T:
         """The result of `work(connection, seconds)`. Raises NoAnswer, Taken, and any LogError that it
         raises."""
+        until = monotonic() + timeout_s
         wire = self._open
         if wire is None:
-            wire = self._open = self._fresh()
-        told_s = timeout_s * TOLD
-        return self._judged(
-            lambda: wire.wait(lambda: work(wire.connected(told_s), told_s), timeout_s), timeout_s
-        )
+            wire = self._open = self._fresh(timeout_s * CONNECTS)
+        connection = self._connected(wire, timeout_s)
+        left_s = until - monotonic()
+        if left_s < timeout_s * PROMPT:
+            raise self._no_answer(timeout_s)  # the next call has all of its time
+        return self._judged(lambda: wire.wait(lambda: work(connection, left_s * TOLD), left_s), timeout_s)
+
+    def _connected(self, wire: "_Wire[C]", timeout_s: float) -> C:
+        if not wire.connecting.done():
+            wait_for((wire.connecting,), timeout_s)
+            if not wire.connecting.done() and monotonic() < wire.until:
+                raise self._no_answer(timeout_s)
+        return self._judged(lambda: wire.connecting.result(0), timeout_s)
 
     @property
     def connection(self) -> C | None:
@@ -79,13 +97,16 @@ class Line(Generic[C]):
             raise
         except TimeoutError:
             self._abandon()
-            raise NoAnswer(f"no answer of {self._place} within {timeout_s:.1f} s") from None
+            raise self._no_answer(timeout_s) from None
         except (LogError, NoAnswer):
             self._abandon()
             raise
         except Exception as error:  # whatever a driver raises: the call's outcome is unknown
             self._abandon()
             raise NoAnswer(f"{type(error).__name__}: {error}") from error
+
+    def _no_answer(self, timeout_s: float) -> NoAnswer:
+        return NoAnswer(f"no answer of {self._place} within {timeout_s:.1f} s")
 
     def close(self) -> None:
         """Return when the connection is closed, or its close has timed out."""
@@ -94,11 +115,11 @@ class Line(Generic[C]):
         if wire is not None:
             wire.join(CLOSE_S)
 
-    def _fresh(self) -> "_Wire[C]":
+    def _fresh(self, connect_s: float) -> "_Wire[C]":
         self._left = [wire for wire in self._left if wire.is_alive()]
         if len(self._left) >= STUCK:
             raise NoAnswer(f"{len(self._left)} calls to the engine hang")
-        return _Wire(self._connect, self._close, self._abort)
+        return _Wire(lambda: self._connect(connect_s * TOLD), self._close, self._abort, connect_s)
 
     def _abandon(self) -> None:
         if self._open is not None:
@@ -108,15 +129,22 @@ class Line(Generic[C]):
 
 
 class _Wire(Generic[C]):
-    """One thread with its connection, from the first call to `abandon`."""
+    """One thread with its connection, from the beginning to `abandon`."""
 
     def __init__(
-        self, connect: Callable[[float], C], close: Callable[[C], None], abort: Callable[[C], None]
+        self,
+        connect: Callable[[], C],
+        close: Callable[[C], None],
+        abort: Callable[[C], None],
+        connect_s: float,
     ) -> None:
         self._connect = connect
         self._close = close
         self._abort = abort
         self.connection: C | None = None
+        self.connecting: Future[C] = Future()
+        self.until = monotonic() + connect_s
+        """By then it must be connected."""
         self._calls: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
         self._is_busy = False
         self._thread = Thread(target=self._run, name="fasti-log", daemon=True)
@@ -127,12 +155,6 @@ class _Wire(Generic[C]):
 
     def join(self, timeout_s: float) -> None:
         self._thread.join(timeout_s)
-
-    def connected(self, timeout_s: float) -> C:
-        """In the thread: the connection, made on first use."""
-        if self.connection is None:
-            self.connection = self._connect(timeout_s)
-        return self.connection
 
     def wait(self, work: Callable[[], T], timeout_s: float) -> T:
         """Run `work` in the thread. Raises what it raises; TimeoutError."""
@@ -147,13 +169,18 @@ class _Wire(Generic[C]):
             self._abort(self.connection)
 
     def _run(self) -> None:
+        try:
+            connection = self.connection = self._connect()
+        except BaseException as error:  # raised in the caller, if one still waits
+            self.connecting.set_exception(error)
+            return
+        self.connecting.set_result(connection)
         while (call := self._calls.get()) is not None:
             work, answer = call
             self._is_busy = True
             try:
                 answer.set_result(work())
-            except BaseException as error:  # raised in the caller, if one still waits
+            except BaseException as error:  # as above
                 answer.set_exception(error)
             self._is_busy = False
-        if self.connection is not None:
-            self._close(self.connection)
+        self._close(connection)

@@ -8,7 +8,7 @@ import pytest
 
 from shards.log.engine import NoAnswer, Taken
 from shards.log.errors import Unfit
-from shards.log.line import STUCK, Line
+from shards.log.line import CONNECTS, STUCK, TOLD, Line
 
 
 class Wires:
@@ -75,8 +75,30 @@ def test_who_hangs_is_left_and_cut(wires: Wires) -> None:
 
 def test_who_connects_for_ever_is_left_too(wires: Wires) -> None:
     line: Line[None] = Line("", lambda left_s: wires.hang(0, left_s), lambda _: None, lambda _: None)
-    with pytest.raises(NoAnswer):
+    for _ in range(CONNECTS * 2):
+        with pytest.raises(NoAnswer):
+            line.call(lambda _, _left_s: None, 0.05)
+    assert len(line._left) == 2
+
+
+def test_a_connection_may_take_longer_than_a_call(wires: Wires) -> None:
+    """A call that has waited for most of its time leaves it to the next one, which has all of it."""
+    told: list[float] = []
+
+    def connect(left_s: float) -> str:
+        told.append(left_s)
+        assert wires.released.wait(5)
+        return "connected"
+
+    line = Line("", connect, lambda _: None, lambda _: None)
+    with pytest.raises(NoAnswer, match="within 0"):
         line.call(lambda _, _left_s: None, 0.05)
+    threading.Timer(0.8, wires.released.set).start()
+    with pytest.raises(NoAnswer, match="within 1"):
+        line.call(lambda _, _left_s: None, 1)
+    assert line.call(lambda connected, _left_s: connected, 1) == "connected"
+    assert told == [pytest.approx(0.05 * CONNECTS * TOLD)]
+    line.close()
 
 
 @pytest.mark.parametrize("error", [OSError("gone"), RuntimeError("odd"), NoAnswer("refused"), Unfit("alone")])
