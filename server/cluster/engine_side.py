@@ -4,7 +4,6 @@ A Log is for one thread at a time; this one has a thread of its own, so its call
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -13,8 +12,6 @@ from typing import TypeVar
 from shards.log.contract import Log
 from shards.log.engine import LogState
 from shards.log.errors import LogError, Unfit
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -39,10 +36,11 @@ class LogSide:
 
     async def limit(self, wanted_bytes: int) -> str:
         """Set a bound of the log's bytes if there is none. Returns why not; empty: done."""
-        return await self._in_thread(partial(self._limit, wanted_bytes))
+        return await self._in_thread(partial(self._told, lambda log: log.limit(wanted_bytes)))
 
-    async def trim(self, upto: int) -> None:
-        await self._in_thread(partial(self._trim, upto))
+    async def trim(self, upto: int) -> str:
+        """Delete records up to this one. Returns why not; empty: done."""
+        return await self._in_thread(partial(self._told, lambda log: log.trim(upto)))
 
     async def close(self) -> None:
         await self._in_thread(self._close)
@@ -61,20 +59,14 @@ class LogSide:
         self.unfit = ""
         return answer
 
-    def _limit(self, wanted_bytes: int) -> str:
+    def _told(self, work: Callable[[Log], None]) -> str:
+        """Why it fails; empty: it is done."""
         try:
-            self._at_hand().limit(wanted_bytes)
+            work(self._at_hand())
         except LogError as error:
             self._close()
             return str(error)
         return ""
-
-    def _trim(self, upto: int) -> None:
-        try:
-            self._at_hand().trim(upto)
-        except LogError as error:
-            log.warning("log: not trimmed to %d: %s", upto, error)
-            self._close()
 
     def _close(self) -> None:
         if self._log is not None:

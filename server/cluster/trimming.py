@@ -14,6 +14,7 @@ The leader trims. Another node does so while it hears no leader, or if the log g
 log takes no claim, so whoever waits for a leader to make room would wait for ever.
 """
 
+import logging
 from collections.abc import Callable
 
 from shards.log.engine import LogState
@@ -22,6 +23,8 @@ from shards.replicated import ReplicatedStore
 from .engine_side import LogSide
 from .members import ALIVE_S, Members
 from .offsets import RetainedOffsets
+
+log = logging.getLogger(__name__)
 
 EVERY = 5
 """Trim the log every so many looks, while there is much room."""
@@ -57,6 +60,8 @@ class Trimming:
         self._limited_at = float("-inf")
         self._limit_fault = ""
         """Why the log has no bound, if it should have one."""
+        self._trim_fault = ""
+        """Why what may go is there still; empty: it has gone."""
         self.begin()
 
     @property
@@ -101,8 +106,14 @@ class Trimming:
         if state.used_bytes > state.max_bytes * SHORT > 0:
             fourth = state.first + (state.last - state.first) // 4
             upto = max(upto, fourth, self._members.lowest(ALIVE_S))
-        if min(upto, durable) >= state.first:
-            await self._side.trim(min(upto, durable))
+        goes, fault = min(upto, durable), ""
+        if goes >= state.first:
+            fault = await self._side.trim(goes)
+        if goes >= state.first or is_time:
+            before = self._trim_fault
+            self._trim_fault = fault and f"the log is not trimmed: {fault}"
+            if fault and self._trim_fault != before:
+                log.warning("trimming: %s", self._trim_fault)
 
     def full(self, passed_bytes: int) -> str:
         """Why no more messages are taken; empty: they are. `passed_bytes` of the leader's store now."""
@@ -120,4 +131,5 @@ class Trimming:
             for row in self._members
             if not row.is_alive and row.member.node != self._node and row.member.applied < first - 1
         ]
-        return [*lines, *filter(None, (self.full(self._passed_bytes), self._limit_fault))]
+        faults = self.full(self._passed_bytes), self._limit_fault, self._trim_fault
+        return [*lines, *filter(None, faults)]

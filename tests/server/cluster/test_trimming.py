@@ -10,6 +10,7 @@ from server.cluster.members import ALIVE_S, GIVEN_UP_S, Member, Members
 from server.cluster.trimming import EVERY, LIMIT_S, RESERVE, SURE_S, Trimming
 from shards.errors import StoreFailed
 from shards.log.chained import ChainedLog, open_engine
+from shards.log.engine import NoAnswer
 from shards.log.errors import LogDown
 from shards.log.memory import MemoryEngine, Shelf
 from shards.memory import MemoryStore
@@ -167,3 +168,20 @@ async def test_why_it_gets_none_is_told(cluster: Cluster) -> None:
     cluster.network.plan.extend([None, *[Lost.REQUEST] * 100])
     assert await cluster.trimming.look(None)
     assert cluster.trimming.told() == ["the log has no bound, and may fill its servers: planted: request"]
+
+
+async def test_why_it_is_not_trimmed_is_told(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user of the log who may not delete, say: else the log fills without a word."""
+
+    def refused(upto: int, timeout_s: float) -> None:
+        raise NoAnswer("permissions violation")
+
+    cluster.write(20)
+    cluster.hear(a=21, b=21)
+    with monkeypatch.context() as patched:
+        patched.setattr(cluster.network, "drop", refused)
+        await cluster.look(count=int(SURE_S) + EVERY)
+        assert cluster.trimming.told() == ["the log is not trimmed: permissions violation"]
+    await cluster.look(count=EVERY)
+    assert cluster.trimming.told() == []
+    assert cluster.shelf.first == 21

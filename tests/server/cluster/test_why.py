@@ -31,7 +31,7 @@ from .test_follower import led
 from .test_node import configured
 
 SOURCES = (clock_judge, copy_in, digests, follower, node, standby, trimming)
-HOLDERS = {"why", "_why", "fault", "_limit_fault", "UNASKED", "lines"}
+HOLDERS = {"why", "_why", "fault", "_limit_fault", "_trim_fault", "UNASKED", "lines"}
 LISTS = {"told", "lines"}
 TELLERS = {"unfit", "full"}
 
@@ -112,6 +112,9 @@ async def of_the_log(folder: Path) -> list[str]:
     store.lead("a", "http://a")
     made._side.limit = refused  # type: ignore[method-assign]
     await made._trimming.look(store)
+    made._side.trim = refused  # type: ignore[method-assign]
+    made._trimming.state = LogState(1, 100, 999, 1_000)
+    await made._trimming.trim(store, 50, is_led=False)
     made._trimming.state = LogState(90, 100, 999, 1_000)
     made._bounds = 1, 20_000
     made._members.hear(replace(made._member(), node="gone", applied=3), int(ALIVE_S * 1000) + 1)
