@@ -94,6 +94,8 @@ class ReplicatedStore:
         """Whether `close` announces that nobody leads any longer."""
         self.passed_bytes = 0
         """Bytes of records applied here since the opening."""
+        self.passed = 0, 0
+        """A record, and the place up to which only messages of others followed it when the log was read."""
         self.is_raised = False
         """Whether all nodes read the newest version of records: a leader's next group begins it."""
         self.has_heir = False
@@ -163,6 +165,7 @@ class ReplicatedStore:
             if self._has_fit:
                 raise
             raise OtherLog(f"this node's data has other records than the log: {error}") from error
+        self.passed = self._log.at.seq, self._log.passed
         return self._log.reached - start
 
     def lead(self, node: str, url: str) -> None:

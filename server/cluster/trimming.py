@@ -3,7 +3,8 @@
 The log is kept for nodes that are behind: for `cluster.keep` bytes or half of its bound, and for as long as a
 node is not given up (members.py). A bounded log is not kept for who is away beyond SHORT of its bound, and
 then a fourth of its records go each second, whoever lacks them. A node that lacks what has gone takes a copy
-of another node's data. Each node deletes only what is durable in its own store.
+of another node's data. Each node deletes only what is durable in its own store; and messages of others behind
+that, if they are most of a log that gets short.
 
     0 ........ 1/4 ................. 3/4 ......... 7/8 ...... bound
        trimmed     trimmed each look     for who     RESERVE: messages are refused, heartbeats and claims
@@ -106,6 +107,9 @@ class Trimming:
         if state.used_bytes > state.max_bytes * SHORT > 0:
             fourth = state.first + (state.last - state.first) // 4
             upto = max(upto, fourth, self._members.lowest(ALIVE_S))
+            record, passed = store.passed
+            if record == durable < fourth:
+                upto = durable = passed  # all of them: then the next record stands where it is looked for
         goes, fault = min(upto, durable), ""
         if goes >= state.first:
             fault = await self._side.trim(goes)

@@ -128,6 +128,11 @@ class ChainedLog:
         return self._is_behind
 
     @property
+    def passed(self) -> int:
+        chain = self._chain
+        return chain.last.seq if chain.is_doubtful or chain.link != chain.last else chain.next - 1
+
+    @property
     def is_doubtful(self) -> bool:
         return self._chain.is_doubtful
 

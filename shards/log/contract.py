@@ -66,6 +66,10 @@ class Log(Protocol):
         there."""
 
     @property
+    def passed(self) -> int:
+        """The place up to which there are only messages that are no records behind the record at `at`."""
+
+    @property
     def is_doubtful(self) -> bool:
         """Whether a record may be hidden behind the last one that was read: a claim there is refused."""
 

@@ -133,6 +133,46 @@ async def test_a_log_filled_by_others_comes_back(cluster: Cluster) -> None:
     assert cluster.shelf.used_bytes < BOUND * 3 // 4
 
 
+@pytest.mark.parametrize("records", [0, 3])
+async def test_a_log_that_others_have_filled_alone_comes_back(cluster: Cluster, records: int) -> None:
+    """Also to a node that was away meanwhile."""
+    if not records:
+        MemoryEngine(cluster.shelf).drop(1, 1)
+        cluster.shelf.first, cluster.shelf.last = 1, 0
+    for _ in range(records):
+        cluster.leader.beat()
+    below = MemoryStore()
+    ReplicatedStore(below, cluster.opened()).follow()
+    while cluster.shelf.used_bytes < BOUND:
+        MemoryEngine(cluster.shelf).put(cluster.shelf.last + 1, b"hello" * 200, 1)
+    cluster.shelf.max_bytes, last = cluster.shelf.used_bytes, cluster.shelf.last
+    cluster.store.follow()
+    with pytest.raises(LogDown, match="maximum bytes"):
+        cluster.store.lead("b", "http://b")
+    await cluster.look()
+    assert cluster.shelf.first == last, "the last one stays"
+    cluster.store.lead("b", "http://b")
+    assert cluster.store.is_leading
+    back = ReplicatedStore(below, cluster.opened())
+    back.follow()
+    assert back.applied == cluster.store.applied
+
+
+async def test_messages_of_others_stay_behind_what_is_not_durable(cluster: Cluster) -> None:
+    """Or while what was read of them is of another time."""
+    cluster.write(3)
+    while cluster.shelf.used_bytes < BOUND:
+        MemoryEngine(cluster.shelf).put(cluster.shelf.last + 1, b"hello" * 200, 1)
+    cluster.shelf.max_bytes = cluster.shelf.used_bytes
+    cluster.store.follow()
+    assert await cluster.trimming.look(cluster.store)
+    for durable in (2, 3):
+        await cluster.trimming.trim(cluster.store, durable, is_led=False)
+        assert cluster.shelf.first == durable + 1
+    await cluster.trimming.trim(cluster.store, 4, is_led=False)
+    assert cluster.shelf.first == cluster.shelf.last
+
+
 async def test_messages_are_refused_before_claims_are(cluster: Cluster) -> None:
     cluster.shelf.max_bytes = BOUND
     cluster.write(80)
