@@ -17,7 +17,7 @@ AnyEngine = TypeVar("AnyEngine", bound=Engine)
 def created(engine: AnyEngine) -> AnyEngine:
     """An engine whose storage exists, if the server answers."""
     try:
-        engine.connect(1)
+        engine.connect(5)
     except NoLog:
         engine.make(0, Origin(), 5)
     except (NoAnswer, Unfit):
