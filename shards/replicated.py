@@ -98,6 +98,8 @@ class ReplicatedStore:
         """A record, and the place up to which only messages of others followed it when the log was read."""
         self.is_raised = False
         """Whether all nodes read the newest version of records: a leader's next group begins it."""
+        self.passes_doubt_at = -1
+        """A record behind which no node has another: a claim passes over what may hide one there."""
         self.has_heir = False
         """Whether a node with whole data can take the lead."""
         self._hands_over = False
@@ -181,6 +183,7 @@ class ReplicatedStore:
             timeline=self.timeline or self._log.origin.timeline or new_timeline(),
             has_base=has_base,
             is_raised=self.is_raised,
+            passes_doubt=self.passes_doubt_at == self.applied.seq,
         )
         self.follow()
         while self.is_behind and self.applied.seq < epoch:

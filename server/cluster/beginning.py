@@ -20,7 +20,7 @@ from .key import ClusterKey
 from .members import Members
 from .opening import begin_log
 from .reports import CALL_S
-from .standing import Standing, verdict
+from .standing import Standing, is_last, verdict
 
 log = logging.getLogger(__name__)
 
@@ -106,11 +106,8 @@ class Beginning:
         """Ask all, and begin the log if this node shall. `url`: its own. `last`: the lost log's last place:
         if another node writes there while the others are asked, this one has decided too late. Returns why
         not; empty: it has."""
-        peers = self._config.cluster.peers
-        answers = await ask(session, (peer for peer in peers if peer != url), self._key)
+        answers = await self._asked(session, url)
         mine = self.standing
-        if url in peers:
-            answers[url] = mine
         begins, why = verdict(mine, answers)
         if not begins:
             return why
@@ -124,6 +121,16 @@ class Beginning:
         log.warning("log: begun behind record %d, timeline %s", mine.seq, timeline)
         self.may_begin = True
         return ""
+
+    async def is_last(self, session: aiohttp.ClientSession, url: str) -> bool:
+        """Whether all nodes answer, none leads, and none has a record more than this one."""
+        return is_last(self.standing, await self._asked(session, url))
+
+    async def _asked(self, session: aiohttp.ClientSession, url: str) -> dict[str, Standing | None]:
+        """The answers of all peers, with that of this node, whose own `url` is."""
+        peers = self._config.cluster.peers
+        answers = await ask(session, (peer for peer in peers if peer != url), self._key)
+        return {**answers, url: self.standing} if url in peers else answers
 
     def routes(self) -> list[web.RouteDef]:
         return [web.get("/v1/cluster/standing", self.get)]

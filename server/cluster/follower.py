@@ -24,7 +24,7 @@ import logging
 from collections.abc import Callable
 
 from shards.errors import ShardsError
-from shards.log.errors import Damaged, Fenced, LogError, NoLog, OtherLog, Trimmed
+from shards.log.errors import Damaged, Doubtful, Fenced, LogError, NoLog, OtherLog, Trimmed
 from shards.replicated import ReplicatedStore
 from shards.store import Table
 from shards.tables import META_CURSOR, cursor_from
@@ -80,6 +80,8 @@ class Follower:
         """Maximum of the leader's clock minus our monotonic one, and its epoch."""
         self.why = ""
         """Why it cannot take the lead, or cannot follow, in words."""
+        self.is_in_doubt = False
+        """Whether it would lead if no node has a record more than this one."""
 
     def step(self, *, waits: bool = False) -> bool:
         """Read new records. Returns whether this node leads now. `waits`: first for one.
@@ -143,12 +145,14 @@ class Follower:
         return leader is not None and leader.node != "" and (leader.node, leader.url) != mine
 
     def _claim(self) -> bool:
+        self.is_in_doubt = False
         try:
             self._store.lead(self._node, self._urls)
         except Fenced as error:
             log.info("lead: another node was faster: %s", error)
             self._quiet_since = self._mono()
         except LogError as error:
+            self.is_in_doubt = isinstance(error, Doubtful)
             self._missed(error)
         return self._store.is_leading
 

@@ -272,6 +272,7 @@ class Node:
                 store = None  # type: ignore[assignment]  # the server has closed it
         finally:
             self._damage.met("" if self._store is None else self._store.damage)
+            self._beginning.tell(self._beginning.standing)
             self._store = self._follower = None
             standby.forget()
             if store is not None:
@@ -434,9 +435,19 @@ class Node:
                 store.is_raised = self._trimming.is_sure and self._members.all_read(VERSION, self._count)
             leader = self._other_leader()
             await self._reports.tell(self._member(), "" if leader is None else leader["url"])
+            await self._decide_doubt()
             self._judge_clock()
             self._judge_damage()
             await asyncio.sleep(LOOK_S)
+
+    async def _decide_doubt(self) -> None:
+        """A node that would claim behind what may hide a record asks whether any node has it."""
+        store, follower = self._store, self._follower
+        if store is None or follower is None or not follower.is_in_doubt:
+            return
+        seq = store.applied.seq
+        if await self._beginning.is_last(self._reports.session, self._listeners.places.http):
+            store.passes_doubt_at = seq
 
     async def _look(self) -> None:
         """Look at the log, and trim it; a leader also makes its own rows durable."""

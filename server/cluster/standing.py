@@ -102,6 +102,14 @@ def verdict(mine: Standing, peers: Mapping[str, Standing | None]) -> Verdict:
     return _furthest(mine, all_) if any(one.seq for one in all_) else _first(mine, all_)
 
 
+def is_last(mine: Standing, peers: Mapping[str, Standing | None]) -> bool:
+    """Whether no node has a record that this one lacks: then there is none. Not without all answers; one that
+    cannot open its store says 0."""
+    answers = [answer for answer in peers.values() if answer is not None]
+    are_all = bool(peers) and len({one.node for one in answers}) == len(peers)
+    return are_all and all(0 < one.seq <= mine.seq >= one.heard and not one.leads for one in answers)
+
+
 def _first(mine: Standing, all_: list[Standing]) -> Verdict:
     """Of a new timeline."""
     own = list(dict.fromkeys(one.node for one in all_ if one.has_rows))

@@ -56,7 +56,7 @@ from typing import NamedTuple, TypeVar
 from .chain import Chain, Strays
 from .contract import Clock, Through, without_lease
 from .engine import Engine, LogState, NoAnswer, Origin, Taken
-from .errors import Damaged, Fenced, LogDown, LogError, NoLog, OtherKey, TooLarge, Trimmed, Unfit
+from .errors import Damaged, Doubtful, Fenced, LogDown, LogError, NoLog, OtherKey, TooLarge, Trimmed, Unfit
 from .record import (
     AHEAD_VERSION,
     EXTRA_BYTES,
@@ -267,10 +267,14 @@ class ChainedLog:
         timeline: str = "",
         has_base: bool = False,
         is_raised: bool = False,
+        passes_doubt: bool = False,
     ) -> int:
         chain = self._standing(seq - 1, must_be_known=True)
         data = claim_data(Claim(node, url, os.urandom(16).hex(), has_base, timeline=timeline))
         version = VERSION if is_raised or chain.link == ORIGIN else chain.link.version
+        if chain.is_doubtful and passes_doubt:
+            log.warning("log: what stands behind record %d is no node's: passed over", chain.link.seq)
+            chain.is_doubtful = False
         self._write(chain, 0, data, version)
         return chain.last.epoch
 
@@ -381,9 +385,9 @@ class ChainedLog:
                     f" all nodes report that they read version {VERSION} of records"
                 )
             if not epoch and chain.is_doubtful:
-                raise Damaged(
+                raise Doubtful(
                     f"a record before {chain.next} of the log may follow one that nobody recognises:"
-                    " `fasti-server cluster heal` lets the log go on without it"
+                    " this node waits until all of cluster.peers answer, or for `fasti-server cluster heal`"
                 )
             seq = chain.next
             told = data if epoch or version == FIRST_VERSION else signed(data, seq, self._keys[0])

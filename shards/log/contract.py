@@ -125,16 +125,17 @@ class Log(Protocol):
         timeline: str = "",
         has_base: bool = False,
         is_raised: bool = False,
+        passes_doubt: bool = False,
     ) -> int:
         """Become the leader with record `seq`. Returns the epoch, which is `seq`, or more where strays are
         passed over. Raises Fenced, TooLarge.
 
         `seq` is one more than the last record that this node has applied. `url`: where other nodes redirect
         clients. With an empty `node` nobody leads from here on, and any node may claim at once; `url` is then
-        the node that is to be the first to do so. `has_base`:
-        the node's store had rows before the log had records. `is_raised`: all nodes read the newest version
-        of records, which begins with this claim. Raises Trimmed if the record before it is no longer there,
-        Damaged if it never was.
+        the node that is to be the first to do so. `has_base`: the node's store had rows before the log had
+        records. `is_raised`: all nodes read the newest version of records, which begins with this claim.
+        `passes_doubt`: no node has a record behind the last one here; else Doubtful is raised if one may be
+        hidden there. Raises Trimmed if the record before it is no longer there, Damaged if it never was.
         """
 
     def seal_at(self, seq: int) -> Seal | None:

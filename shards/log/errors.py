@@ -36,6 +36,10 @@ class Unchained(Damaged):
     """A whole record that was not written after the one before it."""
 
 
+class Doubtful(Damaged):
+    """A claim would come behind what may hide a record that only its writer knows."""
+
+
 class OtherLog(LogError):
     """A store has records that this log lacks: it is another log, or it has lost its end."""
 

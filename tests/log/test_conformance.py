@@ -14,6 +14,7 @@ from shards.log.contract import Log
 from shards.log.engine import Origin, Taken
 from shards.log.errors import (
     Damaged,
+    Doubtful,
     Fenced,
     LogDown,
     NoLog,
@@ -600,6 +601,26 @@ def test_whose_predecessor_nobody_can_recognise_is_not_claimed_behind(place: Pla
     place.put(5, frame_of(5, epoch, opened(fourth, 4).seal, b"fifth"))
     with pytest.raises(Unchained, match="record 5"):
         list(place.open().read(2))
+
+
+def test_what_no_node_has_is_claimed_behind(place: Place) -> None:
+    """Nodes have been asked: nobody has what was sent for the place of the stray."""
+    log, other, behind = place.open(), place.open(), place.open()
+    epoch = filled(log, 2)
+    place.put(3, b"hello")
+    sent(log, 3, epoch, b"third", b"fourth", b"fifth")
+    assert seqs(other) == seqs(behind) == [1, 2]
+    last = other.bounds()[1]
+    if last > 3:
+        assert other.is_doubtful
+        with pytest.raises(Doubtful):
+            other.claim(3, "b", "")
+    assert other.claim(3, "b", "", passes_doubt=True) == last + 1
+    other.append(last + 2, last + 1, b"of b")
+    with pytest.raises(Fenced):
+        log.settle()
+    for reader in (behind, place.open()):
+        assert seqs(reader, 2) == [last + 1, last + 2]
 
 
 def test_what_is_sent_ahead_comes_late_behind_a_claim(place: Place) -> None:

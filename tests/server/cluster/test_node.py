@@ -9,11 +9,12 @@ from typing import cast
 import pytest
 from msgspec.structs import replace
 
-from server.cluster import node, opening
+from server.cluster import beginning, node, opening
 from server.cluster.damage import LAG_RECORDS
 from server.cluster.engine_side import LogSide
 from server.cluster.members import Member
 from server.cluster.node import Node, _ends
+from server.cluster.standing import Standing
 from server.serving import Server
 from server.settings.config import Config, ConfigError
 from server.settings.kinds import Address
@@ -30,6 +31,9 @@ from shards.rocks import RocksStore
 from shards.store import Table
 from shards.tables import FORMAT, META_FORMAT
 from tests.support.logs import Elapsing
+
+from .test_follower import Node as Following
+from .test_follower import led
 
 
 async def test_a_copy_is_given_up_when_the_node_stops() -> None:
@@ -123,6 +127,38 @@ async def test_an_old_copy_of_the_data_that_is_put_back_reads_on_and_says_so(
         made._bounds = 1, last
         assert made.view()["why"] == why
     store.close()
+
+
+async def test_a_doubt_ends_once_all_have_answered_that_nobody_has_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader was killed as a message of somebody else came between two records that it had sent."""
+    shelf, urls = Shelf(), ("http://b:1", "http://c:1")
+    leader, other = led(lambda name: Following(shelf, name))
+    MemoryEngine(shelf).put(shelf.last + 1, b"hello", 1)
+    seq, epoch = leader.store.applied[:2]
+    for data in (b"refused", b"void"):
+        assert leader.store._log.send(seq + 1, epoch, data)
+    made = Node(configured(tmp_path, peers=[*urls]), None, None)
+    made._store, made._follower = other.store, other.follower
+    b, answers = Standing("b", seq), dict[str, Standing | None]()
+
+    async def ask(*_: object) -> dict[str, Standing | None]:
+        return answers
+
+    monkeypatch.setattr(beginning, "ask", ask)
+    await made._decide_doubt()
+    for c in (None, Standing("c", seq + 1), Standing("c", seq, heard=seq + 1), Standing("b", seq)):
+        assert not other.step(10.0)
+        assert "that nobody recognises: this node waits until all of" in other.follower.why
+        answers = dict(zip(urls, (b, c), strict=True))
+        await made._decide_doubt()
+        assert other.store.passes_doubt_at < 0
+    answers = dict(zip(urls, (b, Standing("c", seq - 1)), strict=True))
+    await made._decide_doubt()
+    assert other.step(10.0)
+    assert other.store.applied.seq == shelf.last == seq + 3
+    await made._reports.close()
 
 
 async def test_a_log_that_is_not_fit_any_more_is_waited_for(

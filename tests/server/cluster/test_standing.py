@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from server.cluster.standing import HEAL, INIT, Standing, standing_of, verdict
+from server.cluster.standing import HEAL, INIT, Standing, is_last, standing_of, verdict
 from shards.log.chained import open_engine
 from shards.log.memory import MemoryEngine, Shelf
 from shards.memory import MemoryStore
@@ -87,6 +87,25 @@ def test_a_node_of_the_same_name_does_not_stand_for_another() -> None:
 def test_alone_among_its_peers_it_begins() -> None:
     """Its own address is all that `cluster.peers` has."""
     assert verdict(lost("a"), {A: lost("a")}).begins
+
+
+@pytest.mark.parametrize(
+    ("b", "c", "expected"),
+    [
+        (lost("b", 1000), lost("c", 990), True),
+        (lost("b", 1000), lost("c", 1001), False),
+        (lost("b", 1000, heard=1001), lost("c", 990), False),
+        (lost("b", 1000, leads=True), lost("c", 990), False),
+        (lost("b", 1000), lost("b", 990), False),
+        (lost("b", 1000), lost("c"), False),
+        (lost("b", 1000), None, False),
+    ],
+)
+def test_whether_a_node_has_the_last_record(b: Standing, c: Standing | None, *, expected: bool) -> None:
+    """One that has not opened its store yet says that it has none."""
+    mine = lost("a", 1000)
+    assert is_last(mine, {A: mine, B: b, C: c}) == expected
+    assert not is_last(mine, {})
 
 
 def test_what_a_store_has() -> None:
