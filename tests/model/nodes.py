@@ -13,6 +13,7 @@ from server.core import Core
 from server.delivery.link import Closing
 from shards.commit import Control
 from shards.errors import StoreFailed
+from shards.log.errors import Doubtful
 from tests.support.clock import HandClock
 from tests.support.logs import Lost
 from tests.support.stepper import Stepper
@@ -213,12 +214,23 @@ class NodesRig(Rig):
     def _lead(self, node: Node) -> None:
         """A server begins on a node, which has claimed the log."""
         self.terms += 1
-        self.store = self.oracle.store = self.cluster.lead(node)
+        self.store = self.oracle.store = self._claimed(node)
         self.oracle.cut()
         self._forget()
         self.clock = self.clocks.all[node.number]
         self.stepper = Stepper(self.store, self.clock, CONFIG)
         self._begin()
+
+    def _claimed(self, node: Node) -> Disk:
+        """Behind what may hide a record it claims once all have answered, and nobody leads."""
+        try:
+            return self.cluster.lead(node)
+        except Doubtful:
+            self.end_elder()
+        last = node.store.applied.seq
+        need(all(one.store.applied.seq <= last for one in self.cluster.nodes), "a node has more")
+        node.store.passes_doubt_at = last
+        return self.cluster.lead(node)
 
     def _restore_watches(self, core: Core) -> None:
         """Who is still with the elder has seen no more than that has sent, whatever is in the log."""
