@@ -1,0 +1,488 @@
+"""Order by key, walked at random: `timeline.key_order` in a dull world, against a dull oracle.
+
+The world is one timeline of rows, a clock, and a log of batches. A kill keeps some prefix of the log that has
+all that was answered. One group with `order` reads the timeline. The oracle knows of each key what has not
+ended, its head, and what is out. It demands
+
+    1 order       only the first message of a key is given, through retries and kills
+    2 one out     of a key one message is out
+    3 progress    while the window has room, whatever may go has gone; only BOUND keys in trouble stop
+                  the reader
+    4 bounds      on key rows and on the followers that are known
+    5 exact       what had ended in the last durable batch never comes again; all else does
+
+`FAULTS` are rules left out, one at a time. The walks find each.
+"""
+
+import random
+from bisect import bisect_right, insort
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from timeline import key_order
+from timeline.key_order import Address, KeyBound, KeyOrder, KeyRow, Meeting
+from timeline.position import START, Position, at_of, position
+
+WINDOW, BOUND, TRIES, KNOWN = 3, 4, 3, 2
+"""In flight; key rows; deliveries before it is dead; followers that are known."""
+NEVER = 1 << 40
+LAST = position(NEVER, 0)
+SHARD = 7
+
+
+class Broken(AssertionError):
+    """A promise is broken; its number comes first."""
+
+
+class Row(NamedTuple):
+    """A message; or with a `root` the retry of the one there."""
+
+    key: int | None
+    expires: int = NEVER
+    root: Position = START
+    tries: int = 0
+    is_stub: bool = False
+
+
+class Flight(NamedTuple):
+    """`is_out` False: a kill has taken who had it."""
+
+    key: int | None
+    tries: int
+    is_out: bool = True
+
+
+Name = tuple[Any, ...]
+Batch = dict[Name, Any]
+
+
+class World:
+    """`db`: what can be read. `wal`: batches; those before `synced` survive a kill."""
+
+    def __init__(self) -> None:
+        self.now, self.seq, self.synced = 1, 0, 0
+        self.wal: list[Batch] = []
+        self.db: Batch = {}
+        self.places: list[Position] = []
+
+    @property
+    def horizon(self) -> Position:
+        return position(self.now, self.seq)
+
+    def place(self, due: int) -> Position:
+        self.seq += 1
+        return position(max(due, self.now), self.seq)
+
+    def write(self, batch: Batch, *, is_synced: bool = False) -> None:
+        self.wal.append(batch)
+        self.synced = len(self.wal) if is_synced else self.synced
+        for name, value in batch.items():
+            if name[0] == "row" and name not in self.db:
+                insort(self.places, name[1])
+            self.db[name] = value
+            if value is None:
+                del self.db[name]
+
+    def kill(self, rnd: random.Random) -> None:
+        wal = self.wal[: rnd.randint(self.synced, len(self.wal))]
+        self.wal, self.db, self.places = [], {}, []
+        for batch in wal:
+            self.write(batch, is_synced=True)
+
+    def row(self, place: Position) -> Row:
+        found: Row = self.db["row", place]
+        return found
+
+    def all(self, kind: str) -> list[Any]:
+        return [name[1] for name in self.db if name[0] == kind]
+
+
+class Oracle:
+    """`head`: of each key what must end before the next goes, and from when on it may be given (None: it is
+    out). `snaps`: as of each batch with a cursor."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.ended: set[Position] = set()
+        self.head: dict[int, tuple[Position, Position | None]] = {}
+        self.out: dict[Position, int | None] = {}
+        self.snaps: dict[int, tuple[set[Position], dict[int, tuple[Position, Position | None]]]] = {
+            0: (set(), {})
+        }
+
+    def kill(self) -> None:
+        last = max(n for n in self.snaps if n <= len(self.world.wal))
+        self.snaps, self.out = {last: self.snaps[last]}, {}
+        self.ended, self.head = set(self.snaps[last][0]), dict(self.snaps[last][1])
+
+    def todo(self) -> dict[int | None, list[Position]]:
+        """What is to be given and is not out, by key, in order."""
+        found: dict[int | None, list[Position]] = {}
+        for place in self.world.places[: bisect_right(self.world.places, self.world.horizon)]:
+            row = self.world.row(place)
+            is_live = not row.is_stub and row.expires > self.world.now
+            if is_live and place not in self.ended and place not in self.out:
+                found.setdefault(row.key, []).append(place)
+        return found
+
+    def may_give(self, key: int | None) -> bool:
+        return key is None or key not in self.out.values()
+
+    def give(self, key: int | None, root: Position) -> None:
+        if root in self.ended or root in self.out:
+            raise Broken(f"5: {root} of key {key} has ended or is out, and is given")
+        if not self.may_give(key):
+            raise Broken(f"2: {root} of key {key} is given, and one is out")
+        if key is not None:
+            first = self.head[key][0] if key in self.head else self.todo().get(key, [START])[0]
+            if root != first:
+                raise Broken(f"1: {root} of key {key} is given before {first}")
+            self.head[key] = (root, None)
+        self.out[root] = key
+
+    def end(self, key: int | None, root: Position, *, again: bool = False) -> None:
+        """Done, dead, given up. `again`: it is to be read once more."""
+        self.out.pop(root, None)
+        self.ended |= set() if again else {root}
+        if key is not None and key in self.head and self.head[key][0] == root:
+            del self.head[key]
+
+    def rest(self, key: int, root: Position, until: Position) -> None:
+        self.out.pop(root, None)
+        self.head[key] = (root, until)
+
+    def check(self, group: "Group") -> None:
+        """Progress, when the group says that it can do no more now."""
+        todo, order = self.todo(), group.order
+        behind = {_key(name) for name, row in order.rows() if row.next}
+        troubled = behind | set(self.head) | (set(self.out.values()) - {None})
+        for key in {*todo, *self.head} if len(group.flights) < WINDOW else ():
+            head = self.head.get(key) if key is not None else None
+            is_due = (LAST if head is None or head[1] is None else head[1]) <= self.world.horizon
+            is_read = head is not None or todo[key][0] <= group.read or len(troubled) < BOUND
+            if self.may_give(key) and is_read and (head is None or is_due):
+                raise Broken(f"3: key {key} can go on and does not; {len(troubled)} keys are in trouble")
+
+
+def _name(key: int) -> bytes:
+    return b"%d" % key
+
+
+def _key(name: bytes) -> int:
+    return int(name)
+
+
+class Group:
+    """What stands around `KeyOrder` in a server: reader, flights, retries, cursor."""
+
+    def __init__(self, world: World, rnd: random.Random, fault: str = "", *, hold: bool = False) -> None:
+        self.world, self.rnd, self.fault, self.hold = world, rnd, fault, hold
+        self.oracle, self.read = Oracle(world), START
+        self.flights: dict[Position, Flight] = {}
+        self.order = _made(fault)
+
+    def save(self, batch: Batch | None = None) -> None:
+        changes = self.order.take()
+        rows: Batch = dict(batch or {})
+        for name, row in changes.keys.items():
+            if row is not None and self.fault == "wait is stored" and row.wait:
+                row = KeyRow(row.next, row.shard) if row.next else None
+            rows["key", name] = row
+        for name, places in changes.index.items():
+            rows |= {("index", (name, place)): shard for place, shard in places}
+        rows = {at: value for at, value in rows.items() if value is not None or at in self.world.db}
+        cursor: Batch = {("cursor",): (self.read, dict(self.flights))}
+        if self.fault == "one batch":
+            self.world.write(cursor)
+            self.world.write(rows)
+        elif self.rnd.random() < 0.1 and not batch:
+            self.order.lost()
+            return
+        else:
+            self.world.write(rows | cursor)
+        self.order.wrote()
+        self.oracle.snaps[len(self.world.wal)] = (set(self.oracle.ended), dict(self.oracle.head))
+
+    def recover(self) -> None:
+        self.read, flights = self.world.db.get(("cursor",), (START, {}))
+        self.flights = {root: flight._replace(is_out=False) for root, flight in flights.items()}
+        self.order = _made(self.fault)
+        self.order.restore([(name, self.world.db["key", name]) for name in self.world.all("key")])
+        for flight in self.flights.values():
+            if flight.key is not None and self.fault != "returned is out":
+                self.order.launch(_name(flight.key))
+
+    def pump(self) -> None:
+        """Give out what can be, whoever's turn it is."""
+        ways = [self.give_returned, self.give_head, self.give_behind, self.read_on]
+        while any(way() for way in self.rnd.sample(ways, len(ways))):
+            self.order.check()
+        self.order.check()
+        self.oracle.check(self)
+        if len(self.order) > BOUND + WINDOW:
+            raise Broken(f"4: {len(self.order)} key rows")
+
+    def give(self, root: Position, tries: int = 0) -> bool:
+        key = self.world.row(root).key
+        self.oracle.give(key, root)
+        self.flights[root] = Flight(key, tries + 1)
+        return True
+
+    def give_returned(self) -> bool:
+        """What was in flight at the kill, the first one first."""
+        root = min((root for root, flight in self.flights.items() if not flight.is_out), default=None)
+        if root is None:
+            return False
+        flight = self.flights[root]
+        if flight.key is not None and self.fault == "returned is out":
+            self.order.launch(_name(flight.key))
+        return self.give(root, flight.tries)
+
+    def give_head(self) -> bool:
+        """A retry that is due."""
+        due = self.world.horizon if self.fault != "retries by the key" else self.read
+        for name, row in self.order.rows():
+            if row.wait and row.wait <= due and len(self.flights) < WINDOW:
+                return self.give(self.order.resume(name), self.world.db["retry", row.wait].tries)
+        return False
+
+    def give_behind(self) -> bool:
+        """The next one of a key that is behind."""
+        for name in self.order.free if len(self.flights) < WINDOW else ():
+            found = self.order.first(name)
+            if found is None:
+                self.learn(name)
+            elif self.is_wanted(found[0]):
+                self.order.give(name)
+                return self.give(found[0])
+            else:
+                self.order.drop(name)
+            return True
+        return False
+
+    def learn(self, name: bytes) -> None:
+        start = self.order.wants(name)
+        places: list[Address] = sorted(
+            (place, self.world.db["index", (whose, place)])
+            for whose, place in self.world.all("index")
+            if whose == name and start <= place <= self.read
+        )
+        is_all = len(places) <= KNOWN
+        self.order.learn(name, places[:KNOWN], self.read, is_all=is_all)
+
+    def is_wanted(self, place: Position) -> bool:
+        row = self.world.row(place)
+        if row.expires <= self.world.now and place not in self.flights:
+            self.oracle.end(row.key, place)
+        return not row.is_stub and place not in self.flights and row.expires > self.world.now
+
+    def read_on(self) -> bool:
+        """The reader's next row; False: there is none, or it has to stand still."""
+        at = bisect_right(self.world.places, self.read)
+        place = self.world.places[at] if at < len(self.world.places) else LAST
+        if place > self.world.horizon:
+            return False
+        row, meeting = self.world.row(place), Meeting.GIVE
+        if row.key is not None and not row.is_stub:
+            meeting = self.order.meet(_name(row.key), place, SHARD)
+        if meeting is Meeting.STOP:
+            return False
+        if meeting is Meeting.GIVE and self.is_wanted(place):
+            if len(self.flights) >= WINDOW:
+                return False
+            if row.key is not None:
+                self.order.launch(_name(row.key))
+            self.give(place)
+        self.read = place
+        return True
+
+    def ack(self, root: Position) -> None:
+        key = self.flights.pop(root).key
+        self.oracle.end(key, root, again=self.is_read_again(root, key))
+        if key is not None:
+            self.order.land(_name(key))
+
+    def is_read_again(self, root: Position, key: int | None) -> bool:
+        following = START if key is None else self.order.row(_name(key)).next
+        return root > self.read or START < following <= root
+
+    def fail(self, root: Position, delay: int) -> None:
+        """Nack, lapse, lost connection. Decided in the writer."""
+        row, flight = self.world.row(root), self.flights.pop(root)
+        place, again = self.world.place(self.world.now + delay), self.is_read_again(root, row.key)
+        is_over, is_spent = again or at_of(place) >= row.expires, flight.tries >= TRIES
+        batch: Batch = {}
+        if row.key is None or is_over or (is_spent and not self.hold):
+            batch = {} if is_over else {("dead", root): row}
+            self.oracle.end(row.key, root, again=again)
+            if row.key is not None:
+                self.order.land(_name(row.key))
+        elif is_spent:
+            batch["dead", root] = row
+            self.order.hold(_name(row.key), root)
+            self.oracle.rest(row.key, root, LAST)
+        else:
+            batch["retry", place] = row._replace(root=root, tries=flight.tries)
+            self.order.rest(_name(row.key), root, place)
+            self.oracle.rest(row.key, root, place)
+        self.save(batch)
+
+    def finish(self, name: bytes) -> None:
+        """The head that waits or is held ends: a late ack, a drop, a release."""
+        self.oracle.end(_key(name), self.order.row(name).root)
+        self.order.release(name)
+
+    def requeue(self, root: Position) -> None:
+        """A dead letter: the head of the key that it holds; else it stands in line from now on."""
+        place, row = self.world.place(self.world.now), self.world.db["dead", root]
+        key_row = KeyRow() if row.key is None else self.order.row(_name(row.key))
+        if key_row.is_held and key_row.root == root:
+            self.order.requeue(_name(row.key), place)
+            self.oracle.rest(row.key, root, place)
+            again = {("retry", place): row._replace(root=root, tries=0)}
+            self.world.db["row", root] = self.world.row(root)._replace(expires=NEVER)
+        else:
+            again = {("row", place): row._replace(tries=0, expires=NEVER)}
+        self.save({("dead", root): None, **again})
+
+    def replay(self, to: Position) -> None:
+        self.read = to
+        for name, row in self.order.rewind(to):
+            self.oracle.end(_key(name), row.root, again=True)
+        self.oracle.ended = {place for place in self.oracle.ended if place <= to}
+        self.save({("dead", root): None for root in self.world.all("dead") if root > to})
+
+    def skip(self, to: Position) -> None:
+        self.read = max(self.read, to)
+        for name, row in self.order.skip(to):
+            self.oracle.end(_key(name), row.root)
+        self.oracle.ended |= {
+            place for place in self.world.places if place <= to and place not in self.flights
+        }
+        self.save({("dead", root): None for root in self.world.all("dead") if root <= to})
+
+
+class _Forgetful(KeyOrder):
+    """Without: behind stays behind."""
+
+    def meet(self, key: bytes, place: Position, shard: int) -> Meeting:
+        is_resting = self.row(key).root or key in self.out
+        return super().meet(key, place, shard) if is_resting else Meeting.GIVE
+
+
+class _Boundless(KeyOrder):
+    """Without: the bound."""
+
+    @property
+    def is_full(self) -> bool:
+        return False
+
+
+class _Late(KeyOrder):
+    """Without: a replay lowers `next`."""
+
+    def rewind(self, to: Position) -> list[tuple[bytes, KeyRow]]:
+        kept = {key: found for key, found in self._keys.items() if found.next > to}
+        before = {key: (found.next, [*found.known], found.is_whole) for key, found in kept.items()}
+        ended = super().rewind(to)
+        for key, (place, known, is_whole) in before.items():
+            found = self._in_trouble(key)
+            found.wait, found.root, found.is_held = START, START, False
+            found.next, found.known, found.is_whole = place, known, is_whole
+            self._settle(key)
+        return ended
+
+
+class _Unkept(KeyOrder):
+    """Without: what is not stored yet is known."""
+
+    def learn(self, key: bytes, places: Any, read: Position, *, is_all: bool) -> None:
+        kept, self._fresh = self._fresh, {}
+        super().learn(key, places, read, is_all=is_all)
+        self._fresh = kept
+
+
+_PLANTED: dict[str, Callable[[KeyBound], KeyOrder]] = {
+    "behind stays behind": _Forgetful,
+    "heads are bounded": _Boundless,
+    "replay lowers next": _Late,
+    "what is not stored is known": _Unkept,
+}
+FAULTS = (*_PLANTED, "wait is stored", "one batch", "retries by the key", "returned is out")
+
+
+def _made(fault: str) -> KeyOrder:
+    return _PLANTED.get(fault, KeyOrder)(KeyBound(2 * BOUND))
+
+
+def walk(seed: int, fault: str = "") -> None:
+    """One life of a group, at random, and its end. Raises Broken, or AssertionError of the room itself."""
+    rnd, world = random.Random(seed), World()
+    group = Group(world, rnd, fault, hold=rnd.random() < 0.3)
+    keys, calm = rnd.choice((2, 4, 20)), rnd.choice((0.2, 0.5, 0.8))
+    known, key_order.KNOWN_MAX = key_order.KNOWN_MAX, KNOWN
+    try:
+        for _ in range(120):
+            act(group, world, rnd, keys, calm)
+        for _ in range(1_000):
+            world.now += 5
+            group.pump()
+            for root in list(group.flights):
+                group.ack(root)
+            for name, row in group.order.rows():
+                if row.is_held:
+                    group.finish(name)
+            group.save()
+            if not group.flights and not len(group.order) and not group.oracle.todo():
+                return
+    finally:
+        key_order.KNOWN_MAX = known
+    raise Broken(f"5: not drained: {group.oracle.todo()}")
+
+
+def act(group: Group, world: World, rnd: random.Random, keys: int, calm: float) -> None:
+    """Something that a publisher, a worker, an operator, the clock or a fault does."""
+    op, roll = rnd.random(), rnd.random()
+    out = [root for root, flight in group.flights.items() if flight.is_out]
+    ahead = [p for p in world.places if p > world.horizon and not world.row(p).is_stub]
+    resting = [name for name, row in group.order.rows() if row.root]
+    if op < 0.30:
+        for _ in range(rnd.choice((1, 1, 3))):
+            due = world.now + rnd.choice((-3, 0, 0, 1, 4))
+            expires = due + rnd.randint(1, 12) if roll < 0.1 else NEVER
+            row = Row(rnd.choice((None, *range(keys), 0, 0, 0)), expires)
+            world.write({("row", world.place(due)): row}, is_synced=True)
+    elif op < 0.42:
+        world.now += rnd.choice((1, 1, 2, 5))
+    elif op < 0.66 and out:
+        root = rnd.choice(out)
+        is_done = roll < calm
+        group.ack(root) if is_done else group.fail(root, rnd.choice((0, 1, 3, 9)))
+    elif op < 0.78:
+        group.save()
+        world.synced = len(world.wal) if roll < 0.5 else world.synced
+    elif op < 0.82:
+        world.kill(rnd)
+        group.oracle.kill()
+        group.recover()
+    elif op < 0.85 and ahead:
+        place = rnd.choice(ahead)
+        moved = {}
+        if roll < 0.5:
+            moved = {("row", world.place(world.now + rnd.choice((0, 2, 6)))): world.row(place)}
+        stub = {("row", place): world.row(place)._replace(is_stub=True)}
+        world.write(stub | moved, is_synced=True)
+    elif op < 0.88 and world.all("dead"):
+        group.requeue(rnd.choice(world.all("dead")))
+    elif op < 0.90 and resting:
+        root = group.order.row(name := rnd.choice(resting)).root
+        group.finish(name)
+        group.save({("dead", root): None})
+    elif op < 0.93 and world.places:
+        to = rnd.choice(world.places)
+        if to < group.read and roll < 0.5:
+            group.replay(to)
+        elif to < world.horizon and roll < 0.3:
+            group.skip(to)
+    else:
+        group.pump()

@@ -1,0 +1,123 @@
+"""Order by key: the worked example, and walks against an oracle that find each rule left out."""
+
+import pytest
+
+from tests.model.order import FAULTS, walk
+from timeline.key_order import NO_SHARD, NOWHERE, KeyBound, KeyOrder, KeyRow, Meeting
+from timeline.position import Position, position
+
+A = b"a"
+
+
+def at(n: int) -> Position:
+    return position(n, n)
+
+
+def test_the_example() -> None:
+    order = KeyOrder(KeyBound(20))
+    assert order.meet(A, at(1), 0) is Meeting.GIVE
+    order.launch(A)
+    for n in (4, 7, 9):
+        assert order.meet(A, at(n), 0) is Meeting.PASS
+    assert order.row(A) == KeyRow(at(4), 0)
+    assert {key: [one[0] for one in places] for key, places in order.take().index.items()} == {
+        A: [at(7), at(9)]
+    }
+    order.wrote()
+    assert not order.free
+    order.land(A)
+    assert list(order.free) == [A]
+    assert order.give(A) == (at(4), 0)
+    order.rest(A, at(4), at(20))
+    assert order.row(A) == KeyRow(at(7), 0, at(20), at(4))
+    assert not order.free
+    assert order.resume(A) == at(4)
+    assert order.row(A) == KeyRow(at(7), 0)
+    for n in (7, 9):
+        order.land(A)
+        assert order.give(A) == (at(n), 0)
+    assert order.row(A) == KeyRow()
+    assert order.take().keys == {A: None}
+
+
+def test_the_reader_stops_at_the_bound_and_is_told_when_it_may_go_on() -> None:
+    order = KeyOrder(KeyBound(2))
+    order.launch(A)
+    order.rest(A, at(1), at(9))
+    assert order.meet(b"b", at(2), 0) is Meeting.STOP
+    assert order.meet(A, at(3), 0) is Meeting.PASS
+    assert not order.may_read_on()
+    order.release(A)
+    assert not order.may_read_on()
+    order.give(A)
+    assert order.may_read_on()
+    assert not order.may_read_on()
+    assert order.meet(b"b", at(2), 0) is Meeting.GIVE
+
+
+def test_what_was_taken_and_lost_is_taken_again() -> None:
+    order = KeyOrder(KeyBound(20))
+    order.launch(A)
+    for n in (1, 2):
+        order.meet(A, at(n), 0)
+    first = order.take()
+    order.meet(A, at(3), 0)
+    order.lost()
+    again = order.take()
+    assert again.keys == first.keys
+    assert again.index == {A: [(at(2), 0), (at(3), 0)]}
+
+
+def test_a_group_has_half_of_what_others_leave() -> None:
+    bound = KeyBound(10)
+    one, other = KeyOrder(bound), KeyOrder(bound)
+    for order, most in ((one, 5), (other, 2)):
+        count = 0
+        while order.meet(b"%d" % count, at(1), 0) is Meeting.GIVE:
+            order.launch(b"%d" % count)
+            order.rest(b"%d" % count, at(1), at(9))
+            count += 1
+        assert (count, len(order)) == (most, most)
+    one.forget()
+    assert not other.is_full
+
+
+def test_after_a_start_followers_are_read_from_the_index() -> None:
+    order = KeyOrder(KeyBound(20))
+    order.restore([(A, KeyRow(at(4), NO_SHARD))])
+    assert list(order.free) == [A]
+    assert order.first(A) is None
+    assert order.wants(A) == at(4)
+    order.learn(A, [(at(7), 1)], at(9), is_all=False)
+    assert order.give(A) == (at(7), 1)
+    order.land(A)
+    assert order.first(A) is None
+    order.learn(A, [], at(9), is_all=True)
+    assert order.row(A).next == NOWHERE
+    assert not order.free
+
+
+def test_a_message_is_in_flight_twice_if_the_group_began_to_order_meanwhile() -> None:
+    order = KeyOrder(KeyBound(20))
+    order.launch(A)
+    order.launch(A)
+    order.meet(A, at(3), 0)
+    order.land(A)
+    assert not order.free
+    order.land(A)
+    assert list(order.free) == [A]
+
+
+def walks(count: int, fault: str = "") -> None:
+    for seed in range(count):
+        walk(seed, fault)
+
+
+def test_walks() -> None:
+    walks(400)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_rule_left_out_is_found(fault: str) -> None:
+    with pytest.raises(AssertionError):
+        walks(3_000, fault)

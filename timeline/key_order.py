@@ -1,0 +1,399 @@
+"""Order by key within a group: of one key at most one message is out at a time, in the order of positions.
+
+A group reads the timeline by one read position. A key that is behind or in trouble gets a position of its
+own, one small *key row*, however many messages of it follow:
+
+    key row     next    nothing of the key in [next, read] has been given; none: all of it has
+                wait    the retry that the key waits for; before that nothing of the key is given
+                root    the message that waits or is held
+                held    that message is a dead letter, and the group holds its key
+    index row   (key, position): one more message of the key at or behind `next`. Derived
+
+The *head* of a key is its message that is in flight, waits or is held: at most one. An example, one key,
+where 1 is in flight and the reader comes to 4, 7 and 9:
+
+    meet 4    the key has a head: passed over, key row (next 4)
+    meet 7    the key is behind: passed over, index row 7; so is 9
+    land 1    the key is free: 4 is given, key row (next 7)
+    rest 4    4 has failed: key row (next 7, wait 20, root 4); 7 waits for the try of 4
+    resume    the retry is out: key row (next 7)
+    land 4    7 is given, then 9, then the key row goes
+
+The reader stops at the bound of key rows, before a key that has none: whatever it gives may fail and need
+one. Keys that have one go on, so the reader goes on later. All rows are written in the batch of the cursor
+that they belong to; so after a kill the cursor and the key rows say all. What is before `next` in the index
+is garbage.
+
+Only the first KNOWN_MAX followers of a key are known here, so RAM is bounded by the keys. The caller reads
+more of them from the index when these are used up (`wants`, `learn`). It says what has become of each head,
+and gives what `free` and its retries name. Nothing here knows what a message is: an unwanted one is passed on
+(`drop`).
+
+Walked at random against an oracle, with kills at any point: tests/model/order.py.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from .position import START, Position
+
+KNOWN_MAX = 32
+"""Followers of a key that are known without reading the index."""
+NOWHERE = START
+"""In place of a position: none."""
+NO_SHARD = -1
+Address = tuple[Position, int]
+"""Position and shard of a message."""
+
+
+class Meeting(Enum):
+    """What the reader does with the message that it has come to."""
+
+    GIVE = auto()
+    PASS = auto()
+    """It is remembered, and given later."""
+    STOP = auto()
+    """There is no room for another key in trouble."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRow:
+    """What is stored of a key. Positions are NOWHERE if there is none."""
+
+    next: Position = NOWHERE
+    shard: int = NO_SHARD
+    """Of the message at `next`; NO_SHARD: it is not known whether there is one."""
+    wait: Position = NOWHERE
+    root: Position = NOWHERE
+    is_held: bool = False
+
+
+@dataclass(slots=True)
+class _Key:
+    """A key that is behind or in trouble."""
+
+    next: Position = NOWHERE
+    known: list[Address] = field(default_factory=list)
+    """Its first followers; the first of them stands at `next`."""
+    is_whole: bool = True
+    """`known` are all."""
+    wait: Position = NOWHERE
+    root: Position = NOWHERE
+    is_held: bool = False
+
+    @property
+    def is_resting(self) -> bool:
+        return self.wait != NOWHERE or self.is_held
+
+    @property
+    def row(self) -> KeyRow:
+        shard = self.known[0][1] if self.known else NO_SHARD
+        return KeyRow(self.next, shard, self.wait, self.root, self.is_held)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Rows to write with a cursor."""
+
+    keys: Mapping[bytes, KeyRow | None]
+    """None: the row goes."""
+    index: Mapping[bytes, list[Address]]
+
+
+class KeyBound:
+    """A bound on the key rows of all groups. One group has at most half of what the others leave."""
+
+    __slots__ = ("count", "most")
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.count = 0
+
+
+class KeyOrder:
+    """The keys of a group. A key is bytes. One group has at most one key row for each flight beyond the
+    bound."""
+
+    def __init__(self, bound: KeyBound) -> None:
+        self._bound = bound
+        self.out: dict[bytes, int] = {}
+        """How many messages of a key are in flight: one, or those from before the group ordered."""
+        self.free: dict[bytes, None] = {}
+        """Keys that are behind and have no head, the one that waits longest first."""
+        self._keys: dict[bytes, _Key] = {}
+        self._dirty: set[bytes] = set()
+        self._fresh: dict[bytes, list[Address]] = {}
+        """Index rows that are not in a batch yet, ..."""
+        self._writing: list[Changes] = []
+        """... and what is in batches that may be lost, the oldest first."""
+        self._is_stopped = False
+
+    def __len__(self) -> int:
+        """Number of key rows."""
+        return len(self._keys)
+
+    def restore(self, rows: Iterable[tuple[bytes, KeyRow]]) -> None:
+        """At start: the key rows as stored. The caller calls `launch` for each flight of the cursor."""
+        for key, row in rows:
+            known = [(row.next, row.shard)] if row.shard != NO_SHARD else []
+            found = _Key(row.next, known, row.next == NOWHERE, row.wait, row.root, row.is_held)
+            self._keys[key] = found
+            self._bound.count += 1
+            self._settle(key)
+
+    def forget(self) -> None:
+        """The group has ended, or orders no more."""
+        self._bound.count -= len(self._keys)
+        self._keys.clear()
+        self.free.clear()
+
+    def row(self, key: bytes) -> KeyRow:
+        """What is known of a key."""
+        found = self._keys.get(key)
+        return KeyRow() if found is None else found.row
+
+    def rows(self) -> list[tuple[bytes, KeyRow]]:
+        """All key rows."""
+        return [(key, found.row) for key, found in self._keys.items()]
+
+    # -- the reader
+
+    def meet(self, key: bytes, place: Position, shard: int) -> Meeting:
+        """The reader has come to a message of a key. GIVE: give it (`launch`), or nobody wants it."""
+        found = self._keys.get(key)
+        if found is None:
+            if self.is_full:
+                self._is_stopped = True
+                return Meeting.STOP
+            if key not in self.out:
+                return Meeting.GIVE
+            found = self._in_trouble(key)
+        if found.next == NOWHERE:
+            found.next, found.known, found.is_whole = place, [(place, shard)], True
+            self._dirty.add(key)
+            return Meeting.PASS
+        self._fresh.setdefault(key, []).append((place, shard))
+        if found.is_whole and len(found.known) < KNOWN_MAX:
+            found.known.append((place, shard))
+        else:
+            found.is_whole = False
+        return Meeting.PASS
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a key without a row has to wait."""
+        own = len(self._keys)
+        return own >= (self._bound.most - self._bound.count + own) // 2
+
+    def _in_trouble(self, key: bytes) -> _Key:
+        """The row of a key, which is made if there is none."""
+        found = self._keys.get(key)
+        if found is None:
+            found = self._keys[key] = _Key()
+            self._bound.count += 1
+        return found
+
+    def may_read_on(self) -> bool:
+        """Whether the reader, which has stopped, may go on; says so once."""
+        if not self._is_stopped or self.is_full:
+            return False
+        self._is_stopped = False
+        return True
+
+    # -- heads
+
+    def launch(self, key: bytes) -> None:
+        """A message of the key is in flight."""
+        self.out[key] = self.out.get(key, 0) + 1
+        self.free.pop(key, None)
+
+    def land(self, key: bytes) -> None:
+        """A message in flight has ended."""
+        left = self.out[key] - 1
+        if left:
+            self.out[key] = left
+        else:
+            del self.out[key]
+            if key in self._keys:
+                self._settle(key)
+
+    def rest(self, key: bytes, root: Position, wait: Position) -> None:
+        """The message in flight has failed: the key waits for its retry."""
+        found = self._in_trouble(key)
+        assert not found.is_resting, "a key has one head"
+        found.root, found.wait = root, wait
+        self._dirty.add(key)
+        self.land(key)
+
+    def hold(self, key: bytes, root: Position) -> None:
+        """The message in flight is a dead letter that holds its key."""
+        found = self._in_trouble(key)
+        assert not found.is_resting, "a key has one head"
+        found.root, found.is_held = root, True
+        self._dirty.add(key)
+        self.land(key)
+
+    def requeue(self, key: bytes, wait: Position) -> None:
+        """The dead letter that holds the key is tried again."""
+        found = self._keys[key]
+        assert found.is_held, "only what holds its key is its head again"
+        found.wait, found.is_held = wait, False
+        self._dirty.add(key)
+
+    def resume(self, key: bytes) -> Position:
+        """The retry that the key waits for is in flight; returns its root."""
+        root = self._keys[key].root
+        self.launch(key)
+        self.release(key)
+        return root
+
+    def release(self, key: bytes) -> None:
+        """The head that waits or is held has ended: done late, dropped, buried, released."""
+        found = self._keys[key]
+        found.wait = found.root = NOWHERE
+        found.is_held = False
+        self._dirty.add(key)
+        self._settle(key)
+
+    # -- followers
+
+    def first(self, key: bytes) -> Address | None:
+        """The message to give next of a free key; None: `wants` says where to look for it."""
+        known = self._keys[key].known
+        return known[0] if known else None
+
+    def wants(self, key: bytes) -> Position:
+        """From where on the index has the followers that are not known."""
+        return self._keys[key].next
+
+    def learn(self, key: bytes, places: Iterable[Address], read: Position, *, is_all: bool) -> None:
+        """Followers from `wants` up to the read position, as stored. `is_all`: there are no more.
+
+        The caller reads KNOWN_MAX of them. Those that are not stored yet are known here; one may stand before
+        a stored one, which is left from before a replay.
+        """
+        found = self._keys[key]
+        assert not found.known, "the known ones come first"
+        every = {*places, *self._fresh.get(key, ())}
+        for changes in self._writing:
+            every.update(changes.index.get(key, ()))
+        known = sorted([one for one in every if found.next <= one[0] <= read])
+        found.known, found.is_whole = known[:KNOWN_MAX], is_all and len(known) <= KNOWN_MAX
+        self._advance(key, found, found.next)
+
+    def give(self, key: bytes) -> Address:
+        """The first follower is in flight."""
+        address = self.drop(key)
+        self.launch(key)
+        return address
+
+    def drop(self, key: bytes) -> Address:
+        """The first follower is passed on: it is given, or nobody wants it any more."""
+        found = self._keys[key]
+        address = found.known.pop(0)
+        self._advance(key, found, Position(address[0] + 1))
+        return address
+
+    def _advance(self, key: bytes, found: _Key, place: Position) -> None:
+        """Nothing before `place` is to be given."""
+        if found.known:
+            place = found.known[0][0]
+        elif found.is_whole:
+            place = NOWHERE
+        if place != found.next:
+            found.next = place
+            self._dirty.add(key)
+        self._settle(key)
+
+    def _settle(self, key: bytes) -> None:
+        """After a change: a key is free, or has no row, or neither."""
+        found = self._keys[key]
+        if found.is_resting or key in self.out:
+            self.free.pop(key, None)
+        elif found.next != NOWHERE:
+            self.free.setdefault(key)
+            return
+        if found.next == NOWHERE and not found.is_resting:
+            del self._keys[key]
+            self._bound.count -= 1
+            self.free.pop(key, None)
+            self._dirty.add(key)
+
+    # -- the read position is set
+
+    def rewind(self, to: Position) -> list[tuple[bytes, KeyRow]]:
+        """The group reads again from behind `to`. Returns the heads that wait or are held and come again by
+        that: they end."""
+        ended: list[tuple[bytes, KeyRow]] = []
+        for key, found in list(self._keys.items()):
+            if found.root > to:
+                ended.append((key, found.row))
+                found.wait = found.root = NOWHERE
+                found.is_held = False
+            if found.next > to:
+                found.next, found.known, found.is_whole = NOWHERE, [], True
+            elif found.next != NOWHERE:
+                kept = [one for one in found.known if one[0] <= to]
+                found.is_whole = found.is_whole or len(kept) < len(found.known)
+                found.known = kept
+                if not kept and found.is_whole:
+                    found.next = NOWHERE
+            self._dirty.add(key)
+            self._settle(key)
+        return ended
+
+    def skip(self, to: Position) -> list[tuple[bytes, KeyRow]]:
+        """What is up to `to` is given up, but for what is in flight. Returns the heads that waited or were
+        held."""
+        ended: list[tuple[bytes, KeyRow]] = []
+        for key, found in list(self._keys.items()):
+            if found.is_resting and found.root <= to:
+                ended.append((key, found.row))
+                found.wait = found.root = NOWHERE
+                found.is_held = False
+            if NOWHERE < found.next <= to:
+                found.known = [one for one in found.known if one[0] > to]
+                self._advance(key, found, Position(to + 1))
+            elif key in self._keys:
+                self._settle(key)
+            self._dirty.add(key)
+        return ended
+
+    # -- storage
+
+    def take(self) -> Changes:
+        """What is to be written with the cursor, as it is now. Batches are written in the order of taking."""
+        keys: dict[bytes, KeyRow | None] = {}
+        for key in self._dirty:
+            found = self._keys.get(key)
+            keys[key] = None if found is None else found.row
+        changes = Changes(keys, self._fresh)
+        self._dirty, self._fresh = set(), {}
+        self._writing.append(changes)
+        return changes
+
+    def wrote(self) -> None:
+        """The oldest of what was taken can be read."""
+        if self._writing:
+            del self._writing[0]
+
+    def lost(self) -> None:
+        """Nothing of what was taken may have been written: it is taken again."""
+        for changes in reversed(self._writing):
+            self._dirty.update(changes.keys)
+            for key, places in changes.index.items():
+                self._fresh[key] = places + self._fresh.get(key, [])
+        self._writing.clear()
+
+    def check(self) -> None:
+        """Assert what is true of each key."""
+        for key, found in self._keys.items():
+            assert found.next != NOWHERE or found.is_resting, "a key row says something"
+            assert (found.root != NOWHERE) == found.is_resting, "what rests has a root"
+            assert not (found.wait != NOWHERE and found.is_held), "a key has one head"
+            assert not found.is_resting or key not in self.out, "a key has one head"
+            assert not found.known or found.known[0][0] == found.next, "the first one stands at next"
+            is_free = found.next != NOWHERE and not found.is_resting and key not in self.out
+            assert is_free == (key in self.free), "who may go on is free"
+        assert self.free.keys() <= self._keys.keys(), "only who is behind is free"
