@@ -13,6 +13,7 @@ from shards.store import Store
 from timeline.tail import Tail
 from timeline.wheel import Wheel
 
+from .delivery import ordering
 from .delivery.awaited import Awaited
 from .delivery.burials import Burials
 from .delivery.clients import Clients
@@ -121,6 +122,7 @@ class Core:
         self.endpoint_rows.restore()
         self.clients.restore()
         self.retries.restore((*self.sessions, *self.groups))
+        ordering.restore(self.opened.store, self.sent, self.groups)
         self.settling.former.restore()
 
     def _build_engine(

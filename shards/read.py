@@ -66,7 +66,7 @@ class Reader:
     """Look-ups and ordered reads over one store and its directory."""
 
     def __init__(self, store: Store, directory: Directory, structures: Structures) -> None:
-        self._store = store
+        self._store = self.store = store
         self.directory = directory
         self.structures = structures
         self.unreadable = Unreadable()

@@ -38,6 +38,7 @@ class Table(Enum):
     RETRIES = "retries"
     DEAD = "dead"
     ENDPOINTS = "endpoints"
+    ORDER = "order"
     META = "meta"
 
     __hash__ = object.__hash__

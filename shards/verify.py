@@ -45,6 +45,7 @@ from .keys import (
     slice_key,
     span_range,
 )
+from .order import check_row
 from .read import Reader
 from .record import decode, is_stub
 from .recover import count_owned
@@ -226,6 +227,7 @@ _DECODERS: Mapping[Table, Callable[[bytes, bytes], object]] = MappingProxyType(
         Table.ENDPOINTS: _value(endpoint_of),
         Table.RETAINED: _check_retained,
         Table.RETRIES: _check_kept,
+        Table.ORDER: check_row,
         Table.DEAD: _check_kept,
         Table.META: _check_meta,
     }

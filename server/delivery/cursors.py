@@ -28,9 +28,11 @@ from shards.commit import Commit
 from shards.dead import DEAD
 from shards.errors import StoreFailed
 from shards.keys import GROUP_PREFIX
+from shards.order import write_changes
 from shards.retries import RETRIES, end_kept
 from shards.store import Table
 from timeline.horizon import Horizon
+from timeline.key_order import KeyOrder
 from timeline.position import Position
 
 from ..engine.clock import Clock
@@ -104,6 +106,8 @@ class Cursors(CommitHook):
         self._is_last = False
         self._over: list[tuple[Subscriber, list[Position], list[bytes]]] = []
         """What the batch that is open takes out of `retries` and `dead`, by whose it was."""
+        self._ordered: list[KeyOrder] = []
+        """Whose rows are in it."""
         writer.add_hook(self)
 
     def recover(self) -> None:
@@ -268,15 +272,20 @@ class Cursors(CommitHook):
         """Write what is to be stored into the batch that is about to be sealed. Changed subscriptions go with
         the cursors: a read position says nothing without them."""
         self._is_nudged = False
-        self._over = []
+        self._over, self._ordered = [], []
         gone, heirs, cost = self._erase_ended(commit)
         now = dict(self._now)
         cost, answers = self._write_asked(commit, heirs, cost)
         self._write_dirty(commit, cost)
-        over = self._over
+        over, ordered = self._over, self._ordered
 
         def done(answer: object) -> None:
             is_durable = not isinstance(answer, Exception)
+            for order in ordered:
+                if is_durable:
+                    order.wrote()
+                else:
+                    order.lost()
             if not is_durable:
                 self._now.update(now)
             for subscriber, places, undropped in over if is_durable else ():
@@ -394,6 +403,9 @@ class Cursors(CommitHook):
                 commit.row(Table.SESSIONS, key, row)
                 size += len(row)
                 cost += ROW_COST + SUBSCRIPTION_COST * len(session.subscriptions)
+            if session.order is not None:
+                cost += write_changes(commit, one.whose, session.order.take())
+                self._ordered.append(session.order)
             row = cursor_row(one, self._horizon.position)
             commit.row(Table.CURSORS, key, row)
             size += len(row)

@@ -11,6 +11,7 @@ from shards.commit import Commit, Refused
 from shards.tables import GroupRow, KeptRow
 from timeline.filters import parse_share
 from timeline.horizon import Horizon
+from timeline.key_order import KeyBound
 from timeline.position import Position
 from timeline.session import USUAL, Flight, Loan, Returned, Session, Subscription, Terms
 
@@ -34,6 +35,8 @@ from .subscriber import Inside, Rights, Subscriber
 from .terms import LASTING, UNSAID, Keeping
 
 GROUP_WINDOW = 65_535
+ORDERING_KEYS = 100_000
+"""Keys in trouble of all groups that order."""
 RESERVED = 8
 """One part in so many of `limits.groups` is for groups that somebody asks for, not for origins of URLs."""
 END_MEMBERS = 500
@@ -85,6 +88,8 @@ class Membership:
         self._rate_limited = RateLimited(mono)
         self.returned = Returned(limits.returned)
         """Returned messages that no member holds."""
+        self._key_bound = KeyBound(ORDERING_KEYS)
+        """Of the keys in trouble of groups that order."""
         self._by_text = by_text
         self._by_name: dict[str, dict[str, Group]] = {}
         """Groups of clients by name, the text between `$share/` and the filter; none is empty."""
@@ -170,7 +175,7 @@ class Membership:
         stored = subscription_of(row.subscription)
         group = self._open(text, stored.since, row.incarnation)
         group.session.subscriptions[stored.filter] = stored
-        group.agree(stored.terms, Keeping(row.expiry_s, row.rate))
+        group.agree(stored.terms, Keeping(row.expiry_s, row.rate, row.has_order))
         group.session.read = self._horizon.position  # from now on, if what it has read cannot be read
         group.is_paused = row.is_paused
         self._give(group, row.owner, self._sessions.rights_of(row.owner, row.client), row.client)
@@ -397,9 +402,16 @@ class Membership:
 
     def read_on(self, subscriber: Subscriber) -> None:
         """Continue reading: the session, or one of its groups, may have room again."""
-        self._ready.wake(subscriber)
+        self._wake(subscriber)
         if subscriber.groups:
             self.meet(subscriber)
+
+    def _wake(self, subscriber: Subscriber) -> None:
+        """It may have something to read, or a key that is free."""
+        order = subscriber.session.order
+        if order is not None and (order.free or order.may_read_on()):
+            subscriber.session.fall_behind(self._horizon.position)
+        self._ready.wake(subscriber)
 
     def disconnected(self, member: Subscriber) -> list[tuple[Group, Flight, Loan]]:
         """The member's connection has ended. Returns its unacked messages of groups: the group, the group's
@@ -445,7 +457,7 @@ class Membership:
             group = self._by_text.get(share)
             if group is not None:
                 late += [(group, lent) for lent in group.acked(member, run)]
-                self._ready.wake(group)
+                self._wake(group)
         return late
 
     def over(self, member: Subscriber, lent: Flight) -> None:
@@ -453,7 +465,7 @@ class Membership:
         group = self._by_text.get(lent.loan.share) if lent.loan is not None else None
         if group is not None:
             group.returned(member, lent)
-            self._ready.wake(group)
+            self._wake(group)
 
     def give_back(self, group: Group, flight: Flight) -> bool:
         """Another member gets the message, before anything new; the delivery was no try. False: too many
@@ -515,6 +527,7 @@ class Membership:
             self._settings,
             self._rate_limited,
             returned,
+            self._key_bound,
             incarnation=self._horizon.issue() if incarnation is None else incarnation,
         )
         # Who joined later does not move the group's beginning: it wants all that it has not read.

@@ -22,9 +22,11 @@ from operator import itemgetter
 from shards.commit import Commit
 from shards.errors import Corrupt, StoreFailed
 from shards.fate import is_too_late
+from shards.order import followers
 from shards.read import Reader, Row
 from shards.record import encode, is_moved, is_stub, topic_of, usual
 from timeline.horizon import Horizon
+from timeline.key_order import KNOWN_MAX, Address, KeyOrder
 from timeline.position import START, MessageId, Position
 from timeline.session import Flight, Resends, Subscription
 from timeline.tail import Tail
@@ -112,6 +114,7 @@ class Replay:
         wall_ms: Callable[[], int],
         dispatched_ms: Callable[[Position], int | None],
     ) -> None:
+        self._store = reader.store
         self._reader = reader
         self._horizon = horizon
         self._tail = tail
@@ -305,6 +308,9 @@ class Replay:
             who = shown(session.client_id)
             log.warning("%s: unread messages expired", who, extra=by(who))
         subscriber.dirty.add(subscriber)
+        order = session.order
+        if order is not None and order.free and not self._give_following(subscriber, order):
+            return False
         if self._retries.is_due(subscriber):
             return self._take_turns(subscriber, horizon)
         has_room = self._read_stretch(subscriber, horizon, TURN_SENT if self._ready else TURN_ROWS)
@@ -539,8 +545,48 @@ class Replay:
             return rows
         return merge(rows, _encoded(owed), key=itemgetter(0))
 
+    def _give_following(self, subscriber: Subscriber, order: KeyOrder) -> bool:
+        """Send the next message of some keys that are behind and free; False: there was no room for one."""
+        for key in list(islice(order.free, ALTERNATE)):
+            session = subscriber.session
+            while key in order.free:
+                address = order.first(key)
+                if address is None:
+                    start, read = order.wants(key), session.read
+                    found = followers(self._store, subscriber.whose, key, start, read, KNOWN_MAX + 1)
+                    order.learn(key, found[:KNOWN_MAX], read, is_all=len(found) <= KNOWN_MAX)
+                    continue
+                message = self._follower(subscriber, key, address)
+                if message is None:
+                    order.drop(key)
+                elif not subscriber.offer(message, tuple(session.subscriptions.values())):
+                    return False
+        return True
+
+    def _follower(self, subscriber: Subscriber, key: bytes, address: Address) -> Message | None:
+        """A message that was passed over, if it is still to be given."""
+        place, shard = address
+        if place in subscriber.session.finished:
+            return None
+        try:
+            value = self._reader.value_at(place, shard)
+            if value is None or is_moved(value) or is_stub(value):
+                return None
+            message = Message(place, shard, None, self._wall_ms(), value)
+        except Corrupt as error:
+            log.error("message at %024x in shard %d: unreadable, skipped: %s", place, shard, error)
+            return None
+        is_wanted = (
+            message.ordering_key == key
+            and (message.is_usual or not self._is_dropped(message, self._wall_ms()))
+            and self._owners.allow(message)
+        )
+        return message if is_wanted else None
+
     def _join(self, subscriber: Subscriber) -> bool:
-        """Tail if everything up to the horizon has been read."""
+        """Tail if everything up to the horizon has been read, and no key waits for its turn."""
+        if subscriber.session.order is not None and subscriber.session.order.free:
+            return False
         is_tailing = subscriber.session.join(self._horizon.position)
         if is_tailing and isinstance(subscriber, Group) and subscriber.ahead is not None:
             subscriber.ahead.begin()

@@ -60,6 +60,7 @@ def group_row(group: Group) -> bytes:
         group.client,
         group.is_paused,
         group.incarnation,
+        has_order=group.session.order is not None,
     )
     return encode_row(row)
 

@@ -22,6 +22,7 @@ from shards.fields import Record
 from shards.keys import GROUP_PREFIX
 from shards.tables import NEVER_S
 from timeline.filters import SHARE_PREFIX, parse_share
+from timeline.key_order import KeyBound, KeyOrder, Meeting
 from timeline.position import RETRY_SHARD, Position
 from timeline.session import SETTLED, USUAL, Flight, Loan, Returned, Session, Subscription, Terms
 
@@ -52,6 +53,7 @@ class Group(Subscriber):
     """A subscriber that sends through its members. `members`: each with its own subscription (QoS)."""
 
     __slots__ = (
+        "_key_bound",
         "_leases",
         "ahead",
         "all_returned",
@@ -82,18 +84,20 @@ class Group(Subscriber):
         settings: Sessions,
         rate_limited: RateLimited,
         all_returned: Returned,
+        key_bound: KeyBound,
         keeping: Keeping = UNSAID,
         *,
         incarnation: int = 0,
     ) -> None:
         """`settings`: defaults of its terms. `rate_limited`: where it waits for a token. `all_returned`:
-        returned messages of all groups that no member has."""
+        returned messages of all groups that no member has. `key_bound`: of the keys in trouble of all."""
         super().__init__(session, dirty, secure, incarnation=incarnation)
         self._leases = leases
         self.rate_limited = rate_limited
         self.rate_limiter = rate_limited.of(keeping.rate)
         """Rate limiter; None: no rate limit."""
         self.all_returned = all_returned
+        self._key_bound = key_bound
         self.settings = settings
         self.keeping = keeping
         """Requested expiry and rate."""
@@ -134,6 +138,8 @@ class Group(Subscriber):
             self.rate_limited.forget(self)
             self.rate_limiter = self.rate_limited.of(keeping.rate)
         self.keeping = keeping
+        if keeping.order and self.session.order is None:
+            self.session.order = KeyOrder(self._key_bound)
         self.stored_changes = -1
         self.dirty.add(self)
         self._follow()
@@ -243,8 +249,36 @@ class Group(Subscriber):
             return True  # of those who are here nobody may: it is nobody's
         own = self.members[member]
         qos = _qos(message, member, own)
+        if session.order is not None and message.ordering_key:
+            return self._offer_ordered(session.order, message, member, own, min(1, qos))
         flight = session.launch(message.position, message.shard, 1) if qos == 1 else None
         self._lend(message, member, own, qos, flight, 1)
+        return True
+
+    def _offer_ordered(
+        self, order: KeyOrder, message: Message, member: Subscriber, own: Subscription, qos: int
+    ) -> bool:
+        """`offer` of a message with an ordering key, to a member that has room."""
+        key, place = message.ordering_key, message.position
+        row = order.row(key)
+        if message.shard == RETRY_SHARD and row.wait == place:
+            flight = self.session.launch(place, message.shard, 1)
+            flight.key = key
+            order.resume(key)
+            self._lend(message, member, own, 1, flight, 1)
+            return True
+        if row.next == place and key in order.free:
+            order.drop(key)
+        else:
+            meeting = order.meet(key, place, message.shard)
+            if meeting is not Meeting.GIVE:
+                self.dirty.add(self)
+                return meeting is Meeting.PASS
+        flight_or_none = None
+        if qos:
+            flight_or_none = self.session.launch(place, message.shard, 1)
+            self.session.lead(flight_or_none, key)
+        self._lend(message, member, own, qos, flight_or_none, 1)
         return True
 
     def find_room(self) -> int:
@@ -260,6 +294,8 @@ class Group(Subscriber):
         """Lend messages of a run, several in a row to each member."""
         picker, messages = self.picker, run.messages
         if self.session.finished or self.all_returned.failing >= self.all_returned.most:
+            return 0
+        if self.session.order is not None:
             return 0
         given, most, level, qos = 0, min(len(messages), self._allowed), 0.0, run.qos
         part = picker.part(most, qos)
@@ -293,6 +329,8 @@ class Group(Subscriber):
         self.redelivered += 1
         own = self.members[member]
         qos = _qos(message, member, own)
+        if flight.key:
+            qos = min(1, qos)
         if qos != 1:
             self.session.ack(flight.packet_id)
         self._lend(message, member, own, qos, flight if qos == 1 else None, flight.attempts)
@@ -391,6 +429,8 @@ class Group(Subscriber):
                 del own[flight.packet_id]
                 if resends:
                     resends.discard(flight.packet_id)
+                if flight.key:
+                    self.session.land(flight)
             elif flight is not None:
                 late.append(lent)
         if not theirs:

@@ -48,12 +48,15 @@ class Keeping:
     of its members."""
     rate: float | None = None
     """Messages that it is given a second at most; 0: any number."""
+    order: bool | None = None
+    """Of one ordering key it is given one message at a time, in order."""
 
     def changed_by(self, changes: "Keeping") -> "Keeping":
         """These with the changes."""
         return Keeping(
             self.expiry_s if changes.expiry_s is None else changes.expiry_s,
             self.rate if changes.rate is None else changes.rate,
+            self.order if changes.order is None else changes.order,
         )
 
 
@@ -100,11 +103,18 @@ def read_terms(requested: Requested, config: Config) -> Terms:
 
 def read_keeping(requested: Requested, config: Config) -> Keeping:
     """Raises TermsError likewise."""
-    expiry, rate = requested("expiry"), requested("rate")
+    expiry, rate, order = requested("expiry"), requested("rate"), requested("order")
     return Keeping(
         None if expiry is None else _expiry_s(expiry, config.limits.max_delay_ms),
         None if rate is None else _rate(rate),
+        None if order is None else _flag("order", order),
     )
+
+
+def _flag(name: str, value: Value) -> bool:
+    if value not in (True, False, "true", "false"):
+        raise TermsError(name, "must be true or false")
+    return value in (True, "true")
 
 
 def _duration(name: str, value: Value) -> int:

@@ -132,6 +132,8 @@ class Failure:
     """Dead letters evicted for this one."""
     buried: tuple[str, str] = ("", "")
     """The message's id and where it is buried, for the log."""
+    key: bytes = b""
+    """The ordering key that waits for the retry."""
 
     @property
     def attempts(self) -> int:
@@ -302,7 +304,11 @@ class Undone:
             commit, addressee, message, failure.tried(commit.open_batch.wall_ms, message)
         )
         record = _again(message, due_ms)
-        self._retries.put(commit, addressee, _with_record(row, record), due_ms, is_owed=True)
+        place = self._retries.put(commit, addressee, _with_record(row, record), due_ms, is_owed=True)
+        order = holder.session.order
+        if order is not None and flight.key and holder is addressee:
+            failure.key, flight.key = flight.key, b""
+            order.rest(failure.key, message.origin[0], place)
         return self._settle(commit, failure, Nacked.AGAIN)
 
     def _buried(self, commit: Commit, failure: Failure, message: Message) -> Nacked:
@@ -338,6 +344,9 @@ class Undone:
         if flight.fate == SETTLED:
             flight.fate = FAILED
             holder.session.retired.pop(flight.packet_id, None)
+            if failure.key and holder.session.order is not None:
+                holder.session.order.resume(failure.key)
+                failure.key, flight.key = b"", failure.key
         name = shown(holder.name)
         log.warning("%s: an unacked message stays: %s", name, why, extra=by(name))
         answered, failure.answered = failure.answered, _nobody

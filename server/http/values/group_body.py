@@ -25,6 +25,7 @@ class GroupRequest(msgspec.Struct, forbid_unknown_fields=True):
     backoff: Backoff | None = None
     expiry: Expiry | None = None
     rate: Rate | None = None
+    order: bool | None = None
 
 
 def text_of(name: str, topic_filter: str, config: Config) -> str:

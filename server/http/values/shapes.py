@@ -633,6 +633,7 @@ class Group(PlaceShown):
     max_attempts: int
     backoff: list[float]
     rate: float
+    order: bool
 
 
 class GroupPage(TypedDict):

@@ -17,6 +17,7 @@ from shards.store import Table
 from tests.support.build import OPENED
 from tests.support.clock import RigClock
 from tests.support.rig import Peer, Rig, config
+from timeline.key_order import KeyBound
 from timeline.position import Position
 from timeline.session import Flight, Returned, Session
 
@@ -605,7 +606,16 @@ def test_who_left_a_group_before_its_last_member_keeps_what_it_has() -> None:
 def test_members_that_leave_together_do_not_cost_the_square_of_what_they_held() -> None:
     """Counted in comparisons of flights, not in seconds."""
     session = Session(KEY_PREFIX + "$share/g/t", read=Position(0), expiry_s=9, window=65_535)
-    group = Group(session, set(), _no, Leases(RigClock(0)), Sessions(), RateLimited(float), Returned(9_999))
+    group = Group(
+        session,
+        set(),
+        _no,
+        Leases(RigClock(0)),
+        Sessions(),
+        RateLimited(float),
+        Returned(9_999),
+        KeyBound(10),
+    )
     flights = [Counted(n + 1, Position(n << 48), 0, 1) for n in range(3_000)]
     Counted.compared = 0
     for flight in flights:

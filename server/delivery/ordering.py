@@ -1,0 +1,35 @@
+"""Groups that order by key, at start: their keys as stored, and the heads that are in flight."""
+
+import logging
+from collections.abc import Iterable
+
+from shards.errors import Corrupt
+from shards.order import key_rows
+from shards.retries import RETRIES
+from shards.store import Store
+from timeline.key_order import NOWHERE
+
+from .sent import Sent
+from .shared import Group
+
+log = logging.getLogger(__name__)
+
+
+def restore(store: Store, sent: Sent, groups: Iterable[Group]) -> None:
+    """Restore the order of each group that orders. A retry that a key waits for may have gone since."""
+    for group in groups:
+        order = group.session.order
+        if order is None:
+            continue
+        try:
+            order.restore(key_rows(store, group.whose))
+        except Corrupt as error:
+            log.error("group %s: a key row is unreadable: %s", group.name, error)
+        for flight in group.session.flights.values():
+            message = sent.message(flight)
+            if message is not None:
+                group.session.lead(flight, message.ordering_key)
+        for key, row in order.rows():
+            if row.wait != NOWHERE and RETRIES.stored_at(store, row.wait) is None:
+                order.release(key)
+        group.dirty.add(group)

@@ -1,0 +1,165 @@
+"""Groups that order by key: one message of a key at a time, in order, through failures, kills and members."""
+
+import random
+
+import pytest
+
+from server.codec import wire
+from server.codec.packets import Ack
+from tests.support.rig import Peer, Rig, props
+
+TEXT = "$share/workers/jobs/#"
+
+
+def worker(rig: Rig, name: str = "w", **more: str) -> Peer:
+    peer = rig.connected(name)
+    asked = {"order": "true", "backoff": "1s", "expiry": "never", **more}
+    said = tuple((key.replace("_", "-"), value) for key, value in asked.items())
+    assert peer.subscribe(TEXT, qos=1, user_properties=said) == (1,)
+    return peer
+
+
+def send(rig: Rig, *payloads: str) -> None:
+    """Messages whose key is their first letter; `-`: none."""
+    peer = rig.connected("publisher")
+    for payload in payloads:
+        users = (("deliver-in", "0s"), ("ordering-key", payload[0].strip("-")))
+        assert peer.publish1("jobs/x", payload, user_properties=users).reason == 0
+    peer.disconnect()
+
+
+def came(peer: Peer) -> dict[str, int]:
+    """Payloads and packet ids."""
+    return {packet.payload.decode(): packet.packet_id for packet in peer.publishes()}
+
+
+def nack(peer: Peer, packet_id: int, retry_in: str = "2s") -> None:
+    peer.send(Ack(wire.PUBACK, packet_id, 0x80, props(user_properties=(("retry-in", retry_in),))))
+
+
+def test_of_a_key_one_is_out_and_the_next_comes_with_its_ack() -> None:
+    rig = Rig()
+    peer = worker(rig)
+    send(rig, "a1", "a2", "b1", "a3", "b2")
+    first = came(peer)
+    assert list(first) == ["a1", "b1"]
+    peer.ack(wire.PUBACK, first["a1"])
+    second = came(peer)
+    assert list(second) == ["a2"]
+    peer.ack(wire.PUBACK, first["b1"])
+    assert list(came(peer)) == ["b2"]
+    peer.ack(wire.PUBACK, second["a2"])
+    assert list(came(peer)) == ["a3"]
+
+
+def test_what_follows_waits_behind_a_retry() -> None:
+    rig = Rig()
+    peer = worker(rig)
+    send(rig, "a1", "a2", "b1")
+    first = came(peer)
+    nack(peer, first["a1"])
+    peer.ack(wire.PUBACK, first["b1"])
+    assert not came(peer)
+    rig.pass_ms(2_500)
+    again = came(peer)
+    assert list(again) == ["a1"]
+    peer.ack(wire.PUBACK, again["a1"])
+    assert list(came(peer)) == ["a2"]
+
+
+def test_a_dead_letter_lets_the_next_go() -> None:
+    rig = Rig()
+    peer = worker(rig)
+    send(rig, "a1", "a2")
+    nack(peer, came(peer)["a1"], "never")
+    assert list(came(peer)) == ["a2"]
+
+
+class Life:
+    """Three workers of one group, messages of a few keys, and what has become of them."""
+
+    def __init__(self, seed: int) -> None:
+        self.rnd, self.rig = random.Random(seed), Rig()
+        self.peers = [worker(self.rig, f"w{n}") for n in range(3)]
+        self.sent: dict[str, list[str]] = {key: [] for key in "abc-"}
+        self.done: dict[str, list[str]] = {key: [] for key in "abc-"}
+        self.out: dict[str, tuple[Peer, int]] = {}
+
+    def take(self) -> None:
+        for peer in self.peers:
+            for payload, packet_id in came(peer).items():
+                key = payload[0]
+                assert payload not in self.out, "one and the same is out once"
+                if key != "-":
+                    first = self.sent[key][len(set(self.done[key]))]
+                    assert not [other for other in self.out if other[0] == key], "one of a key is out"
+                    assert payload in self.done[key] or payload == first, "in order"
+                self.out[payload] = peer, packet_id
+
+    def ack(self, payload: str) -> None:
+        peer, packet_id = self.out.pop(payload)
+        peer.ack(wire.PUBACK, packet_id)
+        self.done[payload[0]].append(payload)
+
+    def send(self) -> None:
+        some = []
+        for _ in range(self.rnd.choice((1, 2, 9))):
+            key = self.rnd.choice("aaabc-")
+            self.sent[key].append(f"{key}{len(self.sent[key])}")
+            some.append(self.sent[key][-1])
+        send(self.rig, *some)
+
+    def come_again(self, n: int) -> None:
+        """A worker disconnects in order, and is back."""
+        self.out = {payload: held for payload, held in self.out.items() if held[0] is not self.peers[n]}
+        self.peers[n].disconnect()
+        self.take()
+        self.peers[n] = worker(self.rig, f"w{n}")
+
+    def kill(self) -> None:
+        self.rig.kill()
+        self.out.clear()
+        self.peers = [worker(self.rig, f"w{n}") for n in range(3)]
+
+    def act(self) -> None:
+        op, rnd = self.rnd.random(), self.rnd
+        if op < 0.25:
+            self.send()
+        elif op < 0.6 and self.out:
+            self.ack(rnd.choice(list(self.out)))
+        elif op < 0.75 and self.out:
+            peer, packet_id = self.out.pop(rnd.choice(list(self.out)))
+            nack(peer, packet_id, rnd.choice(("0s", "1s", "4s")))
+        elif op < 0.85:
+            self.rig.pass_ms(rnd.choice((500, 2_000)))
+        elif op < 0.9:
+            self.come_again(rnd.randrange(3))
+        elif op < 0.94:
+            self.kill()
+        self.take()
+
+    def end(self) -> None:
+        """All is acked."""
+        for _ in range(400):
+            self.rig.pass_ms(3_000)
+            self.take()
+            for payload in list(self.out):
+                self.ack(payload)
+            self.take()
+            if {*self.done} == {*self.sent} and all(
+                len(set(self.done[key])) == len(self.sent[key]) for key in self.sent
+            ):
+                return
+        raise AssertionError(f"not all came: {self.done} of {self.sent}")
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_lives(seed: int) -> None:
+    """Acks, failures, departures and kills at random: each key's messages come in order, one at a time, and
+    all of them. After a kill what was out comes again, first."""
+    life = Life(seed)
+    for _ in range(150):
+        life.act()
+    life.end()
+    for key in "abc":
+        assert list(dict.fromkeys(life.done[key])) == life.sent[key]
