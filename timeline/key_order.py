@@ -36,7 +36,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from .position import START, Position
+from .position import END, START, Position
 
 KNOWN_MAX = 32
 """Followers of a key that are known without reading the index."""
@@ -122,6 +122,8 @@ class KeyOrder:
         self.free: dict[bytes, None] = {}
         """Keys that are behind and have no head, the one that waits longest first."""
         self._keys: dict[bytes, _Key] = {}
+        self._waits: dict[Position, bytes] = {}
+        """Which key waits for which retry."""
         self._dirty: set[bytes] = set()
         self._fresh: dict[bytes, list[Address]] = {}
         """Index rows that are not in a batch yet, ..."""
@@ -140,18 +142,36 @@ class KeyOrder:
             found = _Key(row.next, known, row.next == NOWHERE, row.wait, row.root, row.is_held)
             self._keys[key] = found
             self._bound.count += 1
+            self._set_wait(key, found, row.wait)
             self._settle(key)
 
     def forget(self) -> None:
         """The group has ended, or orders no more."""
         self._bound.count -= len(self._keys)
         self._keys.clear()
+        self._waits.clear()
         self.free.clear()
 
     def row(self, key: bytes) -> KeyRow:
         """What is known of a key."""
         found = self._keys.get(key)
         return KeyRow() if found is None else found.row
+
+    @property
+    def first_needed(self) -> Position:
+        """The first position that is still to be given, or whose message rests; END: none. O(keys)."""
+        found = [one for key in self._keys.values() for one in (key.next, key.root) if one != NOWHERE]
+        return min(found, default=END)
+
+    def read_from(self, read: Position) -> Position:
+        """Where the messages that are not given begin; `read`: the read position. O(keys)."""
+        found = [key.next for key in self._keys.values() if key.next != NOWHERE]
+        return Position(min(min(found, default=END), Position(read + 1)) - 1)
+
+    def is_behind(self, key: bytes, place: Position) -> bool:
+        """Whether a message of the key, which the reader has passed, is still to be given."""
+        found = self._keys.get(key)
+        return found is not None and NOWHERE < found.next <= place
 
     def rows(self) -> list[tuple[bytes, KeyRow]]:
         """All key rows."""
@@ -222,7 +242,8 @@ class KeyOrder:
         """The message in flight has failed: the key waits for its retry."""
         found = self._in_trouble(key)
         assert not found.is_resting, "a key has one head"
-        found.root, found.wait = root, wait
+        found.root = root
+        self._set_wait(key, found, wait)
         self._dirty.add(key)
         self.land(key)
 
@@ -235,10 +256,11 @@ class KeyOrder:
         self.land(key)
 
     def requeue(self, key: bytes, wait: Position) -> None:
-        """The dead letter that holds the key is tried again."""
+        """The head that waits or is held is tried at another time: of a dead letter, again."""
         found = self._keys[key]
-        assert found.is_held, "only what holds its key is its head again"
-        found.wait, found.is_held = wait, False
+        assert found.is_resting, "only what rests is tried again"
+        found.is_held = False
+        self._set_wait(key, found, wait)
         self._dirty.add(key)
 
     def resume(self, key: bytes) -> Position:
@@ -248,13 +270,31 @@ class KeyOrder:
         self.release(key)
         return root
 
+    def waiting_for(self, wait: Position) -> bytes | None:
+        """The key that waits for that retry; None: none does."""
+        return self._waits.get(wait)
+
+    def is_busy(self, key: bytes) -> bool:
+        """Whether the key has a head, or is behind."""
+        return key in self.out or key in self._keys
+
     def release(self, key: bytes) -> None:
         """The head that waits or is held has ended: done late, dropped, buried, released."""
         found = self._keys[key]
-        found.wait = found.root = NOWHERE
-        found.is_held = False
+        self._end_rest(key, found)
         self._dirty.add(key)
         self._settle(key)
+
+    def _end_rest(self, key: bytes, found: _Key) -> None:
+        self._set_wait(key, found, NOWHERE)
+        found.root = NOWHERE
+        found.is_held = False
+
+    def _set_wait(self, key: bytes, found: _Key, wait: Position) -> None:
+        self._waits.pop(found.wait, None)
+        found.wait = wait
+        if wait != NOWHERE:
+            self._waits[wait] = key
 
     # -- followers
 
@@ -329,8 +369,7 @@ class KeyOrder:
         for key, found in list(self._keys.items()):
             if found.root > to:
                 ended.append((key, found.row))
-                found.wait = found.root = NOWHERE
-                found.is_held = False
+                self._end_rest(key, found)
             if found.next > to:
                 found.next, found.known, found.is_whole = NOWHERE, [], True
             elif found.next != NOWHERE:
@@ -350,8 +389,7 @@ class KeyOrder:
         for key, found in list(self._keys.items()):
             if found.is_resting and found.root <= to:
                 ended.append((key, found.row))
-                found.wait = found.root = NOWHERE
-                found.is_held = False
+                self._end_rest(key, found)
             if NOWHERE < found.next <= to:
                 found.known = [one for one in found.known if one[0] > to]
                 self._advance(key, found, Position(to + 1))
@@ -388,6 +426,8 @@ class KeyOrder:
 
     def check(self) -> None:
         """Assert what is true of each key."""
+        waits = {found.wait: key for key, found in self._keys.items() if found.wait != NOWHERE}
+        assert waits == self._waits, "each retry is known by its place"
         for key, found in self._keys.items():
             assert found.next != NOWHERE or found.is_resting, "a key row says something"
             assert (found.root != NOWHERE) == found.is_resting, "what rests has a root"

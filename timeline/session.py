@@ -470,6 +470,15 @@ class Session:
             flight.key = key
             self.order.launch(key)
 
+    def resume(self, flight: Flight) -> bool:
+        """The flight is the retry that a key waits for, and its head again; False: it is another."""
+        key = None if self.order is None else self.order.waiting_for(flight.position)
+        if key is None or self.order is None:
+            return False
+        flight.key = key
+        self.order.resume(key)
+        return True
+
     def land(self, flight: Flight) -> None:
         """The flight is the head of its key no more."""
         key, flight.key = flight.key, b""

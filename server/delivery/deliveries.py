@@ -119,7 +119,8 @@ class Deliveries:
             letter, drop = dead.pop(name, None), dropped.pop(name, None)
             if not may(subscriber.owners):
                 continue
-            found = self._one(subscriber, place, retries.get(name), letter, drop, lent)
+            is_behind = _is_behind(subscriber, place, record)
+            found = self._one(subscriber, place, retries.get(name), letter, drop, lent, is_behind=is_behind)
             if found is not None:
                 told.append(found)
         if b"://" in record.deliver_to and not self._posted(record, place) and may(("",)):
@@ -153,7 +154,7 @@ class Deliveries:
         for one, subscriptions in chain(*(targets.items() for targets in receivers)):
             session = one.session
             is_asked = any(subscription.since < place for subscription in subscriptions)
-            if is_asked and session.is_ahead(place, horizon):
+            if is_asked and (session.is_ahead(place, horizon) or _is_behind(one, place, record)):
                 return True
             lent = _lent(one) if record.qos == 2 else []
             looks -= 1 + len(session.flights) + sum(map(len, lent))
@@ -208,8 +209,10 @@ class Deliveries:
         dead: KeptRow | None,
         dropped: KeptRow | None,
         lent: list[dict[int, Flight]],
+        *,
+        is_behind: bool,
     ) -> Delivery | None:
-        """None: a session with which there is nothing left of it."""
+        """None: a session with which there is nothing left of it. `is_behind`: it waits for its key."""
         retry = None if waiting is None else waiting[1]
         places = {place: 0} if waiting is None else {place: 0, waiting[0]: waiting[1].attempts}
         flight = _flight(subscriber, places, lent)
@@ -226,7 +229,7 @@ class Deliveries:
             is_due = ms <= self._clock.wall_ms()
             state = "waiting" if is_due else "retry"
             return _delivery(subscriber, state, retry.attempts, None if is_due else ms, reason, tries=tries)
-        if subscriber.is_group and subscriber.session.is_ahead(place, self._horizon.position):
+        if is_behind or (subscriber.is_group and subscriber.session.is_ahead(place, self._horizon.position)):
             return _delivery(subscriber, "waiting", 0)
         if dead is not None:
             return _kept(dead, "dead")
@@ -244,6 +247,12 @@ class Deliveries:
                         left_ms = round((until_s - self._clock.mono()) * 1_000)
                         return member.name, self._clock.wall_ms() + left_ms if until_s else None
         return "", None
+
+
+def _is_behind(subscriber: Subscriber, place: Position, record: Record) -> bool:
+    """Whether the place has read past the message, and gives it when its key is free."""
+    order = subscriber.session.order
+    return order is not None and order.is_behind(record.ordering_key, place)
 
 
 def _lent(subscriber: Subscriber) -> list[dict[int, Flight]]:

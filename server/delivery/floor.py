@@ -92,7 +92,9 @@ class Floor:
 
     def _needs(self, group: Group) -> Position:
         first = Position(group.session.read_at(self._horizon.position) + 1)
-        return min([first, *(flight.position for flight in _stored(group))])
+        order = group.session.order
+        behind = END if order is None else order.first_needed
+        return min([first, behind, *(flight.position for flight in _stored(group))])
 
     def advance(self, commit: Commit, group: Group, before: Position) -> bool:
         """In the writer: move a group without members over messages that are not its own, up to `before`,

@@ -175,7 +175,7 @@ class Membership:
         stored = subscription_of(row.subscription)
         group = self._open(text, stored.since, row.incarnation)
         group.session.subscriptions[stored.filter] = stored
-        group.agree(stored.terms, Keeping(row.expiry_s, row.rate, row.has_order))
+        group.agree(stored.terms, Keeping(row.expiry_s, row.rate, row.has_order or None))
         group.session.read = self._horizon.position  # from now on, if what it has read cannot be read
         group.is_paused = row.is_paused
         self._give(group, row.owner, self._sessions.rights_of(row.owner, row.client), row.client)

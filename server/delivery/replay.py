@@ -25,6 +25,7 @@ from shards.fate import is_too_late
 from shards.order import followers
 from shards.read import Reader, Row
 from shards.record import encode, is_moved, is_stub, topic_of, usual
+from shards.retries import RETRIES, end_kept
 from timeline.horizon import Horizon
 from timeline.key_order import KNOWN_MAX, Address, KeyOrder
 from timeline.position import START, MessageId, Position
@@ -65,6 +66,8 @@ NOT_WANTED = "no subscription matches any more"
 WITHHELD = "its sender may not send there any more"
 WAIT_MS = 60_000
 """Delay of a retry whose owner is absent."""
+TURN_MS = 1_000
+"""Delay of a requeued dead letter whose key has messages before it."""
 ALTERNATE = 8
 """Retries that are due, and unread messages, that are given in turns."""
 TURN_RESENDS = 250
@@ -150,6 +153,11 @@ class Replay:
         before = session.read_at(horizon)
         floor = self.floor if subscriber.is_group else max(self.floor, self._burials.passing)
         session.rewind(None, max(to, floor), horizon)
+        if session.order is not None:
+            # A head that waits comes again by reading: its retry ends in the same batch.
+            for _, row in session.order.rewind(session.read):
+                if row.wait:
+                    end_kept(commit, RETRIES, row.wait)
         if isinstance(subscriber, Group) and subscriber.ahead is not None:
             subscriber.ahead.forget()
         self._retries.set_back(subscriber, before)
@@ -342,8 +350,12 @@ class Replay:
             asked = self._asked_again(subscriber, message)
             subscriber.retrying[place] = MessageId(message.record.id)
             why = self._why_not(message, asked, wall_ms)
-            if why:
+            if not why and _is_not_its_turn(subscriber, message):
                 flight = subscriber.session.launch(place, message.shard, 1)
+                self._undone.fail(subscriber, flight, "", delay_ms=TURN_MS, is_attempt=False)
+            elif why:
+                flight = subscriber.session.launch(place, message.shard, 1)
+                subscriber.session.resume(flight)
                 delay_ms = WAIT_MS if why == WITHHELD and self._awaited.waits(message) else NEVER
                 self._undone.fail(subscriber, flight, why, delay_ms=delay_ms, is_attempt=False)
             elif subscriber.offer(message, asked):
@@ -613,6 +625,14 @@ class Replay:
 def _most(subscriber: Subscriber) -> int:
     """How many messages to read before they are sent."""
     return max(1, min(RUN_MAX, subscriber.find_room()))
+
+
+def _is_not_its_turn(subscriber: Subscriber, message: Message) -> bool:
+    """Whether another message of its key comes first: a dead letter that was requeued stands in line."""
+    order, key = subscriber.session.order, message.ordering_key
+    if order is None or not key or order.waiting_for(message.position) == key:
+        return False
+    return order.is_busy(key)
 
 
 def _is_missed(subscriber: Subscriber, message: Message) -> bool:

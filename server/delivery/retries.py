@@ -120,11 +120,36 @@ class Retries(CommitHook):
                 self._give_back(taken)
                 return
             for place in taken:
-                self._taken.pop(place, None)
+                one = self._taken.pop(place, None)
+                if one is not None and one.session.order is not None:
+                    self._freed(one, place, fresh)
             for one, place in fresh:
                 self._added(one, place)
 
         return done
+
+    def _freed(self, one: Subscriber, place: Position, fresh: list[tuple[Subscriber, Position]]) -> None:
+        """A retry was withdrawn that a key waits for: it waits for the one in its place, or is free."""
+        order = one.session.order
+        assert order is not None, "only keys of a group that orders wait"
+        key = order.waiting_for(place)
+        if key is None:
+            return
+        again = [other for whose, other in fresh if whose is one and self._key_of(other) == key]
+        if again:
+            order.requeue(key, again[0])
+        else:
+            order.release(key)
+            one.session.fall_behind(self._horizon.position)
+            self._ready.wake(one)
+        one.dirty.add(one)
+
+    def _key_of(self, place: Position) -> bytes:
+        """The ordering key of a retry; empty: none."""
+        with suppress(Corrupt):
+            row = RETRIES.stored_at(self._store, place)
+            return b"" if row is None else record_of(row).ordering_key
+        return b""
 
     def recover(self) -> None:
         """A write was lost: nothing that was put may have survived."""

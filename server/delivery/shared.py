@@ -249,6 +249,8 @@ class Group(Subscriber):
             return True  # of those who are here nobody may: it is nobody's
         own = self.members[member]
         qos = _qos(message, member, own)
+        if session.order is not None and not self.keeping.order and not len(session.order):
+            session.order = None
         if session.order is not None and message.ordering_key:
             return self._offer_ordered(session.order, message, member, own, min(1, qos))
         flight = session.launch(message.position, message.shard, 1) if qos == 1 else None
@@ -258,27 +260,26 @@ class Group(Subscriber):
     def _offer_ordered(
         self, order: KeyOrder, message: Message, member: Subscriber, own: Subscription, qos: int
     ) -> bool:
-        """`offer` of a message with an ordering key, to a member that has room."""
+        """`offer` of a message with an ordering key, to a member that has room. A group that orders no more
+        still gives what is behind by its keys."""
         key, place = message.ordering_key, message.position
-        row = order.row(key)
-        if message.shard == RETRY_SHARD and row.wait == place:
+        if message.shard == RETRY_SHARD:
             flight = self.session.launch(place, message.shard, 1)
-            flight.key = key
-            order.resume(key)
+            if not self.session.resume(flight):
+                self.session.lead(flight, key)
             self._lend(message, member, own, 1, flight, 1)
             return True
-        if row.next == place and key in order.free:
+        if key in order.free and order.first(key) == (place, message.shard):
             order.drop(key)
         else:
             meeting = order.meet(key, place, message.shard)
             if meeting is not Meeting.GIVE:
                 self.dirty.add(self)
                 return meeting is Meeting.PASS
-        flight_or_none = None
-        if qos:
-            flight_or_none = self.session.launch(place, message.shard, 1)
-            self.session.lead(flight_or_none, key)
-        self._lend(message, member, own, qos, flight_or_none, 1)
+        head = self.session.launch(place, message.shard, 1) if qos else None
+        if head is not None:
+            self.session.lead(head, key)
+        self._lend(message, member, own, qos, head, 1)
         return True
 
     def find_room(self) -> int:

@@ -1,6 +1,7 @@
 """Lag of a session or group, and setting it back.
 
-Lag is the number of stored messages between the read position and the horizon that match the subscriptions.
+Lag is the number of stored messages between the read position and the horizon that match the subscriptions,
+and of those before it that wait for their key, of a group that orders.
 The count reads a bounded number of rows and of bytes, since rows of 250 KB take twenty times as long as usual
 ones. Beyond that `lag_messages` is what was found so far and `lag_messages_is_exact` is false. `lag_seconds`
 is the age of the first unread message; 0 without one.
@@ -8,7 +9,7 @@ is the age of the first unread message; 0 without one.
 
 import msgspec
 
-from shards.record import is_stub, topic_of
+from shards.record import decode, is_stub, topic_of
 from timeline.position import Position, at_of, before
 
 from ..delivery.router import Router
@@ -40,7 +41,8 @@ REWIND = msgspec.json.Decoder(Rewind)
 def lag_of(subscriber: Subscriber, timeline: Timeline, router: Router, look_rows: int) -> shapes.Lag:
     """Lag of a place behind the horizon, reading at most `look_rows` rows."""
     session, horizon = subscriber.session, timeline.horizon.position
-    start = Position(max(session.read_at(horizon), timeline.directory.floor - 1) + 1)
+    read, order = session.read_at(horizon), session.order
+    start = Position(max(read if order is None else order.read_from(read), timeline.directory.floor - 1) + 1)
     first: Position | None = None
     count = looked = size = 0
     is_exact = True
@@ -51,6 +53,8 @@ def lag_of(subscriber: Subscriber, timeline: Timeline, router: Router, look_rows
             looked += 1
             size += len(value)
             is_left = place not in session.finished and not is_stub(value)
+            if place <= read and is_left and order is not None:
+                is_left = order.is_behind(decode(value).ordering_key, place)
             if is_left and _is_wanted(router, subscriber, place, value):
                 count += 1
                 first = first or place

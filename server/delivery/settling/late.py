@@ -157,6 +157,12 @@ class Late:
             retries = end_retries(commit, message, *whose)
             places.update(retries)
             ended += len(retries)
+            order = group.session.order
+            if order is not None:
+                for retry in retries:
+                    key = order.waiting_for(retry)
+                    if key is not None:
+                        order.release(key)
             ended += remove_of(commit, message, *whose)
         for one in places:
             flight = self._flights[group].get(one)

@@ -6,7 +6,12 @@ import pytest
 
 from server.codec import wire
 from server.codec.packets import Ack
+from server.http.lag import lag_of
+from server.http.timeline import Timeline
+from shards.record import decode
+from shards.retries import RETRIES
 from tests.support.rig import Peer, Rig, props
+from timeline.position import END, START, Position, message_id
 
 TEXT = "$share/workers/jobs/#"
 
@@ -73,6 +78,67 @@ def test_a_dead_letter_lets_the_next_go() -> None:
     send(rig, "a1", "a2")
     nack(peer, came(peer)["a1"], "never")
     assert list(came(peer)) == ["a2"]
+
+
+def test_a_replay_begins_again_in_order() -> None:
+    rig = Rig()
+    peer = worker(rig)
+    send(rig, "a1", "a2", "b1", "b2")
+    first = came(peer)
+    nack(peer, first["a1"])
+    peer.ack(wire.PUBACK, first["b1"])
+    assert list(came(peer)) == ["b2"]
+    group = rig.core.groups.get(TEXT)
+    assert group is not None
+    rig.core.writer.submit(lambda commit: rig.core.replay.rewind(commit, group, Position(0)), lambda _: None)
+    rig.pump()
+    out = came(peer)
+    assert list(out) == ["a1"], "b2 is still out"
+    peer.ack(wire.PUBACK, out["a1"])
+    out = came(peer)
+    assert list(out) == ["a2"]
+    peer.ack(wire.PUBACK, out["a2"])
+    rig.pass_ms(10_000)
+    assert not came(peer), "the retry has ended"
+
+
+def test_a_retry_that_is_dropped_or_tried_at_once_lets_its_key_go_on() -> None:
+    rig = Rig()
+    peer = worker(rig)
+    send(rig, "a1", "a2", "b1", "b2")
+    first = came(peer)
+    nack(peer, first["a1"], "1h")
+    nack(peer, first["b1"], "1h")
+    steering, now_ms = rig.core.steering, rig.clock.now_ms
+    (a, b) = [place for place, _ in RETRIES.all(rig.store)]
+    rig.core.writer.submit(lambda commit: steering.drop(commit, a, lambda *_: True), lambda _: None)
+    rig.pump()
+    assert list(came(peer)) == ["a2"]
+    rig.core.writer.submit(lambda commit: steering.try_(commit, b, now_ms, lambda *_: True), lambda _: None)
+    rig.pump()
+    rig.pass_ms(500)
+    again = came(peer)
+    assert list(again) == ["b1"]
+    peer.ack(wire.PUBACK, again["b1"])
+    assert list(came(peer)) == ["b2"]
+
+
+def test_what_waits_for_its_key_is_undone_and_holds_its_slice() -> None:
+    rig = Rig()
+    peer = worker(rig)
+    send(rig, "a1", "a2", "a3")
+    came(peer)
+    group = rig.core.groups.get(TEXT)
+    assert group is not None
+    assert group.session.order is not None
+    rows = [(place, decode(value)) for place, _, value in rig.core.reader.read(START, END, None)]
+    (second,) = [place for place, record in rows if record.payload == b"a2"]
+    assert rig.core.floor.needed <= second
+    for place, record in rows:
+        told, _ = rig.core.deliveries.of(message_id(place, 0, 0), place, record, lambda _: True)
+        assert [one.state for one in told] == ["in_flight" if record.payload == b"a1" else "waiting"]
+    timeline = Timeline(rig.core.opened, rig.core.writer.journal, node=0)
+    assert lag_of(group, timeline, rig.core.router, 100)["lag_messages"] == 2
 
 
 class Life:
