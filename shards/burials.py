@@ -58,12 +58,23 @@ class BurialRow(msgspec.Struct, frozen=True, array_like=True):
     dropped: Whole = 0
     reread: bytes = b""
     """Up to here it may have retries or dead letters of unread messages: it had been set back."""
+    behind: bytes = b""
+    """From here on messages wait for their keys (order.py), up to `behind_upto`; empty: none."""
+    behind_upto: bytes = b""
+    is_ended: bool = False
+    """The place is gone, so its rows of `order` go when this is over."""
 
     @property
     def floor(self) -> Position:
         """The first position that is still needed."""
         first = min((keys.place_of(place) for place, _, _ in self.flights), default=keys.place_of(self.upto))
-        return min(first, keys.place_of(self.read))
+        behind = keys.place_of(self.behind) if self.behind else first
+        return min(first, behind, keys.place_of(self.read))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left of it."""
+        return self.is_read and not self.flights and not self.has_retries and not self.behind
 
     @property
     def is_read(self) -> bool:

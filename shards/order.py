@@ -3,12 +3,14 @@
     key row      \1 · whose (8) · ordering key                    -> next, shard, wait, root, flags
     index row    \2 · whose (8) · hash of the key (8) · position  -> shard
 
+    burial row    \3 · number of the burial (8) · ordering key     -> as a key row: followers to settle
+
 `whose` is the hash that names the place's retries too (keys.py): it has the group's incarnation. Two keys may
 share a hash: the message at the position says which one it is of. Index rows are derived: what is before
 `next` of its key is garbage.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from itertools import islice
 from struct import Struct
@@ -52,10 +54,32 @@ def write_changes(commit: Commit, whose: bytes, changes: Changes) -> int:
     return count
 
 
-def clear(commit: Commit, whose: bytes) -> None:
-    """In the writer: the group has ended, or orders no more."""
-    for kind in (b"\1", b"\2"):
-        commit.clear(Table.ORDER, kind + whose[1:], kind + whose[1:] + keys.LAST * 6)
+def put_buried(commit: Commit, number: int, rows: Iterable[tuple[bytes, KeyRow]]) -> None:
+    """In the writer: followers of these keys, from `next` on, are to be settled by a burial (burials.py)."""
+    for ordering_key, row in rows:
+        commit.row(Table.ORDER, buried_name(number) + ordering_key, value_of(row))
+
+
+def buried_name(number: int) -> bytes:
+    return b"\3" + number.to_bytes(8, "big")
+
+
+def first_buried(store: Store, number: int) -> tuple[bytes, KeyRow] | None:
+    """The first key of a burial. Raises Corrupt."""
+    start = buried_name(number)
+    for key, value in readable(store, Table.ORDER, start, start + keys.LAST * 6):
+        return key[_WHOSE_BYTES:], row_of(value)
+    return None
+
+
+def clear_keys(commit: Commit, whose: bytes) -> None:
+    """In the writer: the group has ended. Its index stays until its followers are settled."""
+    commit.clear(Table.ORDER, b"\1" + whose[1:], b"\1" + whose[1:] + keys.LAST * 6)
+
+
+def clear_index(commit: Commit, whose: bytes) -> None:
+    """In the writer: nobody reads the index any more."""
+    commit.clear(Table.ORDER, b"\2" + whose[1:], b"\2" + whose[1:] + keys.LAST)
 
 
 def key_rows(store: Store, whose: bytes) -> Iterator[tuple[bytes, KeyRow]]:

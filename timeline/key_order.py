@@ -383,20 +383,19 @@ class KeyOrder:
         return ended
 
     def skip(self, to: Position) -> list[tuple[bytes, KeyRow]]:
-        """What is up to `to` is given up, but for what is in flight. Returns the heads that waited or were
-        held."""
-        ended: list[tuple[bytes, KeyRow]] = []
+        """What is up to `to` is given up, but for heads. Returns the keys with followers there, as before."""
+        given_up: list[tuple[bytes, KeyRow]] = []
         for key, found in list(self._keys.items()):
-            if found.is_resting and found.root <= to:
-                ended.append((key, found.row))
-                self._end_rest(key, found)
             if NOWHERE < found.next <= to:
+                given_up.append((key, found.row))
                 found.known = [one for one in found.known if one[0] > to]
+                self._dirty.add(key)
                 self._advance(key, found, Position(to + 1))
-            elif key in self._keys:
-                self._settle(key)
-            self._dirty.add(key)
-        return ended
+        return given_up
+
+    def behind(self) -> list[tuple[bytes, KeyRow]]:
+        """The keys with followers."""
+        return [(key, found.row) for key, found in self._keys.items() if found.next != NOWHERE]
 
     # -- storage
 

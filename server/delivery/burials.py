@@ -21,9 +21,11 @@ import msgspec
 from shards import keys
 from shards.burials import BurialRow, burial_key, burial_value, burials
 from shards.commit import Commit
+from shards.order import clear_keys, put_buried
 from shards.retries import RETRIES
 from shards.store import Store, Table
 from timeline.horizon import Horizon
+from timeline.key_order import KeyRow
 from timeline.position import END, RETRY_SHARD, START, Position
 from timeline.session import SETTLED, Flight
 
@@ -58,6 +60,10 @@ class Burials(CommitHook):
         """Up to here what sessions had not read is settled: they read on behind it."""
         if last is not None and last.is_read:
             del self.active[SESSIONS]
+        self._behind: dict[int, Sequence[tuple[bytes, KeyRow]]] = {}
+        """Of `_fresh`: keys whose followers are to be settled."""
+        self._cleared: list[bytes] = []
+        """Groups that have ended: their key rows go with the next batch."""
         writer.add_hook(self)
 
     @property
@@ -86,11 +92,18 @@ class Burials(CommitHook):
             for flight in group.session.flights.values()
             if 0 <= flight.shard < RETRY_SHARD and flight.fate != SETTLED
         ]
-        has_retries = self.has_retries(group)
-        if flights or has_retries or read < self._horizon.position:
+        has_retries, order = self.has_retries(group), group.session.order
+        behind = [] if order is None else order.behind()
+        if order is not None:
+            order.forget()
+            self._cleared.append(group.whose)
+        if flights or has_retries or order is not None or read < self._horizon.position:
             row = self._row(group, read, self._horizon.position, reason, is_dead=is_dead)
+            row = msgspec.structs.replace(
+                row, is_ended=True, behind=b"" if order is None else keys.place(read)
+            )
             row.finished.extend(map(keys.place, over))
-            self._add(row, flights=flights, has_retries=has_retries)
+            self._add(row, flights=flights, has_retries=has_retries, behind=behind, upto=read)
 
     def end_session(self, subscriber: Subscriber) -> None:
         """A session has ended: count what it had in flight and delete its retries."""
@@ -108,10 +121,13 @@ class Burials(CommitHook):
         session = subscriber.session
         read = session.read_at(self._horizon.position)
         upto = min(upto, self._horizon.position)
-        if upto <= read:
+        behind = [] if session.order is None else session.order.skip(upto)
+        if upto <= read and not behind:
             return False
-        self._add(self._row(subscriber, read, upto, reason, is_dead=is_dead), flights=[], has_retries=False)
-        session.read = upto
+        upto = max(read, upto)
+        row = self._row(subscriber, read, upto, reason, is_dead=is_dead)
+        self._add(row, flights=[], has_retries=False, behind=behind, upto=read)
+        session.read = max(session.read, upto)
         return True
 
     def pass_sessions(self, read: Position, upto: Position, filters: Iterable[str]) -> None:
@@ -172,9 +188,23 @@ class Burials(CommitHook):
             reread=keys.place(subscriber.reread),
         )
 
-    def _add(self, row: BurialRow, *, flights: Sequence[tuple[bytes, int, int]], has_retries: bool) -> None:
+    def _add(
+        self,
+        row: BurialRow,
+        *,
+        flights: Sequence[tuple[bytes, int, int]],
+        has_retries: bool,
+        behind: Sequence[tuple[bytes, KeyRow]] = (),
+        upto: Position = START,
+    ) -> None:
+        """`behind`: keys whose followers, up to the read position `upto`, are to be settled."""
         number = self._horizon.issue()
-        self.active[number] = msgspec.structs.replace(row, flights=list(flights), has_retries=has_retries)
+        row = msgspec.structs.replace(row, flights=list(flights), has_retries=has_retries)
+        if behind:
+            first = min([one.next for _, one in behind])
+            row = msgspec.structs.replace(row, behind=keys.place(first), behind_upto=keys.place(upto))
+            self._behind[number] = behind
+        self.active[number] = row
         self._fresh.add(number)
 
     # -- with each batch
@@ -184,10 +214,17 @@ class Burials(CommitHook):
         written = list(self._fresh)
         for number in written:
             commit.row(Table.META, burial_key(number), burial_value(self.active[number]))
+            put_buried(commit, number, self._behind.get(number, ()))
+        cleared = list(self._cleared)
+        for whose in cleared:
+            clear_keys(commit, whose)
 
         def done(answer: object) -> None:
             if not isinstance(answer, Exception):
                 self._fresh.difference_update(written)
+                self._cleared = [whose for whose in self._cleared if whose not in cleared]
+                for number in written:
+                    self._behind.pop(number, None)
 
         return done
 

@@ -354,12 +354,10 @@ class Group:
 
     def skip(self, to: Position) -> None:
         self.read = max(self.read, to)
-        for name, row in self.order.skip(to):
-            self.oracle.end(_key(name), row.root)
-        self.oracle.ended |= {
-            place for place in self.world.places if place <= to and place not in self.flights
-        }
-        self.save({("dead", root): None for root in self.world.all("dead") if root <= to})
+        self.order.skip(to)
+        heads = {*self.flights, *(row.root for _, row in self.order.rows())}
+        self.oracle.ended |= {place for place in self.world.places if place <= to and place not in heads}
+        self.save()
 
 
 class _Forgetful(KeyOrder):

@@ -27,12 +27,14 @@ from shards.errors import Corrupt
 from shards.fate import is_over
 from shards.fields import Record
 from shards.kept import size_of
+from shards.order import buried_name, clear_index, first_buried, followers, value_of
 from shards.read import Reader
 from shards.record import decode, encode, id_at, is_moved, is_stub, topic_of
 from shards.retries import RETRIES, end_dropped, end_retry, note_dropped, whose
 from shards.store import Store, Table
 from shards.tables import KeptRow, encode_row
 from timeline.filters import matches
+from timeline.key_order import NO_SHARD, KeyRow
 from timeline.position import MessageId, Position, message_id
 
 from ...engine.clock import Clock
@@ -98,8 +100,9 @@ class Burying:
             row = self._settle_unread(commit, row)
         elif row.has_retries:
             row = self._settle_retries(commit, row)
-        is_over = row.is_read and not row.flights and not row.has_retries
-        commit.row(Table.META, burial_key(number), None if is_over else burial_value(row))
+        elif row.behind:
+            row = self._settle_followers(commit, number, row)
+        commit.row(Table.META, burial_key(number), None if row.is_over else burial_value(row))
         return row
 
     def _stepped(self, number: int, row: BurialRow | None) -> None:
@@ -108,7 +111,7 @@ class Burying:
         self._burials.dropped[row.reason] += row.dropped - before.dropped
         self._dead_letters.note_buried_all(row.buried - before.buried)
         self._burials.active[number] = row
-        if row.is_read and not row.flights and not row.has_retries:
+        if row.is_over:
             del self._burials.active[number]
             _tell(row)
 
@@ -222,6 +225,38 @@ class Burying:
                 )
                 row = self._keep(commit, row, letter)
         return msgspec.structs.replace(row, has_retries=False)
+
+    def _settle_followers(self, commit: Commit, number: int, row: BurialRow) -> BurialRow:
+        """Settle messages that waited for one key."""
+        found = first_buried(self._store, number)
+        if found is None:
+            if row.is_ended:
+                clear_index(commit, whose(row.addressee, row.incarnation))
+            return msgspec.structs.replace(row, behind=b"")
+        key, one = found
+        start, upto = one.next, keys.place_of(row.behind_upto)
+        places = followers(self._store, whose(row.addressee, row.incarnation), key, start, upto, STEP)
+        if one.shard != NO_SHARD and places[:1] != [(start, one.shard)]:
+            places.insert(0, (start, one.shard))
+        for place, shard in places:
+            value = self._follower(place, shard, key)
+            name = None if value is None else self._wanted(commit, row, place, shard, value)
+            if name is not None and value is not None:
+                row = self._settle(commit, row, name, value, 0, message_id(place, shard, self._node))
+        left = None
+        if len(places) >= STEP:
+            left = value_of(KeyRow(Position(places[-1][0] + 1)))
+        commit.row(Table.ORDER, buried_name(number) + key, left)
+        return row
+
+    def _follower(self, place: Position, shard: int, key: bytes) -> bytes | None:
+        """A message that waited for its key; None: it is gone, or of another key with the same hash."""
+        try:
+            value = self._reader.value_at(place, shard)
+            return value if value is not None and decode(value).ordering_key == key else None
+        except Corrupt as error:
+            log.error("message at %024x: unreadable, skipped: %s", place, error)
+            return None
 
     def _settle(
         self,

@@ -8,8 +8,11 @@ from server.codec import wire
 from server.codec.packets import Ack
 from server.http.lag import lag_of
 from server.http.timeline import Timeline
+from shards.commit import Commit
+from shards.dead import DEAD
 from shards.record import decode
 from shards.retries import RETRIES
+from shards.store import Table
 from tests.support.rig import Peer, Rig, props
 from timeline.position import END, START, Position, message_id
 
@@ -139,6 +142,47 @@ def test_what_waits_for_its_key_is_undone_and_holds_its_slice() -> None:
         assert [one.state for one in told] == ["in_flight" if record.payload == b"a1" else "waiting"]
     timeline = Timeline(rig.core.opened, rig.core.writer.journal, node=0)
     assert lag_of(group, timeline, rig.core.router, 100)["lag_messages"] == 2
+
+
+@pytest.mark.parametrize("how", ["skip", "end"])
+def test_what_waits_for_its_key_becomes_dead_letters(how: str) -> None:
+    rig = Rig()
+    peer = worker(rig)
+    send(rig, *[f"a{n}" for n in range(250)], "b0", "b1")
+    first = came(peer)
+    group = rig.core.groups.get(TEXT)
+    assert group is not None
+    if how == "skip":
+        send(rig, "a250")
+
+        def decide(commit: Commit) -> object:
+            return rig.core.replay.skip(commit, group, END, "skipped", is_dead=True)
+
+    else:
+
+        def decide(commit: Commit) -> object:
+            return rig.core.groups.disband(commit, group)
+
+    rig.core.writer.submit(
+        lambda commit: rig.core.groups.pause(commit, group, is_paused=True), lambda _: None
+    )
+    rig.pump()
+    send(rig, "c0")
+    rig.core.writer.submit(decide, lambda _: None)
+    rig.pass_ms(2_000)
+    dead = sorted(decode(row.record).payload.decode() for _, row in DEAD.all(rig.store))
+    sent = [f"a{n}" for n in range(251 if how == "skip" else 250)] + ["b0", "b1", "c0"]
+    assert dead == sorted({*sent} - ({"a0", "b0"} if how == "skip" else set()))
+    assert not list(rig.store.scan(Table.ORDER, b"\3", b"\4"))
+    if how == "skip":
+        rig.core.writer.submit(
+            lambda commit: rig.core.groups.pause(commit, group, is_paused=False), lambda _: None
+        )
+        peer.ack(wire.PUBACK, first["a0"])
+        send(rig, "a251")
+        assert list(came(peer)) == ["a251"]
+    else:
+        assert not list(rig.store.scan(Table.ORDER, b"", b"\xff"))
 
 
 class Life:
