@@ -27,6 +27,7 @@ TERMS: Mapping[str, Spell] = {
     "max_attempts": as_is,
     "backoff": lambda spans: [span(each) for each in spans],
     "rate": as_is,
+    "order": as_is,
 }
 """The field names of a group's options."""
 

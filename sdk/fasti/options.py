@@ -193,11 +193,13 @@ class GroupOptions(RetryOptions, total=False):
     `expiry`: how long it is kept without members, default "never" (until it is deleted).
     `ack_timeout`: a message that is neither acked nor extended for this time goes to another member.
     `rate`: maximum messages a second for the group.
+    `order`: of one ordering key the group gets one message at a time, in order, through retries.
     """
 
     expiry: Span | None
     ack_timeout: Span | None
     rate: float | None
+    order: bool | None
 
 
 class SubscribeOptions(GroupOptions, total=False):

@@ -68,6 +68,8 @@ WAIT_MS = 60_000
 """Delay of a retry whose owner is absent."""
 TURN_MS = 1_000
 """Delay of a requeued dead letter whose key has messages before it."""
+FOLLOWERS = 100
+"""Messages that waited for their keys, and are looked at in a turn."""
 ALTERNATE = 8
 """Retries that are due, and unread messages, that are given in turns."""
 TURN_RESENDS = 250
@@ -558,10 +560,12 @@ class Replay:
         return merge(rows, _encoded(owed), key=itemgetter(0))
 
     def _give_following(self, subscriber: Subscriber, order: KeyOrder) -> bool:
-        """Send the next message of some keys that are behind and free; False: there was no room for one."""
+        """Send the next message of some keys that are behind and free; False: there was no room for one.
+        FOLLOWERS are looked at in a turn: a key that is not through stays free, and goes on in the next."""
+        session, looks = subscriber.session, FOLLOWERS
         for key in list(islice(order.free, ALTERNATE)):
-            session = subscriber.session
-            while key in order.free:
+            while key in order.free and looks:
+                looks -= 1
                 address = order.first(key)
                 if address is None:
                     start, read = order.wants(key), session.read
@@ -570,6 +574,15 @@ class Replay:
                     continue
                 message = self._follower(subscriber, key, address)
                 if message is None:
+                    order.drop(key)
+                    subscriber.dirty.add(subscriber)
+                elif not self._owners.allow(message) and self._awaited.waits(message):
+                    # It waits for its owner like a failed one, and its key with it.
+                    flight = session.launch(*address, 1)
+                    order.drop(key)
+                    session.lead(flight, key)
+                    self._undone.fail(subscriber, flight, WITHHELD, delay_ms=WAIT_MS, is_attempt=False)
+                elif not self._owners.allow(message):
                     order.drop(key)
                 elif not subscriber.offer(message, tuple(session.subscriptions.values())):
                     return False
@@ -588,10 +601,8 @@ class Replay:
         except Corrupt as error:
             log.error("message at %024x in shard %d: unreadable, skipped: %s", place, shard, error)
             return None
-        is_wanted = (
-            message.ordering_key == key
-            and (message.is_usual or not self._is_dropped(message, self._wall_ms()))
-            and self._owners.allow(message)
+        is_wanted = message.ordering_key == key and (
+            message.is_usual or not self._is_dropped(message, self._wall_ms())
         )
         return message if is_wanted else None
 

@@ -65,6 +65,7 @@ async def test_a_group_is_made_ahead_of_any_member_and_keeps_what_comes(
             "backoff": [1.0, 5.0, 30.0, 300.0, 1_800.0, 3_600.0],
             "expiry": "never",
             "rate": 0.0,
+            "order": False,
         }
         await server.schedule("jobs/1", deliver_in=60)
         await server.pass_time(5 * MINUTE_MS)
