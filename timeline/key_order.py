@@ -393,6 +393,11 @@ class KeyOrder:
                 self._advance(key, found, Position(to + 1))
         return given_up
 
+    def states(self) -> list[tuple[bytes, KeyRow, int]]:
+        """All keys in trouble or in flight: row, and how many messages are in flight."""
+        every = dict.fromkeys([*self._keys, *self.out])
+        return [(key, self.row(key), self.out.get(key, 0)) for key in every]
+
     def behind(self) -> list[tuple[bytes, KeyRow]]:
         """The keys with followers."""
         return [(key, found.row) for key, found in self._keys.items() if found.next != NOWHERE]

@@ -87,6 +87,7 @@ class SubscribeRequest:
     max_attempts: int | None = None
     backoff: Sequence[Span] | None = None
     rate: float | None = None
+    order: bool | None = None
 
     def __post_init__(self) -> None:
         """Raise BadArgument for values that would change their meaning on the wire; ValueError."""
@@ -109,6 +110,8 @@ class SubscribeRequest:
             raise BadArgument("backoff", f"must be a list of spans, one at least: {self.backoff!r}")
         if self.rate is not None and not (self.is_member and self.rate >= 0):
             raise BadArgument("rate", f"is of a group, and not negative: {self.rate}")
+        if self.order is not None and not self.is_member:
+            raise BadArgument("order", "is of a group")
         _ = self.replay_text, self.terms  # raises for wrong values now, not in the loop
 
     def target(self, broker: Broker, tls: Tls, password: str | None) -> Target:
@@ -144,6 +147,7 @@ class SubscribeRequest:
             "max-attempts": None if self.max_attempts is None else str(self.max_attempts),
             "backoff": backoff,
             "rate": None if self.rate is None else f"{self.rate:f}".rstrip("0").rstrip("."),
+            "order": None if self.order is None else str(self.order).lower(),
             "expiry": _said("expiry", self.expiry) if self.is_member and self.expiry is not None else None,
         }
         return tuple((name, value) for name, value in asked.items() if value is not None)

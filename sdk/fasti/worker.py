@@ -139,10 +139,13 @@ class Worker:
         grace: Span = GRACE_S,
         expiry: Span | None = None,
         rate: float | None = None,
+        order: bool | None = None,
     ) -> None:
         """`client`: None: `run` makes one. `lease`: time after which other workers get the messages of a
         hanging one. `grace`: time for running handlers when it is stopped. `expiry`: how long the group is
         kept without members; default: until it is deleted. `rate`: of the group, as for `subscribe`.
+        `order`: True: of one ordering key the group has one message at a time, in order, over all its
+        workers.
         """
         if concurrency < 1:
             raise BadArgument("concurrency", f"must be at least 1, not {concurrency}")
@@ -154,6 +157,7 @@ class Worker:
         self._lease = lease
         self._grace_s = seconds("grace", grace)
         self._rate = rate
+        self._order = order
         self._jobs: list[_Job] = []
         self._locks: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
         self._running: set[asyncio.Task[None]] = set()
@@ -176,7 +180,8 @@ class Worker:
 
         `retry`: `{"max_attempts": 5, "backoff": ["10s", "1m"]}`, each optional. `timeout`: maximum time of a
         try. `one_per`: returns a key; messages with the same key are handled one after another, over all
-        handlers of this worker; a waiting one counts toward `concurrency`. Raises BadArgument, also for a
+        handlers of this worker; a waiting one counts toward `concurrency`. Over all workers, and in order:
+        `ordering_key` of the messages and `order=True`. Raises BadArgument, also for a
         filter that has a handler already.
         """
         pattern = Pattern(topic_filter)
@@ -190,6 +195,7 @@ class Worker:
             expiry=self.expiry,
             ack_timeout=self._lease,
             rate=self._rate,
+            order=self._order,
             **(retry or {}),
         )
 

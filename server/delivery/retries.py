@@ -261,6 +261,8 @@ class Retries(CommitHook):
     def is_to_come(self, one: Subscriber, place: Position, record: Record) -> bool:
         """Whether a place has a message in flight by its own row, or has still to read it."""
         session = one.session
+        if session.order is not None and session.order.is_behind(record.ordering_key, place):
+            return True
         flights = chain(session.flights.values(), one.lent_alone())
         if any(flight.position == place and flight.shard != RETRY_SHARD for flight in flights):
             return True
