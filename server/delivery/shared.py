@@ -296,7 +296,7 @@ class Group(Subscriber):
         picker, messages = self.picker, run.messages
         if self.session.finished or self.all_returned.failing >= self.all_returned.most:
             return 0
-        if self.session.order is not None:
+        if self.session.order is not None and _has_keys(messages):
             return 0
         given, most, level, qos = 0, min(len(messages), self._allowed), 0.0, run.qos
         part = picker.part(most, qos)
@@ -549,6 +549,13 @@ class Group(Subscriber):
         except Exception:
             # It is the member's, and comes back when its connection has ended; the others are sent theirs.
             member.close_failed()
+
+
+def _has_keys(messages: Sequence[Message]) -> bool:
+    for message in messages:
+        if message.ordering_key:
+            return True
+    return False
 
 
 def _know_retry(loan: Loan, message: Message) -> None:
