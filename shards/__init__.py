@@ -22,6 +22,7 @@ What rows say
     schedules.py     rows of recurring schedules, and what a group writes for them
     jobs.py          rows of pipeline jobs
     endpoints.py     rows of webhook endpoints
+    order.py         rows of groups that order by key
     fate.py          expired and late messages: does dispatch still deliver them
     state.py         state of a message, and when dispatch reached it
 

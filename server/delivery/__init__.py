@@ -33,6 +33,7 @@ then who has what:
     sent.py          the message of a flight, read again
     awaited.py       messages of owners that do not exist wait until they do
     retries.py       whose retries are due
+    ordering.py      groups that order by key, at start
     burials.py       what places that end, or are set forward, leave undone
     membership.py    who is in which shared subscription
     url_groups.py    groups of full URLs: made and forgotten

@@ -552,10 +552,7 @@ class Group(Subscriber):
 
 
 def _has_keys(messages: Sequence[Message]) -> bool:
-    for message in messages:
-        if message.ordering_key:
-            return True
-    return False
+    return any([message.ordering_key for message in messages])  # noqa: C419 - compiled: no generators
 
 
 def _know_retry(loan: Loan, message: Message) -> None:
