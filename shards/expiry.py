@@ -15,6 +15,7 @@ from . import keys
 from .borrow import give_back
 from .commit import Commit
 from .garbage import leave
+from .order import clear_index
 from .store import Table
 
 
@@ -34,5 +35,6 @@ def expire(commit: Commit, pieces: Sequence[Slice]) -> list[Slice]:
     for piece in gone:
         give_back(commit, piece)
     group.clear(Table.RETRIES, *keys.dropped_range(directory.floor))
+    clear_index(commit, directory.floor)
     group.clear(Table.DISPATCHES, b"", keys.place(directory.floor))
     return gone

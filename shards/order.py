@@ -1,13 +1,17 @@
 """Rows of groups that order by key (timeline/key_order.py), in the table `order`.
 
-    key row      \1 · whose (8) · ordering key                    -> next, shard, wait, root, flags
-    index row    \2 · whose (8) · hash of the key (8) · position  -> shard
-
-    burial row    \3 · number of the burial (8) · ordering key     -> as a key row: followers to settle
+    it orders     \0 · whose (8)                                             -> empty
+    key row       \1 · whose (8) · ordering key                              -> next, shard, wait, root, flags
+    index row     \2 · hour (4) · whose (8) · hash of the key (8) · position -> shard
+    burial row    \3 · number of the burial (8) · ordering key               -> as a key row: to settle
 
 `whose` is the hash that names the place's retries too (keys.py): it has the group's incarnation. Two keys may
-share a hash: the message at the position says which one it is of. Index rows are derived: what is before
-`next` of its key is garbage.
+share a hash: the message at the position says which one it is of. `hour` is that of the position. Index rows
+are derived: what is before `next` of its key is garbage, and goes as one range when the hour has passed the
+retention floor.
+
+The first row also is a fence: a node of a version that does not know this table stops before a batch that has
+it (changes.py), so it never leads a group that orders.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,7 +21,7 @@ from struct import Struct
 from struct import error as StructError  # noqa: N812
 
 from timeline.key_order import Address, Changes, KeyRow
-from timeline.position import POSITION_BYTES, Position
+from timeline.position import POSITION_BYTES, Position, at_of, before
 
 from . import keys
 from .commit import Commit
@@ -26,31 +30,44 @@ from .store import Store, Table
 from .unreadable import readable
 
 HASH_BYTES = 8
-_WHOSE_BYTES = 9
-"""Of what begins the keys of a place's retries: a byte, and the hash."""
+HOUR_MS, _HOUR_BYTES = 3_600_000, 4
+HOURS_MAX = 100
+"""Hours of the index that are looked through at a time: 1 ms."""
 _ROW = Struct(f">{POSITION_BYTES}si{POSITION_BYTES}s{POSITION_BYTES}sB")
 _SHARD = Struct(">i")
 _HELD = 1
 
 
-def _key_name(whose: bytes, ordering_key: bytes) -> bytes:
-    return b"\1" + whose[1:] + ordering_key
+def keys_name(whose: bytes) -> bytes:
+    """What the names of a group's key rows begin with."""
+    return b"\1" + whose[1:]
 
 
 def _index_name(whose: bytes, ordering_key: bytes) -> bytes:
-    return b"\2" + whose[1:] + blake2b(ordering_key, digest_size=HASH_BYTES).digest()
+    """What stands between the hour and the position."""
+    return whose[1:] + blake2b(ordering_key, digest_size=HASH_BYTES).digest()
+
+
+def _hour_name(hour: int) -> bytes:
+    return b"\2" + hour.to_bytes(_HOUR_BYTES, "big")
+
+
+def note_order(commit: Commit, whose: bytes) -> None:
+    """In the writer: the group orders."""
+    commit.row(Table.ORDER, b"\0" + whose[1:], b"")
 
 
 def write_changes(commit: Commit, whose: bytes, changes: Changes) -> int:
     """In the writer: put them with the cursor that they belong to. Returns the number of rows."""
     for ordering_key, row in changes.keys.items():
-        commit.row(Table.ORDER, _key_name(whose, ordering_key), None if row is None else value_of(row))
+        commit.row(Table.ORDER, keys_name(whose) + ordering_key, None if row is None else value_of(row))
     count = len(changes.keys)
     for ordering_key, places in changes.index.items():
         name = _index_name(whose, ordering_key)
         count += len(places)
         for place, shard in places:
-            commit.row(Table.ORDER, name + keys.place(place), _SHARD.pack(shard))
+            hour = _hour_name(at_of(place) // HOUR_MS)
+            commit.row(Table.ORDER, hour + name + keys.place(place), _SHARD.pack(shard))
     return count
 
 
@@ -64,38 +81,42 @@ def buried_name(number: int) -> bytes:
     return b"\3" + number.to_bytes(8, "big")
 
 
-def first_buried(store: Store, number: int) -> tuple[bytes, KeyRow] | None:
-    """The first key of a burial. Raises Corrupt."""
-    start = buried_name(number)
-    for key, value in readable(store, Table.ORDER, start, start + keys.LAST * 6):
-        return key[_WHOSE_BYTES:], row_of(value)
-    return None
-
-
 def clear_keys(commit: Commit, whose: bytes) -> None:
-    """In the writer: the group has ended. Its index stays until its followers are settled."""
-    commit.clear(Table.ORDER, b"\1" + whose[1:], b"\1" + whose[1:] + keys.LAST * 6)
+    """In the writer: the group has ended, and its followers are settled."""
+    commit.clear(Table.ORDER, keys_name(whose), keys_name(whose) + keys.LAST * 6)
+    commit.row(Table.ORDER, b"\0" + whose[1:], None)
 
 
-def clear_index(commit: Commit, whose: bytes) -> None:
-    """In the writer: nobody reads the index any more."""
-    commit.clear(Table.ORDER, b"\2" + whose[1:], b"\2" + whose[1:] + keys.LAST)
+def clear_index(commit: Commit, floor: Position) -> None:
+    """In the writer: the index of hours before the retention floor is garbage."""
+    start, end = _hour_name(0), _hour_name(at_of(floor) // HOUR_MS)
+    if next(readable(commit.open_batch.store, Table.ORDER, start, end), None) is not None:
+        commit.clear(Table.ORDER, start, end)
 
 
-def key_rows(store: Store, whose: bytes) -> Iterator[tuple[bytes, KeyRow]]:
-    """Key rows of a group. Raises Corrupt."""
-    start = b"\1" + whose[1:]
-    for key, value in readable(store, Table.ORDER, start, start + keys.LAST * 6):
-        yield key[_WHOSE_BYTES:], row_of(value)
+def rows_under(store: Store, name: bytes) -> Iterator[tuple[bytes, KeyRow]]:
+    """Key rows whose names begin so: ordering key and row. Raises Corrupt."""
+    for key, value in readable(store, Table.ORDER, name, name + keys.LAST * 6):
+        yield key[len(name) :], row_of(value)
 
 
 def followers(
     store: Store, whose: bytes, ordering_key: bytes, start: Position, end: Position, most: int
-) -> list[Address]:
-    """At most `most` index rows of a key (or of one with its hash), from `start` up to `end`, in order."""
-    name = _index_name(whose, ordering_key)
-    found = readable(store, Table.ORDER, name + keys.place(start), name + keys.place(Position(end + 1)))
-    return [(keys.place_of(key), _shard_of(value)) for key, value in islice(found, most)]
+) -> tuple[list[Address], Position]:
+    """At most `most` index rows of a key (or of one with its hash), from `start` up to `end`, in order; and
+    up to where these are all, if they are fewer."""
+    name, found = _index_name(whose, ordering_key), list[Address]()
+    first = hour = at_of(start) // HOUR_MS
+    while before(hour * HOUR_MS) <= end and len(found) < most:
+        if hour - first == HOURS_MAX:
+            return found, Position(before(hour * HOUR_MS) - 1)
+        prefix = _hour_name(hour) + name
+        rows = readable(
+            store, Table.ORDER, prefix + keys.place(start), prefix + keys.place(Position(end + 1))
+        )
+        found += [(keys.place_of(key), _shard_of(value)) for key, value in islice(rows, most - len(found))]
+        hour += 1
+    return found, end
 
 
 def value_of(row: KeyRow) -> bytes:
@@ -122,7 +143,7 @@ def _shard_of(value: bytes) -> int:
 
 def check_row(key: bytes, value: bytes) -> None:
     """For `verify`. Raises Corrupt."""
-    if key[:1] == b"\1":
+    if key[:1] in b"\1\3":
         row_of(value)
-    else:
+    elif key[:1] == b"\2":
         _shard_of(value)

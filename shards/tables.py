@@ -206,8 +206,8 @@ class GroupRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True)
     is_paused: bool = False
     incarnation: Whole = 0
     """Number of the group among those of its name; 0: an older version had none."""
-    has_order: bool = False
-    """Messages of one ordering key one at a time, in order."""
+    order: Whole = 0
+    """1: messages of one ordering key one at a time, in order; 2: no more, but for what is behind by that."""
 
 
 class FlightRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):

@@ -399,14 +399,17 @@ class Session:
         self.tailing = self.read >= horizon
         return self.tailing
 
-    def finish_ahead(self, place: Position, horizon: Position) -> bool:
-        """Skip the message at `place` when reading reaches it; False if it has been read."""
+    def finish_ahead(self, place: Position, horizon: Position, key: bytes = b"") -> bool:
+        """Skip the message at `place`, which has that ordering key, when it would be given; False if it has
+        been."""
         self.forget_finished(horizon)
-        return self.is_ahead(place, horizon) and self.finished.add(place)
+        is_behind = self.order is not None and self.order.is_behind(key, place)
+        return (place > self.read_at(horizon) or is_behind) and self.finished.add(place)
 
     def forget_finished(self, horizon: Position) -> None:
-        """Forget finished positions that are behind the read position."""
-        self.finished.forget(self.read_at(horizon))
+        """Forget finished positions that are behind the read position, and before what waits for its key."""
+        read = self.read_at(horizon)
+        self.finished.forget(read if self.order is None else self.order.read_from(read))
 
     # -- in flight
 

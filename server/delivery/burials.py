@@ -21,11 +21,11 @@ import msgspec
 from shards import keys
 from shards.burials import BurialRow, burial_key, burial_value, burials
 from shards.commit import Commit
-from shards.order import clear_keys, put_buried
+from shards.order import put_buried, write_changes
 from shards.retries import RETRIES
 from shards.store import Store, Table
 from timeline.horizon import Horizon
-from timeline.key_order import KeyRow
+from timeline.key_order import KeyOrder, KeyRow
 from timeline.position import END, RETRY_SHARD, START, Position
 from timeline.session import SETTLED, Flight
 
@@ -38,6 +38,8 @@ from .subscriber import Subscriber
 GROUP_EXPIRED, GROUP_DELETED, ENDPOINT_DELETED = "group expired", "group deleted", "endpoint deleted"
 SESSION_ENDED = "session ended"
 SKIPPED, KEPT_TOO_LONG = "skipped", "kept too long"
+SKIPPED_KEYS = 1_000
+"""Keys whose followers are given up in one step: some 6 ms."""
 SESSIONS = 0
 """Number of the burial of sessions' unread messages. `Horizon.issue` begins later."""
 
@@ -62,8 +64,8 @@ class Burials(CommitHook):
             del self.active[SESSIONS]
         self._behind: dict[int, Sequence[tuple[bytes, KeyRow]]] = {}
         """Of `_fresh`: keys whose followers are to be settled."""
-        self._cleared: list[bytes] = []
-        """Groups that have ended: their key rows go with the next batch."""
+        self._left: list[tuple[bytes, KeyOrder]] = []
+        """Orders of groups that have ended: what is not written of them is in the next batch."""
         writer.add_hook(self)
 
     @property
@@ -93,17 +95,15 @@ class Burials(CommitHook):
             if 0 <= flight.shard < RETRY_SHARD and flight.fate != SETTLED
         ]
         has_retries, order = self.has_retries(group), group.session.order
-        behind = [] if order is None else order.behind()
-        if order is not None:
-            order.forget()
-            self._cleared.append(group.whose)
         if flights or has_retries or order is not None or read < self._horizon.position:
             row = self._row(group, read, self._horizon.position, reason, is_dead=is_dead)
-            row = msgspec.structs.replace(
-                row, is_ended=True, behind=b"" if order is None else keys.place(read)
-            )
             row.finished.extend(map(keys.place, over))
-            self._add(row, flights=flights, has_retries=has_retries, behind=behind, upto=read)
+            if order is not None:
+                behind = keys.place(Position(order.read_from(read) + 1))
+                row = msgspec.structs.replace(row, behind=behind, behind_upto=keys.place(read), is_ended=True)
+                order.leave()
+                self._left.append((group.whose, order))
+            self._add(row, flights=flights, has_retries=has_retries)
 
     def end_session(self, subscriber: Subscriber) -> None:
         """A session has ended: count what it had in flight and delete its retries."""
@@ -117,16 +117,20 @@ class Burials(CommitHook):
         self._add(row, flights=[], has_retries=True)
 
     def skip(self, subscriber: Subscriber, upto: Position, reason: str, *, is_dead: bool) -> bool:
-        """The place reads on behind `upto`; False if it has read so far. The caller stores its cursor."""
+        """The place reads on behind `upto`, and gives up what waits for its key there, SKIPPED_KEYS in a
+        step; False if there is nothing to do. The caller stores its cursor."""
         session = subscriber.session
         read = session.read_at(self._horizon.position)
         upto = min(upto, self._horizon.position)
-        behind = [] if session.order is None else session.order.skip(upto)
+        behind = [] if session.order is None else session.order.skip(upto, SKIPPED_KEYS)
         if upto <= read and not behind:
             return False
-        upto = max(read, upto)
+        last, upto = min(read, upto), max(read, upto)
         row = self._row(subscriber, read, upto, reason, is_dead=is_dead)
-        self._add(row, flights=[], has_retries=False, behind=behind, upto=read)
+        if behind:
+            first = keys.place(min([one.next for _, one in behind]))
+            row = msgspec.structs.replace(row, behind=first, behind_upto=keys.place(last))
+        self._add(row, flights=[], has_retries=False, behind=behind)
         session.read = max(session.read, upto)
         return True
 
@@ -180,7 +184,7 @@ class Burials(CommitHook):
             endpoint=subscriber.name.removeprefix(ENDPOINT_PREFIX) if subscriber.is_endpoint else "",
             read=keys.place(read),
             upto=keys.place(upto),
-            finished=[keys.place(place) for place in session.finished if read < place <= upto],
+            finished=[keys.place(place) for place in session.finished if place <= upto],
             flights=[],
             has_retries=False,
             reason=reason,
@@ -195,16 +199,12 @@ class Burials(CommitHook):
         flights: Sequence[tuple[bytes, int, int]],
         has_retries: bool,
         behind: Sequence[tuple[bytes, KeyRow]] = (),
-        upto: Position = START,
     ) -> None:
-        """`behind`: keys whose followers, up to the read position `upto`, are to be settled."""
+        """`behind`: keys whose followers are to be settled, unless the rows of its keys say so."""
         number = self._horizon.issue()
-        row = msgspec.structs.replace(row, flights=list(flights), has_retries=has_retries)
+        self.active[number] = msgspec.structs.replace(row, flights=list(flights), has_retries=has_retries)
         if behind:
-            first = min([one.next for _, one in behind])
-            row = msgspec.structs.replace(row, behind=keys.place(first), behind_upto=keys.place(upto))
             self._behind[number] = behind
-        self.active[number] = row
         self._fresh.add(number)
 
     # -- with each batch
@@ -215,16 +215,19 @@ class Burials(CommitHook):
         for number in written:
             commit.row(Table.META, burial_key(number), burial_value(self.active[number]))
             put_buried(commit, number, self._behind.get(number, ()))
-        cleared = list(self._cleared)
-        for whose in cleared:
-            clear_keys(commit, whose)
+        left = list(self._left)
+        for whose, order in left:
+            write_changes(commit, whose, order.take())
 
         def done(answer: object) -> None:
-            if not isinstance(answer, Exception):
-                self._fresh.difference_update(written)
-                self._cleared = [whose for whose in self._cleared if whose not in cleared]
-                for number in written:
-                    self._behind.pop(number, None)
+            if isinstance(answer, Exception):
+                for _, order in left:
+                    order.lost()
+                return
+            self._fresh.difference_update(written)
+            self._left = [one for one in self._left if one not in left]
+            for number in written:
+                self._behind.pop(number, None)
 
         return done
 

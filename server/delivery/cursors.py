@@ -28,7 +28,7 @@ from shards.commit import Commit
 from shards.dead import DEAD
 from shards.errors import StoreFailed
 from shards.keys import GROUP_PREFIX
-from shards.order import write_changes
+from shards.order import note_order, write_changes
 from shards.retries import RETRIES, end_kept
 from shards.store import Table
 from timeline.horizon import Horizon
@@ -53,6 +53,8 @@ BURST_S = 0.5
 """Maximum debt of a session, in seconds of that rate."""
 ROW_COST = 16
 """What a row costs besides the flights (subscriptions) that it holds, ..."""
+ORDER_BYTES = 70
+"""About what a row of a group that orders has in the log."""
 SUBSCRIPTION_COST = 6
 """... and what a subscription does, counted in flights: 0.1 us."""
 LAZY_COST = 8_192
@@ -401,10 +403,14 @@ class Cursors(CommitHook):
                 one.stored_changes = session.changes
                 row = group_row(one) if isinstance(one, Group) else session_row(one)
                 commit.row(Table.SESSIONS, key, row)
+                if session.order is not None:
+                    note_order(commit, one.whose)
                 size += len(row)
                 cost += ROW_COST + SUBSCRIPTION_COST * len(session.subscriptions)
             if session.order is not None:
-                cost += write_changes(commit, one.whose, session.order.take())
+                count = write_changes(commit, one.whose, session.order.take())
+                size += count * ORDER_BYTES
+                cost += count * ROW_COST
                 self._ordered.append(session.order)
             row = cursor_row(one, self._horizon.position)
             commit.row(Table.CURSORS, key, row)

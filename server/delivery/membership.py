@@ -35,8 +35,6 @@ from .subscriber import Inside, Rights, Subscriber
 from .terms import LASTING, UNSAID, Keeping
 
 GROUP_WINDOW = 65_535
-ORDERING_KEYS = 100_000
-"""Keys in trouble of all groups that order."""
 RESERVED = 8
 """One part in so many of `limits.groups` is for groups that somebody asks for, not for origins of URLs."""
 END_MEMBERS = 500
@@ -88,7 +86,7 @@ class Membership:
         self._rate_limited = RateLimited(mono)
         self.returned = Returned(limits.returned)
         """Returned messages that no member holds."""
-        self._key_bound = KeyBound(ORDERING_KEYS)
+        self._key_bound = KeyBound(limits.ordering_keys)
         """Of the keys in trouble of groups that order."""
         self._by_text = by_text
         self._by_name: dict[str, dict[str, Group]] = {}
@@ -175,7 +173,9 @@ class Membership:
         stored = subscription_of(row.subscription)
         group = self._open(text, stored.since, row.incarnation)
         group.session.subscriptions[stored.filter] = stored
-        group.agree(stored.terms, Keeping(row.expiry_s, row.rate, row.has_order or None))
+        group.agree(stored.terms, Keeping(row.expiry_s, row.rate, row.order == 1 if row.order else None))
+        if row.order:
+            group.begin_order()
         group.session.read = self._horizon.position  # from now on, if what it has read cannot be read
         group.is_paused = row.is_paused
         self._give(group, row.owner, self._sessions.rights_of(row.owner, row.client), row.client)
@@ -501,6 +501,11 @@ class Membership:
             returned.is_missed = False
             for group in self._by_text.values():
                 self._ready.wake(group)
+        if self._key_bound.is_freed:
+            self._key_bound.is_freed = False
+            for group in self._by_text.values():
+                if group.session.order is not None:
+                    self._wake(group)
 
     def wait_s(self) -> float:
         """Seconds until `step` has work."""

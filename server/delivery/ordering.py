@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterable
 
 from shards.errors import Corrupt
-from shards.order import key_rows
+from shards.order import keys_name, rows_under
 from shards.retries import RETRIES
 from shards.store import Store
 from timeline.key_order import NOWHERE
@@ -22,7 +22,7 @@ def restore(store: Store, sent: Sent, groups: Iterable[Group]) -> None:
         if order is None:
             continue
         try:
-            order.restore(key_rows(store, group.whose))
+            order.restore(rows_under(store, keys_name(group.whose)))
         except Corrupt as error:
             log.error("group %s: a key row is unreadable: %s", group.name, error)
         for flight in group.session.flights.values():

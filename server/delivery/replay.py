@@ -25,7 +25,6 @@ from shards.fate import is_too_late
 from shards.order import followers
 from shards.read import Reader, Row
 from shards.record import encode, is_moved, is_stub, topic_of, usual
-from shards.retries import RETRIES, end_kept
 from timeline.horizon import Horizon
 from timeline.key_order import KNOWN_MAX, Address, KeyOrder
 from timeline.position import START, MessageId, Position
@@ -68,8 +67,10 @@ WAIT_MS = 60_000
 """Delay of a retry whose owner is absent."""
 TURN_MS = 1_000
 """Delay of a requeued dead letter whose key has messages before it."""
-FOLLOWERS = 100
-"""Messages that waited for their keys, and are looked at in a turn."""
+FOLLOWERS = 12
+"""Messages of a key that waited for it, and are looked at in a turn."""
+WAITING = 100
+"""Messages that wait for their next try, and are given up in one step."""
 ALTERNATE = 8
 """Retries that are due, and unread messages, that are given in turns."""
 TURN_RESENDS = 250
@@ -156,10 +157,7 @@ class Replay:
         floor = self.floor if subscriber.is_group else max(self.floor, self._burials.passing)
         session.rewind(None, max(to, floor), horizon)
         if session.order is not None:
-            # A head that waits comes again by reading: its retry ends in the same batch.
-            for _, row in session.order.rewind(session.read):
-                if row.wait:
-                    end_kept(commit, RETRIES, row.wait)
+            session.order.rewind(session.read)
         if isinstance(subscriber, Group) and subscriber.ahead is not None:
             subscriber.ahead.forget()
         self._retries.set_back(subscriber, before)
@@ -169,9 +167,13 @@ class Replay:
     def skip(
         self, commit: Commit, subscriber: Subscriber, to: Position, reason: str, *, is_dead: bool
     ) -> bool:
-        """In the writer: the session or group reads on behind `to`. Unread messages before become dead
-        letters, or are dropped. False: it has read that far already."""
-        if not self._burials.skip(subscriber, to, reason, is_dead=is_dead):
+        """In the writer: the session or group reads on behind `to`. Unread messages before, and of a group
+        that orders those that wait there, become dead letters, or are dropped; some in each step. False:
+        there is nothing to do."""
+        order, ended = subscriber.session.order, 0
+        for _, row in [] if order is None else order.resting(to, WAITING):
+            ended += self._undone.give_up(commit, subscriber, row.wait, reason, is_dead=is_dead)
+        if not self._burials.skip(subscriber, to, reason, is_dead=is_dead) and not ended:
             return False
         self._cursors.store(commit, subscriber)
         self._ready.wake(subscriber)
@@ -190,12 +192,26 @@ class Replay:
         if not subscriber.is_reachable or subscriber.session.tailing:
             return  # it has joined the tail since it was woken: its own read position is old
         try:
-            if self._read_on(subscriber):
+            has_more, order = self._read_on(subscriber), subscriber.session.order
+            if order is not None and order.is_crowded:
+                self._await_rows(subscriber, order)
+            elif has_more:
                 self._ready.wake(subscriber)
         except StoreFailed:
             raise
         except Exception:
             subscriber.close_failed()
+
+    def _await_rows(self, subscriber: Subscriber, order: KeyOrder) -> None:
+        """Read on when the rows of its keys are written."""
+
+        def stored(_: int) -> None:
+            order.is_awaited = False
+            self._ready.wake(subscriber)
+
+        if not order.is_awaited:
+            order.is_awaited = True
+            self._cursors.secure(subscriber, stored)
 
     def begin(self, subscriber: Subscriber) -> None:
         """Resume a session on a new connection: resend what was in flight first, in order."""
@@ -319,12 +335,24 @@ class Replay:
             log.warning("%s: unread messages expired", who, extra=by(who))
         subscriber.dirty.add(subscriber)
         order = session.order
-        if order is not None and order.free and not self._give_following(subscriber, order):
+        if order is None or not order.free:
+            return self._read_unread(subscriber, horizon)
+        before, is_first = subscriber.delivered, order.is_first
+        if is_first and not self._give_following(subscriber, order):
+            order.is_first = subscriber.delivered == before
             return False
+        before = subscriber.delivered
+        has_more = self._read_unread(subscriber, horizon)
+        order.is_first = not is_first and subscriber.delivered > before
+        has_room = is_first or self._give_following(subscriber, order)
+        return has_room and (has_more or bool(order.free))
+
+    def _read_unread(self, subscriber: Subscriber, horizon: Position) -> bool:
+        """Send due retries, and read a stretch; True if there is more and room for it."""
         if self._retries.is_due(subscriber):
             return self._take_turns(subscriber, horizon)
         has_room = self._read_stretch(subscriber, horizon, TURN_SENT if self._ready else TURN_ROWS)
-        self._spill.passed(subscriber, session.read)
+        self._spill.passed(subscriber, subscriber.session.read)
         return has_room and not self._is_blocked and not self._join(subscriber)
 
     def _take_turns(self, subscriber: Subscriber, horizon: Position) -> bool:
@@ -352,7 +380,9 @@ class Replay:
             asked = self._asked_again(subscriber, message)
             subscriber.retrying[place] = MessageId(message.record.id)
             why = self._why_not(message, asked, wall_ms)
-            if not why and _is_not_its_turn(subscriber, message):
+            if self._is_read_again(subscriber, message):
+                subscriber.dirty.add(subscriber)
+            elif not why and _is_not_its_turn(subscriber, message):
                 flight = subscriber.session.launch(place, message.shard, 1)
                 self._undone.fail(subscriber, flight, "", delay_ms=TURN_MS, is_attempt=False)
             elif why:
@@ -370,6 +400,14 @@ class Replay:
                 return False
             self._retries.gave(subscriber, place)
         return True
+
+    def _is_read_again(self, subscriber: Subscriber, message: Message) -> bool:
+        """Whether a retry ends, as its group was set back, and gives the message in its order."""
+        order, key, session = subscriber.session.order, message.ordering_key, subscriber.session
+        if order is None or not key or not subscriber.reread or order.waiting_for(message.position) == key:
+            return False
+        origin = self._retries.origin(subscriber, message.position)
+        return origin <= subscriber.reread and (origin > session.read or order.is_behind(key, origin))
 
     def _why_not(self, message: Message, asked: tuple[Subscription, ...], wall_ms: int) -> str:
         """Why a due retry becomes a dead letter; empty: it is sent."""
@@ -561,16 +599,18 @@ class Replay:
 
     def _give_following(self, subscriber: Subscriber, order: KeyOrder) -> bool:
         """Send the next message of some keys that are behind and free; False: there was no room for one.
-        FOLLOWERS are looked at in a turn: a key that is not through stays free, and goes on in the next."""
-        session, looks = subscriber.session, FOLLOWERS
+        FOLLOWERS of a key are looked at in a turn; if it is free still, others go first in the next."""
+        session = subscriber.session
         for key in list(islice(order.free, ALTERNATE)):
-            while key in order.free and looks:
-                looks -= 1
+            for _ in range(FOLLOWERS):
+                if key not in order.free:
+                    break
                 address = order.first(key)
                 if address is None:
                     start, read = order.wants(key), session.read
-                    found = followers(self._store, subscriber.whose, key, start, read, KNOWN_MAX + 1)
-                    order.learn(key, found[:KNOWN_MAX], read, is_all=len(found) <= KNOWN_MAX)
+                    found, upto = followers(self._store, subscriber.whose, key, start, read, KNOWN_MAX + 1)
+                    is_all = upto >= read and len(found) <= KNOWN_MAX
+                    order.learn(key, found[:KNOWN_MAX], upto, is_all=is_all)
                     continue
                 message = self._follower(subscriber, key, address)
                 if message is None:
@@ -586,6 +626,9 @@ class Replay:
                     order.drop(key)
                 elif not subscriber.offer(message, tuple(session.subscriptions.values())):
                     return False
+                elif order.is_at(key, address):
+                    order.drop(key)  # of those who are here nobody may receive it
+            order.put_last(key)
         return True
 
     def _follower(self, subscriber: Subscriber, key: bytes, address: Address) -> Message | None:

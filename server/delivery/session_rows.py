@@ -60,7 +60,7 @@ def group_row(group: Group) -> bytes:
         group.client,
         group.is_paused,
         group.incarnation,
-        has_order=group.session.order is not None,
+        order=0 if group.session.order is None else 1 if group.keeping.order else 2,
     )
     return encode_row(row)
 

@@ -138,11 +138,16 @@ class Group(Subscriber):
             self.rate_limited.forget(self)
             self.rate_limiter = self.rate_limited.of(keeping.rate)
         self.keeping = keeping
-        if keeping.order and self.session.order is None:
-            self.session.order = KeyOrder(self._key_bound)
+        if keeping.order:
+            self.begin_order()
         self.stored_changes = -1
         self.dirty.add(self)
         self._follow()
+
+    def begin_order(self) -> None:
+        """Give one message of an ordering key at a time. Messages that are in flight hold no key."""
+        if self.session.order is None:
+            self.session.order = KeyOrder(self._key_bound)
 
     def hear(self, terms: Terms, keeping: Keeping) -> None:
         """Change the given terms; the others stay."""
@@ -178,9 +183,10 @@ class Group(Subscriber):
         return not self.members
 
     def _follow(self) -> None:
-        """Stay for the expiry, and at least as long as the most persistent member."""
+        """Stay for the expiry, and at least as long as the most persistent member. Who orders is stored, or
+        what waits for its key would be in RAM."""
         members_s = max((m.session.expiry_s for m in self.members), default=0)
-        self.session.keep_for(max(self.stays_s, members_s))
+        self.session.keep_for(max(self.stays_s, members_s, self.session.order is not None))
 
     @property
     def filters(self) -> Iterable[str]:
@@ -249,8 +255,10 @@ class Group(Subscriber):
             return True  # of those who are here nobody may: it is nobody's
         own = self.members[member]
         qos = _qos(message, member, own)
-        if session.order is not None and not self.keeping.order and not len(session.order):
+        if session.order is not None and not self.keeping.order and session.order.is_over:
+            session.order.leave()
             session.order = None
+            self.stored_changes = -1
         if session.order is not None and message.ordering_key:
             return self._offer_ordered(session.order, message, member, own, min(1, qos))
         flight = session.launch(message.position, message.shard, 1) if qos == 1 else None
@@ -269,7 +277,9 @@ class Group(Subscriber):
                 self.session.lead(flight, key)
             self._lend(message, member, own, 1, flight, 1)
             return True
-        if key in order.free and order.first(key) == (place, message.shard):
+        if order.is_crowded:
+            return False
+        if order.is_at(key, (place, message.shard)):
             order.drop(key)
         else:
             meeting = order.meet(key, place, message.shard)

@@ -48,6 +48,8 @@ log = logging.getLogger(__name__)
 INTERVAL_S = 30
 SYS_INTERVAL_S = 10
 SWEEP_ROWS = 5_000
+GIVE_UP_STEPS = 100
+"""Steps in which one group is given up; the rest follows the next time."""
 EXPIRE_SESSIONS = 500
 LEASES_INTERVAL_S = 5
 LAUNCH_INTERVAL_S = 60
@@ -186,7 +188,12 @@ class Housekeeping:
             await self._give_up(holders[0], end, "the disk has less than store.min_free")
 
     async def _give_up(self, group: Group, end: Position, why: str) -> None:
-        if await self._ask(lambda commit: self._core.floor.give_up(commit, group, end)):
+        steps = 0
+        while steps < GIVE_UP_STEPS and await self._ask(
+            lambda commit: self._core.floor.give_up(commit, group, end)
+        ):
+            steps += 1
+        if steps:
             log.warning("group %s: given up: %s", shown(group.text), why, extra=by(group.name))
 
     async def _is_nearly_full(self) -> bool:

@@ -329,6 +329,10 @@ class Limits:
     topic_levels: int = 128
     user_properties: int = 1_000
     out_bytes: int = UNITS["limits.out_bytes"].most
+    ordering_keys: int = _key(count(2), 100_000)
+    """Ordering keys of which groups that order remember something: a message waits for its next try, or for
+    the one before it. Fewer if memory has no room for so many; one group has at most half of what the others
+    leave. Above: the group reads no message of a further key, until one of these is done."""
     pending: int = _key(count(0), 0)
     """Pending messages in all, which keys share; 0: any number. Above: 429, PUBACK 0x97."""
     schedules: int = UNITS["limits.schedules"].most

@@ -347,14 +347,20 @@ class Group:
 
     def replay(self, to: Position) -> None:
         self.read = to
-        for name, row in self.order.rewind(to):
-            self.oracle.end(_key(name), row.root, again=True)
+        for name, row in self.order.rows():
+            if row.root > to:
+                self.oracle.end(_key(name), row.root, again=True)
+        self.order.rewind(to)
         self.oracle.ended = {place for place in self.oracle.ended if place <= to}
         self.save({("dead", root): None for root in self.world.all("dead") if root > to})
 
     def skip(self, to: Position) -> None:
         self.read = max(self.read, to)
-        self.order.skip(to)
+        while self.order.skip(to, 2):
+            pass
+        for name, row in self.order.resting(to, 1_000):
+            self.finish(name)
+            assert row.root <= to
         heads = {*self.flights, *(row.root for _, row in self.order.rows())}
         self.oracle.ended |= {place for place in self.world.places if place <= to and place not in heads}
         self.save()
@@ -379,16 +385,15 @@ class _Boundless(KeyOrder):
 class _Late(KeyOrder):
     """Without: a replay lowers `next`."""
 
-    def rewind(self, to: Position) -> list[tuple[bytes, KeyRow]]:
+    def rewind(self, to: Position) -> None:
         kept = {key: found for key, found in self._keys.items() if found.next > to}
         before = {key: (found.next, [*found.known], found.is_whole) for key, found in kept.items()}
-        ended = super().rewind(to)
+        super().rewind(to)
         for key, (place, known, is_whole) in before.items():
             found = self._in_trouble(key)
             found.wait, found.root, found.is_held = START, START, False
             found.next, found.known, found.is_whole = place, known, is_whole
             self._settle(key)
-        return ended
 
 
 class _Unkept(KeyOrder):

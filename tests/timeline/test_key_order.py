@@ -78,7 +78,7 @@ def test_a_group_has_half_of_what_others_leave() -> None:
             order.rest(b"%d" % count, at(1), at(9))
             count += 1
         assert (count, len(order)) == (most, most)
-    one.forget()
+    one.leave()
     assert not other.is_full
 
 

@@ -15,7 +15,7 @@ message (`dropped`, deliveries.py), and the log says their number at the end.
 
 import logging
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, islice
 
 import msgspec
 
@@ -27,14 +27,14 @@ from shards.errors import Corrupt
 from shards.fate import is_over
 from shards.fields import Record
 from shards.kept import size_of
-from shards.order import buried_name, clear_index, first_buried, followers, value_of
+from shards.order import buried_name, clear_keys, followers, keys_name, rows_under, value_of
 from shards.read import Reader
 from shards.record import decode, encode, id_at, is_moved, is_stub, topic_of
 from shards.retries import RETRIES, end_dropped, end_retry, note_dropped, whose
 from shards.store import Store, Table
 from shards.tables import KeptRow, encode_row
 from timeline.filters import matches
-from timeline.key_order import NO_SHARD, KeyRow
+from timeline.key_order import NO_SHARD, NOWHERE, Address, KeyRow
 from timeline.position import MessageId, Position, message_id
 
 from ...engine.clock import Clock
@@ -227,27 +227,31 @@ class Burying:
         return msgspec.structs.replace(row, has_retries=False)
 
     def _settle_followers(self, commit: Commit, number: int, row: BurialRow) -> BurialRow:
-        """Settle messages that waited for one key."""
-        found = first_buried(self._store, number)
-        if found is None:
-            if row.is_ended:
-                clear_index(commit, whose(row.addressee, row.incarnation))
-            return msgspec.structs.replace(row, behind=b"")
-        key, one = found
-        start, upto = one.next, keys.place_of(row.behind_upto)
-        places = followers(self._store, whose(row.addressee, row.incarnation), key, start, upto, STEP)
-        if one.shard != NO_SHARD and places[:1] != [(start, one.shard)]:
-            places.insert(0, (start, one.shard))
-        for place, shard in places:
-            value = self._follower(place, shard, key)
-            name = None if value is None else self._wanted(commit, row, place, shard, value)
-            if name is not None and value is not None:
-                row = self._settle(commit, row, name, value, 0, message_id(place, shard, self._node))
-        left = None
-        if len(places) >= STEP:
-            left = value_of(KeyRow(Position(places[-1][0] + 1)))
-        commit.row(Table.ORDER, buried_name(number) + key, left)
-        return row
+        """Settle messages that waited for their keys, a step's worth."""
+        of, finished = whose(row.addressee, row.incarnation), frozenset(row.finished)
+        name = keys_name(of) if row.is_ended else buried_name(number)
+        upto, left = keys.place_of(row.behind_upto), STEP
+        for key, one in islice(rows_under(self._store, name), STEP):
+            places, end = list[Address](), upto
+            if one.next != NOWHERE:
+                places, end = followers(self._store, of, key, one.next, upto, left)
+            is_more = end < upto or len(places) == left
+            following = places[-1][0] if len(places) == left else end
+            if one.shard != NO_SHARD and places[:1] != [(one.next, one.shard)]:
+                places.insert(0, (one.next, one.shard))
+            for place, shard in places:
+                value = None if keys.place(place) in finished else self._follower(place, shard, key)
+                letter = None if value is None else self._wanted(commit, row, place, shard, value)
+                if letter is not None and value is not None:
+                    row = self._settle(commit, row, letter, value, 0, message_id(place, shard, self._node))
+            again = value_of(KeyRow(Position(following + 1))) if is_more else None
+            commit.row(Table.ORDER, name + key, again)
+            left -= 1 + len(places)
+            if is_more or left <= 0:
+                return row
+        if row.is_ended:
+            clear_keys(commit, of)
+        return msgspec.structs.replace(row, behind=b"")
 
     def _follower(self, place: Position, shard: int, key: bytes) -> bytes | None:
         """A message that waited for its key; None: it is gone, or of another key with the same hash."""

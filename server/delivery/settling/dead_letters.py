@@ -154,6 +154,11 @@ class DeadLetters:
         """Keep a row. Returns the number of evicted dead letters."""
         return bury(commit, row, max_messages=self._bounds.max_messages, max_bytes=self._bounds.max_bytes)
 
+    def keep_buried(self, commit: Commit, row: KeptRow, reason: str) -> None:
+        """In the writer: keep a retry as a dead letter, and count it."""
+        dead = msgspec.structs.replace(row, reason=reason, running_ms=commit.open_batch.running_ms)
+        self.note_buried(self.keep(commit, dead))
+
     def note_buried_all(self, count: int) -> None:
         """Count dead letters that are durable and evicted none."""
         self.buried += count

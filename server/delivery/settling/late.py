@@ -21,7 +21,7 @@ exceeds WAITING_MAX, is dropped, and its message is redelivered.
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shards.commit import Commit
 from shards.dead import remove_of
@@ -66,6 +66,8 @@ class LateAck:
     message: MessageId | None = None
     member: Subscriber | None = None
     """The member that acks a message by its id."""
+    retries: list[Position] = field(default_factory=list)
+    """Its retries that have ended."""
 
 
 class Late:
@@ -148,21 +150,15 @@ class Late:
             place = self._place_of(commit, message, group, ack.member)
         if place is None:
             return False
-        places = {place}
+        places, key = {place}, b""
         ended = 0
         if message is not None:
-            place = _origin(commit, message, place)
+            place, key = _origin(commit, message, place)
             places.add(place)
             whose = group.session.client_id, group.incarnation
-            retries = end_retries(commit, message, *whose)
-            places.update(retries)
-            ended += len(retries)
-            order = group.session.order
-            if order is not None:
-                for retry in retries:
-                    key = order.waiting_for(retry)
-                    if key is not None:
-                        order.release(key)
+            ack.retries = end_retries(commit, message, *whose)
+            places.update(ack.retries)
+            ended += len(ack.retries)
             ended += remove_of(commit, message, *whose)
         for one in places:
             flight = self._flights[group].get(one)
@@ -170,10 +166,9 @@ class Late:
                 ended += group.session.ack(flight.packet_id) is not None
         horizon = self._horizon.position
         if place <= horizon or at_of(place) <= commit.open_batch.wall_ms:
-            # A kill or a replay has removed it from the group's cursor, which would read it again. Nothing
-            # later was
-            # ever sent.
-            ended += group.session.finish_ahead(place, horizon)
+            # A kill or a replay has removed it from the group's cursor, which would give it again. Nothing
+            # later was ever sent.
+            ended += group.session.finish_ahead(place, horizon, key)
         self._cursors.store(commit, group)
         return ended > 0
 
@@ -198,6 +193,13 @@ class Late:
     def _ended(self, ack: LateAck, is_ended: bool) -> None:
         """The end is durable."""
         self.finished += is_ended
+        order = ack.group.session.order
+        if order is not None:
+            for retry in ack.retries:
+                key = order.waiting_for(retry)
+                if key is not None:
+                    order.release(key)
+                    ack.group.dirty.add(ack.group)
         ack.answered(is_ended)
         self._groups.read_on(ack.group)
 
@@ -210,13 +212,16 @@ class Late:
         return RETRY_S if isinstance(why, Busy | StoreFailed) else None
 
 
-def _origin(commit: Commit, message: MessageId, place: Position) -> Position:
-    """The current position of a message. `place`: the one in its id, which a moved one has left."""
+def _origin(commit: Commit, message: MessageId, place: Position) -> tuple[Position, bytes]:
+    """The current position of a message, and its ordering key. `place`: the one in its id, which a moved one
+    has left."""
     try:
         found = commit.find(message)
+        if found is None or found.shard is None:
+            return place, b""
+        return found.position, b"" if is_stub(found.value) else decode(found.value).ordering_key
     except Corrupt:
-        return place
-    return place if found is None or found.shard is None else found.position
+        return place, b""
 
 
 def _nobody(_: bool | None) -> None:

@@ -100,8 +100,7 @@ class Steering:
         reason = f"{BURIED}; {row.reason}" if row.reason else BURIED
         self._obituaries.tell(commit, row.group, decode(row.record), reason)
         self._retries.take(commit, one, place, row)
-        dead = msgspec.structs.replace(row, reason=reason, running_ms=commit.open_batch.running_ms)
-        self._dead_letters.note_buried(self._dead_letters.keep(commit, dead))
+        self._dead_letters.keep_buried(commit, row, reason)
         return True
 
     def drop(self, commit: Commit, place: Position, may: May) -> bool:

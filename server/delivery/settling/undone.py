@@ -32,9 +32,10 @@ import msgspec
 from shards.commit import Commit
 from shards.fate import is_over
 from shards.fields import Record, Retry, TryRow
-from shards.record import encode
+from shards.record import decode, encode
+from shards.retries import RETRIES, note_dropped
 from shards.tables import KeptRow
-from timeline.position import message_id
+from timeline.position import START, Position, message_id
 from timeline.session import FAILED, SETTLED, USUAL, Flight
 
 from ...engine.clock import Clock
@@ -133,7 +134,9 @@ class Failure:
     buried: tuple[str, str] = ("", "")
     """The message's id and where it is buried, for the log."""
     key: bytes = b""
-    """The ordering key that waits for the retry."""
+    """The ordering key that waits for the retry, ..."""
+    wait: Position = START
+    """... and where that is."""
 
     @property
     def attempts(self) -> int:
@@ -270,6 +273,22 @@ class Undone:
             )
         )
 
+    def give_up(
+        self, commit: Commit, one: Subscriber, place: Position, reason: str, *, is_dead: bool
+    ) -> bool:
+        """In the writer: a message that waits for its next try becomes a dead letter, or is dropped. False:
+        it waits no more. Raises Refused, Corrupt, before anything is changed."""
+        row = RETRIES.at(commit.open_batch, place)
+        if row is None or place in one.retrying:
+            return False
+        if not is_dead:
+            note_dropped(commit, row)
+            return self._retries.take(commit, one, place, row)
+        self._obituaries.tell(commit, row.group, decode(row.record), reason)
+        self._retries.take(commit, one, place, row)
+        self._dead_letters.keep_buried(commit, row, reason)
+        return True
+
     def lose(self, holder: Subscriber, flight: Flight, reason: str, *, delay_ms: int | None = None) -> None:
         """Fail a flight that is not resent: its last delivery ended with its connection, or with the
         server."""
@@ -307,7 +326,7 @@ class Undone:
         place = self._retries.put(commit, addressee, _with_record(row, record), due_ms, is_owed=True)
         order = holder.session.order
         if order is not None and flight.key and holder is addressee:
-            failure.key, flight.key = flight.key, b""
+            failure.key, failure.wait, flight.key = flight.key, place, b""
             order.rest(failure.key, message.origin[0], place)
         return self._settle(commit, failure, Nacked.AGAIN)
 
@@ -344,9 +363,12 @@ class Undone:
         if flight.fate == SETTLED:
             flight.fate = FAILED
             holder.session.retired.pop(flight.packet_id, None)
-            if failure.key and holder.session.order is not None:
-                holder.session.order.resume(failure.key)
-                failure.key, flight.key = b"", failure.key
+            order = holder.session.order
+            if failure.key and order is not None:
+                if order.waiting_for(failure.wait) == failure.key:
+                    order.release(failure.key)
+                holder.session.lead(flight, failure.key)
+                failure.key = b""
         name = shown(holder.name)
         log.warning("%s: an unacked message stays: %s", name, why, extra=by(name))
         answered, failure.answered = failure.answered, _nobody

@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 from aiohttp import web
 
 from shards.commit import Commit
+from timeline.position import Position
 
 from ...delivery.burials import SKIPPED
 from ...delivery.replay import Replay
@@ -173,9 +174,13 @@ class Verbs(Generic[P]):
         before = min(place.session.read_at(places.timeline.horizon.position) for place in found)
         undone = places.undone(found)
 
+        ends: dict[P, Position] = {}
+
         def act(commit: Commit, place: P) -> bool:
-            places.replay.skip(commit, place, to, SKIPPED, is_dead=body.undone != DROP)
-            return True
+            end = ends.setdefault(place, min(to, places.timeline.horizon.position))
+            places.replay.skip(commit, place, end, SKIPPED, is_dead=body.undone != DROP)
+            order = place.session.order
+            return order is None or not order.has_upto(end)
 
         changed = await self.change(request, act)
         after = max(place.session.read_at(places.timeline.horizon.position) for place in changed)
