@@ -1,4 +1,8 @@
-"""Order by key within a group: of one key at most one message is out at a time, in the order of positions.
+"""Keys within a group: which message of which key is given next. A `Rule` says when a key may have one more.
+
+    order           of one key at most one message is out, in the order of positions, through retries
+    most, per_ms    of one key at most so many messages are out, or are given in a time
+    is_fair         keys take turns, whatever one of them has dumped
 
 A group reads the timeline by one read position. A key that is behind or in trouble gets a position of its
 own, one small *key row*, however many messages of it follow:
@@ -20,7 +24,17 @@ where 1 is in flight and the reader comes to 4, 7 and 9:
     land 4    7 is given, then 9, then the key row goes
 
 The reader stops at the bound of key rows, before a key that has none: whatever it gives may fail and need
-one. Keys that have one go on, so the reader goes on later. All rows are written in the batch of the cursor
+one. Keys that have one go on, so the reader goes on later. Without order a failed message is no head: its key
+goes on, and its retry waits for its key like any other when it is due (`meet_retry`). These *lines* of due
+retries are known here only: the caller can read them again.
+
+A fair group passes over a message whose key has as much out as there is room left, or is behind, even while
+there is no room at all. So the reader soon stands before a message of a key that has nothing out, or has read
+all. It then gives READER messages for each one of the keys that are behind, which take turns: keys that ask
+for little hardly wait for one that has dumped a million. Messages without a key are one key, NO_KEY.
+
+A key whose rate is spent is known here until it has its tokens again, and counts like a key row. After a
+start all keys have theirs. All rows are written in the batch of the cursor
 that they belong to; so after a kill the cursor and the key rows say all. What is before `next` in the index
 is garbage.
 
@@ -49,6 +63,12 @@ NOWHERE = START
 NO_SHARD = -1
 Address = tuple[Position, int]
 """Position and shard of a message."""
+NO_KEY = b"\0"
+"""Key of the messages without one, in a fair group. No client can send it."""
+BURST_MS = 100.0
+"""A key that was given nothing for so long may be given its messages of that time at once."""
+TURNS, FAIR_TURNS = (8, 8), (16, 1)
+"""Messages that the reader and the keys that are behind are given in turns."""
 
 
 class Meeting(Enum):
@@ -59,6 +79,27 @@ class Meeting(Enum):
     """It is remembered, and given later."""
     STOP = auto()
     """There is no room for another key in trouble."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """When a key may have one more message."""
+
+    is_ordered: bool = False
+    """One is out, and a failed one is followed by nothing."""
+    most: int = 0
+    """Messages of a key that are out; 0: any number."""
+    per_ms: float = 0.0
+    """Messages of a key that are given in a millisecond; 0.0: any number."""
+    is_fair: bool = False
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether what is given may need a place within the bound."""
+        return self.is_ordered or self.per_ms > 0.0
+
+
+ORDERED = Rule(is_ordered=True, most=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +137,17 @@ class _Key:
         return KeyRow(self.next, shard, self.wait, self.root, self.is_held)
 
 
+@dataclass(slots=True)
+class _Line:
+    """Due retries of a key that wait for it."""
+
+    places: dict[Position, None] = field(default_factory=dict)
+    missed: Position = NOWHERE
+    """The first one for which there was no room."""
+    is_next: bool = True
+    """One of them is given before the followers of the key."""
+
+
 @dataclass(frozen=True, slots=True)
 class Changes:
     """Rows to write with a cursor."""
@@ -108,7 +160,7 @@ class Changes:
 class KeyBound:
     """A bound on the key rows of all groups. One group has at most half of what the others leave."""
 
-    __slots__ = ("count", "is_freed", "most", "stopped")
+    __slots__ = ("count", "is_freed", "lined", "most", "stopped")
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -117,6 +169,8 @@ class KeyBound:
         """Groups whose reader stands still at the bound."""
         self.is_freed = False
         """Whether one of them may read on, as a key row has gone; the caller looks, and clears it."""
+        self.lined = 0
+        """Retries in lines. A key has one, and at most half of what the others leave."""
 
     def give_back(self, rows: int) -> None:
         """So many key rows have gone."""
@@ -128,12 +182,21 @@ class KeyOrder:
     """The keys of a group. A key is bytes. One group has at most one key row for each flight beyond the
     bound."""
 
-    def __init__(self, bound: KeyBound) -> None:
+    def __init__(self, bound: KeyBound, rule: Rule = ORDERED) -> None:
         self._bound = bound
+        self.rule = rule
         self.out: dict[bytes, int] = {}
-        """How many messages of a key are in flight: one, or those from before the group ordered."""
+        """How many messages of a key are in flight."""
         self.free: dict[bytes, None] = {}
-        """Keys that are behind and have no head, the one that waits longest first."""
+        """Keys that are behind and may have one more, the one that waits longest first."""
+        self._lines: dict[bytes, _Line] = {}
+        self._missed = NOWHERE
+        self._full_ms: dict[bytes, float] = {}
+        """When keys that have spent tokens have all of them again."""
+        self._tokens: list[tuple[float, bytes, bool]] = []
+        """When to look at these; a heap. True: the one place of a key that is given up when it has all."""
+        self._now_ms = 0.0
+        self._turn = 0
         self._keys: dict[bytes, _Key] = {}
         self._waits: dict[Position, bytes] = {}
         """Which key waits for which retry."""
@@ -155,6 +218,19 @@ class KeyOrder:
         """Number of key rows."""
         return len(self._keys)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits for its key."""
+        return not self._keys and not self._lines
+
+    def change_rule(self, rule: Rule) -> None:
+        """From now on another rule counts. O(keys in flight or behind)."""
+        if rule != self.rule:
+            self.rule = rule
+            self._clear_tokens()
+            for key in [*self.out, *self._keys, *self._lines]:
+                self._settle(key)
+
     def restore(self, rows: Iterable[tuple[bytes, KeyRow]]) -> None:
         """At start: the key rows as stored. The caller calls `launch` for each flight of the cursor."""
         for key, row in rows:
@@ -169,14 +245,22 @@ class KeyOrder:
     def leave(self) -> None:
         """The group has ended: its rows count no more. `take` still gives those that are not written."""
         self._read_on()
+        self._clear_tokens()
         self._bound.give_back(len(self._keys))
+        self._bound.lined -= sum([len(line.places) for line in self._lines.values()])
         self._bound = KeyBound(0)
+        self._lines.clear()
         self.free.clear()
+
+    def _clear_tokens(self) -> None:
+        self._bound.give_back(len(self._full_ms))
+        self._full_ms.clear()
+        self._tokens.clear()
 
     @property
     def is_over(self) -> bool:
         """Whether nothing is left of it, here and as stored."""
-        return not (self._keys or self._dirty or self._fresh or self._writing)
+        return not (self._keys or self._lines or self._dirty or self._fresh or self._writing)
 
     def row(self, key: bytes) -> KeyRow:
         """What is known of a key."""
@@ -202,8 +286,12 @@ class KeyOrder:
 
     def is_behind(self, key: bytes, place: Position) -> bool:
         """Whether a message of the key, which the reader has passed, is still to be given."""
-        found = self._keys.get(key)
+        found = self._keys.get(key or NO_KEY)
         return found is not None and NOWHERE < found.next <= place
+
+    def key_of(self, ordering_key: bytes) -> bytes:
+        """The key of a message; empty: it has none, and waits for nothing."""
+        return ordering_key or (NO_KEY if self.rule.is_fair else b"")
 
     def rows(self) -> list[tuple[bytes, KeyRow]]:
         """All key rows."""
@@ -211,22 +299,27 @@ class KeyOrder:
 
     # -- the reader
 
-    def meet(self, key: bytes, place: Position, shard: int) -> Meeting:
-        """The reader has come to a message of a key. GIVE: give it (`launch`), or nobody wants it."""
+    def meet(self, key: bytes, place: Position, shard: int, room: int = 1) -> Meeting:
+        """The reader has come to a message of a key. GIVE: give it (`launch`), or nobody wants it.
+
+        `room`: for how many messages there is room; counts in a fair group only.
+        """
         found = self._keys.get(key)
         if found is None:
-            if self.is_full:
+            may_start = self._may_start(key, room)
+            if (self.rule.is_counted or not may_start) and self.is_full:
                 if not self._is_stopped:
                     self._is_stopped = True
                     self._bound.stopped += 1
                 return Meeting.STOP
-            if key not in self.out:
+            if may_start:
                 return Meeting.GIVE
             found = self._in_trouble(key)
         if found.next == NOWHERE:
             found.next, found.known, found.is_whole = place, [(place, shard)], True
             self._note_first(key, found)
             self._dirty.add(key)
+            self._settle(key)
             return Meeting.PASS
         assert place >= found.next, "the reader is before no message of the key that is to be given"
         self._fresh.setdefault(key, []).append((place, shard))
@@ -237,10 +330,39 @@ class KeyOrder:
             found.is_whole = False
         return Meeting.PASS
 
+    def meet_retry(self, key: bytes, place: Position, room: int = 1) -> bool:
+        """A retry is due that no key waits for. True: give it (`launch`). False: it stands in line."""
+        if self._may_start(key, room):
+            return True
+        line = self._lines.setdefault(key, _Line())
+        most = (self._bound.most - self._bound.lined + len(line.places)) // 2
+        if place in line.places:
+            return False
+        if not line.places or (len(line.places) < most and line.missed == NOWHERE):
+            line.places[place] = None
+            self._bound.lined += 1
+            self._settle(key)
+        elif line.missed == NOWHERE or place < line.missed:
+            line.missed = place
+        return False
+
+    def _may_start(self, key: bytes, room: int) -> bool:
+        """Whether nothing of the key waits, and it may have one more."""
+        if key in self._keys or key in self._lines or not self._may_go(key):
+            return False
+        return not self.rule.is_fair or self.out.get(key, 0) < max(1, room)
+
+    def _may_go(self, key: bytes) -> bool:
+        """Whether the rule gives the key one more."""
+        rule = self.rule
+        if rule.most and self.out.get(key, 0) >= rule.most:
+            return False
+        return not self._full_ms or self._full_ms.get(key, 0.0) - self._burst_ms <= self._now_ms
+
     @property
     def is_full(self) -> bool:
         """Whether a key without a row has to wait."""
-        own = len(self._keys)
+        own = len(self._keys) + len(self._full_ms)
         return own >= (self._bound.most - self._bound.count + own) // 2
 
     @property
@@ -270,12 +392,67 @@ class KeyOrder:
         self._is_stopped = False
         return True
 
+    # -- tokens, and turns
+
+    @property
+    def _burst_ms(self) -> float:
+        """So long before a key has all its tokens it has one."""
+        per_ms = self.rule.per_ms
+        return max(0.0, BURST_MS - 1.0 / per_ms) if per_ms else 0.0
+
+    def spend(self, key: bytes, now_ms: float) -> None:
+        """A message of the key is given, of a group with a rate."""
+        before_ms = self._full_ms.get(key)
+        full_ms = self._full_ms[key] = max(before_ms or 0.0, now_ms) + 1.0 / self.rule.per_ms
+        if before_ms is None:
+            self._bound.count += 1
+            heappush(self._tokens, (full_ms, key, True))
+        if now_ms < full_ms - self._burst_ms < full_ms:
+            heappush(self._tokens, (full_ms - self._burst_ms, key, False))
+        self._settle(key)
+
+    def advance(self, now_ms: float) -> None:
+        """Time has passed: keys have tokens again. O(keys that have)."""
+        self._now_ms, tokens = now_ms, self._tokens
+        while tokens and tokens[0][0] <= now_ms:
+            _, key, is_last = heappop(tokens)
+            full_ms = self._full_ms.get(key, 0.0)
+            if is_last and full_ms > now_ms:
+                heappush(tokens, (full_ms, key, True))
+            elif is_last:
+                del self._full_ms[key]
+                self._bound.give_back(1)
+            self._settle(key)
+
+    @property
+    def next_ms(self) -> float | None:
+        """When to advance; None: nothing waits for tokens."""
+        is_waiting = self._tokens and (self._is_stopped or not self.is_idle)
+        return self._tokens[0][0] if is_waiting else None
+
+    @property
+    def reads_next(self) -> bool:
+        """Whether it is the reader's turn, or else that of the keys that are behind."""
+        return self._turn < self._turns[0]
+
+    @property
+    def _turns(self) -> tuple[int, int]:
+        return FAIR_TURNS if self.rule.is_fair else TURNS
+
+    def gave(self, count: int) -> None:
+        """So many were given by whose turn it is."""
+        self._turn += count
+        if self._turn >= sum(self._turns):
+            self._turn = 0
+
     # -- heads
 
     def launch(self, key: bytes) -> None:
         """A message of the key is in flight."""
         self.out[key] = self.out.get(key, 0) + 1
-        self.free.pop(key, None)
+        if key in self.free:
+            del self.free[key]  # it goes behind the others, if it is free still
+            self._settle(key)
 
     def land(self, key: bytes) -> None:
         """A message in flight has ended."""
@@ -284,8 +461,8 @@ class KeyOrder:
             self.out[key] = left
         else:
             del self.out[key]
-            if key in self._keys:
-                self._settle(key)
+        if key in self._keys or key in self._lines:
+            self._settle(key)
 
     def rest(self, key: bytes, root: Position, wait: Position) -> bool:
         """The message in flight has failed: the key waits for its retry. False: it waits for another one, as
@@ -328,7 +505,7 @@ class KeyOrder:
 
     def is_busy(self, key: bytes) -> bool:
         """Whether the key has a head, or is behind."""
-        return key in self.out or key in self._keys
+        return key in self.out or key in self._keys or key in self._lines
 
     def release(self, key: bytes) -> None:
         """The head that waits or is held has ended: done late, dropped, buried, released."""
@@ -347,6 +524,36 @@ class KeyOrder:
         found.wait = wait
         if wait != NOWHERE:
             self._waits[wait] = key
+
+    # -- retries in line
+
+    def next_retry(self, key: bytes) -> Position | None:
+        """The due retry that a free key gives next; None: it is the turn of its first follower."""
+        line = self._lines.get(key)
+        if line is None:
+            return None
+        place, found = next(iter(line.places)), self._keys.get(key)
+        if found is None or found.next == NOWHERE:
+            return place
+        is_first = place < found.next if self.rule.is_ordered else line.is_next
+        return place if is_first else None
+
+    def leave_line(self, key: bytes, place: Position) -> None:
+        """The retry is to be given, or has gone."""
+        line = self._lines[key]
+        del line.places[place]
+        self._bound.lined -= 1
+        line.is_next = False
+        if not line.places:
+            del self._lines[key]
+            if line.missed != NOWHERE:
+                self._missed = line.missed if self._missed == NOWHERE else min(self._missed, line.missed)
+        self._settle(key)
+
+    def take_missed(self) -> Position:
+        """From where on to meet due retries again, once; NOWHERE: none was missed."""
+        missed, self._missed = self._missed, NOWHERE
+        return missed
 
     # -- followers
 
@@ -388,6 +595,8 @@ class KeyOrder:
         """The first follower is passed on: it is given, or nobody wants it any more."""
         found = self._keys[key]
         address = found.known.pop(0)
+        if key in self._lines:
+            self._lines[key].is_next = True
         self._advance(key, found, Position(address[0] + 1))
         return address
 
@@ -420,16 +629,16 @@ class KeyOrder:
 
     def _settle(self, key: bytes) -> None:
         """After a change: a key is free, or has no row, or neither."""
-        found = self._keys[key]
-        if found.is_resting or key in self.out:
-            self.free.pop(key, None)
-        elif found.next != NOWHERE:
+        found = self._keys.get(key)
+        is_resting = found is not None and found.is_resting
+        is_behind = found is not None and found.next != NOWHERE
+        if (is_behind or key in self._lines) and not is_resting and self._may_go(key):
             self.free.setdefault(key)
-            return
-        if found.next == NOWHERE and not found.is_resting:
+        else:
+            self.free.pop(key, None)
+        if found is not None and not is_behind and not is_resting:
             del self._keys[key]
             self._bound.give_back(1)
-            self.free.pop(key, None)
             self._dirty.add(key)
 
     # -- the read position is set
@@ -511,17 +720,21 @@ class KeyOrder:
         """Assert what is true of each key."""
         waits = {found.wait: key for key, found in self._keys.items() if found.wait != NOWHERE}
         assert waits == self._waits, "each retry is known by its place"
+        is_ordered = self.rule.is_ordered
         for key, found in self._keys.items():
             assert found.next != NOWHERE or found.is_resting, "a key row says something"
             assert (found.root != NOWHERE) == found.is_resting, "what rests has a root"
             assert not (found.wait != NOWHERE and found.is_held), "a key has one head"
-            assert not found.is_resting or key not in self.out, "a key has one head"
+            assert not (is_ordered and found.is_resting and key in self.out), "a key has one head"
             assert not found.known or found.known[0][0] == found.next, "the first one stands at next"
-            is_free = found.next != NOWHERE and not found.is_resting and key not in self.out
-            assert is_free == (key in self.free), "who may go on is free"
             assert found.known == sorted(found.known), "followers are in order"
             assert len(found.known) <= KNOWN_MAX, "RAM is bounded"
-        assert self.free.keys() <= self._keys.keys(), "only who is behind is free"
+        for key in [*self._keys, *self._lines]:
+            found = self._keys.get(key, _Key())
+            is_free = (found.next != NOWHERE or key in self._lines) and not found.is_resting
+            assert (is_free and self._may_go(key)) == (key in self.free), "who may go on is free"
+        assert self.free.keys() <= self._keys.keys() | self._lines.keys(), "only who is behind is free"
+        assert all([line.places for line in self._lines.values()]), "a line has somebody"  # noqa: C419
         firsts = [found.next for found in self._keys.values() if found.next != NOWHERE]
         assert self.first_needed == min(firsts, default=END), "nothing before is to be given"
         assert self._fresh_count == sum(map(len, self._fresh.values())), "what is not written is counted"

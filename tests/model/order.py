@@ -11,6 +11,10 @@ ended, its head, and what is out. It demands
     4 bounds      on key rows and on the followers that are known
     5 exact       what had ended in the last durable batch never comes again; all else does
 
+Without order (`RULES`) it demands of 1 that a retry is not early, of 2 the limit and the rate, and
+
+    6 turns       the reader of a fair group stops only before a key that has nothing out, or at the bound
+
 `FAULTS` are rules left out, one at a time. The walks find each.
 """
 
@@ -20,11 +24,22 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from timeline import key_order
-from timeline.key_order import Address, KeyBound, KeyOrder, KeyRow, Meeting
+from timeline.key_order import (
+    NO_KEY,
+    NOWHERE,
+    ORDERED,
+    Address,
+    KeyBound,
+    KeyOrder,
+    KeyRow,
+    Meeting,
+    Rule,
+)
 from timeline.position import START, Position, at_of, position
 
 WINDOW, BOUND, TRIES, KNOWN = 3, 4, 3, 2
 """In flight; key rows; deliveries before it is dead; followers that are known."""
+BURST_MS = 6.0
 NEVER = 1 << 40
 LAST = position(NEVER, 0)
 SHARD = 7
@@ -50,6 +65,7 @@ class Flight(NamedTuple):
     key: int | None
     tries: int
     is_out: bool = True
+    retry: Position = START
 
 
 Name = tuple[Any, ...]
@@ -101,19 +117,25 @@ class Oracle:
     """`head`: of each key what must end before the next goes, and from when on it may be given (None: it is
     out). `snaps`: as of each batch with a cursor."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, world: World, rule: Rule) -> None:
+        self.world, self.rule = world, rule
         self.ended: set[Position] = set()
         self.head: dict[int, tuple[Position, Position | None]] = {}
+        self.again: dict[Position, Position] = {}
+        """Without order: from when on what has failed may be given."""
         self.out: dict[Position, int | None] = {}
-        self.snaps: dict[int, tuple[set[Position], dict[int, tuple[Position, Position | None]]]] = {
-            0: (set(), {})
-        }
+        self.given: dict[int | None, list[int]] = {}
+        """When messages of each key were given since the last start."""
+        self.snaps: dict[int, tuple[Any, ...]] = {0: (set(), {}, {})}
+
+    def snap(self) -> None:
+        self.snaps[len(self.world.wal)] = set(self.ended), dict(self.head), dict(self.again)
 
     def kill(self) -> None:
         last = max(n for n in self.snaps if n <= len(self.world.wal))
-        self.snaps, self.out = {last: self.snaps[last]}, {}
-        self.ended, self.head = set(self.snaps[last][0]), dict(self.snaps[last][1])
+        self.snaps, self.out, self.given = {last: self.snaps[last]}, {}, {}
+        ended, head, again = self.snaps[last]
+        self.ended, self.head, self.again = set(ended), dict(head), dict(again)
 
     def todo(self) -> dict[int | None, list[Position]]:
         """What is to be given and is not out, by key, in order."""
@@ -121,19 +143,34 @@ class Oracle:
         for place in self.world.places[: bisect_right(self.world.places, self.world.horizon)]:
             row = self.world.row(place)
             is_live = not row.is_stub and row.expires > self.world.now
-            if is_live and place not in self.ended and place not in self.out:
+            is_early = self.again.get(place, START) > self.world.horizon
+            if is_live and place not in self.ended and place not in self.out and not is_early:
                 found.setdefault(row.key, []).append(place)
         return found
 
     def may_give(self, key: int | None) -> bool:
-        return key is None or key not in self.out.values()
+        rule = self.rule
+        if key is None and not rule.is_fair:
+            return True
+        if rule.most and list(self.out.values()).count(key) >= rule.most:
+            return False
+        now, given = self.world.now, self.given.get(key, [])
+        burst_ms = max(0.0, BURST_MS - 1 / rule.per_ms) if rule.per_ms else 0.0
+        return not rule.per_ms or all(
+            count <= (now - at + burst_ms) * rule.per_ms + 1e-9 for count, at in enumerate(reversed(given), 1)
+        )
 
-    def give(self, key: int | None, root: Position) -> None:
+    def give(self, key: int | None, root: Position, *, is_returned: bool = False) -> None:
+        """`is_returned`: it was in flight at the kill, and counts for no rate."""
         if root in self.ended or root in self.out:
             raise Broken(f"5: {root} of key {key} has ended or is out, and is given")
-        if not self.may_give(key):
-            raise Broken(f"2: {root} of key {key} is given, and one is out")
-        if key is not None:
+        if not is_returned and not self.may_give(key):
+            raise Broken(f"2: {root} of key {key} is given, and it may have no more")
+        if self.again.get(root, START) > self.world.horizon:
+            raise Broken(f"1: {root} of key {key} is given early")
+        if not is_returned:
+            self.given.setdefault(key, []).append(self.world.now)
+        if key is not None and self.rule.is_ordered:
             first = self.head[key][0] if key in self.head else self.todo().get(key, [START])[0]
             if root != first:
                 raise Broken(f"1: {root} of key {key} is given before {first}")
@@ -144,42 +181,71 @@ class Oracle:
         """Done, dead, given up. `again`: it is to be read once more."""
         self.out.pop(root, None)
         self.ended |= set() if again else {root}
+        self.again.pop(root, None)
         if key is not None and key in self.head and self.head[key][0] == root:
             del self.head[key]
 
     def rest(self, key: int, root: Position, until: Position) -> None:
         self.out.pop(root, None)
-        self.head[key] = (root, until)
+        if self.rule.is_ordered:
+            self.head[key] = (root, until)
+        else:
+            self.again[root] = until
 
     def check(self, group: "Group") -> None:
         """Progress, when the group says that it can do no more now."""
         todo, order = self.todo(), group.order
         behind = {_key(name) for name, row in order.rows() if row.next}
-        troubled = behind | set(self.head) | (set(self.out.values()) - {None})
+        if self.rule.is_ordered:
+            troubled = len(behind | set(self.head) | (set(self.out.values()) - {None}))
+        else:
+            troubled = len(order) + len(order._full_ms)
+        if self.rule.is_fair and troubled < BOUND and group.is_standing_before_busy():
+            raise Broken("6: the reader stands before a key that has something out")
         for key in {*todo, *self.head} if len(group.flights) < WINDOW else ():
             head = self.head.get(key) if key is not None else None
             is_due = (LAST if head is None or head[1] is None else head[1]) <= self.world.horizon
-            is_read = head is not None or todo[key][0] <= group.read or len(troubled) < BOUND
+            is_read = head is not None or todo[key][0] <= group.read or troubled < BOUND
+            is_read = is_read or any(place in self.again for place in todo[key])
             if self.may_give(key) and is_read and (head is None or is_due):
-                raise Broken(f"3: key {key} can go on and does not; {len(troubled)} keys are in trouble")
+                raise Broken(f"3: key {key} can go on and does not; {troubled} keys are in trouble")
 
 
 def _name(key: int) -> bytes:
     return b"%d" % key
 
 
-def _key(name: bytes) -> int:
-    return int(name)
+def _key(name: bytes) -> int | None:
+    return None if name == NO_KEY else int(name)
 
 
 class Group:
     """What stands around `KeyOrder` in a server: reader, flights, retries, cursor."""
 
-    def __init__(self, world: World, rnd: random.Random, fault: str = "", *, hold: bool = False) -> None:
+    def __init__(
+        self,
+        world: World,
+        rnd: random.Random,
+        fault: str = "",
+        rule: Rule = ORDERED,
+        *,
+        hold: bool = False,
+    ) -> None:
         self.world, self.rnd, self.fault, self.hold = world, rnd, fault, hold
-        self.oracle, self.read = Oracle(world), START
+        self.oracle, self.read = Oracle(world, rule), START
         self.flights: dict[Position, Flight] = {}
-        self.order = _made(fault)
+        self.order = _made(fault, rule)
+        self.looked = START
+        """Due retries up to here have been given, or stand in line."""
+        self.over: set[Position] = set()
+        """Retries that have ended, and go with the next cursor."""
+
+    def name(self, key: int | None) -> bytes:
+        return self.order.key_of(b"" if key is None else b"%d" % key)
+
+    @property
+    def room(self) -> int:
+        return WINDOW - len(self.flights)
 
     def save(self, batch: Batch | None = None) -> None:
         changes = self.order.take()
@@ -190,6 +256,7 @@ class Group:
             rows["key", name] = row
         for name, places in changes.index.items():
             rows |= {("index", (name, place)): shard for place, shard in places}
+        rows |= {("retry", place): None for place in self.over}
         rows = {at: value for at, value in rows.items() if value is not None or at in self.world.db}
         cursor: Batch = {("cursor",): (self.read, dict(self.flights))}
         if self.fault == "one batch":
@@ -201,20 +268,25 @@ class Group:
         else:
             self.world.write(rows | cursor)
         self.order.wrote()
-        self.oracle.snaps[len(self.world.wal)] = (set(self.oracle.ended), dict(self.oracle.head))
+        self.over.clear()
+        self.oracle.snap()
 
     def recover(self) -> None:
         self.read, flights = self.world.db.get(("cursor",), (START, {}))
         self.flights = {root: flight._replace(is_out=False) for root, flight in flights.items()}
-        self.order = _made(self.fault)
+        self.order = _made(self.fault, self.oracle.rule)
+        self.looked = START
+        self.over.clear()
+        self.order.advance(self.world.now)
         self.order.restore([(name, self.world.db["key", name]) for name in self.world.all("key")])
         for flight in self.flights.values():
-            if flight.key is not None and self.fault != "returned is out":
-                self.order.launch(_name(flight.key))
+            if self.name(flight.key) and self.fault != "returned is out":
+                self.order.launch(self.name(flight.key))
 
     def pump(self) -> None:
         """Give out what can be, whoever's turn it is."""
-        ways = [self.give_returned, self.give_head, self.give_behind, self.read_on]
+        self.order.advance(self.world.now)
+        ways = [self.give_returned, self.give_head, self.give_due, self.give_behind, self.read_on]
         while any(way() for way in self.rnd.sample(ways, len(ways))):
             self.order.check()
         self.order.check()
@@ -222,10 +294,12 @@ class Group:
         if len(self.order) > BOUND + WINDOW:
             raise Broken(f"4: {len(self.order)} key rows")
 
-    def give(self, root: Position, tries: int = 0) -> bool:
+    def give(self, root: Position, tries: int = 0, retry: Position = START) -> bool:
         key = self.world.row(root).key
         self.oracle.give(key, root)
-        self.flights[root] = Flight(key, tries + 1)
+        self.flights[root] = Flight(key, tries + 1, retry=retry)
+        if self.order.rule.per_ms and self.name(key):
+            self.order.spend(self.name(key), self.world.now)
         return True
 
     def give_returned(self) -> bool:
@@ -234,9 +308,11 @@ class Group:
         if root is None:
             return False
         flight = self.flights[root]
-        if flight.key is not None and self.fault == "returned is out":
-            self.order.launch(_name(flight.key))
-        return self.give(root, flight.tries)
+        if self.name(flight.key) and self.fault == "returned is out":
+            self.order.launch(self.name(flight.key))
+        self.oracle.give(flight.key, root, is_returned=self.fault != "returned is out")
+        self.flights[root] = Flight(flight.key, flight.tries + 1, retry=flight.retry)
+        return True
 
     def give_head(self) -> bool:
         """A retry that is due."""
@@ -246,9 +322,50 @@ class Group:
                 return self.give(self.order.resume(name), self.world.db["retry", row.wait].tries)
         return False
 
+    def give_due(self) -> bool:
+        """A retry that no key waits for: it is given, or stands in line."""
+        if self.room <= 0 or self.order.rule.is_ordered:
+            return False
+        missed = self.order.take_missed()
+        if missed != NOWHERE:
+            self.looked = min(self.looked, Position(missed - 1))
+        for place in sorted(self.world.all("retry")):
+            if place > self.world.horizon or place <= self.looked or self.order.waiting_for(place):
+                continue
+            self.looked = place
+            row, name = self.retry(place), b""
+            if row is not None:
+                name = self.name(row.key)
+            if row is not None and (not name or self.order.meet_retry(name, place, self.room)):
+                if name:
+                    self.order.launch(name)
+                return self.give(row.root, row.tries, place)
+            return True
+        return False
+
+    def retry(self, place: Position) -> Row | None:
+        """A retry that is to be given."""
+        row = self.world.db.get(("retry", place))
+        if row is None or place in self.over or place in {one.retry for one in self.flights.values()}:
+            return None
+        if row.expires <= self.world.now:
+            self.oracle.end(row.key, row.root)
+            self.over.add(place)
+            return None
+        found: Row = row
+        return found
+
     def give_behind(self) -> bool:
         """The next one of a key that is behind."""
         for name in self.order.free if len(self.flights) < WINDOW else ():
+            place = self.order.next_retry(name)
+            if place is not None:
+                row = self.retry(place)
+                self.order.leave_line(name, place)
+                if row is not None:
+                    self.order.launch(name)
+                    self.give(row.root, row.tries, place)
+                return True
             found = self.order.first(name)
             if found is None:
                 self.learn(name)
@@ -283,27 +400,38 @@ class Group:
         if place > self.world.horizon:
             return False
         row, meeting = self.world.row(place), Meeting.GIVE
-        if row.key is not None and not row.is_stub:
-            meeting = self.order.meet(_name(row.key), place, SHARD)
+        if self.name(row.key) and not row.is_stub:
+            meeting = self.order.meet(self.name(row.key), place, SHARD, self.room)
         if meeting is Meeting.STOP:
             return False
         if meeting is Meeting.GIVE and self.is_wanted(place):
             if len(self.flights) >= WINDOW:
                 return False
-            if row.key is not None:
-                self.order.launch(_name(row.key))
+            if self.name(row.key):
+                self.order.launch(self.name(row.key))
             self.give(place)
         self.read = place
         return True
 
+    def is_standing_before_busy(self) -> bool:
+        """Whether the next message is of a key that has as much out as there is room, or is behind."""
+        at = bisect_right(self.world.places, self.read)
+        if at == len(self.world.places) or self.world.places[at] > self.world.horizon:
+            return False
+        row = self.world.row(self.world.places[at])
+        out = [flight.key for flight in self.flights.values()].count(row.key)
+        is_behind = self.order.row(self.name(row.key)).next != NOWHERE
+        return not row.is_stub and (is_behind or out >= max(1, self.room))
+
     def ack(self, root: Position) -> None:
-        key = self.flights.pop(root).key
-        self.oracle.end(key, root, again=self.is_read_again(root, key))
-        if key is not None:
-            self.order.land(_name(key))
+        flight = self.flights.pop(root)
+        self.oracle.end(flight.key, root, again=self.is_read_again(root, flight.key))
+        self.over.add(flight.retry)
+        if self.name(flight.key):
+            self.order.land(self.name(flight.key))
 
     def is_read_again(self, root: Position, key: int | None) -> bool:
-        following = START if key is None else self.order.row(_name(key)).next
+        following = self.order.row(self.name(key)).next
         return root > self.read or START < following <= root
 
     def fail(self, root: Position, delay: int) -> None:
@@ -312,11 +440,18 @@ class Group:
         place, again = self.world.place(self.world.now + delay), self.is_read_again(root, row.key)
         is_over, is_spent = again or at_of(place) >= row.expires, flight.tries >= TRIES
         batch: Batch = {}
-        if row.key is None or is_over or (is_spent and not self.hold):
+        self.over.add(flight.retry)
+        name = self.name(row.key)
+        if row.key is not None and not self.order.rule.is_ordered and not is_over and not is_spent:
+            batch["retry", place] = row._replace(root=root, tries=flight.tries)
+            self.order.land(name)
+            self.oracle.rest(row.key, root, place)
+            self.looked = min(self.looked, Position(place - 1))
+        elif row.key is None or is_over or (is_spent and not self.hold):
             batch = {} if is_over else {("dead", root): row}
             self.oracle.end(row.key, root, again=again)
-            if row.key is not None:
-                self.order.land(_name(row.key))
+            if name:
+                self.order.land(name)
         elif is_spent:
             batch["dead", root] = row
             self.order.hold(_name(row.key), root)
@@ -351,6 +486,12 @@ class Group:
             if row.root > to:
                 self.oracle.end(_key(name), row.root, again=True)
         self.order.rewind(to)
+        flying = {one.retry for one in self.flights.values()}
+        for place in self.world.all("retry"):
+            root = self.world.db["retry", place].root
+            if root > to and place not in flying and root in self.oracle.again:
+                self.over.add(place)
+                self.oracle.end(None, root, again=True)
         self.oracle.ended = {place for place in self.oracle.ended if place <= to}
         self.save({("dead", root): None for root in self.world.all("dead") if root > to})
 
@@ -361,7 +502,7 @@ class Group:
         for name, row in self.order.resting(to, 1_000):
             self.finish(name)
             assert row.root <= to
-        heads = {*self.flights, *(row.root for _, row in self.order.rows())}
+        heads = {*self.flights, *(row.root for _, row in self.order.rows()), *self.oracle.again}
         self.oracle.ended |= {place for place in self.world.places if place <= to and place not in heads}
         self.save()
 
@@ -369,9 +510,9 @@ class Group:
 class _Forgetful(KeyOrder):
     """Without: behind stays behind."""
 
-    def meet(self, key: bytes, place: Position, shard: int) -> Meeting:
+    def meet(self, key: bytes, place: Position, shard: int, room: int = 1) -> Meeting:
         is_resting = self.row(key).root or key in self.out
-        return super().meet(key, place, shard) if is_resting else Meeting.GIVE
+        return super().meet(key, place, shard, room) if is_resting else Meeting.GIVE
 
 
 class _Boundless(KeyOrder):
@@ -396,6 +537,47 @@ class _Late(KeyOrder):
             self._settle(key)
 
 
+class _Unlimited(KeyOrder):
+    """Without: the limit counts for what is behind."""
+
+    def _settle(self, key: bytes) -> None:
+        super()._settle(key)
+        if key in self._lines or (key in self._keys and self._keys[key].next):
+            self.free.setdefault(key)
+
+
+class _Tokenless(KeyOrder):
+    """Without: a key that has no token is looked at when it has one."""
+
+    def advance(self, now_ms: float) -> None:
+        self._now_ms = now_ms
+
+
+class _Unlined(KeyOrder):
+    """Without: a due retry waits for its key."""
+
+    def meet_retry(self, key: bytes, place: Position, room: int = 1) -> bool:
+        super().meet_retry(key, place, room)
+        if key in self._lines and place in self._lines[key].places:
+            self.leave_line(key, place)
+        return False
+
+
+class _Unmissed(KeyOrder):
+    """Without: retries for which the line has no room are met again."""
+
+    def take_missed(self) -> Position:
+        super().take_missed()
+        return NOWHERE
+
+
+class _Unfair(KeyOrder):
+    """Without: a fair group passes over what a key has too much of."""
+
+    def _may_start(self, key: bytes, room: int) -> bool:
+        return super()._may_start(key, NEVER)
+
+
 class _Unkept(KeyOrder):
     """Without: what is not stored yet is known."""
 
@@ -405,25 +587,47 @@ class _Unkept(KeyOrder):
         self._fresh = kept
 
 
-_PLANTED: dict[str, Callable[[KeyBound], KeyOrder]] = {
+_PLANTED: dict[str, Callable[[KeyBound, Rule], KeyOrder]] = {
     "behind stays behind": _Forgetful,
     "heads are bounded": _Boundless,
     "replay lowers next": _Late,
     "what is not stored is known": _Unkept,
 }
+_UNRULED: dict[str, Callable[[KeyBound, Rule], KeyOrder]] = {
+    "limit 2": _Unlimited,
+    "rate": _Tokenless,
+    "limit 1": _Unlined,
+    "limit and rate": _Unmissed,
+    "fair": _Unfair,
+}
+"""By the rule that finds each."""
 FAULTS = (*_PLANTED, "wait is stored", "one batch", "retries by the key", "returned is out")
 
 
-def _made(fault: str) -> KeyOrder:
-    return _PLANTED.get(fault, KeyOrder)(KeyBound(2 * BOUND))
+def _made(fault: str, rule: Rule) -> KeyOrder:
+    return {**_PLANTED, **_UNRULED}.get(fault, KeyOrder)(KeyBound(2 * BOUND), rule)
 
 
-def walk(seed: int, fault: str = "") -> None:
+RULES = {
+    "order": ORDERED,
+    "order, fair": Rule(is_ordered=True, most=1, is_fair=True),
+    "limit 1": Rule(most=1),
+    "limit 2": Rule(most=2),
+    "rate": Rule(per_ms=0.4),
+    "limit and rate": Rule(most=2, per_ms=0.7),
+    "fair": Rule(is_fair=True),
+    "fair, limit 2": Rule(is_fair=True, most=2),
+    "fair, rate": Rule(is_fair=True, per_ms=0.4),
+}
+
+
+def walk(seed: int, fault: str = "", rule: Rule = ORDERED) -> None:
     """One life of a group, at random, and its end. Raises Broken, or AssertionError of the room itself."""
     rnd, world = random.Random(seed), World()
-    group = Group(world, rnd, fault, hold=rnd.random() < 0.3)
+    group = Group(world, rnd, fault, rule, hold=rule.is_ordered and rnd.random() < 0.3)
     keys, calm = rnd.choice((2, 4, 20)), rnd.choice((0.2, 0.5, 0.8))
     known, key_order.KNOWN_MAX = key_order.KNOWN_MAX, KNOWN
+    burst_ms, key_order.BURST_MS = key_order.BURST_MS, BURST_MS
     try:
         for _ in range(120):
             act(group, world, rnd, keys, calm)
@@ -436,10 +640,11 @@ def walk(seed: int, fault: str = "") -> None:
                 if row.is_held:
                     group.finish(name)
             group.save()
-            if not group.flights and not len(group.order) and not group.oracle.todo():
+            if not group.flights and group.order.is_idle and not group.oracle.todo():
                 return
     finally:
         key_order.KNOWN_MAX = known
+        key_order.BURST_MS = burst_ms
     raise Broken(f"5: not drained: {group.oracle.todo()}")
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.model.order import FAULTS, walk
+from tests.model.order import _UNRULED, FAULTS, RULES, walk
 from timeline.key_order import NO_SHARD, NOWHERE, KeyBound, KeyOrder, KeyRow, Meeting
 from timeline.position import Position, position
 
@@ -108,16 +108,23 @@ def test_a_message_is_in_flight_twice_if_the_group_began_to_order_meanwhile() ->
     assert list(order.free) == [A]
 
 
-def walks(count: int, fault: str = "") -> None:
+def walks(count: int, fault: str = "", rule: str = "order") -> None:
     for seed in range(count):
-        walk(seed, fault)
+        walk(seed, fault, RULES[rule])
 
 
-def test_walks() -> None:
-    walks(400)
+@pytest.mark.parametrize("rule", RULES)
+def test_walks(rule: str) -> None:
+    walks(400 if rule == "order" else 100, rule=rule)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_rule_left_out_is_found(fault: str) -> None:
     with pytest.raises(AssertionError):
         walks(3_000, fault)
+
+
+@pytest.mark.parametrize("fault", _UNRULED)
+def test_each_rule_of_other_groups_left_out_is_found(fault: str) -> None:
+    with pytest.raises(AssertionError):
+        walks(3_000, fault, fault)
