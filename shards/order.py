@@ -14,6 +14,7 @@ The first row also is a fence: a node of a version that does not know this table
 it (changes.py), so it never leads a group that orders.
 """
 
+import logging
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from itertools import islice
@@ -28,6 +29,8 @@ from .commit import Commit
 from .errors import Corrupt
 from .store import Store, Table
 from .unreadable import readable
+
+log = logging.getLogger(__name__)
 
 HASH_BYTES = 8
 HOUR_MS, _HOUR_BYTES = 3_600_000, 4
@@ -95,9 +98,14 @@ def clear_index(commit: Commit, floor: Position) -> None:
 
 
 def rows_under(store: Store, name: bytes) -> Iterator[tuple[bytes, KeyRow]]:
-    """Key rows whose names begin so: ordering key and row. Raises Corrupt."""
+    """Key rows whose names begin so: ordering key and row. Unreadable ones are passed over."""
     for key, value in readable(store, Table.ORDER, name, name + keys.LAST * 6):
-        yield key[len(name) :], row_of(value)
+        try:
+            row = row_of(value)
+        except Corrupt as error:
+            log.error("order of keys: %r: what waits for this key is lost: %s", key[len(name) :], error)
+            row = KeyRow()
+        yield key[len(name) :], row
 
 
 def followers(

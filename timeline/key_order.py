@@ -38,7 +38,7 @@ start all keys have theirs. All rows are written in the batch of the cursor
 that they belong to; so after a kill the cursor and the key rows say all. What is before `next` in the index
 is garbage.
 
-Only the first KNOWN_MAX followers of a key are known here, so RAM is bounded by the keys: 1 KB each. The
+Only the first KNOWN_MAX followers of a key are known here, so RAM is bounded by the keys: 750 bytes each. The
 caller reads more of them from the index when these are used up (`wants`, `learn`). It says what has become of
 each head, and gives what `free` and its retries name. Nothing here knows what a message is: an unwanted one
 is passed on (`drop`). When UNWRITTEN_MAX rows wait to be written the caller reads on after they are.
@@ -54,7 +54,7 @@ from heapq import heapify, heappop, heappush
 
 from .position import END, START, Position
 
-KNOWN_MAX = 8
+KNOWN_MAX = 4
 """Followers of a key that are known without reading the index."""
 UNWRITTEN_MAX = 2_000
 """Rows that may wait for a cursor: some 5 ms."""

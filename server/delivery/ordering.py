@@ -1,9 +1,7 @@
 """Groups that order by key, at start: their keys as stored, and the heads that are in flight."""
 
-import logging
 from collections.abc import Iterable
 
-from shards.errors import Corrupt
 from shards.order import keys_name, rows_under
 from shards.retries import RETRIES
 from shards.store import Store
@@ -12,8 +10,6 @@ from timeline.key_order import NOWHERE
 from .sent import Sent
 from .shared import Group
 
-log = logging.getLogger(__name__)
-
 
 def restore(store: Store, sent: Sent, groups: Iterable[Group]) -> None:
     """Restore the order of each group that orders. A retry that a key waits for may have gone since."""
@@ -21,10 +17,7 @@ def restore(store: Store, sent: Sent, groups: Iterable[Group]) -> None:
         order = group.session.order
         if order is None:
             continue
-        try:
-            order.restore(rows_under(store, keys_name(group.whose)))
-        except Corrupt as error:
-            log.error("group %s: a key row is unreadable: %s", group.name, error)
+        order.restore(rows_under(store, keys_name(group.whose)))
         for flight in group.session.flights.values():
             message = sent.message(flight)
             if message is not None:

@@ -262,7 +262,7 @@ class Retries(CommitHook):
         """Whether a place has a message in flight by its own row, or has still to read it."""
         session = one.session
         if session.order is not None and session.order.is_behind(record.ordering_key, place):
-            return True
+            return place not in session.finished
         flights = chain(session.flights.values(), one.lent_alone())
         if any(flight.position == place and flight.shard != RETRY_SHARD for flight in flights):
             return True

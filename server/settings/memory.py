@@ -156,7 +156,7 @@ PARTS = (
         {"limits.leases": Unit(900, 100_000), "limits.waiting_pulls": Unit(44_000, 2_000)},
         "and calls that wait for messages",
     ),
-    Part("ordering keys", 48, 2, MANY, {"limits.ordering_keys": Unit(1_000, MANY)}, "of groups that order"),
+    Part("ordering keys", 10, 1, MANY, {"limits.ordering_keys": Unit(750, MANY)}, "of groups that order"),
     Part("schedules", 16, 1, 68, {"limits.schedules": Unit(700, 100_000)}, "recurring ones"),
     Part("endpoints", 8, 1, 17, {"limits.endpoints": Unit(17_000, 1_000)}, "of webhooks"),
     Part("slices", 12, 2, 24, {"slices.max": Unit(1_200, 20_000)}, "the directory of the timeline"),

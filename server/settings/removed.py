@@ -38,7 +38,7 @@ REMOVED = {
     **{
         name: "limits.memory gives it its part"
         for name in UNITS
-        if name not in ("limits.sessions", "limits.connections", "limits.pool_bytes")
+        if name not in ("limits.sessions", "limits.connections", "limits.pool_bytes", "limits.ordering_keys")
         and not name.startswith("store.")
     },
 }
