@@ -1,19 +1,26 @@
 """Groups that order by key: one message of a key at a time, in order, through failures, kills and members."""
 
 import random
+from collections.abc import Callable
 
 import pytest
 
 from server.codec import wire
 from server.codec.packets import Ack
+from server.delivery import burials
+from server.delivery.shared import Group
+from server.delivery.terms import NEVER_S, Keeping
 from server.http.lag import lag_of
 from server.http.timeline import Timeline
 from shards.commit import Commit
 from shards.dead import DEAD
+from shards.order import followers, keys_name, rows_under
 from shards.record import decode
 from shards.retries import RETRIES
 from shards.store import Table
-from tests.support.rig import Peer, Rig, props
+from tests.support.rig import Peer, Rig, config, props
+from timeline import key_order
+from timeline.key_order import Changes
 from timeline.position import END, START, Position, message_id
 
 TEXT = "$share/workers/jobs/#"
@@ -226,6 +233,26 @@ class Life:
         self.take()
         self.peers[n] = worker(self.rig, f"w{n}")
 
+    def check(self) -> None:
+        """What is always true, and when all is written, of the rows."""
+        group = group_of(self.rig)
+        order = group.session.order
+        assert order is not None
+        order.check()
+        assert self.rig.core.floor.needed <= order.first_needed, "no slice goes that is needed"
+        if self.rnd.random() < 0.1:
+            self.rig.core.cursors.secure(group, lambda _: None)
+            self.rig.pump()
+            read = group.session.read_at(self.rig.core.horizon.position)
+            assert dict(rows_under(self.rig.store, keys_name(group.whose))) == dict(order.rows())
+            for key, row in order.rows():
+                if row.wait:
+                    assert RETRIES.stored_at(self.rig.store, row.wait) is not None, "it waits for something"
+                if row.next:
+                    found, _ = followers(self.rig.store, group.whose, key, row.next, read, 10)
+                    known = sorted({(row.next, row.shard), *found} if row.shard >= 0 else set(found))
+                    assert order.first(key) in (None, *known[:1]), "and the index has the others"
+
     def kill(self) -> None:
         self.rig.kill()
         self.out.clear()
@@ -247,6 +274,7 @@ class Life:
         elif op < 0.94:
             self.kill()
         self.take()
+        self.check()
 
     def end(self) -> None:
         """All is acked."""
@@ -273,3 +301,233 @@ def test_random_lives(seed: int) -> None:
     life.end()
     for key in "abc":
         assert list(dict.fromkeys(life.done[key])) == life.sent[key]
+
+
+def group_of(rig: Rig) -> Group:
+    group = rig.core.groups.get(TEXT)
+    assert group is not None
+    return group
+
+
+def decided(rig: Rig, decide: Callable[[Commit], object]) -> None:
+    rig.core.writer.submit(decide, lambda _: None)
+    rig.pump()
+
+
+def drain(rig: Rig, peer: Peer, out: dict[str, int] | None = None) -> list[str]:
+    """Ack one message at a time; the payloads in the order in which they came."""
+    out = came(peer) if out is None else out
+    order = list(out)
+    while out:
+        peer.ack(wire.PUBACK, out.pop(next(iter(out))))
+        rig.pump()
+        fresh = came(peer)
+        order += fresh
+        out |= fresh
+    return order
+
+
+def test_keys_that_are_behind_and_the_reader_take_turns() -> None:
+    rig = Rig()
+    peer = rig.connected("w", receive_maximum=2)
+    said = (("order", "true"), ("expiry", "never"))
+    assert peer.subscribe(TEXT, qos=1, user_properties=said) == (1,)
+    send(rig, *[f"a{n}" for n in range(30)], *[f"{key}0" for key in "bcdefgh"])
+    order = drain(rig, peer)
+    assert len(order) == 37
+    assert order.index("h0") < order.index("a20"), "the reader is not starved"
+    assert order.index("a2") < order.index("h0"), "nor is the key"
+
+
+def test_a_skip_ends_what_waits_for_its_next_try() -> None:
+    rig = Rig()
+    peer = worker(rig)
+    send(rig, "a1", "a2", "b1")
+    first = came(peer)
+    nack(peer, first["a1"], "1h")
+    group, to = group_of(rig), rig.core.horizon.position
+    for is_dead in (True, False):
+        decided(
+            rig,
+            lambda commit, is_dead=is_dead: rig.core.replay.skip(
+                commit, group, to, "skipped", is_dead=is_dead
+            ),
+        )  # type: ignore[misc]
+    rig.pass_ms(1_000)
+    dead = {decode(row.record).payload: row.reason for _, row in DEAD.all(rig.store)}
+    assert dead == {b"a1": "skipped", b"a2": "skipped"}
+    assert not list(RETRIES.all(rig.store))
+    send(rig, "a3", "b2")
+    assert list(came(peer)) == ["a3"]
+
+
+def test_a_skip_of_many_keys_goes_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(burials, "SKIPPED_KEYS", 2)
+    rig = Rig()
+    worker(rig)
+    send(rig, *[f"{key}{n}" for n in range(2) for key in "abcde"])
+    group, to = group_of(rig), rig.core.horizon.position
+    order = group.session.order
+    assert order is not None
+    steps = 0
+    while order.has_upto(to):
+        decided(rig, lambda commit: rig.core.replay.skip(commit, group, to, "skipped", is_dead=True))
+        steps += 1
+    rig.pass_ms(1_000)
+    assert steps == 3
+    assert sorted(decode(row.record).payload for _, row in DEAD.all(rig.store)) == [
+        b"%c1" % key for key in b"abcde"
+    ]
+
+
+def test_a_group_that_orders_no_more_lets_what_is_behind_go_also_after_a_start() -> None:
+    rig = Rig()
+    peer = worker(rig)
+    send(rig, "a1", "a2", "a3")
+    out = came(peer)
+    group = group_of(rig)
+    decided(
+        rig, lambda commit: rig.core.groups.make(commit, TEXT, group.terms, Keeping(NEVER_S, order=False))
+    )
+    rig.pass_ms(1_000)
+    rig.restart()
+    peer = rig.connected("w")
+    peer.subscribe(TEXT, qos=1)
+    group = group_of(rig)
+    assert not group.keeping.order
+    out = came(peer)
+    assert list(out) == ["a1"], "the key holds what is behind"
+    assert drain(rig, peer, out) == ["a1", "a2", "a3"]
+    rig.pass_ms(1_000)
+    send(rig, "b1", "b2")
+    assert list(came(peer)) == ["b1", "b2"]
+    assert group.session.order is None
+    rig.pass_ms(1_000)
+    rig.restart()
+    assert group_of(rig).session.order is None
+    assert not list(rig.store.scan(Table.ORDER, b"\1", b"\2"))
+
+
+def test_a_message_that_waits_for_its_key_may_be_acked_late() -> None:
+    """A kill has taken the end of the message before it from the group's cursor."""
+    rig = Rig()
+    peer = worker(rig)
+    send(rig, "a1", "a2", "a3", "a4", "a5", "a6", "a7", "a8")
+    out, group = came(peer), group_of(rig)
+    rows = {
+        decode(value).payload: (place, shard)
+        for place, shard, value in rig.core.reader.read(START, END, None)
+    }
+    told: list[bool | None] = []
+    for payload in (b"a2", b"a7", b"a7"):
+        rig.core.late.finish(group, *rows[payload], told.append)
+        rig.pump()
+    assert told == [True, True, False]
+    rig.kill()
+    peer = worker(rig)
+    assert drain(rig, peer, came(peer)) == ["a1", "a3", "a4", "a5", "a6", "a8"]
+    assert out
+
+
+def test_a_retry_that_a_late_ack_ended_holds_its_key_until_that_is_durable() -> None:
+    rig = Rig()
+    peer = worker(rig)
+    send(rig, "a1", "a2")
+    nack(peer, came(peer)["a1"], "1h")
+    group = group_of(rig)
+    rows = {
+        decode(value).payload: (place, shard)
+        for place, shard, value in rig.core.reader.read(START, END, None)
+    }
+    told: list[bool | None] = []
+    rig.core.late.finish(group, *rows[b"a1"], told.append)
+    rig.pump()
+    assert told == [True]
+    assert list(came(peer)) == ["a2"]
+
+
+@pytest.mark.parametrize("how", ["failed", "acked late"])
+def test_a_lost_batch_leaves_each_key_its_head(how: str) -> None:
+    rig = Rig()
+    peer = worker(rig)
+    send(rig, "a1", "a2")
+    out, group = came(peer), group_of(rig)
+    if how == "acked late":
+        nack(peer, out["a1"], "1h")
+        rows = {
+            decode(value).payload: (place, shard)
+            for place, shard, value in rig.core.reader.read(START, END, None)
+        }
+        rig.core.late.finish(group, *rows[b"a1"], lambda _: None)
+    else:
+        peer.send(Ack(wire.PUBACK, out["a1"], 0x80, props(user_properties=(("retry-in", "5s"),))), pump=False)
+    for _ in range(3):
+        rig.compose()
+    rig.fail_sync()
+    rig.store.survivors = 0
+    assert rig.recover()
+    order = group.session.order
+    assert order is not None
+    order.check()
+    assert order.row(b"a").is_held or order.row(b"a").wait or b"a" in order.out, "a2 waits"
+    rig.pump()
+    rig.pass_ms(2_000)
+    assert list(came(peer)) == (["a2"] if how == "acked late" else [])
+    rig.pass_ms(5_000)
+    if how == "failed":
+        assert drain(rig, peer, came(peer)) == ["a1", "a2"]
+
+
+def test_groups_that_stand_still_go_on_when_another_one_makes_room() -> None:
+    rig = Rig(config(ordering_keys=4))
+    peer, other = worker(rig), rig.connected("v")
+    said = (("order", "true"), ("backoff", "1h"), ("expiry", "never"))
+    other.subscribe("$share/others/jobs/#", qos=1, user_properties=said)
+    send(rig, "a1", "b1")
+    first, second = came(peer), came(other)
+    for packet_id in second.values():
+        nack(other, packet_id, "1h")
+    nack(peer, first["a1"], "1h")
+    send(rig, "c1")
+    assert not came(peer), "three keys are in trouble"
+    order = group_of(rig).session.order
+    assert order is not None
+    assert order.is_standing
+    group = rig.core.groups.get("$share/others/jobs/#")
+    assert group is not None
+    decided(rig, lambda commit: rig.core.groups.disband(commit, group))
+    rig.pass_ms(100)
+    assert list(came(peer)) == ["c1"]
+    assert not order.is_standing
+
+
+def test_a_reader_waits_until_its_rows_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_order, "UNWRITTEN_MAX", 10)
+    rig = Rig()
+    peer = worker(rig)
+    order = group_of(rig).session.order
+    assert order is not None
+    most, take = 0, order.take
+
+    def counted() -> Changes:
+        nonlocal most
+        changes = take()
+        most = max(most, len(changes.keys) + sum(map(len, changes.index.values())))
+        return changes
+
+    monkeypatch.setattr(order, "take", counted)
+    send(rig, *[f"a{n}" for n in range(300)], "b0")
+    rig.pass_ms(5_000)
+    out = came(peer)
+    assert list(out) == ["a0", "b0"]
+    assert most <= 12
+    assert drain(rig, peer, out) == ["a0", "b0", *[f"a{n}" for n in range(1, 300)]]
+
+
+def test_a_group_that_orders_is_stored_whatever_its_expiry() -> None:
+    rig = Rig()
+    worker(rig, expiry="0s")
+    assert group_of(rig).session.is_persistent
+    rig.pass_ms(500)
+    whose = group_of(rig).whose
+    assert rig.store.get(Table.ORDER, b"\0" + whose[1:]) == b"", "and fenced off from older versions"
