@@ -8,7 +8,9 @@ from pathlib import Path
 import msgspec
 
 from shards.errors import Corrupt, SharedData, StoreFailed, StoreLocked, WrongFormat
+from shards.order import rebuild_index
 from shards.pointers import Pointer, pointers, repair_pointers
+from shards.read import Reader
 from shards.recover import check_own, format_of, place_in_log, read_directory, stored_cursor
 from shards.rocks import RocksStore, is_open
 from shards.store import Table
@@ -26,6 +28,7 @@ from shards.verify import (
     verify_owners,
     verify_tables,
 )
+from timeline.structures import Structures
 
 from .cluster.swap import check_swapped
 from .reports.inspecting import inspection_of, lines_of, summary_lines, summary_of
@@ -151,6 +154,10 @@ def _repair(
         _say(f"table {table.value} is rebuilt from its readable rows")
     if damages:
         repair_rows(store, damages)
+    if any(damage.table is Table.ORDER for damage in damages):
+        directory = read_directory(store, max_slices)
+        count = rebuild_index(store, Reader(store, directory, Structures(max_structures=1)))
+        _say(f"table order: {count} messages wait for their keys")
     if is_adopted or Table.MESSAGES in unreadable:
         # Rows were read around damage from both ends, or by borrowers: the counts may differ.
         again = verify_counts(store, read_directory(store, max_slices))

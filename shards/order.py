@@ -16,18 +16,23 @@ it (changes.py), so it never leads a group that orders.
 
 import logging
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from hashlib import blake2b
 from itertools import islice
 from struct import Struct
 from struct import error as StructError  # noqa: N812
 
-from timeline.key_order import Address, Changes, KeyRow
-from timeline.position import POSITION_BYTES, Position, at_of, before
+from timeline.key_order import NOWHERE, Address, Changes, KeyRow
+from timeline.position import POSITION_BYTES, START, Position, at_of, before
 
 from . import keys
 from .commit import Commit
 from .errors import Corrupt
+from .read import Reader
+from .record import decode, is_stub
+from .retries import whose as kept_of
 from .store import Store, Table
+from .tables import cursor_row_of, group_of
 from .unreadable import readable
 
 log = logging.getLogger(__name__)
@@ -55,6 +60,10 @@ def _hour_name(hour: int) -> bytes:
     return b"\2" + hour.to_bytes(_HOUR_BYTES, "big")
 
 
+def _placed(name: bytes, place: Position) -> bytes:
+    return _hour_name(at_of(place) // HOUR_MS) + name + keys.place(place)
+
+
 def note_order(commit: Commit, whose: bytes) -> None:
     """In the writer: the group orders."""
     commit.row(Table.ORDER, b"\0" + whose[1:], b"")
@@ -69,8 +78,7 @@ def write_changes(commit: Commit, whose: bytes, changes: Changes) -> int:
         name = _index_name(whose, ordering_key)
         count += len(places)
         for place, shard in places:
-            hour = _hour_name(at_of(place) // HOUR_MS)
-            commit.row(Table.ORDER, hour + name + keys.place(place), _SHARD.pack(shard))
+            commit.row(Table.ORDER, _placed(name, place), _SHARD.pack(shard))
     return count
 
 
@@ -106,6 +114,39 @@ def rows_under(store: Store, name: bytes) -> Iterator[tuple[bytes, KeyRow]]:
             log.error("order of keys: %r: what waits for this key is lost: %s", key[len(name) :], error)
             row = KeyRow()
         yield key[len(name) :], row
+
+
+def rebuild_index(store: Store, reader: Reader) -> int:
+    """Write the index rows of all messages whose keys are behind, by the key rows; durable on return. Returns
+    their number. A message that the group does not want is passed over when it is given."""
+    behind: dict[bytes, list[tuple[bytes, Position, Position]]] = {}
+    groups = keys.GROUP_PREFIX.encode()
+    for key, value in readable(store, Table.SESSIONS, groups, groups + keys.LAST * 6):
+        with suppress(Corrupt):
+            of = kept_of(key.decode(), group_of(value).incarnation)
+            cursor = store.get(Table.CURSORS, key)
+            read = START if cursor is None else keys.place_of(cursor_row_of(cursor).place)
+            for ordering_key, row in rows_under(store, keys_name(of)):
+                if row.next != NOWHERE:
+                    behind.setdefault(ordering_key, []).append((of, row.next, read))
+    spans = [(first, read) for waiting in behind.values() for _, first, read in waiting]
+    start, end = (
+        min([first for first, _ in spans], default=START),
+        max([read for _, read in spans], default=START),
+    )
+    count, batch = 0, store.batch()
+    for place, shard, value in reader.read(start, Position(end + 1)):
+        if is_stub(value):
+            continue
+        with suppress(Corrupt):
+            ordering_key = decode(value).ordering_key
+            for of, first, read in behind.get(ordering_key, ()):
+                if first <= place <= read:
+                    batch.put(Table.ORDER, _placed(_index_name(of, ordering_key), place), _SHARD.pack(shard))
+                    count += 1
+    store.write(batch)
+    store.flush()
+    return count
 
 
 def followers(

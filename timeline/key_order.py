@@ -697,10 +697,21 @@ class KeyOrder:
         for key in self._dirty:
             found = self._keys.get(key)
             keys[key] = None if found is None else found.row
-        changes = Changes(keys, self._fresh)
+        changes = Changes(keys, self._left())
         self._dirty, self._fresh, self._fresh_count = set(), {}, 0
         self._writing.append(changes)
         return changes
+
+    def _left(self) -> dict[bytes, list[Address]]:
+        """The new followers that have not been given meanwhile."""
+        left: dict[bytes, list[Address]] = {}
+        for key, places in self._fresh.items():
+            found = self._keys.get(key)
+            if found is not None and found.next != NOWHERE:
+                kept = [one for one in places if one[0] >= found.next]
+                if kept:
+                    left[key] = kept
+        return left
 
     def wrote(self) -> None:
         """The oldest of what was taken can be read."""

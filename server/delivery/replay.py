@@ -641,13 +641,16 @@ class Replay:
             if value is None or is_moved(value) or is_stub(value):
                 return None
             message = Message(place, shard, None, self._wall_ms(), value)
+            if subscriber.is_endpoint:
+                found = self._router.posted_in(value, place).get(subscriber, ())
+            else:
+                found = self._wanted(subscriber, place, message.topic)
         except Corrupt as error:
             log.error("message at %024x in shard %d: unreadable, skipped: %s", place, shard, error)
             return None
-        is_wanted = message.ordering_key == key and (
-            message.is_usual or not self._is_dropped(message, self._wall_ms())
-        )
-        return message if is_wanted else None
+        is_wanted = found and message.ordering_key == key
+        is_over = not message.is_usual and self._is_dropped(message, self._wall_ms())
+        return message if is_wanted and not is_over else None
 
     def _join(self, subscriber: Subscriber) -> bool:
         """Tail if everything up to the horizon has been read, and no key waits for its turn."""

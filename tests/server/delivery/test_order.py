@@ -14,7 +14,7 @@ from server.http.lag import lag_of
 from server.http.timeline import Timeline
 from shards.commit import Commit
 from shards.dead import DEAD
-from shards.order import followers, keys_name, rows_under
+from shards.order import HOUR_MS, clear_index, followers, keys_name, rebuild_index, rows_under
 from shards.record import decode
 from shards.retries import RETRIES
 from shards.store import Table
@@ -531,3 +531,48 @@ def test_a_group_that_orders_is_stored_whatever_its_expiry() -> None:
     rig.pass_ms(500)
     whose = group_of(rig).whose
     assert rig.store.get(Table.ORDER, b"\0" + whose[1:]) == b"", "and fenced off from older versions"
+
+
+def test_the_index_is_made_again_from_the_key_rows() -> None:
+    rig = Rig()
+    peer = worker(rig)
+    send(rig, *[f"a{n}" for n in range(20)], *[f"b{n}" for n in range(3)], "-1")
+    out = came(peer)
+    rig.core.cursors.secure(group_of(rig), lambda _: None)
+    rig.pump()
+    index = list(rig.store.scan(Table.ORDER, b"\2", b"\3"))
+    assert len(index) == 18 + 1, "the first one is in the key row"
+    batch = rig.store.batch()
+    batch.delete_range(Table.ORDER, b"\2", b"\3")
+    rig.store.write(batch)
+    assert rebuild_index(rig.store, rig.core.reader) == 19 + 2
+    assert {*rig.store.scan(Table.ORDER, b"\2", b"\3")} > {*index}
+    assert out
+    rig.kill()
+    peer = worker(rig)
+    order = drain(rig, peer)
+    assert [one for one in order if one[0] == "a"] == [f"a{n}" for n in range(20)]
+
+
+def test_the_index_of_hours_that_have_gone_goes_with_their_slices() -> None:
+    rig = Rig()
+    peer = worker(rig)
+    send(rig, "a0", "a1", "a2")
+    rig.core.cursors.secure(group_of(rig), lambda _: None)
+    drain(rig, peer)
+    assert list(rig.store.scan(Table.ORDER, b"\2", b"\3"))
+    floor = Position(rig.core.horizon.position + (HOUR_MS << 48))
+    decided(rig, lambda commit: clear_index(commit, floor))
+    assert not list(rig.store.scan(Table.ORDER, b"\2", b"\3"))
+
+
+def test_a_key_that_has_been_behind_for_days_is_looked_up_hour_by_hour() -> None:
+    rig = Rig()
+    peer = worker(rig)
+    send(rig, "a0", "a1")
+    out = came(peer)
+    for n in range(2, 12):
+        rig.clock.now_ms += 70 * HOUR_MS
+        rig.pump()
+        send(rig, f"a{n}")
+    assert drain(rig, peer, out) == [f"a{n}" for n in range(12)]
