@@ -59,6 +59,7 @@ FREE = {
     "shards.open_batch:OpenBatch.hold_back touch": "a group in RAM",
     "shards.open_batch:OpenBatch.retire touch": "a group in RAM",
     "shards.recover:_read_again replace": "the directory in RAM",
+    "shards.order:rebuild_index ": "rows that are derived: a repair that is cut off is done again",
     "shards.replicated:": "the store below does it; what a kill has kept from it is read from the log again",
     "shards.rocks:RocksStore._opened ": "links in a temporary directory of the process, made anew each time",
     "server.cluster.copy_out:pack open": "a tar that goes into a socket",
