@@ -193,7 +193,7 @@ async def test_what_goes_too_far_stays(server: Running) -> None:
         (CANCEL, {"filter": ALL, "as_of": "x"}, "as_of"),
         (CANCEL, {"filter": ALL, "cursor": "x"}, "cursor"),
         (CANCEL, {"filter": ALL, "limit": 0}, "limit"),
-        (CANCEL, {"filter": {"topics": "a"}}, "topics"),
+        (CANCEL, {"filter": {"topics": "a"}}, "filter.topics"),
         (CANCEL, {}, "filter"),
     ],
 )

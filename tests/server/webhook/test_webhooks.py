@@ -402,7 +402,7 @@ async def test_an_endpoint_as_it_is_shown(server: Running, receiver: Receiver) -
         ({"retry": {"max_attempts": -1}}, "retry.max_attempts"),
         ({"retry": {"backoff": []}}, "retry.backoff"),
         ({"retry": {"backoff": ["soon"]}}, "retry.backoff"),
-        ({"retry": {"often": 1}}, "often"),
+        ({"retry": {"often": 1}}, "retry.often"),
         ({"nonsense": 1}, "nonsense"),
     ],
 )
