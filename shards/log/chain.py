@@ -36,7 +36,7 @@ The engine compares places only, so it takes A's 7. A record sent ahead names th
 place directly before. If another frame of ours stands there, the named one never became a record. So this one
 was never acknowledged, and all pass over it. Behind a stray a reader passes over it too, and decides nothing
 by that: a record behind it that is chained to it is Unchained, and the stray was a record, now rotten. Who
-claims there cannot know, and does not; who sent it does.
+claims there cannot know, and does not before all nodes have said that they have no more; who sent it does.
 
 **Half a group.** Its leader was fenced, or killed. The next claim is chained to the last part; the parts are
 dropped, by all alike.
