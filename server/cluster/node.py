@@ -247,11 +247,11 @@ class Node:
     async def _follow(self, store: ReplicatedStore) -> None:
         """Follow, and lead when elected; closes the store at the end."""
         self._state = "follower"
-        self._store = store
+        standby = Standby(self._config, store, self._clock.mono)
+        self._why, self._store = standby.unfit(), store
         cluster = self._config.cluster
         self._trimming.begin()
         self._durable = min(self._durable, store.applied.seq)
-        standby = Standby(self._config, store, self._clock.mono)
         follower = self._follower = Follower(
             store,
             node=cluster.node,
@@ -297,7 +297,7 @@ class Node:
             if since - synced >= SYNC_S:
                 self._durable, synced = store.sync().seq, since
                 self._stored_zones = _zones_in(store)
-            self._why = follower.why
+            self._why = follower.why or ("" if standby.sessions.is_read else standby.unfit())
             if self._damage.needs_copy:
                 raise Corrupt(self._damage.found)
             self._halt.wait(0 if is_busy else FOLLOW_S)

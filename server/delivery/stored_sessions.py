@@ -97,9 +97,14 @@ class StoredSessions:
     # -- rows
 
     @property
+    def is_read(self) -> bool:
+        """Whether each row has been read once."""
+        return self._received_from is None
+
+    @property
     def is_current(self) -> bool:
         """Whether all is as the rows are."""
-        return self._received_from is None and not self._touched
+        return self.is_read and not self._touched
 
     def changed(self, table: Table, key: bytes) -> None:
         """A row of sessions, cursors or received, or a range that begins there, has changed."""

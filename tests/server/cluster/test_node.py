@@ -1,9 +1,11 @@
 """What a node waits for, and what ends its waiting."""
 
 import asyncio
+import itertools
 from contextlib import nullcontext
 from dataclasses import replace as replaced
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -12,9 +14,12 @@ from msgspec.structs import replace
 from server.cluster import beginning, node, opening
 from server.cluster.damage import LAG_RECORDS
 from server.cluster.engine_side import LogSide
+from server.cluster.follower import Follower
 from server.cluster.members import Member
 from server.cluster.node import Node, _ends
+from server.cluster.standby import Standby
 from server.cluster.standing import Standing
+from server.delivery.stored_sessions import STRETCH
 from server.serving import Server
 from server.settings.config import Config, ConfigError
 from server.settings.kinds import Address
@@ -29,7 +34,7 @@ from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore
 from shards.rocks import RocksStore
 from shards.store import Table
-from shards.tables import FORMAT, META_FORMAT
+from shards.tables import FORMAT, META_FORMAT, SessionRow, encode_row
 from tests.support.logs import Elapsing
 
 from .test_follower import Node as Following
@@ -227,6 +232,34 @@ async def test_what_differs_on_other_nodes_is_told(tmp_path: Path) -> None:
         made._members.hear(made._member())
         made._members.hear(replace(made._member(), process="2"))
     assert made.view()["why"] == "two nodes have the name a (cluster.node)"
+
+
+async def test_who_still_loads_sessions_is_not_fit(tmp_path: Path) -> None:
+    """Also while it hears a leader: that one must not hand over to it, and nobody stops the next node."""
+    made = Node(configured(tmp_path), None, None)
+    made._judge.fault = ""
+    store = made._store = ReplicatedStore(MemoryStore(), open_engine(MemoryEngine(Shelf()), Elapsing(), 2.0))
+    store.lead("a", "http://a")
+    batch = store.batch()
+    for n in range(3 * STRETCH):
+        batch.put(Table.SESSIONS, b"%03d" % n, encode_row(SessionRow(60, [])))
+    store.write(batch)
+    store.flush()
+    standby = Standby(made._config, store, itertools.count().__next__)
+    said: list[tuple[str, bool, bool]] = []
+
+    def step(*, waits: bool) -> bool:
+        said.append((made.view()["why"], made.view()["fit"], made._member().fit))
+        if made.view()["fit"] and len(said) > 1:
+            made._halt.set()
+        return False
+
+    made._follow_on(cast("Follower", SimpleNamespace(step=step, why="")), store, standby)
+    loading = "it is still loading sessions: {} so far"
+    assert said[1:] == [
+        *[(loading.format(n * STRETCH), False, False) for n in (1, 2, 3, 3)],
+        ("", True, True),
+    ]
 
 
 async def test_who_begins_a_term_redirects_nobody_to_itself(tmp_path: Path) -> None:
