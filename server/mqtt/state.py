@@ -288,21 +288,22 @@ class Connection:
             return [*self._decoder.unreturned, error]
 
     def _accept(self, packets: Sequence[Packet | MqttError]) -> None:
-        """Handle packets in order until one has to wait. Acks and PINGREQ do not wait for subscriptions, or
-        the client may take the connection for dead. While the server is congested no publish is begun."""
+        """Handle packets in order until one has to wait. Acks do not wait for subscriptions. While the server
+        is congested no publish is begun. PINGREQ waits for neither, or the client may take the connection for
+        dead."""
         backlog, outbox, inbound = self._backlog, self._outbox, self._inbound
         held = backlog.packets
         stops = self._publishing.is_pressed and self._publishing.is_congested(self.key)
         if held or stops:
             for packet in packets:
-                if not self._goes_ahead(packet):
+                if not self._goes_ahead(packet, is_stopped=stops):
                     held.append(packet)
         else:
             for packet in packets:
                 if outbox.is_closed:
                     return
                 if self.is_opening or backlog.work is not None or inbound.reach >= REACH_MAX:
-                    if not self._goes_ahead(packet):
+                    if not self._goes_ahead(packet, is_stopped=False):
                         held.append(packet)
                 else:
                     self._handle(packet)
@@ -315,18 +316,20 @@ class Connection:
                 break
             self._handle(held.popleft())
 
-    def _goes_ahead(self, packet: Packet | MqttError) -> bool:
-        """Handle a packet that need not wait for a subscription; False for any other."""
+    def _goes_ahead(self, packet: Packet | MqttError, *, is_stopped: bool) -> bool:
+        """Handle a packet that need not wait for a subscription, or a PINGREQ behind publishes that are held;
+        False for any other."""
         backlog = self._backlog
-        is_ahead = (
-            backlog.work is not None
-            and isinstance(packet, Ack | AckRun | Pingreq)
-            and not self._outbox.is_closed
-        )
-        if is_ahead:
+        if backlog.work is not None:
+            is_ahead = isinstance(packet, Ack | AckRun | Pingreq)
+        else:
+            is_held = is_stopped and bool(backlog.packets) and not self.is_opening
+            is_ahead = is_held and isinstance(packet, Pingreq) and self._subscriber is not None
+        if is_ahead and not self._outbox.is_closed:
             backlog.skip()
             self._handle(packet)
-        return is_ahead
+            return True
+        return False
 
     def _handle(self, packet: Packet | MqttError) -> None:
         """The usual packets first: one for each message that comes, one for each that is delivered."""

@@ -3,7 +3,7 @@
 import pytest
 
 from server.codec.encode import encode
-from server.codec.packets import Pingreq, Publish
+from server.codec.packets import Ack, Pingreq, Pingresp, Publish
 from server.delivery.publishing import HOLD_MESSAGES, PLACED_BOUNDS, RETAINED_COST, SHARED_HOLD
 from server.mqtt.state import REACH_MAX
 from tests.support.rig import Rig
@@ -49,6 +49,24 @@ def test_all_are_held_back_while_one_owner_is_there() -> None:
     rig.core.publishing._left(1, 0)
     assert not rig.core.publishing.is_congested("honest")
     assert not rig.core.publishing.is_pressed
+
+
+def test_who_is_held_back_is_told_that_the_connection_lives() -> None:
+    """Else it connects again, and sends again what is held."""
+    rig = Rig()
+    peer = rig.connected("p")
+    publish(rig, "flood", HOLD_MESSAGES + 1)
+    peer.publish("t", "held", 1, pump=False)
+    peer.send(Pingreq(), Pingreq(), pump=False)
+    peer.deliver()
+    assert peer.inbox == [Pingresp(), Pingresp()]
+    assert peer.connection.has_published
+    assert peer.connection.kept_bytes
+    rig.core.publishing._left(HOLD_MESSAGES + 1, 0)
+    peer.inbox.clear()
+    rig.pump()
+    assert [type(one) for one in peer.inbox] == [Ack]
+    assert not peer.connection.kept_bytes
 
 
 def test_shares_begin_anew_when_nothing_waits() -> None:
