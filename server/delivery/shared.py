@@ -42,6 +42,8 @@ ENDPOINT_PREFIX = "$endpoint/"
 """Of the groups of endpoints. Nobody can subscribe to such a text, so only posters are members."""
 TEXT_PREFIXES = (SHARE_PREFIX, ENDPOINT_PREFIX)
 """How the texts of groups begin; no client id may begin so, as groups stand among the sessions."""
+DOTS = (".", "..")
+"""No client id and no group may be called so: in the path of a URL it goes elsewhere, also escaped."""
 
 
 def endpoint_text(name: str) -> str:

@@ -23,6 +23,7 @@ from .membership import Membership
 from .retries import Retries
 from .router import Router
 from .sessions import Sessions
+from .shared import DOTS
 from .subscriber import Rights, Subscriber
 from .terms import UNSAID, Keeping
 
@@ -64,7 +65,8 @@ class Subscriptions:
     def denial(self, text: str, topic_filter: str, subscriber: Subscriber) -> Denial | None:
         """Why the client may not subscribe to a filter; None: it may. `text`: the filter with `$share`."""
         session, is_shared = subscriber.session, text.startswith(SHARE_PREFIX)
-        if not self.may_ask(topic_filter, subscriber.rights):
+        is_named = not is_shared or parse_share(text)[0] not in DOTS
+        if not (is_named and self.may_ask(topic_filter, subscriber.rights)):
             return Denial.NOT_ALLOWED
         if text not in session.subscriptions and not self._sessions.quota.admits(
             session, text, subscriber.owner

@@ -9,7 +9,7 @@ from ..codec.properties import forwarded
 from ..codec.reasons import Reason
 from ..delivery.message import publisher_of
 from ..delivery.publish_request import Will
-from ..delivery.shared import TEXT_PREFIXES
+from ..delivery.shared import DOTS, TEXT_PREFIXES
 from ..settings.config import Config
 from .publish_requests import expires_ms, is_payload_as_said, may_publish
 
@@ -19,7 +19,7 @@ def connect_fault(packet: Connect, config: Config) -> Reason | None:
     properties = packet.properties
     if not packet.client_id and (packet.level == 3 or (packet.level == 4 and not packet.clean_start)):
         return Reason.CLIENT_IDENTIFIER_NOT_VALID
-    if packet.client_id.startswith(TEXT_PREFIXES):
+    if packet.client_id.startswith(TEXT_PREFIXES) or packet.client_id in DOTS:
         return Reason.CLIENT_IDENTIFIER_NOT_VALID
     longest = config.mqtt.keep_alive_s
     if longest and packet.level < 5 and not 0 < packet.keep_alive <= longest:

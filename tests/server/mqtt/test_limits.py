@@ -62,12 +62,17 @@ def test_a_will_to_a_topic_that_is_too_deep(level: int, reason: int) -> None:
     assert rig.peer(level).connect("b", will=Will(b"a/b/c/d", b"w")).reason == reason
 
 
-@pytest.mark.parametrize("taken", ["$share/g/t", "$endpoint/billing"])
-def test_client_ids_that_groups_have(taken: str) -> None:
+@pytest.mark.parametrize("taken", ["$share/g/t", "$endpoint/billing", ".", ".."])
+def test_client_ids_that_groups_have_or_no_url(taken: str) -> None:
     rig = Rig()
     assert rig.peer(5).connect(taken).reason == 0x85
     assert rig.peer(4).connect(taken).reason == 2
     assert rig.peer(5).connect("$shared").reason == 0
+
+
+def test_groups_that_no_url_has() -> None:
+    peer = Rig().connected("...")
+    assert peer.subscribe("$share/./t", "$share/../t", "$share/.../t", "t/..", qos=1) == (0x87, 0x87, 1, 1)
 
 
 def _connect(level: int) -> bytes:
