@@ -239,6 +239,33 @@ async def test_who_works_by_keyboard_stays_where_it_was(console: Console) -> Non
     assert await console.page.locator("[role=region]:focus").count() == 1
 
 
+async def test_many_schedules_are_drawn_less_often(console: Console) -> None:
+    page, asked = console.page, 0
+    one = {"name": "s", "every": "1h", "topic": "t", "state": "active", "count": 0, "timezone": "UTC"}
+
+    async def answer(route: Route) -> None:
+        nonlocal asked
+        asked += 1
+        many = [one | {"name": f"s{number}"} for number in range(3 if asked > 2 else 201)]
+        await route.fulfill(json={"schedules": many, "next": None})
+
+    await page.route("**/v1/schedules?*", answer)
+    await page.clock.install()
+    await console.open("schedules")
+    await page.get_by_role("link", name="s200", exact=True).wait_for()
+    await page.clock.fast_forward(29_000)
+    assert asked == 1
+    async with page.expect_response("**/v1/schedules?*"):
+        await page.clock.fast_forward(2_000)
+    assert asked == 2
+    async with page.expect_response("**/v1/schedules?*"):
+        await page.clock.fast_forward(31_000)
+    await page.get_by_role("link", name="s200", exact=True).wait_for(state="detached")
+    async with page.expect_response("**/v1/schedules?*"):
+        await page.clock.fast_forward(6_000)
+    assert asked == 4
+
+
 async def test_who_keeps_slices_is_named(console: Console) -> None:
     """No server of a test lives as long as retention: its answer is told."""
     answer = await console.get("/v1/slices") | {"held_by": {"group": HOSTILE, "seconds": 180_000}}

@@ -19,10 +19,12 @@ export async function open(root, context) {
 
 async function openList(root, { api, every }) {
   const body = h("div"), order = { sort: "State" };
+  let shown = 0;
   fill(root, h("h1", {}, "Endpoints"), tabs(VIEWS, "Endpoints"), body);
 
   async function load() {
     const [{ rows, cut, hidden }, past] = await Promise.all([placesOf(api, ["endpoint"]), history(api).catch(denied)]);
+    shown = rows.length;
     fill(body, hidden.length ? h("p", { class: "empty" }, "Only a key with the scope admin may see endpoints.") : rows.length ? table([
       ["Endpoint", (row) => [h("div", {}, h("a", { href: row.href }, row.name)), h("code", { class: "faint" }, row.one.url)], "text", (row) => row.name],
       ["Last answers", ({ one }) => codes(one.last_answers), "nowrap"],
@@ -31,7 +33,7 @@ async function openList(root, { api, every }) {
   }
 
   await load();
-  every(REFRESH_MS, load);
+  every(REFRESH_MS, load, () => shown);
 }
 
 const nothing = () => h("div", { class: "empty" }, h("p", {}, "No endpoints. An endpoint is a URL with a name: messages with ", h("code", {}, "deliver_to"), " are posted there when they are due. This creates one:"),

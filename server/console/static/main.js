@@ -3,7 +3,8 @@
 // A page is a module with `open(root, context)`, which draws itself into `root` and gives what closes it, or
 // nothing. Its address is the fragment: `#/messages/ID?state=all`. The context is { api, live, path, query, go,
 // every }: the parts of the path behind the page's name, what follows the `?`, `go(address)`, and
-// `every(ms, action)`, which ends with the page, waits while the tab is hidden or text is selected, and never overlaps.
+// `every(ms, action, rows)`, which ends with the page, waits while the tab is hidden or text is selected, and never
+// overlaps. `rows()`: how many the page draws; beyond MANY it is drawn less often.
 
 import { Api } from "./api.js";
 import { dialog, reasons } from "./ask.js";
@@ -32,6 +33,7 @@ const PAGES = [
 const MOVED = { groups: "group", sessions: "session" };
 
 const FIRST_MS = 1_000;
+const MANY = 200, SLOWER = 6;
 
 const content = document.getElementById("content");
 const api = new Api(askKey);
@@ -70,7 +72,7 @@ async function show() {
     api, live, path, query: Object.fromEntries(new URLSearchParams(tail)),
     // One who has gone on to another page stays there.
     go: (to) => { if (turn === shown || location.hash === `#${to}`) go(to); },
-    every: (ms, action) => { if (turn === shown) ends.push(every(ms, action, (error) => stale(action, error))); },
+    every: (ms, action, rows = () => 0) => { if (turn === shown) ends.push(every(ms, action, rows, (error) => stale(action, error))); },
   };
   try {
     const module = await import(`./${name}.js`);
@@ -96,17 +98,18 @@ function go(address) {
 }
 
 /** Again and again until it is ended. `told(error)`: what an action throws, null if it went well. */
-function every(ms, action, told) {
+function every(ms, action, rows, told) {
   let timer = null;
   let over = false;
+  const wait = () => { timer = setTimeout(turn, rows() > MANY ? SLOWER * ms : ms); };
   const turn = async () => {
     if (!document.hidden && document.getSelection().isCollapsed) {
       const error = await action().then(() => null, (problem) => problem);
       if (!over) told(error);
     }
-    if (!over) timer = setTimeout(turn, ms);
+    if (!over) wait();
   };
-  timer = setTimeout(turn, ms);
+  wait();
   return () => { over = true; clearTimeout(timer); };
 }
 

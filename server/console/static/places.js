@@ -7,8 +7,7 @@ import { history, lagSeries } from "./history.js";
 import { openPlace } from "./one_place.js";
 import { behind, deadOf, failed, lagOf, ORDER, placed, stateOf } from "./place.js";
 
-const MOST = 1_000, MANY = 200;
-const REFRESH_MS = 5_000, SLOWER = 6;
+const MOST = 1_000, REFRESH_MS = 5_000;
 const TITLES = { group: "Groups", endpoint: "Endpoints", session: "Sessions" };
 
 export const VIEWS = [["All", "#/places"], ["Groups", "#/places?kind=group"], ["Endpoints", "#/endpoints"], ["Sessions", "#/places?kind=session"]];
@@ -61,7 +60,7 @@ export function lagLine(points, row) {
 async function openList(root, { api, query, go, every }) {
   const kinds = TITLES[query.kind] ? [query.kind] : Object.keys(TITLES);
   const body = h("div"), order = { sort: "Lag", down: true };
-  let shown = { rows: [], cut: [] }, turn = 0;
+  let shown = { rows: [], cut: [] };
   const form = h("form", { class: "row", role: "search", onsubmit: submitted(() => find(entries(form).name ?? "")) },
     field("Name, or a part of it", "name", { value: query.name }), h("button", {}, "Find"));
   fill(root, h("h1", {}, "Places"), tabs(VIEWS, TITLES[query.kind] ?? "All"), form, body);
@@ -86,7 +85,7 @@ async function openList(root, { api, query, go, every }) {
   }
 
   await load();
-  every(REFRESH_MS, async () => { turn += 1; if (shown.rows.length <= MANY || turn % SLOWER === 0) await load(); });
+  every(REFRESH_MS, load, () => shown.rows.length);
 }
 
 function about({ kind, filter, one }) {

@@ -67,6 +67,7 @@ function acts(api, done) {
 
 async function openList(root, { api, every, go }) {
   const body = h("div"), order = { sort: "Next fire" }, act = acts(api, load);
+  let shown = [];
   fill(root,
     h("div", { class: "row" }, h("h1", {}, "Schedules"), button("New schedule", () => go("/schedules/new"), "act"),
       h("a", { href: "/v1/schedules.ics" }, "Coming fires as a calendar file")),
@@ -74,7 +75,8 @@ async function openList(root, { api, every, go }) {
 
   async function load() {
     const page = await api.get("/v1/schedules", { limit: SHOWN });
-    fill(body, page.schedules.length ? drawn(page.schedules)
+    shown = page.schedules;
+    fill(body, shown.length ? drawn(shown)
       : h("p", { class: "empty" }, "No schedules yet. A schedule sends a message again and again: every night, every 15 minutes, or on the first of each month."),
     page.next ? h("p", { class: "faint" }, `The first ${count(SHOWN)} by name. The command fasti schedule ls lists all.`) : null);
   }
@@ -90,7 +92,7 @@ async function openList(root, { api, every, go }) {
   ], rows, "Schedules", order);
 
   await load();
-  every(5_000, load);
+  every(5_000, load, () => shown.length);
 }
 
 /** One to change, or a new one. */
