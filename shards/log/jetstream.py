@@ -49,7 +49,7 @@ import msgspec
 from .engine import LogState, NoAnswer, Origin, Taken
 from .errors import LogError, NoLog, Unfit
 from .feed import Feed
-from .line import Line
+from .line import CONNECTS, Line
 from .nats import NatsConnection, Reply, Request
 
 log = logging.getLogger(__name__)
@@ -291,7 +291,7 @@ class JetStream:
         session = _Session(server, self._name, timeout_s)
         try:
             self._largest = session.payload - HEADER_BYTES
-            self._judge(self._stream(session, timeout_s))
+            self._judge(self._stream(session, timeout_s / CONNECTS))  # nobody may lead the stream just now
         except BaseException:
             session.close()
             raise
