@@ -72,13 +72,13 @@ class Feed:
     def frames(self, seq: int, timeout_s: float) -> list[bytes] | None:
         """What has come from `seq` on, as soon as there is something. Empty: nothing in that time, or it was
         nudged. None: the feed lacks that record. Raises NatsError, OSError."""
-        pushed, until = self._connection.pushed, time.monotonic() + timeout_s
+        until = time.monotonic() + timeout_s
         found: list[bytes] = []
         if self._coming <= 0:
             self._ask()
         while True:
-            while pushed:
-                one, wanted = pushed.popleft(), seq + len(found)
+            for one in self._connection.take_pushed():
+                wanted = seq + len(found)
                 if one.status:
                     self._end(one)
                     continue

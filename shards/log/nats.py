@@ -39,6 +39,10 @@ READ_BYTES = 1 << 18
 WAKE_BYTES = 1 << 10
 REST_S = 5.0
 """Maximum time for the rest of a pushed message whose beginning has come."""
+PUSHED_BYTES = 32 << 20
+"""Maximum of what was pushed and is not taken, ..."""
+PUSHED_LEAST = 1 << 10
+"""... each message with so much beside its own size."""
 LISTENER = b"2"
 """The second subscription; the first is that of replies."""
 PAYLOAD_MAX = 64 << 20
@@ -109,8 +113,8 @@ class NatsConnection:
             self._sent: deque[int] = deque()
             """Numbers of what was sent, whose replies nobody has asked for."""
             self._is_listening = False
-            self.pushed: deque[Reply] = deque()
-            """What came since `listen`, as much as was asked for."""
+            self._pushed: list[Reply] = []
+            self._pushed_bytes = 0
             self._introduce(url.username, url.password)
         except BaseException:
             self.close()
@@ -191,9 +195,14 @@ class NatsConnection:
         """The opposite: what comes there is dropped."""
         if self._is_listening:
             self._is_listening = False
-            self.pushed.clear()
+            self.take_pushed()
             self._until = time.monotonic() + REST_S
             self._write(b"UNSUB %s\r\n" % LISTENER)
+
+    def take_pushed(self) -> list[Reply]:
+        """What came since `listen`, or the last call."""
+        taken, self._pushed, self._pushed_bytes = self._pushed, [], 0
+        return taken
 
     def tell(self, request: Request, reply_to: bytes) -> None:
         """Send it; what it is answered with comes elsewhere."""
@@ -277,7 +286,10 @@ class NatsConnection:
             reply = Reply(body[:many], body[many:], words[3])
             if words[2] == LISTENER:
                 if self._is_listening:
-                    self.pushed.append(reply)
+                    self._pushed_bytes += size + PUSHED_LEAST
+                    if self._pushed_bytes > PUSHED_BYTES:
+                        raise NatsError("the server pushes more than it was asked for")
+                    self._pushed.append(reply)
                 return
             number = int(words[1].rpartition(b".")[2])
             if number in self._awaited:

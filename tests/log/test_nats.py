@@ -13,7 +13,7 @@ import pytest
 from shards.log.chained import open_engine
 from shards.log.errors import LogDown
 from shards.log.jetstream import JetStream
-from shards.log.nats import LINE_BYTES, READ_BYTES, NatsConnection, NatsError, Request
+from shards.log.nats import LINE_BYTES, PUSHED_BYTES, READ_BYTES, NatsConnection, NatsError, Request
 
 CALL_S = 0.4
 SOON_S = 5.0
@@ -358,3 +358,34 @@ def test_a_version_that_nobody_knows(served: Callable[[Play], Server], said: str
         JetStream(served(introduced).url, "x").connect(SOON_S)
     with pytest.raises(LogDown):
         open_engine(JetStream(served(play).url, "x"), time, CALL_S)
+
+
+def test_a_server_that_pushes_more_than_was_asked_for(served: Callable[[Play], Server]) -> None:
+    """Also while something else is waited for."""
+
+    def play(stage: Stage) -> None:
+        stage.introduce()
+        stage.heard()
+        for _ in range(100):
+            stage.say(b"MSG log 2 to 1000000\r\n", bytes(1_000_000), b"\r\n")
+
+    connection = NatsConnection(served(play).url, CALL_S)
+    connection.listen()
+    with pytest.raises(NatsError, match="more than it was asked for"):
+        connection.ask([ASKED], SOON_S)
+    assert sum(len(one.data) for one in connection.take_pushed()) <= PUSHED_BYTES
+    connection.close()
+
+
+def test_what_is_pushed_unasked_is_dropped(served: Callable[[Play], Server]) -> None:
+    def play(stage: Stage) -> None:
+        stage.introduce()
+        _, to, _ = stage.heard()
+        stage.say(b"MSG log 2 to 5\r\nhello\r\n")
+        stage.reply(to, b"answer")
+        stage.wait()
+
+    connection = NatsConnection(served(play).url, CALL_S)
+    assert connection.ask([ASKED], SOON_S)[0].data == b"answer"
+    assert connection.take_pushed() == []
+    connection.close()
