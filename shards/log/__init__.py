@@ -9,6 +9,7 @@ The implementation
     record.py     one record as bytes: sealed, and chained to the one before it
     chain.py      what follows a record, and what is passed over
     chained.py    the contract on an engine: the fence, unknown outcomes, deadlines, the chain
+    flight.py     records that were sent and are not settled
     engine.py     the contract of an engine, and its two errors
     line.py       calls with a timeout; a new connection after a failed one
 

@@ -23,12 +23,6 @@ primary).
 **Parts.** A large group is several records, each with a deadline of its own. It is read as a whole, or not at
 all: what its leader left unfinished is dropped at the next claim.
 
-**Ahead.** `send` puts a record behind others that are not settled, and `settle` waits for the oldest. A frame
-needs the digest of the one before it, which is known as soon as that is made. What fails is settled by the
-loop above. What was sent behind it has an unknown outcome, and is sent again afterwards: the same bytes if
-the chain is as it was, else new ones, and those sent before are void (chain.py). Only the oldest is ever
-settled. So no record counts as durable before the one that it is chained to.
-
 **Patience.** Each try gets a quarter of the deadline, 2 s at most, and a second for each MiB. The server
 asked may hang while another would answer, and a call that waits for a killed server finds the new leader only
 by its next try.
@@ -48,17 +42,16 @@ may be further on: whoever has that last record lacks nothing, as the digest pro
 
 import logging
 import os
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from .chain import Chain, Strays
 from .contract import Clock, Through, without_lease
 from .engine import Engine, LogState, NoAnswer, Origin, Taken
 from .errors import Damaged, Doubtful, Fenced, LogDown, LogError, NoLog, OtherKey, TooLarge, Trimmed, Unfit
+from .flight import SLOWEST, Flight
 from .record import (
-    AHEAD_VERSION,
     EXTRA_BYTES,
     FIRST_VERSION,
     ORIGIN,
@@ -72,6 +65,7 @@ from .record import (
     frame_of,
     is_signed,
     opened,
+    part_bytes,
     signed,
 )
 
@@ -82,10 +76,6 @@ PAUSE_S = 0.05
 TRIES = 4
 PATIENCE_S = 2.0
 """Maximum time of a try without many bytes; it is a quarter of the deadline."""
-SLOWEST = 1 << 20
-"""Bytes a second that a way must take: a try lasts so much longer for what goes or comes with it."""
-PART_BYTES = (1 << 20) - 1024
-"""Maximum bytes of a group in one record; with all around it 1 MiB, which NATS takes by default."""
 BATCH = 16
 BATCH_BYTES = 1 << 20
 """Bytes of frames fetched at a time, estimated from the largest of the frames before."""
@@ -105,11 +95,8 @@ class ChainedLog:
         self._deadline_s = deadline_s
         self._keys = keys
         self._chain = Chain(ORIGIN, keys)
-        self._is_behind = False
-        self._flight: deque[_Sent] = deque()
-        """What was sent and is not settled; the first is at the chain's next place."""
-        self._until = 0.0
-        """When the patience for the first is over."""
+        self.is_behind = False
+        self._flight = Flight(engine, clock, _patience_s(deadline_s), self._write)
 
     @property
     def at(self) -> Seal:
@@ -122,10 +109,6 @@ class ChainedLog:
     @property
     def strays(self) -> Strays:
         return self._chain.strays
-
-    @property
-    def is_behind(self) -> bool:
-        return self._is_behind
 
     @property
     def passed(self) -> int:
@@ -185,11 +168,8 @@ class ChainedLog:
         through: Through = without_lease,
     ) -> None:
         assert 0 < epoch < seq
-        chain = self._standing(seq - 1, must_be_known=True)
-        chain.rewind()
-        version, size = chain.link.version, min(PART_BYTES, self._engine.largest - EXTRA_BYTES)
-        if chain.link.epoch != epoch:
-            raise Fenced(f"record {seq - 1} is of epoch {chain.link.epoch}, not {epoch}")
+        chain = self._led(seq, epoch)
+        version, size = chain.link.version, part_bytes(self._engine.largest)
         if version == FIRST_VERSION:
             size = self._engine.largest - EXTRA_BYTES
             if len(data) > size:
@@ -199,64 +179,14 @@ class ChainedLog:
             through(partial(self._write, chain, epoch, part, version, is_part=start + size < len(data)))
 
     def send(self, seq: int, epoch: int, data: bytes) -> bool:
-        chain, flight = self._chain, self._flight
-        if not flight:
-            chain = self._standing(seq - 1, must_be_known=True)
-            chain.rewind()
-            if chain.link.epoch != epoch:
-                raise Fenced(f"record {seq - 1} is of epoch {chain.link.epoch}, not {epoch}")
-        before = flight[-1].seal if flight else chain.link
-        size = min(PART_BYTES, self._engine.largest - EXTRA_BYTES)
-        needs = AHEAD_VERSION if flight else FIRST_VERSION + 1
-        if len(data) > size or before.version < needs:
-            return False
-        at = before.seq + 1 if flight else chain.next
-        frame = frame_of(at, epoch, before, data, is_ahead=bool(flight))
-        self._launch(_Sent(Seal(at, epoch, digest_in(frame), before.version), frame, data))
-        return True
+        chain = self._chain if self._flight.sent else self._led(seq, epoch)
+        return self._flight.send(chain, epoch, data)
 
     def settle(self) -> bool:
-        sent, chain = self._flight[0], self._chain
-        try:
-            if not self._engine.answer(self._until - self._clock.monotonic()):
-                return False
-        except (Taken, NoAnswer, Unfit):
-            self._settle_again()
-            return True
-        self._flight.popleft()
-        self._wait_for_next()
-        chain.step(Record(sent.seal, chain.link.digest, sent.data))
-        return True
+        return self._flight.settle(self._chain)
 
     def nudge(self) -> None:
         self._engine.nudge()
-
-    def _launch(self, sent: "_Sent") -> None:
-        self._flight.append(sent)
-        if len(self._flight) == 1:
-            self._wait_for_next()
-        try:
-            self._engine.send(sent.seal.seq, sent.frame, _patience_s(self._deadline_s))
-        except (NoAnswer, Unfit) as error:
-            log.info("log: record %d is sent again: %s", sent.seal.seq, error)  # once its answer is missed
-
-    def _wait_for_next(self) -> None:
-        if self._flight:
-            patience_s = _patience_s(self._deadline_s) + len(self._flight[0].frame) / SLOWEST
-            self._until = self._clock.monotonic() + patience_s
-
-    def _settle_again(self) -> None:
-        """The first has no answer, or its place was taken. Write it, then send all behind it again."""
-        (first, *behind), chain = self._flight, self._chain
-        self._flight.clear()
-        epoch, version = first.seal.epoch, first.seal.version
-        self._write(chain, epoch, first.data, version, frame=first.frame)
-        is_as_sent = chain.last == first.seal
-        for sent in behind:
-            if is_as_sent:
-                self._launch(sent)
-            elif not self.send(chain.next, epoch, sent.data):
-                raise Unfit(f"the log's engine takes {self._engine.largest:,} bytes now, it took more before")
 
     def claim(
         self,
@@ -297,7 +227,7 @@ class ChainedLog:
         until = None if for_s is None else self._clock.monotonic() + for_s
         chain = self._standing(after, must_be_known=False)
         heard = self._engine.hear(chain.next, hear_s) if hear_s > 0 else None
-        count, is_sure, timer, self._is_behind = 1, False, self._timer(), heard is not None
+        count, is_sure, timer, self.is_behind = 1, False, self._timer(), heard is not None
         while True:
             frames = self._frames(chain.next, count, timer, is_sure=is_sure) if heard is None else heard
             if not frames:
@@ -323,11 +253,11 @@ class ChainedLog:
             is_sure = record is None and not is_sure
             if heard is not None and not is_sure:
                 return
-            heard, self._is_behind = None, False
+            heard, self.is_behind = None, False
             count, timer = _count_after(frames), self._timer()
             # Not while one is missing: that ends by its own deadline, and says so.
             if until is not None and self._clock.monotonic() > until:
-                self._is_behind = True
+                self.is_behind = True
                 return
 
     def trim(self, upto: int) -> None:
@@ -346,7 +276,7 @@ class ChainedLog:
     def _standing(self, seq: int, *, must_be_known: bool) -> Chain:
         """The chain behind record `seq`. If its seal is unknown it is read; if it is trimmed, any record
         follows, unless it must be known. Raises Trimmed, Damaged."""
-        self._flight.clear()
+        self._flight.sent.clear()
         chain = self._chain
         if chain.last.seq == seq and chain.last.digest:
             return chain
@@ -363,6 +293,14 @@ class ChainedLog:
                 break
             _missed(seq, first, last, timer)
         self._chain = chain
+        return chain
+
+    def _led(self, seq: int, epoch: int) -> Chain:
+        """The chain behind record `seq - 1`, if that is of our epoch. Raises Fenced."""
+        chain = self._standing(seq - 1, must_be_known=True)
+        chain.rewind()
+        if chain.link.epoch != epoch:
+            raise Fenced(f"record {seq - 1} is of epoch {chain.link.epoch}, not {epoch}")
         return chain
 
     def _write(
@@ -465,14 +403,6 @@ class ChainedLog:
         return timer.ask(lambda left_s: self._engine.fetch(seq, count, left_s, is_sure=is_sure), BATCH_BYTES)
 
 
-class _Sent(NamedTuple):
-    """A record that is not settled."""
-
-    seal: Seal
-    frame: bytes
-    data: bytes
-
-
 class _Timer:
     """Deadline of one call and of its tries, and the error to raise when it is over."""
 
@@ -562,7 +492,5 @@ def _missed(seq: int, first: int, last: int, timer: _Timer) -> None:
     """
     if seq < first:
         raise Trimmed(f"record {seq} of the log is trimmed: the log begins at record {first}")
-    if seq > last:
-        timer.doubt(Damaged(f"record {seq} of the log is gone: the log ends at {last}"))
-    else:
-        timer.doubt(Damaged(f"record {seq} of the log is missing: the log has records {first} to {last}"))
+    said = f"gone: it ends at {last}" if seq > last else f"missing: it has records {first} to {last}"
+    timer.doubt(Damaged(f"record {seq} of the log is {said}"))

@@ -10,11 +10,11 @@ The driver is imported when a log is opened: a single node has none installed.
 import re
 from collections.abc import Sequence
 
-from .chained import PART_BYTES, ChainedLog, open_engine
+from .chained import ChainedLog, open_engine
 from .contract import Clock, Log
 from .engine import Engine
 from .errors import Unfit
-from .record import EXTRA_BYTES
+from .record import PART_BYTES, part_bytes
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
 
@@ -37,7 +37,7 @@ def open_log(
     """
     engine = _engine(url, name, must_replicate)
     log = open_engine(engine, clock, deadline_s, keys)
-    if engine.largest < PART_BYTES + EXTRA_BYTES:
+    if part_bytes(engine.largest) < PART_BYTES:
         log.close()
         raise Unfit(f"the log's engine takes records of {engine.largest:,} bytes, 1 MiB is needed")
     return log

@@ -41,6 +41,8 @@ DIGEST_BYTES = 16
 _NUMBER_BYTES = 8
 _HEAD_BYTES = 1 + 2 * _NUMBER_BYTES + DIGEST_BYTES
 _LEAST_BYTES = _HEAD_BYTES + DIGEST_BYTES
+PART_BYTES = (1 << 20) - 1024
+"""Maximum bytes of a group in one record; with all around it 1 MiB, which NATS takes by default."""
 EXTRA_BYTES = _LEAST_BYTES + 1
 """Bytes of a frame beside its data, at most."""
 
@@ -106,6 +108,11 @@ def frame_of(
     kind = b"" if version == FIRST_VERSION else bytes((PART * is_part | AHEAD * is_ahead,))
     body = b"".join((head, before.digest, kind, data))
     return body + _digest(body)
+
+
+def part_bytes(largest: int) -> int:
+    """Maximum bytes of a group in one record, in frames of so many bytes at most."""
+    return min(PART_BYTES, largest - EXTRA_BYTES)
 
 
 def digest_in(frame: bytes) -> bytes:

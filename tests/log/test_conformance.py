@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from shards.log.chained import PART_BYTES, open_engine
+from shards.log.chained import open_engine
 from shards.log.contract import Log
 from shards.log.engine import Origin, Taken
 from shards.log.errors import (
@@ -26,7 +26,17 @@ from shards.log.errors import (
     UnknownVersion,
 )
 from shards.log.memory import MemoryEngine, Shelf
-from shards.log.record import DIGEST_BYTES, ORIGIN, VERSION, Claim, claim_data, claim_of, frame_of, opened
+from shards.log.record import (
+    DIGEST_BYTES,
+    ORIGIN,
+    PART_BYTES,
+    VERSION,
+    Claim,
+    claim_data,
+    claim_of,
+    frame_of,
+    opened,
+)
 from tests.support.logs import Elapsing, Lost
 
 from .conftest import DEADLINE_S, JetStreamPlace, Place

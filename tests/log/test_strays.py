@@ -5,9 +5,10 @@ from typing import TypeVar
 
 import pytest
 
-from shards.log.chained import PART_BYTES, ChainedLog, open_engine
+from shards.log.chained import ChainedLog, open_engine
 from shards.log.errors import Fenced, LogDown
 from shards.log.memory import MemoryEngine, Shelf
+from shards.log.record import PART_BYTES
 from shards.memory import MemoryStore
 from shards.replicated import FOLLOW_S, ReplicatedStore
 from tests.support.logs import Elapsing, Faulty, Lost
