@@ -88,8 +88,8 @@ class Feed:
                     return None
                 if at == wanted:  # else it was read otherwise
                     found.append(one.data)
-            left_s = 0 if found else max(0, until - time.monotonic())
-            if self._coming <= 0 or not self._connection.wait(left_s):
+            left_s = until - time.monotonic()
+            if self._coming <= 0 or left_s < 0 or not self._connection.wait(0 if found else left_s):
                 break
         if self._coming > 0 and not found and time.monotonic() > self._over_at:
             raise NatsError("a consumer says nothing")

@@ -12,6 +12,7 @@ import pytest
 
 from shards.log.chained import open_engine
 from shards.log.errors import LogDown
+from shards.log.feed import Feed
 from shards.log.jetstream import JetStream
 from shards.log.nats import LINE_BYTES, PUSHED_BYTES, READ_BYTES, NatsConnection, NatsError, Request
 
@@ -124,6 +125,10 @@ def without_pong(stage: Stage) -> None:
 
 def only_pings(stage: Stage) -> None:
     stage.say(HELLO)
+    flood(stage)
+
+
+def flood(stage: Stage) -> None:
     while True:
         stage.say(b"PING\r\n")
         stage.connection.setblocking(False)
@@ -388,4 +393,19 @@ def test_what_is_pushed_unasked_is_dropped(served: Callable[[Play], Server]) -> 
     connection = NatsConnection(served(play).url, CALL_S)
     assert connection.ask([ASKED], SOON_S)[0].data == b"answer"
     assert connection.take_pushed() == []
+    connection.close()
+
+
+def test_a_flood_of_pings_does_not_hold_who_listens(served: Callable[[Play], Server]) -> None:
+    def play(stage: Stage) -> None:
+        stage.introduce()
+        _, to, _ = stage.heard()
+        stage.reply(to, b"{}")
+        flood(stage)
+
+    connection = NatsConnection(served(play).url, CALL_S)
+    feed = Feed(connection, b"x", 1)
+    began = time.monotonic()
+    assert feed.frames(1, CALL_S) == []
+    assert time.monotonic() - began < SOON_S
     connection.close()
