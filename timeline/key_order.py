@@ -677,8 +677,13 @@ class KeyOrder:
     def resting(self, to: Position, most: int) -> list[tuple[bytes, KeyRow]]:
         """At most `most` keys whose message that waits or is held stands up to `to`. O(keys), 5 ms with
         50,000."""
-        found = [(key, one.row) for key, one in self._keys.items() if NOWHERE < one.root <= to]
-        return found[:most]
+        found: list[tuple[bytes, KeyRow]] = []
+        for key, one in self._keys.items():
+            if NOWHERE < one.root <= to:
+                found.append((key, one.row))
+                if len(found) == most:
+                    break
+        return found
 
     def has_upto(self, to: Position) -> bool:
         """Whether messages up to `to` wait for their keys, or for their next try."""

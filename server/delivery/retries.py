@@ -119,25 +119,31 @@ class Retries(CommitHook):
             if isinstance(answer, Exception):
                 self._give_back(taken)
                 return
+            again: dict[tuple[Subscriber, bytes], Position] = {}
+            if taken:
+                ordered = [letter for letter in fresh if letter[0].session.order is not None]
+                again = {(one, self._key_of(place)): place for one, place in ordered}
             for place in taken:
                 one = self._taken.pop(place, None)
                 if one is not None and one.session.order is not None:
-                    self._freed(one, place, fresh)
+                    self._freed(one, place, again)
             for one, place in fresh:
                 self._added(one, place)
 
         return done
 
-    def _freed(self, one: Subscriber, place: Position, fresh: list[tuple[Subscriber, Position]]) -> None:
-        """A retry was withdrawn that a key waits for: it waits for the one in its place, or is free."""
+    def _freed(
+        self, one: Subscriber, place: Position, again: dict[tuple[Subscriber, bytes], Position]
+    ) -> None:
+        """A retry was withdrawn that a key may wait for: it waits for the one in its place, or is free.
+        `again`: new retries by place and ordering key."""
         order = one.session.order
         assert order is not None, "only keys of a group that orders wait"
         key = order.waiting_for(place)
         if key is None:
             return
-        again = [other for whose, other in fresh if whose is one and self._key_of(other) == key]
-        if again:
-            order.requeue(key, again[0])
+        if (one, key) in again:
+            order.requeue(key, again[one, key])
         else:
             order.release(key)
             one.session.fall_behind(self._horizon.position)

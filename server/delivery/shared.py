@@ -305,12 +305,60 @@ class Group(Subscriber):
 
     def offer_run(self, run: Run, subscriptions: tuple[Subscription, ...]) -> int:  # noqa: ARG002
         """Lend messages of a run, several in a row to each member."""
-        picker, messages = self.picker, run.messages
         if self.session.finished or self.all_returned.failing >= self.all_returned.most:
             return 0
-        if self.session.order is not None and _has_keys(messages):
-            return 0
-        given, most, level, qos = 0, min(len(messages), self._allowed), 0.0, run.qos
+        order, messages = self.session.order, run.messages
+        if order is None:
+            return self._offer_each(messages, run.qos, ())
+        keys = [message.ordering_key for message in messages]
+        if not any(keys):
+            return self._offer_each(messages, run.qos, ())
+        return 0 if run.qos != 1 or self.is_restricted else self._offer_run_ordered(order, messages, keys)
+
+    def _offer_run_ordered(self, order: KeyOrder, messages: Sequence[Message], keys: Sequence[bytes]) -> int:
+        """`offer_run` of messages with keys. What is passed over counts as given."""
+        room, met = self.find_room(), 0
+        chosen: list[Message] = []
+        theirs: list[bytes] = []
+        for message, key in zip(messages, keys, strict=True):
+            if order.is_crowded:
+                break
+            meeting = order.meet(key, message.position, message.shard) if key else Meeting.GIVE
+            if meeting is Meeting.STOP or (meeting is Meeting.GIVE and len(chosen) >= room):
+                break
+            met += 1
+            if meeting is Meeting.GIVE:
+                if key:
+                    order.launch(key)
+                chosen.append(message)
+                theirs.append(key)
+        if met > len(chosen):
+            self.dirty.add(self)
+        given = self._offer_each(chosen, 1, theirs) if chosen else 0
+        for message, key in zip(chosen[given:], theirs[given:], strict=True):
+            self._offer_chosen(order, message, key)
+        return met
+
+    def _offer_chosen(self, order: KeyOrder, message: Message, key: bytes) -> None:
+        """Lend a message that is the head of its key by now; if nobody has room it is given back."""
+        member = self.picker.next(message)
+        own = None if member is None else self.members[member]
+        qos = 1 if member is None or own is None else _qos(message, member, own)
+        flight = self.session.launch(message.position, message.shard, 1) if qos else None
+        if flight is not None:
+            flight.key = key
+        elif key:
+            order.land(key)
+        if member is not None and own is not None:
+            self._lend(message, member, own, qos, flight, 1)
+        elif flight is not None:
+            flight.attempts = 0
+            self.session.resends.add(flight, flight.position)
+
+    def _offer_each(self, messages: Sequence[Message], qos: int, keys: Sequence[bytes]) -> int:
+        """Lend messages, several in a row to each member; how many. `keys`: those that they are heads of."""
+        picker, given, level = self.picker, 0, 0.0
+        most = min(len(messages), self._allowed)
         part = picker.part(most, qos)
         while given < most:
             member = picker.next(messages[given])
@@ -321,7 +369,8 @@ class Group(Subscriber):
                 level = picker.level(most - given, qos)
                 count = picker.portion(member, level)
             count = min(count, most - given)
-            if count <= 0 or not self._lend_run(messages[given : given + count], member):
+            end = given + count
+            if count <= 0 or not self._lend_run(messages[given:end], member, keys[given:end]):
                 break
             given += count
         return given
@@ -494,13 +543,13 @@ class Group(Subscriber):
         if flight.number:
             self._leases.name(self, member, lent, loan, flight.number)
 
-    def _lend_run(self, messages: Sequence[Message], member: Subscriber) -> bool:
+    def _lend_run(self, messages: Sequence[Message], member: Subscriber, keys: Sequence[bytes]) -> bool:
         """`_lend` of several, for the first time; False, and nothing done: offer them one by one."""
         own = self.members[member]
         qos = min(messages[0].qos, own.qos)
         term_ms = self.in_force.ack_timeout_ms if qos else 0
         run = Run(messages, term_ms)
-        if own.identifier or (member.is_inside and not qos) or not member.takes_run(run, qos):
+        if own.identifier or (not qos and (keys or member.is_inside)) or not member.takes_run(run, qos):
             return False
         if member.rights is not None:
             for topic in {message.topic for message in messages}:
@@ -513,6 +562,8 @@ class Group(Subscriber):
         flights: Sequence[Flight] = ()
         if qos:
             launched = self.session.launch_run(run.addresses, 1)
+            for flight, key in zip(launched, keys, strict=False):
+                flight.key = key
             flights = member.borrow_run(run, self.text, launched, 0.0 if term_ms else self._leases.turn_s)
             self.lent.setdefault(member, {}).update([(lent.packet_id, lent) for lent in flights])
             if own.lease_ms != term_ms:
@@ -561,10 +612,6 @@ class Group(Subscriber):
         except Exception:
             # It is the member's, and comes back when its connection has ended; the others are sent theirs.
             member.close_failed()
-
-
-def _has_keys(messages: Sequence[Message]) -> bool:
-    return any([message.ordering_key for message in messages])  # noqa: C419 - compiled: no generators
 
 
 def _know_retry(loan: Loan, message: Message) -> None:

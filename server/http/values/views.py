@@ -230,7 +230,7 @@ def group_view(group: Group, progress: Progress) -> shapes.Group:
         "max_attempts": terms.max_attempts,
         "backoff": [step_ms / 1_000 for step_ms in terms.backoff_ms],
         "rate": group.keeping.rate or 0.0,
-        "order": group.session.order is not None,
+        "order": bool(group.keeping.order),
     }
 
 

@@ -576,3 +576,27 @@ def test_a_key_that_has_been_behind_for_days_is_looked_up_hour_by_hour() -> None
         rig.pump()
         send(rig, f"a{n}")
     assert drain(rig, peer, out) == [f"a{n}" for n in range(12)]
+
+
+def test_a_backlog_goes_out_in_runs_and_keeps_the_order_of_each_key() -> None:
+    rig = Rig()
+    worker(rig).disconnect()
+    keys = [f"{chr(97 + n % 20)}" for n in range(200)]
+    send(rig, *[f"{key}{n}" for n, key in enumerate(keys)])
+    peers = [rig.connected(f"w{n}", receive_maximum=20) for n in range(3)]
+    for peer in peers:
+        peer.subscribe(TEXT, qos=1)
+    order: list[str] = []
+    out: dict[str, tuple[Peer, int]] = {}
+    while len(order) < 200:
+        for peer in peers:
+            for payload, packet_id in came(peer).items():
+                assert not [one for one in out if one[0] == payload[0]], "one of a key is out"
+                out[payload] = peer, packet_id
+                order.append(payload)
+        for payload in list(out):
+            peer, packet_id = out.pop(payload)
+            peer.ack(wire.PUBACK, packet_id)
+    for key in set(keys):
+        theirs = [int(one[1:]) for one in order if one[0] == key]
+        assert theirs == sorted(theirs)
