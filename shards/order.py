@@ -1,9 +1,9 @@
 """Rows of groups that order by key (timeline/key_order.py), in the table `order`.
 
     it orders     \0 · whose (8)                                             -> empty
-    key row       \1 · whose (8) · ordering key                              -> next, shard, wait, root, flags
+    key row       \1 · whose (8) · ordering key                              -> KeyRow
     index row     \2 · hour (4) · whose (8) · hash of the key (8) · position -> shard
-    burial row    \3 · number of the burial (8) · ordering key               -> as a key row: to settle
+    burial row    \3 · number of the burial (8) · ordering key               -> KeyRow: to settle
 
 `whose` is the hash that names the place's retries too (keys.py): it has the group's incarnation. Two keys may
 share a hash: the message at the position says which one it is of. `hour` is that of the position. Index rows
@@ -44,6 +44,8 @@ HOURS_MAX = 100
 _ROW = Struct(f">{POSITION_BYTES}si{POSITION_BYTES}s{POSITION_BYTES}sB")
 _SHARD = Struct(">i")
 _HELD = 1
+"""A dead letter holds the key: its place stands where else the retry's does."""
+_BY_HAND = 2
 
 
 def keys_name(whose: bytes) -> bytes:
@@ -169,18 +171,21 @@ def followers(
 
 
 def value_of(row: KeyRow) -> bytes:
-    return _ROW.pack(
-        keys.place(row.next), row.shard, keys.place(row.wait), keys.place(row.root), _HELD * row.is_held
-    )
+    is_held = row.letter != NOWHERE
+    rest, flags = (row.letter if is_held else row.wait), _HELD * is_held | _BY_HAND * row.by_hand
+    return _ROW.pack(keys.place(row.next), row.shard, keys.place(rest), keys.place(row.root), flags)
 
 
 def row_of(value: bytes) -> KeyRow:
     """Raises Corrupt."""
     try:
-        place, shard, wait, root, flags = _ROW.unpack(value)
+        place, shard, rest, root, flags = _ROW.unpack(value)
     except StructError as error:
         raise Corrupt(f"key row of {len(value)} bytes: {error}") from error
-    return KeyRow(keys.place_of(place), shard, keys.place_of(wait), keys.place_of(root), flags == _HELD)
+    wait, letter = keys.place_of(rest), NOWHERE
+    if flags & _HELD:
+        wait, letter = NOWHERE, wait
+    return KeyRow(keys.place_of(place), shard, wait, keys.place_of(root), letter, flags & _BY_HAND > 0)
 
 
 def _shard_of(value: bytes) -> int:

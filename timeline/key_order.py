@@ -9,8 +9,9 @@ own, one small *key row*, however many messages of it follow:
 
     key row     next    nothing of the key in [next, read] has been given; none: all of it has
                 wait    the retry that the key waits for; before that nothing of the key is given
-                root    the message that waits or is held
-                held    that message is a dead letter, and the group holds its key
+                root    the message that waits, or is a dead letter that holds its key
+                letter  that dead letter
+                by hand somebody holds the key: nothing of it is given
     index row   (key, position): one more message of the key at or behind `next`. Derived
 
 The *head* of a key is its message that is in flight, waits or is held: at most one. An example, one key,
@@ -111,7 +112,15 @@ class KeyRow:
     """Of the message at `next`; NO_SHARD: it is not known whether there is one."""
     wait: Position = NOWHERE
     root: Position = NOWHERE
-    is_held: bool = False
+    letter: Position = NOWHERE
+    """The place of the dead letter that holds the key."""
+    by_hand: bool = False
+    """Somebody holds the key."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a dead letter or somebody holds the key."""
+        return self.by_hand or self.letter != NOWHERE
 
 
 @dataclass(slots=True)
@@ -125,16 +134,21 @@ class _Key:
     """`known` are all."""
     wait: Position = NOWHERE
     root: Position = NOWHERE
-    is_held: bool = False
+    letter: Position = NOWHERE
+    by_hand: bool = False
 
     @property
     def is_resting(self) -> bool:
-        return self.wait != NOWHERE or self.is_held
+        return self.wait != NOWHERE or self.letter != NOWHERE
+
+    @property
+    def is_held(self) -> bool:
+        return self.by_hand or self.letter != NOWHERE
 
     @property
     def row(self) -> KeyRow:
         shard = self.known[0][1] if self.known else NO_SHARD
-        return KeyRow(self.next, shard, self.wait, self.root, self.is_held)
+        return KeyRow(self.next, shard, self.wait, self.root, self.letter, self.by_hand)
 
 
 @dataclass(slots=True)
@@ -197,6 +211,8 @@ class KeyOrder:
         """When to look at these; a heap. True: the one place of a key that is given up when it has all."""
         self._now_ms = 0.0
         self._turn = 0
+        self.held: set[bytes] = set()
+        """Keys that a dead letter or somebody holds."""
         self._keys: dict[bytes, _Key] = {}
         self._waits: dict[Position, bytes] = {}
         """Which key waits for which retry."""
@@ -235,7 +251,8 @@ class KeyOrder:
         """At start: the key rows as stored. The caller calls `launch` for each flight of the cursor."""
         for key, row in rows:
             known = [(row.next, row.shard)] if row.shard != NO_SHARD else []
-            found = _Key(row.next, known, row.next == NOWHERE, row.wait, row.root, row.is_held)
+            is_whole = row.next == NOWHERE
+            found = _Key(row.next, known, is_whole, row.wait, row.root, row.letter, row.by_hand)
             self._keys[key] = found
             self._bound.count += 1
             self._note_first(key, found)
@@ -251,6 +268,7 @@ class KeyOrder:
         self._bound = KeyBound(0)
         self._lines.clear()
         self.free.clear()
+        self.held.clear()
 
     def _clear_tokens(self) -> None:
         self._bound.give_back(len(self._full_ms))
@@ -476,21 +494,47 @@ class KeyOrder:
         self.land(key)
         return is_head
 
-    def hold(self, key: bytes, root: Position) -> None:
-        """The message in flight is a dead letter that holds its key."""
+    def hold(self, key: bytes, root: Position, letter: Position) -> None:
+        """The message in flight is a dead letter that holds its key, unless this waits for another."""
         found = self._in_trouble(key)
-        assert not found.is_resting, "a key has one head"
-        found.root, found.is_held = root, True
-        self._dirty.add(key)
+        if not found.is_resting:
+            found.root, found.letter = root, letter
+            self._dirty.add(key)
         self.land(key)
+
+    def bury(self, key: bytes, letter: Position) -> None:
+        """The message that waits for its retry is a dead letter that holds its key."""
+        found = self._keys[key]
+        assert found.wait != NOWHERE, "only what waits is buried"
+        self._set_wait(key, found, NOWHERE)
+        found.letter = letter
+        self._dirty.add(key)
+        self._settle(key)
+
+    def hold_by_hand(self, key: bytes) -> None:
+        """Somebody holds the key: what is in flight ends, and nothing more is given until `let_go`."""
+        self._in_trouble(key).by_hand = True
+        self._dirty.add(key)
+        self._settle(key)
+
+    def let_go(self, key: bytes) -> None:
+        """Nothing holds the key any more. A retry that waits goes on waiting."""
+        found = self._keys.get(key)
+        if found is not None:
+            found.by_hand = False
+            if found.letter != NOWHERE:
+                self._end_rest(key, found)
+            self._dirty.add(key)
+            self._settle(key)
 
     def requeue(self, key: bytes, wait: Position) -> None:
         """The head that waits or is held is tried at another time: of a dead letter, again."""
         found = self._keys[key]
         assert found.is_resting, "only what rests is tried again"
-        found.is_held = False
+        found.letter = NOWHERE
         self._set_wait(key, found, wait)
         self._dirty.add(key)
+        self._settle(key)
 
     def resume(self, key: bytes) -> Position:
         """The retry that the key waits for is in flight; returns its root."""
@@ -516,8 +560,7 @@ class KeyOrder:
 
     def _end_rest(self, key: bytes, found: _Key) -> None:
         self._set_wait(key, found, NOWHERE)
-        found.root = NOWHERE
-        found.is_held = False
+        found.root = found.letter = NOWHERE
 
     def _set_wait(self, key: bytes, found: _Key, wait: Position) -> None:
         self._waits.pop(found.wait, None)
@@ -630,8 +673,12 @@ class KeyOrder:
     def _settle(self, key: bytes) -> None:
         """After a change: a key is free, or has no row, or neither."""
         found = self._keys.get(key)
-        is_resting = found is not None and found.is_resting
+        is_resting = found is not None and (found.is_resting or found.by_hand)
         is_behind = found is not None and found.next != NOWHERE
+        if found is not None and found.is_held:
+            self.held.add(key)
+        else:
+            self.held.discard(key)
         if (is_behind or key in self._lines) and not is_resting and self._may_go(key):
             self.free.setdefault(key)
         else:
@@ -738,19 +785,22 @@ class KeyOrder:
         assert waits == self._waits, "each retry is known by its place"
         is_ordered = self.rule.is_ordered
         for key, found in self._keys.items():
-            assert found.next != NOWHERE or found.is_resting, "a key row says something"
+            assert found.next != NOWHERE or found.is_resting or found.by_hand, "a key row says something"
             assert (found.root != NOWHERE) == found.is_resting, "what rests has a root"
-            assert not (found.wait != NOWHERE and found.is_held), "a key has one head"
+            assert found.wait == NOWHERE or found.letter == NOWHERE, "a key has one head"
             assert not (is_ordered and found.is_resting and key in self.out), "a key has one head"
             assert not found.known or found.known[0][0] == found.next, "the first one stands at next"
             assert found.known == sorted(found.known), "followers are in order"
             assert len(found.known) <= KNOWN_MAX, "RAM is bounded"
+            assert found.is_held == (key in self.held), "who is held is counted"
         for key in [*self._keys, *self._lines]:
             found = self._keys.get(key, _Key())
             is_free = (found.next != NOWHERE or key in self._lines) and not found.is_resting
+            is_free = is_free and not found.by_hand
             assert (is_free and self._may_go(key)) == (key in self.free), "who may go on is free"
         assert self.free.keys() <= self._keys.keys() | self._lines.keys(), "only who is behind is free"
         assert all([line.places for line in self._lines.values()]), "a line has somebody"  # noqa: C419
+        assert self.held <= self._keys.keys(), "only who has a row is held"
         firsts = [found.next for found in self._keys.values() if found.next != NOWHERE]
         assert self.first_needed == min(firsts, default=END), "nothing before is to be given"
         assert self._fresh_count == sum(map(len, self._fresh.values())), "what is not written is counted"

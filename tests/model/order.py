@@ -115,7 +115,7 @@ class World:
 
 class Oracle:
     """`head`: of each key what must end before the next goes, and from when on it may be given (None: it is
-    out). `snaps`: as of each batch with a cursor."""
+    out). `held`: keys that somebody holds. `snaps`: as of each batch with a cursor."""
 
     def __init__(self, world: World, rule: Rule) -> None:
         self.world, self.rule = world, rule
@@ -123,19 +123,21 @@ class Oracle:
         self.head: dict[int, tuple[Position, Position | None]] = {}
         self.again: dict[Position, Position] = {}
         """Without order: from when on what has failed may be given."""
+        self.held: set[int] = set()
         self.out: dict[Position, int | None] = {}
         self.given: dict[int | None, list[int]] = {}
         """When messages of each key were given since the last start."""
-        self.snaps: dict[int, tuple[Any, ...]] = {0: (set(), {}, {})}
+        self.snaps: dict[int, tuple[Any, ...]] = {0: (set(), {}, {}, set())}
 
     def snap(self) -> None:
-        self.snaps[len(self.world.wal)] = set(self.ended), dict(self.head), dict(self.again)
+        state = set(self.ended), dict(self.head), dict(self.again), set(self.held)
+        self.snaps[len(self.world.wal)] = state
 
     def kill(self) -> None:
         last = max(n for n in self.snaps if n <= len(self.world.wal))
         self.snaps, self.out, self.given = {last: self.snaps[last]}, {}, {}
-        ended, head, again = self.snaps[last]
-        self.ended, self.head, self.again = set(ended), dict(head), dict(again)
+        ended, head, again, held = self.snaps[last]
+        self.ended, self.head, self.again, self.held = set(ended), dict(head), dict(again), set(held)
 
     def todo(self) -> dict[int | None, list[Position]]:
         """What is to be given and is not out, by key, in order."""
@@ -166,6 +168,8 @@ class Oracle:
             raise Broken(f"5: {root} of key {key} has ended or is out, and is given")
         if not is_returned and not self.may_give(key):
             raise Broken(f"2: {root} of key {key} is given, and it may have no more")
+        if key in self.held and not is_returned:
+            raise Broken(f"1: {root} of key {key} is given, and somebody holds the key")
         if self.again.get(root, START) > self.world.horizon:
             raise Broken(f"1: {root} of key {key} is given early")
         if not is_returned:
@@ -197,12 +201,12 @@ class Oracle:
         todo, order = self.todo(), group.order
         behind = {_key(name) for name, row in order.rows() if row.next}
         if self.rule.is_ordered:
-            troubled = len(behind | set(self.head) | (set(self.out.values()) - {None}))
+            troubled = len(behind | set(self.head) | (set(self.out.values()) - {None}) | self.held)
         else:
             troubled = len(order) + len(order._full_ms)
         if self.rule.is_fair and troubled < BOUND and group.is_standing_before_busy():
             raise Broken("6: the reader stands before a key that has something out")
-        for key in {*todo, *self.head} if len(group.flights) < WINDOW else ():
+        for key in {*todo, *self.head} - self.held if len(group.flights) < WINDOW else ():
             head = self.head.get(key) if key is not None else None
             is_due = (LAST if head is None or head[1] is None else head[1]) <= self.world.horizon
             is_read = head is not None or todo[key][0] <= group.read or troubled < BOUND
@@ -318,7 +322,7 @@ class Group:
         """A retry that is due."""
         due = self.world.horizon if self.fault != "retries by the key" else self.read
         for name, row in self.order.rows():
-            if row.wait and row.wait <= due and len(self.flights) < WINDOW:
+            if row.wait and row.wait <= due and not row.by_hand and len(self.flights) < WINDOW:
                 return self.give(self.order.resume(name), self.world.db["retry", row.wait].tries)
         return False
 
@@ -454,7 +458,7 @@ class Group:
                 self.order.land(name)
         elif is_spent:
             batch["dead", root] = row
-            self.order.hold(_name(row.key), root)
+            self.order.hold(_name(row.key), root, root)
             self.oracle.rest(row.key, root, LAST)
         else:
             batch["retry", place] = row._replace(root=root, tries=flight.tries)
@@ -462,8 +466,28 @@ class Group:
             self.oracle.rest(row.key, root, place)
         self.save(batch)
 
+    def bury(self, name: bytes) -> None:
+        """What waits for its retry is made a dead letter by somebody; it holds its key."""
+        root = self.order.row(name).root
+        self.order.bury(name, root)
+        self.oracle.rest(_key(name), root, LAST)
+        self.save({("dead", root): self.world.row(root)})
+
+    def hold_by_hand(self, name: bytes) -> None:
+        self.order.hold_by_hand(name)
+        self.oracle.held.add(_key(name))
+        self.save()
+
+    def let_go(self, name: bytes) -> None:
+        row = self.order.row(name)
+        if row.letter:
+            self.oracle.end(_key(name), row.root)
+        self.order.let_go(name)
+        self.oracle.held.discard(_key(name))
+        self.save()
+
     def finish(self, name: bytes) -> None:
-        """The head that waits or is held ends: a late ack, a drop, a release."""
+        """The head that waits or is held ends: a late ack, a drop."""
         self.oracle.end(_key(name), self.order.row(name).root)
         self.order.release(name)
 
@@ -471,7 +495,7 @@ class Group:
         """A dead letter: the head of the key that it holds; else it stands in line from now on."""
         place, row = self.world.place(self.world.now), self.world.db["dead", root]
         key_row = KeyRow() if row.key is None else self.order.row(_name(row.key))
-        if key_row.is_held and key_row.root == root:
+        if key_row.letter == root:
             self.order.requeue(_name(row.key), place)
             self.oracle.rest(row.key, root, place)
             again = {("retry", place): row._replace(root=root, tries=0)}
@@ -532,7 +556,7 @@ class _Late(KeyOrder):
         super().rewind(to)
         for key, (place, known, is_whole) in before.items():
             found = self._in_trouble(key)
-            found.wait, found.root, found.is_held = START, START, False
+            found.wait, found.root, found.letter = START, START, START
             found.next, found.known, found.is_whole = place, known, is_whole
             self._settle(key)
 
@@ -587,11 +611,27 @@ class _Unkept(KeyOrder):
         self._fresh = kept
 
 
+class _Open(KeyOrder):
+    """Without: who holds a key by hand holds it."""
+
+    def hold_by_hand(self, key: bytes) -> None:
+        """Nothing."""
+
+
+class _Buried(KeyOrder):
+    """Without: what is buried while it waits holds its key."""
+
+    def bury(self, key: bytes, letter: Position) -> None:
+        self.release(key)
+
+
 _PLANTED: dict[str, Callable[[KeyBound, Rule], KeyOrder]] = {
     "behind stays behind": _Forgetful,
     "heads are bounded": _Boundless,
     "replay lowers next": _Late,
     "what is not stored is known": _Unkept,
+    "held by hand": _Open,
+    "held when buried": _Buried,
 }
 _UNRULED: dict[str, Callable[[KeyBound, Rule], KeyOrder]] = {
     "limit 2": _Unlimited,
@@ -638,7 +678,7 @@ def walk(seed: int, fault: str = "", rule: Rule = ORDERED) -> None:
                 group.ack(root)
             for name, row in group.order.rows():
                 if row.is_held:
-                    group.finish(name)
+                    group.let_go(name)
             group.save()
             if not group.flights and group.order.is_idle and not group.oracle.todo():
                 return
@@ -682,10 +722,8 @@ def act(group: Group, world: World, rnd: random.Random, keys: int, calm: float) 
         world.write(stub | moved, is_synced=True)
     elif op < 0.88 and world.all("dead"):
         group.requeue(rnd.choice(world.all("dead")))
-    elif op < 0.90 and resting:
-        root = group.order.row(name := rnd.choice(resting)).root
-        group.finish(name)
-        group.save({("dead", root): None})
+    elif op < 0.92:
+        steer(group, rnd, keys, resting)
     elif op < 0.93 and world.places:
         to = rnd.choice(world.places)
         if to < group.read and roll < 0.5:
@@ -694,3 +732,25 @@ def act(group: Group, world: World, rnd: random.Random, keys: int, calm: float) 
             group.skip(to)
     else:
         group.pump()
+
+
+def rest(group: Group, name: bytes, roll: float) -> None:
+    """Something becomes of a message that waits, or holds its key as a dead letter."""
+    row = group.order.row(name)
+    if group.hold and row.wait and roll < 0.5:
+        group.bury(name)
+    elif row.letter and roll < 0.5:
+        group.let_go(name)
+    else:
+        group.finish(name)
+        group.save({("dead", row.root): None})
+
+
+def steer(group: Group, rnd: random.Random, keys: int, resting: list[bytes]) -> None:
+    """Something becomes of a key that rests, or somebody holds a key, or lets one go."""
+    if resting and rnd.random() < 0.5:
+        rest(group, rnd.choice(resting), rnd.random())
+    elif rnd.random() < 0.3 and len(group.order) < BOUND:
+        group.hold_by_hand(_name(rnd.randrange(keys)))
+    elif group.order.held:
+        group.let_go(rnd.choice(sorted(group.order.held)))
