@@ -35,6 +35,7 @@ from .delivery.settling.burying import Burying
 from .delivery.settling.dead_letters import DeadLetters
 from .delivery.settling.followed import FollowUps
 from .delivery.settling.former import Former
+from .delivery.settling.holds import Holds
 from .delivery.settling.late import Late
 from .delivery.settling.leases import Leases
 from .delivery.settling.missed import Missed
@@ -247,11 +248,13 @@ class Core:
     def _build_settling(self, chance: Callable[[], float]) -> None:
         """What becomes of deliveries, and wills."""
         config, clock, writer = self.config, self.clock, self.writer
+        store = self.opened.store
+        self.holds = Holds(self.groups, self.retries, self.cursors, writer)
         self.dead_letters = DeadLetters(
-            self.opened.store, self.groups, self.url_groups, self.retries, config.dead, node=self.node
+            store, self.groups, self.url_groups, self.retries, self.holds, config.dead, node=self.node
         )
         obituaries = Obituaries(self.owners, self.publishing)
-        self.steering = Steering(self.opened.store, self.groups, self.retries, self.dead_letters, obituaries)
+        self.steering = Steering(store, self.groups, self.retries, self.dead_letters, obituaries, self.holds)
         self.undone = Undone(
             config.sessions,
             self.cursors,

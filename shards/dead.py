@@ -21,15 +21,16 @@ def _whose(row: KeptRow) -> bytes:
 DEAD = Kept(Table.DEAD, META_DEAD, _whose, is_counted=False)
 
 
-def bury(commit: Commit, row: KeptRow, *, max_messages: int, max_bytes: int) -> int:
-    """In the writer: keep a dead letter, and drop the oldest beyond the bounds. Returns how many were
-    dropped.
+def bury(commit: Commit, row: KeptRow, *, max_messages: int, max_bytes: int) -> tuple[Position, int]:
+    """In the writer: keep a dead letter, and drop the oldest beyond the bounds. Returns its place, and how
+    many were dropped.
 
     It replaces an earlier one of the same message and place.
     """
     remove_of(commit, keys.message_of(row.id), row.addressee, row.incarnation)
-    DEAD.put(commit.open_batch, position(commit.horizon.clock_ms, commit.horizon.issue()), row)
-    return _drop_oldest(commit, max_messages, max_bytes)
+    place = position(commit.horizon.clock_ms, commit.horizon.issue())
+    DEAD.put(commit.open_batch, place, row)
+    return place, _drop_oldest(commit, max_messages, max_bytes)
 
 
 def remove_of(commit: Commit, message: MessageId, addressee: str, incarnation: int) -> int:

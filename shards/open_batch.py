@@ -170,6 +170,11 @@ class OpenBatch:
         rows = self._fresh[table]
         return [key for key, value in rows.items() if value is not None and key.startswith(start)]
 
+    def deleted(self, table: Table, start: bytes) -> list[bytes]:
+        """Keys that begin with `start` and that this group deletes from a table. Scans as `fresh` does."""
+        rows = self._fresh[table]
+        return [key for key, value in rows.items() if value is None and key.startswith(start)]
+
     def find(self, wanted: MessageId) -> Found | None:
         return find(self.get, self.directory, wanted)
 

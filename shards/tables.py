@@ -208,6 +208,8 @@ class GroupRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True)
     """Number of the group among those of its name; 0: an older version had none."""
     order: Whole = 0
     """1: messages of one ordering key one at a time, in order; 2: no more, but for what is behind by that."""
+    holds_dead: bool = False
+    """A dead letter holds its key."""
 
 
 class FlightRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):

@@ -32,7 +32,7 @@ from .settling.leases import Leases
 from .shared import ENDPOINT_PREFIX, KEY_PREFIX, Group
 from .spill_buffer import SpillBuffer
 from .subscriber import Inside, Rights, Subscriber
-from .terms import LASTING, UNSAID, Keeping
+from .terms import HOLD, LASTING, UNSAID, Keeping
 
 GROUP_WINDOW = 65_535
 RESERVED = 8
@@ -173,7 +173,8 @@ class Membership:
         stored = subscription_of(row.subscription)
         group = self._open(text, stored.since, row.incarnation)
         group.session.subscriptions[stored.filter] = stored
-        group.agree(stored.terms, Keeping(row.expiry_s, row.rate, row.order == 1 if row.order else None))
+        order, on_dead = (row.order == 1 if row.order else None), (HOLD if row.holds_dead else None)
+        group.agree(stored.terms, Keeping(row.expiry_s, row.rate, order, on_dead))
         if row.order:
             group.begin_order()
         group.session.read = self._horizon.position  # from now on, if what it has read cannot be read

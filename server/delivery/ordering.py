@@ -1,18 +1,24 @@
 """Groups that order by key, at start: their keys as stored, and the heads that are in flight."""
 
+import logging
 from collections.abc import Iterable
 
+from shards.dead import DEAD
 from shards.order import keys_name, rows_under
 from shards.retries import RETRIES
 from shards.store import Store
 from timeline.key_order import NOWHERE
 
+from ..observe.logs import shown
 from .sent import Sent
 from .shared import Group
 
+log = logging.getLogger(__name__)
+
 
 def restore(store: Store, sent: Sent, groups: Iterable[Group]) -> None:
-    """Restore the order of each group that orders. A retry that a key waits for may have gone since."""
+    """Restore the order of each group that orders. The retry that a key waits for, or the dead letter that
+    holds it, may have gone since."""
     for group in groups:
         order = group.session.order
         if order is None:
@@ -24,5 +30,8 @@ def restore(store: Store, sent: Sent, groups: Iterable[Group]) -> None:
                 group.session.lead(flight, message.ordering_key)
         for key, row in order.rows():
             if row.wait != NOWHERE and RETRIES.stored_at(store, row.wait) is None:
+                order.release(key)
+            elif row.letter != NOWHERE and DEAD.stored_at(store, row.letter) is None:
+                log.info("group %s: a key goes on, its dead letter is gone", shown(group.name))
                 order.release(key)
         group.dirty.add(group)

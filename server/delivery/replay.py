@@ -377,6 +377,9 @@ class Replay:
         wall_ms = self._wall_ms()
         for message in islice(self._retries.due(subscriber), ALTERNATE):
             place = message.position
+            if _is_held(subscriber, place):
+                self._retries.gave(subscriber, place)
+                continue
             asked = self._asked_again(subscriber, message)
             subscriber.retrying[place] = MessageId(message.record.id)
             why = self._why_not(message, asked, wall_ms)
@@ -682,6 +685,13 @@ class Replay:
 def _most(subscriber: Subscriber) -> int:
     """How many messages to read before they are sent."""
     return max(1, min(RUN_MAX, subscriber.find_room()))
+
+
+def _is_held(subscriber: Subscriber, retry: Position) -> bool:
+    """Whether somebody holds the key that waits for a retry."""
+    order = subscriber.session.order
+    key = None if order is None or not order.held else order.waiting_for(retry)
+    return order is not None and key is not None and key in order.held
 
 
 def _is_not_its_turn(subscriber: Subscriber, message: Message) -> bool:

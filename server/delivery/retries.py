@@ -245,8 +245,12 @@ class Retries(CommitHook):
         return self._due
 
     def gave(self, one: Subscriber, place: Position) -> None:
-        """Note that the retry is in flight."""
+        """Note that the retry is in flight, or passed over until `look_again`."""
         self._first[one] = Position(place + 1)
+
+    def look_again(self, one: Subscriber, place: Position) -> None:
+        """A retry that was passed over may be given."""
+        self._added(one, place)
 
     # -- what is read anyway, and again
 

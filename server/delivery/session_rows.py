@@ -61,6 +61,7 @@ def group_row(group: Group) -> bytes:
         group.is_paused,
         group.incarnation,
         order=0 if group.session.order is None else 1 if group.keeping.order else 2,
+        holds_dead=group.holds_dead,
     )
     return encode_row(row)
 

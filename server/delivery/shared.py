@@ -35,7 +35,7 @@ from .router import endpoint_names, is_unnamed
 from .run import RUN_MAX, Run
 from .settling.leases import Leases
 from .subscriber import Secure, Subscriber
-from .terms import UNSAID, Keeping, in_force
+from .terms import HOLD, UNSAID, Keeping, in_force
 
 KEY_PREFIX = GROUP_PREFIX
 ENDPOINT_PREFIX = "$endpoint/"
@@ -157,6 +157,11 @@ class Group(Subscriber):
             agreed = self.terms.changed_by(terms), self.keeping.changed_by(keeping)
             if agreed != (self.terms, self.keeping):
                 self.agree(*agreed)
+
+    @property
+    def holds_dead(self) -> bool:
+        """Whether a dead letter holds its key."""
+        return self.keeping.on_dead == HOLD
 
     @property
     def stays_s(self) -> int:

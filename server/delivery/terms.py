@@ -26,6 +26,7 @@ from ..settings.kinds import BACKOFF_STEPS_MAX
 
 ATTEMPTS_MAX = 1_000_000
 RATE_MIN, RATE_MAX = 1e-6, 1_000_000.0
+NEXT, HOLD = "next", "hold"
 _NUMBER = re.compile(r"\d{1,7}", re.ASCII)
 _RATE = re.compile(r"\d{1,7}(\.\d{1,6})?", re.ASCII)
 
@@ -50,6 +51,8 @@ class Keeping:
     """Messages that it is given a second at most; 0: any number."""
     order: bool | None = None
     """Of one ordering key it is given one message at a time, in order."""
+    on_dead: str | None = None
+    """Of a group that orders: after a dead letter its key goes on (NEXT), or the letter holds it (HOLD)."""
 
     def changed_by(self, changes: "Keeping") -> "Keeping":
         """These with the changes."""
@@ -57,6 +60,7 @@ class Keeping:
             self.expiry_s if changes.expiry_s is None else changes.expiry_s,
             self.rate if changes.rate is None else changes.rate,
             self.order if changes.order is None else changes.order,
+            self.on_dead if changes.on_dead is None else changes.on_dead,
         )
 
 
@@ -104,10 +108,14 @@ def read_terms(requested: Requested, config: Config) -> Terms:
 def read_keeping(requested: Requested, config: Config) -> Keeping:
     """Raises TermsError likewise."""
     expiry, rate, order = requested("expiry"), requested("rate"), requested("order")
+    on_dead = requested("on_dead")
+    if on_dead not in (None, NEXT, HOLD):
+        raise TermsError("on_dead", f"must be {NEXT} or {HOLD}")
     return Keeping(
         None if expiry is None else _expiry_s(expiry, config.limits.max_delay_ms),
         None if rate is None else _rate(rate),
         None if order is None else _flag("order", order),
+        None if on_dead is None else str(on_dead),
     )
 
 

@@ -1,6 +1,7 @@
 """Settling of deliveries: done, returned, retried later, or dead. Lower files import higher ones.
 
 leases.py        leases of group members, and their lapse
+holds.py         keys that a dead letter or somebody holds
 dead_letters.py  dead letters: kept, requeued, dropped
 obituaries.py    copies of dead letters at `$dead/...`
 steering.py      retries by users: list, try at another time, bury, drop

@@ -41,6 +41,7 @@ from ..retries import Retries
 from ..shared import ENDPOINT_PREFIX
 from ..subscriber import Subscriber
 from ..url_groups import UrlGroups
+from .holds import Holds
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +73,7 @@ class DeadLetters:
         groups: Membership,
         url_groups: UrlGroups,
         retries: Retries,
+        holds: Holds,
         bounds: Bounds,
         *,
         node: int,
@@ -80,6 +82,7 @@ class DeadLetters:
         self._groups = groups
         self._url_groups = url_groups
         self._retries = retries
+        self._holds = holds
         self._bounds = bounds
         self._node = node
         self._totals = NONE
@@ -140,8 +143,11 @@ class DeadLetters:
             return id_key(message_id(message.position, message.shard, self._node))
         return b""
 
-    def bury(self, commit: Commit, subscriber: Subscriber, message: Message, tried: "Tried") -> int:
-        """Keep a message that the session or group gives up. Returns the number of evicted dead letters."""
+    def bury(
+        self, commit: Commit, subscriber: Subscriber, message: Message, tried: "Tried"
+    ) -> tuple[Position, int]:
+        """Keep a message that the session or group gives up. Returns its place, and the number of evicted
+        dead letters."""
         row = self.row(commit, subscriber, message, tried)
         return self.keep(commit, row)
 
@@ -150,14 +156,16 @@ class DeadLetters:
         now, bounds = DEAD.totals(commit.open_batch), self._bounds
         return max(0, bounds.max_messages - now.count) // 2, max(0, bounds.max_bytes - now.bytes) // 2
 
-    def keep(self, commit: Commit, row: KeptRow) -> int:
-        """Keep a row. Returns the number of evicted dead letters."""
+    def keep(self, commit: Commit, row: KeptRow) -> tuple[Position, int]:
+        """Keep a row. Returns its place, and the number of evicted dead letters."""
         return bury(commit, row, max_messages=self._bounds.max_messages, max_bytes=self._bounds.max_bytes)
 
-    def keep_buried(self, commit: Commit, row: KeptRow, reason: str) -> None:
-        """In the writer: keep a retry as a dead letter, and count it."""
+    def keep_buried(self, commit: Commit, row: KeptRow, reason: str) -> Position:
+        """In the writer: keep a retry as a dead letter, and count it. Returns its place."""
         dead = msgspec.structs.replace(row, reason=reason, running_ms=commit.open_batch.running_ms)
-        self.note_buried(self.keep(commit, dead))
+        place, gone = self.keep(commit, dead)
+        self.note_buried(gone)
+        return place
 
     def note_buried_all(self, count: int) -> None:
         """Count dead letters that are durable and evicted none."""
@@ -205,7 +213,8 @@ class DeadLetters:
             counted=0,
             returns=0,
         )
-        self._retries.put(commit, subscriber, again, due_ms, is_owed=False)
+        wait = self._retries.put(commit, subscriber, again, due_ms, is_owed=False)
+        self._holds.requeued(commit, subscriber, place, wait)
         for at, one in older:
             self._retries.take(commit, subscriber, at, one)
         end_dropped(commit, again)

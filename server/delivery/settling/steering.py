@@ -27,6 +27,7 @@ from ..membership import Membership
 from ..retries import Retries
 from ..subscriber import Subscriber
 from .dead_letters import DeadLetters, May
+from .holds import Holds
 from .obituaries import Obituaries
 
 BURIED = "buried"
@@ -43,12 +44,14 @@ class Steering:
         retries: Retries,
         dead_letters: DeadLetters,
         obituaries: Obituaries,
+        holds: Holds,
     ) -> None:
         self._store = store
         self._groups = groups
         self._retries = retries
         self._dead_letters = dead_letters
         self._obituaries = obituaries
+        self._holds = holds
 
     # -- reading
 
@@ -100,7 +103,7 @@ class Steering:
         reason = f"{BURIED}; {row.reason}" if row.reason else BURIED
         self._obituaries.tell(commit, row.group, decode(row.record), reason)
         self._retries.take(commit, one, place, row)
-        self._dead_letters.keep_buried(commit, row, reason)
+        self._holds.buried(commit, one, place, self._dead_letters.keep_buried(commit, row, reason))
         return True
 
     def drop(self, commit: Commit, place: Position, may: May) -> bool:

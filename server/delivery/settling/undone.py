@@ -35,6 +35,7 @@ from shards.fields import Record, Retry, TryRow
 from shards.record import decode, encode
 from shards.retries import RETRIES, note_dropped
 from shards.tables import KeptRow
+from timeline.key_order import KeyOrder
 from timeline.position import START, Position, message_id
 from timeline.session import FAILED, SETTLED, USUAL, Flight
 
@@ -134,7 +135,7 @@ class Failure:
     buried: tuple[str, str] = ("", "")
     """The message's id and where it is buried, for the log."""
     key: bytes = b""
-    """The ordering key that waits for the retry, ..."""
+    """The ordering key that waits for the retry, or that the dead letter holds, ..."""
     wait: Position = START
     """... and where that is."""
 
@@ -142,6 +143,16 @@ class Failure:
     def attempts(self) -> int:
         """Tries from the row that is in flight."""
         return self.flight.attempts if self.is_attempt else self.flight.attempts - 1
+
+    @property
+    def order(self) -> KeyOrder | None:
+        """The order that the message is the head of its key in."""
+        is_head = self.flight.key and self.holder is self.addressee
+        return self.holder.session.order if is_head else None
+
+    def rest_at(self, wait: Position) -> None:
+        """The message is the head of its key as a retry or as a dead letter, no longer in flight."""
+        self.key, self.wait, self.flight.key = self.flight.key, wait, b""
 
     def tried(self, wall_ms: int, message: Message) -> Tried:
         """All known tries, including this one."""
@@ -324,16 +335,20 @@ class Undone:
         )
         record = _again(message, due_ms)
         place = self._retries.put(commit, addressee, _with_record(row, record), due_ms, is_owed=True)
-        order = holder.session.order
-        if order is not None and flight.key and holder is addressee:
-            failure.key, failure.wait, flight.key = flight.key, place, b""
+        order = failure.order
+        if order is not None:
+            failure.rest_at(place)
             order.rest(failure.key, message.origin[0], place)
         return self._settle(commit, failure, Nacked.AGAIN)
 
     def _buried(self, commit: Commit, failure: Failure, message: Message) -> Nacked:
         """Bury it. Raises Refused before anything is changed."""
         failure.reason = failure.reason or REJECTED
-        self._bury(commit, failure, message)
+        letter = self._bury(commit, failure, message)
+        order, holder = failure.order, failure.holder
+        if order is not None and isinstance(holder, Group) and holder.holds_dead:
+            failure.rest_at(letter)
+            order.hold(failure.key, message.origin[0], letter)
         return self._settle(commit, failure, Nacked.DEAD)
 
     def _nameless(self, holder: Subscriber, flight: Flight) -> Message:
@@ -365,7 +380,7 @@ class Undone:
             holder.session.retired.pop(flight.packet_id, None)
             order = holder.session.order
             if failure.key and order is not None:
-                if order.waiting_for(failure.wait) == failure.key:
+                if failure.key in (order.waiting_for(failure.wait), order.letters.get(failure.wait)):
                     order.release(failure.key)
                 holder.session.lead(flight, failure.key)
                 failure.key = b""
@@ -416,13 +431,14 @@ class Undone:
         is_endless = not terms.max_attempts and failed >= PATIENT
         return max(delay_ms, LEAST_MS) if is_endless else delay_ms
 
-    def _bury(self, commit: Commit, failure: Failure, message: Message) -> None:
-        """Write the dead letter. Raises Refused before anything is changed."""
+    def _bury(self, commit: Commit, failure: Failure, message: Message) -> Position:
+        """Write the dead letter; returns its place. Raises Refused before anything is changed."""
         addressee = failure.addressee
         topic = self._obituaries.tell(commit, addressee.name, message.record, failure.reason)
         tried = failure.tried(commit.open_batch.wall_ms, message)
-        failure.crowded_out = self._dead_letters.bury(commit, addressee, message, tried)
+        letter, failure.crowded_out = self._dead_letters.bury(commit, addressee, message, tried)
         failure.buried = message.id_text(self._node), shown(topic)
+        return letter
 
 
 def _is_in_flight(holder: Subscriber, flight: Flight) -> bool:

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from typing import ClassVar
 
 import pytest
 
@@ -195,9 +196,11 @@ def test_what_waits_for_its_key_becomes_dead_letters(how: str) -> None:
 class Life:
     """Three workers of one group, messages of a few keys, and what has become of them."""
 
+    terms: ClassVar[dict[str, str]] = {}
+
     def __init__(self, seed: int) -> None:
         self.rnd, self.rig = random.Random(seed), Rig()
-        self.peers = [worker(self.rig, f"w{n}") for n in range(3)]
+        self.peers = [worker(self.rig, f"w{n}", **self.terms) for n in range(3)]
         self.sent: dict[str, list[str]] = {key: [] for key in "abc-"}
         self.done: dict[str, list[str]] = {key: [] for key in "abc-"}
         self.out: dict[str, tuple[Peer, int]] = {}
@@ -231,7 +234,7 @@ class Life:
         self.out = {payload: held for payload, held in self.out.items() if held[0] is not self.peers[n]}
         self.peers[n].disconnect()
         self.take()
-        self.peers[n] = worker(self.rig, f"w{n}")
+        self.peers[n] = worker(self.rig, f"w{n}", **self.terms)
 
     def check(self) -> None:
         """What is always true, and when all is written, of the rows."""
@@ -256,7 +259,7 @@ class Life:
     def kill(self) -> None:
         self.rig.kill()
         self.out.clear()
-        self.peers = [worker(self.rig, f"w{n}") for n in range(3)]
+        self.peers = [worker(self.rig, f"w{n}", **self.terms) for n in range(3)]
 
     def act(self) -> None:
         op, rnd = self.rnd.random(), self.rnd

@@ -1,0 +1,230 @@
+"""Keys that a dead letter or somebody holds, in a group that orders."""
+
+import logging
+from typing import ClassVar
+
+import pytest
+
+from server.codec import wire
+from server.delivery.shared import Group
+from shards import keys
+from shards.commit import Commit
+from shards.dead import DEAD
+from shards.record import decode
+from shards.retries import RETRIES
+from shards.store import Table
+from tests.server.delivery.test_order import TEXT, Life, came, nack, send, worker
+from tests.support.rig import Peer, Rig
+from timeline.position import Position
+
+A, B = b"a", b"b"
+
+
+def holder(rig: Rig) -> Peer:
+    return worker(rig, on_dead="hold")
+
+
+def group_of(rig: Rig) -> Group:
+    group = rig.core.groups.get(TEXT)
+    assert group is not None
+    return group
+
+
+def held(rig: Rig) -> set[bytes]:
+    order = group_of(rig).session.order
+    assert order is not None
+    order.check()
+    return order.held
+
+
+def letter(rig: Rig) -> Position:
+    (place,) = [place for place, _ in DEAD.all(rig.store)]
+    return place
+
+
+def act(rig: Rig, how: str) -> None:
+    """What ends a hold."""
+    core, place = rig.core, letter(rig)
+
+    def decide(commit: Commit) -> object:
+        if how == "drop":
+            return core.dead_letters.drop(commit, place, lambda *_: True)
+        if how == "let go":
+            return core.holds.let_go(commit, group_of(rig), A)
+        if how == "expire":
+            return core.dead_letters.drop_expired(commit, core.writer.running_ms + 10**12)
+        return core.dead_letters.requeue(commit, place, rig.clock.now_ms, lambda *_: True)
+
+    rig.core.writer.submit(decide, lambda _: None)
+    rig.pump()
+
+
+def dead(rig: Rig, peer: Peer) -> None:
+    """`a1` is a dead letter and `a2` waits behind it."""
+    send(rig, "a1", "a2", "b1")
+    first = came(peer)
+    nack(peer, first["a1"], "never")
+    peer.ack(wire.PUBACK, first["b1"])
+    assert held(rig) == {A}
+    assert not came(peer)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("how", ["drop", "let go", "expire"])
+def test_a_dead_letter_holds_its_key_until_it_goes(
+    how: str, is_killed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = Rig()
+    peer = holder(rig)
+    dead(rig, peer)
+    if is_killed:
+        rig.kill()
+        peer = holder(rig)
+        assert (held(rig), came(peer)) == ({A}, {})
+    with caplog.at_level(logging.INFO):
+        act(rig, how)
+    assert ("its dead letter is gone" in caplog.text) == (how != "let go")
+    assert list(came(peer)) == ["a2"]
+    assert not held(rig)
+    if how == "let go":
+        assert letter(rig)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_requeued_letter_is_the_head_again(is_killed: bool) -> None:
+    rig = Rig()
+    peer = holder(rig)
+    dead(rig, peer)
+    act(rig, "requeue")
+    if is_killed:
+        rig.kill()
+        peer = holder(rig)
+    rig.pass_ms(500)
+    again = came(peer)
+    assert list(again) == ["a1"]
+    nack(peer, again["a1"], "never")
+    assert held(rig) == {A}
+    act(rig, "requeue")
+    rig.pass_ms(500)
+    peer.ack(wire.PUBACK, came(peer)["a1"])
+    assert list(came(peer)) == ["a2"]
+
+
+def test_a_buried_retry_holds_its_key_too() -> None:
+    rig = Rig()
+    peer = holder(rig)
+    send(rig, "a1", "a2")
+    nack(peer, came(peer)["a1"], "1h")
+    (place,) = [place for place, _ in RETRIES.all(rig.store)]
+    steering = rig.core.steering
+    rig.core.writer.submit(lambda commit: steering.bury(commit, place, lambda *_: True), lambda _: None)
+    rig.pump()
+    assert (held(rig), came(peer)) == ({A}, {})
+    act(rig, "drop")
+    assert list(came(peer)) == ["a2"]
+
+
+def test_a_letter_that_went_with_its_hold_unwritten_holds_nothing_after_a_start() -> None:
+    rig = Rig()
+    peer = holder(rig)
+    dead(rig, peer)
+    batch = rig.store.batch()
+    batch.delete(Table.DEAD, keys.kept(letter(rig)))
+    rig.store.write(batch)
+    rig.kill()
+    peer = holder(rig)
+    assert list(came(peer)) == ["a2"]
+    assert not held(rig)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_somebody_holds_a_key_and_lets_it_go(is_killed: bool) -> None:
+    """What is out ends; its retry, and what follows, wait. Other keys go on."""
+    rig = Rig()
+    peer = worker(rig)
+    send(rig, "a1", "a2")
+    first = came(peer)
+
+    def hold(commit: Commit) -> object:
+        return [rig.core.holds.hold(commit, group_of(rig), key) for key in (A, B)]
+
+    rig.core.writer.submit(hold, lambda _: None)
+    rig.pump()
+    nack(peer, first["a1"], "1s")
+    send(rig, "b1", "c1")
+    assert list(came(peer)) == ["c1"]
+    rig.pass_ms(5_000)
+    assert not came(peer)
+    if is_killed:
+        rig.kill()
+        peer = worker(rig)
+        rig.pass_ms(5_000)
+        assert list(came(peer)) == ["c1"], "it was out"
+    assert held(rig) == {A, B}
+
+    def let_go(commit: Commit) -> object:
+        return [rig.core.holds.let_go(commit, group_of(rig), key) for key in (A, B)]
+
+    rig.core.writer.submit(let_go, lambda _: None)
+    rig.pump()
+    rig.pass_ms(500)
+    again = came(peer)
+    assert sorted(again) == ["a1", "b1"]
+    peer.ack(wire.PUBACK, again["a1"])
+    assert list(came(peer)) == ["a2"]
+    assert not held(rig)
+
+
+class HeldLife(Life):
+    """Dead letters hold their keys, and are requeued or dropped; somebody holds keys, and lets them go."""
+
+    terms: ClassVar[dict[str, str]] = {"on_dead": "hold"}
+
+    def act(self) -> None:
+        op, rnd = self.rnd.random(), self.rnd
+        if op < 0.1 and self.out:
+            peer, packet_id = self.out.pop(rnd.choice(list(self.out)))
+            nack(peer, packet_id, "never")
+        elif op < 0.2:
+            self.steer(rnd.choice(("requeue", "drop", "hold", "let go")))
+        else:
+            super().act()
+            return
+        self.take()
+
+    def steer(self, how: str) -> None:
+        self.rig.core.writer.submit(lambda commit: self.decide(commit, how), lambda _: None)
+        self.rig.pump()
+        held(self.rig)
+
+    def decide(self, commit: Commit, how: str) -> None:
+        core, group = self.rig.core, group_of(self.rig)
+        order = group.session.order
+        assert order is not None
+        if how == "hold":
+            core.holds.hold(commit, group, self.rnd.choice((A, B)))
+        elif how == "let go":
+            for key in order.held - {*order.letters.values()}:
+                core.holds.let_go(commit, group, key)
+        for place, row in list(DEAD.all(self.rig.store)) if how in ("drop", "requeue") else ():
+            payload = decode(row.record).payload.decode()
+            if how == "requeue":
+                core.dead_letters.requeue(commit, place, self.rig.clock.now_ms, lambda *_: True)
+            elif core.dead_letters.drop(commit, place, lambda *_: True):
+                self.done[payload[0]].append(payload)
+
+    def end(self) -> None:
+        self.steer("requeue")
+        self.steer("let go")
+        super().end()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_lives(seed: int) -> None:
+    life = HeldLife(seed)
+    for _ in range(150):
+        life.act()
+    life.end()
+    for key in "abc":
+        assert list(dict.fromkeys(life.done[key])) == life.sent[key]
+    assert not held(life.rig)
