@@ -118,6 +118,11 @@ class KeyRow:
     """Somebody holds the key."""
 
     @property
+    def has_first(self) -> bool:
+        """Whether there is a message at `next`."""
+        return self.shard != NO_SHARD
+
+    @property
     def is_held(self) -> bool:
         """Whether a dead letter or somebody holds the key."""
         return self.by_hand or self.letter != NOWHERE
@@ -287,6 +292,16 @@ class KeyOrder:
     def is_over(self) -> bool:
         """Whether nothing is left of it, here and as stored."""
         return not (self._keys or self._lines or self._dirty or self._fresh or self._writing)
+
+    @property
+    def keys(self) -> list[bytes]:
+        """The keys that are behind, or in trouble, or held."""
+        return list(self._keys)
+
+    def known(self, key: bytes) -> tuple[int, bool]:
+        """How many followers of a key are known here, and whether these are all."""
+        found = self._keys[key]
+        return len(found.known), found.is_whole
 
     def row(self, key: bytes) -> KeyRow:
         """What is known of a key."""

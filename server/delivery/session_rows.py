@@ -22,6 +22,7 @@ from timeline.session import SETTLED, USUAL, Flight, Loan, Losses, Subscription,
 
 from .shared import Group
 from .subscriber import Subscriber
+from .terms import HOLD
 
 NO_LOCAL, RETAIN_AS_PUBLISHED = 1, 2
 
@@ -61,7 +62,7 @@ def group_row(group: Group) -> bytes:
         group.is_paused,
         group.incarnation,
         order=0 if group.session.order is None else 1 if group.keeping.order else 2,
-        holds_dead=group.holds_dead,
+        holds_dead=group.on_dead == HOLD,
     )
     return encode_row(row)
 

@@ -35,7 +35,7 @@ from .router import endpoint_names, is_unnamed
 from .run import RUN_MAX, Run
 from .settling.leases import Leases
 from .subscriber import Secure, Subscriber
-from .terms import HOLD, UNSAID, Keeping, in_force
+from .terms import NEXT, UNSAID, Keeping, OnDead, in_force
 
 KEY_PREFIX = GROUP_PREFIX
 ENDPOINT_PREFIX = "$endpoint/"
@@ -159,9 +159,9 @@ class Group(Subscriber):
                 self.agree(*agreed)
 
     @property
-    def holds_dead(self) -> bool:
-        """Whether a dead letter holds its key."""
-        return self.keeping.on_dead == HOLD
+    def on_dead(self) -> OnDead:
+        """Whether a dead letter holds its key, or lets it go on."""
+        return self.keeping.on_dead or NEXT
 
     @property
     def stays_s(self) -> int:

@@ -16,6 +16,7 @@ counts on an hour is not helped by a minute.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from shards.tables import NEVER_S as NEVER_S
 from timeline.session import Terms
@@ -26,7 +27,9 @@ from ..settings.kinds import BACKOFF_STEPS_MAX
 
 ATTEMPTS_MAX = 1_000_000
 RATE_MIN, RATE_MAX = 1e-6, 1_000_000.0
-NEXT, HOLD = "next", "hold"
+OnDead = Literal["next", "hold"]
+NEXT: OnDead = "next"
+HOLD: OnDead = "hold"
 _NUMBER = re.compile(r"\d{1,7}", re.ASCII)
 _RATE = re.compile(r"\d{1,7}(\.\d{1,6})?", re.ASCII)
 
@@ -51,7 +54,7 @@ class Keeping:
     """Messages that it is given a second at most; 0: any number."""
     order: bool | None = None
     """Of one ordering key it is given one message at a time, in order."""
-    on_dead: str | None = None
+    on_dead: OnDead | None = None
     """Of a group that orders: after a dead letter its key goes on (NEXT), or the letter holds it (HOLD)."""
 
     def changed_by(self, changes: "Keeping") -> "Keeping":
@@ -109,14 +112,20 @@ def read_keeping(requested: Requested, config: Config) -> Keeping:
     """Raises TermsError likewise."""
     expiry, rate, order = requested("expiry"), requested("rate"), requested("order")
     on_dead = requested("on_dead")
-    if on_dead not in (None, NEXT, HOLD):
-        raise TermsError("on_dead", f"must be {NEXT} or {HOLD}")
     return Keeping(
         None if expiry is None else _expiry_s(expiry, config.limits.max_delay_ms),
         None if rate is None else _rate(rate),
         None if order is None else _flag("order", order),
-        None if on_dead is None else str(on_dead),
+        None if on_dead is None else _on_dead(on_dead),
     )
+
+
+def _on_dead(value: Value) -> OnDead:
+    if value == NEXT:
+        return NEXT
+    if value == HOLD:
+        return HOLD
+    raise TermsError("on_dead", f"must be {NEXT} or {HOLD}")
 
 
 def _flag(name: str, value: Value) -> bool:

@@ -30,6 +30,7 @@ from ..membership import Membership
 from ..retries import Retries
 from ..shared import Group
 from ..subscriber import Subscriber
+from ..terms import HOLD
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +80,7 @@ class Holds(CommitHook):
         """A retry of the place is a dead letter now."""
         order = one.session.order
         key = None if order is None else order.waiting_for(wait)
-        if order is not None and key is not None and isinstance(one, Group) and one.holds_dead:
+        if order is not None and key is not None and isinstance(one, Group) and one.on_dead == HOLD:
             order.bury(key, letter)
             self._note(commit, one, _Changed(order, key, wait, letter, is_buried=True))
 

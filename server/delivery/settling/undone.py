@@ -52,7 +52,7 @@ from ..router import Router
 from ..sent import Sent
 from ..shared import Group
 from ..subscriber import Inside, Subscriber
-from ..terms import InForce, in_force
+from ..terms import HOLD, InForce, in_force
 from ..tries import LAPSED_LEASE, LOST, SAID_NO, TRIES_MAX, tries_of_flight
 from .dead_letters import DeadLetters, Tried
 from .leases import Leases
@@ -346,7 +346,7 @@ class Undone:
         failure.reason = failure.reason or REJECTED
         letter = self._bury(commit, failure, message)
         order, holder = failure.order, failure.holder
-        if order is not None and isinstance(holder, Group) and holder.holds_dead:
+        if order is not None and isinstance(holder, Group) and holder.on_dead == HOLD:
             failure.rest_at(letter)
             order.hold(failure.key, message.origin[0], letter)
         return self._settle(commit, failure, Nacked.DEAD)

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import msgspec
 from aiohttp import web
 
+from ...delivery.settling.holds import Holds
 from ...delivery.shared import Group
 from ...settings.config import Config
 from ...settings.times import format_ms
@@ -34,6 +35,7 @@ from ..values.bodies import FieldError
 from ..values.endpoint_body import EndpointRequest, wanted_of
 from ..values.endpoint_views import endpoint_view
 from ..values.scalars import PAGED, Location
+from .keys import KeyRoutes
 from .places import Kind, Places, Verbs
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
@@ -51,7 +53,7 @@ _ENDPOINT = msgspec.json.Decoder(EndpointRequest)
 class EndpointRoutes:
     """The routes."""
 
-    def __init__(self, places: Places, webhooks: Webhooks, config: Config) -> None:
+    def __init__(self, places: Places, webhooks: Webhooks, holds: Holds, config: Config) -> None:
         self._places = places
         self._webhooks = webhooks
         self._config = config
@@ -65,6 +67,7 @@ class EndpointRoutes:
             self._answer,
             webhooks.pause,
         )
+        self._keys = KeyRoutes(self._kind, places, holds)
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -73,6 +76,7 @@ class EndpointRoutes:
             web.get(ONE, self.get),
             web.delete(ONE, self.delete),
             *Verbs(self._kind, self._places).routes(),
+            *self._keys.routes(),
             web.post("/v1/endpoints/{name}:test", self.test),
         ]
 

@@ -23,6 +23,7 @@ from shards.commit import Commit
 from timeline.filters import parse_share
 
 from ...delivery.membership import Membership
+from ...delivery.settling.holds import Holds
 from ...delivery.shared import Group
 from ...delivery.subscriptions import Subscriptions
 from ...settings.config import Config
@@ -37,6 +38,7 @@ from ..values import shapes
 from ..values.group_body import GroupRequest, terms_of, text_of
 from ..values.scalars import PAGED, Filter, Location
 from ..values.views import group_view
+from .keys import KeyRoutes
 from .places import Kind, Places, Verbs, look_rows_of
 
 ONE = "/v1/groups/{group}"
@@ -49,7 +51,12 @@ class GroupRoutes:
     """The routes."""
 
     def __init__(
-        self, places: Places, groups: Membership, subscriptions: Subscriptions, config: Config
+        self,
+        places: Places,
+        groups: Membership,
+        subscriptions: Subscriptions,
+        holds: Holds,
+        config: Config,
     ) -> None:
         self._places = places
         self._groups = groups
@@ -67,6 +74,7 @@ class GroupRoutes:
             FILTERED,
         )
         self._verbs = Verbs(self._kind, places)
+        self._keys = KeyRoutes(self._kind, places, holds)
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -75,6 +83,7 @@ class GroupRoutes:
             web.put(ONE, self.put),
             web.delete(ONE, self.delete),
             *self._verbs.routes(),
+            *self._keys.routes(),
         ]
 
     @described("Groups, and how far each has read", READ, Gives(200, shapes.GroupPage), query=PAGED)

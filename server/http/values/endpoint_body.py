@@ -17,7 +17,7 @@ from ...webhook.signing import SecretError, secret_of
 from ...webhook.targets import TargetError, check_allowed, checked_url
 from ...webhook.webhooks import Wanted
 from .bodies import FieldError, delay_ms
-from .scalars import Attempts, Backoff, Delay, Expiry, Rate
+from .scalars import Attempts, Backoff, Delay, Expiry, OnDead, Rate
 
 HEADERS_MAX = 64
 _URL = msgspec.Meta(max_length=2_048, description="absolute, of https, without user and password")
@@ -41,6 +41,8 @@ class EndpointRequest(msgspec.Struct, forbid_unknown_fields=True):
     headers: dict[str, str] | None = None
     concurrency: Annotated[int, msgspec.Meta(ge=1, le=POSTS_MAX)] | None = None
     rate: Rate | None = None
+    order: bool | None = None
+    on_dead: OnDead | None = None
     timeout: Delay | None = None
     body: Annotated[Literal["raw", "envelope"], _BODY] | None = None
     retry: RetryRequest | None = None
@@ -59,12 +61,17 @@ def wanted_of(request: EndpointRequest, config: Config) -> Wanted:
         "backoff": retry.backoff,
         "rate": request.rate,
         "expiry": request.expiry,
+        "order": request.order,
+        "on_dead": request.on_dead,
     }
+    if request.on_dead is not None and not request.order:
+        raise FieldError("on_dead", "goes with order")
     try:
         terms = read_terms(said.get, config)
         keeping = LASTING.changed_by(read_keeping(said.get, config))
     except TermsError as error:
-        field = error.name if error.name in ("rate", "expiry") else f"retry.{error.name}"
+        is_retry = error.name in ("max_attempts", "backoff")
+        field = f"retry.{error.name}" if is_retry else error.name
         raise FieldError(field, error.detail) from None
     if not keeping.expiry_s:
         raise FieldError("expiry", "must be longer than 0, or never")

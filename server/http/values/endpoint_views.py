@@ -43,6 +43,8 @@ def endpoint_view(
         **place_view(group, progress),
         "name": endpoint.name,
         "rate": group.keeping.rate or 0.0,
+        "order": bool(group.keeping.order),
+        "on_dead": group.on_dead,
         "retry": {
             "max_attempts": group.in_force.max_attempts,
             "backoff": [step_ms / 1_000 for step_ms in group.in_force.backoff_ms],

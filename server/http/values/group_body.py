@@ -13,7 +13,7 @@ from timeline.session import Terms
 from ...delivery.terms import LASTING, Keeping, TermsError, read_keeping, read_terms
 from ...settings.config import Config
 from .bodies import FieldError
-from .scalars import Attempts, Backoff, Delay, Expiry, Filter, Rate
+from .scalars import Attempts, Backoff, Delay, Expiry, Filter, OnDead, Rate
 
 
 class GroupRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -26,6 +26,7 @@ class GroupRequest(msgspec.Struct, forbid_unknown_fields=True):
     expiry: Expiry | None = None
     rate: Rate | None = None
     order: bool | None = None
+    on_dead: OnDead | None = None
 
 
 def text_of(name: str, topic_filter: str, config: Config) -> str:
@@ -43,6 +44,8 @@ def text_of(name: str, topic_filter: str, config: Config) -> str:
 
 def terms_of(request: GroupRequest, config: Config) -> tuple[Terms, Keeping]:
     """Terms and expiry of the group. Raises FieldError."""
+    if request.on_dead is not None and not request.order:
+        raise FieldError("on_dead", "goes with order")
     said = msgspec.structs.asdict(request).get
     try:
         return read_terms(said, config), LASTING.changed_by(read_keeping(said, config))

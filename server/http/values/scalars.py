@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from ...delivery.terms import ATTEMPTS_MAX, RATE_MAX
+from ...delivery.terms import OnDead as OnDeadWord
 from ...settings.kinds import BACKOFF_STEPS_MAX
 
 LIMIT_MAX = 1_000
@@ -65,6 +66,9 @@ Delay = Annotated[
 ]
 Attempts = Annotated[int, _meta(minimum=0, maximum=ATTEMPTS_MAX)]
 Rate = Annotated[float, _meta("messages a second; 0: any number", minimum=0, maximum=RATE_MAX)]
+OnDead = Annotated[
+    OnDeadWord, _meta("of a group that orders: after a dead letter its key goes on, or is held")
+]
 Backoff = Annotated[list[Delay], _meta(minItems=1, maxItems=BACKOFF_STEPS_MAX)]
 _ExpiryText = Annotated[str, _meta(pattern=f"^({_BACK}|never)$")]
 Expiry = Annotated[
@@ -174,6 +178,7 @@ PATH: Query = {
     "name": Name,
     "group": GroupName,
     "key": Key,
+    "ordering_key": OrderingKey,
     "file": Annotated[str, _meta(minLength=1)],
 }
 PATH_EXAMPLES = {
@@ -184,6 +189,7 @@ PATH_EXAMPLES = {
     "name": "nightly",
     "group": "printers",
     "key": "order-17",
+    "ordering_key": "customer-17",
     "file": "main.js",
 }
 FLAG = Annotated[bool, _meta(default=False)]

@@ -634,6 +634,35 @@ class Group(PlaceShown):
     backoff: list[float]
     rate: float
     order: bool
+    on_dead: Literal["next", "hold"]
+
+
+class GroupKey(TypedDict):
+    """An ordering key that is behind or in trouble. `lag`: messages that wait for the key, counted up to
+    1,000; `retry_at`: of the message that waits for its try; `held`: by a dead letter, or by hand; `id`: of
+    the message that waits or is the dead letter; `oldest_at`: due of the oldest one that is not in flight."""
+
+    key: str
+    filter: str
+    lag: int
+    lag_is_exact: bool
+    in_flight: int
+    retry_at: Instant | None
+    held: Literal["dead", "hand"] | None
+    id: Id | None
+    oldest_at: Instant | None
+
+
+class GroupKeyPage(TypedDict):
+    """Ordering keys in trouble, the one with the most waiting messages first. `blocked`: how many there are;
+    `held`: of them; `is_standing`: `limits.ordering_keys` is reached, and unread messages of further keys
+    wait."""
+
+    keys: list[GroupKey]
+    next: Cursor | None
+    blocked: int
+    held: int
+    is_standing: bool
 
 
 class GroupPage(TypedDict):
@@ -702,6 +731,8 @@ class Endpoint(TypedDict):
     created_at: Instant
     changed_at: Instant
     rate: NotRequired[float]
+    order: NotRequired[bool]
+    on_dead: NotRequired[Literal["next", "hold"]]
     retry: NotRequired[Retry]
     expiry: NotRequired[Expiry]
     position: NotRequired[Position]

@@ -231,6 +231,7 @@ def group_view(group: Group, progress: Progress) -> shapes.Group:
         "backoff": [step_ms / 1_000 for step_ms in terms.backoff_ms],
         "rate": group.keeping.rate or 0.0,
         "order": bool(group.keeping.order),
+        "on_dead": group.on_dead,
     }
 
 

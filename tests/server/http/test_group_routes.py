@@ -66,6 +66,7 @@ async def test_a_group_is_made_ahead_of_any_member_and_keeps_what_comes(
             "expiry": "never",
             "rate": 0.0,
             "order": False,
+            "on_dead": "next",
         }
         await server.schedule("jobs/1", deliver_in=60)
         await server.pass_time(5 * MINUTE_MS)

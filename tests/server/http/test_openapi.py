@@ -31,6 +31,7 @@ SAMPLES = {
     "client_id": "nobody",
     "name": "nightly",
     "key": "k",
+    "ordering_key": "k",
     "file": "main.js",
 }
 

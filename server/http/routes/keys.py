@@ -1,0 +1,233 @@
+"""`/v1/groups/{group}/keys`: ordering keys that are behind or in trouble, of groups that order; also of
+endpoints.
+
+    GET  {one}/keys              pages, the key with the most waiting messages first
+    POST {one}/keys/{key}:hold       give nothing of the key until it is released
+    POST {one}/keys/{key}:release    let it go on, whether somebody holds it or a dead letter
+
+A key that is fine has nothing stored, and is not listed. `lag` counts the messages that wait behind the one
+that is in flight, waits for its try, or is a dead letter. Beyond the first few of a key they are counted in
+the index, which reads a bounded number of rows, for one key and for the call.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import MethodType
+from typing import Any, Literal, NamedTuple
+
+from aiohttp import web
+
+from shards.commit import Commit
+from shards.dead import DEAD
+from shards.errors import Corrupt
+from shards.keys import message_of
+from shards.order import followers
+from shards.retries import RETRIES
+from shards.store import Store
+from timeline.filters import parse_share
+from timeline.key_order import NOWHERE, KeyOrder
+from timeline.position import at_of, id_text
+
+from ...delivery.settling.holds import Holds
+from ...delivery.shared import Group
+from ..answers import json_answer
+from ..calls import WRITES, Gives, described
+from ..problems import Problem
+from ..requests import limit_of
+from ..turns import least
+from ..values import shapes
+from ..values.bodies import FieldError
+from ..values.message_body import ordering_key_bytes
+from ..values.scalars import PAGED
+from ..values.views import time_text
+from .places import Kind, Places, Verbs
+
+COUNT_KEY = 1_000
+"""Maximum waiting messages counted for one key, ..."""
+COUNT_CALL = 10_000
+"""... and for a call: some 15 ms."""
+Entry = tuple[Group, bytes]
+Rank = tuple[int, bytes, str]
+"""Sorts entries: by lag, the most first; then by key and group."""
+
+
+class _Lag(NamedTuple):
+    """Number of messages that wait for a key."""
+
+    messages: int
+    is_exact: bool
+
+
+@dataclass(slots=True)
+class _Counting:
+    """Counts the lag of keys, and reads COUNT_CALL rows at most."""
+
+    store: Store
+    left: int = COUNT_CALL
+
+    def lag(self, group: Group, order: KeyOrder, key: bytes) -> _Lag:
+        count, is_whole = order.known(key)
+        most = min(COUNT_KEY, self.left)
+        if is_whole or not most:
+            return _Lag(count, is_whole)
+        start, read = order.wants(key), group.session.read
+        found, upto = followers(self.store, group.whose, key, start, read, most)
+        self.left -= len(found)
+        behind = len(found) + (order.row(key).has_first and (not found or found[0][0] != start))
+        return _Lag(max(count, behind), len(found) < most and upto >= read)
+
+
+class KeyRoutes:
+    """The routes of one kind of place."""
+
+    def __init__(self, kind: Kind[Group], places: Places, holds: Holds) -> None:
+        self._kind = kind
+        self._places = places
+        self._holds = holds
+        self._verbs = Verbs(kind, places)
+        self._store = places.timeline.reader.store
+
+    def routes(self) -> list[web.RouteDef]:
+        base = f"/v1/{self._kind.noun}s/{{{self._kind.name}}}/keys"
+        of = f"of {'an endpoint' if self._kind.noun == 'endpoint' else 'a group'} that orders"
+        held = "Hold an ordering key: nothing more of it is delivered until it is released"
+        return [
+            web.get(base, self._described("list", f"Ordering keys in trouble {of}", PAGED)),
+            web.post(f"{base}/{{ordering_key}}:hold", self._described("hold", held)),
+            web.post(
+                f"{base}/{{ordering_key}}:release",
+                self._described("release", "Let an ordering key go on that is held"),
+            ),
+        ]
+
+    def _described(self, verb: str, summary: str, paged: dict[str, Any] | None = None) -> Any:
+        kind = self._kind
+        problems = ("not-found",) if paged else ("not-found", "wrong-state", *WRITES)
+        mark = described(
+            summary,
+            kind.scope,
+            Gives(200, shapes.GroupKeyPage),
+            query={**(kind.query or {}), **(paged or {})},
+            problems=problems,
+        )
+        return MethodType(mark(getattr(KeyRoutes, verb)), self)
+
+    async def list(self, request: web.Request) -> web.Response:
+        found, limit = self._kind.find(request), limit_of(request)
+        after, counting = _rank_of(request.query.get("cursor", "")), _Counting(self._store)
+        lags: dict[Entry, _Lag] = {}
+
+        def rank(entry: Entry) -> Rank | None:
+            group, key = entry
+            order = group.session.order
+            if order is None or not order.has_row(key):
+                return None
+            lag = counting.lag(group, order, key)
+            rank = -lag.messages, key, group.text
+            if after is not None and rank <= after:
+                return None
+            lags[entry] = lag
+            return rank
+
+        entries = [(group, key) for group, order in _ordered(found) for key in order.keys]
+        chosen = await least(self._places.turns.of(request), entries, rank, limit + 1)
+        shown = [(entry, lags[entry]) for _, entry in chosen[:limit]]
+        return await self._answer(
+            request, found, shown, chosen[limit - 1][0] if len(chosen) > limit else None
+        )
+
+    async def hold(self, request: web.Request) -> web.Response:
+        return await self._change(request, self._holds.hold)
+
+    async def release(self, request: web.Request) -> web.Response:
+        return await self._change(request, self._holds.let_go)
+
+    async def _change(self, request: web.Request, change: Any) -> web.Response:
+        key = ordering_key_bytes(request.match_info["ordering_key"])
+        if not _ordered(self._kind.find(request)):
+            raise Problem("wrong-state", "It does not order: no key of it can be held.")
+
+        def act(commit: Commit, group: Group) -> bool:
+            change(commit, group, key)
+            return True
+
+        changed, counting = await self._verbs.change(request, act), _Counting(self._store)
+        shown = [
+            ((group, key), counting.lag(group, order, key))
+            for group, order in _ordered(changed)
+            if order.has_row(key)
+        ]
+        return await self._answer(request, changed, shown, None)
+
+    async def _answer(
+        self,
+        request: web.Request,
+        found: Sequence[Group],
+        shown: Sequence[tuple[Entry, _Lag]],
+        following: Rank | None,
+    ) -> web.Response:
+        turn, views = self._places.turns.of(request), []
+        await turn.begin()
+        for number, ((group, key), lag) in enumerate(shown, 1):
+            order = group.session.order
+            if order is not None and order.has_row(key):
+                views.append(self._view(group, order, key, lag))
+            if turn.is_over(number):
+                await turn.begin()
+        orders = [order for _, order in _ordered(found)]
+        page: shapes.GroupKeyPage = {
+            "keys": views,
+            "next": None if following is None else _cursor(following),
+            "blocked": sum(len(order) for order in orders),
+            "held": sum(len(order.held) for order in orders),
+            "is_standing": any(order.is_standing for order in orders),
+        }
+        return json_answer(page)
+
+    def _view(self, group: Group, order: KeyOrder, key: bytes, lag: _Lag) -> shapes.GroupKey:
+        row = order.row(key)
+        held: Literal["dead", "hand"] | None = None
+        if row.is_held:
+            held = "hand" if row.by_hand else "dead"
+        firsts = [place for place in (row.root, row.next) if place != NOWHERE]
+        view: shapes.GroupKey = {
+            "key": key.decode("utf-8", "replace"),
+            "filter": "" if group.is_endpoint else parse_share(group.text)[1],
+            "lag": lag.messages,
+            "lag_is_exact": lag.is_exact,
+            "in_flight": order.out.get(key, 0),
+            "retry_at": None if row.wait == NOWHERE else time_text(at_of(row.wait)),
+            "held": held,
+            "id": self._head(row.wait, row.letter),
+            "oldest_at": time_text(at_of(min(firsts))) if firsts else None,
+        }
+        return view
+
+    def _head(self, wait: Any, letter: Any) -> str | None:
+        """The id of the message that waits for its try, or of the dead letter."""
+        kept, place = (RETRIES, wait) if wait != NOWHERE else (DEAD, letter)
+        try:
+            row = kept.stored_at(self._store, place) if place != NOWHERE else None
+        except Corrupt:
+            return None
+        return None if row is None else id_text(message_of(row.id))
+
+
+def _ordered(found: Sequence[Group]) -> list[tuple[Group, KeyOrder]]:
+    return [(group, group.session.order) for group in found if group.session.order is not None]
+
+
+def _cursor(rank: Rank) -> str:
+    return f"{-rank[0]}.{rank[1].hex()}.{rank[2].encode().hex()}"
+
+
+def _rank_of(text: str) -> Rank | None:
+    """The rank of the last entry of the page before; None: there is none. Raises FieldError."""
+    if not text:
+        return None
+    count, _, rest = text.partition(".")
+    key, _, group = rest.partition(".")
+    try:
+        return -int(count[:12]), bytes.fromhex(key), bytes.fromhex(group).decode()
+    except ValueError:
+        raise FieldError("cursor", "was not issued by this server") from None
