@@ -25,6 +25,7 @@ What a call takes and gives
     handlers.py         one of them: its filter, the type of its payload, and `schedule`
     groups.py           shared subscriptions: their terms, pause, replay; `Group`
     endpoints.py        where messages with `deliver_to` are posted; `Endpoint`
+    keys.py             ordering keys in trouble, of a group or endpoint that orders; `OrderingKey`
     places.py           what they all have: what is undone, what becomes of it; `Undone`, `StillUndone`
     dead.py             what was given up, to be sent again or dropped; `DeadLetter`
     retries.py          what waits for its next try, to be tried now, buried or dropped; `WaitingRetry`
@@ -80,6 +81,7 @@ from .errors import (
 )
 from .groups import Group
 from .jobs import Job
+from .keys import OrderingKey
 from .messages import ByKey, Claims, Handling, Message, Upserted
 from .places import Skipped, StillUndone, Undone
 from .pull import Pull, Pulled
@@ -119,6 +121,7 @@ __all__ = [
     "Message",
     "NewMessage",
     "NotFound",
+    "OrderingKey",
     "Problem",
     "Pull",
     "Pulled",

@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import Any, Self, Unpack
 
 from .groups import TERMS
+from .keys import OrderingKey, change, keys_of
 from .options import EndpointOptions, RetryOptions
 from .places import Fate, Skipped, Undone, delete, expiry_of, skip, undone_of
 from .signatures import check, unfolded
@@ -26,6 +27,8 @@ _TERMS: Mapping[str, Spell] = {
     "headers": dict,
     "concurrency": as_is,
     "rate": as_is,
+    "order": as_is,
+    "on_dead": as_is,
     "timeout": span,
     "body": as_is,
     "retry": lambda retry: spelled(TERMS, retry),
@@ -122,6 +125,19 @@ class Endpoints:
     async def skip(self, name: str, to: When | timedelta = "now", undone: Fate = "dead") -> Skipped:
         """Skip the backlog, as for a group. Raises NotFound, Refused."""
         return await skip(self._transport, _path(name), {}, to, undone)
+
+    async def keys(self, name: str, *, limit: int | None = None) -> AsyncIterator[OrderingKey]:
+        """Ordering keys that are behind or in trouble, as of a group. Raises NotFound."""
+        async for found in keys_of(self._transport, _path(name), {}, limit):
+            yield found
+
+    async def hold(self, name: str, key: str) -> tuple[OrderingKey, ...]:
+        """Post nothing more of an ordering key until `release`. Raises NotFound, Refused."""
+        return await change(self._transport, _path(name), key, "hold", {})
+
+    async def release(self, name: str, key: str) -> tuple[OrderingKey, ...]:
+        """Let a held ordering key go on. Raises NotFound, Refused."""
+        return await change(self._transport, _path(name), key, "release", {})
 
     async def test(self, name: str) -> Json:
         """Post a test message now, without the queue. Raises NotFound.

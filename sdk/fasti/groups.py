@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Self, Unpack
 
+from .keys import OrderingKey, change, keys_of
 from .names import check_group
 from .options import GroupOptions
 from .places import Fate, Skipped, Undone, delete, expiry_of, skip, undone_of
@@ -28,6 +29,7 @@ TERMS: Mapping[str, Spell] = {
     "backoff": lambda spans: [span(each) for each in spans],
     "rate": as_is,
     "order": as_is,
+    "on_dead": as_is,
 }
 """The field names of a group's options."""
 
@@ -126,6 +128,24 @@ class Groups:
         `undone`: what becomes of what is left out: "dead" letters, or "drop".
         """
         return await skip(self._transport, _path(name), _chosen(filter), to, undone)
+
+    async def keys(
+        self, name: str, filter: str | None = None, *, limit: int | None = None
+    ) -> AsyncIterator[OrderingKey]:
+        """Ordering keys that are behind or in trouble, the one with the most waiting messages first.
+
+        Raises NotFound.
+        """
+        async for found in keys_of(self._transport, _path(name), _chosen(filter), limit):
+            yield found
+
+    async def hold(self, name: str, key: str, filter: str | None = None) -> tuple[OrderingKey, ...]:
+        """Deliver nothing more of an ordering key until `release`. Raises NotFound, Refused."""
+        return await change(self._transport, _path(name), key, "hold", _chosen(filter))
+
+    async def release(self, name: str, key: str, filter: str | None = None) -> tuple[OrderingKey, ...]:
+        """Let a held ordering key go on, whether by `hold` or by a dead letter. Raises NotFound, Refused."""
+        return await change(self._transport, _path(name), key, "release", _chosen(filter))
 
     async def _ask(
         self, name: str, verb: str, topic_filter: str | None, body: Json | None = None

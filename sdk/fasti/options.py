@@ -21,6 +21,7 @@ from .wire import Key, KeyScope, Late, Qos, Span, When
 Door = Literal["http", "mqtt"]
 State = Literal["pending", "dispatched", "cancelled", "expired", "all"]
 Body = Literal["raw", "envelope"]
+OnDead = Literal["next", "hold"]
 Gap = Literal["skip", "after", "before"]
 Overlap = Literal["first", "second", "both"]
 Misfire = Literal["fire_all", "fire_once", "skip"]
@@ -194,12 +195,14 @@ class GroupOptions(RetryOptions, total=False):
     `ack_timeout`: a message that is neither acked nor extended for this time goes to another member.
     `rate`: maximum messages a second for the group.
     `order`: of one ordering key the group gets one message at a time, in order, through retries.
+    `on_dead`: of a group that orders: after a dead letter its key goes on ("next"), or is held ("hold").
     """
 
     expiry: Span | None
     ack_timeout: Span | None
     rate: float | None
     order: bool | None
+    on_dead: OnDead | None
 
 
 class SubscribeOptions(GroupOptions, total=False):
@@ -234,6 +237,8 @@ class EndpointOptions(TypedDict, total=False):
     `headers`: added to each request.
     `concurrency`: maximum concurrent requests.
     `rate`: maximum requests a second.
+    `order`: of one ordering key one message at a time is posted, in order, through retries.
+    `on_dead`: with `order`: after a dead letter its key goes on ("next"), or is held ("hold").
     `timeout`: maximum time of one request.
     `body`: what is posted: "raw", the payload, or "envelope", JSON with the payload in it.
     `retry`: how often a message is tried, `{"max_attempts": 5, "backoff": ["1s", "5m"]}`.
@@ -244,6 +249,8 @@ class EndpointOptions(TypedDict, total=False):
     headers: Mapping[str, str] | None
     concurrency: int | None
     rate: float | None
+    order: bool | None
+    on_dead: OnDead | None
     timeout: Span | None
     body: Body | None
     retry: RetryOptions | None

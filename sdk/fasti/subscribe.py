@@ -61,6 +61,7 @@ from .errors import BadArgument, Error, Unreachable, Untrusted
 from .mqtt_adapter import Connection
 from .mqtt_values import NEVER, Ended, Incoming, SentOn, Target, UserProperties
 from .names import check_filter, check_group, check_text
+from .options import OnDead
 from .tls import Tls
 from .transport import Retry
 from .wire import Qos, Span, When, moment, seconds, span
@@ -88,6 +89,7 @@ class SubscribeRequest:
     backoff: Sequence[Span] | None = None
     rate: float | None = None
     order: bool | None = None
+    on_dead: OnDead | None = None
 
     def __post_init__(self) -> None:
         """Raise BadArgument for values that would change their meaning on the wire; ValueError."""
@@ -110,8 +112,9 @@ class SubscribeRequest:
             raise BadArgument("backoff", f"must be a list of spans, one at least: {self.backoff!r}")
         if self.rate is not None and not (self.is_member and self.rate >= 0):
             raise BadArgument("rate", f"is of a group, and not negative: {self.rate}")
-        if self.order is not None and not self.is_member:
-            raise BadArgument("order", "is of a group")
+        for name, value in (("order", self.order), ("on_dead", self.on_dead)):
+            if value is not None and not self.is_member:
+                raise BadArgument(name, "is of a group")
         _ = self.replay_text, self.terms  # raises for wrong values now, not in the loop
 
     def target(self, broker: Broker, tls: Tls, password: str | None) -> Target:
@@ -148,6 +151,7 @@ class SubscribeRequest:
             "backoff": backoff,
             "rate": None if self.rate is None else f"{self.rate:f}".rstrip("0").rstrip("."),
             "order": None if self.order is None else str(self.order).lower(),
+            "on-dead": self.on_dead,
             "expiry": _said("expiry", self.expiry) if self.is_member and self.expiry is not None else None,
         }
         return tuple((name, value) for name, value in asked.items() if value is not None)

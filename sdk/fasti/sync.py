@@ -45,6 +45,7 @@ from .delivery import Received
 from .endpoints import Endpoint
 from .groups import Group
 from .jobs import POLL_S, Job
+from .keys import OrderingKey
 from .messages import Claims, Handling, Upserted, Version
 from .options import (
     DeadSelection,
@@ -399,6 +400,18 @@ class Endpoints(Facade[_endpoints.Endpoints]):
         """Skip the backlog, as for a group. Raises NotFound, Refused."""
         return self._loop.run(self._inner.skip(name, to, undone))
 
+    def keys(self, name: str, *, limit: int | None = None) -> Iterator[OrderingKey]:
+        """Ordering keys that are behind or in trouble, as of a group. Raises NotFound."""
+        return self._loop.iterate(self._inner.keys(name, limit=limit))
+
+    def hold(self, name: str, key: str) -> tuple[OrderingKey, ...]:
+        """Post nothing more of an ordering key until `release`. Raises NotFound, Refused."""
+        return self._loop.run(self._inner.hold(name, key))
+
+    def release(self, name: str, key: str) -> tuple[OrderingKey, ...]:
+        """Let a held ordering key go on. Raises NotFound, Refused."""
+        return self._loop.run(self._inner.release(name, key))
+
     def test(self, name: str) -> Json:
         """Post a test message now, without the queue. Raises NotFound.
 
@@ -454,6 +467,23 @@ class Groups(Facade[_groups.Groups]):
         `undone`: what becomes of what is left out: "dead" letters, or "drop".
         """
         return self._loop.run(self._inner.skip(name, to, undone, filter))
+
+    def keys(
+        self, name: str, filter: str | None = None, *, limit: int | None = None
+    ) -> Iterator[OrderingKey]:
+        """Ordering keys that are behind or in trouble, the one with the most waiting messages first.
+
+        Raises NotFound.
+        """
+        return self._loop.iterate(self._inner.keys(name, filter, limit=limit))
+
+    def hold(self, name: str, key: str, filter: str | None = None) -> tuple[OrderingKey, ...]:
+        """Deliver nothing more of an ordering key until `release`. Raises NotFound, Refused."""
+        return self._loop.run(self._inner.hold(name, key, filter))
+
+    def release(self, name: str, key: str, filter: str | None = None) -> tuple[OrderingKey, ...]:
+        """Let a held ordering key go on, whether by `hold` or by a dead letter. Raises NotFound, Refused."""
+        return self._loop.run(self._inner.release(name, key, filter))
 
 
 class Jobs(Facade[_jobs.Jobs]):

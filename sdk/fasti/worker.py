@@ -24,8 +24,8 @@ messages, but no handler here and no other member.
 
 Limits: a job is done at least once. If a worker is killed between the work and the ack its job is done again,
 so let handlers check whether `job.id`, or a key of yours, is done. A thread cannot be stopped: a plain
-function beyond its timeout runs on beside its retry, and keeps its thread until it returns. `one_per` holds
-within one process: two workers may have messages of the same key.
+function beyond its timeout runs on beside its retry, and keeps its thread until it returns. `one_per`, which
+`order=True` replaces, holds within one process: two workers may have messages of the same key.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from .errors import BadArgument, Error, NotFound, Refused
 from .groups import Group
 from .handlers import Handler, Host, P, Pattern, R, Unfit
 from .mqtt_values import fits
-from .options import GroupOptions, NoOptions, RetryOptions
+from .options import GroupOptions, NoOptions, OnDead, RetryOptions
 from .signatures import check, unfolded
 from .subscribe import SubscribeRequest, Subscription
 from .wire import Span, seconds
@@ -140,12 +140,13 @@ class Worker:
         expiry: Span | None = None,
         rate: float | None = None,
         order: bool | None = None,
+        on_dead: OnDead | None = None,
     ) -> None:
         """`client`: None: `run` makes one. `lease`: time after which other workers get the messages of a
         hanging one. `grace`: time for running handlers when it is stopped. `expiry`: how long the group is
         kept without members; default: until it is deleted. `rate`: of the group, as for `subscribe`.
         `order`: True: of one ordering key the group has one message at a time, in order, over all its
-        workers.
+        workers. `on_dead`: "hold": a dead letter holds its key.
         """
         if concurrency < 1:
             raise BadArgument("concurrency", f"must be at least 1, not {concurrency}")
@@ -158,6 +159,7 @@ class Worker:
         self._grace_s = seconds("grace", grace)
         self._rate = rate
         self._order = order
+        self._on_dead = on_dead
         self._jobs: list[_Job] = []
         self._locks: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
         self._running: set[asyncio.Task[None]] = set()
@@ -179,10 +181,9 @@ class Worker:
         `Delivery` as an optional second argument. Its `schedule` schedules a message for it.
 
         `retry`: `{"max_attempts": 5, "backoff": ["10s", "1m"]}`, each optional. `timeout`: maximum time of a
-        try. `one_per`: returns a key; messages with the same key are handled one after another, over all
-        handlers of this worker; a waiting one counts toward `concurrency`. Over all workers, and in order:
-        `ordering_key` of the messages and `order=True`. Raises BadArgument, also for a
-        filter that has a handler already.
+        try. `one_per`: deprecated; returns a key; this process handles messages with the same key one after
+        another. Use `order=True` and `ordering_key`, which hold over all workers. Raises BadArgument, also
+        for a filter that has a handler already.
         """
         pattern = Pattern(topic_filter)
         if any(job.request.topic_filter == pattern.filter for job in self._jobs):
@@ -196,6 +197,7 @@ class Worker:
             ack_timeout=self._lease,
             rate=self._rate,
             order=self._order,
+            on_dead=self._on_dead,
             **(retry or {}),
         )
 

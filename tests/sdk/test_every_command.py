@@ -90,11 +90,17 @@ def script(ids: list[str], start: str, export: Path, dead: str) -> list[tuple[st
         ("group resume", ("workers", "--filter", "work/#")),
         ("group replay", ("workers", "--from", "PT1H")),
         ("group skip", ("workers",)),
+        ("group hold", ("workers", "customer-17")),
+        ("group keys", ("workers", "--filter", "work/#")),
+        ("group release", ("workers", "customer-17")),
         ("group rm", ("workers", "--filter", "work/#")),
         (
             "endpoint put",
-            ("api", "https://example.com/hook", "--rate", "5", "--backoff", "1s,5s", "-H", "a=b"),
+            ("api", "https://example.com/hook", "--rate", "5", "--backoff", "1s,5s", "-H", "a=b", "--order"),
         ),
+        ("endpoint hold", ("api", "customer-17")),
+        ("endpoint keys", ("api",)),
+        ("endpoint release", ("api", "customer-17")),
         ("endpoint ls", ()),
         ("endpoint show", ("api",)),
         ("endpoint pause", ("api",)),
@@ -136,7 +142,7 @@ async def test_each_speaks_json(server: Server, tmp_path: Path) -> None:
     async with fasti.Client(server.url) as c:
         ids = [(await c.messages.schedule(f"a/{n}", n, delay=3_600)).id for n in range(3)]
         start = str((await anext(c.slices.list())).raw["start"])
-        await c.groups.put("workers", "work/#", ack_timeout="1m", backoff=["1s"], rate=100)
+        await c.groups.put("workers", "work/#", ack_timeout="1m", backoff=["1s"], rate=100, order=True)
     export = tmp_path / "messages.ndjson"
     export.write_text('{"topic":"b","payload":1,"deliver_in":60}\n')
     steps = script(ids, start, export, await poison(server.url))

@@ -159,3 +159,32 @@ async def test_terms_beyond_the_bounds_are_refused_by_name(server: FastiServer) 
         with pytest.raises(fasti.Refused, match="ack-timeout") as refused:
             await anext(c.subscribe("jobs/#", group="workers", ack_timeout=timedelta(days=9)))
         assert refused.value.reason_code == 0x83
+
+
+async def test_one_of_a_key_and_a_dead_letter_holds_it(server: FastiServer) -> None:
+    async with server.client() as c:
+        (made,) = [await c.groups.put("workers", "jobs/#", order=True, on_dead="hold")]
+        assert (made.raw["order"], made.raw["on_dead"]) == (True, "hold")
+        for text in ("a1", "a2", "b1"):
+            await c.messages.schedule("jobs/x", text, ordering_key=text[0])
+        async with c.subscribe("jobs/#", group="workers") as s:
+            async with asyncio.timeout(30):
+                first = [await anext(s) for _ in range(2)]
+                assert sorted(d.text() for d in first) == ["a1", "b1"]
+                for d in first:
+                    if d.text() == "a1":
+                        await d.reject("no")
+                    else:
+                        await d.ack()
+                while not (found := [key async for key in c.groups.keys("workers") if key.held]):
+                    await asyncio.sleep(0.05)
+            (key,) = found
+            assert (key.key, key.filter, key.lag, key.held) == ("a", "jobs/#", 1, "dead")
+            assert [letter.id async for letter in c.dead.list()] == [key.id]
+            (released,) = await c.groups.release("workers", "a")
+            assert (released.key, released.held) == ("a", None)
+            assert await texts(s, 1) == ["a2"]
+            (held,) = await c.groups.hold("workers", "x/y", filter="jobs/#")
+            assert (held.key, held.held, held.lag) == ("x/y", "hand", 0)
+        with pytest.raises(fasti.BadArgument):
+            c.subscribe("jobs/#", on_dead="hold")

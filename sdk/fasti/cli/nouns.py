@@ -45,6 +45,8 @@ class Verb(NamedTuple):
     help: str
     options: tuple[inspect.Parameter, ...] = ()
     method: str = ""
+    columns: Sequence[str] = ()
+    """Of its table, if they are not the noun's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,8 @@ class Noun:
             return
         name = given.pop(self.key)
         try:
-            found = await method(name, **given)
+            called = method(name, **given)
+            found = tuple([one async for one in called]) if hasattr(called, "__aiter__") else await called
         except fasti.StillUndone as left:
             out.failed(f"{name} has unfinished messages: {left.undone}", left.problem.raw or {})
             which = ["--filter", given["filter"]] if given.get("filter") else []
@@ -89,10 +92,11 @@ class Noun:
             for one in found:
                 self._one(out, one.raw)
         else:
-            self._many(out, [one.raw for one in found])
+            self._many(out, [one.raw for one in found], verb.columns)
 
     def _one(self, out: Printer, raw: Row) -> None:
         out.one(self.row(raw) if out.format is Format.table else raw)
 
-    def _many(self, out: Printer, found: list[Row]) -> None:
-        out.many([self.row(raw) for raw in found] if out.format is Format.table else found, self.columns)
+    def _many(self, out: Printer, found: list[Row], columns: Sequence[str] = ()) -> None:
+        rows = [self.row(raw) for raw in found] if out.format is Format.table else found
+        out.many(rows, columns or self.columns)

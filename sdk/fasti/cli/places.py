@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import fasti
-from fasti.options import Body, RetryOptions
+from fasti.options import Body, OnDead, RetryOptions
 from fasti.places import undone_of
 
 from .complete import endpoint_names, group_names, session_names
@@ -94,6 +94,8 @@ session = Noun("session", "client_id", ClientId, SESSION_COLUMNS, shown).app(
     Verb("replay", "Set a session back, so that it gets messages again.", (SINCE,)),
     Verb("skip", "Leave the backlog of a session behind.", (TO, LEFT)),
 )
+KEY_COLUMNS = ("key", "filter", "lag", "in_flight", "retry_at", "held", "id", "oldest_at")
+KEY = option("key", Annotated[str, typer.Argument(metavar="KEY")], NEEDED)
 group = Noun("group", "name", GroupName, GROUP_COLUMNS, shown).app(
     Verb("ls", "List groups."),
     Verb("show", "Show the groups of a name, one for each filter."),
@@ -101,6 +103,9 @@ group = Noun("group", "name", GroupName, GROUP_COLUMNS, shown).app(
     Verb("resume", "Go on where it stood.", (FILTER,)),
     Verb("replay", "Set a group back, so that it gets messages again.", (SINCE, FILTER)),
     Verb("skip", "Leave the backlog of a group behind.", (TO, LEFT, FILTER)),
+    Verb("keys", "List ordering keys that are behind or in trouble.", (FILTER,), columns=KEY_COLUMNS),
+    Verb("hold", "Deliver nothing more of an ordering key.", (KEY, FILTER), columns=KEY_COLUMNS),
+    Verb("release", "Let a held ordering key go on.", (KEY, FILTER), columns=KEY_COLUMNS),
     Verb("rm", "Forget a group and its place; its members get nothing more.", (FILTER, UNDONE)),
 )
 endpoint = Noun("endpoint", "name", EndpointName, ENDPOINT_COLUMNS, shown).app(
@@ -110,6 +115,9 @@ endpoint = Noun("endpoint", "name", EndpointName, ENDPOINT_COLUMNS, shown).app(
     Verb("resume", "Go on where it stood."),
     Verb("replay", "Set an endpoint back, so that it is posted messages again.", (SINCE,)),
     Verb("skip", "Leave the backlog of an endpoint behind.", (TO, LEFT)),
+    Verb("keys", "List ordering keys that are behind or in trouble.", columns=KEY_COLUMNS),
+    Verb("hold", "Post nothing more of an ordering key.", (KEY,), columns=KEY_COLUMNS),
+    Verb("release", "Let a held ordering key go on.", (KEY,), columns=KEY_COLUMNS),
     Verb("test", "Have the server post a message for trial now, and say what came of it."),
     Verb("rm", "Forget an endpoint and its place.", (UNDONE,)),
 )
@@ -140,6 +148,16 @@ endpoint.command("put", help="Make an endpoint, or change it in place.")(
             ),
             option("rate", Annotated[float | None, typer.Option(help="Maximum requests a second.")]),
             option("timeout", Annotated[str | None, typer.Option(help="Request timeout: 10s.")]),
+            option(
+                "order",
+                Annotated[
+                    bool | None, typer.Option("--order/--no-order", help="Order messages by ordering key.")
+                ],
+            ),
+            option(
+                "on_dead",
+                Annotated[OnDead | None, typer.Option(help="After a dead letter its key: next, or hold.")],
+            ),
             option("body", Annotated[Body | None, typer.Option(help="What is posted.")]),
             option(
                 "max_attempts",

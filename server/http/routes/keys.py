@@ -66,7 +66,7 @@ class _Counting:
     left: int = COUNT_CALL
 
     def lag(self, group: Group, order: KeyOrder, key: bytes) -> _Lag:
-        count, is_whole = order.known(key)
+        count, is_whole = order.known(key) if order.has_row(key) else (0, True)
         most = min(COUNT_KEY, self.left)
         if is_whole or not most:
             return _Lag(count, is_whole)
@@ -152,11 +152,7 @@ class KeyRoutes:
             return True
 
         changed, counting = await self._verbs.change(request, act), _Counting(self._store)
-        shown = [
-            ((group, key), counting.lag(group, order, key))
-            for group, order in _ordered(changed)
-            if order.has_row(key)
-        ]
+        shown = [((group, key), counting.lag(group, order, key)) for group, order in _ordered(changed)]
         return await self._answer(request, changed, shown, None)
 
     async def _answer(
@@ -170,7 +166,7 @@ class KeyRoutes:
         await turn.begin()
         for number, ((group, key), lag) in enumerate(shown, 1):
             order = group.session.order
-            if order is not None and order.has_row(key):
+            if order is not None:
                 views.append(self._view(group, order, key, lag))
             if turn.is_over(number):
                 await turn.begin()

@@ -94,7 +94,8 @@ async def test_a_key_is_held_by_hand_before_anything_of_it_came(ordered: Running
     assert not await lease(ordered)
     assert await shown(ordered) == [("a/b c", 1, "hand")]
     for _ in range(2):
-        await ordered.call("POST", f"{KEYS}/a%2Fb%20c:release")
+        (one,) = (await ordered.call("POST", f"{KEYS}/a%2Fb%20c:release")).body["keys"]
+        assert (one["key"], one["held"]) == ("a/b c", None)
     assert list(await lease(ordered)) == ["1"]
     assert not await shown(ordered)
 
