@@ -97,6 +97,11 @@ class Membership:
         self._notes = SharedNotes()
         self.refused = 0
 
+    @property
+    def key_bound(self) -> KeyBound:
+        """How many ordering keys are behind or in trouble, and how many groups stand still for that."""
+        return self._key_bound
+
     def __len__(self) -> int:
         return len(self._by_text)
 

@@ -245,6 +245,8 @@ class Figures(Collector):
             core.writer.given_up,
         )
         yield "store_writable", "1: the store takes writes; 0: it is read-only", core.writer.broken is None
+        text = "Groups and endpoints that read no further, as limits.ordering_keys is reached"
+        yield "groups_standing", text, core.groups.key_bound.stopped
         yield "live_publishes", "Plain publishes that wait for the horizon", core.dispatch.live
         yield "jobs_open", "Open pipeline jobs", self._pipeline.open
         behind_ms = behind(core, core.clock.wall_ms())
@@ -263,6 +265,7 @@ class Figures(Collector):
         yield "http.buffered_bytes", config.http.buffered_bytes, core.pull.held_bytes
         yield "limits.sessions", limits.sessions, len(core.sessions)
         yield "limits.groups", limits.groups, len(core.groups)
+        yield "limits.ordering_keys", limits.ordering_keys, core.groups.key_bound.count
         yield "limits.subscriptions", limits.subscriptions, quota.count
         yield "limits.subscription_bytes", limits.subscription_bytes, quota.bytes
         yield "limits.pending", limits.pending, core.opened.pending + core.opened.retries

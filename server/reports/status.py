@@ -78,6 +78,8 @@ class Row:
     members: int
     retries: int
     retry_oldest_seconds: float
+    keys_blocked: int
+    keys_held: int
 
 
 FIGURES = {
@@ -90,6 +92,8 @@ FIGURES = {
     "members": "Members, here or away",
     "retries": "Messages that wait for their next try",
     "retry_oldest_seconds": "Age, since its due, of the message whose next try comes first; 0: none waits",
+    "keys_blocked": "Ordering keys that are behind or in trouble",
+    "keys_held": "Ordering keys that a dead letter or somebody holds",
 }
 """Metrics of a row."""
 
@@ -135,7 +139,11 @@ class Status(Collector):
         until_s = self._core.clock.mono() + LOOK_S
         groups = [
             *dict.fromkeys(
-                (*await self._furthest(turn, list(self._core.groups)), *await self._retrying(turn))
+                (
+                    *await self._furthest(turn, list(self._core.groups)),
+                    *await self._retrying(turn),
+                    *await self._blocked(turn),
+                )
             )
         ]
         rows = await self._rows(turn, groups, until_s)
@@ -193,6 +201,16 @@ class Status(Collector):
 
         return [found for _, found in await least(turn, list(self._core.groups), next_try, TOP)]
 
+    async def _blocked(self, turn: Turn) -> list[Group]:
+        """The groups with the most ordering keys in trouble."""
+        number = count()
+
+        def blocked(group: Group) -> tuple[int, int] | None:
+            order = group.session.order
+            return (-len(order), next(number)) if order is not None and len(order) else None
+
+        return [found for _, found in await least(turn, list(self._core.groups), blocked, TOP)]
+
     def _oldest(self, place: Subscriber) -> Position:
         """The oldest position that it has not read or not acked; the horizon if there is none."""
         session, horizon = place.session, self._core.horizon.position
@@ -218,6 +236,7 @@ class Status(Collector):
     def _row(self, group: Group) -> Row:
         lag = lag_of(group, self._timeline, self._core.router, LIST_LOOK_ROWS)
         retries, first = retries_of(group, self._timeline)
+        order = group.session.order
         return Row(
             _group_labels(group),
             lag["lag_messages"],
@@ -229,6 +248,8 @@ class Status(Collector):
             len(group.members),
             retries,
             0.0 if first is None else self._age_s(id_position(first[1])),
+            0 if order is None else len(order),
+            0 if order is None else len(order.held),
         )
 
     def _age_s(self, place: Position | None) -> float:

@@ -14,6 +14,7 @@ steps, each a decision of the writer.
 """
 
 from collections.abc import Sequence
+from typing import cast
 from urllib.parse import quote
 
 import msgspec
@@ -43,6 +44,8 @@ from .places import Kind, Places, Verbs, look_rows_of
 
 ONE = "/v1/groups/{group}"
 FILTERED = {"filter": Filter}
+
+WARNINGS_MAX = 10
 
 _GROUP = msgspec.json.Decoder(GroupRequest)
 
@@ -106,8 +109,8 @@ class GroupRoutes:
     @described(
         "Make a group ahead of any member, or change its terms",
         READ,
-        Gives(201, shapes.Group, {"Location": Location}),
-        Gives(200, shapes.Group, said="it was there"),
+        Gives(201, shapes.MadeGroup, {"Location": Location}),
+        Gives(200, shapes.MadeGroup, said="it was there"),
         body=GroupRequest,
         example={"filter": "jobs/#", "ack_timeout": "30s", "max_attempts": 5, "backoff": ["10s", "1m"]},
         problems=WRITES,
@@ -131,9 +134,11 @@ class GroupRoutes:
         if group is None:
             raise Problem("forbidden", f"The filter {body.filter[:128]!r} may not be subscribed to.")
         await self._places.turns.of(request).begin()
-        answer = json_answer(
-            group_view(group, self._places.progress(group, LOOK_ROWS)), 201 if is_new else 200
-        )
+        view = cast("shapes.MadeGroup", group_view(group, self._places.progress(group, LOOK_ROWS)))
+        others = [one for one in groups.of_name(name) if one is not group and is_own(rights, one)]
+        if body.order and others:
+            view["warnings"] = [_several(parse_share(one.text)[1]) for one in others[:WARNINGS_MAX]]
+        answer = json_answer(view, 201 if is_new else 200)
         if is_new:
             where, which = quote(name, safe=""), quote(body.filter, safe="")
             answer.headers["Location"] = f"/v1/groups/{where}?filter={which}"
@@ -196,3 +201,9 @@ class GroupRoutes:
         views, following = await self._places.page(request, texts, limit, view)
         page: shapes.GroupPage = {"groups": views, "next": following}
         return json_answer(page)
+
+
+def _several(topic_filter: str) -> str:
+    """Of another filter of a name that orders."""
+    shown = repr(topic_filter[:128])
+    return f"the name has the filter {shown} too: each filter has an order of its own, over what it matches"

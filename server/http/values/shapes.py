@@ -637,6 +637,12 @@ class Group(PlaceShown):
     on_dead: Literal["next", "hold"]
 
 
+class MadeGroup(Group):
+    """A group that was made or changed. `warnings`: what is rarely meant."""
+
+    warnings: NotRequired[list[str]]
+
+
 class GroupKey(TypedDict):
     """An ordering key that is behind or in trouble. `lag`: messages that wait for the key, counted up to
     1,000; `retry_at`: of the message that waits for its try; `held`: by a dead letter, or by hand; `id`: of

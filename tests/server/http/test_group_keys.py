@@ -123,3 +123,12 @@ async def test_a_requeued_letter_goes_first(ordered: Running) -> None:
     await ordered.call("POST", "/v1/dead:requeue", {"filter": {"group": "workers"}})
     await ordered.pass_time(1_000)
     assert list(await lease(ordered)) == ["a1"]
+
+
+async def test_several_filters_are_several_orders(ordered: Running) -> None:
+    body = {"filter": "jobs/a/#", "order": True}
+    made = (await ordered.call("PUT", ONE, body, status=201)).body
+    (warning,) = made["warnings"]
+    assert "'jobs/#'" in warning
+    await ordered.call("DELETE", f"{ONE}?filter=jobs%2F%23", status=204)
+    assert "warnings" not in (await ordered.call("PUT", ONE, body)).body

@@ -82,6 +82,15 @@ async def test_a_group_is_told_of_with_its_retries(
         assert sum(value for name, value in found.items() if name.startswith("group_retr")) == 0
 
 
+async def test_a_group_is_told_of_with_its_keys(server: Running) -> None:
+    await server.call("PUT", "/v1/groups/workers", {"filter": "jobs/#", "order": True}, status=201)
+    await server.call("POST", "/v1/groups/workers/keys/a:hold")
+    found = await figures(server)
+    labels = '{filter="jobs/#",group="workers"}'
+    assert [found[f"group_keys_{name}{labels}"] for name in ("blocked", "held")] == [1, 1]
+    assert (found['limit_used{name="limits.ordering_keys"}'], found["groups_standing"]) == (1, 0)
+
+
 async def test_what_nobody_asks_for_is_counted(server: Running) -> None:
     await server.schedule("a/1")
     await server.app.quiet()
@@ -119,8 +128,8 @@ async def test_the_look_gives_turns_to_others(server: Running, monkeypatch: pyte
             return True
 
     await server.app.status.look(Counted())  # type: ignore[arg-type]
-    # The sessions, one by one; the groups, twice; their rows; their figures.
-    assert len(steps) == (1 + 3) + 2 * (1 + 2) + 2 + 1
+    # The sessions, one by one; the groups, three times; their rows; their figures.
+    assert len(steps) == (1 + 3) + 3 * (1 + 2) + 2 + 1
 
 
 async def test_who_does_not_see_every_message_is_told_of_nobody(

@@ -394,6 +394,8 @@ async def test_an_endpoint_as_it_is_shown(server: Running, receiver: Receiver) -
         ({"concurrency": 0}, "concurrency"),
         ({"concurrency": 101}, "concurrency"),
         ({"rate": -1}, "rate"),
+        ({"on_dead": "hold"}, "on_dead"),
+        ({"order": True, "on_dead": "wait"}, "on_dead"),
         ({"timeout": "1801s"}, "timeout"),
         ({"timeout": "999ms"}, "timeout"),
         ({"timeout": "soon"}, "timeout"),
