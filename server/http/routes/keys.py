@@ -25,7 +25,7 @@ from shards.order import followers
 from shards.retries import RETRIES
 from shards.store import Store
 from timeline.filters import parse_share
-from timeline.key_order import NOWHERE, KeyOrder
+from timeline.key_order import NO_KEY, NOWHERE, KeyOrder
 from timeline.position import at_of, id_text
 
 from ...delivery.settling.holds import Holds
@@ -129,7 +129,7 @@ class KeyRoutes:
             lags[entry] = lag
             return rank
 
-        entries = [(group, key) for group, order in _ordered(found) for key in order.keys]
+        entries = [(group, key) for group, order in _ordered(found) for key in order.keys if key != NO_KEY]
         chosen = await least(self._places.turns.of(request), entries, rank, limit + 1)
         shown = [(entry, lags[entry]) for _, entry in chosen[:limit]]
         return await self._answer(
