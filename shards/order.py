@@ -41,6 +41,8 @@ HASH_BYTES = 8
 HOUR_MS, _HOUR_BYTES = 3_600_000, 4
 HOURS_MAX = 100
 """Hours of the index that are looked through at a time: 1 ms."""
+REBUILT = 10_000
+"""Index rows that a repair writes in one batch, of 37 bytes each."""
 _ROW = Struct(f">{POSITION_BYTES}si{POSITION_BYTES}s{POSITION_BYTES}sB")
 _SHARD = Struct(">i")
 _HELD = 1
@@ -146,6 +148,9 @@ def rebuild_index(store: Store, reader: Reader) -> int:
                 if first <= place <= read:
                     batch.put(Table.ORDER, _placed(_index_name(of, ordering_key), place), _SHARD.pack(shard))
                     count += 1
+                    if len(batch) >= REBUILT:
+                        store.write(batch)
+                        batch = store.batch()
     store.write(batch)
     store.flush()
     return count
