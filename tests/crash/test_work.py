@@ -1,6 +1,6 @@
 """kill -9 under a pool of workers that fail in every way, again and again on one data directory.
 
-FASTI_SOAK=1 makes it 60 lives (five minutes), FASTI_CYCLES=n so many; FASTI_SEED=n repeats a run's choices.
+FASTI_SOAK=1 makes it 100 lives (eight minutes), FASTI_CYCLES=n so many; FASTI_SEED=n repeats a run's choices.
 """
 
 import asyncio
@@ -8,25 +8,30 @@ import os
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.support.server import run, serving
 from tests.support.soak import SOAK
+from timeline.position import Position, id_text, message_id
 
 from .verified import verified
-from .work import Pool
+from .work import Given, Job, Pool, disorder
 
-LIVES = int(os.environ.get("FASTI_CYCLES") or (60 if SOAK else 3))
+LIVES = int(os.environ.get("FASTI_CYCLES") or (100 if SOAK else 3))
 JOBS = 50
 """At least so many are there for each life, before the kill."""
 
 
+@pytest.mark.parametrize("is_ordered", [False, True], ids=["any order", "order by key"])
 async def test_kill_9_with_a_pool_at_work(
-    tmp_path: Path, record_property: Callable[[str, object], None]
+    tmp_path: Path, record_property: Callable[[str, object], None], is_ordered: bool
 ) -> None:
     seed = int(os.environ.get("FASTI_SEED", random.randrange(1 << 32)))
     print(f"FASTI_SEED={seed}", flush=True)
     chance = random.Random(seed)
-    pool, data = Pool(chance), tmp_path / "data"
+    pool, data = Pool(chance, is_ordered=is_ordered), tmp_path / "data"
     for life in range(LIVES):
         async with serving(data) as server:
             if not life:
@@ -50,3 +55,29 @@ async def test_kill_9_with_a_pool_at_work(
     assert not faults, f"{len(faults)} faults, FASTI_SEED={seed}: {faults[:5]}"
     checked = run("verify", "--data", str(data))
     assert checked.returncode == 0, checked.stdout
+
+
+def _given(at_ms: int, attempt: int = 1, **more: Any) -> Given:
+    return Given(at_ms, attempt, **{"life": 1, "until_ms": at_ms + 1_000, **more})
+
+
+ACKED = {"ack_sent_ms": 50}
+ORDERS: dict[str, list[tuple[int, Given]]] = {
+    "": [(1, _given(10, let_go_ms=20)), (1, _given(30, 2, **ACKED)), (2, _given(60))],
+    "two of a key out": [(1, _given(10, ack_sent_ms=70)), (2, _given(60))],
+    "two of a key out, over a kill": [(1, _given(10, is_leased=True)), (1, _given(60, 2, life=2))],
+    "out of order": [(1, _given(10, **ACKED)), (2, _given(60, ack_sent_ms=65)), (1, _given(2_000))],
+    "first out of order": [(2, _given(10, **ACKED)), (1, _given(60, life=2))],
+    "went by": [(1, _given(10, let_go_ms=20)), (2, _given(60))],
+}
+
+
+@pytest.mark.parametrize("kind", ORDERS)
+def test_each_fault_of_order_is_found(kind: str) -> None:
+    """A book that finds nothing proves nothing."""
+    jobs = {n: Job(f"j{n}", "k", id=id_text(message_id(Position(n), 0, 0))) for n in (1, 2)}
+    line = [(jobs[n], given) for n, given in ORDERS[kind]]
+    for job, given in line:
+        job.given.append(given)
+    found = {fault.split(":")[0] for fault in disorder(line, set())}
+    assert kind.split(",")[0] in found if kind else not found

@@ -1,8 +1,9 @@
 """A pool of workers that fail in every way, and a book of what each of them was given and did.
 
     posters   a message a request, due at once or soon; the group's name in none of them
-    workers   three of one group: each delivery is acked now or a little later, nacked with or without a
-              delay, kept too long and acked late, extended, never answered; connections end in order or not
+    workers   three of one group, two by MQTT and one that pulls over HTTP: each delivery is acked now or a
+              little later, nacked with or without a delay, kept too long and acked late, extended, never
+              answered; connections end in order or not
     pauser    pauses the group and resumes it
 
 What follows from the book, whatever was killed when:
@@ -10,12 +11,14 @@ What follows from the book, whatever was killed when:
   - an answered message is done, or dead, or still to come;
   - what was acked a good while before a kill, or in a life that went on, is not given out again, nor dead;
   - no attempt is above `ATTEMPTS`, and none comes twice while a server lives, unless returned in order;
-  - none comes before its due, before the time that a nack asked for, or while somebody has it.
+  - none comes before its due, before the time that a nack asked for, or while somebody has it;
+  - if the group orders, of each key: first deliveries are in the order of positions, the next message comes
+    when the one before is done or dead, and none while somebody has another one.
 """
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -27,9 +30,10 @@ from server.codec import wire
 from server.codec.fields import Properties
 from server.codec.packets import Ack, Disconnect, Publish
 from server.settings.times import parse_deliver_at
-from tests.support.http import http
+from tests.support.http import Http, http
 from tests.support.mqtt import Closed, Peer, dial, user, wall_ms
 from tests.support.server import ServerProcess
+from timeline.position import MessageId, Position, id_position
 
 SHARE = "$share/pool/work/#"
 LEASE_MS = 1_000
@@ -44,9 +48,15 @@ SURE_MS = 1_500
 SOON_MS = 700
 """An ack this long ago has been read, by a server that lives; and a message that was on its way is here."""
 SLACK_MS = 200
-"""By which a delivery may be read here later than the server gave it."""
+"""By which a lease may begin before the time that the delivery says."""
+EXTENDED_MS = 2_000
+"""An extended lease ends so long from then, which may be earlier than before."""
 WINDOW = 30
-WORKERS = ("w-1", "w-2", "w-3")
+NEAR = 200
+"""Deliveries of a key that may be out when another one comes."""
+PULLER = "w-3"
+WORKERS = ("w-1", "w-2", PULLER)
+PULL = "/v1/groups/pool/messages:"
 GONE = (aiohttp.ClientError, OSError, TimeoutError, Closed)
 
 
@@ -57,11 +67,14 @@ class Given:
     at_ms: int
     attempt: int
     life: int
+    until_ms: int = 0
+    """Until then the worker has it for certain, if it does not let it go."""
+    is_leased: bool = False
+    """By a pull: over a kill too."""
     acked_ms: int = 0
     """Its ack was sent then, and the connection stayed open for a while."""
-    may_be_done: bool = False
-    """An ack was sent."""
-    is_let_go: bool = False
+    ack_sent_ms: int = 0
+    let_go_ms: int = 0
     """By a nack or the end of the connection."""
     is_returned: bool = False
     """By a connection that ended in order: no try."""
@@ -70,22 +83,61 @@ class Given:
     wait_ms: int = 0
     """What the nack asked for, or the least that the back-off comes to."""
 
+    def is_out(self, at_ms: int, life: int) -> bool:
+        """Whether the worker has it then, for certain."""
+        ends = [end for end in (self.ack_sent_ms, self.let_go_ms) if end]
+        is_running = self.life == life or self.is_leased
+        return is_running and at_ms < min([self.until_ms, *ends])
+
 
 @dataclass(slots=True)
 class Job:
     tag: str
-    due_ms: int
+    key: str = ""
+    due_ms: int = 0
     is_answered: bool = False
     id: str = ""
     given: list[Given] = field(default_factory=list)
+
+    @property
+    def place(self) -> Position:
+        return id_position(MessageId(int(self.id, 16)))
+
+    def is_just_acked(self, given: Given) -> bool:
+        """Whether an ack of another delivery was sent just before this one was read."""
+        acks = [one.ack_sent_ms for one in self.given if one is not given and one.ack_sent_ms]
+        return any(given.at_ms - SOON_MS < ack_ms <= given.at_ms for ack_ms in acks)
+
+    def may_be_over(self, at_ms: int) -> bool:
+        """Whether it may have been done or dead then: an ack was sent, or it was tried for the last time."""
+        before = [one for one in self.given if one.at_ms <= at_ms]
+        is_acked = any(0 < one.ack_sent_ms <= at_ms for one in before)
+        return is_acked or max((one.attempt for one in before), default=0) >= ATTEMPTS
+
+
+@dataclass(slots=True)
+class Came:
+    """A delivery, by whichever door. `name`: by which the worker speaks of it."""
+
+    tag: str
+    id: str
+    attempt: int
+    due_ms: int
+    name: Any
+    until_ms: int
+    """End of the lease."""
 
 
 class Pool:
     """The book, and the clients of one server over its lives."""
 
-    def __init__(self, chance: random.Random) -> None:
+    def __init__(self, chance: random.Random, *, is_ordered: bool = False) -> None:
         self.chance = chance
+        self.terms = (*TERMS, ("order", "true")) if is_ordered else TERMS
+        self.is_ordered = is_ordered
         self.jobs: dict[str, Job] = {}
+        self.given: list[tuple[Job, Given]] = []
+        """All deliveries as they came."""
         self.kills_ms: list[int] = []
         self.faults: list[str] = []
         self.done: dict[str, int] = {}
@@ -102,7 +154,7 @@ class Pool:
         """Once, at the beginning: the group, before any message."""
         peer = await dial(server.mqtt)
         await peer.connect("founder")
-        await peer.subscribe(SHARE, user_properties=TERMS)
+        await peer.subscribe(SHARE, user_properties=self.terms)
         await peer.close()
 
     def begin(self, server: ServerProcess) -> None:
@@ -135,7 +187,8 @@ class Pool:
             while quiet < 3:
                 await asyncio.sleep(1)
                 group = (await calls.call("GET", "/v1/groups/pool", status=200)).body
-                open_ = [s for s in group["groups"] if s["in_flight"] or s["lag_messages"]]
+                left = group["groups"][0]["undone"]
+                open_ = left["lag"] or left["in_flight"] or left["retries"]
                 pending = (await calls.metrics()).get("fasti_messages_pending", 0)
                 quiet = 0 if open_ or pending else quiet + 1
             dead, cursor = set(), ""
@@ -165,17 +218,24 @@ class Pool:
             while True:
                 tag = f"j{next(self._tags)}"
                 wait_ms = self.chance.choice((0, 0, 50, 400, 1_500))
-                job = self.jobs[tag] = Job(tag, 0)
+                job = self.jobs[tag] = Job(tag, self._key())
                 body = {
                     "topic": f"work/{self.chance.randrange(5)}",
                     "payload": tag,
                     "deliver_in": f"{wait_ms}ms",
                 }
+                if job.key:
+                    body["ordering_key"] = job.key
                 answer = await calls.call("POST", "/v1/messages", body)
                 if answer.status == 201:
                     job.is_answered, job.id = True, answer.body["id"]
                     job.due_ms = parse_deliver_at(answer.body["deliver_at"])
                 await asyncio.sleep(0.03 * self.chance.random())
+
+    def _key(self) -> str:
+        """None, one that many have, or one that few have."""
+        few, many = self.chance.randrange(3), self.chance.randrange(60)
+        return self.chance.choice(("", f"k{few}", f"k{many}", f"k{many}"))
 
     async def _pause(self, server: ServerProcess) -> None:
         async with http(server.url) as calls:
@@ -186,37 +246,44 @@ class Pool:
                 await calls.call("POST", "/v1/groups/pool:resume")
 
     async def _work(self, server: ServerProcess, name: str) -> None:
-        """Connections of one worker, one after the other. With another id each, or the same."""
-        while True:
-            client = name if self.chance.random() < 0.5 else f"{name}-{self.chance.randrange(1 << 30)}"
-            peer = await dial(server.mqtt)
-            await peer.connect(client, receive_maximum=WINDOW)
-            await peer.subscribe(SHARE, user_properties=TERMS)
-            worker = _Worker(self, peer)
-            try:
-                async with asyncio.timeout(3600 if self.is_kind else 0.2 + 2 * self.chance.random()):
-                    await worker.serve()
-            except TimeoutError:
-                await worker.go()
-            finally:
-                worker.end()
-                peer.drop()
+        """Connections of one worker, one after the other."""
+        async with http(server.url) as calls:
+            while True:
+                door = _Pull(calls, self.chance) if name == PULLER else await self._dialled(server, name)
+                worker = _Worker(self, door)
+                try:
+                    async with asyncio.timeout(3600 if self.is_kind else 0.2 + 2 * self.chance.random()):
+                        await worker.serve()
+                except TimeoutError:
+                    await worker.go()
+                finally:
+                    worker.end()
+                    door.drop()
+
+    async def _dialled(self, server: ServerProcess, name: str) -> "_Mqtt":
+        """With another id each time, or the same."""
+        client = name if self.chance.random() < 0.5 else f"{name}-{self.chance.randrange(1 << 30)}"
+        peer = await dial(server.mqtt)
+        await peer.connect(client, receive_maximum=WINDOW)
+        await peer.subscribe(SHARE, user_properties=self.terms)
+        return _Mqtt(peer)
 
     def note(self, what: str) -> None:
         self.done[what] = self.done.get(what, 0) + 1
 
-    def arrived(self, tag: str, packet: Publish) -> Given:
-        job = self.jobs.get(tag)
-        given = Given(wall_ms(), int(user(packet, "fasti-attempt") or 1), self._life)
+    def arrived(self, came: Came, *, is_leased: bool) -> Given:
+        job, now_ms = self.jobs.get(came.tag), wall_ms()
+        given = Given(now_ms, came.attempt, self._life, came.until_ms, is_leased)
         if job is None:
-            self.faults.append(f"strange {tag}")
+            self.faults.append(f"strange {came.tag}")
             return given
-        due_ms = parse_deliver_at(user(packet, "fasti-due") or "")
-        if given.at_ms < max(due_ms, job.due_ms):
-            self.faults.append(f"early: {tag} at {given.at_ms}, due {due_ms}, {job.due_ms}")
+        if given.at_ms < max(came.due_ms, job.due_ms):
+            self.faults.append(f"early: {came.tag} at {given.at_ms}, due {came.due_ms}, {job.due_ms}")
         if given.attempt > ATTEMPTS + self._lives_of(job):
-            self.faults.append(f"attempt {given.attempt} of {tag}")
+            self.faults.append(f"attempt {given.attempt} of {came.tag}")
+        job.id = job.id or came.id
         job.given.append(given)
+        self.given.append((job, given))
         return given
 
     def _lives_of(self, job: Job) -> int:
@@ -236,12 +303,17 @@ class Pool:
         found = list(self.faults)
         for job in self.jobs.values():
             found += self._check(job, job.tag in dead)
+        lines: dict[str, list[tuple[Job, Given]]] = {}
+        for job, given in self.given if self.is_ordered else ():
+            lines.setdefault(job.key, []).append((job, given))
+        for key, line in lines.items():
+            found += disorder(line, dead) if key else []
         return found
 
     def _check(self, job: Job, is_dead: bool) -> list[str]:
         found = []
         acks = [one.acked_ms for one in job.given if one.acked_ms]
-        if job.is_answered and not is_dead and not any(one.may_be_done for one in job.given):
+        if job.is_answered and not is_dead and not any(one.ack_sent_ms for one in job.given):
             found.append(f"lost: {job}")
         sure = [ms for ms in acks if self._is_sure(ms)]
         if sure:
@@ -257,7 +329,7 @@ class Pool:
                 found.append(f"attempts run backward over a kill: {job}")
             if one.nacked_ms and other.at_ms < one.nacked_ms + one.wait_ms and self._is_sure(one.nacked_ms):
                 found.append(f"before its nack asked for: {job}")
-            if one.life == other.life and not one.is_let_go and other.at_ms < one.at_ms + LEASE_MS - SLACK_MS:
+            if one.life == other.life and not one.let_go_ms and other.at_ms < one.until_ms:
                 found.append(f"with two at once: {job}")
         return found
 
@@ -266,31 +338,61 @@ class Pool:
         return not any(at_ms - 200 <= kill_ms <= at_ms + SURE_MS for kill_ms in self.kills_ms)
 
 
-class _Worker:
-    """One connection."""
+def disorder(line: list[tuple[Job, Given]], dead: set[str]) -> list[str]:
+    """What is wrong with the deliveries of a key, in the order in which they came."""
+    found: list[str] = []
+    begun: dict[str, Job] = {}
+    for at, (job, given) in enumerate(line):
+        if job.is_just_acked(given):
+            continue  # it was on its way when it was acked late
+        out = [one for one in line[max(0, at - NEAR) : at] if one[1].is_out(given.at_ms, given.life)]
+        if out:
+            found.append(f"two of a key out: {job}, {out}")
+        if at and line[at - 1][1].life == given.life and job.place < line[at - 1][0].place:
+            found.append(f"out of order: {job} after {line[at - 1][0]}")
+        if job.tag in begun:
+            continue
+        if any(job.place < other.place for other in begun.values()):
+            found.append(f"first out of order: {job}")
+        passed = [x for x in begun.values() if x.tag not in dead and not x.may_be_over(given.at_ms)]
+        if passed:
+            found.append(f"went by: {job}, {passed}")
+        begun[job.tag] = job
+    return found
 
-    def __init__(self, pool: Pool, peer: Peer) -> None:
-        self._pool = pool
+
+class _Mqtt:
+    """A connection of a worker."""
+
+    is_leased = False
+
+    def __init__(self, peer: Peer) -> None:
         self._peer = peer
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._given: list[Given] = []
 
-    async def serve(self) -> None:
-        while True:
-            packet = await self._peer.take(Publish, 3_600)
-            given = self._pool.arrived(packet.payload.decode(), packet)
-            self._given.append(given)
-            task = asyncio.create_task(self._treat(packet, given))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+    @property
+    def is_closed(self) -> bool:
+        return self._peer.is_closed
 
-    async def go(self) -> None:
-        """The connection ends, one way or another."""
-        way = self._pool.chance.choice(("disconnect", "fin", "reset", "error"))
-        for given in self._given:
-            given.is_let_go = True
-            given.is_returned = way == "disconnect"
-        self._pool.note(way)
+    async def take(self) -> list[Came]:
+        packet = await self._peer.take(Publish, 3_600)
+        due_ms = parse_deliver_at(user(packet, "fasti-due") or "")
+        attempt, late_ms = int(user(packet, "fasti-attempt") or 1), int(user(packet, "fasti-late-ms") or 0)
+        tag, name = packet.payload.decode(), user(packet, "fasti-id") or ""
+        return [Came(tag, name, attempt, due_ms, packet, due_ms + late_ms + LEASE_MS - SLACK_MS)]
+
+    async def ack(self, packet: Publish) -> bool:
+        self._peer.ack(packet)
+        return not self._peer.is_closed
+
+    async def nack(self, packet: Publish, wait_ms: int | None) -> None:
+        said = "auto" if wait_ms is None else f"{wait_ms}ms"
+        properties = Properties(user_properties=(("retry-in", said), ("reason", "not now")))
+        self._peer.send(Ack(wire.PUBACK, packet.packet_id, 0x80, properties))
+
+    async def extend(self, packet: Publish) -> None:
+        self._peer.put("$control/extend", f'{{"packet_id":{packet.packet_id},"for":"{EXTENDED_MS}ms"}}')
+
+    async def go(self, way: str, _: Iterable[Publish]) -> None:
         if way == "disconnect":
             await self._peer.close()
         elif way == "error":
@@ -299,14 +401,100 @@ class _Worker:
         elif way == "fin":
             await self._peer.hang_up()
 
+    def drop(self) -> None:
+        self._peer.drop()
+
+
+class _Pull:
+    """A worker that pulls. What it does not give back is its own, though nobody hears of it any more."""
+
+    is_leased = True
+    is_closed = False
+
+    def __init__(self, calls: Http, chance: random.Random) -> None:
+        self._calls = calls
+        self._chance = chance
+
+    async def take(self) -> list[Came]:
+        seconds = self._chance.choice((1, 1, 4))
+        body = {"max": self._chance.randint(1, WINDOW), "wait": "500ms", "lease": f"{seconds}s"}
+        answer = await self._calls.call("POST", f"{PULL}lease", body, status=200)
+        return [
+            Came(
+                one["payload"],
+                one["id"],
+                one["attempt"],
+                parse_deliver_at(one["deliver_at"]),
+                one["lease_id"],
+                parse_deliver_at(one["lease_until"]),
+            )
+            for one in answer.body["messages"]
+        ]
+
+    async def ack(self, lease: str) -> bool:
+        return bool((await self._say("ack", lease))["acked"])
+
+    async def nack(self, lease: str, wait_ms: int | None) -> None:
+        more = {} if wait_ms is None else {"delay": f"{wait_ms}ms"}
+        await self._say("nack", lease, reason="not now", **more)
+
+    async def extend(self, lease: str) -> None:
+        await self._say("extend", lease, lease=f"{EXTENDED_MS}ms")
+
+    async def go(self, way: str, leases: Iterable[str]) -> None:
+        if way == "disconnect":
+            await self._say("release", *leases)
+
+    def drop(self) -> None:
+        """Its connection is the next one's."""
+
+    async def _say(self, what: str, *leases: str, **more: object) -> Any:
+        body = {"lease_ids": leases, **more}
+        return (await self._calls.call("POST", PULL + what, body, status=200)).body if leases else {}
+
+
+class _Worker:
+    """What is done with what comes by one connection."""
+
+    def __init__(self, pool: Pool, door: _Mqtt | _Pull) -> None:
+        self._pool = pool
+        self._door: Any = door
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._given: list[tuple[Given, Any]] = []
+
+    async def serve(self) -> None:
+        while True:
+            for came in await self._door.take():
+                given = self._pool.arrived(came, is_leased=self._door.is_leased)
+                self._given.append((given, came.name))
+                task = asyncio.create_task(self._treat(came.name, given))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    async def go(self) -> None:
+        """The connection ends, one way or another."""
+        way = self._pool.chance.choice(("disconnect", "fin", "reset", "error"))
+        names = []
+        for given, name in self._given:
+            if way == "disconnect" or not self._door.is_leased:
+                given.let_go_ms = given.let_go_ms or wall_ms()
+                given.is_returned = way == "disconnect"
+                names.append(name)
+        self._pool.note(way)
+        await self._door.go(way, names)
+
     def end(self) -> None:
         for task in self._tasks:
             task.cancel()
 
-    async def _treat(self, packet: Publish, given: Given) -> None:
+    async def _treat(self, name: Any, given: Given) -> None:
+        with suppress(*GONE):
+            await self._do(name, given)
+
+    async def _do(self, name: Any, given: Given) -> None:
         chance = self._pool.chance
         if self._pool.is_kind:
-            await self._ack(packet, given)
+            await self._ack(name, given)
             return
         what = chance.choices(
             ("now", "soon", "nack", "auto", "late", "very late", "never", "extend", "twice", "nack and ack"),
@@ -321,34 +509,34 @@ class _Worker:
             await asyncio.sleep(LEASE_MS / 1000 + 2 * chance.random())
         elif what == "extend":
             await asyncio.sleep(0.5 * chance.random())
-            self._peer.put("$control/extend", f'{{"packet_id":{packet.packet_id},"for":"2s"}}')
+            given.until_ms = min(given.until_ms, wall_ms() + EXTENDED_MS - SLACK_MS)
+            await self._door.extend(name)
             await asyncio.sleep(1.8 * chance.random())
         if what in ("nack", "auto"):
             await asyncio.sleep(0.2 * chance.random())
-            await self._nack(packet, given, None if what == "auto" else chance.randrange(900))
+            await self._nack(name, given, None if what == "auto" else chance.randrange(900))
         elif what == "nack and ack":
-            await self._nack(packet, given, 0)
+            await self._nack(name, given, 0)
         elif what != "never":
-            await self._ack(packet, given)
+            await self._ack(name, given)
             if what == "twice":
-                self._peer.ack(packet)
+                await self._door.ack(name)
 
-    async def _ack(self, packet: Publish, given: Given) -> None:
-        self._peer.ack(packet)
-        given.may_be_done = not self._peer.is_closed
+    async def _ack(self, name: Any, given: Given) -> None:
         acked_ms = wall_ms()
+        if not self._door.is_closed:
+            given.ack_sent_ms = given.ack_sent_ms or acked_ms
+        is_taken = await self._door.ack(name)
         if not self._pool.is_kind:
             await asyncio.sleep(0.3)
-        if not self._peer.is_closed:
+        if is_taken and not self._door.is_closed:
             given.acked_ms = acked_ms
 
-    async def _nack(self, packet: Publish, given: Given, wait_ms: int | None) -> None:
-        said = "auto" if wait_ms is None else f"{wait_ms}ms"
-        properties = Properties(user_properties=(("retry-in", said), ("reason", "not now")))
+    async def _nack(self, name: Any, given: Given, wait_ms: int | None) -> None:
         at_ms = wall_ms()
-        given.is_let_go = True
-        self._peer.send(Ack(wire.PUBACK, packet.packet_id, 0x80, properties))
+        given.let_go_ms = given.let_go_ms or at_ms
+        await self._door.nack(name, wait_ms)
         await asyncio.sleep(0.3)
-        if not self._peer.is_closed and at_ms - given.at_ms < LEASE_MS // 2:
+        if not self._door.is_closed and at_ms - given.at_ms < LEASE_MS // 2:
             given.nacked_ms = at_ms
             given.wait_ms = BACKOFF_MS * 8 // 10 if wait_ms is None else wait_ms
