@@ -8,19 +8,22 @@ given, and for each message one word of what it is by now. Asked all the time:
   - deliveries are counted right;
   - when the group is set back, each message comes once more, whatever had become of it: its retry or dead
     letter ends when it is read again. What is in flight then, or given back, comes once;
-  - when it is set forward, each message that it has not read is dead, or dropped, once; what had become of
-    one before the group was set back stands;
+  - when it is set forward, each message that it has not read is dead, or dropped, once, and so is one for
+    which its key waits; what had become of one before the group was set back stands;
   - a dead letter that is requeued waits, and has all its tries again; one that is requeued to another group
     waits there alone;
   - whoever once had a message may finish it, also when the group has been set back since;
-  - in the end everything has been done or is dead.
+  - in the end everything has been done or is dead;
+  - in a group that orders, of each key the next message comes when all before it are done or dead, and none
+    while somebody has another one. What was in flight when the group was set back, and what was requeued, is
+    not in line.
 
 What a kill leaves open (an ack that was not on disk, a step that was under way) the server may answer either
 way; whichever it is, it is one of them.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
@@ -35,6 +38,7 @@ from hypothesis.stateful import (
 
 from server.codec import wire
 from server.codec.packets import Ack, Publish
+from server.delivery import ordering, replay
 from server.delivery.burials import SKIPPED
 from server.delivery.retries import Retries
 from server.delivery.settling import burying
@@ -46,7 +50,9 @@ from shards.retries import RETRIES
 from tests.support.build import OPENED
 from tests.support.rig import Peer, Rig, config, props
 from tests.support.soak import SOAK
-from timeline.position import END, START, Position
+from timeline import key_order
+from timeline.key_order import KeyOrder
+from timeline.position import END, START, MessageId, Position, id_position
 
 GROUP, OTHER = "$share/g/t", "$share/h/other"
 MEMBERS = ("a", "b", "c")
@@ -81,6 +87,10 @@ class Job:
     had: list[tuple[str, int]] = field(default_factory=list)
     """Who has it too, but has not acked in time."""
     returns: int = 0
+    key: str = ""
+    place: Position = START
+    is_in_line: bool = True
+    """It comes after all messages of its key before it."""
 
     def come_back(self, at_ms: int) -> None:
         """It is returned in order: no try, unless that has been so too often."""
@@ -122,6 +132,10 @@ class Job:
 
 
 class Work(RuleBasedStateMachine):
+    terms: tuple[tuple[str, str], ...] = TERMS
+    keys: tuple[str, ...] = ("",)
+    """Of messages, one after the other."""
+
     def __init__(self) -> None:
         super().__init__()
         self.rig = Rig(config(receive_maximum=1_000))
@@ -132,7 +146,7 @@ class Work(RuleBasedStateMachine):
         self.replays = 0
         """After each, deliveries are counted anew."""
         keeper = self.rig.lasting("keeper")
-        keeper.subscribe(GROUP, qos=1, user_properties=TERMS)
+        keeper.subscribe(GROUP, qos=1, user_properties=self.terms)
         keeper.subscribe(OTHER, qos=1)
         keeper.disconnect()
         self.elsewhere: dict[str, int] = {}
@@ -157,6 +171,7 @@ class Work(RuleBasedStateMachine):
         assert job.state in (OPEN, WAITS), f"{payload} comes and is {job.state}"
         assert job.state != WAITS or job.due_ms <= self.now, f"{payload} comes too early"
         assert job.holder is None, f"{payload} is with {job.holder} and goes to {name}"
+        self.is_its_turn(payload, job)
         job.given += 1
         attempt = packet.properties and packet.properties.user("fasti-attempt")
         told = int(attempt or 1)
@@ -172,6 +187,16 @@ class Work(RuleBasedStateMachine):
         assert told == job.given or self.kills or self.replays, payload
         job.state, job.holder = OPEN, (name, packet.packet_id)
         job.until_ms = self.now + LEASE_MS
+
+    def is_its_turn(self, payload: str, job: Job) -> None:
+        """Whether nothing of its key comes first."""
+        others = [(name, one) for name, one in self.jobs.items() if job.key and one.key == job.key]
+        for name, other in others:
+            self.lapse(other)
+            assert other.holder is None, f"{payload} comes, and {name} is with {other.holder}"
+            is_before = job.is_in_line and other.is_in_line and other.place < job.place
+            if is_before and other.state in (OPEN, WAITS):
+                assert self.has_died(other, self.where()[1].get(name, 0)), f"{payload} comes before {name}"
 
     def lapse(self, job: Job) -> None:
         """A lease that has come to its end may have lapsed: nobody knows when to the tick."""
@@ -194,10 +219,15 @@ class Work(RuleBasedStateMachine):
             message = core.sent.message(flight)
             assert message is not None
             found.setdefault(message.record.payload.decode(), []).append("in flight")
-        read = group.session.read_at(core.horizon.position)
-        for place, _, value in core.reader.read(Position(read + 1), END):
+        read, order = group.session.read_at(core.horizon.position), group.session.order
+        first = Position((read if order is None else order.read_from(read)) + 1)
+        for place, _, value in core.reader.read(first, END):
             if not is_stub(value) and place not in group.session.finished:
-                found.setdefault(decode(value).payload.decode(), []).append("unread")
+                record = decode(value)
+                payload = record.payload.decode()
+                is_behind = order is not None and order.is_behind(record.ordering_key, place)
+                if place > read or (is_behind and payload not in found):
+                    found.setdefault(payload, []).append("unread")
         for place, row in RETRIES.all(core.opened.store):
             payload = decode(row.record).payload.decode()
             if row.addressee == other.session.client_id:
@@ -239,11 +269,14 @@ class Work(RuleBasedStateMachine):
                 assert places in (["waits"], ["in flight"]) or self.kills, f"{payload} is {places}"
             elif job.state == OPEN and places == ["dead"]:
                 # Of one that a kill has taken: it dies when it would be given to the next one.
-                assert job.holder is None
-                assert job.counted - job.spent >= MAX_ATTEMPTS
+                assert self.has_died(job, dead[payload])
                 job.state = DEAD
             elif job.state == OPEN:
                 assert places, f"{payload} is nowhere"
+
+    def has_died(self, job: Job, deliveries: int) -> bool:
+        """Whether one that nobody has may be dead after so many deliveries, some of which nobody has seen."""
+        return job.holder is None and MAX_ATTEMPTS <= deliveries - job.spent <= job.given + self.kills
 
     def held(self, name: str) -> list[tuple[str, int]]:
         """(payload, packet id) of what a member could ack."""
@@ -259,9 +292,13 @@ class Work(RuleBasedStateMachine):
     def publish(self, count: int) -> None:
         publisher = self.rig.connected("p")
         for _ in range(count):
-            payload = str(len(self.jobs))
-            self.jobs[payload] = Job()
-            assert publisher.publish1("$delayed/0/t", payload).reason == 0
+            payload, key = str(len(self.jobs)), self.keys[len(self.jobs) % len(self.keys)]
+            job = self.jobs[payload] = Job(key=key, place=END)
+            users = (("ordering-key", key),) if key else ()
+            ack = publisher.publish1("$delayed/0/t", payload, user_properties=users)
+            assert ack.reason == 0
+            name = ack.properties and ack.properties.user("fasti-id")
+            job.place = id_position(MessageId(int(name or "", 16)))
         publisher.disconnect()
 
     @rule(name=st.sampled_from(MEMBERS), window=st.sampled_from([1, 2, 10]))
@@ -364,8 +401,10 @@ class Work(RuleBasedStateMachine):
         found, _ = self.where()
         for payload, job in self.jobs.items():  # before: what is sent at once is seen
             self.lapse(job)
+            job.is_in_line = job.is_in_line and "in flight" not in found.get(payload, [])
             if "in flight" in found.get(payload, []) or job.is_unread_again:
                 continue
+            job.is_in_line = True
             job.old_due_ms = job.due_ms if job.state == WAITS else 0
             job.state, job.holder, job.is_unread_again = OPEN, None, True
         self.replays += 1
@@ -387,12 +426,23 @@ class Work(RuleBasedStateMachine):
             for _, _, value in core.reader.read(START, Position(horizon + 1))
             if not is_stub(value)
         }
+        heads = {
+            decode(row.record).payload.decode()
+            for place, row in RETRIES.all(core.opened.store)
+            if group.session.order is not None and group.session.order.waiting_for(place)
+        }
         core.writer.submit(lambda commit: skip(commit, group, END, SKIPPED, is_dead=is_dead), lambda _: None)
         self.rig.pump()
+        left, _ = self.where()
         for payload in passed:
             job, places = self.jobs[payload], found.get(payload, [])
-            if places == ["unread", "waits"]:
+            if places == ["waits"] and payload in heads:
+                job.state = DEAD if is_dead else DONE
+            elif job.key and "unread" in places and not (is_dead or left.get(payload)):
+                job.finish()  # it had been read again, and waited for its key
+            elif places == ["unread", "waits"]:
                 job.state, job.due_ms, job.is_unread_again = WAITS, job.old_due_ms, False
+                job.is_in_line = False
             elif places == ["unread", "dead"]:
                 job.state, job.is_unread_again = DEAD, False
             elif places == ["unread"] and is_dead:
@@ -447,7 +497,7 @@ class Work(RuleBasedStateMachine):
         place, payload, job = picked
         due_ms, again, is_unread = self.now + ms, self.rig.core.dead_letters.requeue, job.is_unread_again
         if not is_unread:  # before: what is sent at once is seen
-            job.state, job.due_ms, job.spent = WAITS, due_ms, job.counted
+            job.state, job.due_ms, job.spent, job.is_in_line = WAITS, due_ms, job.counted, False
         assert self._decide(lambda commit: again(commit, place, due_ms, lambda *_: True)) != is_unread, (
             payload
         )
@@ -576,6 +626,29 @@ Work.TestCase.settings = _settings(500 if SOAK else 40)
 TestWork = Work.TestCase
 
 
+class Ordered(Work):
+    """The same of a group that orders, and knows few followers of a key without looking."""
+
+    terms = (*TERMS, ("order", "true"))
+    keys = ("a", "a", "b", "", "a", "b", "a")
+
+    def __init__(self) -> None:
+        self.known = pytest.MonkeyPatch()
+        for module in (key_order, replay):
+            self.known.setattr(module, "KNOWN_MAX", 1)
+        super().__init__()
+
+    def teardown(self) -> None:
+        try:
+            super().teardown()
+        finally:
+            self.known.undo()
+
+
+Ordered.TestCase.settings = _settings(500 if SOAK else 40)
+TestOrdered = Ordered.TestCase
+
+
 def _keeps_what_was(patch: pytest.MonkeyPatch) -> None:
     """What is read again has its old retry, or dead letter, still."""
     patch.setattr(Retries, "end_former", lambda self, one, message: None)
@@ -591,21 +664,46 @@ def _buries_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(burying, "_has_kept", lambda commit, row, message: False)
 
 
+def _forgets_its_keys(patch: pytest.MonkeyPatch) -> None:
+    """After a start no key is behind or waits."""
+    patch.setattr(ordering, "restore", lambda *_: None)
+
+
+def _goes_past_a_retry(patch: pytest.MonkeyPatch) -> None:
+    """A key does not wait for a retry."""
+    patch.setattr(KeyOrder, "rest", lambda self, key, root, wait: self.land(key))
+
+
+def _gives_what_is_passed(patch: pytest.MonkeyPatch) -> None:
+    """A replay leaves the keys as they are."""
+    patch.setattr(KeyOrder, "rewind", lambda self, to: None)
+
+
+def _skips_no_follower(patch: pytest.MonkeyPatch) -> None:
+    """What waits for its key is left where it is."""
+    patch.setattr(KeyOrder, "skip", lambda self, to, most: [])
+
+
+def _loses_rows(patch: pytest.MonkeyPatch) -> None:
+    """The index is not written."""
+    take = KeyOrder.take
+    patch.setattr(KeyOrder, "take", lambda self: replace(take(self), index={}))
+
+
+PLANTS: list[tuple[type[Work], Callable[[pytest.MonkeyPatch], None]]] = [
+    *((Work, plant) for plant in (_keeps_what_was, _reads_what_flies, _buries_twice)),
+    *((Ordered, plant) for plant in (_forgets_its_keys, _goes_past_a_retry, _gives_what_is_passed)),
+    *((Ordered, plant) for plant in (_skips_no_follower, _loses_rows)),
+]
+
+
 @OPENED
-@pytest.mark.parametrize(
-    "plant",
-    [
-        _keeps_what_was,
-        _reads_what_flies,
-        _buries_twice,
-    ],
-    ids=lambda plant: plant.__name__.strip("_"),
-)
+@pytest.mark.parametrize(("kind", "plant"), PLANTS, ids=[plant.__name__.strip("_") for _, plant in PLANTS])
 def test_a_naive_rule_is_found(
-    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+    kind: type[Work], plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The proof that the machine can fail."""
     plant(monkeypatch)
-    machine = seed(1)(type("Work", (Work,), {}))  # it meets each of them within a few examples
+    machine = seed(1)(type("Work", (kind,), {}))  # it meets each of them within a few examples
     with pytest.raises(AssertionError):
         run_state_machine_as_test(machine, settings=settings(_settings(400, Phase.generate), database=None))
