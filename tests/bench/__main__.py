@@ -25,6 +25,7 @@ from .growth import growth, plot
 from .holding import holds
 from .idle import idle
 from .log import log
+from .ordering import ordering
 from .plain import plain
 from .pulling import pulling
 from .ram import ram
@@ -47,6 +48,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "idle": idle,
     "plain": plain,
     "pull": pulling,
+    "order": ordering,
     "structures": structures,
     "spark": spark,
     "splitting": splitting,

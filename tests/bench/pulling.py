@@ -26,13 +26,15 @@ from .race import Entry, Sample, contenders, peer, race
 from .results import Env, Result
 from .workload import payload
 
+ACK = "on disk, fsynced"
 WORKERS = 4
 BATCH = 100
 PAYLOAD = 200
 FILL = 1_000
 TOPIC = "bench/pull"
 LEASE_ID = re.compile(rb'"lease_id":"([^"]+)"')
-PATH = "/v1/groups/bench/messages"
+GROUP = "bench"
+PATH = f"/v1/groups/{GROUP}/messages"
 
 LEASE = """
 local ids = redis.call('LPOP', 'ready', ARGV[2])
@@ -64,17 +66,17 @@ async def pulling(env: Env) -> list[Result]:
         entries = []
         for name, server in stack.enter_context(contenders(env)):
             await ask(server.http, post(f"{PATH}:lease", json.dumps({"filter": TOPIC, "max": 1}).encode()))
-            entries.append(_entry(name, "on disk, fsynced", server, server.http, count, _fill, _pull))
+            entries.append(entry(name, ACK, server, server.http, count, fill, pull))
         redis = peer(env, stack, "Redis", rd.redis)
         if redis is not None:
-            entries.append(_entry("Redis", rd.ACK, *redis, count, _fill_redis, _lease_redis))
+            entries.append(entry("Redis", rd.ACK, *redis, count, _fill_redis, _lease_redis))
         beanstalkd = peer(env, stack, "beanstalkd", bs.beanstalkd)
         if beanstalkd is not None:
-            entries.append(_entry("beanstalkd", bs.ACK, *beanstalkd, count, _fill_beanstalkd, _reserve))
+            entries.append(entry("beanstalkd", bs.ACK, *beanstalkd, count, _fill_beanstalkd, _reserve))
         return await race(env, "pull 100", "msg/s", entries)
 
 
-def _entry(name: str, ack: str, process: Process, at: Address, count: int, fill: Fill, work: Work) -> Entry:
+def entry(name: str, ack: str, process: Process, at: Address, count: int, fill: Fill, work: Work) -> Entry:
     async def round_(_: int) -> Sample:
         await fill(at, count)
         tally = Tally()
@@ -90,18 +92,21 @@ def _entry(name: str, ack: str, process: Process, at: Address, count: int, fill:
 # -- fasti
 
 
-async def _fill(at: Address, count: int) -> None:
-    item = {"topic": TOPIC, "payload": payload(PAYLOAD), "deliver_in": 0}
+async def fill(at: Address, count: int, topic: str = TOPIC, keys: int = 0) -> None:
+    """Messages that are due at once. `keys`: with so many ordering keys, one after the other."""
+    item: dict[str, object] = {"topic": topic, "payload": payload(PAYLOAD), "deliver_in": 0}
     for start in range(0, count, FILL):
-        body = json.dumps([item] * min(FILL, count - start)).encode()
-        await ask(at, post("/v1/messages:batch", body))
+        some = range(start, min(start + FILL, count))
+        items = [item | {"ordering_key": f"key-{n % keys}"} if keys else item for n in some]
+        await ask(at, post("/v1/messages:batch", json.dumps(items).encode()))
 
 
-async def _pull(at: Address, tally: Tally) -> None:
+async def pull(at: Address, tally: Tally, group: str = GROUP) -> None:
+    path = f"/v1/groups/{group}/messages"
     line = await line_to(at, taken_end)
-    lease = post(f"{PATH}:lease", json.dumps({"max": BATCH, "wait": 1}).encode())
+    lease = post(f"{path}:lease", json.dumps({"max": BATCH, "wait": 1}).encode())
     while ids := LEASE_ID.findall(await line.ask(lease)):
-        await line.ask(post(f"{PATH}:ack", b'{"lease_ids":["%b"]}' % b'","'.join(ids)))
+        await line.ask(post(f"{path}:ack", b'{"lease_ids":["%b"]}' % b'","'.join(ids)))
         tally.acked(len(ids))
     line.close()
 

@@ -36,7 +36,7 @@ def test_a_benchmark_runs(name: str, tmp_path: Path) -> None:
 
 
 @NOT_EACH_TIME
-@pytest.mark.parametrize("name", ["pull", "plain", "log"])
+@pytest.mark.parametrize("name", ["pull", "order", "plain", "log"])
 def test_it_is_measured_beside_what_is_installed(name: str, tmp_path: Path) -> None:
     results = run(name, TINY, tmp_path)
     assert results
