@@ -32,7 +32,6 @@ from .walk import walk_nodes
 
 WALKS = 10_000 if SOAK else 100
 MUTANT_WALKS = 400
-MISHAP_WALKS = 100
 
 
 @pytest.fixture(autouse=True)
@@ -45,10 +44,10 @@ def quiet() -> Iterator[None]:
 
 def test_walks_over_nodes_keep_every_promise() -> None:
     first = int(os.environ.get("FASTI_SEED") or Random().randrange(1 << 40))
-    deliveries = terms = fenced = splits = 0
+    deliveries = terms = fenced = splits = gave_up = 0
     for seed in range(first, first + WALKS):
         try:
-            rig = walk_nodes(seed, has_mishaps=False)
+            rig = walk_nodes(seed)
         except BaseException:
             print(f"walk_nodes({seed}) failed; FASTI_SEED={seed} repeats it")
             raise
@@ -56,15 +55,12 @@ def test_walks_over_nodes_keep_every_promise() -> None:
         terms += rig.terms
         fenced += rig.fenced
         splits += rig.splits + rig.jobs.cut
+        gave_up += rig.gave_up
     assert terms > 2 * WALKS, "the walks change the leader too little to prove anything"
     assert fenced > WALKS // 10, "those who led before write too little to prove anything"
     assert splits > WALKS // 40, "the walks split too little to prove anything"
     assert deliveries > 5 * WALKS, "the walks deliver too little to prove anything"
-
-
-def test_mishaps_of_clocks_and_people_break_no_promise() -> None:
-    """Walks that are known: double faults, beyond what is promised, are not all told apart yet."""
-    assert sum(walk_nodes(seed).gave_up for seed in range(MISHAP_WALKS)) > 0
+    assert gave_up > WALKS // 100, "too few clocks are wrong to prove anything"
 
 
 class Nodes(Machine):

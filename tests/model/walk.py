@@ -236,9 +236,9 @@ MISHAPS: dict[str, tuple[float, Callable[[NodesRig, Random], None]]] = {
 }
 
 
-def walk_nodes(seed: int, steps: int | None = None, *, has_mishaps: bool = True) -> NodesRig:
-    """The same on a log that several nodes share. `has_mishaps`: of clocks and of people."""
-    table = {**NODE_STEPS, **(MISHAPS if has_mishaps else {})}
+def walk_nodes(seed: int, steps: int | None = None) -> NodesRig:
+    """The same on a log that several nodes share, with mishaps of clocks and of people."""
+    table = {**NODE_STEPS, **MISHAPS}
     r = Random(seed)
     rig = NodesRig(Random(seed))
 
