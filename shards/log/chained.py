@@ -49,7 +49,19 @@ from typing import TypeVar
 from .chain import Chain, Strays
 from .contract import Clock, Through, without_lease
 from .engine import Engine, LogState, NoAnswer, Origin, Taken
-from .errors import Damaged, Doubtful, Fenced, LogDown, LogError, NoLog, OtherKey, TooLarge, Trimmed, Unfit
+from .errors import (
+    Damaged,
+    Doubtful,
+    Fenced,
+    LogDown,
+    LogError,
+    NoLog,
+    OtherKey,
+    TooLarge,
+    Trimmed,
+    Unchained,
+    Unfit,
+)
 from .flight import SLOWEST, Flight
 from .record import (
     EXTRA_BYTES,
@@ -60,6 +72,7 @@ from .record import (
     Record,
     Seal,
     claim_data,
+    claim_of,
     digest_in,
     follows,
     frame_of,
@@ -145,9 +158,8 @@ class ChainedLog:
             return
         chain.next = after + 1
         version = VERSION if chain.has_passed else seal.version
-        self._write(
-            chain, 0, claim_data(Claim("", "", os.urandom(16).hex(), timeline=origin.timeline)), version
-        )
+        claim = Claim("", "", os.urandom(16).hex(), timeline=origin.timeline, base=seal.seq)
+        self._write(chain, 0, claim_data(claim), version)
 
     def stand(self, seal: Seal) -> None:
         last = self._chain.last
@@ -385,6 +397,7 @@ class ChainedLog:
                 chain.next = seq
                 return True
             if not record.is_ahead:
+                _check_base(record, chain.link)
                 return False  # else it is void, or the next is chained to it
         return False
 
@@ -483,6 +496,18 @@ def _judged(chain: Chain, frame: bytes, *, is_sure: bool) -> Record | None:
             raise
         log.warning("%s: reading it again", damage)
         return None
+
+
+def _check_base(record: Record, link: Seal) -> None:
+    """Raise Unchained if the log was begun anew with this record, behind another one than `link`, or before
+    it."""
+    seq, epoch = record.seal[:2]
+    base = claim_of(record.data).base if seq == epoch else 0
+    if 0 < base <= link.seq:
+        raise Unchained(
+            f"the log was begun anew at record {seq}, behind record {base}: what there was up to record"
+            f" {link.seq} was given up"
+        )
 
 
 def _missed(seq: int, first: int, last: int, timer: _Timer) -> None:

@@ -89,6 +89,8 @@ class Claim(NamedTuple):
     """Since version 2."""
     timeline: str = ""
     """The timeline's id, 32 hex digits; empty: a node of an earlier version made the claim."""
+    base: int = 0
+    """The record behind which a lost log was begun anew with this claim; 0: it was not."""
 
 
 def frame_of(
@@ -162,6 +164,8 @@ def claim_data(claim: Claim) -> bytes:
     """A claim as JSON, without a MAC."""
     fields = claim._asdict()
     del fields["mac"]
+    if not claim.base:
+        del fields["base"]
     return msgspec.json.encode(fields)
 
 
@@ -172,8 +176,9 @@ def claim_of(data: bytes) -> Claim:
         texts = str(said["node"]), str(said["url"]), str(said["nonce"])
     except KeyError as error:
         raise Damaged(f"a claim of the log cannot be read: {error}") from error
-    base = bool(said.get("has_base", False))
-    return Claim(*texts, base, str(said.get("mac", "")), str(said.get("timeline", "")))
+    has_base, base = bool(said.get("has_base", False)), said.get("base", 0)
+    mac, timeline = str(said.get("mac", "")), str(said.get("timeline", ""))
+    return Claim(*texts, has_base, mac, timeline, base if isinstance(base, int) else 0)
 
 
 def signed(data: bytes, seq: int, key: str) -> bytes:

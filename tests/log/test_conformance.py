@@ -913,6 +913,27 @@ def test_a_log_goes_on_far_beyond_the_last_record(place: Place, *, is_lost: bool
     assert place.open().bounds() == (beyond + 3, beyond + 3)
 
 
+def test_who_has_what_was_given_up_is_told(place: Place) -> None:
+    """And who has less than the record behind which the log goes on takes a copy."""
+    log, beyond = place.open(), 1_000_000_000
+    filled(log, 5)
+    seals = [log.seal_at(seq) for seq in range(6)]
+    assert seals[3] is not None
+    log.begin(seals[3], Origin("12ab"), 5, beyond)
+    other = seals[3]._replace(digest=b"of another branch")
+    for seal, error in (
+        (seals[2], Trimmed),
+        (other, Unchained),
+        (seals[4], Unchained),
+        (seals[5], Unchained),
+    ):
+        assert seal is not None
+        one = place.open()
+        one.stand(seal)
+        with pytest.raises(error):
+            seqs(one, seal.seq)
+
+
 def test_who_decides_too_late_does_not_begin_the_log_again(place: Place) -> None:
     """Two nodes have the same, and each may begin: what the faster one has acknowledged meanwhile stays."""
     log = place.open()
