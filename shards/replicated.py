@@ -113,6 +113,8 @@ class ReplicatedStore:
         self._waiting: deque[Recorded] = deque()
         self._sent = 0
         """How many of those were sent to the log."""
+        self._is_awaited = False
+        """Whether a thread waits for the log, or is about to: it is nudged when there is more to send."""
         self._settled = 0
         """How many batches the log has had of this node."""
         self._lock = Lock()
@@ -292,7 +294,8 @@ class ReplicatedStore:
         with self._lock:
             self._layers = (layer, *self._layers)
             self._waiting.append(batch)
-        self._log.nudge()
+        if self._is_awaited:
+            self._log.nudge()
 
     def flush(self) -> None:
         self.flush_to(self.written())
@@ -320,6 +323,7 @@ class ReplicatedStore:
         Raises StoreFailed."""
         self._check_leading()
         with self._refusing():
+            self._is_awaited = True  # before it is looked at what waits
             while self._sent < min(AHEAD, len(self._waiting)) and self._is_sent(self._waiting[self._sent]):
                 self._sent += 1
             if not self._sent:
@@ -339,6 +343,7 @@ class ReplicatedStore:
         """What fails here is not in the log: no batch is taken until the store is reopened."""
         try:
             yield
+            self._is_awaited = False
         except ShardsError as error:
             self._refusal, self._sent = error, 0
             raise StoreFailed(f"a batch is not in the log: {error}") from error

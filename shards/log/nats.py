@@ -25,9 +25,10 @@ import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -47,6 +48,9 @@ LISTENER = b"2"
 """The second subscription; the first is that of replies."""
 PAYLOAD_MAX = 64 << 20
 """Maximum of a server's `max_payload`."""
+
+
+T = TypeVar("T")
 
 
 class Info(msgspec.Struct):
@@ -100,8 +104,12 @@ class NatsConnection:
                 context = ssl.create_default_context()
                 self._socket = context.wrap_socket(self._socket, server_hostname=url.hostname)
                 self._held.enter_context(self._socket)
+            self._socket.setblocking(False)
             self._wake, self._waker = map(self._held.enter_context, socket.socketpair())
             self._waker.setblocking(False)
+            self._waiting = select.poll()
+            for one in (self._socket, self._wake):
+                self._waiting.register(one, select.POLLIN)
             self._input = bytearray()
             self._inbox = b"_INBOX.%s." % secrets.token_hex(11).encode()
             self._largest = (
@@ -221,10 +229,7 @@ class NatsConnection:
         """Wait for input. False: none came in that time, or it was nudged."""
         if self._input:
             return True
-        waiting = select.poll()
-        for one in (self._socket, self._wake):
-            waiting.register(one, select.POLLIN)
-        ready = [number for number, _ in waiting.poll(timeout_s * 1000)]
+        ready = [number for number, _ in self._waiting.poll(timeout_s * 1000)]
         if self._wake.fileno() in ready:
             self._wake.recv(WAKE_BYTES)
             return False
@@ -311,15 +316,32 @@ class NatsConnection:
         return line
 
     def _more(self) -> None:
-        self._socket.settimeout(self._left_s)
-        read = self._socket.recv(READ_BYTES)
+        read = self._done(lambda: self._socket.recv(READ_BYTES), select.POLLIN)
         if not read:
             raise NatsError("the server has closed the connection")
         self._input += read
 
     def _write(self, data: bytes) -> None:
-        self._socket.settimeout(self._left_s)
-        self._socket.sendall(data)
+        left = memoryview(data)
+        while left:
+            left = left[self._done(partial(self._socket.send, left), select.POLLOUT) :]
+
+    def _done(self, call: Callable[[], T], wanted: int) -> T:
+        """Repeat it until it does not have to wait. A socket with a timeout of its own asks the system four
+        times more for each append."""
+        while True:
+            try:
+                return call()
+            except ssl.SSLWantReadError:
+                wanted = select.POLLIN
+            except ssl.SSLWantWriteError:
+                wanted = select.POLLOUT
+            except BlockingIOError:
+                pass
+            waiting = select.poll()
+            waiting.register(self._socket, wanted)
+            if not waiting.poll(self._left_s * 1000):
+                raise TimeoutError("timed out")
 
     @property
     def _left_s(self) -> float:
