@@ -319,3 +319,31 @@ async def test_a_key_that_only_reads_sees_its_places_and_changes_none(
             await page.locator(".empty").wait_for()
         await console.open("places/group/mine?filter=orders/%23")
         await page.get_by_text("No dead letters").wait_for()
+
+
+async def test_ordering_keys_are_seen_held_and_released(console: Console) -> None:
+    page, call, group = console.page, console.http.call, "/v1/groups/workers"
+    await call("PUT", group, {"filter": "orders/#", "order": True, "on_dead": "hold"}, status=201)
+    items = [{"topic": "orders/1", "payload": n, "ordering_key": "till/7"} for n in range(3)]
+    await call("POST", "/v1/messages:batch", items, status=201)
+    lease = await call("POST", f"{group}/messages:lease", {"max": 10, "wait": "5s"}, status=200)
+    (one,) = lease.body["messages"]
+    await call(
+        "POST", f"{group}/messages:nack", {"lease_ids": [one["lease_id"]], "delay": "never"}, status=200
+    )
+    await console.open(GROUP)
+    await page.get_by_text("1 behind or in trouble, 1 of them held").wait_for()
+    await page.get_by_text("a dead letter holds its key").wait_for()
+    row = page.get_by_role("region", name="Ordering keys").locator("tbody tr")
+    await expect(row).to_contain_text("held by a dead letter")
+    await expect(row).to_contain_text(one["id"])
+    await row.get_by_role("button", name="Release").click()
+    await console.says("till/7 goes on")
+    await expect(row.get_by_role("button", name="Hold")).to_be_visible()
+    assert len(await leased(console, "workers")) == 1
+    await console.press("Hold a key…")
+    await console.write("Ordering key", "other")
+    await console.press("Hold")
+    await console.says("other is held: nothing more of it is delivered")
+    keys = (await console.get(f"{group}/keys"))["keys"]
+    assert {(key["key"], key["held"]) for key in keys} == {("till/7", None), ("other", "hand")}

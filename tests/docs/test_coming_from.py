@@ -28,7 +28,7 @@ from tests.support.sdk_forked import forked  # noqa: F401
 
 ROOT = Path(__file__).parents[2]
 COMING = sorted((ROOT / "docs").glob("coming-from-*.md"))
-PAGES = [*COMING, *(ROOT / "docs" / name for name in ("workers.md", "places.md"))]
+PAGES = [*COMING, *(ROOT / "docs" / name for name in ("workers.md", "places.md", "order.md"))]
 BLOCK = re.compile(r"^(?:```python fasti|<!-- check)\n(.*?)^(?:```|-->)$", re.DOTALL | re.MULTILINE)
 HEADS = (
     *("Receive", "Later", "Retries with back-off", "Cancel", "Dead letters"),

@@ -9,6 +9,7 @@ import { ENDPOINT, history, lagSeries } from "./history.js";
 import { dead } from "./dead.js";
 import { keptList } from "./kept.js";
 import { lines } from "./lines.js";
+import { orderedKeys } from "./ordered.js";
 import { behind, deadOf, failed, kept, lagOf, stateOf } from "./place.js";
 import { retries } from "./retries.js";
 
@@ -25,7 +26,8 @@ export async function openPlace(root, { api, every, go }, { read, settings, more
   const { kind, name, path, query, called } = place;
   const head = h("div"), stands = h("section"), terms = h("section"), chart = h("section"), rest = h("div"), isOfUrls = kind === "session" && name.startsWith(ENDPOINT);
   const kinds = [retries, dead].map((one) => keptList(api, one, { group: called }, { isOfOne: true, changed: () => attempt(load, null) }));
-  fill(root, head, h("div", { class: "columns" }, stands, terms, chart), rest, h("h2", {}, "Retries"), kinds[0].node, h("h2", {}, "Dead letters"), kinds[1].node);
+  const keys = orderedKeys(api, () => place, () => attempt(loadAll, null));
+  fill(root, head, h("div", { class: "columns" }, stands, terms, chart), rest, keys.node, h("h2", {}, "Retries"), kinds[0].node, h("h2", {}, "Dead letters"), kinds[1].node);
 
   async function load() {
     place = await read();
@@ -49,7 +51,7 @@ export async function openPlace(root, { api, every, go }, { read, settings, more
       ["Read up to", moment(one.position?.at)],
       ["Delivered", one.delivered === undefined ? null : `${count(one.delivered)} since the server started`],
     ]));
-    fill(terms, h("h2", {}, "Settings"), facts([...settings(one), ["Kept", one.expiry === undefined ? null : kept(one.expiry)]]));
+    fill(terms, h("h2", {}, "Settings"), facts([...settings(one), ["Order", one.order ? `one message of an ordering key at a time${one.on_dead === "hold" ? "; a dead letter holds its key" : ""}` : null], ["Kept", one.expiry === undefined ? null : kept(one.expiry)]]));
     fill(rest, more(one));
   }
 
@@ -58,7 +60,8 @@ export async function openPlace(root, { api, every, go }, { read, settings, more
     fill(chart, past && h("h2", {}, "Lag"), past && lines({ title: "Last hour", series: [["messages", lagSeries(past.points, place)]], say: count, from: past.from, to: past.to }));
   }
 
-  const loadAll = () => Promise.all([load(), ...kinds.map((one) => one.load())]);
+  const lists = [keys, ...kinds];
+  const loadAll = () => load().then(() => Promise.all(lists.map((one) => one.load())));
 
   const turns = { pause: ["resume", `${name} is paused: due messages wait`], resume: ["pause", `${name} is resumed`] };
   async function turn(verb) {
@@ -136,7 +139,8 @@ export async function openPlace(root, { api, every, go }, { read, settings, more
   const told = (error) => { notice(reasons(error), "bad"); return null; };
 
   draw();
-  await Promise.all([drawLag(), ...kinds.map((one) => one.load().catch((error) => fill(one.node, h("p", { class: "bad" }, reasons(error)))))]);
+  await Promise.all([drawLag(), ...lists.map((one) => one.load().catch((error) => fill(one.node, h("p", { class: "bad" }, reasons(error)))))]);
   every(REFRESH_MS, () => load().catch(gone));
   every(MINUTE / 2, drawLag);
+  every(REFRESH_MS, keys.load);
 }

@@ -175,6 +175,20 @@ def test_somebody_holds_a_key_and_lets_it_go(is_killed: bool) -> None:
     assert not held(rig)
 
 
+def test_a_late_ack_ends_the_hold() -> None:
+    rig = Rig()
+    peer = worker(rig, on_dead="hold", ack_timeout="2s", max_attempts="1")
+    send(rig, "a1", "a2")
+    first = came(peer)
+    rig.pass_ms(3_000)
+    assert (held(rig), came(peer)) == ({A}, {})
+    peer.ack(wire.PUBACK, first["a1"])
+    rig.pass_ms(100)
+    assert list(came(peer)) == ["a2"]
+    assert not held(rig)
+    assert not list(DEAD.all(rig.store))
+
+
 class HeldLife(Life):
     """Dead letters hold their keys, and are requeued or dropped; somebody holds keys, and lets them go."""
 
