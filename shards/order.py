@@ -22,7 +22,7 @@ from itertools import islice
 from struct import Struct
 from struct import error as StructError  # noqa: N812
 
-from timeline.key_order import NOWHERE, Address, Changes, KeyRow
+from timeline.key_order import NO_KEY, NOWHERE, Address, Changes, KeyRow
 from timeline.position import POSITION_BYTES, START, Position, at_of, before
 
 from . import keys
@@ -143,7 +143,7 @@ def rebuild_index(store: Store, reader: Reader) -> int:
         if is_stub(value):
             continue
         with suppress(Corrupt):
-            ordering_key = decode(value).ordering_key
+            ordering_key = decode(value).ordering_key or NO_KEY
             for of, first, read in behind.get(ordering_key, ()):
                 if first <= place <= read:
                     batch.put(Table.ORDER, _placed(_index_name(of, ordering_key), place), _SHARD.pack(shard))

@@ -210,6 +210,12 @@ class GroupRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True)
     """1: messages of one ordering key one at a time, in order; 2: no more, but for what is behind by that."""
     holds_dead: bool = False
     """A dead letter holds its key."""
+    concurrency: Whole = 0
+    """Maximum messages of one ordering key at a time; 0: any number."""
+    key_rate: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """Maximum messages of one ordering key a second; 0: no limit."""
+    is_fair: bool = False
+    """Ordering keys take turns."""
 
 
 class FlightRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):

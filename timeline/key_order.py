@@ -68,6 +68,8 @@ NO_KEY = b"\0"
 """Key of the messages without one, in a fair group. No client can send it."""
 BURST_MS = 100.0
 """A key that was given nothing for so long may be given its messages of that time at once."""
+ADVANCE_MAX = 1_000
+"""Keys that are looked at in a turn as they have tokens again."""
 TURNS, FAIR_TURNS = (8, 8), (16, 1)
 """Messages that the reader and the keys that are behind are given in turns."""
 
@@ -216,6 +218,7 @@ class KeyOrder:
         """When to look at these; a heap. True: the one place of a key that is given up when it has all."""
         self._now_ms = 0.0
         self._turn = 0
+        """Messages that were given in this round of turns."""
         self.held: set[bytes] = set()
         """Keys that a dead letter or somebody holds."""
         self.letters: dict[Position, bytes] = {}
@@ -232,8 +235,6 @@ class KeyOrder:
         self._firsts: list[tuple[Position, bytes]] = []
         """A heap of each `next`, with some that have passed."""
         self._is_stopped = False
-        self.is_first = False
-        """Whether keys that are free go before the reader in the next turn (server/delivery/replay.py)."""
         self.is_awaited = False
         """Whether the reader waits for its rows to be written."""
 
@@ -347,7 +348,7 @@ class KeyOrder:
         """
         found = self._keys.get(key)
         if found is None:
-            may_start = self._may_start(key, room)
+            may_start = self.may_start(key, room)
             if (self.rule.is_counted or not may_start) and self.is_full:
                 if not self._is_stopped:
                     self._is_stopped = True
@@ -373,7 +374,7 @@ class KeyOrder:
 
     def meet_retry(self, key: bytes, place: Position, room: int = 1) -> bool:
         """A retry is due that no key waits for. True: give it (`launch`). False: it stands in line."""
-        if self._may_start(key, room):
+        if self.may_start(key, room):
             return True
         line = self._lines.setdefault(key, _Line())
         most = (self._bound.most - self._bound.lined + len(line.places)) // 2
@@ -387,7 +388,7 @@ class KeyOrder:
             line.missed = place
         return False
 
-    def _may_start(self, key: bytes, room: int) -> bool:
+    def may_start(self, key: bytes, room: int) -> bool:
         """Whether nothing of the key waits, and it may have one more."""
         if key in self._keys or key in self._lines or not self._may_go(key):
             return False
@@ -453,9 +454,11 @@ class KeyOrder:
         self._settle(key)
 
     def advance(self, now_ms: float) -> None:
-        """Time has passed: keys have tokens again. O(keys that have)."""
+        """Time has passed: keys have tokens again. O(keys that have), ADVANCE_MAX at most: others follow."""
         self._now_ms, tokens = now_ms, self._tokens
-        while tokens and tokens[0][0] <= now_ms:
+        for _ in range(ADVANCE_MAX):
+            if not tokens or tokens[0][0] > now_ms:
+                break
             _, key, is_last = heappop(tokens)
             full_ms = self._full_ms.get(key, 0.0)
             if is_last and full_ms > now_ms:
@@ -477,14 +480,21 @@ class KeyOrder:
         return self._turn < self._turns[0]
 
     @property
+    def turn_left(self) -> int:
+        """Messages that are left of this turn."""
+        reader, keys = self._turns
+        return (reader if self.reads_next else reader + keys) - self._turn
+
+    @property
     def _turns(self) -> tuple[int, int]:
         return FAIR_TURNS if self.rule.is_fair else TURNS
 
-    def gave(self, count: int) -> None:
-        """So many were given by whose turn it is."""
-        self._turn += count
-        if self._turn >= sum(self._turns):
-            self._turn = 0
+    def gave(self, count: int, *, is_reader: bool) -> None:
+        """The reader, or keys that are behind, gave so many. It counts if it was their turn."""
+        if count and is_reader == self.reads_next:
+            self._turn += min(count, self.turn_left)
+            if self._turn == sum(self._turns):
+                self._turn = 0
 
     # -- heads
 
@@ -633,8 +643,8 @@ class KeyOrder:
 
     def first(self, key: bytes) -> Address | None:
         """The message to give next of a free key; None: `wants` says where to look for it."""
-        known = self._keys[key].known
-        return known[0] if known else None
+        found = self._keys.get(key)
+        return found.known[0] if found is not None and found.known else None
 
     def is_at(self, key: bytes, address: Address) -> bool:
         """Whether that message is the next one of a key that is free."""

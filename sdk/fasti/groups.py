@@ -30,6 +30,8 @@ TERMS: Mapping[str, Spell] = {
     "rate": as_is,
     "order": as_is,
     "on_dead": as_is,
+    "per_key": as_is,
+    "fair": as_is,
 }
 """The field names of a group's options."""
 

@@ -188,6 +188,13 @@ class RetryOptions(TypedDict, total=False):
     backoff: Sequence[Span] | None
 
 
+class PerKey(TypedDict, total=False):
+    """Limits of each ordering key. `rate`: messages a second, or text such as `100/m` or `5/h`."""
+
+    concurrency: int
+    rate: float | str
+
+
 class GroupOptions(RetryOptions, total=False):
     """Options of a group. Absent options have the server's defaults.
 
@@ -196,6 +203,8 @@ class GroupOptions(RetryOptions, total=False):
     `rate`: maximum messages a second for the group.
     `order`: of one ordering key the group gets one message at a time, in order, through retries.
     `on_dead`: of a group that orders: after a dead letter its key goes on ("next"), or is held ("hold").
+    `per_key`: `{"concurrency": 2, "rate": "10/s"}`: limits of each ordering key, without order.
+    `fair`: ordering keys take turns, whatever one of them has dumped.
     """
 
     expiry: Span | None
@@ -203,6 +212,8 @@ class GroupOptions(RetryOptions, total=False):
     rate: float | None
     order: bool | None
     on_dead: OnDead | None
+    per_key: PerKey | None
+    fair: bool | None
 
 
 class SubscribeOptions(GroupOptions, total=False):

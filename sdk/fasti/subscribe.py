@@ -61,7 +61,7 @@ from .errors import BadArgument, Error, Unreachable, Untrusted
 from .mqtt_adapter import Connection
 from .mqtt_values import NEVER, Ended, Incoming, SentOn, Target, UserProperties
 from .names import check_filter, check_group, check_text
-from .options import OnDead
+from .options import OnDead, PerKey
 from .tls import Tls
 from .transport import Retry
 from .wire import Qos, Span, When, moment, seconds, span
@@ -90,6 +90,8 @@ class SubscribeRequest:
     rate: float | None = None
     order: bool | None = None
     on_dead: OnDead | None = None
+    per_key: PerKey | None = None
+    fair: bool | None = None
 
     def __post_init__(self) -> None:
         """Raise BadArgument for values that would change their meaning on the wire; ValueError."""
@@ -112,8 +114,8 @@ class SubscribeRequest:
             raise BadArgument("backoff", f"must be a list of spans, one at least: {self.backoff!r}")
         if self.rate is not None and not (self.is_member and self.rate >= 0):
             raise BadArgument("rate", f"is of a group, and not negative: {self.rate}")
-        for name, value in (("order", self.order), ("on_dead", self.on_dead)):
-            if value is not None and not self.is_member:
+        for name in ("order", "on_dead", "per_key", "fair"):
+            if getattr(self, name) is not None and not self.is_member:
                 raise BadArgument(name, "is of a group")
         _ = self.replay_text, self.terms  # raises for wrong values now, not in the loop
 
@@ -145,13 +147,17 @@ class SubscribeRequest:
     def terms(self) -> UserProperties:
         """User properties of SUBSCRIBE with the subscription's terms."""
         backoff = None if self.backoff is None else ",".join(_said("backoff", each) for each in self.backoff)
+        per_key = self.per_key or {}
         asked = {
             "ack-timeout": None if self.ack_timeout is None else _said("ack_timeout", self.ack_timeout),
             "max-attempts": None if self.max_attempts is None else str(self.max_attempts),
             "backoff": backoff,
-            "rate": None if self.rate is None else f"{self.rate:f}".rstrip("0").rstrip("."),
+            "rate": _number(self.rate),
             "order": None if self.order is None else str(self.order).lower(),
             "on-dead": self.on_dead,
+            "per-key-concurrency": _number(per_key.get("concurrency")),
+            "per-key-rate": _number(per_key.get("rate")),
+            "fair": None if self.fair is None else str(self.fair).lower(),
             "expiry": _said("expiry", self.expiry) if self.is_member and self.expiry is not None else None,
         }
         return tuple((name, value) for name, value in asked.items() if value is not None)
@@ -164,6 +170,10 @@ class SubscribeRequest:
     @property
     def wire_filter(self) -> str:
         return self.topic_filter if self.group is None else f"$share/{self.group}/{self.topic_filter}"
+
+
+def _number(value: float | str | None) -> str | None:
+    return f"{value:f}".rstrip("0").rstrip(".") if isinstance(value, int | float) else value
 
 
 def _said(argument: str, value: Span) -> str:

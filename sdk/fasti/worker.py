@@ -50,7 +50,7 @@ from .errors import BadArgument, Error, NotFound, Refused
 from .groups import Group
 from .handlers import Handler, Host, P, Pattern, R, Unfit
 from .mqtt_values import fits
-from .options import GroupOptions, NoOptions, OnDead, RetryOptions
+from .options import GroupOptions, NoOptions, OnDead, PerKey, RetryOptions
 from .signatures import check, unfolded
 from .subscribe import SubscribeRequest, Subscription
 from .wire import Span, seconds
@@ -141,12 +141,16 @@ class Worker:
         rate: float | None = None,
         order: bool | None = None,
         on_dead: OnDead | None = None,
+        per_key: PerKey | None = None,
+        fair: bool | None = None,
     ) -> None:
         """`client`: None: `run` makes one. `lease`: time after which other workers get the messages of a
         hanging one. `grace`: time for running handlers when it is stopped. `expiry`: how long the group is
         kept without members; default: until it is deleted. `rate`: of the group, as for `subscribe`.
         `order`: True: of one ordering key the group has one message at a time, in order, over all its
-        workers. `on_dead`: "hold": a dead letter holds its key.
+        workers. `on_dead`: "hold": a dead letter holds its key. `per_key`: `{"concurrency": 2, "rate":
+        "10/s"}`: limits of each ordering key, without order. `fair`: True: ordering keys take turns, whatever
+        one of them has dumped.
         """
         if concurrency < 1:
             raise BadArgument("concurrency", f"must be at least 1, not {concurrency}")
@@ -160,6 +164,8 @@ class Worker:
         self._rate = rate
         self._order = order
         self._on_dead = on_dead
+        self._per_key = per_key
+        self._fair = fair
         self._jobs: list[_Job] = []
         self._locks: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
         self._running: set[asyncio.Task[None]] = set()
@@ -198,6 +204,8 @@ class Worker:
             rate=self._rate,
             order=self._order,
             on_dead=self._on_dead,
+            per_key=self._per_key,
+            fair=self._fair,
             **(retry or {}),
         )
 

@@ -11,7 +11,7 @@ from shards.commit import Commit, Refused
 from shards.tables import GroupRow, KeptRow
 from timeline.filters import parse_share
 from timeline.horizon import Horizon
-from timeline.key_order import KeyBound
+from timeline.key_order import KeyBound, Rule
 from timeline.position import Position
 from timeline.session import USUAL, Flight, Loan, Returned, Session, Subscription, Terms
 
@@ -179,9 +179,10 @@ class Membership:
         group = self._open(text, stored.since, row.incarnation)
         group.session.subscriptions[stored.filter] = stored
         order, on_dead = (row.order == 1 if row.order else None), (HOLD if row.holds_dead else None)
-        group.agree(stored.terms, Keeping(row.expiry_s, row.rate, order, on_dead))
-        if row.order:
-            group.begin_order()
+        of_keys = row.concurrency or None, row.key_rate or None, row.is_fair or None
+        group.agree(stored.terms, Keeping(row.expiry_s, row.rate, order, on_dead, *of_keys))
+        if row.order == 2:
+            group.begin_order(Rule())
         group.session.read = self._horizon.position  # from now on, if what it has read cannot be read
         group.is_paused = row.is_paused
         self._give(group, row.owner, self._sessions.rights_of(row.owner, row.client), row.client)
@@ -308,7 +309,7 @@ class Membership:
         """Its terms may be others: it may go on sooner, or is not to be stored any more."""
         if group.is_stored and not group.session.is_persistent:
             self._cursors.drop_group(group, group.release_loans(is_last=False))
-        self._ready.wake(group)
+        self._wake(group)
 
     def _take_in(self, group: Group, member: Subscriber, subscription: Subscription) -> None:
         group.join(member, subscription)
@@ -415,6 +416,8 @@ class Membership:
     def _wake(self, subscriber: Subscriber) -> None:
         """It may have something to read, or a key that is free."""
         order = subscriber.session.order
+        if isinstance(subscriber, Group):
+            subscriber.look_at_tokens()
         if order is not None and (order.free or order.may_read_on()):
             subscriber.session.fall_behind(self._horizon.position)
         self._ready.wake(subscriber)
@@ -500,8 +503,9 @@ class Membership:
     def step(self) -> None:
         """Wake groups that were held back by their rate, when they may have more."""
         for group in self._rate_limited.due():
-            if self.named(group.session.client_id) is group:
-                self._ready.wake(group)
+            if isinstance(group, Group) and self._by_text.get(group.text) is group:
+                self._wake(group)
+                group.await_tokens()
         returned = self.returned
         if returned.is_missed and returned.failing < returned.most:
             returned.is_missed = False

@@ -27,7 +27,7 @@ def restore(store: Store, sent: Sent, groups: Iterable[Group]) -> None:
         for flight in group.session.flights.values():
             message = sent.message(flight)
             if message is not None:
-                group.session.lead(flight, message.ordering_key)
+                group.session.lead(flight, order.key_of(message.ordering_key))
         for key, row in order.rows():
             if row.wait != NOWHERE and RETRIES.stored_at(store, row.wait) is None:
                 order.release(key)

@@ -74,10 +74,17 @@ class RateLimited:
         """A bucket for a rate; None: no limit."""
         return RateLimiter(rate, self._mono) if rate else None
 
-    def wait(self, group: Subscriber, rate_limiter: RateLimiter) -> None:
-        """Wake the group when it may continue."""
-        if group not in self._waiting:
-            at = self._waiting[group] = rate_limiter.wake_s, next(self._numbers)
+    @property
+    def now_ms(self) -> float:
+        """Of that clock."""
+        return self._mono() * 1_000
+
+    def wait(self, group: Subscriber, until_s: float) -> None:
+        """Wake the group when it, or one of its keys, may continue."""
+        known = self._waiting.get(group)
+        if known is None or until_s < known[0]:
+            self.forget(group)
+            at = self._waiting[group] = until_s, next(self._numbers)
             self._by_time[at] = group
 
     def forget(self, group: Subscriber) -> None:

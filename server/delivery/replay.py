@@ -26,7 +26,7 @@ from shards.order import followers
 from shards.read import Reader, Row
 from shards.record import encode, is_moved, is_stub, topic_of, usual
 from timeline.horizon import Horizon
-from timeline.key_order import KNOWN_MAX, Address, KeyOrder
+from timeline.key_order import KNOWN_MAX, NO_KEY, NOWHERE, Address, KeyOrder
 from timeline.position import START, MessageId, Position
 from timeline.session import Flight, Resends, Subscription
 from timeline.tail import Tail
@@ -65,12 +65,12 @@ NOT_WANTED = "no subscription matches any more"
 WITHHELD = "its sender may not send there any more"
 WAIT_MS = 60_000
 """Delay of a retry whose owner is absent."""
-TURN_MS = 1_000
-"""Delay of a requeued dead letter whose key has messages before it."""
 FOLLOWERS = 12
 """Messages of a key that waited for it, and are looked at in a turn."""
 WAITING = 100
 """Messages that wait for their next try, and are given up in one step."""
+DUE_MAX = 100
+"""Due retries that are looked at in a turn: those whose keys are not free stand in line."""
 ALTERNATE = 8
 """Retries that are due, and unread messages, that are given in turns."""
 TURN_RESENDS = 250
@@ -335,23 +335,33 @@ class Replay:
             log.warning("%s: unread messages expired", who, extra=by(who))
         subscriber.dirty.add(subscriber)
         order = session.order
-        if order is None or not order.free:
+        if order is None:
             return self._read_unread(subscriber, horizon)
-        before, is_first = subscriber.delivered, order.is_first
-        if is_first and not self._give_following(subscriber, order):
-            order.is_first = subscriber.delivered == before
-            return False
-        before = subscriber.delivered
-        has_more = self._read_unread(subscriber, horizon)
-        order.is_first = not is_first and subscriber.delivered > before
-        has_room = is_first or self._give_following(subscriber, order)
-        return has_room and (has_more or bool(order.free))
+        if isinstance(subscriber, Group):
+            subscriber.look_at_tokens()
+        return self._read_with_keys(subscriber, order, horizon)
 
-    def _read_unread(self, subscriber: Subscriber, horizon: Position) -> bool:
-        """Send due retries, and read a stretch; True if there is more and room for it."""
+    def _read_with_keys(self, subscriber: Subscriber, order: KeyOrder, horizon: Position) -> bool:
+        """`_read_unread`, and send what waits for its key, in turns that go on in the next call. A fair group
+        passes over messages while it has no room."""
+        has_room = order.reads_next or self._give_following(subscriber, order, order.turn_left)
+        has_more, before = False, subscriber.delivered
+        if has_room or order.rule.is_fair:
+            most = order.turn_left if order.free and order.reads_next else TURN_ROWS
+            has_more = self._read_unread(subscriber, horizon, most)
+            order.gave(subscriber.delivered - before, is_reader=True)
+        if not order.free:
+            return has_more
+        most = ALTERNATE if order.reads_next else order.turn_left
+        return self._give_following(subscriber, order, most)
+
+    def _read_unread(self, subscriber: Subscriber, horizon: Position, most: int = TURN_ROWS) -> bool:
+        """Send due retries, and read a stretch, of which some `most` are sent; True if there is more and room
+        for it."""
         if self._retries.is_due(subscriber):
             return self._take_turns(subscriber, horizon)
-        has_room = self._read_stretch(subscriber, horizon, TURN_SENT if self._ready else TURN_ROWS)
+        left = TURN_SENT if self._ready else TURN_ROWS
+        has_room = self._read_stretch(subscriber, horizon, left, most)
         self._spill.passed(subscriber, subscriber.session.read)
         return has_room and not self._is_blocked and not self._join(subscriber)
 
@@ -374,35 +384,51 @@ class Replay:
 
     def _give_retries(self, subscriber: Subscriber) -> bool:
         """Send some due retries; False if there was no room for one."""
-        wall_ms = self._wall_ms()
-        for message in islice(self._retries.due(subscriber), ALTERNATE):
-            place = message.position
-            if _is_held(subscriber, place):
-                self._retries.gave(subscriber, place)
-                continue
-            asked = self._asked_again(subscriber, message)
-            subscriber.retrying[place] = MessageId(message.record.id)
-            why = self._why_not(message, asked, wall_ms)
-            if self._is_read_again(subscriber, message):
-                subscriber.dirty.add(subscriber)
-            elif not why and _is_not_its_turn(subscriber, message):
-                flight = subscriber.session.launch(place, message.shard, 1)
-                self._undone.fail(subscriber, flight, "", delay_ms=TURN_MS, is_attempt=False)
-            elif why:
-                flight = subscriber.session.launch(place, message.shard, 1)
-                subscriber.session.resume(flight)
-                delay_ms = WAIT_MS if why == WITHHELD and self._awaited.waits(message) else NEVER
-                self._undone.fail(subscriber, flight, why, delay_ms=delay_ms, is_attempt=False)
-            elif subscriber.offer(message, asked):
-                subscriber.dirty.add(subscriber)
-                if subscriber.reread:  # it has still to be read again: it comes once
-                    origin = self._retries.origin(subscriber, place)
-                    subscriber.session.finish_ahead(origin, self._horizon.position)
-            else:
-                del subscriber.retrying[place]
+        before = subscriber.delivered
+        for message in islice(self._retries.due(subscriber), DUE_MAX):
+            is_waiting = _is_held(subscriber, message.position) or self._stands_in_line(subscriber, message)
+            if not is_waiting and not self._give_retry(subscriber, message):
                 return False
-            self._retries.gave(subscriber, place)
+            self._retries.gave(subscriber, message.position)
+            if subscriber.delivered - before >= ALTERNATE:
+                break
         return True
+
+    def _give_retry(self, subscriber: Subscriber, message: Message) -> bool:
+        """Send a due retry, or bury it; False if there was no room for it."""
+        place = message.position
+        asked = self._asked_again(subscriber, message)
+        subscriber.retrying[place] = MessageId(message.record.id)
+        why = self._why_not(message, asked, self._wall_ms())
+        if self._is_read_again(subscriber, message):
+            subscriber.dirty.add(subscriber)
+        elif why:
+            flight = subscriber.session.launch(place, message.shard, 1)
+            subscriber.session.resume(flight)
+            delay_ms = WAIT_MS if why == WITHHELD and self._awaited.waits(message) else NEVER
+            self._undone.fail(subscriber, flight, why, delay_ms=delay_ms, is_attempt=False)
+        elif subscriber.offer(message, asked):
+            subscriber.dirty.add(subscriber)
+            if subscriber.reread:  # it has still to be read again: it comes once
+                origin = self._retries.origin(subscriber, place)
+                subscriber.session.finish_ahead(origin, self._horizon.position)
+        else:
+            del subscriber.retrying[place]
+            return False
+        return True
+
+    def _stands_in_line(self, subscriber: Subscriber, message: Message) -> bool:
+        """Whether a due retry waits for its key. The head of a key does not, nor one that ends."""
+        order, place = subscriber.session.order, message.position
+        key = b"" if order is None else order.key_of(message.ordering_key)
+        if order is None or not key or not isinstance(subscriber, Group):
+            return False
+        if order.waiting_for(place) is not None or message.is_expired(self._wall_ms()):
+            return False
+        member = subscriber.picker.next(message)
+        return member is not None and not order.meet_retry(
+            key, place, subscriber.room_for(order, key, member)
+        )
 
     def _is_read_again(self, subscriber: Subscriber, message: Message) -> bool:
         """Whether a retry ends, as its group was set back, and gives the message in its order."""
@@ -426,9 +452,12 @@ class Replay:
             return tuple(subscriber.session.subscriptions.values())
         return self._router.route(message.topic).get(subscriber, ())
 
-    def _read_stretch(self, subscriber: Subscriber, horizon: Position, left: int) -> bool:
+    def _read_stretch(
+        self, subscriber: Subscriber, horizon: Position, left: int, give: int = TURN_ROWS
+    ) -> bool:
         """Read on and send at most `left` messages; False if there was no room for one. Usual messages that
-        come by the same subscriptions are sent as a run."""
+        come by the same subscriptions are sent as a run. `give`: end when so many are given, others have been
+        passed over to wait for their keys."""
         session = subscriber.session
         self._is_blocked = False
         rows, read = TURN_ROWS, session.read
@@ -437,6 +466,7 @@ class Replay:
         run: list[Message] = []
         by: tuple[Subscription, ...] = ()
         size, most = 0, _most(subscriber)
+        give += subscriber.delivered
         for place, messages, found in self._stretch(subscriber, read, horizon, left):
             if self._is_blocked:
                 break
@@ -465,7 +495,7 @@ class Replay:
                     if not self._send(subscriber, run, by):
                         return False
                     run, size, most = [], 0, _most(subscriber)
-            if not left or owners.cost >= TURN_OWNERS:
+            if not left or owners.cost >= TURN_OWNERS or subscriber.delivered >= give:
                 break
         else:
             read = horizon if rows else read
@@ -600,38 +630,57 @@ class Replay:
             return rows
         return merge(rows, _encoded(owed), key=itemgetter(0))
 
-    def _give_following(self, subscriber: Subscriber, order: KeyOrder) -> bool:
-        """Send the next message of some keys that are behind and free; False: there was no room for one.
-        FOLLOWERS of a key are looked at in a turn; if it is free still, others go first in the next."""
-        session = subscriber.session
-        for key in list(islice(order.free, ALTERNATE)):
-            for _ in range(FOLLOWERS):
-                if key not in order.free:
-                    break
-                address = order.first(key)
-                if address is None:
-                    start, read = order.wants(key), session.read
-                    found, upto = followers(self._store, subscriber.whose, key, start, read, KNOWN_MAX + 1)
-                    is_all = upto >= read and len(found) <= KNOWN_MAX
-                    order.learn(key, found[:KNOWN_MAX], upto, is_all=is_all)
-                    continue
-                message = self._follower(subscriber, key, address)
-                if message is None:
-                    order.drop(key)
-                    subscriber.dirty.add(subscriber)
-                elif not self._owners.allow(message) and self._awaited.waits(message):
-                    # It waits for its owner like a failed one, and its key with it.
-                    flight = session.launch(*address, 1)
-                    order.drop(key)
-                    session.lead(flight, key)
-                    self._undone.fail(subscriber, flight, WITHHELD, delay_ms=WAIT_MS, is_attempt=False)
-                elif not self._owners.allow(message):
-                    order.drop(key)
-                elif not subscriber.offer(message, tuple(session.subscriptions.values())):
-                    return False
-                elif order.is_at(key, address):
-                    order.drop(key)  # of those who are here nobody may receive it
+    def _give_following(self, subscriber: Subscriber, order: KeyOrder, most: int) -> bool:
+        """Send at most `most` messages of keys that are behind and free, which take turns; False: there was
+        no room for one."""
+        for _ in range(most):
+            if not order.free:
+                break
+            key, before = next(iter(order.free)), subscriber.delivered
+            if not self._give_next(subscriber, order, key):
+                return False
+            order.gave(subscriber.delivered - before, is_reader=False)
             order.put_last(key)
+        missed = order.take_missed()
+        if missed != NOWHERE:
+            self._retries.look_again(subscriber, missed)
+        return True
+
+    def _give_next(self, subscriber: Subscriber, order: KeyOrder, key: bytes) -> bool:
+        """Send the next message of a key that is free; False: there was no room for it. FOLLOWERS are looked
+        at: others go first then."""
+        session, before = subscriber.session, subscriber.delivered
+        for _ in range(FOLLOWERS):
+            if key not in order.free or subscriber.delivered > before:
+                break
+            retry = order.next_retry(key)
+            if retry is not None:
+                again = self._retries.at(subscriber, retry)
+                if again is not None and not self._give_retry(subscriber, again):
+                    return False
+                order.leave_line(key, retry)
+                continue
+            address = order.first(key)
+            if address is None:
+                start, read = order.wants(key), session.read
+                found, upto = followers(self._store, subscriber.whose, key, start, read, KNOWN_MAX + 1)
+                is_all = upto >= read and len(found) <= KNOWN_MAX
+                order.learn(key, found[:KNOWN_MAX], upto, is_all=is_all)
+                continue
+            message = self._follower(subscriber, key, address)
+            if message is None:
+                order.drop(key)
+                subscriber.dirty.add(subscriber)
+            elif not self._owners.allow(message) and self._awaited.waits(message):
+                # It waits for its owner like a failed one; if the group orders, its key too.
+                flight = session.launch(*address, 1)
+                order.drop(key)
+                session.lead(flight, key)
+                self._undone.fail(subscriber, flight, WITHHELD, delay_ms=WAIT_MS, is_attempt=False)
+            elif not self._owners.allow(message):
+                order.drop(key)
+            elif not subscriber.offer(message, tuple(session.subscriptions.values())):
+                return False
         return True
 
     def _follower(self, subscriber: Subscriber, key: bytes, address: Address) -> Message | None:
@@ -651,7 +700,7 @@ class Replay:
         except Corrupt as error:
             log.error("message at %024x in shard %d: unreadable, skipped: %s", place, shard, error)
             return None
-        is_wanted = found and message.ordering_key == key
+        is_wanted = found and (message.ordering_key or NO_KEY) == key
         is_over = not message.is_usual and self._is_dropped(message, self._wall_ms())
         return message if is_wanted and not is_over else None
 
@@ -692,14 +741,6 @@ def _is_held(subscriber: Subscriber, retry: Position) -> bool:
     order = subscriber.session.order
     key = None if order is None or not order.held else order.waiting_for(retry)
     return order is not None and key is not None and key in order.held
-
-
-def _is_not_its_turn(subscriber: Subscriber, message: Message) -> bool:
-    """Whether another message of its key comes first: a dead letter that was requeued stands in line."""
-    order, key = subscriber.session.order, message.ordering_key
-    if order is None or not key or order.waiting_for(message.position) == key:
-        return False
-    return order.is_busy(key)
 
 
 def _is_missed(subscriber: Subscriber, message: Message) -> bool:

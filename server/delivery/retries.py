@@ -226,7 +226,13 @@ class Retries(CommitHook):
     ) -> Iterator[Message]:
         """The same, from `start` on and before `end` (None: what is due by now), for who only looks."""
         first = max(start, self._first.get(one, START))
-        end = before(self._clock.wall_ms() + 1) if end is None else end
+        yield from self._between(one, first, before(self._clock.wall_ms() + 1) if end is None else end)
+
+    def at(self, one: Subscriber, place: Position) -> Message | None:
+        """A retry that was due and stands in the line of its key; None: it waits no more."""
+        return next(self._between(one, place, Position(place + 1)), None)
+
+    def _between(self, one: Subscriber, first: Position, end: Position) -> Iterator[Message]:
         for place, row in RETRIES.of(self._store, one.whose, first, end):
             if place in one.retrying or place in self._taken:
                 continue
@@ -249,7 +255,7 @@ class Retries(CommitHook):
         self._first[one] = Position(place + 1)
 
     def look_again(self, one: Subscriber, place: Position) -> None:
-        """A retry that was passed over may be given."""
+        """Retries from there on that were passed over may be given."""
         self._added(one, place)
 
     # -- what is read anyway, and again

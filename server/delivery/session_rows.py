@@ -61,8 +61,11 @@ def group_row(group: Group) -> bytes:
         group.client,
         group.is_paused,
         group.incarnation,
-        order=0 if group.session.order is None else 1 if group.keeping.order else 2,
+        order=1 if group.keeping.order else 2 * (group.session.order is not None and not group.keeping.rule),
         holds_dead=group.on_dead == HOLD,
+        concurrency=group.keeping.concurrency or 0,
+        key_rate=group.keeping.key_rate or 0.0,
+        is_fair=bool(group.keeping.fair),
     )
     return encode_row(row)
 

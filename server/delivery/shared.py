@@ -22,7 +22,7 @@ from shards.fields import Record
 from shards.keys import GROUP_PREFIX
 from shards.tables import NEVER_S
 from timeline.filters import SHARE_PREFIX, parse_share
-from timeline.key_order import KeyBound, KeyOrder, Meeting
+from timeline.key_order import KeyBound, KeyOrder, Meeting, Rule
 from timeline.position import RETRY_SHARD, Position
 from timeline.session import SETTLED, USUAL, Flight, Loan, Returned, Session, Subscription, Terms
 
@@ -60,6 +60,7 @@ class Group(Subscriber):
         "ahead",
         "all_returned",
         "client",
+        "has_rule",
         "in_force",
         "is_buried_dead",
         "is_endpoint",
@@ -103,6 +104,8 @@ class Group(Subscriber):
         self.settings = settings
         self.keeping = keeping
         """Requested expiry and rate."""
+        self.has_rule = False
+        """Whether ordering keys count."""
         self.is_buried_dead = True
         """When it ends, what is undone becomes dead letters; else it is dropped."""
         self.is_paused = False
@@ -140,16 +143,21 @@ class Group(Subscriber):
             self.rate_limited.forget(self)
             self.rate_limiter = self.rate_limited.of(keeping.rate)
         self.keeping = keeping
-        if keeping.order:
-            self.begin_order()
+        rule = keeping.rule
+        self.has_rule = rule is not None
+        if rule is not None or self.session.order is not None:
+            self.begin_order(rule or Rule())
         self.stored_changes = -1
         self.dirty.add(self)
         self._follow()
 
-    def begin_order(self) -> None:
-        """Give one message of an ordering key at a time. Messages that are in flight hold no key."""
+    def begin_order(self, rule: Rule) -> None:
+        """Give messages by their ordering keys. Messages that are in flight hold no key. With the empty rule,
+        what is behind by its key goes, and then the keys count no more."""
         if self.session.order is None:
-            self.session.order = KeyOrder(self._key_bound)
+            self.session.order = KeyOrder(self._key_bound, rule)
+        else:
+            self.session.order.change_rule(rule)
 
     def hear(self, terms: Terms, keeping: Keeping) -> None:
         """Change the given terms; the others stay."""
@@ -231,8 +239,21 @@ class Group(Subscriber):
         """Whether it may get a message now; if not, it is woken when it may."""
         if rate_limiter.has_token:
             return True
-        self.rate_limited.wait(self, rate_limiter)
+        self.rate_limited.wait(self, rate_limiter.wake_s)
         return False
+
+    def look_at_tokens(self) -> None:
+        """Let keys go on whose tokens are there."""
+        order = self.session.order
+        if order is not None and order.rule.per_ms:
+            order.advance(self.rate_limited.now_ms)
+
+    def await_tokens(self) -> None:
+        """Be woken when a key may go on, or the reader, if they wait for that."""
+        order = self.session.order
+        next_ms = None if order is None else order.next_ms
+        if next_ms is not None:
+            self.rate_limited.wait(self, next_ms / 1_000)
 
     @property
     def is_restricted(self) -> bool:
@@ -255,49 +276,71 @@ class Group(Subscriber):
         if self.all_returned.failing >= self.all_returned.most:
             self.all_returned.is_missed = True
             return False
-        member = self.picker.next(message)
-        if member is None or len(session.flights) >= session.window:
+        member = None if len(session.flights) >= session.window else self.picker.next(message)
+        order = session.order
+        if order is not None and not self.has_rule and order.is_over:
+            order.leave()
+            session.order = order = None
+            self.stored_changes = -1
+        if order is not None:
+            key = order.key_of(message.ordering_key)
+            if key:
+                return self._offer_keyed(order, key, message, member)
+        if member is None:
             return False
         if member.rights is not None and not member.may_receive(message.topic):
             return True  # of those who are here nobody may: it is nobody's
         own = self.members[member]
         qos = _qos(message, member, own)
-        if session.order is not None and not self.keeping.order and session.order.is_over:
-            session.order.leave()
-            session.order = None
-            self.stored_changes = -1
-        if session.order is not None and message.ordering_key:
-            return self._offer_ordered(session.order, message, member, own, min(1, qos))
         flight = session.launch(message.position, message.shard, 1) if qos == 1 else None
         self._lend(message, member, own, qos, flight, 1)
         return True
 
-    def _offer_ordered(
-        self, order: KeyOrder, message: Message, member: Subscriber, own: Subscription, qos: int
-    ) -> bool:
-        """`offer` of a message with an ordering key, to a member that has room. A group that orders no more
-        still gives what is behind by its keys."""
-        key, place = message.ordering_key, message.position
-        if message.shard == RETRY_SHARD:
-            flight = self.session.launch(place, message.shard, 1)
-            if not self.session.resume(flight):
-                self.session.lead(flight, key)
-            self._lend(message, member, own, 1, flight, 1)
-            return True
-        if order.is_crowded:
+    def _offer_keyed(self, order: KeyOrder, key: bytes, message: Message, member: Subscriber | None) -> bool:
+        """`offer` of a message with a key. `member`: who has room. A group that orders no more still gives
+        what is behind by its keys."""
+        session, place = self.session, message.position
+        address, is_retry = (place, message.shard), message.shard == RETRY_SHARD
+        is_next = not is_retry and order.is_at(key, address)
+        if not is_retry and order.is_crowded:
             return False
-        if order.is_at(key, (place, message.shard)):
-            order.drop(key)
-        else:
-            meeting = order.meet(key, place, message.shard)
+        if not is_retry and not is_next:
+            room = self.room_for(order, key, member)
+            if member is None and (not order.rule.is_fair or session.tailing):
+                return False
+            if session.tailing and order.rule.is_fair and not order.may_start(key, room):
+                return False  # its key goes on in its turn
+            meeting = order.meet(key, place, message.shard, room)
             if meeting is not Meeting.GIVE:
                 self.dirty.add(self)
+                self.await_tokens()
                 return meeting is Meeting.PASS
-        head = self.session.launch(place, message.shard, 1) if qos else None
-        if head is not None:
-            self.session.lead(head, key)
-        self._lend(message, member, own, qos, head, 1)
+        if member is None:
+            return False
+        if is_next:
+            order.drop(key)
+        if member.rights is not None and not member.may_receive(message.topic):
+            if is_retry and order.waiting_for(place) is not None:
+                order.release(key)
+            return True  # of those who are here nobody may: it is nobody's
+        own = self.members[member]
+        qos = 1 if is_retry else min(1, _qos(message, member, own))
+        flight = session.launch(place, message.shard, 1) if qos else None
+        if flight is not None and not (is_retry and session.resume(flight)):
+            session.lead(flight, key)
+        if order.rule.per_ms:
+            order.spend(key, self.rate_limited.now_ms)
+            self.await_tokens()
+        self._lend(message, member, own, qos, flight, 1)
         return True
+
+    def room_for(self, order: KeyOrder, key: bytes, member: Subscriber | None) -> int:
+        """For how many messages there is room; looked at only as far as it counts. The time is noted too."""
+        self.look_at_tokens()
+        if member is None:
+            return 0
+        most = 1 + order.out.get(key, 0) if order.rule.is_fair else 1
+        return 1 if most == 1 else min(self._allowed, self.picker.find_room(most))
 
     def find_room(self) -> int:
         return min(self._allowed, self.picker.find_room(RUN_MAX))
@@ -315,30 +358,39 @@ class Group(Subscriber):
         order, messages = self.session.order, run.messages
         if order is None:
             return self._offer_each(messages, run.qos, ())
-        keys = [message.ordering_key for message in messages]
+        keys = [order.key_of(message.ordering_key) for message in messages]
         if not any(keys):
             return self._offer_each(messages, run.qos, ())
-        return 0 if run.qos != 1 or self.is_restricted else self._offer_run_ordered(order, messages, keys)
+        if run.qos != 1 or self.is_restricted or (order.rule.is_fair and self.session.tailing):
+            return 0
+        return self._offer_run_keyed(order, messages, keys)
 
-    def _offer_run_ordered(self, order: KeyOrder, messages: Sequence[Message], keys: Sequence[bytes]) -> int:
+    def _offer_run_keyed(self, order: KeyOrder, messages: Sequence[Message], keys: Sequence[bytes]) -> int:
         """`offer_run` of messages with keys. What is passed over counts as given."""
-        room, met = self.find_room(), 0
+        room, met, per_ms = self.find_room(), 0, order.rule.per_ms
+        self.look_at_tokens()
         chosen: list[Message] = []
         theirs: list[bytes] = []
         for message, key in zip(messages, keys, strict=True):
             if order.is_crowded:
                 break
-            meeting = order.meet(key, message.position, message.shard) if key else Meeting.GIVE
-            if meeting is Meeting.STOP or (meeting is Meeting.GIVE and len(chosen) >= room):
+            meeting, left = Meeting.GIVE, room - len(chosen)
+            if key:
+                meeting = order.meet(key, message.position, message.shard, left)
+            if meeting is Meeting.STOP or (meeting is Meeting.GIVE and left <= 0):
                 break
             met += 1
             if meeting is Meeting.GIVE:
                 if key:
                     order.launch(key)
+                if key and per_ms:
+                    order.spend(key, self.rate_limited.now_ms)
                 chosen.append(message)
                 theirs.append(key)
         if met > len(chosen):
             self.dirty.add(self)
+        if per_ms:
+            self.await_tokens()
         given = self._offer_each(chosen, 1, theirs) if chosen else 0
         for message, key in zip(chosen[given:], theirs[given:], strict=True):
             self._offer_chosen(order, message, key)
@@ -396,8 +448,11 @@ class Group(Subscriber):
         self.redelivered += 1
         own = self.members[member]
         qos = _qos(message, member, own)
+        order = self.session.order
         if flight.key:
             qos = min(1, qos)
+            if order is not None and order.rule.per_ms:
+                order.spend(flight.key, self.rate_limited.now_ms)
         if qos != 1:
             self.session.ack(flight.packet_id)
         self._lend(message, member, own, qos, flight if qos == 1 else None, flight.attempts)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from shards.tables import NEVER_S as NEVER_S
+from timeline.key_order import Rule
 from timeline.session import Terms
 
 from ..settings.config import ACK_MS_MAX, Config, Sessions
@@ -26,12 +27,15 @@ from ..settings.durations import NEVER_TEXT, TimeError, parse_delay
 from ..settings.kinds import BACKOFF_STEPS_MAX
 
 ATTEMPTS_MAX = 1_000_000
+CONCURRENCY_MAX = 65_535
+"""As a group's window."""
 RATE_MIN, RATE_MAX = 1e-6, 1_000_000.0
 OnDead = Literal["next", "hold"]
 NEXT: OnDead = "next"
 HOLD: OnDead = "hold"
 _NUMBER = re.compile(r"\d{1,7}", re.ASCII)
-_RATE = re.compile(r"\d{1,7}(\.\d{1,6})?", re.ASCII)
+_RATE = re.compile(r"(\d{1,7}(?:\.\d{1,6})?)(?:/([smh]))?", re.ASCII)
+_PER_S = {"s": 1, "m": 60, "h": 3_600}
 
 
 class TermsError(ValueError):
@@ -56,6 +60,21 @@ class Keeping:
     """Of one ordering key it is given one message at a time, in order."""
     on_dead: OnDead | None = None
     """Of a group that orders: after a dead letter its key goes on (NEXT), or the letter holds it (HOLD)."""
+    concurrency: int | None = None
+    """Of one ordering key it has at most so many messages; 0: any number."""
+    key_rate: float | None = None
+    """Of one ordering key it is given at most so many messages a second; 0: any number."""
+    fair: bool | None = None
+    """Ordering keys take turns."""
+
+    @property
+    def rule(self) -> Rule | None:
+        """When a key may have one more message; None: keys do not count."""
+        order = bool(self.order)
+        most = 1 if order else self.concurrency or 0
+        per_ms = 0.0 if order else (self.key_rate or 0.0) / 1_000
+        rule = Rule(order, most, per_ms, bool(self.fair))
+        return None if rule == Rule() else rule
 
     def changed_by(self, changes: "Keeping") -> "Keeping":
         """These with the changes."""
@@ -64,6 +83,9 @@ class Keeping:
             self.rate if changes.rate is None else changes.rate,
             self.order if changes.order is None else changes.order,
             self.on_dead if changes.on_dead is None else changes.on_dead,
+            self.concurrency if changes.concurrency is None else changes.concurrency,
+            self.key_rate if changes.key_rate is None else changes.key_rate,
+            self.fair if changes.fair is None else changes.fair,
         )
 
 
@@ -112,12 +134,28 @@ def read_keeping(requested: Requested, config: Config) -> Keeping:
     """Raises TermsError likewise."""
     expiry, rate, order = requested("expiry"), requested("rate"), requested("order")
     on_dead = requested("on_dead")
-    return Keeping(
+    concurrency, key_rate = requested("per_key_concurrency"), requested("per_key_rate")
+    fair = requested("fair")
+    keeping = Keeping(
         None if expiry is None else _expiry_s(expiry, config.limits.max_delay_ms),
-        None if rate is None else _rate(rate),
+        None if rate is None else _rate("rate", rate),
         None if order is None else _flag("order", order),
         None if on_dead is None else _on_dead(on_dead),
+        None if concurrency is None else _concurrency(concurrency),
+        None if key_rate is None else _rate("per_key_rate", key_rate),
+        None if fair is None else _flag("fair", fair),
     )
+    if keeping.order and (keeping.concurrency or keeping.key_rate):
+        name = "per_key_concurrency" if keeping.concurrency else "per_key_rate"
+        raise TermsError(name, "must not be given with order, which gives one message of a key at a time")
+    return keeping
+
+
+def _concurrency(value: Value) -> int:
+    text = str(value)
+    if not _NUMBER.fullmatch(text) or int(text) > CONCURRENCY_MAX:
+        raise TermsError("per_key_concurrency", f"must be a whole number from 0 to {CONCURRENCY_MAX:,}")
+    return int(text)
 
 
 def _on_dead(value: Value) -> OnDead:
@@ -182,10 +220,17 @@ def _expiry_s(value: Value, most_ms: int) -> int:
     return -(-expiry_ms // 1_000)
 
 
-def _rate(value: Value) -> float:
-    is_number = not isinstance(value, list) and (not isinstance(value, str) or _RATE.fullmatch(value))
-    rate = float(value) if is_number and not isinstance(value, list) else -1.0
+def _rate(name: str, value: Value) -> float:
+    """Messages a second, of a number or of `100/m`."""
+    found = _RATE.fullmatch(value) if isinstance(value, str) else None
+    rate = -1.0
+    if found is not None:
+        rate = float(found[1]) / _PER_S[found[2] or "s"]
+    elif not isinstance(value, list | str):
+        rate = float(value)
     if rate and not RATE_MIN <= rate <= RATE_MAX:
         least = f"0 or from {RATE_MIN:f}".rstrip("0")
-        raise TermsError("rate", f"must be a number, {least} to {RATE_MAX:,.0f}, in messages a second")
+        raise TermsError(
+            name, f"must be a number, {least} to {RATE_MAX:,.0f}, in messages a second, or like 100/m, 5/h"
+        )
     return rate

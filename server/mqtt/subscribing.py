@@ -350,7 +350,8 @@ def properties_of(packet: Subscribe, config: Config, now_ms: int) -> SubscribePr
     terms, keeping = read_terms(requested, config), read_keeping(requested, config)
     shared = [text.startswith(SHARE_PREFIX) for text, _ in packet.filters]
     if keeping != UNSAID and not all(shared):
-        name = next(name for name in ("expiry", "rate", "order", "on_dead") if requested(name) is not None)
+        given = ("expiry", "rate", "order", "on_dead", "per_key_concurrency", "per_key_rate", "fair")
+        name = next(name for name in given if requested(name) is not None)
         raise TermsError(name, "is only for groups: use it with $share/group/filter")
     identifier = properties.subscription_ids[0] if properties.subscription_ids else 0
     return SubscribeProperties(identifier, _replay_from(requested("replay_from"), now_ms), terms, keeping)

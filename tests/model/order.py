@@ -598,8 +598,8 @@ class _Unmissed(KeyOrder):
 class _Unfair(KeyOrder):
     """Without: a fair group passes over what a key has too much of."""
 
-    def _may_start(self, key: bytes, room: int) -> bool:
-        return super()._may_start(key, NEVER)
+    def may_start(self, key: bytes, room: int) -> bool:
+        return super().may_start(key, NEVER)
 
 
 class _Unkept(KeyOrder):

@@ -34,7 +34,7 @@ from shards.retries import RETRIES, end_dropped, end_retry, note_dropped, whose
 from shards.store import Store, Table
 from shards.tables import KeptRow, encode_row
 from timeline.filters import matches
-from timeline.key_order import NO_SHARD, NOWHERE, Address, KeyRow
+from timeline.key_order import NO_KEY, NO_SHARD, NOWHERE, Address, KeyRow
 from timeline.position import MessageId, Position, message_id
 
 from ...engine.clock import Clock
@@ -257,7 +257,7 @@ class Burying:
         """A message that waited for its key; None: it is gone, or of another key with the same hash."""
         try:
             value = self._reader.value_at(place, shard)
-            return value if value is not None and decode(value).ordering_key == key else None
+            return value if value is not None and (decode(value).ordering_key or NO_KEY) == key else None
         except Corrupt as error:
             log.error("message at %024x: unreadable, skipped: %s", place, error)
             return None

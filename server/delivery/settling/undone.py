@@ -147,8 +147,9 @@ class Failure:
     @property
     def order(self) -> KeyOrder | None:
         """The order that the message is the head of its key in."""
+        order = self.holder.session.order
         is_head = self.flight.key and self.holder is self.addressee
-        return self.holder.session.order if is_head else None
+        return order if is_head and order is not None and order.rule.is_ordered else None
 
     def rest_at(self, wait: Position) -> None:
         """The message is the head of its key as a retry or as a dead letter, no longer in flight."""

@@ -13,7 +13,14 @@ from timeline.session import Terms
 from ...delivery.terms import LASTING, Keeping, TermsError, read_keeping, read_terms
 from ...settings.config import Config
 from .bodies import FieldError
-from .scalars import Attempts, Backoff, Delay, Expiry, Filter, OnDead, Rate
+from .scalars import Attempts, Backoff, Concurrency, Delay, Expiry, Filter, KeyRate, OnDead, Rate
+
+
+class PerKey(msgspec.Struct, forbid_unknown_fields=True):
+    """Limits of each ordering key, without order."""
+
+    concurrency: Concurrency | None = None
+    rate: KeyRate | None = None
 
 
 class GroupRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -27,6 +34,8 @@ class GroupRequest(msgspec.Struct, forbid_unknown_fields=True):
     rate: Rate | None = None
     order: bool | None = None
     on_dead: OnDead | None = None
+    per_key: PerKey | None = None
+    fair: bool | None = None
 
 
 def text_of(name: str, topic_filter: str, config: Config) -> str:
@@ -46,8 +55,10 @@ def terms_of(request: GroupRequest, config: Config) -> tuple[Terms, Keeping]:
     """Terms and expiry of the group. Raises FieldError."""
     if request.on_dead is not None and not request.order:
         raise FieldError("on_dead", "goes with order")
-    said = msgspec.structs.asdict(request).get
+    said = msgspec.structs.asdict(request)
+    if request.per_key is not None:
+        said |= {f"per_key_{name}": value for name, value in msgspec.structs.asdict(request.per_key).items()}
     try:
-        return read_terms(said, config), LASTING.changed_by(read_keeping(said, config))
+        return read_terms(said.get, config), LASTING.changed_by(read_keeping(said.get, config))
     except TermsError as error:
-        raise FieldError(error.name, error.detail) from None
+        raise FieldError(error.name.replace("per_key_", "per_key."), error.detail) from None

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from ...delivery.terms import ATTEMPTS_MAX, RATE_MAX
+from ...delivery.terms import ATTEMPTS_MAX, CONCURRENCY_MAX, RATE_MAX
 from ...delivery.terms import OnDead as OnDeadWord
 from ...settings.kinds import BACKOFF_STEPS_MAX
 
@@ -68,6 +68,11 @@ Attempts = Annotated[int, _meta(minimum=0, maximum=ATTEMPTS_MAX)]
 Rate = Annotated[float, _meta("messages a second; 0: any number", minimum=0, maximum=RATE_MAX)]
 OnDead = Annotated[
     OnDeadWord, _meta("of a group that orders: after a dead letter its key goes on, or is held")
+]
+Concurrency = Annotated[int, _meta("messages at a time; 0: any number", minimum=0, maximum=CONCURRENCY_MAX)]
+_RateText = Annotated[str, _meta(pattern=r"^\d{1,7}(\.\d{1,6})?(/[smh])?$")]
+KeyRate = Annotated[
+    _RateText | Rate, _meta("messages a second, or 100/m, 5/h; 0: any number"), named("KeyRate")
 ]
 Backoff = Annotated[list[Delay], _meta(minItems=1, maxItems=BACKOFF_STEPS_MAX)]
 _ExpiryText = Annotated[str, _meta(pattern=f"^({_BACK}|never)$")]

@@ -623,6 +623,13 @@ class SessionPage(TypedDict):
     next: Cursor | None
 
 
+class PerKey(TypedDict):
+    """Limits of each ordering key; 0: none. `rate` in messages a second."""
+
+    concurrency: int
+    rate: float
+
+
 class Group(PlaceShown):
     """A shared subscription and its members, if any. Durations in seconds; 0: for ever."""
 
@@ -635,6 +642,8 @@ class Group(PlaceShown):
     rate: float
     order: bool
     on_dead: Literal["next", "hold"]
+    per_key: PerKey
+    fair: bool
 
 
 class MadeGroup(Group):

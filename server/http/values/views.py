@@ -232,6 +232,8 @@ def group_view(group: Group, progress: Progress) -> shapes.Group:
         "rate": group.keeping.rate or 0.0,
         "order": bool(group.keeping.order),
         "on_dead": group.on_dead,
+        "per_key": {"concurrency": group.keeping.concurrency or 0, "rate": group.keeping.key_rate or 0.0},
+        "fair": bool(group.keeping.fair),
     }
 
 

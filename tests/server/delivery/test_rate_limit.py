@@ -59,7 +59,7 @@ def test_who_waits_is_woken_once_and_not_before() -> None:
     assert group is not None
     rate_limiter.spend()
     for _ in range(3):
-        rate_limited.wait(group, rate_limiter)
+        rate_limited.wait(group, rate_limiter.wake_s)
     assert rate_limited.wait_s() == 1.0
     assert rate_limited.due() == []
     clock.now_s += 1.0

@@ -16,6 +16,7 @@ from server.delivery.terms import (
 )
 from server.settings.config import Config, Limits, Sessions
 from tests.support.rig import Rig, config, props
+from timeline.key_order import ORDERED, Rule
 from timeline.session import USUAL, Terms
 
 DEFAULTS = Config()
@@ -47,6 +48,12 @@ def test_terms_are_read() -> None:
     }
     assert read_terms(said.get, DEFAULTS) == Terms(30_000, 3, (1_000, 5_000, 30_000))
     assert read_keeping(said.get, DEFAULTS) == Keeping(5_400, 2.5)
+    of_keys = {"per_key_concurrency": "2", "per_key_rate": "90/m", "fair": "true", "order": "false"}
+    keeping = read_keeping(of_keys.get, DEFAULTS)
+    assert keeping == Keeping(order=False, concurrency=2, key_rate=1.5, fair=True)
+    assert keeping.rule == Rule(most=2, per_ms=0.0015, is_fair=True)
+    assert Keeping(order=True, fair=False).rule == ORDERED
+    assert UNSAID.rule is Keeping(order=False, concurrency=0, key_rate=0.0, fair=False).rule is None
     assert read_terms({}.get, DEFAULTS) == USUAL
     assert read_keeping({}.get, DEFAULTS) == UNSAID
 
@@ -75,16 +82,29 @@ def test_terms_are_read() -> None:
         ("rate", 1e-7, {}, "a number"),
         ("rate", "0.0000001", {}, "a number"),
         ("rate", float("nan"), {}, "a number"),
+        ("per_key_rate", "10/d", {}, "a number"),
+        ("per_key_rate", "0.003/h", {}, "a number"),
+        ("per_key_concurrency", "-1", {}, "whole number"),
+        ("per_key_concurrency", "65536", {}, "whole number"),
+        ("per_key_concurrency", "x", {}, "whole number"),
+        ("fair", "yes", {}, "true or false"),
+        ("order", "1", {}, "true or false"),
     ],
 )
 def test_what_is_not_understood_or_beyond_a_bound_is_refused_by_name(
     name: str, value: str | float, settings: dict[str, int], detail: str
 ) -> None:
     asked = replace(DEFAULTS, sessions=replace(Sessions(), **settings))
-    read = read_keeping if name in ("expiry", "rate") else read_terms
+    is_term = name in ("ack_timeout", "max_attempts", "backoff")
+    read = read_terms if is_term else read_keeping
     with pytest.raises(TermsError, match=detail) as raised:
         read({name: value}.get, asked)
     assert raised.value.name == name
+
+
+def test_an_order_has_no_limits_of_its_keys() -> None:
+    with pytest.raises(TermsError, match="not be given with order"):
+        read_keeping({"order": "true", "per_key_rate": "1"}.get, DEFAULTS)
 
 
 def test_a_subscription_brings_its_terms_and_those_of_a_group_are_the_last_ones_said() -> None:

@@ -67,6 +67,8 @@ async def test_a_group_is_made_ahead_of_any_member_and_keeps_what_comes(
             "rate": 0.0,
             "order": False,
             "on_dead": "next",
+            "per_key": {"concurrency": 0, "rate": 0.0},
+            "fair": False,
         }
         await server.schedule("jobs/1", deliver_in=60)
         await server.pass_time(5 * MINUTE_MS)
@@ -87,8 +89,13 @@ async def test_made_again_it_is_changed_in_place(server: Running) -> None:
     assert {name: first[name] for name in told} == told
     again = await made(server, status=200, **{name: first[name] for name in told})
     assert {name: again[name] for name in told} == told
+    of_keys = {"order": False, "fair": True, "per_key": {"concurrency": 2, "rate": 1.5}}
+    first = await made(server, status=200, fair=True, per_key={"concurrency": 2, "rate": "90/m"})
+    assert {name: first[name] for name in of_keys} == of_keys
+    again = await made(server, status=200, **of_keys)
+    assert {name: again[name] for name in of_keys} == of_keys
     plain = await made(server, status=200)
-    usual = {"ack_timeout": 0, "max_attempts": 20, "expiry": "never", "rate": 0}
+    usual = {"ack_timeout": 0, "max_attempts": 20, "expiry": "never", "rate": 0, "fair": False}
     assert {name: plain[name] for name in usual} == usual
 
 
@@ -111,6 +118,10 @@ async def test_made_again_it_is_changed_in_place(server: Running) -> None:
         ("workers", {"expiry": "4000d"}, "expiry"),
         ("workers", {"rate": 1e9}, "rate"),
         ("workers", {"rates": 1}, "rates"),
+        ("workers", {"per_key": {"concurrency": 100_000}}, "per_key.concurrency"),
+        ("workers", {"per_key": {"rate": "1/d"}}, "per_key.rate"),
+        ("workers", {"per_key": {"rates": 1}}, "per_key.rates"),
+        ("workers", {"per_key": {"concurrency": 1}, "order": True}, "per_key.concurrency"),
     ],
 )
 async def test_what_cannot_be_is_refused_by_name(
