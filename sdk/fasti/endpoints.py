@@ -29,6 +29,8 @@ _TERMS: Mapping[str, Spell] = {
     "rate": as_is,
     "order": as_is,
     "on_dead": as_is,
+    "per_key": as_is,
+    "fair": as_is,
     "timeout": span,
     "body": as_is,
     "retry": lambda retry: spelled(TERMS, retry),

@@ -189,7 +189,11 @@ class RetryOptions(TypedDict, total=False):
 
 
 class PerKey(TypedDict, total=False):
-    """Limits of each ordering key. `rate`: messages a second, or text such as `100/m` or `5/h`."""
+    """Limits of each ordering key, without order.
+
+    `concurrency`: maximum messages of a key that are out at a time.
+    `rate`: maximum messages of a key a second, or text such as `100/m` or `5/h`.
+    """
 
     concurrency: int
     rate: float | str
@@ -250,6 +254,8 @@ class EndpointOptions(TypedDict, total=False):
     `rate`: maximum requests a second.
     `order`: of one ordering key one message at a time is posted, in order, through retries.
     `on_dead`: with `order`: after a dead letter its key goes on ("next"), or is held ("hold").
+    `per_key`: `{"concurrency": 2, "rate": "10/s"}`: limits of each ordering key, without order.
+    `fair`: ordering keys take turns, whatever one of them has dumped.
     `timeout`: maximum time of one request.
     `body`: what is posted: "raw", the payload, or "envelope", JSON with the payload in it.
     `retry`: how often a message is tried, `{"max_attempts": 5, "backoff": ["1s", "5m"]}`.
@@ -262,6 +268,8 @@ class EndpointOptions(TypedDict, total=False):
     rate: float | None
     order: bool | None
     on_dead: OnDead | None
+    per_key: PerKey | None
+    fair: bool | None
     timeout: Span | None
     body: Body | None
     retry: RetryOptions | None

@@ -10,13 +10,14 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from ...delivery.terms import LASTING, TermsError, read_keeping, read_terms
+from ...delivery.terms import LASTING, TermsError, Value, read_keeping, read_terms
 from ...settings.config import POST_MS_MAX, POST_MS_MIN, POSTS_MAX, Config
 from ...webhook.request import HEADERS_BYTES_MAX, is_header
 from ...webhook.signing import SecretError, secret_of
 from ...webhook.targets import TargetError, check_allowed, checked_url
 from ...webhook.webhooks import Wanted
 from .bodies import FieldError, delay_ms
+from .group_body import PerKeyRequest, field_of, limits_of
 from .scalars import Attempts, Backoff, Delay, Expiry, OnDead, Rate
 
 HEADERS_MAX = 64
@@ -43,6 +44,8 @@ class EndpointRequest(msgspec.Struct, forbid_unknown_fields=True):
     rate: Rate | None = None
     order: bool | None = None
     on_dead: OnDead | None = None
+    per_key: PerKeyRequest | None = None
+    fair: bool | None = None
     timeout: Delay | None = None
     body: Annotated[Literal["raw", "envelope"], _BODY] | None = None
     retry: RetryRequest | None = None
@@ -56,13 +59,15 @@ def wanted_of(request: EndpointRequest, config: Config) -> Wanted:
     except TargetError as error:
         raise FieldError("url", str(error)) from None
     retry = request.retry or RetryRequest()
-    said = {
+    said: dict[str, Value | None] = {
         "max_attempts": retry.max_attempts,
         "backoff": retry.backoff,
         "rate": request.rate,
         "expiry": request.expiry,
         "order": request.order,
         "on_dead": request.on_dead,
+        "fair": request.fair,
+        **limits_of(request.per_key),
     }
     if request.on_dead is not None and not request.order:
         raise FieldError("on_dead", "goes with order")
@@ -71,7 +76,7 @@ def wanted_of(request: EndpointRequest, config: Config) -> Wanted:
         keeping = LASTING.changed_by(read_keeping(said.get, config))
     except TermsError as error:
         is_retry = error.name in ("max_attempts", "backoff")
-        field = f"retry.{error.name}" if is_retry else error.name
+        field = f"retry.{error.name}" if is_retry else field_of(error.name)
         raise FieldError(field, error.detail) from None
     if not keeping.expiry_s:
         raise FieldError("expiry", "must be longer than 0, or never")

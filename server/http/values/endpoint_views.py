@@ -6,7 +6,7 @@ from ...webhook.registry import signing
 from ...webhook.signing import fingerprint
 from ...webhook.webhooks import EndpointStatus
 from . import shapes
-from .views import Progress, place_view
+from .views import Progress, per_key_view, place_view
 
 
 def endpoint_view(
@@ -45,6 +45,8 @@ def endpoint_view(
         "rate": group.keeping.rate or 0.0,
         "order": bool(group.keeping.order),
         "on_dead": group.on_dead,
+        "per_key": per_key_view(group),
+        "fair": bool(group.keeping.fair),
         "retry": {
             "max_attempts": group.in_force.max_attempts,
             "backoff": [step_ms / 1_000 for step_ms in group.in_force.backoff_ms],

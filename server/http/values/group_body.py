@@ -15,12 +15,25 @@ from ...settings.config import Config
 from .bodies import FieldError
 from .scalars import Attempts, Backoff, Concurrency, Delay, Expiry, Filter, KeyRate, OnDead, Rate
 
+_PER_KEY = "per_key"
 
-class PerKey(msgspec.Struct, forbid_unknown_fields=True):
+
+class PerKeyRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Limits of each ordering key, without order."""
 
     concurrency: Concurrency | None = None
     rate: KeyRate | None = None
+
+
+def limits_of(per_key: PerKeyRequest | None) -> dict[str, int | float | str | None]:
+    """As terms (server/delivery/terms.py)."""
+    limits = {} if per_key is None else msgspec.structs.asdict(per_key)
+    return {f"{_PER_KEY}_{name}": value for name, value in limits.items()}
+
+
+def field_of(term: str) -> str:
+    """The field that brings a term."""
+    return term.replace(f"{_PER_KEY}_", f"{_PER_KEY}.")
 
 
 class GroupRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -34,7 +47,7 @@ class GroupRequest(msgspec.Struct, forbid_unknown_fields=True):
     rate: Rate | None = None
     order: bool | None = None
     on_dead: OnDead | None = None
-    per_key: PerKey | None = None
+    per_key: PerKeyRequest | None = None
     fair: bool | None = None
 
 
@@ -55,10 +68,8 @@ def terms_of(request: GroupRequest, config: Config) -> tuple[Terms, Keeping]:
     """Terms and expiry of the group. Raises FieldError."""
     if request.on_dead is not None and not request.order:
         raise FieldError("on_dead", "goes with order")
-    said = msgspec.structs.asdict(request)
-    if request.per_key is not None:
-        said |= {f"per_key_{name}": value for name, value in msgspec.structs.asdict(request.per_key).items()}
+    said = msgspec.structs.asdict(request) | limits_of(request.per_key)
     try:
         return read_terms(said.get, config), LASTING.changed_by(read_keeping(said.get, config))
     except TermsError as error:
-        raise FieldError(error.name.replace("per_key_", "per_key."), error.detail) from None
+        raise FieldError(field_of(error.name), error.detail) from None

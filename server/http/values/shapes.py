@@ -748,6 +748,8 @@ class Endpoint(TypedDict):
     rate: NotRequired[float]
     order: NotRequired[bool]
     on_dead: NotRequired[Literal["next", "hold"]]
+    per_key: NotRequired[PerKey]
+    fair: NotRequired[bool]
     retry: NotRequired[Retry]
     expiry: NotRequired[Expiry]
     position: NotRequired[Position]

@@ -215,6 +215,10 @@ def expiry_view(expiry_s: int) -> shapes.Expiry:
     return "never" if expiry_s >= NEVER_S else expiry_s
 
 
+def per_key_view(group: Group) -> shapes.PerKey:
+    return {"concurrency": group.keeping.concurrency or 0, "rate": group.keeping.key_rate or 0.0}
+
+
 def group_view(group: Group, progress: Progress) -> shapes.Group:
     terms = group.in_force
     ordered = sorted(group.members, key=lambda member: member.session.client_id)
@@ -232,7 +236,7 @@ def group_view(group: Group, progress: Progress) -> shapes.Group:
         "rate": group.keeping.rate or 0.0,
         "order": bool(group.keeping.order),
         "on_dead": group.on_dead,
-        "per_key": {"concurrency": group.keeping.concurrency or 0, "rate": group.keeping.key_rate or 0.0},
+        "per_key": per_key_view(group),
         "fair": bool(group.keeping.fair),
     }
 

@@ -79,3 +79,33 @@ async def test_a_key_is_held_by_hand(server: Running, receiver: Receiver) -> Non
     await settled(server)
     await server.call("POST", f"{KEYS}/a:release")
     assert [got.body for got in await receiver.posts(2)] == [b"b1", b"a1"]
+
+
+async def test_posts_of_a_key_are_limited_and_keys_take_turns(server: Running, receiver: Receiver) -> None:
+    view = await put(
+        server, receiver, concurrency=4, fair=True, per_key={"concurrency": 2}, retry={"backoff": ["1s"]}
+    )
+    assert (view["fair"], view["per_key"]) == (True, {"concurrency": 2, "rate": 0.0})
+    out, done, rnd = list[str](), list[str](), random.Random(7)
+
+    async def behave(got: Got, writer: asyncio.StreamWriter) -> bool:
+        key = got.body[:1].decode()
+        out.append(key)
+        assert out.count(key) <= 2
+        await asyncio.sleep(0.002)
+        out.remove(key)
+        is_fine = rnd.random() < 0.9
+        if is_fine:
+            done.append(got.body.decode())
+        return await answer(200 if is_fine else 500)(got, writer)
+
+    receiver.behave = behave
+    sent = [f"a{n}" for n in range(100)] + [f"b{n}" for n in range(10)]
+    await send(server, *sent)
+    async with asyncio.timeout(40):
+        while len(done) < 110:
+            await server.pass_time(500)
+            await asyncio.sleep(0.02)
+    await settled(server)
+    assert sorted(done) == sorted(sent)
+    assert max(done.index(f"b{n}") for n in range(5)) < 60, "before the rest of the dump"
