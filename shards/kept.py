@@ -142,6 +142,10 @@ class Kept:
         value = store.get(self.table, keys.kept(place))
         return None if value is None else kept_row_of(value)
 
+    def is_there(self, store: Store, place: Position) -> bool:
+        """Whether there is a row at that position."""
+        return store.get(self.table, keys.kept(place)) is not None
+
     def all(self, store: Store, start: Position = START, end: Position = END) -> Iterator[Letter]:
         """Rows with start <= position < end, in order. Unreadable rows are skipped."""
         for key, value in readable(store, self.table, keys.kept(start), keys.kept(end)):

@@ -734,8 +734,21 @@ class KeyOrder:
     def rewind(self, to: Position) -> None:
         """The group reads again from behind `to`. What waits or is held and comes again by that is the head
         of its key no more. O(keys), some 50 ms with 50,000."""
+        gone = 0
         for key, found in list(self._keys.items()):
             before = found.next
+            is_over = (found.root > to or before > to) and not (
+                NOWHERE < found.root <= to or NOWHERE < before <= to
+            )
+            if is_over and not found.by_hand and key not in self._lines:
+                self._waits.pop(found.wait, None)
+                self.letters.pop(found.letter, None)
+                self.held.discard(key)
+                self.free.pop(key, None)
+                del self._keys[key]
+                self._dirty.add(key)
+                gone += 1
+                continue
             is_changed = found.root > to
             if is_changed:
                 self._end_rest(key, found)
@@ -750,6 +763,7 @@ class KeyOrder:
             if is_changed or found.next != before:
                 self._dirty.add(key)
                 self._settle(key)
+        self._bound.give_back(gone)
 
     def skip(self, to: Position, most: int) -> list[tuple[bytes, KeyRow]]:
         """Followers up to `to` are given up, of at most `most` keys. Returns these keys, as they were."""

@@ -29,9 +29,9 @@ def restore(store: Store, sent: Sent, groups: Iterable[Group]) -> None:
             if message is not None:
                 group.session.lead(flight, order.key_of(message.ordering_key))
         for key, row in order.rows():
-            if row.wait != NOWHERE and RETRIES.stored_at(store, row.wait) is None:
+            if row.wait != NOWHERE and not RETRIES.is_there(store, row.wait):
                 order.release(key)
-            elif row.letter != NOWHERE and DEAD.stored_at(store, row.letter) is None:
+            elif row.letter != NOWHERE and not DEAD.is_there(store, row.letter):
                 log.info("group %s: a key goes on, its dead letter is gone", shown(group.name))
                 order.release(key)
         group.dirty.add(group)

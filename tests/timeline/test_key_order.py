@@ -82,6 +82,22 @@ def test_a_group_has_half_of_what_others_leave() -> None:
     assert not other.is_full
 
 
+def test_a_replay_gives_back_the_rows_of_keys_that_come_again() -> None:
+    bound = KeyBound(20)
+    order = KeyOrder(bound)
+    for n, key in enumerate((A, b"b", b"c"), 1):
+        order.launch(key)
+        order.rest(key, at(n), at(20 + n))
+        order.meet(key, at(10 + n), 0)
+    order.rewind(at(2))
+    assert (bound.count, len(order)) == (2, 2)
+    assert order.row(A) == KeyRow(wait=at(21), root=at(1))
+    assert order.row(b"b") == KeyRow(wait=at(22), root=at(2))
+    order.check()
+    order.rewind(NOWHERE)
+    assert (bound.count, len(order)) == (0, 0)
+
+
 def test_after_a_start_followers_are_read_from_the_index() -> None:
     order = KeyOrder(KeyBound(20))
     order.restore([(A, KeyRow(at(4), NO_SHARD))])
