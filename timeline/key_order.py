@@ -54,6 +54,7 @@ from enum import Enum, auto
 from heapq import heapify, heappop, heappush
 
 from .position import END, START, Position
+from .shares import may_take
 
 KNOWN_MAX = 4
 """Followers of a key that are known without reading the index."""
@@ -179,13 +180,16 @@ class Changes:
 
 
 class KeyBound:
-    """A bound on the key rows of all groups. One group has at most half of what the others leave."""
+    """A bound on the key rows of all groups. One group has at most half of what the others leave, and the
+    groups of one owner a share as of every bound (shares.py)."""
 
-    __slots__ = ("count", "is_freed", "lined", "most", "stopped")
+    __slots__ = ("_held", "count", "is_freed", "lined", "most", "stopped")
 
     def __init__(self, most: int) -> None:
         self.most = most
         self.count = 0
+        self._held: dict[str, int] = {}
+        """Key rows by owner of their groups; none is 0."""
         self.stopped = 0
         """Groups whose reader stands still at the bound."""
         self.is_freed = False
@@ -193,10 +197,21 @@ class KeyBound:
         self.lined = 0
         """Retries in lines. A key has one, and at most half of what the others leave."""
 
-    def give_back(self, rows: int) -> None:
-        """So many key rows have gone."""
-        self.count -= rows
-        self.is_freed = self.is_freed or self.stopped > 0
+    def add(self, owner: str, rows: int) -> None:
+        """So many key rows have come, or have gone."""
+        self.count += rows
+        left = self._held.get(owner, 0) + rows
+        if left:
+            self._held[owner] = left
+        else:
+            self._held.pop(owner, None)
+        self.is_freed = self.is_freed or (rows < 0 and self.stopped > 0)
+
+    def has_room(self, owner: str, own: int) -> bool:
+        """Whether a group of that owner, which has `own` rows, may have one more."""
+        mine = self._held.get(owner, 0)
+        is_within = own < (self.most - self.count + own) // 2
+        return is_within and may_take(self.count, self.most, mine, len(self._held) + (not mine))
 
 
 class KeyOrder:
@@ -205,6 +220,7 @@ class KeyOrder:
 
     def __init__(self, bound: KeyBound, rule: Rule = ORDERED) -> None:
         self._bound = bound
+        self._owner = ""
         self.rule = rule
         self.out: dict[bytes, int] = {}
         """How many messages of a key are in flight."""
@@ -262,17 +278,24 @@ class KeyOrder:
             is_whole = row.next == NOWHERE
             found = _Key(row.next, known, is_whole, row.wait, row.root, row.letter, row.by_hand)
             self._keys[key] = found
-            self._bound.count += 1
+            self._bound.add(self._owner, 1)
             self._note_first(key, found)
             self._set_wait(key, found, row.wait)
             self._set_letter(key, found, row.letter)
             self._settle(key)
 
+    def belong_to(self, owner: str) -> None:
+        """The group has an owner, or another one."""
+        rows = len(self._keys) + len(self._full_ms)
+        self._bound.add(self._owner, -rows)
+        self._bound.add(owner, rows)
+        self._owner = owner
+
     def leave(self) -> None:
         """The group has ended: its rows count no more. `take` still gives those that are not written."""
         self._read_on()
         self._clear_tokens()
-        self._bound.give_back(len(self._keys))
+        self._bound.add(self._owner, -len(self._keys))
         self._bound.lined -= sum([len(line.places) for line in self._lines.values()])
         self._bound = KeyBound(0)
         self._lines.clear()
@@ -285,7 +308,7 @@ class KeyOrder:
         return key in self._keys
 
     def _clear_tokens(self) -> None:
-        self._bound.give_back(len(self._full_ms))
+        self._bound.add(self._owner, -len(self._full_ms))
         self._full_ms.clear()
         self._tokens.clear()
 
@@ -404,8 +427,7 @@ class KeyOrder:
     @property
     def is_full(self) -> bool:
         """Whether a key without a row has to wait."""
-        own = len(self._keys) + len(self._full_ms)
-        return own >= (self._bound.most - self._bound.count + own) // 2
+        return not self._bound.has_room(self._owner, len(self._keys) + len(self._full_ms))
 
     @property
     def is_standing(self) -> bool:
@@ -422,7 +444,7 @@ class KeyOrder:
         found = self._keys.get(key)
         if found is None:
             found = self._keys[key] = _Key()
-            self._bound.count += 1
+            self._bound.add(self._owner, 1)
         return found
 
     def may_read_on(self) -> bool:
@@ -447,7 +469,7 @@ class KeyOrder:
         before_ms = self._full_ms.get(key)
         full_ms = self._full_ms[key] = max(before_ms or 0.0, now_ms) + 1.0 / self.rule.per_ms
         if before_ms is None:
-            self._bound.count += 1
+            self._bound.add(self._owner, 1)
             heappush(self._tokens, (full_ms, key, True))
         if now_ms < full_ms - self._burst_ms < full_ms:
             heappush(self._tokens, (full_ms - self._burst_ms, key, False))
@@ -465,7 +487,7 @@ class KeyOrder:
                 heappush(tokens, (full_ms, key, True))
             elif is_last:
                 del self._full_ms[key]
-                self._bound.give_back(1)
+                self._bound.add(self._owner, -1)
             self._settle(key)
 
     @property
@@ -726,7 +748,7 @@ class KeyOrder:
             self.free.pop(key, None)
         if found is not None and not is_behind and not is_resting:
             del self._keys[key]
-            self._bound.give_back(1)
+            self._bound.add(self._owner, -1)
             self._dirty.add(key)
 
     # -- the read position is set
@@ -763,7 +785,7 @@ class KeyOrder:
             if is_changed or found.next != before:
                 self._dirty.add(key)
                 self._settle(key)
-        self._bound.give_back(gone)
+        self._bound.add(self._owner, -gone)
 
     def skip(self, to: Position, most: int) -> list[tuple[bytes, KeyRow]]:
         """Followers up to `to` are given up, of at most `most` keys. Returns these keys, as they were."""

@@ -216,6 +216,8 @@ class Membership:
         self._share.move(group.owner, owner)
         self._forms.move(group.owner, owner, parse_share(group.text)[1])
         group.owner, group.client = owner, client
+        if group.session.order is not None:
+            group.session.order.belong_to(owner)
         group.rights = None if group.is_endpoint else rights
 
     def is_over(self, group: Group) -> bool:

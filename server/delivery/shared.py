@@ -156,6 +156,7 @@ class Group(Subscriber):
         what is behind by its key goes, and then the keys count no more."""
         if self.session.order is None:
             self.session.order = KeyOrder(self._key_bound, rule)
+            self.session.order.belong_to(self.owner)
         else:
             self.session.order.change_rule(rule)
 

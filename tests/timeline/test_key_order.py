@@ -82,6 +82,24 @@ def test_a_group_has_half_of_what_others_leave() -> None:
     assert not other.is_full
 
 
+def test_the_groups_of_one_owner_leave_some_keys_to_others() -> None:
+    bound = KeyBound(80)
+    for n in range(100):
+        order = KeyOrder(bound)
+        order.belong_to("greedy")
+        while order.meet(b"%d" % n, at(1), 0) is Meeting.GIVE:
+            order.launch(b"%d" % n)
+            order.rest(b"%d" % n, at(1), at(9 + bound.count))
+            n += 100
+    assert bound.count == 70
+    other = KeyOrder(bound)
+    other.belong_to("another")
+    assert not other.is_full
+    order.belong_to("another")
+    order.belong_to("greedy")
+    assert order.is_full
+
+
 def test_a_replay_gives_back_the_rows_of_keys_that_come_again() -> None:
     bound = KeyBound(20)
     order = KeyOrder(bound)
