@@ -31,6 +31,7 @@ from timeline.position import START, MessageId, Position
 from timeline.session import Flight, Resends, Subscription
 from timeline.tail import Tail
 
+from ..engine.errand import RETRY_S
 from ..observe.logs import by, shown
 from .awaited import Awaited
 from .burials import KEPT_TOO_LONG, Burials
@@ -205,9 +206,12 @@ class Replay:
     def _await_rows(self, subscriber: Subscriber, order: KeyOrder) -> None:
         """Read on when the rows of its keys are written."""
 
-        def stored(_: int) -> None:
+        def stored(held: int) -> None:
             order.is_awaited = False
-            self._ready.wake(subscriber)
+            if held < 0 and isinstance(subscriber, Group):
+                subscriber.pause_for(RETRY_S)  # nothing can be written now
+            else:
+                self._ready.wake(subscriber)
 
         if not order.is_awaited:
             order.is_awaited = True

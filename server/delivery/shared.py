@@ -249,6 +249,10 @@ class Group(Subscriber):
         if order is not None and order.rule.per_ms:
             order.advance(self.rate_limited.now_ms)
 
+    def pause_for(self, pause_s: float) -> None:
+        """Be woken after a while."""
+        self.rate_limited.wait(self, self.rate_limited.now_ms / 1_000 + pause_s)
+
     def await_tokens(self) -> None:
         """Be woken when a key may go on, or the reader, if they wait for that."""
         order = self.session.order

@@ -11,7 +11,9 @@ from server.codec import wire
 from server.codec.packets import Ack
 from server.delivery import burials
 from server.delivery.shared import Group
+from server.delivery.subscriber import Subscriber
 from server.delivery.terms import NEVER_S, Keeping
+from server.delivery.write_barrier import Secured
 from server.http.lag import lag_of
 from server.http.timeline import Timeline
 from shards.commit import Commit
@@ -532,6 +534,28 @@ def test_a_reader_waits_until_its_rows_are_written(monkeypatch: pytest.MonkeyPat
     assert list(out) == ["a0", "b0"]
     assert most <= 12
     assert drain(rig, peer, out) == ["a0", "b0", *[f"a{n}" for n in range(1, 300)]]
+
+
+def test_a_reader_waits_a_while_if_its_rows_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    peer = worker(rig)
+    asked: list[Subscriber] = []
+
+    def refuse(one: Subscriber, done: Secured) -> None:
+        asked.append(one)
+        done(-1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(key_order, "UNWRITTEN_MAX", 0)
+        patch.setattr(rig.core.cursors, "secure", refuse)
+        send(rig, "a0")
+        rig.pump()
+        assert not came(peer)
+        assert 1 <= len(asked) <= 3
+        rig.pass_ms(2_100)
+        assert 2 <= len(asked) <= 6
+    rig.pass_ms(1_100)
+    assert list(came(peer)) == ["a0"]
 
 
 def test_a_group_that_orders_is_stored_whatever_its_expiry() -> None:
