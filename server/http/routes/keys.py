@@ -12,6 +12,7 @@ the index, which reads a bounded number of rows, for one key and for the call.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
 from types import MethodType
 from typing import Any, Literal, NamedTuple
 
@@ -47,8 +48,8 @@ COUNT_KEY = 1_000
 COUNT_CALL = 10_000
 """... and for a call: some 15 ms."""
 Entry = tuple[Group, bytes]
-Rank = tuple[int, bytes, str]
-"""Sorts entries: by lag, the most first; then by key and group."""
+Rank = tuple[int, bytes, str, bool]
+"""Sorts entries: by lag, the most first; then by key and group. Last, whether the lag is exact."""
 
 
 class _Lag(NamedTuple):
@@ -115,26 +116,21 @@ class KeyRoutes:
     async def list(self, request: web.Request) -> web.Response:
         found, limit = self._kind.find(request), limit_of(request)
         after, counting = _rank_of(request.query.get("cursor", "")), _Counting(self._store)
-        lags: dict[Entry, _Lag] = {}
+        turn, chosen = self._places.turns.of(request), list[tuple[Rank, Entry]]()
+        for group, order in _ordered(found):
 
-        def rank(entry: Entry) -> Rank | None:
-            group, key = entry
-            order = group.session.order
-            if order is None or not order.has_row(key):
-                return None
-            lag = counting.lag(group, order, key)
-            rank = -lag.messages, key, group.text
-            if after is not None and rank <= after:
-                return None
-            lags[entry] = lag
-            return rank
+            def rank(key: bytes, group: Group = group, order: KeyOrder = order) -> Rank | None:
+                if not order.has_row(key) or key == NO_KEY:
+                    return None
+                lag = counting.lag(group, order, key)
+                rank = -lag.messages, key, group.text, lag.is_exact
+                return rank if after is None or rank[:3] > after else None
 
-        entries = [(group, key) for group, order in _ordered(found) for key in order.keys if key != NO_KEY]
-        chosen = await least(self._places.turns.of(request), entries, rank, limit + 1)
-        shown = [(entry, lags[entry]) for _, entry in chosen[:limit]]
-        return await self._answer(
-            request, found, shown, chosen[limit - 1][0] if len(chosen) > limit else None
-        )
+            best = await least(turn, order.keys, rank, limit + 1)
+            chosen = nsmallest(limit + 1, [*chosen, *((rank, (group, key)) for rank, key in best)])
+        shown = [(entry, _Lag(-rank[0], rank[3])) for rank, entry in chosen[:limit]]
+        last = chosen[limit - 1][0] if len(chosen) > limit else None
+        return await self._answer(request, found, shown, last)
 
     async def hold(self, request: web.Request) -> web.Response:
         return await self._change(request, self._holds.hold)
@@ -217,8 +213,8 @@ def _cursor(rank: Rank) -> str:
     return f"{-rank[0]}.{rank[1].hex()}.{rank[2].encode().hex()}"
 
 
-def _rank_of(text: str) -> Rank | None:
-    """The rank of the last entry of the page before; None: there is none. Raises FieldError."""
+def _rank_of(text: str) -> tuple[int, bytes, str] | None:
+    """What sorts the last entry of the page before; None: there is none. Raises FieldError."""
     if not text:
         return None
     count, _, rest = text.partition(".")
