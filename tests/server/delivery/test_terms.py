@@ -130,6 +130,9 @@ def test_a_subscription_brings_its_terms_and_those_of_a_group_are_the_last_ones_
     [
         (("a", "$share/g/a"), "ack-timeout", "never"),
         (("a",), "max-attempts", "x"),
+        (("$share/g/a",), "on-dead", "wait"),
+        (("$share/g/a",), "order", "yes"),
+        (("a",), "on-dead", "hold"),
         (("a",), "backoff", "1s;2s"),
         (("$share/g/a", "a"), "expiry", "1h"),
         (("a",), "rate", "5"),
