@@ -169,8 +169,8 @@ class Group(Subscriber):
 
     @property
     def on_dead(self) -> OnDead:
-        """Whether a dead letter holds its key, or lets it go on."""
-        return self.keeping.on_dead or NEXT
+        """Whether a dead letter holds its key, or lets it go on: of a group that orders."""
+        return (self.keeping.order and self.keeping.on_dead) or NEXT
 
     @property
     def stays_s(self) -> int:

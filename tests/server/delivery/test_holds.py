@@ -189,6 +189,34 @@ def test_a_late_ack_ends_the_hold() -> None:
     assert not list(DEAD.all(rig.store))
 
 
+def test_a_key_is_held_in_a_group_with_a_limit_too() -> None:
+    """What failed before waits with the others, when its next try is due."""
+    rig = Rig()
+    peer = worker(rig, order="false", per_key_concurrency="2")
+    send(rig, "a1", "a2", "a3")
+    first = came(peer)
+    assert sorted(first) == ["a1", "a2"]
+
+    def hold(commit: Commit) -> object:
+        return rig.core.holds.hold(commit, group_of(rig), A)
+
+    rig.core.writer.submit(hold, lambda _: None)
+    nack(peer, first["a1"], "1s")
+    peer.ack(wire.PUBACK, first["a2"])
+    rig.pass_ms(5_000)
+    send(rig, "b1")
+    assert (held(rig), list(came(peer))) == ({A}, ["b1"])
+    rig.kill()
+    peer = worker(rig, order="false", per_key_concurrency="2")
+    rig.pass_ms(5_000)
+    assert (held(rig), list(came(peer))) == ({A}, ["b1"]), "it was out"
+    rig.core.writer.submit(lambda commit: rig.core.holds.let_go(commit, group_of(rig), A), lambda _: None)
+    rig.pump()
+    rig.pass_ms(1_000)
+    assert sorted(came(peer)) == ["a1", "a3"]
+    assert not held(rig)
+
+
 class HeldLife(Life):
     """Dead letters hold their keys, and are requeued or dropped; somebody holds keys, and lets them go."""
 
