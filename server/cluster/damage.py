@@ -77,4 +77,4 @@ class Damage:
 
     def mended(self) -> None:
         """The data has been replaced by a copy."""
-        self.found = ""
+        self.found, self._again_at = "", float("-inf")

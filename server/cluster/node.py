@@ -249,6 +249,7 @@ class Node:
         self._state = "follower"
         standby = Standby(self._config, store, self._clock.mono)
         self._why, self._store = standby.unfit(), store
+        store.has_heir = bool(self._damage.heirs)
         cluster = self._config.cluster
         self._trimming.begin()
         self._durable = min(self._durable, store.applied.seq)

@@ -76,8 +76,12 @@ def test_what_is_said_and_done() -> None:
     world.hear("b", damage="too")
     assert (damage.fault, damage.needs_copy) == ("", False)
     assert damage.told == f"this node's data is damaged, no other node is fit to lead: {found}"
+    damage.copying()
     damage.mended()
     assert damage.told == ""
+    world.hear("b")
+    damage.met("table messages: new")
+    assert damage.needs_copy, "the last copy has not failed"
 
 
 CONFIG = replace_of(Config(), shards=replace_of(Shards(), cap_messages=1_000))

@@ -345,3 +345,13 @@ async def test_damaged_data_is_told_and_leads_only_without_an_heir(tmp_path: Pat
     made._state = "follower"
     assert "b can lead" in made.view()["why"]
     assert not made.view()["fit"]
+
+
+async def test_a_store_that_is_opened_again_has_the_heirs_that_were_judged_last(tmp_path: Path) -> None:
+    """Else the first second of a term would pass what another node can read."""
+    made = Node(configured(tmp_path), None, None)
+    made._damage.heirs = ("b",)
+    made._halt.set()
+    store = ReplicatedStore(MemoryStore(), open_engine(MemoryEngine(Shelf()), Elapsing(), 2.0))
+    await made._follow(store)
+    assert store.has_heir
