@@ -29,6 +29,8 @@ from .test_failover import ACKS, check
 
 MINUTES = float(os.environ.get("FASTI_MINUTES", "10"))
 ROUNDS = 10
+DISK = "192m"
+"""Of a node: what it has, a copy beside it, and what copies leave free."""
 Record = Callable[[str, object], None]
 Made = Callable[[Cluster, random.Random], Mishaps]
 
@@ -36,7 +38,7 @@ pytestmark = pytest.mark.skipif(not SOAK, reason="FASTI_SOAK=1")
 
 
 def test_mishaps_in_any_order(nats_servers: Nats, tmp_path: Path, record_property: Record) -> None:  # noqa: F811
-    with mounted(tmp_path / "disk", "64m") as disk:
+    with mounted(tmp_path / "disk", DISK) as disk:
         befall(
             nats_servers.url,
             lambda cluster, chance: OnNats(cluster, chance, nats_servers, disk),
@@ -50,7 +52,7 @@ def test_mishaps_on_postgres(
     tmp_path: Path,
     record_property: Record,
 ) -> None:
-    with mounted(tmp_path / "disk", "64m") as disk:
+    with mounted(tmp_path / "disk", DISK) as disk:
         befall(
             postgres_servers.url_of_all,
             lambda cluster, chance: OnPostgres(cluster, chance, postgres_servers, disk),
