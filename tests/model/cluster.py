@@ -4,27 +4,37 @@ Each node has a store of its own, of which a power failure may take what was not
 log, which loses requests, answers, or delivers late. One of them leads; its batches are the model's. One that
 led before may still believe that it does. A node that the log has been trimmed for takes a copy of another.
 
-Of what people do to it: they publish strays into the log, purge it, give a node another key, put an old copy
-of its data back.
+Of what people do to it: they publish strays into the log, purge or delete it, give it a bound that is small,
+give a node another key, put an old copy of its data back. And a row of a node may rot (node_rot.py).
 """
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from random import Random
+from typing import Any, TypeVar, cast
 
+from msgspec.structs import replace
+
+from server.cluster import standing
+from server.cluster.engine_side import LogSide
+from server.cluster.members import ALIVE_S, Member, Members
+from server.cluster.standing import Standing
+from server.cluster.trimming import Trimming
 from shards.changes import Changes, Recorded, decode_changes
 from shards.errors import StoreFailed
 from shards.log.chain import Chain
-from shards.log.chained import open_engine
+from shards.log.chained import ChainedLog, open_engine
 from shards.log.contract import Log
+from shards.log.engine import LogState, Origin
 from shards.log.errors import LogError, Trimmed
 from shards.log.memory import MemoryEngine, Shelf
 from shards.log.record import ORIGIN
 from shards.memory import MemoryBatch, MemoryStore
-from shards.replicated import ReplicatedStore
+from shards.replicated import ReplicatedStore, applied_of
 from shards.store import Batch, Table
 from tests.support.logs import Elapsing, Faulty, Lost
 
+from .node_rot import Rotting, scrubbed
 from .oracle import need
 
 NODES = 3
@@ -33,6 +43,11 @@ LAST = b"\xff" * 64
 KEYS = ("the key of the nodes",)
 OTHER_KEYS = ("a key of another cluster",)
 STRAYS = (b"", b"hello", bytes(64), b"\xff" * 200)
+KEEP_BYTES = 1 << 20
+LEAST_BYTES = 8 << 10
+"""Bound of a log that is small: of some records."""
+
+T = TypeVar("T")
 
 
 class Shared(ReplicatedStore):
@@ -71,7 +86,7 @@ class Shared(ReplicatedStore):
 class Node:
     def __init__(self, cluster: "Cluster", number: int) -> None:
         self.name = f"node-{number}"
-        self.below = MemoryStore()
+        self.below = Rotting()
         self.number = number
         self.engine = Faulty(MemoryEngine(cluster.shelf))
         self.saved: tuple[list[MemoryBatch], int] = ([], 0)
@@ -80,6 +95,8 @@ class Node:
         """Up to which record its store has the log, whatever becomes of the machine."""
         self.has_surprise = False
         """An append of its own that it had given up has come to the log since it last read that."""
+        self.has_heir = False
+        """Whether another node could lead in its place, as far as it knows."""
         self._cluster = cluster
         self.start()
 
@@ -89,6 +106,7 @@ class Node:
         self.engine.plan.clear()
         self.below.fail_writes = False
         self.store = Shared(self.below, open_engine(self.engine, clock, DEADLINE_S, keys), self._cluster)
+        self.store.has_heir = self.has_heir
         need(self.synced <= self.store.applied.seq, f"{self.name} has lost what it had synced")
 
     def save(self) -> None:
@@ -101,7 +119,7 @@ class Node:
 
     def put(self, batches: list[MemoryBatch], upto: int) -> None:
         """Its data is replaced by these, all durable; the process begins."""
-        self.below = MemoryStore()
+        self.below = Rotting()
         self.below.log = list(batches)
         self.below.durable = len(batches)
         self.below.crash(0)
@@ -110,8 +128,11 @@ class Node:
 
     def lose(self, r: Random) -> None:
         """The power goes: some of what was not synced with it."""
-        self.below.crash(r.randrange(len(self.below.log) - self.below.durable + 1))
+        self.crash(r)
         self.start()
+
+    def crash(self, r: Random) -> None:
+        self.below.crash(r.randrange(len(self.below.log) - self.below.durable + 1))
 
     def arrive(self) -> None:
         before = self._cluster.shelf.last
@@ -135,10 +156,14 @@ class Cluster:
 
     def __init__(self) -> None:
         self.shelf = Shelf()
-        self._batches: list[MemoryBatch] = []
+        self._batches: list[tuple[int, MemoryBatch]] = []
+        """Each with the record that it is."""
         self._chain = Chain(ORIGIN, KEYS)
         self.nodes = [Node(self, number) for number in range(NODES)]
         self.leader = self.nodes[0]
+        self._now_s = 0.0
+        self._members = Members(lambda: self._now_s)
+        self._trimming = [self._trims(node) for node in self.nodes]
 
     def batches(self) -> list[MemoryBatch]:
         """All that the log has ever had, without the claims."""
@@ -149,8 +174,8 @@ class Cluster:
             if record is None:
                 chain.skip(frame)
             elif (parts := chain.step(record)) and record.seal.epoch != record.seal.seq:
-                self._batches.append(_seen(decode_changes(b"".join(parts))))
-        return list(self._batches)
+                self._batches.append((record.seal.seq, _seen(decode_changes(b"".join(parts)))))
+        return [batch for _, batch in self._batches]
 
     def lead(self, node: Node) -> Shared:
         """It reads what there is and leads."""
@@ -168,19 +193,31 @@ class Cluster:
             node.store.follow()
         except Trimmed:
             node.engine.plan.clear()
-            self._copy_to(node)
+            self.copy(node)
             node.store.follow()
         except LogError:
             if fetches is None:
                 raise
         node.engine.plan.clear()
 
-    def _copy_to(self, node: Node) -> None:
-        """Of one that has what is left of the log to go on with."""
+    def copy(self, node: Node) -> None:
+        """Its data is replaced by that of a whole one that has what is left of the log to go on with."""
         others = [one for one in self.nodes if one.store.applied.seq >= self.shelf.first - 1]
         need(bool(others), "the log is trimmed before what any node has")
-        other = others[0]
-        node.put(other.below.log, other.store.applied.seq)
+        whole = [one for one in others if one is not node and scrubbed(one.below)]
+        need(bool(whole), f"{node.name} gets no copy")
+        need(not whole[0].below.rotten, "a copy has the rot of where it is from")
+        node.put(whole[0].below.log, whole[0].store.applied.seq)
+
+    @contextmanager
+    def looked_through(self) -> Iterator[None]:
+        """A test looks at the rows of all nodes."""
+        belows = [node.below for node in self.nodes]
+        for below in belows:
+            below.is_looked_through = True
+        yield
+        for below in belows:
+            below.is_looked_through = False
 
     def stray(self, r: Random) -> None:
         """Somebody publishes into the log: something, or a record that it has already."""
@@ -197,6 +234,64 @@ class Cluster:
         leader.synced = leader.store.sync().seq
         upto = r.choice((self.shelf.last, r.randint(self.shelf.first - 1, self.shelf.last)))
         leader.engine.drop(upto, DEADLINE_S)
+
+    def delete(self) -> None:
+        """Somebody deletes the log."""
+        self.batches()
+        self.shelf.is_made = False
+        self.shelf.frames.clear()
+
+    def who_begins(self, away: Node | None = None) -> list[tuple[Node, Standing]]:
+        """The nodes that would begin the log anew by what all have answered, and what each has, for good."""
+        for node in self.nodes:
+            if node is not away:
+                node.below.flush()
+                node.synced = applied_of(node.below).seq
+        heard = max(node.synced for node in self.nodes)
+        told: dict[str, Standing | None] = {
+            node.name: None
+            if node is away
+            else replace(standing.standing_of(node.name, node.below), is_lost=True, heard=heard)
+            for node in self.nodes
+        }
+        found = [(node, mine) for node in self.nodes if (mine := told[node.name]) is not None]
+        return [(node, mine) for node, mine in found if standing.verdict(mine, told).begins]
+
+    def begin(self, mine: Standing) -> None:
+        """Raises Fenced where another node has."""
+        hand = ChainedLog(MemoryEngine(self.shelf), Elapsing(), DEADLINE_S, KEYS)
+        hand.begin(mine.seal, Origin(mine.timeline))
+        self._batches = [(seq, batch) for seq, batch in self._batches if seq <= mine.seq]
+        self._chain = Chain(mine.seal, KEYS)
+        self._chain.next = self.shelf.first
+
+    def fill(self, r: Random) -> None:
+        """Somebody gives the log a bound that is near."""
+        self.shelf.max_bytes = max(LEAST_BYTES, self.shelf.used_bytes + r.randrange(2_000))
+
+    def make_room(self, away: Node | None, syncing: Sequence[Node], *, is_led: bool) -> None:
+        """Seconds in which all others look after the log: longer than somebody is heard who is away.
+
+        `syncing`: those whose disks come to it.
+        """
+        self.batches()
+        present = [node for node in self.nodes if node is not away]
+        for _ in range(int(ALIVE_S) + 2):
+            self._now_s += 1
+            for node in present:
+                if node in syncing:
+                    node.synced = node.store.sync().seq
+                self._members.hear(Member(node.name, "", "", "follower", 1, node.synced, ""))
+            for node in present:
+                trimming = self._trimming[node.number]
+                _at_once(trimming.look(node.store))
+                _at_once(trimming.trim(node.store, node.synced, is_led=is_led and node is not self.leader))
+
+    def _trims(self, node: Node) -> Trimming:
+        return Trimming(cast("LogSide", Hand(self.shelf)), self._members, node.name, KEEP_BYTES, self._mono)
+
+    def _mono(self) -> float:
+        return self._now_s
 
     def try_other_key(self, node: Node) -> None:
         """It is started with another key, and takes no part until it has the right one again."""
@@ -225,6 +320,31 @@ class Cluster:
                 if table is not Table.META:
                     rows, found = (dict(store.scan(table, b"", LAST)) for store in (whole, node.below))
                     need(rows == found, f"{node.name} has other rows than the log in {table.value}")
+
+
+class Hand:
+    """Another connection of a node to the log, which always answers: server/cluster/engine_side.py."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self._log = open_engine(MemoryEngine(shelf), Elapsing(), DEADLINE_S, KEYS)
+
+    async def state(self) -> LogState:
+        return self._log.state()
+
+    async def limit(self, wanted_bytes: int) -> str:
+        return ""
+
+    async def trim(self, upto: int) -> None:
+        self._log.trim(upto)
+
+
+def _at_once(work: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine that waits for nothing returns."""
+    try:
+        work.send(None)
+    except StopIteration as ended:
+        return cast("T", ended.value)
+    raise AssertionError("it waits")
 
 
 def _seen(changes: Changes) -> MemoryBatch:

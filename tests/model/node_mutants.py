@@ -1,18 +1,23 @@
 """Naive rules of nodes that share a log, planted like those of mutants.py; the walks over them find each."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 import pytest
 
 from server.cluster.clocks import Clocks, NodeClock
+from server.cluster.damage import Damage
+from server.cluster.standing import Standing, Verdict, verdict
+from server.cluster.trimming import Trimming
 from shards.changes import Recorded
 from shards.errors import ShardsError, StoreFailed
 from shards.log.chain import Chain
 from shards.log.chained import ChainedLog
+from shards.log.engine import Origin
 from shards.log.errors import LogError, Trimmed
 from shards.log.record import Record, Seal, opened
 from shards.replicated import ReplicatedStore, applied_of, leader_of
+from shards.scrub import Walk
 from shards.store import Batch, Table
 from shards.tables import META_APPLIED, META_SEAL, applied_value, seal_value
 
@@ -246,6 +251,84 @@ def what_is_purged_is_not_missed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReplicatedStore, "follow", follow)
 
 
+def what_is_damaged_is_passed(patch: pytest.MonkeyPatch) -> None:
+    """A row that cannot be read is as good as none."""
+    patch.setattr(ReplicatedStore, "_met", lambda _, error: error)
+
+
+def who_is_damaged_is_fit(patch: pytest.MonkeyPatch) -> None:
+    """What is damaged may not be read for a long time."""
+    patch.setattr(Damage, "fault", "")
+
+
+def the_first_rows_stand_for_all(patch: pytest.MonkeyPatch) -> None:
+    """A file that begins well is well: so says the scrub, and whoever takes a copy."""
+
+    def step(self: Walk) -> int:
+        self._store.check(Table.MESSAGES, b"", 1)
+        self.table = len(Table)
+        return 0
+
+    patch.setattr(Walk, "step", step)
+
+
+def a_copy_is_taken_as_it_is(patch: pytest.MonkeyPatch) -> None:
+    """It was right where it comes from."""
+    patch.setattr("tests.model.cluster.scrubbed", lambda _: True)
+
+
+def who_misses_the_log_begins_it(patch: pytest.MonkeyPatch) -> None:
+    """A node that finds none makes one."""
+    patch.setattr("server.cluster.standing.verdict", lambda *_: Verdict(begins=True))
+
+
+def most_of_the_nodes_decide(patch: pytest.MonkeyPatch) -> None:
+    """Of those that answer, one has the most."""
+
+    def naive(mine: Standing, peers: Mapping[str, Standing | None]) -> Verdict:
+        return verdict(mine, {url: one for url, one in peers.items() if one is not None})
+
+    patch.setattr("server.cluster.standing.verdict", naive)
+
+
+def who_decides_late_begins_the_log(patch: pytest.MonkeyPatch) -> None:
+    """What all have agreed to is right for ever."""
+    real = ChainedLog.begin
+
+    def begin(self: ChainedLog, seal: Seal, origin: Origin, last: int = 0, beyond: int = 0) -> None:
+        with suppress(LogError):
+            last = self.bounds()[1]
+        real(self, seal, origin, last, beyond)
+
+    patch.setattr(ChainedLog, "begin", begin)
+
+
+def who_leads_trims(patch: pytest.MonkeyPatch) -> None:
+    """One node looks after the log."""
+    real = Trimming.trim
+
+    async def trim(self: Trimming, store: ReplicatedStore, durable: int, *, is_led: bool) -> None:
+        if store.is_leading:
+            await real(self, store, durable, is_led=is_led)
+
+    patch.setattr(Trimming, "trim", trim)
+
+
+def what_is_applied_is_trimmed(patch: pytest.MonkeyPatch) -> None:
+    """What a store has it keeps."""
+    real = Trimming.trim
+
+    async def trim(self: Trimming, store: ReplicatedStore, durable: int, *, is_led: bool) -> None:
+        await real(self, store, max(durable, store.applied.seq), is_led=is_led)
+
+    patch.setattr(Trimming, "trim", trim)
+
+
+def a_full_log_is_kept_for_who_is_away(patch: pytest.MonkeyPatch) -> None:
+    """It will come back, and want it."""
+    patch.setattr("server.cluster.trimming.SHORT", 2.0)
+
+
 NODE_MUTANTS: dict[Mutant, int] = {
     applied_before_it_is_in_the_log: 0,
     answered_before_it_is_in_the_log: 0,
@@ -270,3 +353,17 @@ NODE_MUTANTS: dict[Mutant, int] = {
     no_refusal_after_a_start: 6,
 }
 """Each with the seed of a walk that has found it, where the search begins."""
+
+BREAKAGE_MUTANTS: dict[Mutant, int] = {
+    what_is_damaged_is_passed: 0,
+    who_is_damaged_is_fit: 0,
+    the_first_rows_stand_for_all: 0,
+    a_copy_is_taken_as_it_is: 0,
+    who_misses_the_log_begins_it: 0,
+    most_of_the_nodes_decide: 0,
+    who_decides_late_begins_the_log: 0,
+    who_leads_trims: 0,
+    what_is_applied_is_trimmed: 0,
+    a_full_log_is_kept_for_who_is_away: 0,
+}
+"""The same of walks in which rows rot, and the log is deleted or full."""

@@ -5,7 +5,9 @@ node's, reads the log and claims it, and the clients come there. A node whose lo
 the *elder*, goes on for a while as if nothing had happened, with the clients that have not left it yet.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from random import Random
 
 from server.cluster.clocks import SKEW_MS
@@ -13,7 +15,7 @@ from server.core import Core
 from server.delivery.link import Closing
 from shards.commit import Control
 from shards.errors import StoreFailed
-from shards.log.errors import Doubtful
+from shards.log.errors import Doubtful, Fenced, LogDown
 from tests.support.clock import HandClock
 from tests.support.logs import Lost
 from tests.support.stepper import Stepper
@@ -22,6 +24,7 @@ from timeline.position import at_of, before
 from .client import Client
 from .cluster import NODES, Cluster, Node
 from .node_clocks import NodeClocks, World
+from .node_rot import Health, scrubbed
 from .oracle import Disk, Violation, need
 from .rig import CONFIG, START_MS, Rig
 
@@ -46,10 +49,17 @@ class NodesRig(Rig):
         self.terms = 1
         self._is_elders_turn = False
         self.clocks = NodeClocks(World(START_MS), NODES)
+        self.health = Health([node.name for node in self.cluster.nodes])
+        self.deciders: list[Callable[[], None]] = []
+        """Nodes that have decided to begin the log anew, and come to it late."""
         self.fenced = 0
         """Groups of elders that the log did not take."""
         self.gave_up = 0
         """Terms that ended because of the leader's clock."""
+        self.handed_over = 0
+        """And because of its data."""
+        self.begun = 0
+        """Times that the log was begun anew."""
         super().__init__()
 
     def _first_store(self) -> Disk:
@@ -69,7 +79,9 @@ class NodesRig(Rig):
             super().settle()
         except StoreFailed as error:
             if self.core.writer.broken is None:
-                need(self.cluster.leader.has_surprise, f"the log takes no batch: {error}")
+                shelf = self.cluster.shelf
+                may_fail = self.cluster.leader.has_surprise or shelf.max_bytes or not shelf.is_made
+                need(bool(may_fail), f"the log takes no batch: {error}")
                 self.core.writer.fail(error)
 
     def arrive(self, index: int) -> None:
@@ -110,7 +122,7 @@ class NodesRig(Rig):
         if self.core.writer.broken is None or is_refused:
             return
         node = self.cluster.leader
-        if self.r.random() < 0.5:
+        if self.r.random() < 0.5 and not self.cluster.shelf.max_bytes and not node.below.rotten:
             node.below.survivors = self.r.randrange(len(node.below.log) - node.below.durable + 1)
             need(self.stepper.recover(), "the log does not come back")
             self.oracle.cut()
@@ -137,14 +149,17 @@ class NodesRig(Rig):
 
     def _fit(self, but: Node | None = None) -> list[Node]:
         """The nodes that may lead by their clock, which one of them may after an exchange."""
-        for _ in range(3):
-            led, elder = self.cluster.leader.number, None if self.elder is None else self.elder.node
-            others = [n for n in self.cluster.nodes if n not in (but, elder)]
-            found = [n for n in others if self.clocks.may_lead(n.number, led)]
+        for turn in range(5):
+            led = self.cluster.leader.number
+            others = [n for n in self.cluster.nodes if n not in (but, self._away)]
+            whole = [n for n in others if not self.health.damage[n.number].fault]
+            found = [n for n in whole if self.clocks.may_lead(n.number, led)]
             if found:
                 return found
+            if turn == 2:
+                self.end_elder()  # it does not stay away for ever
             self._exchange()
-        raise Violation("no node of three has a clock that most agree with")
+        raise Violation("no node of three is whole, with a clock that most agree with")
 
     # -- the other nodes
 
@@ -163,7 +178,19 @@ class NodesRig(Rig):
         elder = self.elder
         if elder is None:
             return
-        stepper, core = elder.stepper, elder.stepper.core
+        core = elder.stepper.core
+        try:
+            self._elder_does(elder, index)
+        except StoreFailed as error:
+            need(bool(elder.node.below.damage), f"the elder cannot read: {error}")
+            core.writer.fail(error)
+            self.end_elder()
+            return
+        need(core.horizon.position <= before(elder.bound_ms), "the elder goes beyond the durable bound")
+        self.clocks.check_early(at_of(core.horizon.position), "the elder")
+
+    def _elder_does(self, elder: Elder, index: int) -> None:
+        stepper = elder.stepper
         if index % 3 == 0:
             stepper.load(4)
             stepper.dispatch(4)
@@ -174,8 +201,6 @@ class NodesRig(Rig):
             stepper.compose()
             self.spoilt, self._is_elders_turn = spoilt, False
             self._flush(elder)
-        need(core.horizon.position <= before(elder.bound_ms), "the elder goes beyond the durable bound")
-        self.clocks.check_early(at_of(core.horizon.position), "the elder")
 
     def _flush(self, elder: Elder) -> None:
         core = elder.stepper.core
@@ -212,25 +237,23 @@ class NodesRig(Rig):
             self.cluster.trim()
 
     def _lead(self, node: Node) -> None:
-        """A server begins on a node, which has claimed the log."""
-        self.terms += 1
-        self.store = self.oracle.store = self._claimed(node)
-        self.oracle.cut()
-        self._forget()
-        self.clock = self.clocks.all[node.number]
-        self.stepper = Stepper(self.store, self.clock, CONFIG)
-        self._begin()
-
-    def _claimed(self, node: Node) -> Disk:
-        """Behind what may hide a record it claims once all have answered, and nobody leads."""
-        try:
-            return self.cluster.lead(node)
-        except Doubtful:
-            self.end_elder()
-        last = node.store.applied.seq
-        need(all(one.store.applied.seq <= last for one in self.cluster.nodes), "a node has more")
-        node.store.passes_doubt_at = last
-        return self.cluster.lead(node)
+        """A server begins on a node, which has claimed the log; if its data is damaged, on the next one."""
+        while True:
+            self.terms += 1
+            self.store = self.oracle.store = self._claimed(node)
+            self.oracle.cut()
+            self._forget()
+            self.clock = self.clocks.all[node.number]
+            try:
+                self.stepper = Stepper(self.store, self.clock, CONFIG)
+                break
+            except StoreFailed as error:
+                need(bool(node.below.damage), f"a term does not begin: {error}")
+                node.start()
+                self._exchange()
+                node = self.r.choice(self._fit())
+        with self.cluster.looked_through():
+            self._begin()
 
     def _restore_watches(self, core: Core) -> None:
         """Who is still with the elder has seen no more than that has sent, whatever is in the log."""
@@ -244,13 +267,17 @@ class NodesRig(Rig):
     # -- clocks
 
     def check(self) -> None:
-        super().check()
+        if self.cluster.leader.below.damage:  # who asks for a damaged row fails, with all of the group
+            self.spoilt = self.core.writer.given_up
+        with self.cluster.looked_through():
+            super().check()
         self.clocks.check_early(at_of(self.core.horizon.position), "the leader")
 
     def beat(self) -> None:
         """The nodes compare their clocks, twice. A leader whose clock is wrong gives up."""
         self._exchange()
         self._exchange()
+        self._mend()
         leader = self.cluster.leader
         if not self.clocks.judges[leader.number].is_fit:
             self.gave_up += 1
@@ -260,6 +287,7 @@ class NodesRig(Rig):
 
     def fault_of_clock(self, index: int, by_ms: int) -> None:
         """A clock is set; one that runs wrong does so for no longer than until the nodes compare theirs."""
+        self._make_whole()
         self.clocks.fault(index % NODES, by_ms)
         self._observe()
         if abs(by_ms) <= SKEW_MS:
@@ -268,11 +296,22 @@ class NodesRig(Rig):
     def _exchange(self) -> None:
         """An elder is cut off from the others, too; but from the log alone while a clock of theirs is wrong:
         of two that differ none can be told from the other."""
-        away = None if self.elder is None else self.elder.node
-        if away is not None and self.clocks.is_wrong(but=away.number):
-            away = None
-        self.clocks.exchange([n.number for n in self.cluster.nodes if n is not away], self.r)
+        away, nodes = self._away, self.cluster.nodes
+        is_heard = away is not None and self.clocks.is_wrong(but=away.number)
+        self.clocks.exchange([node.number for node in nodes if is_heard or node is not away], self.r)
+        present = [node for node in nodes if node is not away]
+        self.health.exchange(
+            {node.number: node.below for node in present},
+            are_fit=[judge.is_fit for judge in self.clocks.judges],
+        )
+        for node in present:
+            node.has_heir = node.store.has_heir = bool(self.health.damage[node.number].heirs)
         self._observe()
+
+    @property
+    def _away(self) -> Node | None:
+        """Whom the others do not hear."""
+        return None if self.elder is None else self.elder.node
 
     def tick(self, by_ms: int) -> None:
         """All clocks may be set back: the nodes see that before long."""
@@ -293,6 +332,7 @@ class NodesRig(Rig):
         self.cluster.stray(self.r)
 
     def purge(self) -> None:
+        self._make_whole()
         self.cluster.purge(self.r)
 
     def other_key(self, index: int) -> None:
@@ -305,6 +345,7 @@ class NodesRig(Rig):
         self.cluster.nodes[index % NODES].save()
 
     def restore(self, index: int) -> None:
+        self._make_whole()
         node = self._follower(index)
         if node is not None:
             node.restore()
@@ -314,6 +355,132 @@ class NodesRig(Rig):
         node = self.cluster.nodes[index % NODES]
         is_elder = self.elder is not None and node is self.elder.node
         return None if is_elder or node is self.cluster.leader else node
+
+    # -- what breaks
+
+    def rot(self, index: int) -> None:
+        """A row of a node rots, while the others are whole, follow, and have right clocks."""
+        self._make_whole()
+        self.give_room()
+        node = self.cluster.nodes[index % NODES]
+        self.clocks.fault(node.number, 0)
+        for other in self.cluster.nodes:
+            if other is not self._away and other is not self.cluster.leader:
+                self.cluster.follow(other, None)
+        self.beat()
+        if not node.below.rotten and (rows := node.below.rows()):
+            node.below.rotten.add(self.r.choice(rows))
+
+    def scrub(self, index: int) -> None:
+        """A node reads its rows; what it finds has its consequences before long, or at once."""
+        scrubbed(self.cluster.nodes[index % NODES].below)
+        if self.r.random() < 0.5:
+            self.beat()
+
+    def replace(self, index: int) -> None:
+        """A new node takes the place of one that is gone."""
+        node = self._follower(index)
+        if node is not None and (self._away is None or not self.cluster.leader.below.rotten):
+            self.cluster.copy(node)
+            self.clocks.begin(node.number)
+
+    @contextmanager
+    def as_a_turn(self) -> Iterator[None]:
+        """A turn of the server: if it cannot read, its term is over (server/rounds/app.py)."""
+        try:
+            yield
+        except StoreFailed as error:
+            need(bool(self.cluster.leader.below.damage), f"the leader cannot read: {error}")
+            self.core.writer.fail(error)
+            self.handed_over += 1
+            self._exchange()
+            self._end_term(0)
+
+    def _mend(self) -> None:
+        """Who knows of its damage, and of another that can lead, leads no longer and takes a copy."""
+        for node in self.cluster.nodes:
+            damage = self.health.damage[node.number]
+            if node is self._away or not damage.needs_copy:
+                continue
+            if node is self.cluster.leader:
+                self.handed_over += 1
+                self._end_term(0)
+            if node is not self.cluster.leader and node is not self._away:
+                self.cluster.copy(node)
+                damage.mended()
+
+    def _make_whole(self) -> None:
+        """The scrub has come to all nodes."""
+        rotten = [node for node in self.cluster.nodes if node.below.rotten]
+        if not rotten:
+            return
+        if rotten[0] is self._away:
+            self.end_elder()
+        scrubbed(rotten[0].below)
+        self.beat()
+        need(not any(node.below.rotten for node in self.cluster.nodes), "rot is not mended")
+
+    def delete(self, index: int) -> None:
+        """Somebody deletes the log: it is begun anew once all have answered, by one that has the most."""
+        self._make_whole()
+        self.end_elder()
+        cluster, led = self.cluster, self.cluster.leader
+        cluster.delete()
+        while self.stepper.unsynced and self.core.writer.broken is None:
+            self.settle()
+        gone = [node for node in cluster.nodes if node is not led and self.r.random() < 0.5]
+        for node in gone:
+            node.crash(self.r)
+        away = cluster.nodes[index % NODES]
+        need(not cluster.who_begins(away), f"the log is begun before {away.name} has answered")
+        begins = cluster.who_begins()
+        need(bool(begins), "nobody begins the log")
+        self.r.shuffle(begins)
+        (_, first), *late = begins
+        cluster.begin(first)
+        self.begun += 1
+        self.deciders += [partial(cluster.begin, mine) for _, mine in late]
+        for node in cluster.nodes:
+            node.start()
+        for node in gone:
+            self.clocks.begin(node.number)
+        self._lead(self.r.choice(self._fit()))
+
+    def decide_late(self) -> None:
+        """Who had decided to begin the log comes to it: another node has."""
+        deciders, self.deciders = self.deciders, []
+        for begin in deciders:
+            with suppress(Fenced):
+                begin()
+
+    def fill(self) -> None:
+        """The log gets full. It does not stay so: the nodes look after it."""
+        self._make_whole()
+        self.cluster.fill(self.r)
+
+    def make_room(self) -> None:
+        is_led = self.core.writer.broken is None
+        syncing = [node for node in self.cluster.nodes if self.r.random() < 0.5]
+        self.cluster.make_room(self._away, syncing, is_led=is_led)
+
+    def give_room(self) -> None:
+        """Somebody takes the bound away."""
+        self.cluster.shelf.max_bytes = 0
+
+    def _claimed(self, node: Node) -> Disk:
+        """The store of a node that has claimed the log. While that is full, all look after it."""
+        for _ in range(3):
+            try:
+                return self.cluster.lead(node)
+            except LogDown:
+                need(self.cluster.shelf.max_bytes > 0, "the log takes no claim")
+                self.cluster.make_room(self._away, self.cluster.nodes, is_led=False)
+            except Doubtful:  # behind what may hide a record: once all have answered, and nobody leads
+                self.end_elder()
+                last = node.store.applied.seq
+                need(all(one.store.applied.seq <= last for one in self.cluster.nodes), "a node has more")
+                node.store.passes_doubt_at = last
+        raise Violation("a full log takes no claim, and nobody makes room")
 
     # -- clients
 
@@ -334,6 +501,9 @@ class NodesRig(Rig):
 
     def drain(self) -> None:
         self.end_elder()
+        self._make_whole()
+        self.decide_late()
+        self.give_room()
         self.clocks.fault(0, 0)
         self.beat()
         super().drain()

@@ -2,9 +2,9 @@
 
 Appends are lost, answered late or never, nodes are killed and lose what they had not synced, another one
 leads while the last one still believes that it does. Clocks are set, or run wrong. People publish into the
-log, purge it, start a node with another key or on an old copy of its data. What is acked survives, whoever
-leads, and nothing is early by more than clocks may differ. FASTI_SOAK=1 and FASTI_SEED=n as there,
-`walk_nodes(seed)` is the whole of a walk.
+log, purge or delete it, let it get full, start a node with another key or on an old copy of its data. Rows of
+a node rot. What is acked survives, whoever leads, and nothing is early by more than clocks may differ.
+FASTI_SOAK=1 and FASTI_SEED=n as there, `walk_nodes(seed)` is the whole of a walk.
 """
 
 import logging
@@ -23,7 +23,7 @@ from tests.support.logs import Lost
 from tests.support.soak import SOAK
 
 from .mutants import Mutant
-from .node_mutants import NODE_MUTANTS
+from .node_mutants import BREAKAGE_MUTANTS, NODE_MUTANTS
 from .nodes import NodesRig
 from .oracle import Violation
 from .rig import CLIENTS, FILTERS
@@ -61,6 +61,21 @@ def test_walks_over_nodes_keep_every_promise() -> None:
     assert splits > WALKS // 40, "the walks split too little to prove anything"
     assert deliveries > 5 * WALKS, "the walks deliver too little to prove anything"
     assert gave_up > WALKS // 100, "too few clocks are wrong to prove anything"
+
+
+def test_rot_and_a_log_that_is_lost_or_full_break_no_promise() -> None:
+    first = int(os.environ.get("FASTI_SEED") or 0)
+    handed_over = begun = 0
+    for seed in range(first, first + WALKS):
+        try:
+            rig = walk_nodes(seed, breaks=True)
+        except BaseException:
+            print(f"walk_nodes({seed}, breaks=True) failed; FASTI_SEED={seed} repeats it")
+            raise
+        handed_over += rig.handed_over
+        begun += rig.begun
+    assert handed_over > WALKS // 10, "too few rows rot to prove anything"
+    assert begun > WALKS // 10, "the log is lost too seldom to prove anything"
 
 
 class Nodes(Machine):
@@ -110,14 +125,15 @@ def test_machine_of_nodes_keeps_every_promise() -> None:
 
 
 @OPENED
-@pytest.mark.parametrize("mutant", NODE_MUTANTS, ids=lambda mutant: mutant.__name__)
+@pytest.mark.parametrize("mutant", [*NODE_MUTANTS, *BREAKAGE_MUTANTS], ids=lambda mutant: mutant.__name__)
 def test_a_naive_rule_of_nodes_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     """The proof that the walks can fail."""
     mutant(monkeypatch)
-    first = NODE_MUTANTS[mutant]
+    breaks = mutant in BREAKAGE_MUTANTS
+    first = (BREAKAGE_MUTANTS if breaks else NODE_MUTANTS)[mutant]
     for seed in range(first, first + MUTANT_WALKS):
         try:
-            walk_nodes(seed)
+            walk_nodes(seed, breaks=breaks)
         except (Violation, AssertionError, KeyError, ShardsError):
             return
     pytest.fail(f"{MUTANT_WALKS} walks found nothing wrong with: {mutant.__doc__}")

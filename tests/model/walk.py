@@ -216,6 +216,17 @@ def _two_who_lead(rig: NodesRig, r: Random) -> None:
         rig.elder_step(r.randrange(6))
 
 
+def _full_and_dark(rig: NodesRig, r: Random) -> None:
+    """The log gets full and is trimmed, and the leader's power goes before its disk comes to it."""
+    rig.fill()
+    for _ in range(r.randrange(6)):
+        rig.put([(_delay(r), r.choice(TOPICS))], r.choice((0, 1_000)))
+        rig.compose()
+        rig.settle()
+    rig.make_room()
+    rig.kill(0, 0)
+
+
 NODE_STEPS: dict[str, tuple[float, Callable[[NodesRig, Random], None]]] = {
     "fail_over": (1.2, lambda rig, r: rig.fail_over(r.randrange(2))),
     "elder_step": (6, lambda rig, r: rig.elder_step(r.randrange(6))),
@@ -234,11 +245,23 @@ MISHAPS: dict[str, tuple[float, Callable[[NodesRig, Random], None]]] = {
     "save": (1, lambda rig, r: rig.save(r.randrange(3))),
     "restore": (0.5, lambda rig, r: rig.restore(r.randrange(3))),
 }
+BREAKAGES: dict[str, tuple[float, Callable[[NodesRig, Random], None]]] = {
+    "rot": (2, lambda rig, r: rig.rot(r.randrange(3))),
+    "scrub": (1.5, lambda rig, r: rig.scrub(r.randrange(3))),
+    "replace": (0.5, lambda rig, r: rig.replace(r.randrange(3))),
+    "delete": (0.5, lambda rig, r: rig.delete(r.randrange(3))),
+    "decide_late": (1, lambda rig, r: rig.decide_late()),
+    "fill": (0.8, lambda rig, r: rig.fill()),
+    "make_room": (2, lambda rig, r: rig.make_room()),
+    "full_and_dark": (0.5, _full_and_dark),
+    "give_room": (0.5, lambda rig, r: rig.give_room()),
+}
 
 
-def walk_nodes(seed: int, steps: int | None = None) -> NodesRig:
-    """The same on a log that several nodes share, with mishaps of clocks and of people."""
-    table = {**NODE_STEPS, **MISHAPS}
+def walk_nodes(seed: int, steps: int | None = None, *, breaks: bool = False) -> NodesRig:
+    """The same on a log that several nodes share, with mishaps of clocks and of people. `breaks`: and rows
+    rot, the log is deleted, or full."""
+    table = {**NODE_STEPS, **MISHAPS, **(BREAKAGES if breaks else {})}
     r = Random(seed)
     rig = NodesRig(Random(seed))
 
@@ -246,10 +269,11 @@ def walk_nodes(seed: int, steps: int | None = None) -> NodesRig:
         weights = (*_WEIGHTS, *(weight for weight, _ in table.values()))
         name = r.choices((*_NAMES, *table), weights)[0]
         rig.history.append(name)
-        if name in table:
-            table[name][1](rig, r)
-        else:
-            STEPS[name][1](rig, r)
+        with rig.as_a_turn():
+            if name in table:
+                table[name][1](rig, r)
+            else:
+                STEPS[name][1](rig, r)
 
     _go(rig, r, step, steps)
     return rig
