@@ -1,5 +1,6 @@
 """What docs/cluster.md says of operators' mistakes: how it shows, and what mends it."""
 
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -8,9 +9,12 @@ from pathlib import Path
 from tests.support.cluster import KEY, Cluster, Node
 from tests.support.nats import Nats
 
-from .ledger import Load
+from .conftest import SETTINGS
+from .ledger import Calls, Load
+from .test_backups import backup
 from .test_catching_up import same
 from .test_failover import ACKS, TAKEOVER_S, acked_by, check
+from .test_trouble import command
 
 Record = Callable[[str, object], None]
 PAGE = (Path(__file__).parents[2] / "docs" / "cluster.md").read_text(encoding="utf-8")
@@ -77,3 +81,43 @@ def test_a_node_gets_an_old_copy_of_its_data(
     cluster.wait_ready()
     check(load, record_property)
     same(cluster, record_property)
+
+
+def scheduled(node: Node) -> str:
+    """The id of a message that is due in an hour."""
+    calls = Calls([node.http])
+    body = json.dumps({"topic": "far", "payload": "x", "deliver_in": "1h"}).encode()
+    status, said = calls.ask("POST", "/v1/messages", body, Content_Type="application/json")
+    calls.close()
+    assert status == 201, said
+    return str(said["id"])
+
+
+def test_all_go_back_to_a_backup(cluster: Cluster, nats_servers: Nats) -> None:
+    """With the log: else that would undo it."""
+    assert "`nats stream rm fasti`" in PAGE
+    leader = cluster.leader()
+    before = scheduled(leader)
+    folder = backup(leader)
+    after = scheduled(leader)
+    for node in (*cluster.others(leader), leader):
+        assert node.terminate() == 0
+        cluster.wipe(node)
+    assert nats_servers.api(f"STREAM.DELETE.{cluster.name}", {}).get("success")
+    shutil.copytree(folder, leader.data)
+    cluster.start()
+    calls = Calls([cluster.wait_ready().http])
+    found = [calls.ask("GET", f"/v1/messages/{name}")[0] for name in (before, after)]
+    calls.close()
+    assert found == [200, 404]
+
+
+def test_a_node_without_peers_is_told_to_begin(nats_servers: Nats, tmp_path: Path) -> None:
+    settings = {**SETTINGS, "cluster.peers": "[]"}
+    with Cluster(tmp_path, nats_servers.url, name="by_hand", settings=settings) as cluster:
+        node = cluster.nodes["a"]
+        cluster.start("a")
+        says(cluster, node, "fasti-server cluster init")
+        done = command(node, "init")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert cluster.leader() is node

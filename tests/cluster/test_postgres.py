@@ -15,7 +15,7 @@ from tests.support.postgres import PRIMARY, Postgres, programs
 from .conftest import SETTINGS
 from .ledger import Load
 from .test_failover import ACKS, check
-from .test_trouble import READY_S, heal, posted
+from .test_trouble import READY_S, command, posted
 
 
 def test_leader_and_primary_are_killed(
@@ -80,9 +80,9 @@ def test_a_standby_that_lacks_rows_takes_over(tmp_path: Path) -> None:
         servers.set_standbys("ANY 1 (s3)", behind)
         told("the log ends ")
         told("`fasti-server cluster heal`")
-        done = heal(leader)
+        done = command(leader, "heal")
         assert (done.returncode, "nothing was changed" in done.stdout) == (1, True), done.stdout + done.stderr
-        done = heal(leader, "--accept-loss")
+        done = command(leader, "heal", "--accept-loss")
         assert done.returncode == 0, done.stdout + done.stderr
         leader = cluster.wait_ready(READY_S)
         with urllib.request.urlopen(f"{leader.url}/v1/messages?limit=1000") as answer:

@@ -47,11 +47,11 @@ def posted(url: str, body: bytes) -> tuple[int, str]:
         return refused.code, refused.read().decode()
 
 
-def heal(node: Node, *option: str) -> subprocess.CompletedProcess[str]:
-    """`fasti-server cluster heal` on a node, which may run."""
+def command(node: Node, *words: str) -> subprocess.CompletedProcess[str]:
+    """`fasti-server cluster` on a node, which may run."""
     where = ["--data", str(node.data), "--http", f"127.0.0.1:{node.http[1]}"]
     return subprocess.run(
-        [sys.executable, "-m", "server", *where, "cluster", "heal", *option],
+        [sys.executable, "-m", "server", *where, "cluster", *words],
         cwd=ROOT,
         env=environment(node.settings),
         capture_output=True,
@@ -220,7 +220,7 @@ def test_the_stream_is_deleted(
         )
     assert not any(node.is_ready() for node in there)
     for option, code, last in (((), 1, "--accept-loss"), (("--accept-loss",), 0, "take a copy")):
-        done = heal(there[0], *option)
+        done = command(there[0], "heal", *option)
         assert (done.returncode, last in done.stdout) == (code, True), done.stdout + done.stderr
     cluster.leader(READY_S)
     load.acked(ACKS)

@@ -265,10 +265,15 @@ class Cluster:
         """Until one leads and every other one that runs follows it, with nothing of the log missing that was
         there when it began to lead."""
         until = time.monotonic() + limit_s
-        leader = self.leader(limit_s)
-        least = (leader.status() or {}).get("applied", 0)
-        self.until(lambda: self._is_together(leader, least), "not together", until - time.monotonic())
-        return leader
+        least = (self.leader(limit_s).status() or {}).get("applied", 0)
+        found: list[Node] = []
+
+        def are_together() -> bool:
+            found[:] = self._leader_of_all(least)
+            return bool(found)
+
+        self.until(are_together, "not together", until - time.monotonic())
+        return found[0]
 
     def until(self, is_so: Callable[[], bool], what: str, limit_s: float) -> None:
         """Wait. Raises TimeoutError with what the nodes say, at once if one has ended by itself."""
@@ -285,17 +290,22 @@ class Cluster:
             for node in self.nodes.values()
         )
 
-    def _is_together(self, leader: Node, least: int) -> bool:
+    def _leader_of_all(self, least: int) -> list[Node]:
+        """The node that leads and serves, if all others that run follow it, with at least this record."""
         said = {node.name: node.status() or {} for node in self.running}
-        led = said[leader.name]
-        return led.get("state") == "leader" and all(
+        leads = [name for name, one in said.items() if one.get("state") == "leader"]
+        if len(leads) != 1:
+            return []
+        led = said.pop(leads[0])
+        is_so = all(
             one.get("state") == "follower"
             and one["epoch"] == led["epoch"]
             and one["applied"] >= least
-            and (one["leader"] or {}).get("node") == leader.name
-            for name, one in said.items()
-            if name != leader.name
+            and (one["leader"] or {}).get("node") == leads[0]
+            for one in said.values()
         )
+        leader = self.nodes[leads[0]]
+        return [leader] if is_so and leader.is_ready() else []
 
     # -- the log and the stores
 
