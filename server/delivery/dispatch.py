@@ -430,7 +430,7 @@ class Dispatch(CommitHook):
     def _retain(self, message: Message) -> None:
         try:
             self._retained.note(message)
-        except (Corrupt, StoreFailed) as error:
+        except Corrupt as error:
             log.error("retained message not updated: the stored one is unreadable: %s", error)
 
     def _put_off(self, subscriber: Subscriber, message: Message) -> None:

@@ -134,10 +134,12 @@ class Retained(CommitHook):
         return ""
 
     def note(self, message: Message) -> None:
-        """A message with the retain flag has fired. Raises Corrupt, StoreFailed if the former one is
-        unreadable."""
+        """A message with the retain flag has fired. Raises Corrupt if the former one is unreadable."""
         topic, owner = message.record.topic, message.record.owner.decode()
-        last = self._current(topic)
+        try:
+            last = self._current(topic)
+        except StoreFailed:
+            last = None  # the batch that writes this one asks again, and fails if it must
         if last is not None and last[0] >= message.position:
             return
         promised = self._promised.pop(topic, None)

@@ -5,6 +5,7 @@ import pytest
 from server.codec import wire
 from server.codec.packets import Ack, Publish, Suback, Subscribe, SubscribeOptions
 from shards.errors import StoreFailed
+from shards.store import Table
 from tests.support.rig import Peer, Rig, config
 
 
@@ -156,6 +157,36 @@ def test_the_store_fails_while_a_message_is_retained() -> None:
     peer = rig.connected("s")
     peer.subscribe("t")
     assert _retained(peer) == {"t": "x"}
+
+
+def test_a_former_one_that_cannot_be_read_now_keeps_none_from_being_retained(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A leader whose data is damaged hands over: the horizon is not stored beyond what was not retained."""
+    rig = Rig()
+    publisher = rig.connected("p")
+    publisher.publish1("t", "x", retain=True)
+    publisher.publish("t", "y", 1, retain=True, pump=False)
+    rig.compose()
+    rig.settle()
+    real = rig.store.get
+
+    def get(table: Table, key: bytes) -> bytes | None:
+        if table is Table.RETAINED:
+            raise StoreFailed("another node takes the lead")
+        return real(table, key)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.store, "get", get)
+        while rig.turn():
+            pass
+        rig.compose()
+        assert rig.core.writer.broken is not None
+    rig.crash()
+    rig.pump()
+    peer = rig.connected("s")
+    peer.subscribe("t")
+    assert _retained(peer) == {"t": "y"}
 
 
 def test_a_delayed_one_is_retained_when_it_fires() -> None:
