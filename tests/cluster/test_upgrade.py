@@ -18,13 +18,14 @@ from tests.support.nats import Nats
 from tests.support.server import ROOT
 from tests.support.soak import SOAK
 
-from .conftest import SETTINGS
 from .ledger import Load, Poster
 from .test_catching_up import same
 from .test_failover import ACKS, check
 
 FIRST = "7858f670"
 """Writes a group in one record, however large: the log's servers have to take those."""
+OF_ALL = {"cluster.takeover_after": "2s"}
+"""Settings that each of them knows."""
 VERSIONS = (FIRST, *os.environ.get("FASTI_FROM", "").split())
 
 
@@ -47,7 +48,7 @@ def test_a_node_at_a_time(
     name = f"from_{commit}"
     with (
         Nats(tmp_path / "nats", max_payload="64MB") as nats,
-        Cluster(tmp_path / "nodes", nats.url, name=name, settings=SETTINGS) as cluster,
+        Cluster(tmp_path / "nodes", nats.url, name=name, settings=OF_ALL) as cluster,
     ):
         for node in cluster.nodes.values():
             node.root = older
