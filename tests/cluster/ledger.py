@@ -18,12 +18,12 @@ What has to be in the end, for each session:
 
 import http.client
 import json
+import math
 import random
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count, pairwise
 from typing import Any
@@ -543,11 +543,14 @@ class Load:
         _wait(lambda: len(self.ledger.acks_ms) >= wanted, f"no {more} acks: {self.ledger.faults}", limit_s)
 
     def drain(self, limit_s: float = 25) -> None:
-        """No more is written; wait for what has to come."""
+        """No more is written; wait for what has to come, `limit_s` after the last that did."""
         for writer in self.writers:
             writer.end()
-        with suppress(TimeoutError):
-            _wait(lambda: not self.ledger.missing(), "", limit_s)
+        until, least = time.monotonic() + limit_s, math.inf
+        while (missing := len(self.ledger.missing())) and time.monotonic() < until:
+            if missing < least:
+                until, least = time.monotonic() + limit_s, missing
+            time.sleep(0.2)
         time.sleep(0.3)  # what comes once too often comes now
 
 
