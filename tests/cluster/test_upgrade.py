@@ -1,4 +1,4 @@
-"""FASTI_SOAK=1: three nodes of an older version are upgraded one after the other, as docs/cluster.md says.
+"""FASTI_SOAK=1: three nodes are upgraded, or get another key, one after the other, as docs/cluster.md says.
 
 Clients go on meanwhile, and the account is made in the end. The older versions are commits of this
 repository: the first that nodes were released to others from, and FASTI_FROM where it is set.
@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster import Cluster
+from tests.support.cluster import KEY, Cluster
+from tests.support.engines import nats_servers  # noqa: F401
 from tests.support.nats import Nats
 from tests.support.server import ROOT
 from tests.support.soak import SOAK
@@ -21,6 +22,7 @@ from tests.support.soak import SOAK
 from .ledger import Load, Poster
 from .test_catching_up import same
 from .test_failover import ACKS, check
+from .test_mistakes import PAGE
 
 FIRST = "7858f670"
 """Writes a group in one record, however large: the log's servers have to take those."""
@@ -77,6 +79,31 @@ def test_a_node_at_a_time(
             cluster.wait_ready()
             check(load, record_property)
         same(cluster, record_property)
+
+
+@pytest.mark.skipif(not SOAK, reason="FASTI_SOAK=1")
+def test_the_key_is_changed_in_three_steps(
+    nats_servers: Nats,  # noqa: F811
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+) -> None:
+    assert "`old,new`, then `new,old`, then `new`" in PAGE
+    new = KEY[::-1]
+    with Cluster(tmp_path, nats_servers.url, name="rekeyed", settings=OF_ALL) as cluster:
+        cluster.start()
+        cluster.wait_ready()
+        with Load(list(cluster.nodes.values()), "rekeyed", 1) as load:
+            load.acked(ACKS)
+            for keys in (f"{KEY},{new}", f"{new},{KEY}", new):
+                leader = cluster.leader()
+                for node in (*cluster.others(leader), leader):
+                    assert node.terminate() == 0
+                    node.environ["FASTI__CLUSTER__KEY"] = keys
+                    node.start()
+                    cluster.wait_ready()
+                    assert "cluster.key" not in _why(cluster)
+                    load.acked(ACKS)
+            check(load, record_property)
 
 
 def _why(cluster: Cluster) -> str:

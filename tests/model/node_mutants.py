@@ -355,15 +355,15 @@ NODE_MUTANTS: dict[Mutant, int] = {
 """Each with the seed of a walk that has found it, where the search begins."""
 
 BREAKAGE_MUTANTS: dict[Mutant, int] = {
-    what_is_damaged_is_passed: 0,
+    what_is_damaged_is_passed: 14,
     who_is_damaged_is_fit: 0,
     the_first_rows_stand_for_all: 0,
-    a_copy_is_taken_as_it_is: 0,
+    a_copy_is_taken_as_it_is: 187,
     who_misses_the_log_begins_it: 0,
     most_of_the_nodes_decide: 0,
     who_decides_late_begins_the_log: 0,
-    who_leads_trims: 0,
-    what_is_applied_is_trimmed: 0,
-    a_full_log_is_kept_for_who_is_away: 0,
+    who_leads_trims: 10,
+    what_is_applied_is_trimmed: 20,
+    a_full_log_is_kept_for_who_is_away: 10,
 }
 """The same of walks in which rows rot, and the log is deleted or full."""
