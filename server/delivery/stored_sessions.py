@@ -181,6 +181,7 @@ class StoredSessions:
             self._drop(name)
             self._take(key, value)
             return
+        is_new = subscriber is None
         if subscriber is None:
             subscriber = self._new(name, row)
         subscriber.session.expiry_s = row.expiry_s
@@ -193,7 +194,7 @@ class StoredSessions:
         if not is_same:
             self._marks[name] = mark
             self._subscribe(subscriber, subscriptions)
-        self._take_cursor(subscriber)
+        self._take_cursor(subscriber, is_new=is_new)
 
     def _new(self, name: str, row: SessionRow) -> Subscriber:
         session = self._session(name, row.expiry_s)
@@ -231,15 +232,16 @@ class StoredSessions:
         else:
             self.sharing.pop(subscriber, None)
 
-    def _take_cursor(self, subscriber: Subscriber) -> None:
-        """Where it stands, as stored; nothing is left of where it stood."""
-        old = subscriber.session
-        session = subscriber.session = self._session(old.client_id, old.expiry_s)
-        session.subscriptions, session.filter_bytes = old.subscriptions, old.filter_bytes
-        session.received = old.received
-        subscriber.retained_queue = RetainedQueue()
-        subscriber.reread = Position(0)
-        row = self.cursor(old.client_id)
+    def _take_cursor(self, subscriber: Subscriber, *, is_new: bool = False) -> None:
+        """Where it stands, as stored; nothing is left of where it stood. `is_new`: it stood nowhere."""
+        if not is_new:
+            old = subscriber.session
+            session = subscriber.session = self._session(old.client_id, old.expiry_s)
+            session.subscriptions, session.filter_bytes = old.subscriptions, old.filter_bytes
+            session.received = old.received
+            subscriber.retained_queue = RetainedQueue()
+            subscriber.reread = Position(0)
+        row = self.cursor(subscriber.session.client_id)
         if row is None:
             self.cursorless.add(subscriber)
         else:
