@@ -180,7 +180,8 @@ class Server:
         self._watch.start()
         self._review()  # the files may have changed before
         self._is_started = True
-        _settle_garbage_collector()
+        gc.collect()
+        gc.freeze()  # most objects stay
         for key, address in self.config.open_beyond:
             text = "%s %s: other machines can reach it without a key (auth.allow_open)"
             log.warning(text, key, address)
@@ -278,17 +279,6 @@ def _reachable(host: str) -> str:
     if host in ("0.0.0.0", "::", ""):
         return "127.0.0.1" if host != "::" else "[::1]"
     return f"[{host}]" if ":" in host else host
-
-
-def _settle_garbage_collector() -> None:
-    """Freeze all current objects, and collect new ones less often.
-
-    The wheel and the tail hold up to 100,000 objects that live for seconds and contain no cycles. Visiting
-    them at the default rate costs a drain 5 to 8 % of its time.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(100_000, 50, 100)
 
 
 def _announce(
