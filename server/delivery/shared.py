@@ -202,7 +202,7 @@ class Group(Subscriber):
         """Stay for the expiry, and at least as long as the most persistent member. Who orders is stored, or
         what waits for its key would be in RAM."""
         members_s = max((m.session.expiry_s for m in self.members), default=0)
-        self.session.keep_for(max(self.stays_s, members_s, self.session.order is not None))
+        self.session.keep_for(max(self.stays_s, members_s, int(self.session.order is not None)))
 
     @property
     def filters(self) -> Iterable[str]:

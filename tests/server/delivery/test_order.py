@@ -562,6 +562,7 @@ def test_a_group_that_orders_is_stored_whatever_its_expiry() -> None:
     rig = Rig()
     worker(rig, expiry="0s")
     assert group_of(rig).session.is_persistent
+    assert group_of(rig).session.expiry_s is not True, "a number"
     rig.pass_ms(500)
     whose = group_of(rig).whose
     assert rig.store.get(Table.ORDER, b"\0" + whose[1:]) == b"", "and fenced off from older versions"

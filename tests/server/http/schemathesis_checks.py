@@ -30,7 +30,7 @@ REFUSALS = re.compile(
             r"\S*backoff: must have no step above",
             r"bucket: must be long enough",
             # A rate above 0 that is hardly one.
-            r"rate: must be a number, 0 or from",
+            r"(per_key\.)?rate: must be a number, 0 or from",
             # Bytes where a schema counts characters.
             r"ordering_key: must have 1 to 128 bytes of UTF-8",
             # Text with a grammar of its own.
@@ -47,7 +47,7 @@ REFUSALS = re.compile(
             r"(line \d+: )?key: (differs from the header|is required with|the Idempotency-Key was used)",
             r"key: (the key was used with|the key's pending message)",
             r"encoding: .* goes with a payload that is a string",
-            r"then: goes with",
+            r"(then|on_dead): goes with", r"per_key\.(concurrency|rate): must not be given with order",
             r"debounce\.(wait|max_wait): must be ", r"debounce: does not go with",
         )
     )
