@@ -5,7 +5,8 @@
                           messages, so that few are busy; and of 1,000, of which 400 are out
     others, ...           999 tenants have PER_S messages a second together, and 16 workers, 10 ms for each:
                           their p99 alone, while another tenant dumps many, when the dump is accepted, and
-                          beside a key whose message fails RETRIES times
+                          beside a key whose message fails RETRIES times; of a group that orders, and of one
+                          whose keys take turns
     keys in trouble       memory and rows of a tenth of all keys that wait for a retry, each with a follower
 
 The first and the second are measured beside another checkout too, if one is given.
@@ -47,14 +48,15 @@ async def ordering(env: Env) -> list[Result]:
     with ExitStack() as stack:
         servers = stack.enter_context(contenders(env))
         results = await _published(env, servers) + await _pulled(env, servers)
-    results += await _others(env)
+    for rule in ("order", "fair"):
+        results += await _others(env, rule)
     return [*results, await _in_trouble(env)]
 
 
-async def _made(at: Address, group: str, topic: str, *, is_ordered: bool = True) -> None:
+async def _made(at: Address, group: str, topic: str, rule: str = "order") -> None:
     body: dict[str, object] = {"filter": topic, "backoff": ["100ms"], "max_attempts": 0}
-    if is_ordered:
-        body["order"] = True
+    if rule:
+        body[rule] = True
     await ask(at, post(f"/v1/groups/{group}", json.dumps(body).encode()).replace(b"POST", b"PUT", 1))
 
 
@@ -87,7 +89,7 @@ async def _pulled(env: Env, servers: list[tuple[str, Server]]) -> list[Result]:
         entries = []
         for name, server, is_ordered in [("fasti", servers[0][1], True), *[(*one, False) for one in servers]]:
             group, topic = f"{'order' if is_ordered else 'any'}-{keys}", f"bench/{keys}/{is_ordered}"
-            await _made(server.http, group, topic, is_ordered=is_ordered)
+            await _made(server.http, group, topic, "order" if is_ordered else "")
             filled = partial(fill, topic=topic, keys=keys if server is servers[0][1] else 0)
             who = name if is_ordered else f"{name}, no order"
             entries.append(entry(who, ACK, server, server.http, count, filled, partial(pull, group=group)))
@@ -162,17 +164,17 @@ class Crowd:
         self._is_over = True
 
 
-async def _others(env: Env) -> list[Result]:
+async def _others(env: Env, rule: str) -> list[Result]:
     phases: dict[str, list[float]] = {}
     for run in range(env.sizes.runs):
-        with serving(env.folder / f"tenants-{run}") as server:
-            await _made(server.http, GROUP, TOPIC)
+        with serving(env.folder / f"{rule}-{run}") as server:
+            await _made(server.http, GROUP, TOPIC, rule)
             for phase, ms in (await _phases(env, server.http)).items():
                 phases.setdefault(phase, []).append(ms)
     alone = phases.pop("alone")
     goals = {"a dump is accepted": "< 4", "a dump waits": "< 1.5", "a key fails": "< 1.5"}
     return [
-        Result(f"others, {phase}", "ms", ms, "alone", alone, goals[phase], less=True)
+        Result(f"others, {rule}, {phase}", "ms", ms, "alone", alone, goals[phase], less=True)
         for phase, ms in phases.items()
     ]
 
