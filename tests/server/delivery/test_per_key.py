@@ -130,9 +130,10 @@ def test_of_a_key_so_many_are_given_in_a_time() -> None:
     assert order.next_ms is None
 
 
-def test_a_dumped_key_and_messages_without_a_key_take_turns_with_others() -> None:
+@pytest.mark.parametrize("window", [1, 2])
+def test_a_dumped_key_and_messages_without_a_key_take_turns_with_others(window: int) -> None:
     rig = Rig()
-    peer = worker(rig, window=2, fair="true")
+    peer = worker(rig, window=window, fair="true")
     send(rig, *[f"a{n}" for n in range(40)], *[f"-{n}" for n in range(40)], "b1", "c1", "b2")
     out, seen = came(peer), []
     while out:
