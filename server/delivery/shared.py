@@ -288,7 +288,8 @@ class Group(Subscriber):
             session.order = order = None
             self.stored_changes = -1
         if order is not None:
-            key = order.key_of(message.ordering_key)
+            # An unstored one, of QoS 0, cannot wait: it goes out now, or never.
+            key = order.key_of(message.ordering_key) if message.shard >= 0 else b""
             if key:
                 return self._offer_keyed(order, key, message, member)
         if member is None:

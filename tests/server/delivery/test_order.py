@@ -71,6 +71,18 @@ def test_of_a_key_one_is_out_and_the_next_comes_with_its_ack() -> None:
     assert list(came(peer)) == ["a3"]
 
 
+def test_a_publish_of_qos_0_that_is_not_stored_does_not_wait_for_its_key() -> None:
+    rig = Rig()
+    peer = worker(rig)
+    send(rig, "a1", "a2")
+    out = came(peer)
+    plain = rig.connected("plain")
+    plain.publish("jobs/x", "a3", qos=0, user_properties=(("ordering-key", "a"),))
+    rig.pump()
+    assert list(came(peer)) == ["a3"]
+    assert drain(rig, peer, out) == ["a1", "a2"]
+
+
 def test_what_follows_waits_behind_a_retry() -> None:
     rig = Rig()
     peer = worker(rig)
