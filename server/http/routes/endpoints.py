@@ -13,6 +13,7 @@ secrets are never shown; secrets have a fingerprint.
 import re
 import secrets
 from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
 from aiohttp import web
@@ -34,7 +35,7 @@ from ..values import shapes
 from ..values.bodies import FieldError
 from ..values.endpoint_body import EndpointRequest, wanted_of
 from ..values.endpoint_views import endpoint_view
-from ..values.scalars import PAGED, Location
+from ..values.scalars import PAGED, WITH_ORDER, WITHOUT_ORDER, Location, rules
 from .keys import KeyRoutes
 from .places import Kind, Places, Verbs
 
@@ -103,7 +104,7 @@ class EndpointRoutes:
         ADMIN,
         Gives(201, shapes.Endpoint, {"Location": Location}),
         Gives(200, shapes.Endpoint, said="it was there"),
-        body=EndpointRequest,
+        body=Annotated[EndpointRequest, rules(WITH_ORDER, WITHOUT_ORDER)],
         example={"url": "https://shop.example.com/hooks/due", "concurrency": 4, "timeout": "10s"},
         problems=WRITES,
     )

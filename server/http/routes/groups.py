@@ -14,7 +14,7 @@ steps, each a decision of the writer.
 """
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Annotated, cast
 from urllib.parse import quote
 
 import msgspec
@@ -37,7 +37,7 @@ from ..requests import body_of, limit_of
 from ..undone import DELETED, DROP, fate_of, refuse_undone
 from ..values import shapes
 from ..values.group_body import GroupRequest, terms_of, text_of
-from ..values.scalars import PAGED, Filter, Location
+from ..values.scalars import PAGED, WITH_ORDER, WITHOUT_ORDER, Filter, Location, rules
 from ..values.views import group_view
 from .keys import KeyRoutes
 from .places import Kind, Places, Verbs, look_rows_of
@@ -111,7 +111,7 @@ class GroupRoutes:
         READ,
         Gives(201, shapes.MadeGroup, {"Location": Location}),
         Gives(200, shapes.MadeGroup, said="it was there"),
-        body=GroupRequest,
+        body=Annotated[GroupRequest, rules(WITH_ORDER, WITHOUT_ORDER)],
         example={"filter": "jobs/#", "ack_timeout": "30s", "max_attempts": 5, "backoff": ["10s", "1m"]},
         problems=WRITES,
     )

@@ -170,6 +170,14 @@ def without(*names: str) -> Meta:
     return Meta(extra_json_schema={"properties": dict.fromkeys(names, False)})
 
 
+_ORDERED = {"required": ["order"], "properties": {"order": {"const": True}}}
+_NO_LIMIT = {"enum": [0, None]}
+_UNLIMITED = {"properties": {"concurrency": _NO_LIMIT, "rate": _NO_LIMIT}}
+WITH_ORDER = {"anyOf": [{"properties": {"on_dead": NULL}}, _ORDERED]}
+"""`on_dead` goes with `order`, ..."""
+WITHOUT_ORDER = {"anyOf": [{"not": _ORDERED}, {"properties": {"per_key": {"anyOf": [NULL, _UNLIMITED]}}}]}
+"""... and `per_key` does not."""
+
 # -- parameters
 
 Query = dict[str, Any]

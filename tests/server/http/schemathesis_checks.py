@@ -47,7 +47,7 @@ REFUSALS = re.compile(
             r"(line \d+: )?key: (differs from the header|is required with|the Idempotency-Key was used)",
             r"key: (the key was used with|the key's pending message)",
             r"encoding: .* goes with a payload that is a string",
-            r"(then|on_dead): goes with", r"per_key\.(concurrency|rate): must not be given with order",
+            r"then: goes with",
             r"debounce\.(wait|max_wait): must be ", r"debounce: does not go with",
         )
     )

@@ -177,3 +177,9 @@ async def test_workers_that_lease_walk_in_order(server: Running, seed: int) -> N
         await server.pass_time(5_000)
         await take()
     assert await shown(server) == []
+
+
+async def test_a_group_that_orders_stays_a_second_at_least(server: Running) -> None:
+    made = (await server.call("PUT", ONE, {"filter": "jobs/#", "order": True, "expiry": 0}, status=201)).body
+    assert made["expiry"] is not True
+    assert made["expiry"] == 1
