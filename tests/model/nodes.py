@@ -124,11 +124,13 @@ class NodesRig(Rig):
         node = self.cluster.leader
         if self.r.random() < 0.5 and not self.cluster.shelf.max_bytes and not node.below.rotten:
             node.below.survivors = self.r.randrange(len(node.below.log) - node.below.durable + 1)
-            need(self.stepper.recover(), "the log does not come back")
-            self.oracle.cut()
-            self.oracle.floor_ms = at_of(self.core.directory.floor)
-        else:
-            self._end_term(survivors)
+            if self.stepper.recover():
+                self.oracle.cut()
+                self.oracle.floor_ms = at_of(self.core.directory.floor)
+                return
+            is_behind = node.store.applied.seq < self.cluster.shelf.first - 1
+            need(is_behind, "the log does not come back")  # behind what is left of it, it needs a copy
+        self._end_term(survivors)
 
     def kill(self, survivors: int, wall_by_ms: int) -> None:
         """kill -9 of the leader, or its power goes; so many of its appends come to the log nevertheless."""
