@@ -65,11 +65,6 @@ class OwnClock(HandClock):
     def mono_s(self, mono_s: float) -> None:
         self.world.mono_s = mono_s
 
-    @property
-    def offs_ms(self) -> tuple[int, int]:
-        """How far it is from the time of the world: as it is, and as it counts."""
-        return self.off_ms, self.now_ms - self.world.now_ms
-
     def step(self, by_ms: int) -> None:
         self.world.step(by_ms)
         self.world.mono_s += max(0.001, min(by_ms, 60_000) / 1000)
@@ -126,9 +121,9 @@ class NodeClocks:
             clock.off_ms = clock.off_ms + by_ms if other == number else 0
 
     def is_wrong(self, but: int) -> bool:
-        """Whether another node's clock is set wrong, or its process still goes by one that was."""
-        others = [clock for number, clock in enumerate(self.all) if number != but]
-        return any(differ(off_ms, off_ms) for clock in others for off_ms in clock.offs_ms)
+        """Whether another node's process goes by a wrong time, most likely since it began with that."""
+        others = [clock.now_ms - self.world.now_ms for number, clock in enumerate(self.all) if number != but]
+        return any(differ(off_ms, off_ms) for off_ms in others)
 
     def exchange(self, present: Sequence[int], r: Random) -> None:
         for one in present:

@@ -13,6 +13,7 @@ from random import Random
 from server.cluster.clocks import SKEW_MS
 from server.core import Core
 from server.delivery.link import Closing
+from server.delivery.message import Message
 from shards.commit import Control
 from shards.errors import StoreFailed
 from shards.log.errors import Doubtful, Fenced, LogDown
@@ -128,8 +129,11 @@ class NodesRig(Rig):
                 self.oracle.cut()
                 self.oracle.floor_ms = at_of(self.core.directory.floor)
                 return
-            is_behind = node.store.applied.seq < self.cluster.shelf.first - 1
-            need(is_behind, "the log does not come back")  # behind what is left of it, it needs a copy
+            is_behind = (
+                node.store.applied.seq < self.cluster.shelf.first - 1
+            )  # of what is left: it needs a copy
+            is_in_doubt = isinstance(node.store._refusal, Doubtful)
+            need(is_behind or is_in_doubt, "the log does not come back")
         self._end_term(survivors)
 
     def kill(self, survivors: int, wall_by_ms: int) -> None:
@@ -269,6 +273,8 @@ class NodesRig(Rig):
     # -- clocks
 
     def check(self) -> None:
+        if self.clocks.all[self.cluster.leader.number].node_clock.stepped_ms:
+            self._give_up()  # it holds to its former time, which is wrong since all clocks were set back
         if self.cluster.leader.below.damage:  # who asks for a damaged row fails, with all of the group
             self.spoilt = self.core.writer.given_up
         with self.cluster.looked_through():
@@ -280,12 +286,15 @@ class NodesRig(Rig):
         self._exchange()
         self._exchange()
         self._mend()
-        leader = self.cluster.leader
-        if not self.clocks.judges[leader.number].is_fit:
+        self._give_up()
+        if self.elder is None:
+            self.clocks.check_behind(self.cluster.leader.number)
+
+    def _give_up(self) -> None:
+        """A leader that has found its clock wrong does so."""
+        if not self.clocks.judges[self.cluster.leader.number].is_fit:
             self.gave_up += 1
             self._end_term(0)
-        elif self.elder is None:
-            self.clocks.check_behind(leader.number)
 
     def fault_of_clock(self, index: int, by_ms: int) -> None:
         """A clock is set; one that runs wrong does so for no longer than until the nodes compare theirs."""
@@ -296,8 +305,8 @@ class NodesRig(Rig):
             self.beat()
 
     def _exchange(self) -> None:
-        """An elder is cut off from the others, too; but from the log alone while a clock of theirs is wrong:
-        of two that differ none can be told from the other."""
+        """An elder is cut off from the others, too; but from the log alone while one of them goes by a wrong
+        time: of two that differ none can be told from the other."""
         away, nodes = self._away, self.cluster.nodes
         is_heard = away is not None and self.clocks.is_wrong(but=away.number)
         self.clocks.exchange([node.number for node in nodes if is_heard or node is not away], self.r)
@@ -490,6 +499,11 @@ class NodesRig(Rig):
         if self.elder is not None:
             self._leave(self.elder, client_id)
         super().connect(client_id, clean=clean)
+
+    def delivered(self, client: Client, message: Message, qos: int, packet_id: int, attempt: int) -> None:
+        """What the elder sends to a client that has left it comes to nobody."""
+        if not client.is_closed or self.clients.get(client.client_id) is client:
+            super().delivered(client, message, qos, packet_id, attempt)
 
     def _leave(self, elder: Elder, client_id: str) -> None:
         """A client leaves the elder: what that has sent since is in nobody's order but its own."""
