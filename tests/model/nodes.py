@@ -129,9 +129,8 @@ class NodesRig(Rig):
                 self.oracle.cut()
                 self.oracle.floor_ms = at_of(self.core.directory.floor)
                 return
-            is_behind = (
-                node.store.applied.seq < self.cluster.shelf.first - 1
-            )  # of what is left: it needs a copy
+            # Behind what is left of the log, it needs a copy.
+            is_behind = node.store.applied.seq < self.cluster.shelf.first - 1
             is_in_doubt = isinstance(node.store._refusal, Doubtful)
             need(is_behind or is_in_doubt, "the log does not come back")
         self._end_term(survivors)
