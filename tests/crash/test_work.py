@@ -17,21 +17,21 @@ from tests.support.soak import SOAK
 from timeline.position import Position, id_text, message_id
 
 from .verified import verified
-from .work import Given, Job, Pool, disorder
+from .work import RULES, Given, Job, Pool, disorder
 
 LIVES = int(os.environ.get("FASTI_CYCLES") or (100 if SOAK else 3))
 JOBS = 50
 """At least so many are there for each life, before the kill."""
 
 
-@pytest.mark.parametrize("is_ordered", [False, True], ids=["any order", "order by key"])
+@pytest.mark.parametrize("rule", RULES)
 async def test_kill_9_with_a_pool_at_work(
-    tmp_path: Path, record_property: Callable[[str, object], None], is_ordered: bool
+    tmp_path: Path, record_property: Callable[[str, object], None], rule: str
 ) -> None:
     seed = int(os.environ.get("FASTI_SEED", random.randrange(1 << 32)))
     print(f"FASTI_SEED={seed}", flush=True)
     chance = random.Random(seed)
-    pool, data = Pool(chance, is_ordered=is_ordered), tmp_path / "data"
+    pool, data = Pool(chance, rule), tmp_path / "data"
     for life in range(LIVES):
         async with serving(data) as server:
             if not life:
@@ -64,8 +64,8 @@ def _given(at_ms: int, attempt: int = 1, **more: Any) -> Given:
 ACKED = {"ack_sent_ms": 50}
 ORDERS: dict[str, list[tuple[int, Given]]] = {
     "": [(1, _given(10, let_go_ms=20)), (1, _given(30, 2, **ACKED)), (2, _given(60))],
-    "two of a key out": [(1, _given(10, ack_sent_ms=70)), (2, _given(60))],
-    "two of a key out, over a kill": [(1, _given(10, is_leased=True)), (1, _given(60, 2, life=2))],
+    "too many of a key out": [(1, _given(10, ack_sent_ms=70)), (2, _given(60))],
+    "too many of a key out, over a kill": [(1, _given(10, is_leased=True)), (1, _given(60, 2, life=2))],
     "out of order": [(1, _given(10, **ACKED)), (2, _given(60, ack_sent_ms=65)), (1, _given(2_000))],
     "first out of order": [(2, _given(10, **ACKED)), (1, _given(60, life=2))],
     "went by": [(1, _given(10, let_go_ms=20)), (2, _given(60))],

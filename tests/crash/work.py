@@ -13,7 +13,8 @@ What follows from the book, whatever was killed when:
   - no attempt is above `ATTEMPTS`, and none comes twice while a server lives, unless returned in order;
   - none comes before its due, before the time that a nack asked for, or while somebody has it;
   - if the group orders, of each key: first deliveries are in the order of positions, the next message comes
-    when the one before is done or dead, and none while somebody has another one.
+    when the one before is done or dead, and none while somebody has another one. If it limits its keys, none
+    comes while so many are out.
 """
 
 import asyncio
@@ -43,6 +44,12 @@ TERMS = (
     *(("ack-timeout", f"{LEASE_MS}ms"), ("max-attempts", str(ATTEMPTS))),
     *(("backoff", f"{BACKOFF_MS}ms,400ms,800ms"), ("expiry", "1h")),
 )
+RULES: dict[str, tuple[tuple[tuple[str, str], ...], int]] = {
+    "": ((), 0),
+    "order": ((("order", "true"),), 1),
+    "limits": ((("per-key-concurrency", "2"), ("fair", "true")), 2),
+}
+"""Further terms of the group, and how many of a key may be out; 0: any number."""
 SURE_MS = 1_500
 """An ack this long before a kill is on disk (ledger.py)."""
 SOON_MS = 700
@@ -108,11 +115,14 @@ class Job:
         acks = [one.ack_sent_ms for one in self.given if one is not given and one.ack_sent_ms]
         return any(given.at_ms - SOON_MS < ack_ms <= given.at_ms for ack_ms in acks)
 
+    def is_acked(self, at_ms: int) -> bool:
+        """Whether an ack was sent by then, which ends the leases of all deliveries."""
+        return any(0 < one.ack_sent_ms <= at_ms for one in self.given)
+
     def may_be_over(self, at_ms: int) -> bool:
         """Whether it may have been done or dead then: an ack was sent, or it was tried for the last time."""
         before = [one for one in self.given if one.at_ms <= at_ms]
-        is_acked = any(0 < one.ack_sent_ms <= at_ms for one in before)
-        return is_acked or max((one.attempt for one in before), default=0) >= ATTEMPTS
+        return self.is_acked(at_ms) or max((one.attempt for one in before), default=0) >= ATTEMPTS
 
 
 @dataclass(slots=True)
@@ -131,10 +141,11 @@ class Came:
 class Pool:
     """The book, and the clients of one server over its lives."""
 
-    def __init__(self, chance: random.Random, *, is_ordered: bool = False) -> None:
+    def __init__(self, chance: random.Random, rule: str = "") -> None:
+        """`rule`: one of RULES."""
         self.chance = chance
-        self.terms = (*TERMS, ("order", "true")) if is_ordered else TERMS
-        self.is_ordered = is_ordered
+        more, self.most = RULES[rule]
+        self.terms = TERMS + more
         self.jobs: dict[str, Job] = {}
         self.given: list[tuple[Job, Given]] = []
         """All deliveries as they came."""
@@ -304,10 +315,10 @@ class Pool:
         for job in self.jobs.values():
             found += self._check(job, job.tag in dead)
         lines: dict[str, list[tuple[Job, Given]]] = {}
-        for job, given in self.given if self.is_ordered else ():
+        for job, given in self.given if self.most else ():
             lines.setdefault(job.key, []).append((job, given))
         for key, line in lines.items():
-            found += disorder(line, dead) if key else []
+            found += disorder(line, dead, self.most) if key else []
         return found
 
     def _check(self, job: Job, is_dead: bool) -> list[str]:
@@ -338,16 +349,22 @@ class Pool:
         return not any(at_ms - 200 <= kill_ms <= at_ms + SURE_MS for kill_ms in self.kills_ms)
 
 
-def disorder(line: list[tuple[Job, Given]], dead: set[str]) -> list[str]:
-    """What is wrong with the deliveries of a key, in the order in which they came."""
+def disorder(line: list[tuple[Job, Given]], dead: set[str], most: int = 1) -> list[str]:
+    """What is wrong with the deliveries of a key, in the order in which they came. `most`: how many may be
+    out; with more than one they are in any order."""
     found: list[str] = []
     begun: dict[str, Job] = {}
     for at, (job, given) in enumerate(line):
         if job.is_just_acked(given):
             continue  # it was on its way when it was acked late
-        out = [one for one in line[max(0, at - NEAR) : at] if one[1].is_out(given.at_ms, given.life)]
-        if out:
-            found.append(f"two of a key out: {job}, {out}")
+        near = line[max(0, at - NEAR) : at]
+        out = [
+            one for one in near if not one[0].is_acked(given.at_ms) and one[1].is_out(given.at_ms, given.life)
+        ]
+        if len(out) >= most:
+            found.append(f"too many of a key out: {job}, {out}")
+        if most > 1:
+            continue
         if at and line[at - 1][1].life == given.life and job.place < line[at - 1][0].place:
             found.append(f"out of order: {job} after {line[at - 1][0]}")
         if job.tag in begun:
@@ -537,6 +554,6 @@ class _Worker:
         given.let_go_ms = given.let_go_ms or at_ms
         await self._door.nack(name, wait_ms)
         await asyncio.sleep(0.3)
-        if not self._door.is_closed and at_ms - given.at_ms < LEASE_MS // 2:
+        if not self._door.is_closed and at_ms < given.until_ms:
             given.nacked_ms = at_ms
             given.wait_ms = BACKOFF_MS * 8 // 10 if wait_ms is None else wait_ms
