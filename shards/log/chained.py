@@ -140,9 +140,9 @@ class ChainedLog:
         chain = self._chain = Chain(seal, self._keys)
         if not seal.digest:
             raise Damaged(f"the digest of record {seal.seq} is not known: an earlier version wrote the data")
-        timer, is_there = self._timer(), True
+        is_there = True
         try:
-            first, now = timer.ask(self._engine.bounds)
+            first, now = self.bounds()
         except NoLog:
             is_there, first, now = False, 1, 0
         if is_there and first == 1 and seal == ORIGIN:
@@ -151,7 +151,7 @@ class ChainedLog:
             raise Fenced(f"another node has begun the log: it ended at {last}, and now at {now}")
         after = max(last, seal.seq, beyond)
         try:
-            timer.ask(lambda left_s: self._engine.make(after, origin, left_s))
+            self._timer().ask(lambda left_s: self._engine.make(after, origin, left_s))
         except Taken:
             raise Fenced("another node begins the log") from None
         if not after:

@@ -162,12 +162,11 @@ class JetStream:
         self._line.call(lambda _session, _left_s: None, timeout_s)
 
     def make(self, after: int, origin: Origin, timeout_s: float) -> None:
-        self._line.close()  # the next connection looks for the stream
-        self._wanted = origin
-        try:
-            state = self._api(b"INFO", b"", timeout_s).state
-        finally:
-            self._wanted = None
+        if self._wanted is None:
+            self._line.close()  # the next connection looks for the stream, and may take several calls
+            self._wanted = origin
+        state = self._api(b"INFO", b"", timeout_s).state
+        self._wanted = None
         if state.last_seq > after:
             raise Taken
         if after and state.first_seq != after + 1:

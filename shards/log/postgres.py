@@ -120,11 +120,9 @@ class Postgres:
         self._line.call(lambda _connection, _left_s: None, timeout_s)
 
     def make(self, after: int, origin: Origin, timeout_s: float) -> None:
-        self._wanted = origin
-        try:
-            self._line.call(lambda connection, _left_s: self._empty(connection, after, origin), timeout_s)
-        finally:
-            self._wanted = None
+        self._wanted = origin  # until it is there: to connect may take several calls
+        self._line.call(lambda connection, _left_s: self._empty(connection, after, origin), timeout_s)
+        self._wanted = None
 
     @property
     def largest(self) -> int:

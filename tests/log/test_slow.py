@@ -1,11 +1,19 @@
-"""A way that takes few bytes a second: a large group is written and read over it, and ends no term."""
+"""Slow ways. One takes few bytes a second: a large group is written and read over it, and ends no term. On
+another one each answer takes long: a log is begun over it."""
 
+import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from shards.log.chained import SLOWEST, open_engine
-from shards.log.engine import NoAnswer
+import pytest
+
+from shards.log.chained import SLOWEST, ChainedLog, open_engine
+from shards.log.engine import NoAnswer, Origin
 from shards.log.memory import MemoryEngine, Shelf
+from shards.log.record import ORIGIN
 from tests.support.logs import Elapsing, Faulty
+
+from .conftest import Place
 
 DEADLINE_S = 3.0
 GROUP = bytes(range(256)) * (15 << 12)
@@ -49,3 +57,22 @@ def test_a_large_group_passes_a_slow_way() -> None:
     assert max(waits_s) < DEADLINE_S / 2, "each part proves in time that its writer leads"
     other = open_engine(Slow(shelf, clock), clock, DEADLINE_S)
     assert [data for _, _, data in other.read(1)] == [GROUP]
+
+
+@pytest.mark.parametrize("engine", ["jetstream", "postgres"])
+def test_a_log_is_begun_although_to_connect_takes_longer_than_a_call(
+    engine: str, request: pytest.FixtureRequest
+) -> None:
+    place: Place = request.getfixturevalue(engine)
+    slow: Any = place.engine()
+    connect = slow._line._connect
+
+    def slowly(left_s: float) -> object:
+        time.sleep(1.2)
+        return connect(left_s)
+
+    slow._line._connect = slowly
+    log = ChainedLog(slow, time, 4.0, ("",))
+    log.begin(ORIGIN, Origin("12ab", "a"))
+    log.close()
+    assert place.open().origin == Origin("12ab", "a")
