@@ -465,6 +465,7 @@ def open_engine(engine: Engine, clock: Clock, deadline_s: float, keys: Sequence[
             if left_s >= patience_s:
                 missed = str(error)
         clock.sleep(min(PAUSE_S, left_s))
+    engine.close()  # it may be connecting still
     raise LogDown(missed)
 
 

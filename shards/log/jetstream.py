@@ -36,6 +36,7 @@ connection that was idle for minutes, and the next call makes a new one.
 """
 
 import logging
+import random
 import re
 import time
 from collections import deque
@@ -153,7 +154,8 @@ class JetStream:
         self.origin = Origin()
         self._is_direct = False
         self._deaf_until = 0.0
-        self._tried = 0
+        self._tried = random.randrange(len(self._servers))
+        """The first one may be lost: who opens a log again and again begins with another one."""
         self._sent: deque[int] = deque()
         """Places of what was sent, and has no answer."""
         self._line: Line[_Session] = Line(url, self._session, _Session.close, _Session.abort)

@@ -109,10 +109,10 @@ class Line(Generic[C]):
         return NoAnswer(f"no answer of {self._place} within {timeout_s:.1f} s")
 
     def close(self) -> None:
-        """Return when the connection is closed, or its close has timed out."""
+        """Return when the connection is closed, or its close has timed out, or it is connecting still."""
         wire = self._open
         self._abandon()
-        if wire is not None:
+        if wire is not None and wire.connecting.done():
             wire.join(CLOSE_S)
 
     def _fresh(self, connect_s: float) -> "_Wire[C]":

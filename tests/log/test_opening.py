@@ -2,12 +2,16 @@
 
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 
+from shards.log.chained import open_engine
 from shards.log.engine import Origin
-from shards.log.errors import NoLog, Unfit
+from shards.log.errors import LogDown, NoLog, Unfit
+from shards.log.jetstream import JetStream
+from shards.log.line import Line
 from shards.log.opening import open_log, unopened_log
 from shards.log.record import ORIGIN
 from tests.support.nats import Nats
@@ -84,3 +88,27 @@ def test_a_server_alone_imports_no_driver() -> None:
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_who_opens_in_vain_leaves_no_connection() -> None:
+    """A node tries again each second, for as long as it takes."""
+    released, begun, closed = threading.Event(), [], threading.Semaphore(0)
+
+    def connect(left_s: float) -> str:
+        begun.append(left_s)
+        assert released.wait(5)
+        return "connected"
+
+    engine = JetStream("nats://127.0.0.1:1", "late")
+    engine._line = Line("", connect, lambda _: closed.release(), lambda _: None)  # type: ignore[arg-type]
+    with pytest.raises(LogDown):
+        open_engine(engine, time, 1.0)
+    released.set()
+    for _ in begun:
+        assert closed.acquire(timeout=5)
+
+
+def test_who_opens_again_and_again_does_not_always_begin_with_a_lost_server() -> None:
+    """Who waits for a lost one may have no time left for a slow one."""
+    firsts = {engine._tried for engine in (JetStream("nats://a,b,c", "any") for _ in range(200))}
+    assert firsts == {0, 1, 2}
