@@ -14,14 +14,22 @@ T = TypeVar("T")
 AnyEngine = TypeVar("AnyEngine", bound=Engine)
 
 
+TRIES = 3
+"""A machine may be busy, or a server's leader not chosen yet."""
+
+
 def created(engine: AnyEngine) -> AnyEngine:
     """An engine whose storage exists, if the server answers."""
-    try:
-        engine.connect(5)
-    except NoLog:
-        _made(engine)
-    except (NoAnswer, Unfit):
-        pass  # who opens it tries again, for as long as it likes
+    for _ in range(TRIES):
+        try:
+            engine.connect(5)
+        except NoLog:
+            _made(engine)
+        except NoAnswer:
+            continue
+        except Unfit:
+            pass  # who opens it says so
+        break
     return engine
 
 
