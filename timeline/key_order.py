@@ -144,6 +144,8 @@ class _Key:
     root: Position = NOWHERE
     letter: Position = NOWHERE
     by_hand: bool = False
+    gives_retry: bool = True
+    """Without order: whether a retry in line goes before the followers, in turns."""
 
     @property
     def is_resting(self) -> bool:
@@ -166,8 +168,6 @@ class _Line:
     places: dict[Position, None] = field(default_factory=dict)
     missed: Position = NOWHERE
     """The first one for which there was no room."""
-    is_next: bool = True
-    """One of them is given before the followers of the key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,10 +264,15 @@ class KeyOrder:
         return not self._keys and not self._lines
 
     def change_rule(self, rule: Rule) -> None:
-        """From now on another rule counts. O(keys in flight or behind)."""
+        """From now on another rule counts. O(keys in flight or behind). Without order no key waits for a
+        retry, unless somebody holds it."""
         if rule != self.rule:
             self.rule = rule
             self._clear_tokens()
+            if not rule.is_ordered:
+                for key in list(self._waits.values()):
+                    if not self._keys[key].by_hand:
+                        self.release(key)
             for key in [*self.out, *self._keys, *self._lines]:
                 self._settle(key)
 
@@ -574,11 +579,11 @@ class KeyOrder:
         self._settle(key)
 
     def let_go(self, key: bytes) -> None:
-        """Nothing holds the key any more. A retry that waits goes on waiting."""
+        """Nothing holds the key any more. With order, a retry that waits goes on waiting."""
         found = self._keys.get(key)
         if found is not None:
             found.by_hand = False
-            if found.letter != NOWHERE:
+            if found.letter != NOWHERE or not self.rule.is_ordered:
                 self._end_rest(key, found)
             self._dirty.add(key)
             self._settle(key)
@@ -641,7 +646,7 @@ class KeyOrder:
         place, found = next(iter(line.places)), self._keys.get(key)
         if found is None or found.next == NOWHERE:
             return place
-        is_first = place < found.next if self.rule.is_ordered else line.is_next
+        is_first = place < found.next if self.rule.is_ordered else found.gives_retry
         return place if is_first else None
 
     def leave_line(self, key: bytes, place: Position) -> None:
@@ -649,7 +654,8 @@ class KeyOrder:
         line = self._lines[key]
         del line.places[place]
         self._bound.lined -= 1
-        line.is_next = False
+        if key in self._keys:
+            self._keys[key].gives_retry = False
         if not line.places:
             del self._lines[key]
             if line.missed != NOWHERE:
@@ -701,8 +707,7 @@ class KeyOrder:
         """The first follower is passed on: it is given, or nobody wants it any more."""
         found = self._keys[key]
         address = found.known.pop(0)
-        if key in self._lines:
-            self._lines[key].is_next = True
+        found.gives_retry = True
         self._advance(key, found, Position(address[0] + 1))
         return address
 

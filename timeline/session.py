@@ -493,6 +493,12 @@ class Session:
         if self.order is not None:
             self.order.land(key)
 
+    def forget_order(self) -> None:
+        """Keys count no more: what is in flight is the head of none, also if they count again. O(flights)."""
+        self.order = None
+        for flight in self.flights.values():
+            flight.key = b""
+
     def ack_run(self, packet_ids: Iterable[int]) -> tuple[list[Flight], bool]:
         """Ack these QoS 1 packets. Returns the ended flights, and whether all packets were acked.
 

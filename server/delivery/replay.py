@@ -430,9 +430,10 @@ class Replay:
         if order.waiting_for(place) is not None or message.is_expired(self._wall_ms()):
             return False
         member = subscriber.picker.next(message)
-        return member is not None and not order.meet_retry(
-            key, place, subscriber.room_for(order, key, member)
-        )
+        if member is None or order.meet_retry(key, place, subscriber.room_for(order, key, member)):
+            return False
+        subscriber.await_tokens()
+        return True
 
     def _is_read_again(self, subscriber: Subscriber, message: Message) -> bool:
         """Whether a retry ends, as its group was set back, and gives the message in its order."""

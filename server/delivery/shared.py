@@ -285,7 +285,8 @@ class Group(Subscriber):
         order = session.order
         if order is not None and not self.has_rule and order.is_over:
             order.leave()
-            session.order = order = None
+            session.forget_order()
+            order = None
             self.stored_changes = -1
         if order is not None:
             # An unstored one, of QoS 0, cannot wait: it goes out now, or never.

@@ -432,6 +432,55 @@ def test_a_group_that_orders_no_more_lets_what_is_behind_go_also_after_a_start()
     assert not list(rig.store.scan(Table.ORDER, b"\1", b"\2"))
 
 
+def terms(rig: Rig, *, order: bool) -> None:
+    group = rig.core.groups.get(TEXT)
+    assert group is not None
+    group.agree(group.terms, replace(group.keeping, order=order))
+    rig.core.groups.read_on(group)
+    rig.pump()
+
+
+def test_what_is_out_when_the_order_ends_is_no_head_when_it_begins_again() -> None:
+    rig = Rig()
+    peer = worker(rig)
+    send(rig, "a1")
+    out = came(peer)
+    terms(rig, order=False)
+    send(rig, "b1")
+    terms(rig, order=True)
+    send(rig, "a2", "a3")
+    out |= came(peer)
+    assert list(out) == ["a1", "b1", "a2"]
+    peer.ack(wire.PUBACK, out["a1"])
+    assert not came(peer), "a2 is out"
+    peer.ack(wire.PUBACK, out["a2"])
+    assert list(came(peer)) == ["a3"]
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+def test_when_the_order_ends_nothing_waits_for_a_retry(*, is_held: bool) -> None:
+    rig = Rig()
+    peer = worker(rig)
+    send(rig, "a1", "a2", "a3")
+    nack(peer, came(peer)["a1"], "1h")
+    group = rig.core.groups.get(TEXT)
+    assert group is not None
+    if is_held:
+        rig.core.writer.submit(lambda commit: rig.core.holds.hold(commit, group, b"a"), lambda _: None)
+        rig.pump()
+    terms(rig, order=False)
+    if is_held:
+        assert not came(peer)
+        rig.core.writer.submit(lambda commit: rig.core.holds.let_go(commit, group, b"a"), lambda _: None)
+        rig.pump()
+    out = came(peer)
+    assert list(out) == ["a2", "a3"]
+    for packet_id in out.values():
+        peer.ack(wire.PUBACK, packet_id)
+    rig.pass_ms(3_700_000)
+    assert list(came(peer)) == ["a1"]
+
+
 def test_a_message_that_waits_for_its_key_may_be_acked_late() -> None:
     """A kill has taken the end of the message before it from the group's cursor."""
     rig = Rig()

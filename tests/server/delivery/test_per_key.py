@@ -268,3 +268,28 @@ class _Life(Life):
         if "per_key_concurrency" in self.asked:
             for key in "abc":
                 assert sum(payload[0] == key for payload in self.out) <= 2
+
+
+def test_a_due_retry_comes_when_its_key_has_tokens_again() -> None:
+    rig = Rig()
+    peer = worker(rig, per_key_rate="30/m")
+    send(rig, "a1")
+    nack(peer, came(peer)["a1"], "100ms")
+    rig.pass_ms(1_000)
+    assert not came(peer), "the key's next token comes 2 s after the first one"
+    rig.pass_ms(1_000)
+    rig.pass_ms(200)
+    assert list(came(peer)) == ["a1"]
+
+
+def test_a_message_that_fails_again_and_again_takes_turns_with_its_key() -> None:
+    rig = Rig()
+    peer = worker(rig, per_key_rate="30/m", max_attempts="0")
+    send(rig, "a1", "a2", "a3")
+    given: list[str] = []
+    for _ in range(100):
+        for payload, packet_id in came(peer).items():
+            given.append(payload)
+            nack(peer, packet_id, "100ms") if payload == "a1" else peer.ack(PUBACK, packet_id)
+        rig.pass_ms(100)
+    assert given[:5] == ["a1", "a1", "a2", "a1", "a3"]
