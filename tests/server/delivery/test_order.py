@@ -22,6 +22,7 @@ from shards.order import HOUR_MS, clear_index, followers, keys_name, rebuild_ind
 from shards.record import decode
 from shards.retries import RETRIES
 from shards.store import Table
+from tests.support.build import OPENED
 from tests.support.rig import Peer, Rig, config, props
 from timeline import key_order
 from timeline.key_order import Changes
@@ -597,6 +598,7 @@ def test_a_reader_waits_until_its_rows_are_written(monkeypatch: pytest.MonkeyPat
     assert drain(rig, peer, out) == ["a0", "b0", *[f"a{n}" for n in range(1, 300)]]
 
 
+@OPENED
 def test_a_reader_waits_a_while_if_its_rows_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig()
     peer = worker(rig)
