@@ -104,6 +104,8 @@ class Rule:
 
 
 ORDERED = Rule(is_ordered=True, most=1)
+NO_RULE = Rule()
+"""Keys do not count."""
 
 
 @dataclass(frozen=True, slots=True)

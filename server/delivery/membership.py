@@ -11,7 +11,7 @@ from shards.commit import Commit, Refused
 from shards.tables import GroupRow, KeptRow
 from timeline.filters import parse_share
 from timeline.horizon import Horizon
-from timeline.key_order import KeyBound, Rule
+from timeline.key_order import NO_RULE, KeyBound
 from timeline.position import Position
 from timeline.session import USUAL, Flight, Loan, Returned, Session, Subscription, Terms
 
@@ -182,7 +182,7 @@ class Membership:
         of_keys = row.concurrency or None, row.key_rate or None, row.is_fair or None
         group.agree(stored.terms, Keeping(row.expiry_s, row.rate, order, on_dead, *of_keys))
         if row.order == 2:
-            group.begin_order(Rule())
+            group.begin_order(NO_RULE)
         group.session.read = self._horizon.position  # from now on, if what it has read cannot be read
         group.is_paused = row.is_paused
         self._give(group, row.owner, self._sessions.rights_of(row.owner, row.client), row.client)

@@ -22,7 +22,7 @@ from shards.fields import Record
 from shards.keys import GROUP_PREFIX
 from shards.tables import NEVER_S
 from timeline.filters import SHARE_PREFIX, parse_share
-from timeline.key_order import KeyBound, KeyOrder, Meeting, Rule
+from timeline.key_order import NO_RULE, KeyBound, KeyOrder, Meeting, Rule
 from timeline.position import RETRY_SHARD, Position
 from timeline.session import SETTLED, USUAL, Flight, Loan, Returned, Session, Subscription, Terms
 
@@ -60,7 +60,6 @@ class Group(Subscriber):
         "ahead",
         "all_returned",
         "client",
-        "has_rule",
         "in_force",
         "is_buried_dead",
         "is_endpoint",
@@ -104,8 +103,6 @@ class Group(Subscriber):
         self.settings = settings
         self.keeping = keeping
         """Requested expiry and rate."""
-        self.has_rule = False
-        """Whether ordering keys count."""
         self.is_buried_dead = True
         """When it ends, what is undone becomes dead letters; else it is dropped."""
         self.is_paused = False
@@ -144,9 +141,8 @@ class Group(Subscriber):
             self.rate_limiter = self.rate_limited.of(keeping.rate)
         self.keeping = keeping
         rule = keeping.rule
-        self.has_rule = rule is not None
         if rule is not None or self.session.order is not None:
-            self.begin_order(rule or Rule())
+            self.begin_order(rule or NO_RULE)
         self.stored_changes = -1
         self.dirty.add(self)
         self._follow()
@@ -283,7 +279,7 @@ class Group(Subscriber):
             return False
         member = None if len(session.flights) >= session.window else self.picker.next(message)
         order = session.order
-        if order is not None and not self.has_rule and order.is_over:
+        if order is not None and order.rule is NO_RULE and order.is_over:
             order.leave()
             session.forget_order()
             order = None

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from shards.tables import NEVER_S as NEVER_S
-from timeline.key_order import Rule
+from timeline.key_order import NO_RULE, Rule
 from timeline.session import Terms
 
 from ..settings.config import ACK_MS_MAX, Config, Sessions
@@ -74,7 +74,7 @@ class Keeping:
         most = 1 if order else self.concurrency or 0
         per_ms = 0.0 if order else (self.key_rate or 0.0) / 1_000
         rule = Rule(order, most, per_ms, bool(self.fair))
-        return None if rule == Rule() else rule
+        return None if rule == NO_RULE else rule
 
     def changed_by(self, changes: "Keeping") -> "Keeping":
         """These with the changes."""
