@@ -250,12 +250,6 @@ def address(text: str) -> Address:
     return host, int(port)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def _is_open(at: Address) -> bool:
     try:
         socket.create_connection(at, 1.0).close()

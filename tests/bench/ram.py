@@ -16,10 +16,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from tests.support.ports import free_port
+
 from .exchange import Failed, Lines, line_to
 from .http import ask, get, send_all
 from .peers import redis as rd
-from .process import Process, Server, answering, free_port
+from .process import Process, Server, answering
 from .results import Env, Result
 from .workload import BATCH, Draft, batches, bytes_item, documents, drafts, item
 

@@ -7,7 +7,6 @@ which it says that it is one.
 import asyncio
 import re
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import AsyncIterator
@@ -20,17 +19,12 @@ from server.codec import wire
 from server.codec.packets import Ack, Publish
 from tests.clients.conftest import Room
 from tests.support.mqtt import Peer, dial
+from tests.support.ports import free_port
 
 MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
 pytestmark = pytest.mark.skipif(not MOSQUITTO, reason="mosquitto is not installed")
 STATE = "$SYS/broker/connection/{}/state"
 BOTH_VERSIONS = pytest.mark.parametrize("version", ["mqttv311", "mqttv50"])
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 class Mosquitto:

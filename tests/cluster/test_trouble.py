@@ -12,7 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.support.cluster import KEY, Cluster, Node
-from tests.support.nats import Nats, free_ports
+from tests.support.nats import Nats
+from tests.support.ports import free_ports
 from tests.support.server import ROOT, environment
 
 from .ledger import Load

@@ -12,6 +12,7 @@ import pytest
 from server.codec.packets import Connack, Connect
 from tests.support.http import http
 from tests.support.mqtt import dial
+from tests.support.ports import free_port
 from tests.support.server import ServerProcess, run, served, serving
 
 FILES = Path(__file__).parents[2] / "docs" / "deploy" / "timelines"
@@ -21,12 +22,6 @@ SETTINGS: dict[str, object] = {
     "http.hosts": '["example.com", "globex.example.com"]',
 }
 HERE, THERE = "example.com", "globex.example.com"
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 async def listens(port: int) -> None:

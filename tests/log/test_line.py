@@ -117,7 +117,7 @@ def test_a_place_that_is_taken_is_an_answer(wires: Wires) -> None:
 
 
 def test_so_many_may_hang_and_no_more(wires: Wires) -> None:
-    for _ in range(STUCK):
+    while len(wires.cut) < STUCK:  # a call that finds no time left once it is connected leaves it to the next
         with pytest.raises(NoAnswer, match="within"):
             wires.line.call(wires.hang, 0.01)
     with pytest.raises(NoAnswer, match=f"{STUCK} calls to the engine hang"):

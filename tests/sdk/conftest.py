@@ -17,15 +17,11 @@ from aiohttp import web
 
 import fasti
 from tests.sdk.fake import Fake
+from tests.support.ports import free_port
 from tests.support.sdk_forked import forked  # noqa: F401
 
 MOSQUITTO = shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/usr/bin:/opt/homebrew/sbin")
 QUICK = fasti.Retry(attempts=4, first_s=0.01, cap_s=0.05)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 async def until(true: Callable[[], bool]) -> None:

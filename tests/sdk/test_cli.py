@@ -17,10 +17,11 @@ import pytest
 import fasti
 from fasti.cli.app import hoisted, start
 from fasti.cli.profiles import Profile, ProfileError, chosen
-from tests.sdk.conftest import Broker, free_port
+from tests.sdk.conftest import Broker
 from tests.sdk.fake import Fake
 from tests.sdk.scripted import Peer, Script
 from tests.sdk.test_subscribe import publish
+from tests.support.ports import free_port
 
 CLI = (sys.executable, "-m", "fasti.cli")
 

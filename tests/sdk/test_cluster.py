@@ -14,11 +14,12 @@ from aiohttp import web
 import fasti
 from fasti import sync
 from fasti.addresses import Broker, Brokers, Plain, Servers, addresses, broker
-from tests.sdk.conftest import QUICK, free_port
+from tests.sdk.conftest import QUICK
 from tests.sdk.fake import Fake
 from tests.sdk.scripted import CONNACK, DISCONNECT, PUBREC, Act, Peer, Script
 from tests.sdk.test_cli import fasti_cli, no_profiles, ok
 from tests.sdk.test_mqtt_adapter import rest
+from tests.support.ports import free_port
 
 __all__ = ["no_profiles"]
 Answer = Callable[[web.Request], web.StreamResponse]

@@ -14,8 +14,8 @@ import fasti
 from fasti import coalesce
 from fasti.coalesce import Outbox
 from fasti.wire import instant, message_body, message_line, span
-from tests.sdk.conftest import free_port
 from tests.sdk.fake import Fake
+from tests.support.ports import free_port
 
 
 class Sent:

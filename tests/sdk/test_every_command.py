@@ -16,9 +16,9 @@ import typer
 import fasti
 from fasti.cli.app import app
 from fasti.wire import instant
-from tests.sdk.conftest import free_port
 from tests.sdk.test_against_server import Server, simulated
 from tests.sdk.test_cli import fasti_cli, no_profiles, ok
+from tests.support.ports import free_port
 
 __all__ = ["no_profiles"]
 ELSEWHERE = {"slice split", "slice expire", "job ls", "job show", "server backup", "work", "endpoint test"}

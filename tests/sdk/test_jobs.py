@@ -15,9 +15,10 @@ import pytest
 
 import fasti
 import fasti.sync
-from tests.sdk.conftest import QUICK, free_port
+from tests.sdk.conftest import QUICK
 from tests.sdk.fake import SLICE, Fake
 from tests.sdk.test_cli import fasti_cli, no_profiles, ok
+from tests.support.ports import free_port
 
 __all__ = ["no_profiles"]
 START = str(SLICE["start"])

@@ -11,8 +11,9 @@ import pytest
 
 import fasti
 from fasti.wire import due_text
-from tests.sdk.conftest import QUICK, free_port
+from tests.sdk.conftest import QUICK
 from tests.sdk.fake import NOW, Fake
+from tests.support.ports import free_port
 
 AT = datetime(2031, 3, 28, 9, tzinfo=UTC)
 

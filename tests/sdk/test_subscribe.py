@@ -17,8 +17,9 @@ import fasti
 from fasti.mqtt_adapter import Connection
 from fasti.mqtt_values import Incoming, UserProperties
 from fasti.subscribe import Ledger, SubscribeRequest
-from tests.sdk.conftest import QUICK, Broker, free_port, until
+from tests.sdk.conftest import QUICK, Broker, until
 from tests.sdk.fake import Fake
+from tests.support.ports import free_port
 
 
 @pytest.fixture

@@ -26,9 +26,10 @@ from fasti.subscribe import SubscribeRequest
 from fasti.testing import FastiServer
 from fasti.testing import until as wait_until
 from fasti.tls import Tls
-from tests.sdk.conftest import free_port, until
+from tests.sdk.conftest import until
 from tests.sdk.fake import Fake
 from tests.sdk.test_cli import fasti_cli, no_profiles
+from tests.support.ports import free_port
 
 __all__ = ["no_profiles"]
 ROOT = Path(__file__).parents[2]

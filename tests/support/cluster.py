@@ -30,7 +30,8 @@ from shards.rocks import RocksStore
 from shards.store import Table
 
 from .forked import Forked, can_fork
-from .nats import Nats, free_ports
+from .nats import Nats
+from .ports import free_ports
 from .proxy import Network
 from .server import ROOT, environment
 

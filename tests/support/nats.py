@@ -7,7 +7,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,8 @@ from types import TracebackType
 from typing import Any, Self
 
 import nats
+
+from .ports import free_ports
 
 BINARY = Path(sys.executable).parent / "nats-server"
 CONF = """
@@ -29,20 +30,6 @@ jetstream {{ store_dir: "{folder}/js", sync_interval: always, max_mem: 64MB, max
 CLUSTER = """
 cluster {{ name: fasti, listen: "127.0.0.1:{route}", routes: [{routes}] }}
 """
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listens on now."""
-    held = []
-    try:
-        for _ in range(count):
-            one = socket.socket()
-            held.append(one)
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in held]
-    finally:
-        for one in held:
-            one.close()
 
 
 class Nats:

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import psycopg
 
-from .nats import free_ports
+from .ports import free_ports
 
 SETTINGS = """
 listen_addresses = '127.0.0.1'

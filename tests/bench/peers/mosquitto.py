@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..process import Process, Running, answering, free_port
+from tests.support.ports import free_port
+
+from ..process import Process, Running, answering
 
 ACK = "in RAM"
 PROGRAM = Path("/usr/sbin/mosquitto")

@@ -18,8 +18,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.ports import free_port
+
 from ..exchange import Failed, line_to
-from ..process import Process, Running, answering, cpu_s, free_port
+from ..process import Process, Running, answering, cpu_s
 from ..workload import Draft
 
 ACK = "fsynced, write-ahead log"

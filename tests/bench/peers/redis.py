@@ -13,8 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
+from tests.support.ports import free_port
+
 from ..exchange import Failed, Line, line_to
-from ..process import Address, Process, Running, answering, free_port
+from ..process import Address, Process, Running, answering
 from ..workload import Draft
 
 ACK = "fsynced, append-only file"
