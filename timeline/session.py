@@ -418,6 +418,10 @@ class Session:
 
     # -- in flight
 
+    def has(self, flight: Flight) -> bool:
+        """Whether it is still in flight."""
+        return self.flights.get(flight.packet_id) is flight
+
     def take(self, position: Position, shard: int, qos: int, size: int = 0) -> int:
         """Put a message in flight; returns its packet id. The caller has checked for room.
 

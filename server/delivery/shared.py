@@ -533,9 +533,7 @@ class Group(Subscriber):
         if self.retrying:
             self.dirty.add(self)
         flight = loan.flight
-        if flight is None or self.session.flights.get(flight.packet_id) is not flight:
-            return None
-        return flight
+        return flight if flight is not None and self.session.has(flight) else None
 
     def acked(self, member: Subscriber, run: Sequence[Flight]) -> list[Flight]:
         """The member's client has acked these messages. Returns the late ones, where the group has gone
@@ -582,7 +580,7 @@ class Group(Subscriber):
         loan = lent.loan
         if loan is None or loan.flight is None or loan.is_overdue or loan.flight.fate:
             return False
-        return self.session.flights.get(loan.flight.packet_id) is loan.flight
+        return self.session.has(loan.flight)
 
     def give_back(self, flight: Flight) -> bool:
         """Another member gets it, before anything new, in position order. False: too many wait so."""

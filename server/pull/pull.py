@@ -452,7 +452,7 @@ def _is_open(group: Group, lent: Flight) -> bool:
     own = None if lent.loan is None else lent.loan.flight
     if own is None:
         return True
-    return group.session.flights.get(own.packet_id) is own and own.fate != SETTLED
+    return group.session.has(own) and own.fate != SETTLED
 
 
 def _term_ms(group: Group | None) -> int:
