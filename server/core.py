@@ -51,6 +51,7 @@ from .delivery.subscriptions import Subscriptions
 from .delivery.url_groups import UrlGroups
 from .delivery.wills import Wills
 from .engine.clock import Clock
+from .engine.decisions import Decisions
 from .engine.errand import Errand
 from .engine.held import Held
 from .engine.loader import Loader
@@ -183,7 +184,8 @@ class Core:
         self.awaited = Awaited(self.opened, self.owners, self.ready, self.writer, clock, kept_ms=kept_ms)
         self.leases = Leases(clock, self.horizon.seq)
         store, writer = self.opened.store, self.writer
-        self.retries = Retries(store, self.horizon, self.ready, writer, clock, node=self.node)
+        self.decisions = Decisions(writer)
+        self.retries = Retries(store, self.horizon, self.ready, self.decisions, clock, node=self.node)
         self.burials = Burials(store, self.horizon, self.retries, writer)
         by_text: dict[str, Group] = {}
         self.sessions = Sessions(
@@ -249,7 +251,7 @@ class Core:
         """What becomes of deliveries, and wills."""
         config, clock, writer = self.config, self.clock, self.writer
         store = self.opened.store
-        self.holds = Holds(self.groups, self.retries, self.cursors, writer)
+        self.holds = Holds(self.groups, self.retries, self.cursors, self.decisions, writer)
         self.dead_letters = DeadLetters(
             store, self.groups, self.url_groups, self.retries, self.holds, config.dead, node=self.node
         )
@@ -265,6 +267,7 @@ class Core:
             obituaries,
             self.dead_letters,
             self.retries,
+            self.decisions,
             writer,
             clock,
             chance=chance,
@@ -360,8 +363,7 @@ class Core:
             expiry_max_ms=config.sessions.expiry_max_ms,
             connections=Share("connections", 0, "connections", auth),
         )
-        self.follow_ups = FollowUps(self.groups, self.cursors, self.settling, self.undone)
-        self.writer.add_hook(self.follow_ups)
+        self.follow_ups = FollowUps(self.groups, self.cursors, self.settling, self.undone, self.decisions)
         self.pull = Pull(self.groups, self.cursors, self.settling, self.late, clock, config, wake)
         self.mqtt = Parts(
             config,

@@ -15,6 +15,7 @@ flight (cursors.py). RAM: one entry for each place that has any.
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from heapq import heappop, heappush
 from itertools import chain, count
 
@@ -32,8 +33,7 @@ from timeline.horizon import Horizon
 from timeline.position import RETRY_SHARD, START, MessageId, Position, at_of, before, id_position
 
 from ..engine.clock import Clock
-from ..engine.commit_hook import CommitHook, Done
-from ..engine.writer import Writer
+from ..engine.decisions import Decisions
 from .message import Message
 from .ready import Ready
 from .subscriber import Subscriber
@@ -41,15 +41,16 @@ from .subscriber import Subscriber
 log = logging.getLogger(__name__)
 
 
-class Retries(CommitHook):
+class Retries:
     """Due retries by place."""
 
     def __init__(
-        self, store: Store, horizon: Horizon, ready: Ready, writer: Writer, clock: Clock, *, node: int
+        self, store: Store, horizon: Horizon, ready: Ready, decisions: Decisions, clock: Clock, *, node: int
     ) -> None:
         self._store = store
         self._horizon = horizon
         self._ready = ready
+        self._decisions = decisions
         self._clock = clock
         self._node = node
         self._first: dict[Subscriber, Position] = {}
@@ -57,13 +58,10 @@ class Retries(CommitHook):
         self._heap: list[tuple[Position, int, Subscriber]] = []
         self._count = count()
         self._due: set[Subscriber] = set()
-        self._fresh: list[tuple[Subscriber, Position]] = []
-        """Retries in the open batch."""
         self._placing: dict[Position, tuple[Subscriber, MessageId]] = {}
         """Retries that are put, but not durable yet."""
-        self._taken: dict[Position, Subscriber] = {}
+        self._taken: set[Position] = set()
         """Taken away in a batch that is not durable yet."""
-        writer.add_hook(self)
 
     def restore(self, places: Iterable[Subscriber]) -> None:
         """At start: what these have in flight, and what waits for them."""
@@ -91,8 +89,8 @@ class Retries(CommitHook):
         goes. `is_owed`: it was promised before. Raises Refused, before any change."""
         place = put_retry(commit, row, due_ms, is_owed=is_owed)
         remove_of(commit, keys.message_of(row.id), row.addressee, row.incarnation)
-        self._fresh.append((one, place))
         self._placing[place] = one, keys.message_of(row.id)
+        self._decisions.note(partial(self._placing.pop, place), partial(self._placed, one, place))
         return place
 
     @staticmethod
@@ -105,70 +103,30 @@ class Retries(CommitHook):
         """In the writer: withdraw a retry that is not in flight; False if it is gone."""
         is_there = end_retry(commit, place, row)
         if is_there:
-            self._taken[place] = one
+            self._taken.add(place)
+            self._decisions.note(partial(self._give_back, one, place), partial(self._withdrawn, one, place))
         return is_there
 
-    def write(self, commit: Commit) -> Done:  # noqa: ARG002
-        """What has been put is given to nobody before it is durable."""
-        fresh, self._fresh = self._fresh, []
-        taken = list(self._taken)
+    def _placed(self, one: Subscriber, place: Position) -> None:
+        """A retry is durable; before that it is given to nobody."""
+        del self._placing[place]
+        self._added(one, place)
 
-        def done(answer: object) -> None:
-            for _, place in fresh:
-                self._placing.pop(place, None)
-            if isinstance(answer, Exception):
-                self._give_back(taken)
-                return
-            again: dict[tuple[Subscriber, bytes], Position] = {}
-            if taken:
-                ordered = [letter for letter in fresh if letter[0].session.order is not None]
-                again = {(one, self._key_of(place)): place for one, place in ordered}
-            for place in taken:
-                one = self._taken.pop(place, None)
-                if one is not None and one.session.order is not None:
-                    self._freed(one, place, again)
-            for one, place in fresh:
-                self._added(one, place)
-
-        return done
-
-    def _freed(
-        self, one: Subscriber, place: Position, again: dict[tuple[Subscriber, bytes], Position]
-    ) -> None:
-        """A retry was withdrawn that a key may wait for: it waits for the one in its place, or is free.
-        `again`: new retries by place and ordering key."""
+    def _withdrawn(self, one: Subscriber, place: Position) -> None:
+        """A retry is gone: a key that waits for it is free."""
+        self._taken.discard(place)
         order = one.session.order
-        assert order is not None, "only keys of a group that orders wait"
-        key = order.waiting_for(place)
-        if key is None:
-            return
-        if (one, key) in again:
-            order.requeue(key, again[one, key])
-        else:
+        key = None if order is None else order.waiting_for(place)
+        if order is not None and key is not None:
             order.release(key)
             one.session.fall_behind(self._horizon.position)
             self._ready.wake(one)
-        one.dirty.add(one)
+            one.dirty.add(one)
 
-    def _key_of(self, place: Position) -> bytes:
-        """The ordering key of a retry; empty: none."""
-        with suppress(Corrupt):
-            row = RETRIES.stored_at(self._store, place)
-            return b"" if row is None else record_of(row).ordering_key
-        return b""
-
-    def recover(self) -> None:
-        """A write was lost: nothing that was put may have survived."""
-        self._fresh.clear()
-        self._placing.clear()
-        self._give_back(list(self._taken))
-
-    def _give_back(self, taken: Iterable[Position]) -> None:
-        """These stand where they stood."""
-        for place in taken:
-            one = self._taken.pop(place, None)
-            if one is not None:
-                self._added(one, place)
+    def _give_back(self, one: Subscriber, place: Position) -> None:
+        """It stands where it stood."""
+        self._taken.discard(place)
+        self._added(one, place)
 
     def _added(self, one: Subscriber, place: Position) -> None:
         first = self._first.get(one)

@@ -6,6 +6,7 @@
     commit_hook.py  parts that write with each group commit
     requests.py     what waits for the writer, by owner
     writer.py       requests in, one group commit after another, answers out after the sync
+    decisions.py    what is decided and not durable yet: done when it is, else undone
     errand.py       asks the writer for work in steps: what waits, in pieces, each item alone
     loader.py       keeps the wheel filled from the slices on disk
     quarantine.py   rows that the store cannot read: noted, and dispatched late when they come back

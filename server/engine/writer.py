@@ -559,7 +559,10 @@ class Writer:
         self._open_batch.ran(passed_ms)
         self._mono += passed_ms / 1000  # the rest counts with the next group
         try:
-            answers += [(0, done, None) for hook in self._hooks if (done := hook.write(commit)) is not None]
+            for hook in self._hooks:
+                done = hook.write(commit)
+                if done is not None:
+                    answers.append((0, done, None))
             self._open_batch.dispatched(self._turns)
             group = self._open_batch.seal()
         except Exception as error:

@@ -217,6 +217,7 @@ class DeadLetters:
         self._holds.requeued(commit, subscriber, place, wait)
         for at, one in older:
             self._retries.take(commit, subscriber, at, one)
+            self._holds.requeued(commit, subscriber, at, wait)
         end_dropped(commit, again)
         DEAD.remove(commit.open_batch, place, row)
         return True

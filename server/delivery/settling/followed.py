@@ -13,14 +13,13 @@ was too slow, must not both have their follow-ups.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 from shards.commit import Commit
 from timeline.session import IN_FLIGHT, SETTLED, Flight
 
-from ...engine.commit_hook import CommitHook, Done
+from ...engine.decisions import Decisions
 from ..cursors import Cursors
 from ..membership import Membership
 from ..shared import Group
@@ -33,30 +32,22 @@ T = TypeVar("T")
 NOT_STORED = "acked with messages, which could not be stored"
 
 
-@dataclass(slots=True, eq=False)
-class Followed:
-    """An ack that is decided and not durable yet."""
-
-    group: Group
-    flight: Flight
-    """The group's."""
-    member: Subscriber
-    lent: Flight
-    """The member's."""
-
-
-class FollowUps(CommitHook):
+class FollowUps:
     """Decides acks with follow-ups."""
 
-    def __init__(self, groups: Membership, cursors: Cursors, settling: Settling, undone: Undone) -> None:
+    def __init__(
+        self,
+        groups: Membership,
+        cursors: Cursors,
+        settling: Settling,
+        undone: Undone,
+        decisions: Decisions,
+    ) -> None:
         self._groups = groups
         self._cursors = cursors
         self._settling = settling
         self._undone = undone
-        self._decided: list[Followed] = []
-        """In the open group."""
-        self._written: list[Followed] = []
-        """In groups that are not durable yet."""
+        self._decisions = decisions
 
     def follow(
         self,
@@ -78,45 +69,22 @@ class FollowUps(CommitHook):
         placed = place()
         loan.flight.fate = SETTLED
         self._cursors.store(commit, group)
-        self._decided.append(Followed(group, loan.flight, member, lent))
+        ack = group, loan.flight, member, lent
+        self._decisions.note(partial(self._failed, *ack), partial(self._done, *ack))
         return placed
 
-    def write(self, _: Commit) -> Done | None:
-        acks, self._decided = self._decided, []
-        self._written += acks
-        return partial(self._ended, acks) if acks else None
+    def _done(self, group: Group, flight: Flight, member: Subscriber, lent: Flight) -> None:
+        """It is durable. `flight`: the group's, `lent`: the member's."""
+        flight.fate = IN_FLIGHT
+        if member.session.has(lent):
+            self._settling.ack_run(member, (lent.packet_id,))
+        elif group.session.has(flight):
+            group.session.ack(flight.packet_id)
+            group.dirty.add(group)
+            self._groups.read_on(group)
 
-    def recover(self) -> None:
-        self._ended([*self._decided, *self._written], ConnectionError())
-
-    def _ended(self, acks: list[Followed], answer: object) -> None:
-        for ack in acks:
-            if ack in self._decided:
-                self._decided.remove(ack)
-            elif ack in self._written:
-                self._written.remove(ack)
-            else:
-                continue
-            ack.flight.fate = IN_FLIGHT
-            if isinstance(answer, Exception):
-                self._failed(ack)
-            else:
-                self._done(ack)
-
-    def _done(self, ack: Followed) -> None:
-        """Its batch is durable."""
-        if ack.member.session.flights.get(ack.lent.packet_id) is ack.lent:
-            self._settling.ack_run(ack.member, (ack.lent.packet_id,))
-        elif _is_in_flight(ack):
-            ack.group.session.ack(ack.flight.packet_id)
-            ack.group.dirty.add(ack.group)
-            self._groups.read_on(ack.group)
-
-    def _failed(self, ack: Followed) -> None:
+    def _failed(self, group: Group, flight: Flight, member: Subscriber, lent: Flight) -> None:
         """Nothing of it was written: its message is in flight as before, unless its lease has ended."""
-        if _is_in_flight(ack) and not ack.group.is_held(ack.lent):
-            self._undone.fail(ack.group, ack.flight, NOT_STORED, by=ack.member.name, outcome=LOST)
-
-
-def _is_in_flight(ack: Followed) -> bool:
-    return ack.group.session.flights.get(ack.flight.packet_id) is ack.flight
+        flight.fate = IN_FLIGHT
+        if group.session.has(flight) and not group.is_held(lent):
+            self._undone.fail(group, flight, NOT_STORED, by=member.name, outcome=LOST)

@@ -12,6 +12,7 @@ log tells of it.
 """
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -19,10 +20,11 @@ from shards import keys
 from shards.commit import Commit
 from shards.dedupe import Refused
 from shards.store import Table
-from timeline.key_order import NOWHERE, KeyOrder
+from timeline.key_order import NOWHERE, KeyOrder, KeyRow
 from timeline.position import Position
 
 from ...engine.commit_hook import CommitHook, Done
+from ...engine.decisions import Decisions
 from ...engine.writer import Writer
 from ...observe.logs import by, shown
 from ..cursors import Cursors
@@ -33,16 +35,6 @@ from ..subscriber import Subscriber
 from ..terms import HOLD
 
 log = logging.getLogger(__name__)
-
-
-class _Changed(NamedTuple):
-    """A key whose message was a dead letter or a retry, and became the other one."""
-
-    order: KeyOrder
-    key: bytes
-    wait: Position
-    letter: Position
-    is_buried: bool
 
 
 class _Gone(NamedTuple):
@@ -56,37 +48,39 @@ class _Gone(NamedTuple):
 class Holds(CommitHook):
     """Holds keys, and lets them go on."""
 
-    def __init__(self, groups: Membership, retries: Retries, cursors: Cursors, writer: Writer) -> None:
+    def __init__(
+        self, groups: Membership, retries: Retries, cursors: Cursors, decisions: Decisions, writer: Writer
+    ) -> None:
         self._groups = groups
         self._retries = retries
         self._cursors = cursors
-        self._decided: list[_Changed] = []
-        """In the open batch."""
-        self._written: list[_Changed] = []
-        """In batches that are not durable yet."""
+        self._decisions = decisions
         writer.add_hook(self)
 
     # -- in the writer
 
-    def requeued(self, commit: Commit, one: Subscriber, letter: Position, wait: Position) -> None:
-        """A dead letter of the place is a retry now."""
+    def requeued(self, commit: Commit, one: Subscriber, before: Position, wait: Position) -> None:
+        """A dead letter or a retry of the place is another retry now."""
         order = one.session.order
-        key = None if order is None else order.letters.get(letter)
+        key = None if order is None else order.letters.get(before) or order.waiting_for(before)
         if order is not None and key is not None:
-            order.requeue(key, wait)
-            self._note(commit, one, _Changed(order, key, wait, letter, is_buried=False))
+            self._change(commit, one, order, key, partial(order.requeue, key, wait))
 
     def buried(self, commit: Commit, one: Subscriber, wait: Position, letter: Position) -> None:
         """A retry of the place is a dead letter now."""
         order = one.session.order
         key = None if order is None else order.waiting_for(wait)
         if order is not None and key is not None and isinstance(one, Group) and one.on_dead == HOLD:
-            order.bury(key, letter)
-            self._note(commit, one, _Changed(order, key, wait, letter, is_buried=True))
+            self._change(commit, one, order, key, partial(order.bury, key, letter))
 
-    def _note(self, commit: Commit, one: Subscriber, changed: _Changed) -> None:
-        self._decided.append(changed)
+    def _change(
+        self, commit: Commit, one: Subscriber, order: KeyOrder, key: bytes, change: Callable[[], None]
+    ) -> None:
+        """The key rests otherwise, with the batch."""
+        before = order.row(key)
+        change()
         self._cursors.store(commit, one)
+        self._decisions.note(partial(_undo, order, key, before, order.row(key)))
 
     def hold(self, commit: Commit, group: Group, key: bytes) -> bool:
         """Hold a key by hand; False: the group does not order. Raises Refused at the bound."""
@@ -115,10 +109,8 @@ class Holds(CommitHook):
     # -- with each batch
 
     def write(self, commit: Commit) -> Done | None:
-        changed, self._decided = self._decided, []
-        self._written += changed
         gone = self._look(commit)
-        return partial(self._ended, changed, gone) if changed or gone else None
+        return partial(self._let_on, gone) if gone else None
 
     def _look(self, commit: Commit) -> list[_Gone]:
         """The letters that this batch deletes and that hold a key."""
@@ -133,12 +125,8 @@ class Holds(CommitHook):
                 found += [_Gone(group, order.letters[one], one) for one in order.letters.keys() & places]
         return found
 
-    def _ended(self, changed: list[_Changed], gone: list[_Gone], answer: object) -> None:
-        for one in changed:
-            if one in self._written:
-                self._written.remove(one)
-                if isinstance(answer, Exception):
-                    _undo(one)
+    def _let_on(self, gone: list[_Gone], answer: object) -> None:
+        """Let keys go on whose letters are durably gone."""
         for group, key, letter in () if isinstance(answer, Exception) else gone:
             order = group.session.order
             if order is None or order.letters.get(letter) != key:
@@ -150,17 +138,13 @@ class Holds(CommitHook):
             log.info("group %s: key %s goes on, its dead letter is gone", name, key_text, extra=cause)
             self._groups.read_on(group)
 
-    def recover(self) -> None:
-        """A write was lost: what was decided with it is undone."""
-        lost, self._decided, self._written = [*self._written, *self._decided], [], []
-        for one in reversed(lost):
-            _undo(one)
 
-
-def _undo(one: _Changed) -> None:
-    """Nothing of it was written."""
-    row = one.order.row(one.key)
-    if one.is_buried and row.letter == one.letter:
-        one.order.requeue(one.key, one.wait)
-    elif not one.is_buried and row.wait == one.wait:
-        one.order.bury(one.key, one.letter)
+def _undo(order: KeyOrder, key: bytes, before: KeyRow, after: KeyRow) -> None:
+    """Nothing of it was written. Something else may have become of the key since."""
+    row = order.row(key)
+    if (row.wait, row.letter) != (after.wait, after.letter):
+        return
+    if before.letter != NOWHERE:
+        order.bury(key, before.letter)
+    else:
+        order.requeue(key, before.wait)

@@ -91,7 +91,9 @@ class Steering:
         left_ms = record.due_ms + record.expires_ms - due_ms if record.expires_ms else 0
         again = encode(msgspec.structs.replace(record, due_ms=due_ms, expires_ms=left_ms))
         self._retries.take(commit, one, place, row)
-        self._retries.put(commit, one, msgspec.structs.replace(row, record=again), due_ms, is_owed=True)
+        row = msgspec.structs.replace(row, record=again)
+        wait = self._retries.put(commit, one, row, due_ms, is_owed=True)
+        self._holds.requeued(commit, one, place, wait)
         return True
 
     def bury(self, commit: Commit, place: Position, may: May) -> bool:

@@ -26,6 +26,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import partial
 
 import msgspec
 
@@ -36,10 +37,11 @@ from shards.record import decode, encode
 from shards.retries import RETRIES, note_dropped
 from shards.tables import KeptRow
 from timeline.key_order import KeyOrder
-from timeline.position import START, Position, message_id
+from timeline.position import Position, message_id
 from timeline.session import FAILED, SETTLED, USUAL, Flight
 
 from ...engine.clock import Clock
+from ...engine.decisions import Decisions
 from ...engine.errand import RETRY_S, Errand
 from ...engine.writer import Writer
 from ...observe.logs import by, shown
@@ -134,10 +136,6 @@ class Failure:
     """Dead letters evicted for this one."""
     buried: tuple[str, str] = ("", "")
     """The message's id and where it is buried, for the log."""
-    key: bytes = b""
-    """The ordering key that waits for the retry, or that the dead letter holds, ..."""
-    wait: Position = START
-    """... and where that is."""
 
     @property
     def attempts(self) -> int:
@@ -150,10 +148,6 @@ class Failure:
         order = self.holder.session.order
         is_head = self.flight.key and self.holder is self.addressee
         return order if is_head and order is not None and order.rule.is_ordered else None
-
-    def rest_at(self, wait: Position) -> None:
-        """The message is the head of its key as a retry or as a dead letter, no longer in flight."""
-        self.key, self.wait, self.flight.key = self.flight.key, wait, b""
 
     def tried(self, wall_ms: int, message: Message) -> Tried:
         """All known tries, including this one."""
@@ -183,6 +177,7 @@ class Undone:
         obituaries: Obituaries,
         dead_letters: DeadLetters,
         retries: Retries,
+        decisions: Decisions,
         writer: Writer,
         clock: Clock,
         *,
@@ -199,6 +194,7 @@ class Undone:
         self._obituaries = obituaries
         self._dead_letters = dead_letters
         self._retries = retries
+        self._decisions = decisions
         self._clock = clock
         self._chance = chance
         self._node = node
@@ -228,7 +224,7 @@ class Undone:
             loan = lent.loan
             assert loan is not None, "a lease is a loan"
             loan.is_overdue = True
-            if loan.flight is not None and _is_in_flight(group, loan.flight):
+            if loan.flight is not None and group.session.has(loan.flight):
                 cause = by(group.name)
                 log.info("%s: ack timeout of %s", shown(group.name), shown(member.name), extra=cause)
                 why = f"not acked within {loan.term_ms / 1_000:g} s"
@@ -314,7 +310,7 @@ class Undone:
         """In the writer: decide the outcome. Raises Refused before anything is changed."""
         flight = failure.flight
         holder, addressee = failure.holder, failure.addressee
-        if not _is_in_flight(holder, flight):
+        if not holder.session.has(flight):
             return Nacked.GONE
         message = self._sent.message(flight)
         if (message is None and not flight.is_stored) or not self._is_there(addressee):
@@ -338,8 +334,7 @@ class Undone:
         place = self._retries.put(commit, addressee, _with_record(row, record), due_ms, is_owed=True)
         order = failure.order
         if order is not None:
-            failure.rest_at(place)
-            order.rest(failure.key, message.origin[0], place)
+            order.rest(self._rests(order, failure, place), message.origin[0], place)
         return self._settle(commit, failure, Nacked.AGAIN)
 
     def _buried(self, commit: Commit, failure: Failure, message: Message) -> Nacked:
@@ -348,9 +343,14 @@ class Undone:
         letter = self._bury(commit, failure, message)
         order, holder = failure.order, failure.holder
         if order is not None and isinstance(holder, Group) and holder.on_dead == HOLD:
-            failure.rest_at(letter)
-            order.hold(failure.key, message.origin[0], letter)
+            order.hold(self._rests(order, failure, letter), message.origin[0], letter)
         return self._settle(commit, failure, Nacked.DEAD)
+
+    def _rests(self, order: KeyOrder, failure: Failure, place: Position) -> bytes:
+        """The head of a key is a retry or a dead letter, no longer in flight. Returns the key."""
+        key, failure.flight.key = failure.flight.key, b""
+        self._decisions.note(partial(_is_out_again, order, failure, key, place))
+        return key
 
     def _nameless(self, holder: Subscriber, flight: Flight) -> Message:
         """Stands for a message that is gone: only its id."""
@@ -379,12 +379,6 @@ class Undone:
         if flight.fate == SETTLED:
             flight.fate = FAILED
             holder.session.retired.pop(flight.packet_id, None)
-            order = holder.session.order
-            if failure.key and order is not None:
-                if failure.key in (order.waiting_for(failure.wait), order.letters.get(failure.wait)):
-                    order.release(failure.key)
-                holder.session.lead(flight, failure.key)
-                failure.key = b""
         name = shown(holder.name)
         log.warning("%s: an unacked message stays: %s", name, why, extra=by(name))
         answered, failure.answered = failure.answered, _nobody
@@ -394,7 +388,7 @@ class Undone:
     def _end(self, failure: Failure, fate: Nacked) -> None:
         """End the flight, and wake its holder, which has room."""
         holder, flight = failure.holder, failure.flight
-        if _is_in_flight(holder, flight):
+        if holder.session.has(flight):
             holder.session.ack(flight.packet_id)
             if flight.loan is not None:
                 self._groups.over(holder, flight)
@@ -442,8 +436,11 @@ class Undone:
         return letter
 
 
-def _is_in_flight(holder: Subscriber, flight: Flight) -> bool:
-    return holder.session.flights.get(flight.packet_id) is flight
+def _is_out_again(order: KeyOrder, failure: Failure, key: bytes, place: Position) -> None:
+    """Nothing was written: the head of the key is in flight."""
+    if key in (order.waiting_for(place), order.letters.get(place)):
+        order.release(key)
+    failure.holder.session.lead(failure.flight, key)
 
 
 def _again(message: Message, due_ms: int) -> Record:

@@ -14,6 +14,7 @@ from shards.record import decode
 from shards.retries import RETRIES
 from shards.store import Table
 from tests.server.delivery.test_order import TEXT, Life, came, nack, send, worker
+from tests.server.engine.test_decisions import spoil
 from tests.support.rig import Peer, Rig
 from timeline.position import Position
 
@@ -122,6 +123,60 @@ def test_a_buried_retry_holds_its_key_too() -> None:
     assert (held(rig), came(peer)) == ({A}, {})
     act(rig, "drop")
     assert list(came(peer)) == ["a2"]
+
+
+@pytest.mark.parametrize("how", ["dead", "later", "dropped"])
+def test_what_is_written_counts_though_the_next_group_is_given_up(how: str) -> None:
+    """A dead letter is requeued, a retry is tried later, or dropped; then a request spoils its group."""
+    rig = Rig()
+    peer = holder(rig)
+    send(rig, "a1", "a2")
+    nack(peer, came(peer)["a1"], "never" if how == "dead" else "1h")
+    steering, soon_ms = rig.core.steering, rig.clock.now_ms + 2_000
+
+    def decide(commit: Commit) -> object:
+        if how == "dead":
+            return rig.core.dead_letters.requeue(commit, letter(rig), soon_ms, lambda *_: True)
+        (place,) = [place for place, _ in RETRIES.all(rig.store)]
+        if how == "later":
+            return steering.try_(commit, place, soon_ms, lambda *_: True)
+        return steering.drop(commit, place, lambda *_: True)
+
+    rig.core.writer.submit(decide, lambda _: None)
+    rig.compose()
+    rig.core.writer.submit(spoil, lambda _: None)
+    rig.compose()
+    assert rig.core.writer.given_up == 1
+    rig.pump()
+    out = came(peer)
+    if how != "dropped":
+        assert (held(rig), out) == (set(), {})
+        rig.pass_ms(2_500)
+        out = came(peer)
+        assert list(out) == ["a1"]
+        peer.ack(wire.PUBACK, out["a1"])
+        out = came(peer)
+    assert list(out) == ["a2"]
+
+
+def test_a_retry_that_is_tried_later_is_the_head_of_its_key_after_a_kill() -> None:
+    rig = Rig()
+    peer = worker(rig)
+    send(rig, "a1", "a2")
+    nack(peer, came(peer)["a1"], "1h")
+    (place,) = [place for place, _ in RETRIES.all(rig.store)]
+    steering, soon_ms = rig.core.steering, rig.clock.now_ms + 10_000
+    rig.core.writer.submit(
+        lambda commit: steering.try_(commit, place, soon_ms, lambda *_: True), lambda _: None
+    )
+    rig.compose()
+    rig.settle()
+    rig.crash()
+    rig.pump()
+    peer = worker(rig)
+    assert not came(peer)
+    rig.pass_ms(10_500)
+    assert list(came(peer)) == ["a1"]
 
 
 def test_a_letter_that_went_with_its_hold_unwritten_holds_nothing_after_a_start() -> None:
