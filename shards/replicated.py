@@ -99,7 +99,7 @@ class ReplicatedStore:
         self.is_raised = False
         """Whether all nodes read the newest version of records: a leader's next group begins it."""
         self.passes_doubt_at = -1
-        """A record behind which no node has another: a claim passes over what may hide one there."""
+        """A record behind which no node has another: what is trimmed or may be hidden there was none."""
         self.has_heir = False
         """Whether a node with whole data can take the lead."""
         self._hands_over = False
@@ -157,7 +157,7 @@ class ReplicatedStore:
         passed_bytes = self.passed_bytes
         if not self._has_fit:
             self._check_fit()
-        self._log.stand(self.applied)
+        self._log.stand(self.applied, is_last=self.passes_doubt_at == self.applied.seq)
         start = self._log.reached
         try:
             for _, _, data in self._log.read(self.applied.seq, FOLLOW_S + hear_s, hear_s):
@@ -169,6 +169,8 @@ class ReplicatedStore:
             if self._has_fit:
                 raise
             raise OtherLog(f"this node's data has other records than the log: {error}") from error
+        if not self._log.is_doubtful:
+            self.passes_doubt_at = -1
         self.passed = self._log.at.seq, self._log.passed
         return self._log.reached - start
 
@@ -185,7 +187,6 @@ class ReplicatedStore:
             timeline=self.timeline or self._log.origin.timeline or new_timeline(),
             has_base=has_base,
             is_raised=self.is_raised,
-            passes_doubt=self.passes_doubt_at == self.applied.seq,
         )
         self.follow()
         while self.is_behind and self.applied.seq < epoch:

@@ -122,9 +122,10 @@ class Beginning:
         self.may_begin = True
         return ""
 
-    async def is_last(self, session: aiohttp.ClientSession, url: str) -> bool:
-        """Whether all nodes answer, none leads, and none has a record more than this one."""
-        return is_last(self.standing, await self._asked(session, url))
+    async def last(self, session: aiohttp.ClientSession, url: str) -> int:
+        """This node's last record, if all nodes answer, none leads, and none has one more; else -1."""
+        mine = self.standing
+        return mine.seq if is_last(mine, await self._asked(session, url)) else -1
 
     async def _asked(self, session: aiohttp.ClientSession, url: str) -> dict[str, Standing | None]:
         """The answers of all peers, with that of this node, whose own `url` is."""

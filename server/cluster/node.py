@@ -116,6 +116,8 @@ class Node:
         self._zones, self._stored_zones = zones_version(), ""
         self._bounds: tuple[int, int] | None = None
         self._durable = 0
+        self._last = -1
+        """The last record of this node, if no node has more and the log is trimmed behind it."""
         self._store: ReplicatedStore | None = None
         self._follower: Follower | None = None
         self._server: Server | None = None
@@ -250,6 +252,7 @@ class Node:
         standby = Standby(self._config, store, self._clock.mono)
         self._why, self._store = standby.unfit(), store
         store.has_heir = bool(self._damage.heirs)
+        store.passes_doubt_at, self._last = self._last, -1
         cluster = self._config.cluster
         self._trimming.begin()
         self._durable = min(self._durable, store.applied.seq)
@@ -387,7 +390,11 @@ class Node:
             return
         sources = self._reports.sources(bounds[0], self._beginning.standing.timeline)
         if not sources:
-            self._why = f"{error}; no node that is heard has the records before: {HEAL}"
+            self._why = (
+                f"{error}; no node that is heard has the records before: it goes on once all of cluster.peers"
+                f" answer that they have no more; else {HEAL}"
+            )
+            self._last = await self._last_of_all()
         for url in sources:
             self._rounds.begin()
             try:
@@ -444,11 +451,11 @@ class Node:
     async def _decide_doubt(self) -> None:
         """A node that would claim behind what may hide a record asks whether any node has it."""
         store, follower = self._store, self._follower
-        if store is None or follower is None or not follower.is_in_doubt:
-            return
-        seq = store.applied.seq
-        if await self._beginning.is_last(self._reports.session, self._listeners.places.http):
-            store.passes_doubt_at = seq
+        if store is not None and follower is not None and follower.is_in_doubt:
+            store.passes_doubt_at = await self._last_of_all()
+
+    async def _last_of_all(self) -> int:
+        return await self._beginning.last(self._reports.session, self._listeners.places.http)
 
     async def _look(self) -> None:
         """Look at the log, and trim it; a leader also makes its own rows durable."""

@@ -38,6 +38,9 @@ was never acknowledged, and all pass over it. Behind a stray a reader passes ove
 by that: a record behind it that is chained to it is Unchained, and the stray was a record, now rotten. Who
 claims there cannot know, and does not before all nodes have said that they have no more; who sent it does.
 
+**Trimmed.** A full log of strays alone is trimmed whole. A node that has read them goes on behind them. One
+that was started since cannot know what they were, and passes over them once all nodes have said the same.
+
 **Half a group.** Its leader was fenced, or killed. The next claim is chained to the last part; the parts are
 dropped, by all alike.
 
@@ -74,6 +77,8 @@ class Chain:
         self.strays = strays
         self.is_doubtful = False
         """Whether a void record behind a stray was passed over since `link`."""
+        self.is_last = False
+        """Whether no node has a record behind `last`."""
         self._is_behind_stray = False
         self._keys = keys
         self._parts: list[bytes] = []
@@ -127,7 +132,7 @@ class Chain:
         goes on."""
         seal = record.seal
         self.link, self.next = seal, seal.seq + 1
-        self.is_doubtful = self._is_behind_stray = False
+        self.is_doubtful = self._is_behind_stray = self.is_last = False
         if seal.epoch == seal.seq:
             self._parts = []
         parts = self._parts

@@ -161,10 +161,11 @@ class ChainedLog:
         claim = Claim("", "", os.urandom(16).hex(), timeline=origin.timeline, base=seal.seq)
         self._write(chain, 0, claim_data(claim), version)
 
-    def stand(self, seal: Seal) -> None:
+    def stand(self, seal: Seal, *, is_last: bool = False) -> None:
         last = self._chain.last
         if seal != last and (seal.digest or seal[:2] != last[:2]):
             self._chain = Chain(seal, self._keys, self._chain.strays)
+        self._chain.is_last = is_last
 
     def check_key(self, claim: bytes, seal: Seal) -> None:
         if seal.version > FIRST_VERSION and not is_signed(claim, seal.epoch, self._keys):
@@ -209,12 +210,11 @@ class ChainedLog:
         timeline: str = "",
         has_base: bool = False,
         is_raised: bool = False,
-        passes_doubt: bool = False,
     ) -> int:
         chain = self._standing(seq - 1, must_be_known=True)
         data = claim_data(Claim(node, url, os.urandom(16).hex(), has_base, timeline=timeline))
         version = VERSION if is_raised or chain.link == ORIGIN else chain.link.version
-        if chain.is_doubtful and passes_doubt:
+        if chain.is_doubtful and chain.is_last:
             log.warning("log: what stands behind record %d is no node's: passed over", chain.link.seq)
             chain.is_doubtful = False
         self._write(chain, 0, data, version)
@@ -383,13 +383,16 @@ class ChainedLog:
         return False
 
     def _leaps(self, chain: Chain, first: int, last: int, timer: "_Timer") -> bool:
-        """Go on at the first record that is left, if it is chained to the last one here."""
+        """Go on at the first record that is left, if it is chained to the last one here; or behind what is
+        trimmed, if none is left, and no node has one."""
+        has_records = False
         for seq in range(first, min(last, first + BATCH) + 1) if chain.next < first else ():
             frame = self._frame(seq, timer)
             try:
                 record = None if frame is None else opened(frame, seq)
             except Damaged:
                 continue  # most likely a stray; else the next is not chained
+            has_records = True
             if record is None or not chain.link.digest:
                 return False
             if follows(record, chain.link):
@@ -399,7 +402,11 @@ class ChainedLog:
             if not record.is_ahead:
                 _check_base(record, chain.link)
                 return False  # else it is void, or the next is chained to it
-        return False
+        if has_records or not chain.is_last:
+            return False
+        log.warning("log: what is trimmed behind record %d was no node's: passed over", chain.link.seq)
+        chain.next, chain.is_last = first, False
+        return True
 
     def _pass(self, chain: Chain, frame: bytes) -> None:
         seq, last = chain.next, chain.strays.last

@@ -52,9 +52,10 @@ class Log(Protocol):
     def at(self) -> Seal:
         """The seal of the record that was read or written here last."""
 
-    def stand(self, seal: Seal) -> None:
+    def stand(self, seal: Seal, *, is_last: bool = False) -> None:
         """Continue behind a record that the caller has, as its store names it. What is read next must be
-        chained to it, and it need not be in the log any more. Without this the log looks it up."""
+        chained to it, and it need not be in the log any more. Without this the log looks it up. `is_last`: no
+        node has a record behind it, so that none was trimmed there, and none is hidden."""
 
     @property
     def strays(self) -> Strays:
@@ -125,7 +126,6 @@ class Log(Protocol):
         timeline: str = "",
         has_base: bool = False,
         is_raised: bool = False,
-        passes_doubt: bool = False,
     ) -> int:
         """Become the leader with record `seq`. Returns the epoch, which is `seq`, or more where strays are
         passed over. Raises Fenced, TooLarge.
@@ -134,8 +134,8 @@ class Log(Protocol):
         clients. With an empty `node` nobody leads from here on, and any node may claim at once; `url` is then
         the node that is to be the first to do so. `has_base`: the node's store had rows before the log had
         records. `is_raised`: all nodes read the newest version of records, which begins with this claim.
-        `passes_doubt`: no node has a record behind the last one here; else Doubtful is raised if one may be
-        hidden there. Raises Trimmed if the record before it is no longer there, Damaged if it never was.
+        Raises Doubtful if a record may be hidden behind the last one here, Trimmed if that is no longer
+        there, Damaged if it never was.
         """
 
     def seal_at(self, seq: int) -> Seal | None:

@@ -6,11 +6,12 @@ from typing import TypeVar
 import pytest
 
 from shards.log.chained import ChainedLog, open_engine
-from shards.log.errors import Fenced, LogDown
+from shards.log.errors import Doubtful, Fenced, LogDown, OtherLog, Trimmed
 from shards.log.memory import MemoryEngine, Shelf
-from shards.log.record import PART_BYTES
+from shards.log.record import PART_BYTES, VERSION, Seal, frame_of
 from shards.memory import MemoryStore
 from shards.replicated import FOLLOW_S, ReplicatedStore
+from shards.store import Store
 from tests.support.logs import Elapsing, Faulty, Lost
 
 T = TypeVar("T")
@@ -148,3 +149,85 @@ def test_another_s_record_behind_strays_is_no_stray(shelf: Shelf, log: ChainedLo
     strays(shelf, 40)
     with pytest.raises(Fenced):
         log.append(2, epoch, b"x")
+
+
+def node_on(shelf: Shelf, disk: Store | None = None) -> ReplicatedStore:
+    return ReplicatedStore(disk or MemoryStore(), open_engine(MemoryEngine(shelf), Elapsing(), DEADLINE_S))
+
+
+def restarted(store: ReplicatedStore, shelf: Shelf) -> ReplicatedStore:
+    return node_on(shelf, store._store)
+
+
+def full_of_strays(shelf: Shelf) -> tuple[ReplicatedStore, ReplicatedStore, ReplicatedStore]:
+    """Two nodes that have all records, and one that lacks the last; the log has neither any more."""
+    whole, other, behind = node_on(shelf), node_on(shelf), node_on(shelf)
+    whole.lead("a", "http://a")
+    behind.follow()
+    whole.beat()
+    other.follow()
+    strays(shelf, 40)
+    MemoryEngine(shelf).drop(shelf.last - 1, 1)
+    return whole, other, behind
+
+
+def test_a_log_of_strays_alone_that_was_trimmed(shelf: Shelf) -> None:
+    """Who was started since does not know what they were: it goes on once no node has more."""
+    whole, other, behind = full_of_strays(shelf)
+    store = restarted(whole, shelf)
+    with pytest.raises(Trimmed):
+        store.follow()
+    store.passes_doubt_at = store.applied.seq - 1
+    with pytest.raises(Trimmed):
+        store.follow()
+    store.passes_doubt_at = store.applied.seq
+    assert store.follow() == 0
+    assert store.passes_doubt_at < 0, "it counts once"
+    store.lead("a", "http://a")
+    assert store.applied.seq == shelf.last == 43
+    assert restarted(other, shelf).follow(), "who has all finds the claim"
+    with pytest.raises(Trimmed):
+        restarted(behind, shelf).follow()
+
+
+def test_a_record_that_is_left_is_not_passed_over(shelf: Shelf) -> None:
+    """Although all have said that there is none, since another node began to lead meanwhile."""
+    whole, _, behind = full_of_strays(shelf)
+    late = restarted(behind, shelf)
+    late.passes_doubt_at = late.applied.seq
+    store = restarted(whole, shelf)
+    store.passes_doubt_at = store.applied.seq
+    store.follow()
+    store.lead("a", "http://a")
+    with pytest.raises(Trimmed):
+        late.follow()
+    assert late.applied.seq == 1
+
+
+def test_what_comes_behind_trimmed_strays_must_be_chained(shelf: Shelf) -> None:
+    whole, _, behind = full_of_strays(shelf)
+    late, store = restarted(behind, shelf), restarted(whole, shelf)
+    for one in (late, store):
+        one.passes_doubt_at = one.applied.seq
+        assert one.follow() == 0
+    store.lead("a", "http://a")
+    with pytest.raises(OtherLog):
+        late.follow()
+
+
+def test_a_void_record_behind_trimmed_strays(shelf: Shelf) -> None:
+    """Another doubt, which has to be answered again."""
+    whole, _, _ = full_of_strays(shelf)
+    seq, epoch = whole.applied[:2]
+    store = restarted(whole, shelf)
+    store.passes_doubt_at = seq
+    store.follow()
+    ahead = frame_of(shelf.last + 1, epoch, Seal(shelf.last, epoch, bytes(16), VERSION), b"", is_ahead=True)
+    MemoryEngine(shelf).put(shelf.last + 1, ahead, 1)
+    store.follow()
+    with pytest.raises(Doubtful):
+        store.lead("a", "http://a")
+    store.passes_doubt_at = seq
+    store.follow()
+    store.lead("a", "http://a")
+    assert store.is_leading

@@ -193,7 +193,11 @@ class Cluster:
             node.store.follow()
         except Trimmed:
             node.engine.plan.clear()
-            self.copy(node)
+            if self._sources():
+                self.copy(node)
+            else:  # of strays alone: once all have answered that they have no more
+                last = node.store.passes_doubt_at = node.store.applied.seq
+                need(all(one.store.applied.seq <= last for one in self.nodes), "a node has more")
             node.store.follow()
         except LogError:
             if fetches is None:
@@ -202,12 +206,15 @@ class Cluster:
 
     def copy(self, node: Node) -> None:
         """Its data is replaced by that of a whole one that has what is left of the log to go on with."""
-        others = [one for one in self.nodes if one.store.applied.seq >= self.shelf.first - 1]
+        others = self._sources()
         need(bool(others), "the log is trimmed before what any node has")
         whole = [one for one in others if one is not node and scrubbed(one.below)]
         need(bool(whole), f"{node.name} gets no copy")
         need(not whole[0].below.rotten, "a copy has the rot of where it is from")
         node.put(whole[0].below.log, whole[0].store.applied.seq)
+
+    def _sources(self) -> list[Node]:
+        return [one for one in self.nodes if one.store.applied.seq >= self.shelf.first - 1]
 
     @contextmanager
     def looked_through(self) -> Iterator[None]:

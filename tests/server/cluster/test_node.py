@@ -27,7 +27,7 @@ from server.settings.public import reference_for
 from server.settings.reading import load
 from shards.log.chained import ChainedLog, open_engine
 from shards.log.engine import LogState
-from shards.log.errors import Unfit
+from shards.log.errors import Trimmed, Unfit
 from shards.log.memory import MemoryEngine, Shelf
 from shards.log.record import ORIGIN, VERSION, Claim, claim_data, frame_of
 from shards.memory import MemoryStore
@@ -164,6 +164,45 @@ async def test_a_doubt_ends_once_all_have_answered_that_nobody_has_more(
     assert other.step(10.0)
     assert other.store.applied.seq == shelf.last == seq + 3
     await made._reports.close()
+
+
+async def test_a_log_of_strays_alone_goes_on_once_all_have_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was full of them and is trimmed, and no node has read it since its start."""
+    shelf, urls = Shelf(), ("http://b:1", "http://c:1")
+
+    def log() -> ChainedLog:
+        return open_engine(MemoryEngine(shelf), Elapsing(), 2.0)
+
+    former = ReplicatedStore(MemoryStore(), log())
+    former.lead("b", urls[0])
+    for seq in (2, 3, 4):
+        MemoryEngine(shelf).put(seq, b"hello", 1)
+    MemoryEngine(shelf).drop(3, 1)
+    made = Node(configured(tmp_path, peers=[*urls]), None, None)
+    made._side = LogSide(log)
+    made._beginning.tell(Standing("a", *former.applied[:2]))
+    for name, url in zip("bc", urls, strict=True):
+        made._members.hear(replace(made._member(), node=name, url=url, applied=1))
+    answers = dict[str, Standing | None]()
+
+    async def ask(*_: object) -> dict[str, Standing | None]:
+        return answers
+
+    monkeypatch.setattr(beginning, "ask", ask)
+    monkeypatch.setattr(node, "AGAIN_S", 0.0)
+    for c, last in ((None, -1), (Standing("c", 2), -1), (Standing("c", 1), 1)):
+        answers = dict(zip(urls, (Standing("b", 1), c), strict=True))
+        await made._resync(Trimmed("record 2 is trimmed"), 1)
+        assert "it goes on once all of cluster.peers answer" in made.view()["why"]
+        assert made._last == last
+    store = ReplicatedStore(former._store, log())
+    made._halt.set()
+    await made._follow(store)
+    assert (store.passes_doubt_at, made._last) == (1, -1)
+    await made._reports.close()
+    await made._side.close()
 
 
 async def test_a_log_that_is_not_fit_any_more_is_waited_for(
