@@ -298,7 +298,7 @@ class Core:
             lambda: self.sessions.running_ms,
         )
         self.deliveries = Deliveries(
-            self.opened.store, self.horizon, self.router, self.groups, self.dead_letters, clock
+            self.opened.store, self.horizon, self.router, self.groups, self.dead_letters, self.awaited, clock
         )
 
     def _build_replay(self) -> None:

@@ -150,15 +150,19 @@ class Awaited(CommitHook):
 
     def blocks(self, subscriber: Subscriber, message: Message) -> bool:
         """Whether a place that is behind stands still before a message that its owner may not send."""
-        note = self._notes.get(message.record.owner)
         if (
             not subscriber.session.is_persistent
             or not self.waits(message)
-            or (note is not None and note.has(message.position))
+            or self.keeps(message.record.owner, message.position)
         ):
             return False
         self._blocked.add(subscriber)
         return True
+
+    def keeps(self, owner: bytes, place: Position) -> bool:
+        """Whether a message that dispatch has passed there waits for its owner."""
+        note = self._notes.get(owner)
+        return note is not None and note.has(place)
 
     def waits(self, message: Message) -> bool:
         """Whether the message's owner is absent, and the message not too old to wait."""

@@ -5,7 +5,7 @@ first of these states that holds is told:
 
     in_flight    sent and not acked
     retry        comes again at `retry_ms`
-    waiting      not read yet, or given back and nobody has it
+    waiting      not read yet, or given back and nobody has it, or it waits for its owner (awaited.py)
     dead         a dead letter
     dropped      somebody has dropped it, or nobody wanted it any longer, before anybody had it done
     done         read, and nothing of it is left: acked, or it was not to be sent any more
@@ -36,6 +36,7 @@ from timeline.position import MessageId, Position, at_of
 from timeline.session import SETTLED, Flight
 
 from ..engine.clock import Clock
+from .awaited import Awaited
 from .membership import Membership
 from .router import Router, Targets, endpoint_names
 from .settling.dead_letters import DeadLetters
@@ -89,6 +90,7 @@ class Deliveries:
         router: Router,
         groups: Membership,
         dead_letters: DeadLetters,
+        awaited: Awaited,
         clock: Clock,
     ) -> None:
         self._store = store
@@ -97,6 +99,7 @@ class Deliveries:
         self._router = router
         self._groups = groups
         self._dead_letters = dead_letters
+        self._awaited = awaited
 
     def of(
         self, message: MessageId, place: Position, record: Record, may: May
@@ -107,6 +110,7 @@ class Deliveries:
         dead, is_cut_too = self._dead(message, may)
         dropped = {row.addressee: row for row in dropped_of(self._store, message) if may((row.keeper,))}
         named = {*retries, *dead, *dropped}
+        waits = self._awaited.keeps(record.owner, place)
         told: list[Delivery] = []
         looks = LOOKS_MAX
         for subscriber in self._receivers(place, record, named):
@@ -119,14 +123,14 @@ class Deliveries:
             letter, drop = dead.pop(name, None), dropped.pop(name, None)
             if not may(subscriber.owners):
                 continue
-            is_behind = _is_behind(subscriber, place, record)
+            is_behind = waits or _is_behind(subscriber, place, record)
             found = self._one(subscriber, place, retries.get(name), letter, drop, lent, is_behind=is_behind)
             if found is not None:
                 told.append(found)
         if b"://" in record.deliver_to and not self._posted(record, place) and may(("",)):
             own = endpoint_text(endpoint_names(record.deliver_to, record.owner)[0])
             if KEY_PREFIX + own not in named:
-                told.append(Delivery(own, own, "done"))  # or the group would be there
+                told.append(Delivery(own, own, "waiting" if waits else "done"))  # or the group would be there
         others: list[tuple[DeliveryState, dict[str, KeptRow]]] = [("dead", dead), ("dropped", dropped)]
         for state, rows in others:
             for row in rows.values():
@@ -142,6 +146,8 @@ class Deliveries:
         flight, or waiting for its next try. Dead letters are not undone; beyond UNDONE_LOOKS_MAX places and
         flights it counts as undone. Raises Corrupt."""
         record, place = decode(found.value), found.position
+        if self._awaited.keeps(record.owner, place):
+            return True
         horizon, looks = self._horizon.position, UNDONE_LOOKS_MAX
         for retry, row in RETRIES.each_of_message_in(group, found.id):
             one = self._groups.place_of(row)
@@ -212,7 +218,8 @@ class Deliveries:
         *,
         is_behind: bool,
     ) -> Delivery | None:
-        """None: a session with which there is nothing left of it. `is_behind`: it waits for its key."""
+        """None: a session with which there is nothing left of it. `is_behind`: it waits for its key, or for
+        its owner."""
         retry = None if waiting is None else waiting[1]
         places = {place: 0} if waiting is None else {place: 0, waiting[0]: waiting[1].attempts}
         flight = _flight(subscriber, places, lent)

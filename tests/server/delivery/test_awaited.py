@@ -7,9 +7,11 @@ import pytest
 
 from server.codec import wire
 from server.delivery import awaited
+from shards.record import decode, id_at, is_stub
 from shards.store import Table
 from tests.support.keyed import Keyed
 from tests.support.rig import Peer
+from timeline.position import END, START
 
 KEPT_MS = 300_000
 
@@ -72,6 +74,33 @@ def test_what_came_due_meanwhile_goes_out_once_and_in_its_order(
     rig.restart()
     put_back(rig, lines)
     assert not rig.stay("ops", "reader").take_all(), "once"
+
+
+def test_it_is_told_as_waiting(rig: Keyed) -> None:
+    """Dispatch has passed it, and nobody has it."""
+    peer = reader(rig, "$share/g/m")
+    send(rig, "aB")
+    lines = remove(rig)
+    rig.pass_ms(70_000)
+    assert peer.take_all() == ["B"]
+    assert states(rig) == [("waiting", True), ("done", False)]
+    put_back(rig, lines)
+    assert peer.take_all() == ["a"]
+    assert states(rig) == [("done", False)] * 2
+
+
+def states(rig: Keyed) -> list[tuple[str, bool]]:
+    """Of each message with the group, and whether anything is left of it."""
+    core, told = rig.core, []
+    for place, number, value in core.reader.read(START, END):
+        if is_stub(value):
+            continue
+        record = decode(value)
+        found = core.opened.open_batch.find(id_at(place, number, core.node, record.id))
+        assert found is not None
+        (one,), _ = core.deliveries.of(found.id, found.position, record, lambda _: True)
+        told.append((one.state, core.deliveries.is_undone(core.opened.open_batch, found)))
+    return told
 
 
 def test_a_retained_one_is_retained_then(rig: Keyed) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import pytest
 
 from server.delivery import deliveries
-from server.delivery.deliveries import Deliveries, Delivery
+from server.delivery.deliveries import Delivery
 from shards.commit import Commit
 from shards.fields import TryRow
 from shards.keys import message
@@ -30,8 +30,7 @@ def told(rig: Rig, index: int = 0, may: deliveries.May = everybody) -> tuple[lis
     rows = [row for row in core.reader.read(START, END) if not is_stub(row[2]) and not is_moved(row[2])]
     place, number, value = rows[index]
     record = decode(value)
-    lookup = Deliveries(rig.store, core.horizon, core.router, core.groups, core.dead_letters, rig.clock)
-    return lookup.of(message_id(place, number, core.node), place, record, may)
+    return core.deliveries.of(message_id(place, number, core.node), place, record, may)
 
 
 def one(rig: Rig, index: int = 0) -> Delivery:

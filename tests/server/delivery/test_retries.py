@@ -9,7 +9,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from server.codec import wire
 from server.codec.packets import Ack, Publish
-from server.delivery.deliveries import Deliveries
 from shards.dead import DEAD
 from shards.fields import Record
 from shards.kept import Letter
@@ -689,9 +688,7 @@ def test_a_place_that_has_dropped_a_message_and_does_it_after_a_replay_has_done_
     assert group is not None
 
     def state() -> list[str]:
-        core = rig.core
-        found = Deliveries(rig.store, core.horizon, core.router, core.groups, core.dead_letters, rig.clock)
-        told, _ = found.of(name, id_position(name), Record(b"t", b"", qos=1), lambda _: True)
+        told, _ = rig.core.deliveries.of(name, id_position(name), Record(b"t", b"", qos=1), lambda _: True)
         return [one.state for one in told]
 
     assert state() == ["dropped"]
