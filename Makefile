@@ -100,11 +100,17 @@ build/tools/installed:
 	    @stoplight/spectral-cli@6.16
 	touch $@
 
+# Job queues for `make bench`, and the Node.js that they want; npm is the machine's.
+build/peers/installed:
+	npm install --silent --no-audit --no-fund --prefix build/peers node@22.23 bullmq@6.7 ioredis@5 pg-boss@12.38
+	touch $@
+
 # Beside the peers that are installed; QUICK=1: the main rows in under three minutes, exit code 1 if one has fallen.
 bench: .venv/tested .venv/spark
 ifdef QUICK
 	$(BIN)/python -m tests.bench --quick
 else
+	$(MAKE) --no-print-directory build/peers/installed || echo 'SKIPPED: the job queues of Node.js do not install here'
 	$(BIN)/python -m tests.bench
 	$(BIN)/python -m tests.bench.hostile
 endif

@@ -24,6 +24,7 @@ from .failover import failover, standby
 from .growth import growth, plot
 from .holding import holds
 from .idle import idle
+from .jobs import jobs
 from .log import log
 from .ordering import ordering
 from .plain import plain
@@ -49,6 +50,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "plain": plain,
     "pull": pulling,
     "order": ordering,
+    "jobs": jobs,
     "structures": structures,
     "spark": spark,
     "splitting": splitting,

@@ -7,7 +7,8 @@
                           their p99 alone, while another tenant dumps many, when the dump is accepted, and
                           beside a key whose message fails RETRIES times; of a group that orders, and of one
                           whose keys take turns
-    keys in trouble       memory and rows of a tenth of all keys that wait for a retry, each with a follower
+    keys in trouble       memory and rows of a tenth of all keys that wait for a retry, each with a follower,
+                          and how many keys the server says that there are
 
 The first and the second are measured beside another checkout too, if one is given.
 """
@@ -23,12 +24,12 @@ from shards.rocks import RocksStore
 from shards.store import Table
 
 from .exchange import line_to
-from .http import ask, post, send_all, taken_end
+from .http import ask, get, post, send_all, taken_end
 from .process import Address, Server, serving
 from .pulling import ACK, LEASE_ID, entry, fill, pull
 from .race import Entry, Sample, contenders, race
 from .results import Env, Result, percentile
-from .workload import batches, item, next_month, payload
+from .workload import BATCH, batches, item, next_month, payload
 
 IN_FLIGHT = 4
 PAYLOAD = 200
@@ -198,7 +199,7 @@ async def _phases(env: Env, at: Address) -> dict[str, float]:
 
 async def _dump(at: Address, count: int) -> None:
     one = item(TOPIC, f"dump {payload(PAYLOAD)}", 0, ',"ordering_key":"heavy"')
-    await send_all(at, batches([one] * count), 1)
+    await send_all(at, batches([one] * BATCH) * (count // BATCH), 1)
 
 
 # -- keys in trouble
@@ -224,6 +225,7 @@ async def _in_trouble(env: Env) -> Result:
         line.close()
         await asyncio.sleep(SETTLE_S)
         grown = server.rss_bytes() - empty
+        told = json.loads(await ask(server.http, get(f"/v1/groups/{GROUP}/keys?limit=1")))["blocked"]
     rows = [len(key) + len(value) for key, value in RocksStore(data).scan(Table.ORDER, b"", b"\xff")]
-    more = {"rows": float(len(rows)), "rows_MiB": sum(rows) / MIB}
+    more = {"told": float(told), "rows": float(len(rows)), "rows_MiB": sum(rows) / MIB}
     return Result(f"{keys // 10:,} of {keys:,} keys in trouble", "MiB", [grown / MIB], more=more, less=True)

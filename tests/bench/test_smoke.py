@@ -45,6 +45,17 @@ def test_it_is_measured_beside_what_is_installed(name: str, tmp_path: Path) -> N
 
 
 @NOT_EACH_TIME
+def test_job_queues_of_node_are_measured_where_they_are_installed(tmp_path: Path) -> None:
+    seen = Seen()
+    results = run("jobs", TINY, tmp_path, seen=seen)
+    assert bool(results) or {"BullMQ", "pg-boss"} <= seen.missing
+    for result in results:
+        told = json.loads(result.line())
+        assert told["value"] > 0
+        assert told.get("early", 0) == told.get("broken", 0) == 0
+
+
+@NOT_EACH_TIME
 @pytest.mark.parametrize("name", ["cluster", "rows", "waits", "failover", "standby"])
 def test_a_cluster_is_measured_beside_a_server_that_is_alone(name: str, tmp_path: Path) -> None:
     results = run(name, TINY, tmp_path)

@@ -48,13 +48,15 @@ _SETTINGS = {
 
 
 class _Postmaster(Process):
-    """Its processor time is that of all its processes."""
+    """Its processor time is that of all its processes, and of those that have ended."""
 
     STOP = signal.SIGINT
 
     def cpu_s(self) -> float:
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
-        return cpu_s(self.pid) + sum(cpu_s(int(child)) for child in children)
+        ended = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[13:15]
+        ended_s = sum(map(int, ended)) / os.sysconf("SC_CLK_TCK")
+        return cpu_s(self.pid) + sum(cpu_s(int(child)) for child in children) + ended_s
 
 
 @contextmanager
