@@ -13,7 +13,7 @@ REMOVED = {
     "limits.connect_timeout": "fixed at 10 s",
     "limits.topic_levels": "fixed at 128",
     "limits.hash_on_persistent": "the rules of a key say which filters it may subscribe to",
-    "limits.user_properties": "fixed at 5,000",
+    "limits.user_properties": "fixed at 1,000",
     "limits.retained": "fixed at 100,000; the bound of a key may be lower",
     "http.max_batch": "fixed at 10,000",
     "http.connections_per_address": "fixed at 1,000",

@@ -1,5 +1,6 @@
 """Settings: the four places and their order, the kinds, and an error for all that is not understood."""
 
+import re
 import tomllib
 from dataclasses import FrozenInstanceError
 from pathlib import Path
@@ -315,6 +316,19 @@ def test_every_part_of_the_memory_was_a_setting_and_is_told_of(tmp_path: Path) -
 def test_no_removed_setting_is_one_that_there_is() -> None:
     assert not set(REMOVED) & set(load(None, {}, {})[1])
     assert all(REMOVED.values())
+
+
+def test_a_bound_that_is_fixed_is_what_its_warning_says() -> None:
+    units = {"": 1, "s": 1_000, "KiB": 1 << 10, "MiB": 1 << 20}
+    checked = 0
+    for name, instead in REMOVED.items():
+        section, _, key = name.partition(".")
+        part = getattr(Config(), section, None)
+        value = getattr(part, key, getattr(part, f"{key}_ms", None))
+        if value and (said := re.match(r"fixed at ([\d,]+) ?(\w*)", instead)):
+            assert int(said[1].replace(",", "")) * units[said[2]] == value, name
+            checked += 1
+    assert checked > 12
 
 
 def test_a_setting_that_the_memory_has_no_room_for_is_made_smaller_and_told_of() -> None:
