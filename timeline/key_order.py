@@ -32,7 +32,8 @@ retries are known here only: the caller can read them again.
 A fair group passes over a message whose key has as much out as there is room left, or is behind, even while
 there is no room at all. So the reader soon stands before a message of a key that has nothing out, or has read
 all. It then gives READER messages for each one of the keys that are behind, which take turns: keys that ask
-for little hardly wait for one that has dumped a million. Messages without a key are one key, NO_KEY.
+for little hardly wait for one that has dumped a million. Messages without a key take turns as one key,
+NO_KEY, for which nothing else of a rule counts.
 
 A key whose rate is spent is known here until it has its tokens again, and counts like a key row. After a
 start all keys have theirs. All rows are written in the batch of the cursor
@@ -252,6 +253,8 @@ class KeyOrder:
         self._fresh_count = 0
         self._firsts: list[tuple[Position, bytes]] = []
         """A heap of each `next`, with some that have passed."""
+        self._skipped = NOWHERE
+        """Up to here followers were given up: a burial reads them in the index."""
         self._is_stopped = False
         self.is_awaited = False
         """Whether the reader waits for its rows to be written."""
@@ -379,7 +382,7 @@ class KeyOrder:
         found = self._keys.get(key)
         if found is None:
             may_start = self.may_start(key, room)
-            if (self.rule.is_counted or not may_start) and self.is_full:
+            if (not may_start or (self.rule.is_counted and key != NO_KEY)) and self.is_full:
                 if not self._is_stopped:
                     self._is_stopped = True
                     self._bound.stopped += 1
@@ -427,6 +430,8 @@ class KeyOrder:
     def _may_go(self, key: bytes) -> bool:
         """Whether the rule gives the key one more."""
         rule = self.rule
+        if key == NO_KEY:
+            return True
         if rule.most and self.out.get(key, 0) >= rule.most:
             return False
         return not self._full_ms or self._full_ms.get(key, 0.0) - self._burst_ms <= self._now_ms
@@ -473,6 +478,8 @@ class KeyOrder:
 
     def spend(self, key: bytes, now_ms: float) -> None:
         """A message of the key is given, of a group with a rate."""
+        if key == NO_KEY:
+            return
         before_ms = self._full_ms.get(key)
         full_ms = self._full_ms[key] = max(before_ms or 0.0, now_ms) + 1.0 / self.rule.per_ms
         if before_ms is None:
@@ -648,7 +655,8 @@ class KeyOrder:
         place, found = next(iter(line.places)), self._keys.get(key)
         if found is None or found.next == NOWHERE:
             return place
-        is_first = place < found.next if self.rule.is_ordered else found.gives_retry
+        is_ordered = self.rule.is_ordered and key != NO_KEY
+        is_first = place < found.next if is_ordered else found.gives_retry
         return place if is_first else None
 
     def leave_line(self, key: bytes, place: Position) -> None:
@@ -797,6 +805,7 @@ class KeyOrder:
     def skip(self, to: Position, most: int) -> list[tuple[bytes, KeyRow]]:
         """Followers up to `to` are given up, of at most `most` keys. Returns these keys, as they were."""
         given_up: list[tuple[bytes, KeyRow]] = []
+        self._skipped = max(self._skipped, to)
         while len(given_up) < most and self.first_needed <= to:
             key = self._firsts[0][1]
             found = self._keys[key]
@@ -838,14 +847,14 @@ class KeyOrder:
         return changes
 
     def _left(self) -> dict[bytes, list[Address]]:
-        """The new followers that have not been given meanwhile."""
+        """The new followers that have not been given meanwhile, and those that were given up."""
         left: dict[bytes, list[Address]] = {}
         for key, places in self._fresh.items():
             found = self._keys.get(key)
-            if found is not None and found.next != NOWHERE:
-                kept = [one for one in places if one[0] >= found.next]
-                if kept:
-                    left[key] = kept
+            first = END if found is None or found.next == NOWHERE else found.next
+            kept = [one for one in places if one[0] >= first or one[0] <= self._skipped]
+            if kept:
+                left[key] = kept
         return left
 
     def wrote(self) -> None:

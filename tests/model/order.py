@@ -152,7 +152,7 @@ class Oracle:
 
     def may_give(self, key: int | None) -> bool:
         rule = self.rule
-        if key is None and not rule.is_fair:
+        if key is None:
             return True
         if rule.most and list(self.out.values()).count(key) >= rule.most:
             return False

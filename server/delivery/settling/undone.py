@@ -36,7 +36,7 @@ from shards.fields import Record, Retry, TryRow
 from shards.record import decode, encode
 from shards.retries import RETRIES, note_dropped
 from shards.tables import KeptRow
-from timeline.key_order import KeyOrder
+from timeline.key_order import NO_KEY, KeyOrder
 from timeline.position import Position, message_id
 from timeline.session import FAILED, SETTLED, USUAL, Flight
 
@@ -146,7 +146,7 @@ class Failure:
     def order(self) -> KeyOrder | None:
         """The order that the message is the head of its key in."""
         order = self.holder.session.order
-        is_head = self.flight.key and self.holder is self.addressee
+        is_head = self.flight.key not in (b"", NO_KEY) and self.holder is self.addressee
         return order if is_head and order is not None and order.rule.is_ordered else None
 
     def tried(self, wall_ms: int, message: Message) -> Tried:

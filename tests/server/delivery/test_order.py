@@ -209,6 +209,26 @@ def test_what_waits_for_its_key_becomes_dead_letters(how: str) -> None:
         assert not list(rig.store.scan(Table.ORDER, b"", b"\2")), "its index goes with the slices"
 
 
+@pytest.mark.parametrize("is_dead", [True, False])
+def test_a_skip_gives_up_what_has_just_been_passed_over(is_dead: bool) -> None:
+    """No cursor has been written since."""
+    rig = Rig()
+    peer = worker(rig)
+    rig.pass_ms(1_000)
+    send(rig, "z0", *[f"a{n}" for n in range(10)], "b0", "b1")
+    came(peer)
+    group, core = rig.core.groups.get(TEXT), rig.core
+    assert group is not None
+    assert not list(rig.store.scan(Table.ORDER, b"\2", b"\3"))
+    core.writer.submit(
+        lambda commit: core.replay.skip(commit, group, END, "skipped", is_dead=is_dead), lambda _: None
+    )
+    rig.pass_ms(1_000)
+    dead = sorted(decode(row.record).payload.decode() for _, row in DEAD.all(rig.store))
+    assert dead == ([*[f"a{n}" for n in range(1, 10)], "b1"] if is_dead else [])
+    assert core.burials.dropped["skipped"] == 10 * (not is_dead)
+
+
 class Life:
     """Three workers of one group, messages of a few keys, and what has become of them."""
 

@@ -170,6 +170,29 @@ def test_of_many_tenants_one_that_dumps_hardly_delays_the_others() -> None:
     assert sorted(waited)[-len(waited) // 100] <= 20, "of 600 that were there before"
 
 
+@pytest.mark.parametrize(
+    "terms",
+    [{"order": "true", "on_dead": "hold"}, {"per_key_concurrency": "1"}, {"per_key_rate": "1/m"}],
+    ids=["order", "concurrency", "rate"],
+)
+def test_of_messages_without_a_key_only_turns_count(terms: dict[str, str]) -> None:
+    rig = Rig()
+    peer = worker(rig, fair="true", **terms)
+    send(rig, "-1", "-2", "-3", "a1", "a2")
+    out = came(peer)
+    assert sorted(out) == ["-1", "-2", "-3", "a1"]
+    nack(peer, out["-1"], "never")
+    nack(peer, out["-2"], "2s")
+    order = group_of(rig).session.order
+    assert order is not None
+    order.check()
+    assert not order.held
+    send(rig, "-4")
+    assert list(came(peer)) == ["-4"]
+    rig.pass_ms(3_000)
+    assert list(came(peer)) == ["-2"]
+
+
 def test_with_room_a_fair_group_gives_as_any_other() -> None:
     rig = Rig()
     peer = worker(rig, fair="true")
