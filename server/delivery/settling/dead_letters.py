@@ -213,8 +213,10 @@ class DeadLetters:
             counted=0,
             returns=0,
         )
+        letters = DEAD.of_message_in(commit.open_batch, message)  # of the place too: `to` may have another
         wait = self._retries.put(commit, subscriber, again, due_ms, is_owed=False)
-        self._holds.requeued(commit, subscriber, place, wait)
+        for letter, _ in letters:
+            self._holds.requeued(commit, subscriber, letter, wait)
         for at, one in older:
             self._retries.take(commit, subscriber, at, one)
             self._holds.requeued(commit, subscriber, at, wait)

@@ -89,11 +89,13 @@ class Siblings:
         others = [one for one in self._groups.of_name(group.name) if one is not group and one.is_reachable]
         if not others:
             return
-        start = self._from.pop(group, START)
+        start, order = self._from.pop(group, START), group.session.order
         for count, message in enumerate(self._retries.waiting(group, start)):
             if count >= ROWS or (count and self._clock.mono() >= until_s):
                 self._from[group] = message.position
                 return
+            if order is not None and order.key_of(message.ordering_key) in order.held:
+                continue  # it waits for the key, whoever is there
             place = id_position(MessageId(message.record.id))
             to = next((one for one in others if _fits(one, message.topic, place)), None)
             if to is not None:

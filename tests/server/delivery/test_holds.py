@@ -230,6 +230,40 @@ def test_somebody_holds_a_key_and_lets_it_go(is_killed: bool) -> None:
     assert not held(rig)
 
 
+def test_a_held_key_moves_to_no_other_filter_of_the_name() -> None:
+    """Its group has no member, and a group with one would take the retry."""
+    rig = Rig()
+    peer, other = worker(rig), rig.connected("other")
+    send(rig, "a1", "b1")
+    first = came(peer)
+    assert other.subscribe("$share/workers/jobs/+", qos=1) == (1,)
+    rig.core.writer.submit(lambda commit: rig.core.holds.hold(commit, group_of(rig), A), lambda _: None)
+    for payload in ("a1", "b1"):
+        nack(peer, first[payload], "1s")
+    peer.unsubscribe(TEXT)
+    rig.pass_ms(5_000)
+    assert list(came(other)) == ["b1"]
+    rig.core.writer.submit(lambda commit: rig.core.holds.let_go(commit, group_of(rig), A), lambda _: None)
+    rig.pass_ms(5_000)
+    assert list(came(other)) == ["a1"]
+
+
+def test_a_letter_of_another_group_is_the_head_where_its_message_holds_the_key() -> None:
+    rig = Rig()
+    peer, other = holder(rig), rig.connected("other")
+    assert other.subscribe("$share/second/jobs/#", qos=1) == (1,)
+    send(rig, "a1", "a2")
+    nack(peer, came(peer)["a1"], "never")
+    nack(other, came(other)["a1"], "never")
+    (place,) = [place for place, row in DEAD.all(rig.store) if row.group == "second"]
+    letters, now_ms, to = rig.core.dead_letters, rig.clock.now_ms, group_of(rig)
+    rig.core.writer.submit(
+        lambda commit: letters.requeue(commit, place, now_ms, lambda *_: True, to), lambda _: None
+    )
+    rig.pass_ms(1_000)
+    assert list(came(peer)) == ["a1"]
+
+
 def test_a_late_ack_ends_the_hold() -> None:
     rig = Rig()
     peer = worker(rig, on_dead="hold", ack_timeout="2s", max_attempts="1")
