@@ -30,6 +30,7 @@ MODULES = (
     "timeline.tail",
     "timeline.wheel",
     "timeline.horizon",
+    "timeline.key_order",
     "timeline.structures",
     "timeline.session",
     "timeline.slices",

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.model.order import _UNRULED, FAULTS, RULES, walk
+from tests.support.build import OPENED
 from timeline.key_order import NO_SHARD, NOWHERE, KeyBound, KeyOrder, KeyRow, Meeting
 from timeline.position import Position, position
 
@@ -157,12 +158,14 @@ def test_walks(rule: str) -> None:
     walks(200 if rule == "order" else 60, rule=rule)
 
 
+@OPENED
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_rule_left_out_is_found(fault: str) -> None:
     with pytest.raises(AssertionError):
         walks(3_000, fault)
 
 
+@OPENED
 @pytest.mark.parametrize("fault", _UNRULED)
 def test_each_rule_of_other_groups_left_out_is_found(fault: str) -> None:
     with pytest.raises(AssertionError):

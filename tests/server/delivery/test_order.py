@@ -595,6 +595,7 @@ def test_groups_that_stand_still_go_on_when_another_one_makes_room() -> None:
     assert not order.is_standing
 
 
+@OPENED
 def test_a_reader_waits_until_its_rows_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_order, "UNWRITTEN_MAX", 10)
     rig = Rig()
