@@ -20,7 +20,7 @@ from itertools import islice
 from shards.commit import Commit
 from shards.errors import Corrupt
 from shards.read import Reader
-from shards.record import is_moved, is_stub, topic_of
+from shards.record import is_moved, is_stub
 from timeline.horizon import Horizon
 from timeline.position import END, RETRY_SHARD, START, Position
 from timeline.session import SETTLED, Flight
@@ -122,13 +122,9 @@ class Floor:
         if is_stub(value) or is_moved(value) or place in group.session.finished:
             return False
         try:
-            if group.is_endpoint:
-                found = self._router.posted_in(value, place).get(group, ())
-            else:
-                found = self._router.route(topic_of(value)).get(group, ())
+            return bool(self._router.wanted_in(group, place, value))
         except Corrupt:
             return True
-        return any(one.since < place for one in found)
 
     def give_up(self, commit: Commit, group: Group, before: Position) -> bool:
         """In the writer: undone messages of a group before that position become dead letters; True if any."""

@@ -10,11 +10,11 @@ has only a topic, a payload, a QoS and perhaps a due, an owner and an ordering k
 of a backlog takes three quarters of the time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from shards.fate import is_over
+from shards.fate import is_over, is_too_late
 from shards.fields import Record, Retry, TryRow
 from shards.record import VERSION, decode, id_at, likeness, ordering_key_of, owner_of, sender_of, usual
 from timeline.position import RETRY_SHARD, MessageId, Position, id_position, id_shard, id_text
@@ -143,6 +143,16 @@ class Message:
     def is_expired(self, wall_ms: int) -> bool:
         """Whether its expiry, counted from due, has come."""
         return not self.is_usual and is_over(self.due_ms, self.record.expires_ms, wall_ms)
+
+    def is_dropped(self, wall_ms: int, dispatched_ms: Callable[[Position], int | None]) -> bool:
+        """Whether it has expired, or was dispatched too late to be delivered. `dispatched_ms`: when what
+        stands at a position was dispatched, wall ms."""
+        if self.is_expired(wall_ms):
+            return True
+        if self.is_usual or not self.record.drop_late:
+            return False
+        dispatched = dispatched_ms(self.position)
+        return dispatched is not None and is_too_late(self.due_ms, dispatched)
 
     @property
     def as_of_ms(self) -> int:

@@ -21,10 +21,9 @@ from operator import itemgetter
 
 from shards.commit import Commit
 from shards.errors import Corrupt, StoreFailed
-from shards.fate import is_too_late
 from shards.order import followers
 from shards.read import Reader, Row
-from shards.record import encode, is_moved, is_stub, topic_of, usual
+from shards.record import encode, is_moved, is_stub, usual
 from timeline.horizon import Horizon
 from timeline.key_order import KNOWN_MAX, NO_KEY, NOWHERE, Address, KeyOrder
 from timeline.position import START, MessageId, Position
@@ -553,11 +552,11 @@ class Replay:
                     yield some[-1][0], run, found
                     continue
                 for place, message in some:
-                    found = self._wanted(subscriber, place, message.topic)
+                    found = self._router.wanted(subscriber, place, message.topic)
                     is_wanted = (
                         found
                         and not _is_missed(subscriber, message)
-                        and (message.is_usual or not self._is_dropped(message, wall_ms))
+                        and not message.is_dropped(wall_ms, self._dispatched_ms)
                         and self._may_have(subscriber, message)
                     )
                     if is_wanted:
@@ -570,7 +569,7 @@ class Replay:
             if layout is not None:
                 found = ()
                 if not subscriber.is_endpoint:
-                    found = self._wanted(subscriber, place, value[layout[2] : layout[3]])
+                    found = self._router.wanted(subscriber, place, value[layout[2] : layout[3]])
                 whole = Message(place, shard, None, wall_ms, value, layout) if found else None
                 if whole is None or (whole.is_judged and not self._may_have(subscriber, whole)):
                     yield place, (), ()
@@ -580,15 +579,16 @@ class Replay:
             try:
                 found = ()
                 if not is_moved(value) and not is_stub(value):
-                    if subscriber.is_endpoint:
-                        found = self._router.posted_in(value, place).get(subscriber, ())
-                    else:
-                        found = self._wanted(subscriber, place, topic_of(value))
+                    found = self._router.wanted_in(subscriber, place, value)
                 whole = Message(place, shard, None, wall_ms, value) if found else None
             except Corrupt as error:
                 log.error("message at %024x in shard %d: unreadable, skipped: %s", place, shard, error)
                 whole = None
-            if whole is None or self._is_dropped(whole, wall_ms) or not self._may_have(subscriber, whole):
+            if (
+                whole is None
+                or whole.is_dropped(wall_ms, self._dispatched_ms)
+                or not self._may_have(subscriber, whole)
+            ):
                 yield place, (), ()
             else:
                 yield place, (whole,), found
@@ -611,11 +611,11 @@ class Replay:
             for _, message in rows
             if message.is_usual and message.qos == qos and (qos or message.shard >= 0)
         ]
-        by = self._wanted(subscriber, place, first.topic)
+        by = self._router.wanted(subscriber, place, first.topic)
         if not by or len(run) < len(rows) or sum([message.body_bytes for message in run]) >= RUN_BYTES:
             return [], by
         for topic in {message.topic for message in run}:
-            if self._wanted(subscriber, place, topic) is not by:
+            if self._router.wanted(subscriber, place, topic) is not by:
                 return [], by
         for message in run:
             if message.is_judged and not self._owners.is_known(message):
@@ -698,15 +698,12 @@ class Replay:
             if value is None or is_moved(value) or is_stub(value):
                 return None
             message = Message(place, shard, None, self._wall_ms(), value)
-            if subscriber.is_endpoint:
-                found = self._router.posted_in(value, place).get(subscriber, ())
-            else:
-                found = self._wanted(subscriber, place, message.topic)
+            found = self._router.wanted_in(subscriber, place, value)
         except Corrupt as error:
             log.error("message at %024x in shard %d: unreadable, skipped: %s", place, shard, error)
             return None
         is_wanted = found and (message.ordering_key or NO_KEY) == key
-        is_over = not message.is_usual and self._is_dropped(message, self._wall_ms())
+        is_over = message.is_dropped(self._wall_ms(), self._dispatched_ms)
         return message if is_wanted and not is_over else None
 
     def _join(self, subscriber: Subscriber) -> bool:
@@ -717,23 +714,6 @@ class Replay:
         if is_tailing and isinstance(subscriber, Group) and subscriber.ahead is not None:
             subscriber.ahead.begin()
         return is_tailing
-
-    def _wanted(self, subscriber: Subscriber, place: Position, topic: bytes) -> tuple[Subscription, ...]:
-        """The subscriber's subscriptions that match; written for one, the usual case."""
-        found = self._router.route(topic).get(subscriber, ())
-        if not found or (len(found) == 1 and found[0].since < place):
-            return found
-        return tuple(s for s in found if s.since < place)
-
-    def _is_dropped(self, message: Message, wall_ms: int) -> bool:
-        """Whether the message has expired, or was dispatched too late to be delivered."""
-        record = message.record
-        if record.expires_ms and message.is_expired(wall_ms):
-            return True
-        if not record.drop_late:
-            return False
-        dispatched_ms = self._dispatched_ms(message.position)
-        return dispatched_ms is not None and is_too_late(message.due_ms, dispatched_ms)
 
 
 def _most(subscriber: Subscriber) -> int:

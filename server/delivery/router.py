@@ -28,7 +28,7 @@ from functools import lru_cache
 
 from yarl import URL
 
-from shards.record import deliver_to_of, owner_of
+from shards.record import deliver_to_of, owner_of, topic_of
 from timeline.filters import SHARE_PREFIX, Trie, matches
 from timeline.position import Position
 from timeline.session import Subscription
@@ -156,6 +156,20 @@ class Router:
         if targets is None:
             targets = self._match(topic)
         return targets
+
+    def wanted(self, subscriber: Subscriber, place: Position, topic: bytes) -> tuple[Subscription, ...]:
+        """The subscriptions by which a subscriber gets a message at `place`; written for one, the usual
+        case."""
+        found = self.route(topic).get(subscriber, ())
+        if not found or (len(found) == 1 and found[0].since < place):
+            return found
+        return tuple([one for one in found if one.since < place])
+
+    def wanted_in(self, subscriber: Subscriber, place: Position, value: bytes) -> tuple[Subscription, ...]:
+        """The same of a stored value, also for an endpoint. Raises Corrupt."""
+        if subscriber.is_endpoint:
+            return self.posted_in(value, place).get(subscriber, ())
+        return self.wanted(subscriber, place, topic_of(value))
 
     def is_denied(self, topic: str) -> bool:
         """Whether nobody may get this topic."""

@@ -9,7 +9,7 @@ is the age of the first unread message; 0 without one.
 
 import msgspec
 
-from shards.record import decode, is_stub, topic_of
+from shards.record import decode, is_stub
 from timeline.position import Position, at_of, before
 
 from ..delivery.router import Router
@@ -55,7 +55,7 @@ def lag_of(subscriber: Subscriber, timeline: Timeline, router: Router, look_rows
             is_left = place not in session.finished and not is_stub(value)
             if place <= read and is_left and order is not None:
                 is_left = order.is_behind(decode(value).ordering_key, place)
-            if is_left and _is_wanted(router, subscriber, place, value):
+            if is_left and router.wanted_in(subscriber, place, value):
                 count += 1
                 first = first or place
             if looked >= look_rows or size >= LOOK_ROW_BYTES * look_rows:
@@ -64,14 +64,6 @@ def lag_of(subscriber: Subscriber, timeline: Timeline, router: Router, look_rows
     unread = first or (start if not is_exact else None)
     lag_ms = 0 if unread is None else max(0, timeline.horizon.clock_ms - at_of(unread))
     return {"lag_messages": count, "lag_messages_is_exact": is_exact, "lag_seconds": lag_ms / 1_000}
-
-
-def _is_wanted(router: Router, subscriber: Subscriber, place: Position, value: bytes) -> bool:
-    if subscriber.is_endpoint:
-        found = router.posted_in(value, place).get(subscriber, ())
-    else:
-        found = router.route(topic_of(value)).get(subscriber, ())
-    return any(s.since < place for s in found)
 
 
 def position_of(text: str, now_ms: int) -> Position:
