@@ -57,6 +57,7 @@ MODULES = (
     "server.net.networks",
     "server.net.outgoing",
     "server.delivery.ahead",
+    "server.delivery.by_key",
     "server.delivery.clients",
     "server.delivery.cursors",
     "server.delivery.dispatch",

@@ -16,6 +16,7 @@ from timeline.wheel import Wheel
 from .delivery import ordering
 from .delivery.awaited import Awaited
 from .delivery.burials import Burials
+from .delivery.by_key import ByKey
 from .delivery.clients import Clients
 from .delivery.deliveries import Deliveries
 from .delivery.dispatch import Dispatch
@@ -304,6 +305,17 @@ class Core:
     def _build_replay(self) -> None:
         """Reading on for places that are behind, and how far they hold old slices back."""
         self.endpoint_rows = EndpointRows(self.reader, self.horizon, self.router, self.groups)
+        by_key = ByKey(
+            self.reader,
+            self.horizon,
+            self.router,
+            self.undone,
+            self.retries,
+            self.owners,
+            self.awaited,
+            wall_ms=self.clock.wall_ms,
+            dispatched_ms=self.writer.dispatched_ms,
+        )
         self.replay = Replay(
             self.reader,
             self.horizon,
@@ -320,6 +332,7 @@ class Core:
             self.sent,
             self.owners,
             self.awaited,
+            by_key,
             self.endpoint_rows,
             wall_ms=self.clock.wall_ms,
             dispatched_ms=self.writer.dispatched_ms,

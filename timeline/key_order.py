@@ -695,8 +695,8 @@ class KeyOrder:
     def learn(self, key: bytes, places: Iterable[Address], read: Position, *, is_all: bool) -> None:
         """Followers from `wants` up to `read`, as stored. `is_all`: these are all up to the read position.
 
-        The caller reads KNOWN_MAX of them. Those that are not stored yet are known here; one may stand before
-        a stored one, which is left from before a replay.
+        The caller reads KNOWN_MAX of them, and one more. Those that are not stored yet are known here; one
+        may stand before a stored one, which is left from before a replay.
         """
         found = self._keys[key]
         assert not found.known, "the known ones come first"

@@ -21,12 +21,11 @@ from operator import itemgetter
 
 from shards.commit import Commit
 from shards.errors import Corrupt, StoreFailed
-from shards.order import followers
 from shards.read import Reader, Row
 from shards.record import encode, is_moved, is_stub, usual
 from timeline.horizon import Horizon
-from timeline.key_order import KNOWN_MAX, NO_KEY, NOWHERE, Address, KeyOrder
-from timeline.position import START, MessageId, Position
+from timeline.key_order import KeyOrder
+from timeline.position import START, Position
 from timeline.session import Flight, Resends, Subscription
 from timeline.tail import Tail
 
@@ -34,6 +33,7 @@ from ..engine.errand import RETRY_S
 from ..observe.logs import by, shown
 from .awaited import Awaited
 from .burials import KEPT_TOO_LONG, Burials
+from .by_key import ALTERNATE, WAIT_MS, WITHHELD, ByKey
 from .cursors import Cursors
 from .endpoint_rows import EndpointRows
 from .membership import Membership
@@ -61,18 +61,8 @@ RUN_BYTES = 1 << 16
 """Of messages that are read before they are sent."""
 TURN_OWNERS = 2_000
 """Cost of new answers about owners in a turn (owners.py)."""
-NOT_WANTED = "no subscription matches any more"
-WITHHELD = "its sender may not send there any more"
-WAIT_MS = 60_000
-"""Delay of a retry whose owner is absent."""
-FOLLOWERS = 12
-"""Messages of a key that waited for it, and are looked at in a turn."""
 WAITING = 100
 """Messages that wait for their next try, and are given up in one step."""
-DUE_MAX = 100
-"""Due retries that are looked at in a turn: those whose keys are not free stand in line."""
-ALTERNATE = 8
-"""Retries that are due, and unread messages, that are given in turns."""
 TURN_RESENDS = 250
 """Messages resent in a turn: some 5 ms."""
 TURN_COST = 1_000
@@ -115,12 +105,12 @@ class Replay:
         sent: Sent,
         owners: Owners,
         awaited: Awaited,
+        by_key: ByKey,
         endpoint_rows: EndpointRows,
         *,
         wall_ms: Callable[[], int],
         dispatched_ms: Callable[[Position], int | None],
     ) -> None:
-        self._store = reader.store
         self._reader = reader
         self._horizon = horizon
         self._tail = tail
@@ -136,6 +126,7 @@ class Replay:
         self._sent = sent
         self._owners = owners
         self._awaited = awaited
+        self._by_key = by_key
         self._is_blocked = False
         """Whether the last stretch ended before a message whose owner is absent."""
         self._endpoint_rows = endpoint_rows
@@ -347,7 +338,7 @@ class Replay:
     def _read_with_keys(self, subscriber: Subscriber, order: KeyOrder, horizon: Position) -> bool:
         """`_read_unread`, and send what waits for its key, in turns that go on in the next call. A fair group
         passes over messages while it has no room."""
-        has_room = order.reads_next or self._give_following(subscriber, order, order.turn_left)
+        has_room = order.reads_next or self._by_key.give_following(subscriber, order, order.turn_left)
         has_more, before = False, subscriber.delivered
         if has_room or order.rule.is_fair:
             most = order.turn_left if order.free and order.reads_next else TURN_ROWS
@@ -356,7 +347,7 @@ class Replay:
         if not order.free:
             return has_more
         most = ALTERNATE if order.reads_next else order.turn_left
-        return self._give_following(subscriber, order, most)
+        return self._by_key.give_following(subscriber, order, most)
 
     def _read_unread(self, subscriber: Subscriber, horizon: Position, most: int = TURN_ROWS) -> bool:
         """Send due retries, and read a stretch, of which some `most` are sent; True if there is more and room
@@ -378,83 +369,12 @@ class Replay:
                 has_room = self._read_stretch(subscriber, horizon, ALTERNATE)
                 self._spill.passed(subscriber, subscriber.session.read)
             else:
-                has_room = self._give_retries(subscriber)
+                has_room = self._by_key.give_retries(subscriber)
             if has_room or subscriber.delivered > before:
                 subscriber.reads_next = not subscriber.reads_next
             if not has_room:
                 return False
         return self._retries.is_due(subscriber) or not (self._is_blocked or self._join(subscriber))
-
-    def _give_retries(self, subscriber: Subscriber) -> bool:
-        """Send some due retries; False if there was no room for one."""
-        before = subscriber.delivered
-        for message in islice(self._retries.due(subscriber), DUE_MAX):
-            is_waiting = _is_held(subscriber, message.position) or self._stands_in_line(subscriber, message)
-            if not is_waiting and not self._give_retry(subscriber, message):
-                return False
-            self._retries.gave(subscriber, message.position)
-            if subscriber.delivered - before >= ALTERNATE:
-                break
-        return True
-
-    def _give_retry(self, subscriber: Subscriber, message: Message) -> bool:
-        """Send a due retry, or bury it; False if there was no room for it."""
-        place = message.position
-        asked = self._asked_again(subscriber, message)
-        subscriber.retrying[place] = MessageId(message.record.id)
-        why = self._why_not(message, asked, self._wall_ms())
-        if self._is_read_again(subscriber, message):
-            subscriber.dirty.add(subscriber)
-        elif why:
-            flight = subscriber.session.launch(place, message.shard, 1)
-            subscriber.session.resume(flight)
-            delay_ms = WAIT_MS if why == WITHHELD and self._awaited.waits(message) else NEVER
-            self._undone.fail(subscriber, flight, why, delay_ms=delay_ms, is_attempt=False)
-        elif subscriber.offer(message, asked):
-            subscriber.dirty.add(subscriber)
-            if subscriber.reread:  # it has still to be read again: it comes once
-                origin = self._retries.origin(subscriber, place)
-                subscriber.session.finish_ahead(origin, self._horizon.position)
-        else:
-            del subscriber.retrying[place]
-            return False
-        return True
-
-    def _stands_in_line(self, subscriber: Subscriber, message: Message) -> bool:
-        """Whether a due retry waits for its key. The head of a key does not, nor one that ends."""
-        order, place = subscriber.session.order, message.position
-        key = b"" if order is None else order.key_of(message.ordering_key)
-        if order is None or not key or not isinstance(subscriber, Group):
-            return False
-        if order.waiting_for(place) is not None or message.is_expired(self._wall_ms()):
-            return False
-        member = subscriber.picker.next(message)
-        if member is None or order.meet_retry(key, place, subscriber.room_for(order, key, member)):
-            return False
-        subscriber.await_tokens()
-        return True
-
-    def _is_read_again(self, subscriber: Subscriber, message: Message) -> bool:
-        """Whether a retry ends, as its group was set back, and gives the message in its order."""
-        order, key, session = subscriber.session.order, message.ordering_key, subscriber.session
-        if order is None or not key or not subscriber.reread or order.waiting_for(message.position) == key:
-            return False
-        origin = self._retries.origin(subscriber, message.position)
-        return origin <= subscriber.reread and (origin > session.read or order.is_behind(key, origin))
-
-    def _why_not(self, message: Message, asked: tuple[Subscription, ...], wall_ms: int) -> str:
-        """Why a due retry becomes a dead letter; empty: it is sent."""
-        if not asked:
-            return NOT_WANTED
-        if message.is_expired(wall_ms):
-            return EXPIRED
-        return "" if self._owners.allow(message) else WITHHELD
-
-    def _asked_again(self, subscriber: Subscriber, message: Message) -> tuple[Subscription, ...]:
-        """The subscriptions that a retry comes by. Of a group it is its own, whatever the filter."""
-        if subscriber.is_group:
-            return tuple(subscriber.session.subscriptions.values())
-        return self._router.route(message.topic).get(subscriber, ())
 
     def _read_stretch(
         self, subscriber: Subscriber, horizon: Position, left: int, give: int = TURN_ROWS
@@ -635,77 +555,6 @@ class Replay:
             return rows
         return merge(rows, _encoded(owed), key=itemgetter(0))
 
-    def _give_following(self, subscriber: Subscriber, order: KeyOrder, most: int) -> bool:
-        """Send at most `most` messages of keys that are behind and free, which take turns; False: there was
-        no room for one."""
-        for _ in range(most):
-            if not order.free:
-                break
-            key, before = next(iter(order.free)), subscriber.delivered
-            if not self._give_next(subscriber, order, key):
-                return False
-            order.gave(subscriber.delivered - before, is_reader=False)
-            order.put_last(key)
-        missed = order.take_missed()
-        if missed != NOWHERE:
-            self._retries.look_again(subscriber, missed)
-        return True
-
-    def _give_next(self, subscriber: Subscriber, order: KeyOrder, key: bytes) -> bool:
-        """Send the next message of a key that is free; False: there was no room for it. FOLLOWERS are looked
-        at: others go first then."""
-        session, before = subscriber.session, subscriber.delivered
-        for _ in range(FOLLOWERS):
-            if key not in order.free or subscriber.delivered > before:
-                break
-            retry = order.next_retry(key)
-            if retry is not None:
-                again = self._retries.at(subscriber, retry)
-                if again is not None and not self._give_retry(subscriber, again):
-                    return False
-                order.leave_line(key, retry)
-                continue
-            address = order.first(key)
-            if address is None:
-                start, read = order.wants(key), session.read
-                found, upto = followers(self._store, subscriber.whose, key, start, read, KNOWN_MAX + 1)
-                is_all = upto >= read and len(found) <= KNOWN_MAX
-                order.learn(key, found[:KNOWN_MAX], upto, is_all=is_all)
-                continue
-            message = self._follower(subscriber, key, address)
-            if message is None:
-                order.drop(key)
-                subscriber.dirty.add(subscriber)
-            elif not self._owners.allow(message) and self._awaited.waits(message):
-                # It waits for its owner like a failed one; if the group orders, its key too.
-                flight = session.launch(*address, 1)
-                order.drop(key)
-                session.lead(flight, key)
-                self._undone.fail(subscriber, flight, WITHHELD, delay_ms=WAIT_MS, is_attempt=False)
-            elif not self._owners.allow(message):
-                order.drop(key)
-            elif not subscriber.offer(message, tuple(session.subscriptions.values())):
-                return False
-        return True
-
-    def _follower(self, subscriber: Subscriber, key: bytes, address: Address) -> Message | None:
-        """A message that was passed over, if it is still to be given."""
-        place, shard = address
-        if place in subscriber.session.finished:
-            return None
-        try:
-            value = self._reader.value_at(place, shard)
-            if value is None or is_moved(value) or is_stub(value):
-                return None
-            message = Message(place, shard, None, self._wall_ms(), value)
-            found = self._router.wanted_in(subscriber, place, value)
-        except Corrupt as error:
-            log.error("message at %024x in shard %d: unreadable, skipped: %s", place, shard, error)
-            return None
-        is_wanted = found and (message.ordering_key or NO_KEY) == key
-        is_over = message.is_dropped(self._wall_ms(), self._dispatched_ms)
-        return message if is_wanted and not is_over else None
-
     def _join(self, subscriber: Subscriber) -> bool:
         """Tail if everything up to the horizon has been read, and no key waits for its turn."""
         if subscriber.session.order is not None and subscriber.session.order.free:
@@ -719,13 +568,6 @@ class Replay:
 def _most(subscriber: Subscriber) -> int:
     """How many messages to read before they are sent."""
     return max(1, min(RUN_MAX, subscriber.find_room()))
-
-
-def _is_held(subscriber: Subscriber, retry: Position) -> bool:
-    """Whether somebody holds the key that waits for a retry."""
-    order = subscriber.session.order
-    key = None if order is None or not order.held else order.waiting_for(retry)
-    return order is not None and key is not None and key in order.held
 
 
 def _is_missed(subscriber: Subscriber, message: Message) -> bool:

@@ -38,7 +38,7 @@ from hypothesis.stateful import (
 
 from server.codec import wire
 from server.codec.packets import Ack, Publish
-from server.delivery import ordering, replay
+from server.delivery import by_key, ordering
 from server.delivery.burials import SKIPPED
 from server.delivery.retries import Retries
 from server.delivery.settling import burying
@@ -634,7 +634,7 @@ class Ordered(Work):
 
     def __init__(self) -> None:
         self.known = pytest.MonkeyPatch()
-        for module in (key_order, replay):
+        for module in (key_order, by_key):
             self.known.setattr(module, "KNOWN_MAX", 1)
         super().__init__()
 

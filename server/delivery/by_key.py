@@ -1,0 +1,211 @@
+"""What is given when its turn has come, not where it stands: due retries, and messages by their keys.
+
+A retry that is due goes out beside what is read, or stands in line until its key is free. A message that was
+passed over, as its key was not free, is read by its address when it is (timeline/key_order.py). Keys take
+turns. What may no longer be sent becomes a dead letter, or waits for its owner as a retry.
+"""
+
+import logging
+from collections.abc import Callable
+from itertools import islice
+
+from shards.errors import Corrupt
+from shards.order import followers
+from shards.read import Reader
+from shards.record import is_moved, is_stub
+from timeline.horizon import Horizon
+from timeline.key_order import KNOWN_MAX, NO_KEY, NOWHERE, Address, KeyOrder
+from timeline.position import MessageId, Position
+from timeline.session import Subscription
+
+from .awaited import Awaited
+from .message import Message
+from .owners import Owners
+from .retries import Retries
+from .router import Router
+from .settling.undone import EXPIRED, NEVER, Undone
+from .shared import Group
+from .subscriber import Subscriber
+
+log = logging.getLogger(__name__)
+
+NOT_WANTED = "no subscription matches any more"
+WITHHELD = "its sender may not send there any more"
+WAIT_MS = 60_000
+"""Delay of a retry whose owner is absent."""
+FOLLOWERS = 12
+"""Messages of a key that waited for it, and are looked at in a turn."""
+DUE_MAX = 100
+"""Due retries that are looked at in a turn: those whose keys are not free stand in line."""
+ALTERNATE = 8
+"""Retries that are due, and unread messages, that are given in turns."""
+
+
+class ByKey:
+    """Gives due retries, and messages that waited for their keys."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        horizon: Horizon,
+        router: Router,
+        undone: Undone,
+        retries: Retries,
+        owners: Owners,
+        awaited: Awaited,
+        *,
+        wall_ms: Callable[[], int],
+        dispatched_ms: Callable[[Position], int | None],
+    ) -> None:
+        self._reader = reader
+        self._horizon = horizon
+        self._router = router
+        self._undone = undone
+        self._retries = retries
+        self._owners = owners
+        self._awaited = awaited
+        self._wall_ms = wall_ms
+        self._dispatched_ms = dispatched_ms
+
+    def give_retries(self, subscriber: Subscriber) -> bool:
+        """Send some due retries; False if there was no room for one."""
+        before = subscriber.delivered
+        for message in islice(self._retries.due(subscriber), DUE_MAX):
+            if not (self._stands_in_line(subscriber, message) or self._give_retry(subscriber, message)):
+                return False
+            self._retries.gave(subscriber, message.position)
+            if subscriber.delivered - before >= ALTERNATE:
+                break
+        return True
+
+    def _give_retry(self, subscriber: Subscriber, message: Message) -> bool:
+        """Send a due retry, or bury it; False if there was no room for it."""
+        place = message.position
+        asked = self._asked_again(subscriber, message)
+        subscriber.retrying[place] = MessageId(message.record.id)
+        why = self._why_not(message, asked, self._wall_ms())
+        if self._is_read_again(subscriber, message):
+            subscriber.dirty.add(subscriber)
+        elif why:
+            flight = subscriber.session.launch(place, message.shard, 1)
+            subscriber.session.resume(flight)
+            delay_ms = WAIT_MS if why == WITHHELD and self._awaited.waits(message) else NEVER
+            self._undone.fail(subscriber, flight, why, delay_ms=delay_ms, is_attempt=False)
+        elif subscriber.offer(message, asked):
+            subscriber.dirty.add(subscriber)
+            if subscriber.reread:  # it has still to be read again: it comes once
+                origin = self._retries.origin(subscriber, place)
+                subscriber.session.finish_ahead(origin, self._horizon.position)
+        else:
+            del subscriber.retrying[place]
+            return False
+        return True
+
+    def _stands_in_line(self, subscriber: Subscriber, message: Message) -> bool:
+        """Whether a due retry waits for its key. The head of a key does only if the key is held, one that
+        ends does not."""
+        order, place = subscriber.session.order, message.position
+        key = b"" if order is None else order.key_of(message.ordering_key)
+        if order is None or not key or not isinstance(subscriber, Group):
+            return False
+        if order.waiting_for(place) is not None:
+            return order.waiting_for(place) in order.held
+        if message.is_expired(self._wall_ms()):
+            return False
+        member = subscriber.picker.next(message)
+        if member is None or order.meet_retry(key, place, subscriber.room_for(order, key, member)):
+            return False
+        subscriber.await_tokens()
+        return True
+
+    def _is_read_again(self, subscriber: Subscriber, message: Message) -> bool:
+        """Whether a retry ends, as its group was set back, and gives the message in its order."""
+        order, key, session = subscriber.session.order, message.ordering_key, subscriber.session
+        if order is None or not key or not subscriber.reread or order.waiting_for(message.position) == key:
+            return False
+        origin = self._retries.origin(subscriber, message.position)
+        return origin <= subscriber.reread and (origin > session.read or order.is_behind(key, origin))
+
+    def _why_not(self, message: Message, asked: tuple[Subscription, ...], wall_ms: int) -> str:
+        """Why a due retry becomes a dead letter; empty: it is sent."""
+        if not asked:
+            return NOT_WANTED
+        if message.is_expired(wall_ms):
+            return EXPIRED
+        return "" if self._owners.allow(message) else WITHHELD
+
+    def _asked_again(self, subscriber: Subscriber, message: Message) -> tuple[Subscription, ...]:
+        """The subscriptions that a retry comes by. Of a group it is its own, whatever the filter."""
+        if subscriber.is_group:
+            return tuple(subscriber.session.subscriptions.values())
+        return self._router.route(message.topic).get(subscriber, ())
+
+    def give_following(self, subscriber: Subscriber, order: KeyOrder, most: int) -> bool:
+        """Send at most `most` messages of keys that are behind and free, which take turns; False: there was
+        no room for one."""
+        for _ in range(most):
+            if not order.free:
+                break
+            key, before = next(iter(order.free)), subscriber.delivered
+            if not self._give_next(subscriber, order, key):
+                return False
+            order.gave(subscriber.delivered - before, is_reader=False)
+            order.put_last(key)
+        missed = order.take_missed()
+        if missed != NOWHERE:
+            self._retries.look_again(subscriber, missed)
+        return True
+
+    def _give_next(self, subscriber: Subscriber, order: KeyOrder, key: bytes) -> bool:
+        """Send the next message of a key that is free; False: there was no room for it. FOLLOWERS are looked
+        at: others go first then."""
+        session, before = subscriber.session, subscriber.delivered
+        for _ in range(FOLLOWERS):
+            if key not in order.free or subscriber.delivered > before:
+                break
+            retry = order.next_retry(key)
+            if retry is not None:
+                again = self._retries.at(subscriber, retry)
+                if again is not None and not self._give_retry(subscriber, again):
+                    return False
+                order.leave_line(key, retry)
+                continue
+            address = order.first(key)
+            if address is None:
+                start, read = order.wants(key), session.read
+                found, upto = followers(self._reader.store, subscriber.whose, key, start, read, KNOWN_MAX + 1)
+                order.learn(key, found, upto, is_all=upto >= read)
+                continue
+            message = self._follower(subscriber, key, address)
+            if message is None:
+                order.drop(key)
+                subscriber.dirty.add(subscriber)
+            elif not self._owners.allow(message) and self._awaited.waits(message):
+                # It waits for its owner like a failed one; if the group orders, its key too.
+                flight = session.launch(*address, 1)
+                order.drop(key)
+                session.lead(flight, key)
+                self._undone.fail(subscriber, flight, WITHHELD, delay_ms=WAIT_MS, is_attempt=False)
+            elif not self._owners.allow(message):
+                order.drop(key)
+            elif not subscriber.offer(message, tuple(session.subscriptions.values())):
+                return False
+        return True
+
+    def _follower(self, subscriber: Subscriber, key: bytes, address: Address) -> Message | None:
+        """A message that was passed over, if it is still to be given."""
+        place, shard = address
+        if place in subscriber.session.finished:
+            return None
+        try:
+            value = self._reader.value_at(place, shard)
+            if value is None or is_moved(value) or is_stub(value):
+                return None
+            message = Message(place, shard, None, self._wall_ms(), value)
+            found = self._router.wanted_in(subscriber, place, value)
+        except Corrupt as error:
+            log.error("message at %024x in shard %d: unreadable, skipped: %s", place, shard, error)
+            return None
+        is_wanted = found and (message.ordering_key or NO_KEY) == key
+        is_over = message.is_dropped(self._wall_ms(), self._dispatched_ms)
+        return message if is_wanted and not is_over else None
