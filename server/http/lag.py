@@ -14,8 +14,8 @@ from timeline.position import Position, at_of, before
 
 from ..delivery.router import Router
 from ..delivery.subscriber import Subscriber
-from ..settings.durations import TimeError, parse_delay
-from ..settings.times import parse_deliver_at
+from ..settings.durations import TimeError
+from ..settings.times import instant_or_back
 from .timeline import Timeline
 from .values import shapes
 from .values.bodies import FieldError
@@ -66,16 +66,9 @@ def lag_of(subscriber: Subscriber, timeline: Timeline, router: Router, look_rows
     return {"lag_messages": count, "lag_messages_is_exact": is_exact, "lag_seconds": lag_ms / 1_000}
 
 
-def position_of(text: str, now_ms: int) -> Position:
+def position_of(field: str, text: str, now_ms: int) -> Position:
     """The position before an instant, or before a duration back from now. Raises FieldError."""
     try:
-        return before(parse_deliver_at(text))
+        return before(instant_or_back(text, now_ms))
     except TimeError as error:
-        if text[4:5] == "-":
-            raise FieldError("from", str(error)) from None
-    try:
-        return before(max(0, now_ms - parse_delay(text)))
-    except TimeError:
-        raise FieldError(
-            "from", f"{text[:40]!r} is neither an RFC 3339 time nor a duration back from now such as 1h"
-        ) from None
+        raise FieldError(field, str(error)) from None

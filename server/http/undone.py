@@ -122,10 +122,7 @@ def skip_position(body: Skip, timeline: Timeline, now_ms: int) -> Position:
     """The position to skip to. Raises FieldError."""
     if body.to == "now":
         return timeline.horizon.position
-    try:
-        return position_of(body.to, now_ms)
-    except FieldError as error:
-        raise FieldError("to", error.detail) from None
+    return position_of("to", body.to, now_ms)
 
 
 def skipped(before: Position, after: Position, undone: shapes.Undone) -> shapes.Skipped:

@@ -30,8 +30,8 @@ from ..delivery.terms import UNSAID, Keeping, TermsError, read_keeping, read_ter
 from ..engine.clock import Clock
 from ..observe.logs import shown
 from ..settings.config import Config
-from ..settings.durations import TimeError, parse_delay
-from ..settings.times import parse_deliver_at
+from ..settings.durations import TimeError
+from ..settings.times import instant_or_back
 from .backlog import Backlog
 from .inbound import Inbound
 from .outbox import Outbox
@@ -359,15 +359,7 @@ def properties_of(packet: Subscribe, config: Config, now_ms: int) -> SubscribePr
 
 def _replay_from(text: str | None, now_ms: int) -> Position | None:
     """A time, or a duration back from now. Raises TermsError."""
-    if text is None:
-        return None
     try:
-        return before(parse_deliver_at(text))
-    except TimeError:
-        pass
-    try:
-        return before(max(0, now_ms - parse_delay(text)))
-    except TimeError:
-        raise TermsError(
-            "replay_from", f"must be a time, or a duration back from now such as 1h: {text[:40]!r}"
-        ) from None
+        return None if text is None else before(instant_or_back(text, now_ms))
+    except TimeError as error:
+        raise TermsError("replay_from", str(error)) from None

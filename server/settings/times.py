@@ -23,7 +23,7 @@ from functools import lru_cache
 from typing import NoReturn
 from zoneinfo import ZoneInfo
 
-from .durations import TimeError
+from .durations import TimeError, parse_delay
 from .zones import meant
 
 INSTANT_MS_MAX = 253_402_300_799_999
@@ -60,6 +60,21 @@ def parse_deliver_at(text: str) -> int:
         at_ms = (since.days * 86_400 + since.seconds) * 1_000 + since.microseconds // 1_000
         return at_ms if 0 < at_ms <= INSTANT_MS_MAX else _refuse_year()
     return _parse_slowly(text)
+
+
+def instant_or_back(text: str, now_ms: int) -> int:
+    """An instant, or one that a duration before `now_ms` names, in UTC ms. Raises TimeError."""
+    try:
+        return parse_deliver_at(text)
+    except TimeError:
+        if text[4:5] == "-":
+            raise
+    try:
+        return max(0, now_ms - parse_delay(text))
+    except TimeError:
+        raise TimeError(
+            f"{text[:40]!r} is neither an RFC 3339 time nor a duration back from now such as 1h"
+        ) from None
 
 
 def wall_time(text: str) -> bytes:

@@ -158,7 +158,7 @@ class Verbs(Generic[P]):
         """The position never moves forward."""
         self._kind.find(request)
         body = await body_of(request, REWIND)
-        to = position_of(body.since, self._places.clock.wall_ms())
+        to = position_of("from", body.since, self._places.clock.wall_ms())
 
         def act(commit: Commit, place: P) -> bool:
             self._places.replay.rewind(commit, place, to)
