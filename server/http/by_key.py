@@ -4,12 +4,12 @@ The writer decides which message a key names, and whether the caller may change 
 take the key meanwhile.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from shards.commit import Commit
 from shards.dedupe import Refused
-from shards.draft import AS_EVER, Draft, Terms
+from shards.draft import Draft
 from shards.outcome import Control
 from shards.read import Found
 from shards.record import topic_of
@@ -18,7 +18,7 @@ from shards.upsert import Under, Upserted, Version, cancel_under, debounce, is_k
 from timeline.position import MessageId, id_text
 
 from .access import Sees
-from .posting import NOT_BARRED, faults
+from .posting import Given, faults
 from .problems import Problem
 from .values.upsert_body import Wish
 
@@ -78,13 +78,10 @@ class ByKey(NamedTuple):
         self,
         commit: Commit,
         drafts: Sequence[Draft],
+        given: Given,
         *,
         wish: Wish,
         may_change: Sees | None,
-        late: Sequence[int] = (),
-        names: Sequence[MessageId] = (),  # noqa: ARG002 - of imports only
-        terms: Terms = AS_EVER,  # noqa: ARG002 - an upsert has none
-        barred: Mapping[int, str] = NOT_BARRED,
     ) -> list[Upserted | Problem]:
         """In the writer: make or change the message, which is the only draft. Raises Refused, Corrupt."""
         (draft,) = drafts
@@ -92,7 +89,7 @@ class ByKey(NamedTuple):
         if isinstance(what, Problem):
             return [what]
         if not is_known(what, wish.version):
-            for index, field, why in faults(late, barred):
+            for index, field, why in faults(given):
                 raise Refused(field, why, index)
         return [upsert(commit, what, draft, wish.version)]
 
@@ -100,13 +97,10 @@ class ByKey(NamedTuple):
         self,
         commit: Commit,
         drafts: Sequence[Draft],
+        given: Given,
         *,
         until_ms: int,
         may_change: Sees | None,
-        late: Sequence[int] = (),
-        names: Sequence[MessageId] = (),  # noqa: ARG002 - of imports only
-        terms: Terms = AS_EVER,  # noqa: ARG002 - a debounce has none
-        barred: Mapping[int, str] = NOT_BARRED,
     ) -> list[Upserted | Problem]:
         """In the writer: make the message, which is the only draft, or put it in the place of the pending
         one. Raises Refused, Corrupt."""
@@ -114,7 +108,7 @@ class ByKey(NamedTuple):
         what = self._under(commit, may_change)
         if isinstance(what, Problem):
             return [what]
-        for index, field, why in faults(late, barred):
+        for index, field, why in faults(given):
             raise Refused(field, why, index)
         return [debounce(commit, what, draft, until_ms)]
 

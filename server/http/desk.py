@@ -44,7 +44,7 @@ from .answers import WRITE_ERRORS, problem_of_write, refusal
 from .batching import accepted, fresh, said
 from .intake import Trace
 from .leasing import Leasing
-from .posting import first_answer, place, place_all, place_each
+from .posting import USUAL, Given, first_answer, place, place_all, place_each
 from .problems import MEDIA_TYPE, Problem
 from .protocol import Protocol as Inner
 from .timeline import Timeline
@@ -171,13 +171,13 @@ class Desk:
             charge(rights, len(items))
         except (RequestError, Problem):
             return False
-        late: Sequence[int] = ()
+        given = USUAL
         drafts: Sequence[Draft]
         if few:
             trace = trace or Trace(None, context)
             trace.begin(items)
             drafts = [trace.draft_of(index, item, now_ms, user) for index, item in enumerate(items)]
-            late = late_ones(items, now_ms)
+            given = Given(late_ones(items, now_ms))
         else:
             drafts = cast("list[Draft]", items)
 
@@ -190,7 +190,7 @@ class Desk:
                 self._tell(kind, body, drafts, now_ms, answer, placed)
 
         try:
-            decide = partial(DECIDE[kind], drafts=drafts, late=late, **keyed)
+            decide = partial(DECIDE[kind], drafts=drafts, given=given, **keyed)
             self._writer.submit(decide, done, cost=len(drafts), size=size, owner=over_http(user))
         except (Busy, StoreFailed) as error:
             # Answered here: it has been charged for, and a full server need not repeat the work.

@@ -1,6 +1,6 @@
 """`:ack` with `then`: a leased message is done, and its follow-ups are placed, in one batch."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NoReturn
 
@@ -8,7 +8,7 @@ import msgspec
 
 from shards.commit import Commit
 from shards.dedupe import Refused
-from shards.draft import AS_EVER, Draft, Known, Terms
+from shards.draft import AS_EVER, Draft, Known
 from timeline.position import MessageId
 from timeline.session import Flight
 
@@ -23,7 +23,7 @@ from ..settings.config import Limits
 from .access import Rights
 from .answers import refusal, refusals
 from .intake import Coming, Intake, Trace, Wrong
-from .posting import NOT_BARRED, Placed, place
+from .posting import Given, Placed, place
 from .problems import Problem
 from .turns import Turn
 from .values.bodies import FieldError
@@ -87,17 +87,14 @@ class Following:
         commit: Commit,
         drafts: Sequence[Draft],
         lease: LeaseId,
-        late: Sequence[int] = (),
-        names: Sequence[MessageId] = (),
-        terms: Terms = AS_EVER,
-        barred: Mapping[int, str] = NOT_BARRED,
+        given: Given,
     ) -> list[Placed]:
         """In the writer; empty: the lease is gone. Raises Refused, with nothing done."""
 
         def is_it(flight: Flight) -> bool:
             return flight.origin == (lease.position, lease.shard)
 
-        placing: Callable[[], list[Placed]] = partial(place, commit, drafts, late, names, terms, barred)
+        placing: Callable[[], list[Placed]] = partial(place, commit, drafts, given)
         placed: list[Placed] | None = self._follow_ups.follow(
             commit, lease.text, lease.number, is_it, placing
         )

@@ -22,12 +22,12 @@ from shards.draft import BatchKey, Draft, Terms
 
 from ..delivery.retained import Retained
 from ..engine.requests import over_http
-from ..engine.writer import Ask, Decide
+from ..engine.writer import Ask
 from ..observe.trace_context import NO_TRACE, Headers, context_in
 from ..observe.tracing import BATCH_LOOKED, BATCH_SPANS, Scheduling, Traces
 from ..webhook.webhooks import Webhooks
 from .access import Rights, charge, may_send, not_to_send, over_quota, unretained
-from .posting import keyless, no_key, worth
+from .posting import Given, keyless, worth
 from .problems import Problem
 from .spread import Spreader
 from .turns import Turn, Turns
@@ -129,12 +129,12 @@ class Coming:
         return [item for item in self.items if isinstance(item, (Draft, ParsedMessage))]
 
     @property
-    def terms_of_keys(self) -> dict[str, Any]:
-        """What `decide` has to know of keys."""
+    def decision(self) -> Callable[..., Any]:
+        """`decide`, with the key of a batch."""
         if self.key is None:
-            return {"terms": self.terms}
+            return self.decide
         places = [at for at, item in enumerate(self.items) if isinstance(item, (Draft, ParsedMessage))]
-        return {"terms": self.terms, "key": replace(self.key, places=places)}
+        return partial(self.decide, key=replace(self.key, places=places))
 
 
 class Intake:
@@ -153,16 +153,14 @@ class Intake:
         """The drafts, and the writer's results of `decide`. Raises Problem, and Refused with the index of a
         draft."""
         for index in keyless(coming.items, coming.terms):
-            coming.refuse(index, no_key())
+            coming.refuse(index, FieldError("key", "is required with replace, key_only and key_scope"))
         if coming.rights is not None:
             for index in await _foreign(coming, coming.rights):
                 coming.refuse(index, not_to_send(coming.rights))
         drafts = coming.drafts
         if drafts is not None:  # the usual case
             charge(coming.rights, len(drafts))
-            return drafts, await self._asked(
-                partial(coming.decide, drafts=drafts, **coming.terms_of_keys), drafts, coming
-            )
+            return drafts, await self._asked(drafts, Given(terms=coming.terms), coming)
         for index, why in await self._unretained(coming):
             coming.refuse(index, over_quota(why, 1.0))
         messages = coming.messages
@@ -176,7 +174,7 @@ class Intake:
     async def _place(self, messages: list[Item], coming: Coming) -> tuple[list[Draft], list[Any]]:
         if not messages:
             return [], []
-        trace, now_ms, keys = coming.trace, coming.now_ms, coming.terms_of_keys
+        trace, now_ms = coming.trace, coming.now_ms
         user = "" if coming.rights is None else coming.rights.name
         trace.begin(messages)
         drafts = []
@@ -185,12 +183,12 @@ class Intake:
             if not (index + 1) % YIELD_EVERY:
                 await coming.turn.begin()
         barred = await self._webhooks.barred(posted_ones(messages))
-        late, names = late_ones(messages, now_ms), names_of(messages)
-        decide = partial(coming.decide, drafts=drafts, late=late, names=names, barred=barred, **keys)
-        return drafts, await self._asked(decide, drafts, coming)
+        given = Given(late_ones(messages, now_ms), names_of(messages), coming.terms, barred)
+        return drafts, await self._asked(drafts, given, coming)
 
-    async def _asked(self, decide: Decide, drafts: Sequence[Draft], coming: Coming) -> list[Any]:
+    async def _asked(self, drafts: Sequence[Draft], given: Given, coming: Coming) -> list[Any]:
         owner = over_http("" if coming.rights is None else coming.rights.name)
+        decide = partial(coming.decision, drafts=drafts, given=given)
         placed: list[Any] = await self._ask(decide, cost=worth(drafts, coming.terms), owner=owner)
         coming.trace.placed = placed
         return placed

@@ -7,7 +7,7 @@ answer even if its time has passed since, or its endpoint was deleted.
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from aiohttp import web
 
@@ -39,6 +39,22 @@ UNDONE_WORTH = 10
 many that they take 50 ms are decided in several turns of the loop."""
 
 
+class Given(NamedTuple):
+    """What goes with drafts."""
+
+    late: Sequence[int] = ()
+    """Indices of those whose time has passed, and that are not wanted late."""
+    names: Sequence[MessageId] = ()
+    """Of an import: an id for each."""
+    terms: Terms = AS_EVER
+    """Of their keys."""
+    barred: Mapping[int, str] = NOT_BARRED
+    """By index: why some cannot be delivered to their target."""
+
+
+USUAL = Given()
+
+
 def terms_of(request: web.Request) -> Terms:
     """The terms of a request's keys. Raises FieldError."""
     scope = request.query.get("key_scope", KEPT)
@@ -59,11 +75,6 @@ def keyless(items: Sequence[object], terms: Terms) -> list[int]:
     ]
 
 
-def no_key() -> FieldError:
-    """The error for a missing key."""
-    return FieldError("key", "is required with replace, key_only and key_scope")
-
-
 def worth(drafts: Sequence[Draft], terms: Terms) -> int:
     """Cost of deciding drafts, in messages."""
     if terms.while_undone:
@@ -71,48 +82,29 @@ def worth(drafts: Sequence[Draft], terms: Terms) -> int:
     return len(drafts) + (UNDONE_WORTH - 1) * sum([draft.while_undone for draft in drafts])
 
 
-def place(
-    commit: Commit,
-    drafts: Sequence[Draft],
-    late: Sequence[int] = (),
-    names: Sequence[MessageId] = (),
-    terms: Terms = AS_EVER,
-    barred: Mapping[int, str] = NOT_BARRED,
-) -> list[Placed]:
-    """In the writer: place a few drafts, all or none. `barred`: by index, why some cannot be delivered to
-    their target. Raises Refused."""
-    if late or barred:
-        at_once(_check(commit, drafts, late, terms, barred))
-    return adopt(commit, drafts, names, terms) if names else commit.put(drafts, terms)
+def place(commit: Commit, drafts: Sequence[Draft], given: Given = USUAL) -> list[Placed]:
+    """In the writer: place a few drafts, all or none. Raises Refused."""
+    if given.late or given.barred:
+        at_once(_check(commit, drafts, given))
+    if given.names:
+        return adopt(commit, drafts, given.names, given.terms)
+    return commit.put(drafts, given.terms)
 
 
-def _all(
-    commit: Commit,
-    drafts: Sequence[Draft],
-    late: Sequence[int] = (),
-    names: Sequence[MessageId] = (),
-    terms: Terms = AS_EVER,
-    barred: Mapping[int, str] = NOT_BARRED,
-) -> Bits[list[Placed]]:
-    yield from _check(commit, drafts, late, terms, barred)
-    if names:
-        return (yield from adopt_in_steps(commit, drafts, names, terms))
-    return (yield from commit.put_in_steps(drafts, terms))
+def _all(commit: Commit, drafts: Sequence[Draft], given: Given) -> Bits[list[Placed]]:
+    yield from _check(commit, drafts, given)
+    if given.names:
+        return (yield from adopt_in_steps(commit, drafts, given.names, given.terms))
+    return (yield from commit.put_in_steps(drafts, given.terms))
 
 
-def _each(
-    commit: Commit,
-    drafts: Sequence[Draft],
-    late: Sequence[int] = (),
-    names: Sequence[MessageId] = (),
-    terms: Terms = AS_EVER,
-    barred: Mapping[int, str] = NOT_BARRED,
-) -> Bits[list[Placed | Refused]]:
+def _each(commit: Commit, drafts: Sequence[Draft], given: Given) -> Bits[list[Placed | Refused]]:
     """Together if all can be placed, the usual case."""
     try:
-        return list((yield from _all(commit, drafts, late, names, terms, barred)))
+        return list((yield from _all(commit, drafts, given)))
     except (Refused, Corrupt):
         pass
+    late, names, terms, barred = given
     dropped = frozenset(late)
     answers: list[Placed | Refused] = []
     for index, draft in enumerate(drafts):
@@ -121,7 +113,7 @@ def _each(
         try:
             is_late = (0,) if index in dropped else ()
             why = {0: barred[index]} if index in barred else NOT_BARRED
-            answers += place(commit, [draft], is_late, names[index : index + 1], terms, why)
+            answers += place(commit, [draft], Given(is_late, names[index : index + 1], terms, why))
         except Refused as error:
             answers.append(error)
         except Corrupt as fault:  # raised before anything was written
@@ -129,22 +121,20 @@ def _each(
     return answers
 
 
-def _check(
-    commit: Commit, drafts: Sequence[Draft], late: Sequence[int], terms: Terms, barred: Mapping[int, str]
-) -> Bits[None]:
+def _check(commit: Commit, drafts: Sequence[Draft], given: Given) -> Bits[None]:
     """Refuse the first draft whose time has passed, or which cannot be delivered to its target, unless it was
     accepted before."""
-    for count, (index, field, why) in enumerate(faults(late, barred), 1):
-        if _is_fresh(commit, drafts[index], terms):
+    for count, (index, field, why) in enumerate(faults(given), 1):
+        if _is_fresh(commit, drafts[index], given.terms):
             raise Refused(field, why, index)
-        if not count % STEP or drafts[index].while_undone or terms.while_undone:
+        if not count % STEP or drafts[index].while_undone or given.terms.while_undone:
             yield
 
 
-def faults(late: Sequence[int], barred: Mapping[int, str]) -> list[tuple[int, str, str]]:
+def faults(given: Given) -> list[tuple[int, str, str]]:
     """Why new messages cannot be placed: index, field, reason."""
-    wrong = [(index, "late", "has passed, and the message is not wanted late") for index in late]
-    return wrong + [(index, "deliver_to", why) for index, why in barred.items()]
+    wrong = [(index, "late", "has passed, and the message is not wanted late") for index in given.late]
+    return wrong + [(index, "deliver_to", why) for index, why in given.barred.items()]
 
 
 def _is_fresh(commit: Commit, draft: Draft, terms: Terms) -> bool:
@@ -157,16 +147,13 @@ def _once(
     decide: Callable[..., Bits[list[Any]]],
     key: BatchKey,
     drafts: Sequence[Draft],
-    late: Sequence[int] = (),
-    names: Sequence[MessageId] = (),
-    terms: Terms = AS_EVER,
-    barred: Mapping[int, str] = NOT_BARRED,
+    given: Given,
 ) -> Bits[list[Any]]:
     """`decide` for a batch with a key: what it has placed before gets its first answer, the rest is decided.
     Raises Refused."""
     before, places = commit.batch_under(key), key.places or range(key.count)
     if before is None:
-        placed = yield from decide(commit, drafts, late, names, terms, barred)
+        placed = yield from decide(commit, drafts, given)
         if len(placed) == key.count and set(map(type, placed)) == {int}:
             commit.note_batch(key, placed, max([draft.due_ms for draft in drafts]))
         else:
@@ -181,12 +168,12 @@ def _once(
         else:
             answers.append(None)
             rest.append(n)
-    dropped, some = frozenset(late), [drafts[n] for n in rest]
+    dropped, some = frozenset(given.late), [drafts[n] for n in rest]
     late = [at for at, n in enumerate(rest) if n in dropped]
-    names = [names[n] for n in rest] if names else ()
-    barred = {at: barred[n] for at, n in enumerate(rest) if n in barred}
+    names = [given.names[n] for n in rest] if given.names else ()
+    barred = {at: given.barred[n] for at, n in enumerate(rest) if n in given.barred}
     try:
-        placed = yield from decide(commit, some, late, names, terms, barred)
+        placed = yield from decide(commit, some, Given(late, names, given.terms, barred))
     except Refused as error:
         error.index = rest[error.index]
         raise
@@ -218,11 +205,13 @@ def _note(
 def _in_steps(decide: Callable[..., Bits[list[Any]]]) -> Callable[..., Steps]:
     """Wrap a decision as `Steps` for the writer. `key`: of the batch. Many rows are written in key order."""
 
-    def begun(commit: Commit, drafts: Sequence[Draft], key: BatchKey | None = None, **others: Any) -> Steps:
+    def begun(
+        commit: Commit, drafts: Sequence[Draft], given: Given = USUAL, key: BatchKey | None = None
+    ) -> Steps:
         if key is None:
-            bits = decide(commit, drafts, **others)
+            bits = decide(commit, drafts, given)
         else:
-            bits = _once(commit, decide, key, drafts, **others)
+            bits = _once(commit, decide, key, drafts, given)
         return Steps(bits if len(drafts) <= STEP else commit.open_batch.in_order(bits))
 
     return begun
