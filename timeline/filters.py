@@ -77,7 +77,7 @@ def levels_of(topic: bytes) -> int:
 
 def check_filter(filter: str) -> None:
     """Raise FilterError unless `filter` may be subscribed to; `$share/group/` is taken off before."""
-    _check_text(filter, "a filter")
+    _check_text(filter)
     levels = filter.split("/")
     for index, level in enumerate(levels):
         if level == "#":
@@ -161,7 +161,7 @@ def parse_share(filter: str) -> tuple[str | None, str]:
     if not filter.startswith(SHARE_PREFIX):
         check_filter(filter)
         return None, filter
-    _check_text(filter, "a filter")
+    _check_text(filter)
     group, slash, shared = filter.removeprefix(SHARE_PREFIX).partition("/")
     if not group:
         raise FilterError("the group of a shared subscription must not be empty: $share/group/filter")
@@ -182,17 +182,17 @@ def share_text(group: str, filter: str) -> str:
     return text
 
 
-def _check_text(text: str, what: str) -> None:
+def _check_text(text: str) -> None:
     if not text:
-        raise FilterError(f"{what} must not be empty")
+        raise FilterError("a filter must not be empty")
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:
-        raise FilterError(f"{what} must be UTF-8, character {error.start} is not") from None
+        raise FilterError(f"a filter must be UTF-8, character {error.start} is not") from None
     if size > TOPIC_BYTES_MAX:
-        raise FilterError(f"{what} has at most {TOPIC_BYTES_MAX} bytes, this one has {size}")
+        raise FilterError(f"a filter has at most {TOPIC_BYTES_MAX} bytes, this one has {size}")
     if "\0" in text:
-        raise FilterError(f"{what} must not contain NUL, found at character {text.index(chr(0))}")
+        raise FilterError(f"a filter must not contain NUL, found at character {text.index(chr(0))}")
 
 
 class _Node(Generic[K, V]):

@@ -16,8 +16,6 @@ THREADS = 2
 """Maximum concurrent checks."""
 NICE = 10
 """How much lower than the loop's the threads' priority is."""
-CHECK_BYTES = 20 << 20
-"""RAM of one check."""
 
 
 class Offload(Protocol):

@@ -27,9 +27,6 @@ from timeline.session import Subscription
 from .message import Message
 from .subscriber import Subscriber
 
-PUT_OFF_BYTES = 120
-"""RAM for the note that a message at QoS 0 was put off, bytes."""
-
 
 class SpillBuffer:
     """Messages by subscriber, in position order. `bytes`: of all of them, a shared message counted once."""

@@ -33,6 +33,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from enum import Enum
 from itertools import islice
+from operator import attrgetter
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from timeline.shares import RESERVED
@@ -152,7 +153,7 @@ class Ranked(Generic[One]):
         seen = list(islice(named, SEARCHED))
         for one in seen:
             named[one] = named.pop(one)
-        found = min(seen, key=_idle_since, default=None)
+        found = min(seen, key=attrgetter("idle_since_s"), default=None)
         return None if found is None or found.idle_since_s == BUSY else found
 
     def _moved(self, name: str, before: int, after: int) -> None:
@@ -164,10 +165,6 @@ class Ranked(Generic[One]):
             self._by_count.setdefault(after, {})[name] = None
         if after > self.most or self.most not in self._by_count:
             self.most = after
-
-
-def _idle_since(one: Connection) -> float:
-    return one.idle_since_s
 
 
 class Crowd(Generic[One]):

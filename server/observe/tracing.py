@@ -54,10 +54,8 @@ ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 SPOKEN = "http/protobuf"
 EXPORTERS = frozenset(("otlp", "console"))
-QUEUE_SPANS = 2_048
 SPAN_BYTES = 10 << 10
 """Bytes of an ended span with maximum attributes, link and context."""
-"""OpenTelemetry's default for OTEL_BSP_MAX_QUEUE_SIZE, also if it cannot be read."""
 
 
 class Scheduling:

@@ -21,48 +21,21 @@ WAIT_S = 1.0
 NAMES_MAX = 100
 
 
-def schedule_names(context: typer.Context, incomplete: str) -> list[str]:
-    """Names of schedules with this prefix."""
-    return _names(context, incomplete, lambda client: client.schedules.list(), "name")
+Names = Callable[[typer.Context, str], list[str]]
 
 
-def session_names(context: typer.Context, incomplete: str) -> list[str]:
-    """Client ids of sessions that begin so."""
-    return _names(context, incomplete, lambda client: client.sessions.list(), "client_id")
+def _names_of(ask: Callable[[fasti.Client], AsyncIterator[Any]], field: str = "name") -> Names:
+    """Completes a name: those that the server lists under `field` and that begin so."""
 
+    def names(context: typer.Context, incomplete: str) -> list[str]:
+        try:
+            found = asyncio.run(_asked(_profile(context), ask))
+        except (fasti.Error, ProfileError, TimeoutError, OSError, ValueError):
+            return []
+        every = (str(item.raw.get(field, "")) for item in found)
+        return list(islice((name for name in every if name.startswith(incomplete)), NAMES_MAX))
 
-def group_names(context: typer.Context, incomplete: str) -> list[str]:
-    """Names of groups with this prefix."""
-    return _names(context, incomplete, lambda client: client.groups.list(), "name")
-
-
-def endpoint_names(context: typer.Context, incomplete: str) -> list[str]:
-    """Names of endpoints with this prefix."""
-    return _names(context, incomplete, lambda client: client.endpoints.list(), "name")
-
-
-def slice_starts(context: typer.Context, incomplete: str) -> list[str]:
-    """First instants of slices that begin so."""
-    return _names(context, incomplete, lambda client: client.slices.list(), "start")
-
-
-def job_ids(context: typer.Context, incomplete: str) -> list[str]:
-    """Ids of jobs that begin so."""
-    return _names(context, incomplete, lambda client: client.jobs.list(), "id")
-
-
-def _names(
-    context: typer.Context,
-    incomplete: str,
-    ask: Callable[[fasti.Client], AsyncIterator[Any]],
-    field: str,
-) -> list[str]:
-    try:
-        found = asyncio.run(_asked(_profile(context), ask))
-    except (fasti.Error, ProfileError, TimeoutError, OSError, ValueError):
-        return []
-    names = (str(item.raw.get(field, "")) for item in found)
-    return list(islice((name for name in names if name.startswith(incomplete)), NAMES_MAX))
+    return names
 
 
 async def _asked(profile: Profile, ask: Callable[[fasti.Client], AsyncIterator[Any]]) -> list[Any]:
@@ -88,3 +61,11 @@ def _profile(context: typer.Context) -> Profile:
     named = Profile(**{f.name: given.get(f.name) for f in fields(Profile)})
     wanted = given.get("profile")
     return (named if wanted else named.over(Profile.of_environment())).over(chosen(wanted))
+
+
+schedule_names = _names_of(lambda client: client.schedules.list())
+group_names = _names_of(lambda client: client.groups.list())
+endpoint_names = _names_of(lambda client: client.endpoints.list())
+session_names = _names_of(lambda client: client.sessions.list(), "client_id")
+slice_starts = _names_of(lambda client: client.slices.list(), "start")
+job_ids = _names_of(lambda client: client.jobs.list(), "id")
