@@ -53,6 +53,7 @@ from .mqtt_values import fits
 from .options import GroupOptions, NoOptions, OnDead, PerKey, RetryOptions
 from .signatures import check, unfolded
 from .subscribe import SubscribeRequest, Subscription
+from .warned import warn
 from .wire import Span, seconds
 
 Key = Callable[[Delivery], Hashable]
@@ -60,6 +61,10 @@ Key = Callable[[Delivery], Hashable]
 LEASE = timedelta(seconds=60)
 GRACE_S = 30.0
 _ON = frozenset(("retry", "timeout", "one_per"))
+_ONE_PER = (
+    "one_per holds within one process, and will go: use Worker(order=True) or"
+    " Worker(per_key={'concurrency': 1}), and the ordering_key of messages"
+)
 _NOT_FOR_THE_LOOP = (StopIteration, KeyboardInterrupt, GeneratorExit)
 """A future does not take the first, and the others would mean the loop itself."""
 _STOPPED = "the worker was stopped"
@@ -188,13 +193,14 @@ class Worker:
 
         `retry`: `{"max_attempts": 5, "backoff": ["10s", "1m"]}`, each optional. `timeout`: maximum time of a
         try. `one_per`: deprecated; returns a key; this process handles messages with the same key one after
-        another. Use `order=True` and `ordering_key`, which hold over all workers. Raises BadArgument, also
-        for a filter that has a handler already.
+        another. Raises BadArgument, also for a filter that has a handler already.
         """
         pattern = Pattern(topic_filter)
         if any(job.request.topic_filter == pattern.filter for job in self._jobs):
             raise BadArgument("topic_filter", f"has a handler already: {topic_filter!r}")
         check(_ON, others)
+        if one_per is not None:
+            warn(_ONE_PER, DeprecationWarning)
         check(RetryOptions.__optional_keys__, retry or {})
         request = SubscribeRequest(
             pattern.filter,

@@ -239,7 +239,10 @@ async def test_one_message_of_a_key_at_a_time(server: FastiServer) -> None:
     done: list[str] = []
     worker = fasti.Worker(group="workers", concurrency=20)
 
-    @worker.on("jobs/+", one_per=lambda job: job.topic)
+    with pytest.deprecated_call(match="order=True"):
+        on = worker.on("jobs/+", one_per=lambda job: job.topic)
+
+    @on
     async def handle(job: fasti.Delivery) -> None:
         for what in (job.topic, "all"):
             now[what] = now.get(what, 0) + 1
@@ -300,7 +303,10 @@ async def test_stops_in_order_are_no_tries_of_what_no_handler_has_begun(server: 
         """The worker takes three jobs of one key, of which two wait for the first, and is stopped."""
         worker = fasti.Worker(group="workers", concurrency=3, grace=0)
 
-        @worker.on("jobs/#", one_per=lambda job: job.topic)
+        with pytest.deprecated_call(match="'concurrency': 1"):
+            on = worker.on("jobs/#", one_per=lambda job: job.topic)
+
+        @on
         async def handle(job: fasti.Delivery) -> None:
             begun.append(job.text())
             await asyncio.sleep(3_600)
