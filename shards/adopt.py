@@ -38,7 +38,6 @@ def adopt(
 def adopt_in_steps(
     commit: Commit, drafts: Sequence[Draft], names: Sequence[MessageId], terms: Terms = AS_EVER
 ) -> Bits[list[MessageId | Known]]:
-    """`adopt` in steps."""
     known = yield from commit.known_in_steps(drafts, terms)
     fresh = [index for index in range(len(drafts)) if index not in known]
     owner = owner_of(drafts[0].value) if drafts else b""

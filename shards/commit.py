@@ -339,7 +339,6 @@ class Commit:
     def known_in_steps(
         self, drafts: Sequence[Draft], terms: Terms, step: int = STEP
     ) -> Bits[dict[int, Known | int]]:
-        """`known` in steps."""
         taken = partial(self.taken_from, terms=terms)
         is_new = self.open_batch.is_new
         return keys_in_steps(drafts, taken, self._stored_under, is_new, key_only=terms.key_only, step=step)

@@ -54,7 +54,6 @@ class Found(NamedTuple):
 
     @property
     def address(self) -> RowAddress:
-        """Address of the row."""
         return self.position, HELD_SHARD if self.shard is None else self.shard.number
 
     @property

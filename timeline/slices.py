@@ -301,7 +301,6 @@ class Directory:
         return iter(self._by_start.values())
 
     def get(self, start_ms: int) -> Slice | None:
-        """The slice that starts at `start_ms`."""
         found: Slice | None = self._by_start.get(start_ms)
         return found
 

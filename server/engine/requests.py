@@ -38,7 +38,6 @@ class Requests:
 
     @property
     def all(self) -> list[Request]:
-        """All requests."""
         return [request for line in self._lines.values() for request in line]
 
     def add(self, owner: str, request: Request) -> None:

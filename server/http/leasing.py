@@ -180,7 +180,6 @@ class Leasing:
             self._pull.abandon(call)
 
     def views(self, leased: Sequence[Leased]) -> Iterator[shapes.LeasedMessage]:
-        """Views of the leased messages."""
         shared: dict[tuple[str, int], _Shared] = {}
         heads = lease_heads([(one.number, *one.given.message.origin) for one in leased])
         for one, head in zip(leased, heads, strict=True):

@@ -57,8 +57,6 @@ class Subscribed(TypedDict):
 
 
 class SessionReport(TypedDict):
-    """One session."""
-
     client_id: str
     subscriptions: list[Subscribed]
 

@@ -99,7 +99,6 @@ def check_allowed(url: URL, config: Webhook) -> None:
 
 
 def is_public(address: IPv4Address | IPv6Address) -> bool:
-    """Whether it is a public address."""
     if isinstance(address, IPv4Address):
         return address.is_global and not (
             address.is_multicast or address.is_reserved or any(address in net for net in _NEVER_V4)

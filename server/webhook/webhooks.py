@@ -243,7 +243,6 @@ class Webhooks(CommitHook):
         return bool(fresh)
 
     def _unnamed(self, group: Group) -> Endpoint:
-        """The unnamed endpoint of a group."""
         row = EndpointRow("", [], {}, POSTS, 0, 0, 0, "")
         return Endpoint(group.endpoint, row, NOWHERE, self._config.timeout_ms / 1_000, POSTS)
 
@@ -276,7 +275,6 @@ class Webhooks(CommitHook):
     # -- read
 
     def status(self, name: str) -> EndpointStatus | None:
-        """The endpoint of that name."""
         endpoint = self.registry.get(name)
         if endpoint is None:
             return None

@@ -31,8 +31,6 @@ _ADVANCE = msgspec.json.Decoder(Advance)
 
 
 class ClockRoutes:
-    """The route."""
-
     def __init__(self, advance: Callable[[int], Awaitable[int]]) -> None:
         """`advance`: moves the clock by some ms; returns its new time, ms."""
         self._advance = advance

@@ -43,8 +43,6 @@ _REQUEUE = msgspec.json.Decoder(RequeueDead)
 
 
 class DeadRoutes:
-    """The routes."""
-
     def __init__(
         self,
         ask: Ask,

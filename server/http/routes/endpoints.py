@@ -52,8 +52,6 @@ _ENDPOINT = msgspec.json.Decoder(EndpointRequest)
 
 
 class EndpointRoutes:
-    """The routes."""
-
     def __init__(self, places: Places, webhooks: Webhooks, holds: Holds, config: Config) -> None:
         self._places = places
         self._webhooks = webhooks

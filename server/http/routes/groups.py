@@ -51,8 +51,6 @@ _GROUP = msgspec.json.Decoder(GroupRequest)
 
 
 class GroupRoutes:
-    """The routes."""
-
     def __init__(
         self,
         places: Places,

@@ -51,8 +51,6 @@ Group = Annotated[str, msgspec.Meta(min_length=1, description="name of a group o
 
 
 class HistoryRoutes:
-    """The route."""
-
     def __init__(self, clock: Clock, turns: Turns, history: History) -> None:
         self._clock = clock
         self._turns = turns

@@ -104,8 +104,6 @@ DETAIL_MAX = 1_000
 
 
 class JobRoutes:
-    """The routes."""
-
     def __init__(self, pipeline: Pipeline, splits: Splits, expiries: Expiries, slices: Slices) -> None:
         """`slices`: the settings."""
         self._pipeline = pipeline

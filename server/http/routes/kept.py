@@ -186,7 +186,7 @@ class KeptRows:
 
     # -- listing
 
-    async def page(self, request: web.Request) -> tuple[list[tuple[shapes.Kept, str]], shapes.KeptPage]:
+    async def page(self, request: web.Request) -> tuple[list[tuple[shapes.Kept, str]], shapes.CountedPage]:
         """The views of a page, each with the time of its position, and the rest of the answer."""
         limit, rights = limit_of(request), rights_of(request)
         whole = self._asked(request)
@@ -199,7 +199,7 @@ class KeptRows:
         try:
             views, last = await self._page(wanted, may, limit, turn)
             following = None if last is None else self._cursors.text(last, is_hidden=rights is not None)
-            page: shapes.KeptPage = {"next": following}
+            page: shapes.CountedPage = {"next": following}
             if flag(request, "count"):
                 page["count"] = await self._count(request, whole, may, turn)
         finally:

@@ -47,8 +47,6 @@ LEASE_ID = "AgAAADAAAAEAAAABAAAAAAAAAAAAEKLxJHNoYXJlL3ByaW50ZXJzL2pvYnMvIw"
 
 
 class LeaseRoutes:
-    """The routes."""
-
     def __init__(
         self, ask: Ask, leasing: Leasing, groups: Membership, turns: Turns, following: Following
     ) -> None:

@@ -42,8 +42,6 @@ _CHANGES = Annotated[Change, rules(*ONE_CHOICE)]
 
 
 class RetryRoutes:
-    """The routes."""
-
     def __init__(
         self,
         ask: Ask,

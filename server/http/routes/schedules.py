@@ -69,8 +69,6 @@ _RESUME = msgspec.json.Decoder(ResumeRequest)
 
 
 class ScheduleRoutes:
-    """The routes."""
-
     def __init__(
         self,
         ask: Ask,

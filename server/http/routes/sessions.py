@@ -36,8 +36,6 @@ ELSEWHERE = {"$share/": "/v1/groups", ENDPOINT_PREFIX: "/v1/endpoints"}
 
 
 class SessionRoutes:
-    """The routes."""
-
     def __init__(self, places: Places, sessions: Sessions, groups: Membership, clients: Clients) -> None:
         self._places = places
         self._sessions = sessions

@@ -50,8 +50,6 @@ _encode = msgspec.json.Encoder().encode
 
 
 class TailRoutes:
-    """The route."""
-
     def __init__(
         self,
         streams: Streams,

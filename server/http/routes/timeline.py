@@ -34,8 +34,6 @@ Bucket = Annotated[
 
 
 class TimelineRoutes:
-    """The route."""
-
     def __init__(self, clock: Clock, timeline: Timeline, turns: Turns, steering: Steering) -> None:
         self._steering = steering
         self._clock = clock

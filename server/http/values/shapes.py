@@ -150,19 +150,34 @@ class MessageShown(Message):
     deliveries_truncated: NotRequired[bool]
 
 
-class MessagePage(TypedDict):
-    """Messages in position order."""
+class Page(TypedDict):
+    """A part of a list. `next`: null at the end."""
 
-    messages: list[Message]
     next: Cursor | None
+
+
+class CountedPage(Page):
+    """`count`: over all pages, on request."""
+
     count: NotRequired[int]
 
 
-class Changed(TypedDict):
-    """Progress of a bulk call; with `as_of` and `next` another call can continue."""
+class MessagePage(CountedPage):
+    """Messages in position order."""
+
+    messages: list[Message]
+
+
+class KeptChanged(TypedDict):
+    """Number of matching dead letters or retries, and of changed ones."""
 
     matched: int
     changed: int
+
+
+class Changed(KeptChanged):
+    """Progress of a bulk call; with `as_of` and `next` another call can continue."""
+
     as_of: Seq
     next: Cursor | None
 
@@ -178,20 +193,13 @@ class Kept(Message):
     tries: list[Try]
 
 
-class KeptPage(TypedDict):
-    """`count`: over all pages, on request."""
-
-    next: Cursor | None
-    count: NotRequired[int]
-
-
 class DeadLetter(Kept):
     """A message that a session or group has given up."""
 
     died_at: Instant
 
 
-class DeadPage(KeptPage):
+class DeadPage(CountedPage):
     """Dead letters, ordered by the time at which they died."""
 
     messages: list[DeadLetter]
@@ -203,17 +211,10 @@ class WaitingRetry(Kept):
     retry_at: Instant
 
 
-class RetryPage(KeptPage):
+class RetryPage(CountedPage):
     """Retries in the order of their next tries."""
 
     retries: list[WaitingRetry]
-
-
-class KeptChanged(TypedDict):
-    """Number of matching dead letters or retries, and of changed ones."""
-
-    matched: int
-    changed: int
 
 
 class LeasedMessage(Message):
@@ -363,11 +364,10 @@ class HeldBy(TypedDict):
     seconds: int
 
 
-class SlicePage(TypedDict):
+class SlicePage(Page):
     """Slices by their start. `held_by`: null if no slice is kept beyond its retention."""
 
     slices: list[Slice]
-    next: Cursor | None
     split_above: int
     held_by: HeldBy | None
 
@@ -433,11 +433,10 @@ class Schedule(ScheduleState):
     rrule: NotRequired[str | None]
 
 
-class SchedulePage(TypedDict):
+class SchedulePage(Page):
     """Schedules by name."""
 
     schedules: list[Schedule]
-    next: Cursor | None
 
 
 class Triggered(TypedDict):
@@ -518,11 +517,10 @@ class JobView(TypedDict):
     rows: NotRequired[int]
 
 
-class JobPage(TypedDict):
+class JobPage(Page):
     """Jobs, open ones first."""
 
     jobs: list[JobView]
-    next: Cursor | None
 
 
 class Lease(TypedDict):
@@ -616,11 +614,10 @@ class Session(PlaceShown, Connected):
     read_position: Position
 
 
-class SessionPage(TypedDict):
+class SessionPage(Page):
     """Sessions by client id."""
 
     sessions: list[Session]
-    next: Cursor | None
 
 
 class PerKey(TypedDict):
@@ -668,23 +665,21 @@ class GroupKey(TypedDict):
     oldest_at: Instant | None
 
 
-class GroupKeyPage(TypedDict):
+class GroupKeyPage(Page):
     """Ordering keys in trouble, the one with the most waiting messages first. `blocked`: how many there are;
     `held`: of them; `is_standing`: `limits.ordering_keys` is reached, and unread messages of further keys
     wait."""
 
     keys: list[GroupKey]
-    next: Cursor | None
     blocked: int
     held: int
     is_standing: bool
 
 
-class GroupPage(TypedDict):
+class GroupPage(Page):
     """Groups by name and filter."""
 
     groups: list[Group]
-    next: Cursor | None
 
 
 # -- endpoints
@@ -767,11 +762,10 @@ class Endpoint(TypedDict):
     last_answers: list[Answer]
 
 
-class EndpointPage(TypedDict):
+class EndpointPage(Page):
     """Endpoints by name."""
 
     endpoints: list[Endpoint]
-    next: Cursor | None
 
 
 class Tried(TypedDict):
@@ -821,7 +815,7 @@ class TailMessage(TypedDict):
     late_ms: int
     qos: int
     payload: Any
-    encoding: Literal["text", "base64", "json"]
+    encoding: Encoding
     payload_bytes: int
     is_cut: bool
 
@@ -834,14 +828,11 @@ class Lateness(TypedDict):
     p99_ms: int | None
 
 
-class GroupPoint(TypedDict):
+class GroupPoint(Lag):
     """A group or endpoint with messages that it has not finished."""
 
     group: str
     filter: str
-    lag_messages: int
-    lag_messages_is_exact: bool
-    lag_seconds: float
     in_flight: int
     retries: int
 
