@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from .errors import Corrupt, StoreFailed
-from .sectors import sealed, unsealed
+from .sectors import sealed, sync_path, unsealed
 
 _MS_BYTES = 8
 
@@ -29,11 +29,7 @@ class Mark:
         try:
             _write(new, 0, "wb")
             new.rename(self.path)
-            folder = os.open(self.path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            sync_path(self.path.parent)
         except OSError as error:
             raise StoreFailed(f"{self.path}: {error.strerror}") from error
 

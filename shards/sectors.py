@@ -2,10 +2,12 @@
 
     raw · CRC-32 of it (4) · zeros up to SECTOR        twice
 
-If one is torn or rotten the other remains.
+If one is torn or rotten the other remains. Here is also how anything at a path is synced.
 """
 
+import os
 import zlib
+from pathlib import Path
 
 SECTOR = 4_096
 _CHECKSUM_BYTES = 4
@@ -24,3 +26,12 @@ def unsealed(file: bytes, size: int) -> list[bytes]:
         if len(checksum) == _CHECKSUM_BYTES and zlib.crc32(raw) == int.from_bytes(checksum, "big"):
             found.append(raw)
     return found
+
+
+def sync_path(path: Path) -> None:
+    """Make a file's bytes, or the names in a folder, durable. Raises OSError."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .errors import Corrupt
-from .sectors import sealed, unsealed
+from .sectors import sealed, sync_path, unsealed
 
 NOTE_S = 0.1
 _NOTE = struct.Struct(">QQQQQ")
@@ -117,11 +117,7 @@ class Synced:
         path = self._folder / (self._folder / "CURRENT").read_text().strip()
         found = _number(path), path.stat().st_size
         if found != self._manifest:
-            file = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(file)
-            finally:
-                os.close(file)
+            sync_path(path)
             self._manifest = found
 
     def _last_log(self) -> tuple[int, int]:

@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 
 from shards.read import Row
 from shards.record import is_moved, schedule_name
+from shards.sectors import sync_path
 from shards.state import DISPATCHED, Journal
 from timeline.position import Position, before
 from timeline.slices import DAY_MS, Home, Slice
@@ -102,15 +103,6 @@ def extent_of(snapshot: Snapshot, piece: Slice) -> Extent:
         first = place if first is None else first
         rows, last = rows + 1, place
     return Extent(rows, _text(first), _text(last))
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def read_manifest(folder: Path, home: Home) -> Manifest | None:
@@ -192,7 +184,7 @@ class _Replacing:
     def __enter__(self) -> Path:
         if not self.path.parent.exists():
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            sync_directory(self.path.parent.parent)
+            sync_path(self.path.parent.parent)
         return self.unfinished
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -201,7 +193,7 @@ class _Replacing:
                 with self.unfinished.open("rb") as file:
                     os.fsync(file.fileno())
                 self.unfinished.rename(self.path)
-                sync_directory(self.path.parent)
+                sync_path(self.path.parent)
         finally:
             self.unfinished.unlink(missing_ok=True)
 

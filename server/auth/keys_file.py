@@ -38,6 +38,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from shards.sectors import sync_path
 from timeline.filters import TopicError, check_filter
 
 from .hashes import BadHash, check_key_hash, hashed
@@ -379,7 +380,7 @@ def _replace(path: Path, text: str) -> None:
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
-        _sync_folder(path.parent)
+        sync_path(path.parent)
     except OSError as error:
         raise KeysFileError(path, 0, f"cannot be written: {error.strerror}") from None
 
@@ -393,11 +394,3 @@ def _keep_owner(path: Path, handle: int) -> None:
     with suppress(PermissionError):
         os.fchown(handle, was.st_uid, was.st_gid)
         os.fchmod(handle, was.st_mode & 0o777 & ~MODE_REFUSED)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

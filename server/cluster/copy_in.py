@@ -27,10 +27,11 @@ import aiohttp
 from shards.errors import ShardsError
 from shards.log.errors import Trimmed
 from shards.scrub import whole
+from shards.sectors import sync_path
 
 from .copy_out import MANIFEST, PIECE
 from .key import ClusterKey
-from .swap import FOLDER, IN, READY, is_copied, sync_folder
+from .swap import FOLDER, IN, READY, is_copied
 
 CONNECT_S = 5.0
 IDLE_S = 30.0
@@ -194,10 +195,10 @@ def unpack(feed: _Feed, data: Path) -> None:
         _write_files(feed, incoming)
         feed.finish()
         _check_rows(feed, incoming)
-        sync_folder(incoming)
+        sync_path(incoming)
         incoming.rename(ready)
-        sync_folder(folder)
-        sync_folder(data)
+        sync_path(folder)
+        sync_path(data)
     except BaseException:
         _forget(incoming, ready)
         raise

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from shards.errors import StoreFailed, StoreLocked
 from shards.ours import COPIED, OF_THE_STORE
+from shards.sectors import sync_path
 
 FOLDER = "copy"
 """In the data directory, so on its file system, also if that is a mount."""
@@ -44,36 +45,27 @@ def recover_swap(data: Path) -> None:
         return
     with _locked(data):
         if (folder / READY).is_dir():
-            sync_folder(data)
+            sync_path(data)
             for path in list(data.iterdir()):
                 if OF_THE_STORE.fullmatch(path.name):
                     _delete(path)
-            sync_folder(data)
+            sync_path(data)
             (folder / READY).rename(folder / MOVING)
-            sync_folder(folder)
+            sync_path(folder)
         if (folder / MOVING).is_dir():
             for path in list((folder / MOVING).iterdir()):
                 path.rename(data / path.name)
             # Both: otherwise a power cut could bring back a file here that was moved and written there.
-            sync_folder(data)
-            sync_folder(folder / MOVING)
+            sync_path(data)
+            sync_path(folder / MOVING)
         shutil.rmtree(folder, ignore_errors=True)
-        sync_folder(data)
+        sync_path(data)
 
 
 def check_swapped(data: Path) -> None:
     """Raise StoreFailed if the directory has parts of two stores, or is about to."""
     if any((data / FOLDER / name).is_dir() for name in (READY, MOVING)):
         raise StoreFailed(f"{data}: a copy of another node is half installed: start the node to finish it")
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the folder's names durable. Raises OSError."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _delete(path: Path) -> None:

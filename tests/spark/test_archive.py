@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from shards.record import ENCODINGS
 from spark import archive
-from spark.archive import MANIFESTS, SCHEMA, archive_slice, sync_directory
+from spark.archive import MANIFESTS, SCHEMA, archive_slice, sync_path
 from spark.errors import ArchiveClash
 from spark.expire import archive_all
 from spark.job import job_from
@@ -132,7 +132,7 @@ def test_interrupted_anywhere_and_run_again_nothing_is_twice_or_missing(
         while True:
             folder = tmp_path / f"archive-{step}"
             plug = Plug(step)
-            monkeypatch.setattr(archive, "sync_directory", plug)
+            monkeypatch.setattr(archive, "sync_path", plug)
             with suppress(Stopped):
                 run(folder)
             monkeypatch.undo()
@@ -146,7 +146,7 @@ def test_interrupted_anywhere_and_run_again_nothing_is_twice_or_missing(
 
 
 class Plug:
-    """`sync_directory` that stops before its n-th step or, odd steps, after it."""
+    """`sync_path` that stops before its n-th step or, odd steps, after it."""
 
     def __init__(self, step: int) -> None:
         self.left = step
@@ -154,7 +154,7 @@ class Plug:
 
     def __call__(self, path: Path) -> None:
         self._step()
-        sync_directory(path)
+        sync_path(path)
         self._step()
 
     def _step(self) -> None:
