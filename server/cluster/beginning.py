@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from functools import partial
 
 import aiohttp
 import msgspec
@@ -113,9 +112,8 @@ class Beginning:
             return why
         timeline = mine.timeline or new_timeline()
         seal = mine.seal if mine.seq else ORIGIN
-        begin = partial(begin_log, self._config, seal, timeline, last=last)
         try:
-            await asyncio.get_running_loop().run_in_executor(None, begin)
+            await asyncio.to_thread(begin_log, self._config, seal, timeline, last=last)
         except LogError as error:
             return str(error)
         log.warning("log: begun behind record %d, timeline %s", mine.seq, timeline)

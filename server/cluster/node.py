@@ -21,12 +21,13 @@ import asyncio
 import gc
 import logging
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from asyncio import to_thread
+from collections.abc import Coroutine
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import Any, TypeVar
+from typing import Any
 
 from aiohttp import web
 
@@ -83,8 +84,6 @@ SYNC_S = 1.0
 LOOK_S = 1.0
 AGAIN_S = 1.0
 """Pause after a store or log could not be opened, or no copy made."""
-
-T = TypeVar("T")
 
 
 class Node:
@@ -158,7 +157,7 @@ class Node:
 
     async def start(self) -> None:
         """Start to follow. Raises ConfigError, StoreLocked, WrongFormat, Unfit, OSError."""
-        await _in_thread(partial(recover_swap, self._data))
+        await to_thread(recover_swap, self._data)
         first = await self._opened()
         await self._listeners.open(self._of_followers())
         self._config = self._listeners.config
@@ -215,15 +214,13 @@ class Node:
         beginning.may_begin, lost = False, None
         self._lease = Lease(self._clock, self._takeover_s)
         try:
-            return await _in_thread(
-                partial(
-                    open_store,
-                    self._config,
-                    self._lease.renewed_by,
-                    beginning.tell,
-                    may_begin=may_begin,
-                    damage=self._damage.found,
-                )
+            return await to_thread(
+                open_store,
+                self._config,
+                self._lease.renewed_by,
+                beginning.tell,
+                may_begin=may_begin,
+                damage=self._damage.found,
             )
         except (LogDown, StoreFailed) as error:
             self._fault(error)
@@ -269,7 +266,7 @@ class Node:
         )
         begun = None
         try:
-            begun = await _in_thread(partial(self._follow_on, follower, store, standby))
+            begun = await to_thread(self._follow_on, follower, store, standby)
             self._follower = None
             if begun is not None and not self.stopping.is_set():
                 await self._lead(store, *begun)
@@ -280,7 +277,7 @@ class Node:
             self._store = self._follower = None
             standby.forget()
             if store is not None:
-                await _in_thread(store.close)
+                await to_thread(store.close)
             if self._damage.found:
                 gc.collect()  # of errors in circles: they keep iterators, and these the database open
 
@@ -353,20 +350,20 @@ class Node:
                 store.flush()  # what was composed behind the last group: a batch that waits keeps the lead
             store.hand_over(next_leader)
 
-        await _in_thread(ended)
+        await to_thread(ended)
 
     async def _serve(self, store: ReplicatedStore, term: Term) -> Server:
         """A server, until the term is over; it has closed the store then."""
         try:
             server = Server(self._config, self._clock, store, *self._tls, term, traces=self._traces)
         except BaseException:
-            await _in_thread(store.close)
+            await to_thread(store.close)
             raise
         self._server = server
         try:
             await server.start()
             if not server.exit_code:
-                await _first(server.stopping, self._over, self.stopping)
+                await _first(server.stopping.wait(), self._over.wait(), self.stopping.wait())
         finally:
             self._state = "follower"
             await server.stop()
@@ -401,7 +398,7 @@ class Node:
                 copy = fetch(self._reports.session, url, self._key, self._data)
                 if not await _ends(copy, before=self.stopping):
                     return
-                await _in_thread(partial(recover_swap, self._data))
+                await to_thread(recover_swap, self._data)
             except CopyFailed as failure:
                 log.warning("copy: failed from %s: %s", url, failure)
                 self._why = f"{error}; no copy from {url}: {failure}"
@@ -438,7 +435,7 @@ class Node:
         """Report to the others now and then, and compare clocks."""
         while True:
             store = self._store
-            self._keys_digest = await _in_thread(partial(keys_digest, self._config))
+            self._keys_digest = await to_thread(keys_digest, self._config)
             if store is not None:
                 store.is_raised = self._trimming.is_sure and self._members.all_read(VERSION, self._count)
             leader = self._other_leader()
@@ -481,7 +478,7 @@ class Node:
 
     def _of_followers(self) -> list[web.RouteDef]:
         """Plus backups of this node's own data; a leader's server has its own route."""
-        return [*self._more(), *Backups(self._checkpoint, _in_thread, self._config.store).routes()]
+        return [*self._more(), *Backups(self._checkpoint, to_thread, self._config.store).routes()]
 
     def _checkpoint(self, path: Path) -> None:
         store = self._store
@@ -646,34 +643,19 @@ def _zones_in(store: ReplicatedStore) -> str:
     return "" if value is None else value.decode(errors="replace")
 
 
-async def _in_thread(work: Callable[[], T]) -> T:
-    return await asyncio.get_running_loop().run_in_executor(None, work)
-
-
 async def _ends(work: Coroutine[Any, Any, None], before: asyncio.Event) -> bool:
     """Whether it ends before the event is set, which cancels it. Raises what it raises."""
-    task, set_ = asyncio.ensure_future(work), asyncio.ensure_future(before.wait())
+    task, _ = await _first(work, before.wait())
+    return not task.cancelled() and task.result() is None
+
+
+async def _first(*works: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
+    """Run these until one has ended; the others are cancelled."""
+    tasks = [asyncio.ensure_future(work) for work in works]
     try:
-        await asyncio.wait((task, set_), return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            return False
-        await task
-        return True
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        set_.cancel()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-async def _first(*events: asyncio.Event) -> None:
-    """Return when one of the events is set."""
-    waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(_set(event)) for event in events]
-    try:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for wait in waits:
-            wait.cancel()
-
-
-def _set(event: asyncio.Event) -> Awaitable[Any]:
-    return event.wait()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return tasks

@@ -78,12 +78,11 @@ class Scrub:
 
     async def run(self) -> None:
         """Run until cancelled."""
-        loop = asyncio.get_running_loop()
         while True:
             store, pause_s = self._opened(), LOOK_S
             if store is not None and self._is_due:
                 try:
-                    pause_s = await loop.run_in_executor(None, self.step, store)
+                    pause_s = await asyncio.to_thread(self.step, store)
                 except Corrupt as error:
                     log.error("scrub: damage found: %s", error)
                     self._note.table = -1

@@ -9,7 +9,6 @@ files.
 import asyncio
 import logging
 from collections.abc import Callable
-from functools import partial
 
 from shards.replicated import ReplicatedStore
 from shards.store import Table
@@ -21,13 +20,12 @@ LOOK_S = 5.0
 
 async def give_back(opened: Callable[[], ReplicatedStore | None], look_s: float = LOOK_S) -> None:
     """Run until cancelled. `opened`: the node's store, if it is open."""
-    loop = asyncio.get_running_loop()
     while True:
         store = opened()
         if store is not None:
             for emptied in store.take_emptied():
                 try:
-                    await loop.run_in_executor(None, partial(store.compact, Table.MESSAGES, *emptied))
+                    await asyncio.to_thread(store.compact, Table.MESSAGES, *emptied)
                 except Exception as error:  # the engine's own error, if it was closed meanwhile
                     log.warning("compaction: failed: %s", error)
         await asyncio.sleep(look_s)
