@@ -286,12 +286,11 @@ class KeyOrder:
         for key, row in rows:
             known = [(row.next, row.shard)] if row.shard != NO_SHARD else []
             is_whole = row.next == NOWHERE
-            found = _Key(row.next, known, is_whole, row.wait, row.root, row.letter, row.by_hand)
+            found = _Key(row.next, known, is_whole, by_hand=row.by_hand)
             self._keys[key] = found
             self._bound.add(self._owner, 1)
             self._note_first(key, found)
-            self._set_wait(key, found, row.wait)
-            self._set_letter(key, found, row.letter)
+            self._set_head(key, found, row.root, row.wait, row.letter)
             self._settle(key)
 
     def belong_to(self, owner: str) -> None:
@@ -554,30 +553,26 @@ class KeyOrder:
     def rest(self, key: bytes, root: Position, wait: Position) -> bool:
         """The message in flight has failed: the key waits for its retry. False: it waits for another one, as
         more than one was in flight when the group began to order."""
-        found = self._in_trouble(key)
-        is_head = not found.is_resting
-        if is_head:
-            found.root = root
-            self._set_wait(key, found, wait)
-            self._dirty.add(key)
-        self.land(key)
-        return is_head
+        return self._rest(key, root, wait, NOWHERE)
 
     def hold(self, key: bytes, root: Position, letter: Position) -> None:
         """The message in flight is a dead letter that holds its key, unless this waits for another."""
+        self._rest(key, root, NOWHERE, letter)
+
+    def _rest(self, key: bytes, root: Position, wait: Position, letter: Position) -> bool:
         found = self._in_trouble(key)
-        if not found.is_resting:
-            found.root = root
-            self._set_letter(key, found, letter)
+        is_head = not found.is_resting
+        if is_head:
+            self._set_head(key, found, root, wait, letter)
             self._dirty.add(key)
         self.land(key)
+        return is_head
 
     def bury(self, key: bytes, letter: Position) -> None:
         """The message that waits for its retry is a dead letter that holds its key."""
         found = self._keys[key]
         assert found.wait != NOWHERE, "only what waits is buried"
-        self._set_wait(key, found, NOWHERE)
-        self._set_letter(key, found, letter)
+        self._set_head(key, found, found.root, NOWHERE, letter)
         self._dirty.add(key)
         self._settle(key)
 
@@ -601,8 +596,7 @@ class KeyOrder:
         """The head that waits or is held is tried at another time: of a dead letter, again."""
         found = self._keys[key]
         assert found.is_resting, "only what rests is tried again"
-        self._set_letter(key, found, NOWHERE)
-        self._set_wait(key, found, wait)
+        self._set_head(key, found, found.root, wait, NOWHERE)
         self._dirty.add(key)
         self._settle(key)
 
@@ -623,25 +617,20 @@ class KeyOrder:
 
     def release(self, key: bytes) -> None:
         """The head that waits or is held has ended: done late, dropped, buried, released."""
-        found = self._keys[key]
-        self._end_rest(key, found)
+        self._end_rest(key, self._keys[key])
         self._dirty.add(key)
         self._settle(key)
 
     def _end_rest(self, key: bytes, found: _Key) -> None:
-        self._set_wait(key, found, NOWHERE)
-        self._set_letter(key, found, NOWHERE)
-        found.root = NOWHERE
+        self._set_head(key, found, NOWHERE, NOWHERE, NOWHERE)
 
-    def _set_wait(self, key: bytes, found: _Key, wait: Position) -> None:
+    def _set_head(self, key: bytes, found: _Key, root: Position, wait: Position, letter: Position) -> None:
+        """The head of the key, which is not in flight: a retry, a dead letter, or none."""
         self._waits.pop(found.wait, None)
-        found.wait = wait
+        self.letters.pop(found.letter, None)
+        found.root, found.wait, found.letter = root, wait, letter
         if wait != NOWHERE:
             self._waits[wait] = key
-
-    def _set_letter(self, key: bytes, found: _Key, letter: Position) -> None:
-        self.letters.pop(found.letter, None)
-        found.letter = letter
         if letter != NOWHERE:
             self.letters[letter] = key
 
