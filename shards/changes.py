@@ -47,7 +47,7 @@ class Changes:
         return [(start, end) for start, _, end in self.tables.get(table, ()) if end is not None]
 
     def encode(self) -> bytes:
-        return _encode({table.value: changes for table, changes in self.tables.items() if changes})
+        return _encode({table: changes for table, changes in self.tables.items() if changes})
 
     def into(self, batch: Batch) -> None:
         """Copy the changes into a batch of an engine."""

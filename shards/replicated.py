@@ -27,7 +27,6 @@ import logging
 import os
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
 from heapq import merge
 from itertools import groupby
 from pathlib import Path
@@ -316,14 +315,16 @@ class ReplicatedStore:
             while self._sent:
                 self._step()
             self._check_leading()
-            with self._refusing():
+            try:
                 self._append(self.batch())
+            except ShardsError as error:
+                raise self._refused(error) from error
 
     def _step(self) -> None:
         """Send what waits, and wait until the oldest is in the log and in the store below, or more has come.
         Raises StoreFailed."""
         self._check_leading()
-        with self._refusing():
+        try:
             self._is_awaited = True  # before it is looked at what waits
             while self._sent < min(AHEAD, len(self._waiting)) and self._is_sent(self._waiting[self._sent]):
                 self._sent += 1
@@ -334,20 +335,18 @@ class ReplicatedStore:
                 self._note(self._waiting[0])
             else:
                 return
+            self._is_awaited = False
+        except ShardsError as error:
+            raise self._refused(error) from error
         with self._lock:
             self._waiting.popleft()
             self._layers = self._layers[:-1]
             self._settled += 1
 
-    @contextmanager
-    def _refusing(self) -> Iterator[None]:
-        """What fails here is not in the log: no batch is taken until the store is reopened."""
-        try:
-            yield
-            self._is_awaited = False
-        except ShardsError as error:
-            self._refusal, self._sent = error, 0
-            raise StoreFailed(f"a batch is not in the log: {error}") from error
+    def _refused(self, error: ShardsError) -> StoreFailed:
+        """A batch is not in the log: none is taken until the store is reopened."""
+        self._refusal, self._sent = error, 0
+        return StoreFailed(f"a batch is not in the log: {error}")
 
     def _is_sent(self, batch: Recorded) -> bool:
         if self._must_raise:

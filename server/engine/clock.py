@@ -21,15 +21,13 @@ class SystemClock:
     """The machine's clocks."""
 
     is_simulated = False
+    mono = staticmethod(time.monotonic)
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
     def until(self, at_ms: int) -> float:
         return at_ms / 1000 - time.time()
-
-    def mono(self) -> float:
-        return time.monotonic()
 
 
 class NotSimulated(Exception):

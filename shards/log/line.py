@@ -22,7 +22,7 @@ from concurrent.futures import wait as wait_for
 from queue import SimpleQueue
 from threading import Thread
 from time import monotonic
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 from .engine import NoAnswer, Taken
@@ -68,14 +68,20 @@ class Line(Generic[C]):
         left_s = until - monotonic()
         if left_s < timeout_s * PROMPT:
             raise self._no_answer(timeout_s)  # the next call has all of its time
-        return self._judged(lambda: wire.wait(lambda: work(connection, left_s * TOLD), left_s), timeout_s)
+        try:
+            return wire.wait(lambda: work(connection, left_s * TOLD), left_s)
+        except Exception as error:
+            self._fail(error, timeout_s)
 
     def _connected(self, wire: "_Wire[C]", timeout_s: float) -> C:
         if not wire.connecting.done():
             wait_for((wire.connecting,), timeout_s)
             if not wire.connecting.done() and monotonic() < wire.until:
                 raise self._no_answer(timeout_s)
-        return self._judged(lambda: wire.connecting.result(0), timeout_s)
+        try:
+            return wire.connecting.result(0)
+        except Exception as error:
+            self._fail(error, timeout_s)
 
     @property
     def connection(self) -> C | None:
@@ -85,25 +91,25 @@ class Line(Generic[C]):
 
     def use(self, work: Callable[[C], T], timeout_s: float) -> T:
         """The same for work of a driver that keeps to its timeouts: in this thread, once connected."""
-        connection = self.connection
+        wire = self._open
+        connection = None if wire is None else wire.connection
         if connection is None:
             connection = self.call(lambda connected, _left_s: connected, timeout_s)
-        return self._judged(lambda: work(connection), timeout_s)
-
-    def _judged(self, run: Callable[[], T], timeout_s: float) -> T:
         try:
-            return run()
-        except Taken:
-            raise
-        except TimeoutError:
-            self._abandon()
+            return work(connection)
+        except Exception as error:
+            self._fail(error, timeout_s)
+
+    def _fail(self, error: Exception, timeout_s: float) -> NoReturn:
+        """A call has failed. Whatever a driver raises: the call's outcome is unknown."""
+        if isinstance(error, Taken):
+            raise error
+        self._abandon()
+        if isinstance(error, TimeoutError):
             raise self._no_answer(timeout_s) from None
-        except (LogError, NoAnswer):
-            self._abandon()
-            raise
-        except Exception as error:  # whatever a driver raises: the call's outcome is unknown
-            self._abandon()
-            raise NoAnswer(f"{type(error).__name__}: {error}") from error
+        if isinstance(error, LogError | NoAnswer):
+            raise error
+        raise NoAnswer(f"{type(error).__name__}: {error}") from error
 
     def _no_answer(self, timeout_s: float) -> NoAnswer:
         return NoAnswer(f"no answer of {self._place} within {timeout_s:.1f} s")

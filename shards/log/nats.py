@@ -25,10 +25,9 @@ import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -48,9 +47,8 @@ LISTENER = b"2"
 """The second subscription; the first is that of replies."""
 PAYLOAD_MAX = 64 << 20
 """Maximum of a server's `max_payload`."""
-
-
-T = TypeVar("T")
+BLOCKED = BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError
+"""What a socket raises that would have to wait."""
 
 
 class Info(msgspec.Struct):
@@ -229,7 +227,7 @@ class NatsConnection:
         """Wait for input. False: none came in that time, or it was nudged."""
         if self._input:
             return True
-        ready = [number for number, _ in self._waiting.poll(timeout_s * 1000)]
+        ready = dict(self._waiting.poll(timeout_s * 1000))
         if self._wake.fileno() in ready:
             self._wake.recv(WAKE_BYTES)
             return False
@@ -316,7 +314,12 @@ class NatsConnection:
         return line
 
     def _more(self) -> None:
-        read = self._done(lambda: self._socket.recv(READ_BYTES), select.POLLIN)
+        """Read what has come, or wait until something has."""
+        try:
+            read = self._socket.recv(READ_BYTES)
+        except BLOCKED as error:
+            self._unblock(error, select.POLLIN)
+            return
         if not read:
             raise NatsError("the server has closed the connection")
         self._input += read
@@ -324,24 +327,22 @@ class NatsConnection:
     def _write(self, data: bytes) -> None:
         left = memoryview(data)
         while left:
-            left = left[self._done(partial(self._socket.send, left), select.POLLOUT) :]
-
-    def _done(self, call: Callable[[], T], wanted: int) -> T:
-        """Repeat it until it does not have to wait. A socket with a timeout of its own asks the system four
-        times more for each append."""
-        while True:
             try:
-                return call()
-            except ssl.SSLWantReadError:
-                wanted = select.POLLIN
-            except ssl.SSLWantWriteError:
-                wanted = select.POLLOUT
-            except BlockingIOError:
-                pass
-            waiting = select.poll()
-            waiting.register(self._socket, wanted)
-            if not waiting.poll(self._left_s * 1000):
-                raise TimeoutError("timed out")
+                left = left[self._socket.send(left) :]
+            except BLOCKED as error:
+                self._unblock(error, select.POLLOUT)
+
+    def _unblock(self, error: Exception, wanted: int) -> None:
+        """Wait until it goes on. A socket with a timeout of its own asks the system four times more for each
+        append."""
+        if isinstance(error, ssl.SSLWantReadError):
+            wanted = select.POLLIN
+        elif isinstance(error, ssl.SSLWantWriteError):
+            wanted = select.POLLOUT
+        waiting = select.poll()
+        waiting.register(self._socket, wanted)
+        if not waiting.poll(self._left_s * 1000):
+            raise TimeoutError("timed out")
 
     @property
     def _left_s(self) -> float:

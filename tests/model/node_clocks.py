@@ -48,7 +48,9 @@ class OwnClock(HandClock):
 
     def begin(self) -> None:
         """The node's process begins: it knows no other time than the one that is shown."""
-        self.node_clock = NodeClock(self.system_ms, lambda: self.world.elapsed_ms / 1000)
+        self.node_clock = NodeClock(
+            lambda: self.system_ms() * 1_000_000, lambda: self.world.elapsed_ms / 1000
+        )
 
     def system_ms(self) -> int:
         return self.world.now_ms + self.off_ms

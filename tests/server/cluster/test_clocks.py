@@ -29,7 +29,10 @@ class Machine:
     elapsed_s: float = 50.0
 
     def clock(self) -> NodeClock:
-        return NodeClock(lambda: self.system_ms, lambda: self.elapsed_s)
+        return NodeClock(self.system_ns, lambda: self.elapsed_s)
+
+    def system_ns(self) -> int:
+        return self.system_ms * 1_000_000
 
     def pass_s(self, seconds: float) -> None:
         self.system_ms += int(seconds * 1000)
@@ -77,7 +80,7 @@ def test_time_passes_while_a_virtual_machine_is_paused(monkeypatch: pytest.Monke
     """The lease is over then, and the wall clock has made no step: the one that stands still says neither."""
     machine, passed = Machine(), {time.CLOCK_BOOTTIME: 50.0, time.CLOCK_MONOTONIC: 50.0}
     monkeypatch.setattr(time, "clock_gettime", passed.__getitem__)
-    clock = NodeClock(lambda: machine.system_ms)
+    clock = NodeClock(machine.system_ns)
     lease = Lease(clock, 3.0)
     assert lease.is_fresh
     machine.pass_s(60)
