@@ -17,7 +17,7 @@ const load = createRequire(modules)
 const sizes = JSON.parse(given)
 const host = "127.0.0.1", BATCH = 1000, WORKERS = 4, EACH = 100, FAILING = 100, AGAIN_MS = 50
 const POLL_MS = { drain: 10, late: 1, others: 20 }
-const LEAD_MS = 1000, SLOWEST = 2  // jobs due later are added at so many a ms, or faster
+const LEAD_MS = 1000  // and 1 ms for each job: until the instant at which they are due, all are to be added
 const now = () => performance.timeOrigin + performance.now()
 
 // -- the queues: `add` jobs; let `workers` work on `each` jobs at a time. A true of `handle`: done
@@ -119,7 +119,7 @@ async function addAll(queue, jobs) {
 const scenes = {
   async drain(queue) {
     const { count, keys } = sizes, turns = new Map()
-    const started = now(), due = Math.round(started + LEAD_MS + count / SLOWEST)
+    const started = now(), due = Math.round(started + LEAD_MS + count)
     await addAll(queue, Array.from({ length: count }, (_, n) => (
       { n, due, text: text(), key: keys ? `k${n % keys}` : undefined })))
     const added_per_s = count / (now() - started) * 1000
@@ -141,7 +141,7 @@ const scenes = {
   },
 
   async late(queue) {
-    const start = now() + LEAD_MS + sizes.count / SLOWEST, waits = []
+    const start = now() + LEAD_MS + sizes.count, waits = []
     await addAll(queue, Array.from({ length: sizes.count }, () => (
       { due: Math.round(start + Math.random() * sizes.for_s * 1000), text: text() })))
     queue.work(WORKERS, EACH, async ({ due }) => { waits.push(now() - due); return true })
