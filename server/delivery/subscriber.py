@@ -199,7 +199,8 @@ class Subscriber:
         own = [flight for flight in self.session.flights.values() if flight.loan is None]
         firsts = [one.position for one in (*own, *self.lent_alone()) if one.shard != RETRY_SHARD]
         for place in (*firsts, *retried):
-            self.session.finish_ahead(place, horizon)
+            if self.session.is_ahead(place, horizon):
+                self.session.finished.add(place)
 
     def flying_retries(self) -> set[Position]:
         """Where its retries stand that are in flight."""

@@ -523,6 +523,28 @@ def test_a_message_that_waits_for_its_key_may_be_acked_late() -> None:
     assert out
 
 
+def test_a_message_acked_late_behind_its_key_is_done_after_a_replay_and_a_kill() -> None:
+    rig = Rig()
+    peer = worker(rig)
+    send(rig, "a1", "a2", "a3", "b1")
+    assert len(came(peer)) == 2
+    group = group_of(rig)
+    rows = [
+        (decode(value).payload, place, shard)
+        for place, shard, value in rig.core.reader.read(START, END, None)
+    ]
+    (late,) = [(place, shard) for payload, place, shard in rows if payload == b"a2"]
+    (to,) = [place for payload, place, _ in rows if payload == b"a3"]
+    rig.core.late.finish(group, *late, lambda _: None)
+    rig.pump()
+    rig.core.writer.submit(lambda commit: rig.core.replay.rewind(commit, group, to), lambda _: None)
+    rig.compose()
+    rig.settle()
+    rig.crash()
+    peer = worker(rig)
+    assert drain(rig, peer) == ["a1", "b1", "a3"]
+
+
 def test_a_retry_that_a_late_ack_ended_holds_its_key_until_that_is_durable() -> None:
     rig = Rig()
     peer = worker(rig)
