@@ -18,6 +18,7 @@ from server.http.lag import lag_of
 from server.http.timeline import Timeline
 from shards.commit import Commit
 from shards.dead import DEAD
+from shards.keys import message_of
 from shards.order import HOUR_MS, clear_index, followers, keys_name, rebuild_index, rows_under
 from shards.record import decode
 from shards.retries import RETRIES
@@ -227,6 +228,43 @@ def test_a_skip_gives_up_what_has_just_been_passed_over(is_dead: bool) -> None:
     dead = sorted(decode(row.record).payload.decode() for _, row in DEAD.all(rig.store))
     assert dead == ([*[f"a{n}" for n in range(1, 10)], "b1"] if is_dead else [])
     assert core.burials.dropped["skipped"] == 10 * (not is_dead)
+
+
+def test_a_head_that_is_dropped_does_not_wait_for_another_message_of_its_key() -> None:
+    rig = Rig()
+    peer = worker(rig)
+    send(rig, "a1", "a2", "a3")
+    nack(peer, came(peer)["a1"], "never")
+    nack(peer, came(peer)["a2"], "1h")
+    (letter,), (head,) = [place for place, _ in DEAD.all(rig.store)], [p for p, _ in RETRIES.all(rig.store)]
+    core, later_ms = rig.core, rig.clock.now_ms + HOUR_MS
+
+    def decide(commit: Commit) -> object:
+        """In one batch."""
+        core.steering.drop(commit, head, lambda *_: True)
+        return core.dead_letters.requeue(commit, letter, later_ms, lambda *_: True)
+
+    core.writer.submit(decide, lambda _: None)
+    rig.pump()
+    assert list(came(peer)) == ["a3"]
+
+
+def test_a_head_that_is_moved_and_dropped_at_once_lets_its_key_go_on() -> None:
+    rig = Rig()
+    peer = worker(rig)
+    send(rig, "a1", "a2")
+    nack(peer, came(peer)["a1"], "1h")
+    ((head, row),) = RETRIES.all(rig.store)
+    core, later_ms = rig.core, rig.clock.now_ms + HOUR_MS // 2
+
+    def decide(commit: Commit) -> object:
+        core.steering.try_(commit, head, later_ms, lambda *_: True)
+        ((moved, _),) = RETRIES.of_message_in(commit.open_batch, message_of(row.id))
+        return core.steering.drop(commit, moved, lambda *_: True)
+
+    core.writer.submit(decide, lambda _: None)
+    rig.pump()
+    assert list(came(peer)) == ["a2"]
 
 
 class Life:
