@@ -397,7 +397,8 @@ class Subscriber:
         attempt = 1 if is_retained else self._attempt(message, qos)
         assert self.link is not None
         if self.has_held or (qos == 2 and session.is_persistent):
-            self._hold(message, qos, packet_id, subscriptions, attempt, is_retained)
+            send = self.link.send
+            self._hold(message, partial(send, message, qos, packet_id, subscriptions, attempt, is_retained))
         elif is_retained:
             self.link.send(message, qos, packet_id, subscriptions, attempt, True)
         else:
@@ -438,7 +439,8 @@ class Subscriber:
         assert self.link is not None
         self.delivered += 1
         if self.has_held or (qos == 2 and self.session.is_persistent):
-            self._hold(message, qos, packet_id, subscriptions, self._attempt(message, qos), False)
+            doubted = self._attempt(message, qos)
+            self._hold(message, partial(self.link.send, message, qos, packet_id, subscriptions, doubted))
             return
         is_first = not self.doubt or self._attempt(message, qos) != PERHAPS
         if attempt > 1:
@@ -473,20 +475,12 @@ class Subscriber:
             return subscriptions
         return tuple(s for s in subscriptions if not s.no_local)
 
-    def _hold(
-        self,
-        message: Message,
-        qos: int,
-        packet_id: int,
-        subscriptions: tuple[Subscription, ...],
-        attempt: int,
-        is_retained: bool,
-    ) -> None:
+    def _hold(self, message: Message, send: Callable[[], None]) -> None:
         """Hold a delivery at the write barrier."""
         if self.barrier is None:
             assert self.link is not None
             self.barrier = WriteBarrier(self.link, self.barrier_bytes, partial(self.secure, self))
-        self.barrier.hold(message, qos, packet_id, subscriptions, attempt, is_retained)
+        self.barrier.hold(message, send)
 
     def drop_barrier(self) -> None:
         """The connection has ended."""

@@ -8,8 +8,6 @@ waits behind it, so that order holds.
 from collections import deque
 from collections.abc import Callable
 
-from timeline.session import Subscription
-
 from .link import Closing, Link
 from .message import Message
 
@@ -32,8 +30,8 @@ class WriteBarrier:
         self._bytes_max = bytes_max
         self._secure = secure
         self._is_planned = False
-        self.waiting: deque[tuple[Message, int, int, tuple[Subscription, ...], int, bool]] = deque()
-        """Arguments of `Link.send`."""
+        self.waiting: deque[tuple[Message, Callable[[], None]]] = deque()
+        """Each with the call that sends it."""
         self.bytes = 0
 
     @property
@@ -41,17 +39,9 @@ class WriteBarrier:
         """Whether nothing more may wait; there is room again when something has been sent."""
         return len(self.waiting) >= WAITING_MAX or self.bytes >= self._bytes_max
 
-    def hold(
-        self,
-        message: Message,
-        qos: int,
-        packet_id: int,
-        subscriptions: tuple[Subscription, ...],
-        attempt: int,
-        is_retained: bool,
-    ) -> None:
-        """Send it later, as `Link.send` would."""
-        self.waiting.append((message, qos, packet_id, subscriptions, attempt, is_retained))
+    def hold(self, message: Message, send: Callable[[], None]) -> None:
+        """Send it later."""
+        self.waiting.append((message, send))
         self.bytes += message.body_bytes
         self._plan()
 
@@ -76,8 +66,8 @@ class WriteBarrier:
             link.close(Closing.STORE_FAILED)
             return
         for _ in range(min(waiting, len(self.waiting))):
-            message, qos, packet_id, subscriptions, attempt, is_retained = self.waiting.popleft()
+            message, send = self.waiting.popleft()
             self.bytes -= message.body_bytes
-            link.send(message, qos, packet_id, subscriptions, attempt, is_retained)
+            send()
         if self.waiting:
             self._plan()
