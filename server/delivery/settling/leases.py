@@ -68,8 +68,7 @@ class Leases:
         lease, now_s = self._given, self._clock.mono()
         until_s, queue = now_s + term_ms / 1000, self._queues.setdefault(term_ms, {})
         for lent in run:
-            loan = lent.loan
-            assert loan is not None, "a lease is a loan"
+            loan = _loan_of(lent)
             lease += 1
             loan.lease, loan.until_s, loan.term_ms = lease, until_s, term_ms
             loan.since_s = loan.since_s or now_s

@@ -148,34 +148,27 @@ class Settling:
             return True
         if flight.qos != qos or flight.phase:
             return False
-        if not flight.is_of_group:
+        is_own, group = not flight.is_of_group, None
+        held: tuple[Subscriber, Flight] | None = (subscriber, flight)
+        if is_own:
             group = self._groups.get(flight.loan.share) if flight.loan is not None else None
-            self._undone.fail(
-                subscriber,
-                flight,
-                reason,
-                delay_ms=delay_ms,
-                addressee=group,
-                is_ended=True,
-                answered=done,
-                by=subscriber.name,
-                since_s=_since_s(flight),
-            )
-            return True
-        held = self._groups.take_back(subscriber, flight)
-        self._groups.read_on(subscriber)
+        else:
+            held = self._groups.take_back(subscriber, flight)
+            self._groups.read_on(subscriber)
         if held is None:
             done(Nacked.GONE)
-        else:
-            self._undone.fail(
-                *held,
-                reason,
-                delay_ms=delay_ms,
-                answered=done,
-                is_attempt=is_attempt,
-                by=subscriber.name,
-                since_s=_since_s(flight),
-            )
+            return True
+        self._undone.fail(
+            *held,
+            reason,
+            delay_ms=delay_ms,
+            addressee=group,
+            is_ended=is_own,
+            answered=done,
+            is_attempt=is_attempt or is_own,
+            by=subscriber.name,
+            since_s=_since_s(flight),
+        )
         return True
 
     def ack_named(
