@@ -199,25 +199,32 @@ class PerKey(TypedDict, total=False):
     rate: float | str
 
 
-class GroupOptions(RetryOptions, total=False):
+class KeyOptions(TypedDict, total=False):
+    """What a group or endpoint does with ordering keys.
+
+    `order`: of one ordering key one message at a time is delivered, in order, through retries.
+    `on_dead`: with `order`: after a dead letter its key goes on ("next"), or is held ("hold").
+    `per_key`: `{"concurrency": 2, "rate": "10/s"}`: limits of each ordering key, without order.
+    `fair`: ordering keys take turns, whatever one of them has dumped.
+    """
+
+    order: bool | None
+    on_dead: OnDead | None
+    per_key: PerKey | None
+    fair: bool | None
+
+
+class GroupOptions(RetryOptions, KeyOptions, total=False):
     """Options of a group. Absent options have the server's defaults.
 
     `expiry`: how long it is kept without members, default "never" (until it is deleted).
     `ack_timeout`: a message that is neither acked nor extended for this time goes to another member.
     `rate`: maximum messages a second for the group.
-    `order`: of one ordering key the group gets one message at a time, in order, through retries.
-    `on_dead`: of a group that orders: after a dead letter its key goes on ("next"), or is held ("hold").
-    `per_key`: `{"concurrency": 2, "rate": "10/s"}`: limits of each ordering key, without order.
-    `fair`: ordering keys take turns, whatever one of them has dumped.
     """
 
     expiry: Span | None
     ack_timeout: Span | None
     rate: float | None
-    order: bool | None
-    on_dead: OnDead | None
-    per_key: PerKey | None
-    fair: bool | None
 
 
 class SubscribeOptions(GroupOptions, total=False):
@@ -245,17 +252,13 @@ class NoOptions(TypedDict):
     """Of a call that has none: it takes names only to refuse them."""
 
 
-class EndpointOptions(TypedDict, total=False):
+class EndpointOptions(KeyOptions, total=False):
     """Options of an endpoint. Absent options have the server's defaults.
 
     `secret`: signs the requests, `whsec_` and base64; if absent it stays as it was, "" removes it.
     `headers`: added to each request.
     `concurrency`: maximum concurrent requests.
     `rate`: maximum requests a second.
-    `order`: of one ordering key one message at a time is posted, in order, through retries.
-    `on_dead`: with `order`: after a dead letter its key goes on ("next"), or is held ("hold").
-    `per_key`: `{"concurrency": 2, "rate": "10/s"}`: limits of each ordering key, without order.
-    `fair`: ordering keys take turns, whatever one of them has dumped.
     `timeout`: maximum time of one request.
     `body`: what is posted: "raw", the payload, or "envelope", JSON with the payload in it.
     `retry`: how often a message is tried, `{"max_attempts": 5, "backoff": ["1s", "5m"]}`.
@@ -266,10 +269,6 @@ class EndpointOptions(TypedDict, total=False):
     headers: Mapping[str, str] | None
     concurrency: int | None
     rate: float | None
-    order: bool | None
-    on_dead: OnDead | None
-    per_key: PerKey | None
-    fair: bool | None
     timeout: Span | None
     body: Body | None
     retry: RetryOptions | None

@@ -164,13 +164,18 @@ class Worker:
         self.figures = Figures()
         self._host = Host(client)
         self._group = group
-        self._lease = lease
         self._grace_s = seconds("grace", grace)
-        self._rate = rate
-        self._order = order
-        self._on_dead = on_dead
-        self._per_key = per_key
-        self._fair = fair
+        self._terms = SubscribeRequest(
+            "#",
+            group=group,
+            expiry=expiry,
+            ack_timeout=lease,
+            rate=rate,
+            order=order,
+            on_dead=on_dead,
+            per_key=per_key,
+            fair=fair,
+        )
         self._jobs: list[_Job] = []
         self._locks: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
         self._running: set[asyncio.Task[None]] = set()
@@ -202,19 +207,7 @@ class Worker:
         if one_per is not None:
             warn(_ONE_PER, DeprecationWarning)
         check(RetryOptions.__optional_keys__, retry or {})
-        request = SubscribeRequest(
-            pattern.filter,
-            group=self._group,
-            expiry=self.expiry,
-            ack_timeout=self._lease,
-            rate=self._rate,
-            order=self._order,
-            on_dead=self._on_dead,
-            per_key=self._per_key,
-            fair=self._fair,
-            **(retry or {}),
-        )
-
+        request = replace(self._terms, topic_filter=pattern.filter, **(retry or {}))
         timeout_s = None if timeout is None else seconds("timeout", timeout)
 
         def register(function: Callable[P, R]) -> Handler[P, R]:
