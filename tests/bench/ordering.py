@@ -7,8 +7,8 @@
                           their p99 alone, while another tenant dumps many, when the dump is accepted, and
                           beside a key whose message fails RETRIES times; of a group that orders, and of one
                           whose keys take turns
-    keys in trouble       memory and rows of a tenth of all keys that wait for a retry, each with a follower,
-                          and how many keys the server says that there are
+    keys in trouble       a tenth of all keys wait for a retry, each with a follower: memory, against the same
+                          messages without a failure; rows; and of how many the server tells
 
 The first and the second are measured beside another checkout too, if one is given.
 """
@@ -206,17 +206,27 @@ async def _dump(at: Address, count: int) -> None:
 
 
 async def _in_trouble(env: Env) -> Result:
-    """Two messages of each key; a tenth of the first ones has failed, the others are done."""
-    keys, data = env.sizes.pull, env.folder / "trouble"
+    keys = env.sizes.pull
+    fine, *_ = await _grown(env, keys, 0)
+    grown, told, rows = await _grown(env, keys, keys // 10)
+    more = {"told": float(told), "rows": float(len(rows)), "rows_MiB": sum(rows) / MIB}
+    name = f"{keys // 10:,} of {keys:,} keys in trouble"
+    return Result(name, "MiB", [grown / MIB], "none in trouble", [fine / MIB], more=more, less=True)
+
+
+async def _grown(env: Env, keys: int, in_trouble: int) -> tuple[int, int, list[int]]:
+    """Two messages of some keys and one of the others; the first ones of `in_trouble` keys fail, the others
+    are done: how much memory has grown, of how many keys the server tells, and how large the rows are."""
+    data, failed = env.folder / f"trouble-{in_trouble}", 0
     with serving(data) as server:
         await _made(server.http, GROUP, TOPIC)
         await asyncio.sleep(SETTLE_S)
         empty = server.rss_bytes()
         await fill(server.http, keys + keys // 10, TOPIC, keys)
         path, line = f"/v1/groups/{GROUP}/messages", await line_to(server.http, taken_end)
-        lease, failed = post(f"{path}:lease", b'{"max":100,"wait":1}'), 0
+        lease = post(f"{path}:lease", b'{"max":100,"wait":1}')
         while ids := LEASE_ID.findall(await line.ask(lease)):
-            bad = ids[: max(0, min(len(ids), keys // 10 - failed))]
+            bad = ids[: in_trouble - failed]
             failed += len(bad)
             for what, some, rest in (("nack", bad, b',"delay":"1h"'), ("ack", ids[len(bad) :], b"")):
                 if some:
@@ -227,5 +237,4 @@ async def _in_trouble(env: Env) -> Result:
         grown = server.rss_bytes() - empty
         told = json.loads(await ask(server.http, get(f"/v1/groups/{GROUP}/keys?limit=1")))["blocked"]
     rows = [len(key) + len(value) for key, value in RocksStore(data).scan(Table.ORDER, b"", b"\xff")]
-    more = {"told": float(told), "rows": float(len(rows)), "rows_MiB": sum(rows) / MIB}
-    return Result(f"{keys // 10:,} of {keys:,} keys in trouble", "MiB", [grown / MIB], more=more, less=True)
+    return grown, told, rows
