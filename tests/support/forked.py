@@ -10,12 +10,17 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from multiprocessing import get_context
+from multiprocessing.connection import wait
 from pathlib import Path
 from subprocess import TimeoutExpired
+from threading import Lock
 
 _context = get_context("forkserver")
 _context.set_forkserver_preload(["server.__main__", "server.run", "server.cluster.node", __name__])
 
+_reading = Lock()
+"""An exit code is read once, from a pipe, and each start reads those of all others: of two threads that read
+one at a time the second is told 255."""
 
 _READ = {name: value for name, value in os.environ.items() if name.startswith("PYTHON")}
 """What imports have read, as of the time zones."""
@@ -49,22 +54,25 @@ class Forked:
             args=(module, list(arguments), str(cwd), dict(env), umask, str(out), str(err or out)),
             daemon=True,
         )
-        self._process.start()
+        with _reading:
+            self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
 
     @property
     def returncode(self) -> int | None:
-        return self._process.exitcode
+        return self.poll()
 
     def poll(self) -> int | None:
-        return self._process.exitcode
+        with _reading:
+            return self._process.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
-        self._process.join(timeout)
-        if self._process.exitcode is None:
+        wait([self._process.sentinel], timeout)
+        code = self.poll()
+        if code is None:
             raise TimeoutExpired("server", timeout or 0.0)
-        return self._process.exitcode
+        return code
 
     def terminate(self) -> None:
         self._process.terminate()
