@@ -129,6 +129,9 @@ class Replay:
         self._by_key = by_key
         self._is_blocked = False
         """Whether the last stretch ended before a message whose owner is absent."""
+        self._run_most = 1
+        """How many messages the stretch reads before they are sent: as many as there is room for, and more
+        while all wait for their keys."""
         self._endpoint_rows = endpoint_rows
         self._wall_ms = wall_ms
         self._dispatched_ms = dispatched_ms
@@ -355,6 +358,8 @@ class Replay:
         if self._retries.is_due(subscriber):
             return self._take_turns(subscriber, horizon)
         left = TURN_SENT if self._ready else TURN_ROWS
+        if subscriber.session.order is not None:
+            left, most = TURN_ROWS, min(most, left)  # what is passed over is not sent
         has_room = self._read_stretch(subscriber, horizon, left, most)
         self._spill.passed(subscriber, subscriber.session.read)
         return has_room and not self._is_blocked and not self._join(subscriber)
@@ -389,7 +394,7 @@ class Replay:
         owners = self._owners
         run: list[Message] = []
         by: tuple[Subscription, ...] = ()
-        size, most = 0, _most(subscriber)
+        size, self._run_most = 0, _most(subscriber)
         give += subscriber.delivered
         for place, messages, found in self._stretch(subscriber, read, horizon, left):
             if self._is_blocked:
@@ -404,21 +409,21 @@ class Replay:
                     found is not by
                     or first.qos != run[0].qos
                     or not first.is_usual
-                    or len(run) + len(messages) > most
+                    or len(run) + len(messages) > self._run_most
                 )
                 if is_another:
                     if not self._send(subscriber, run, by):
                         return False
-                    run, size, most = [], 0, _most(subscriber)
+                    run, size = [], 0
                 run += messages
                 by = found
                 size += first.body_bytes
                 left -= len(messages)
-                is_whole = len(messages) > 1 or len(run) >= most
+                is_whole = len(messages) > 1 or len(run) >= self._run_most
                 if is_whole or size >= RUN_BYTES or not first.is_usual:
                     if not self._send(subscriber, run, by):
                         return False
-                    run, size, most = [], 0, _most(subscriber)
+                    run, size = [], 0
             if not left or owners.cost >= TURN_OWNERS or subscriber.delivered >= give:
                 break
         else:
@@ -433,7 +438,7 @@ class Replay:
     ) -> bool:
         """Send messages in their order; False: there was no room for one, and what is before it is read."""
         is_again = run[0].position <= subscriber.reread
-        session = subscriber.session
+        session, before = subscriber.session, subscriber.delivered
         given = subscriber.offer_run(Run(run), subscriptions) if len(run) > 1 else 0
         if given:
             session.read = run[given - 1].position
@@ -447,6 +452,8 @@ class Replay:
                 self._spill.caught(message.position)
             if is_again:
                 self._retries.end_former(subscriber, message)
+        has_passed = session.order is not None and subscriber.delivered == before
+        self._run_most = min(RUN_MAX, 4 * len(run)) if has_passed else _most(subscriber)
         return True
 
     def _may_read(self, subscriber: Subscriber, message: Message) -> bool:
@@ -464,7 +471,7 @@ class Replay:
             rows = self._tail.after(read, TURN_ROWS)
             at = 0
             while at < len(rows):
-                some = rows[at : at + max(1, min(left, _most(subscriber)))]
+                some = rows[at : at + max(1, min(left, self._run_most))]
                 at += len(some)
                 run, found = self._run(subscriber, some, wall_ms)
                 if run:

@@ -42,6 +42,8 @@ ENDPOINT_PREFIX = "$endpoint/"
 """Of the groups of endpoints. Nobody can subscribe to such a text, so only posters are members."""
 TEXT_PREFIXES = (SHARE_PREFIX, ENDPOINT_PREFIX)
 """How the texts of groups begin; no client id may begin so, as groups stand among the sessions."""
+PASSED_MAX = 16
+"""Messages, one after the other, that a tailing group passes over. Read in runs they take half the time."""
 DOTS = (".", "..")
 """No client id and no group may be called so: in the path of a URL it goes elsewhere, also escaped."""
 
@@ -313,6 +315,8 @@ class Group(Subscriber):
                 return False
             if session.tailing and order.rule.is_fair and not order.may_start(key, room):
                 return False  # its key goes on in its turn
+            if session.tailing and order.passed >= PASSED_MAX:
+                return False
             meeting = order.meet(key, place, message.shard, room)
             if meeting is not Meeting.GIVE:
                 self.dirty.add(self)

@@ -10,6 +10,7 @@ import pytest
 from server.codec import wire
 from server.codec.packets import Ack
 from server.delivery import burials
+from server.delivery.message import Message
 from server.delivery.shared import Group
 from server.delivery.subscriber import Subscriber
 from server.delivery.terms import NEVER_S, Keeping
@@ -28,6 +29,7 @@ from tests.support.rig import Peer, Rig, config, props
 from timeline import key_order
 from timeline.key_order import Changes
 from timeline.position import END, START, Position, message_id
+from timeline.session import Subscription
 
 TEXT = "$share/workers/jobs/#"
 
@@ -40,11 +42,11 @@ def worker(rig: Rig, name: str = "w", **more: str) -> Peer:
     return peer
 
 
-def send(rig: Rig, *payloads: str) -> None:
+def send(rig: Rig, *payloads: str, due: str = "0s") -> None:
     """Messages whose key is their first letter; `-`: none."""
     peer = rig.connected("publisher")
     for payload in payloads:
-        users = (("deliver-in", "0s"), ("ordering-key", payload[0].strip("-")))
+        users = (("deliver-in", due), ("ordering-key", payload[0].strip("-")))
         assert peer.publish1("jobs/x", payload, user_properties=users).reason == 0
     peer.disconnect()
 
@@ -779,3 +781,25 @@ def test_a_backlog_goes_out_in_runs_and_keeps_the_order_of_each_key() -> None:
     for key in set(keys):
         theirs = [int(one[1:]) for one in order if one[0] == key]
         assert theirs == sorted(theirs)
+
+
+@OPENED
+def test_a_dump_is_passed_over_in_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while there is no room, so that what is behind it is soon met."""
+    offered: list[bytes] = []
+    offer = Group.offer
+
+    def counted(self: Group, message: Message, subscriptions: tuple[Subscription, ...]) -> bool:
+        offered.append(message.payload)
+        return offer(self, message, subscriptions)
+
+    monkeypatch.setattr(Group, "offer", counted)
+    for rule in ("order", "fair"):
+        rig = Rig()
+        peer = rig.connected("w", receive_maximum=2)
+        assert peer.subscribe(TEXT, qos=1, user_properties=((rule, "true"), ("expiry", "never"))) == (1,)
+        offered.clear()
+        send(rig, *[f"a{n}" for n in range(400)], "b1", due="60s")
+        rig.pass_ms(60_500)
+        assert set(came(peer)) == {"a0", "b1"}
+        assert len(offered) < 60
