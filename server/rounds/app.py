@@ -61,10 +61,12 @@ from .simulation import Simulation
 log = logging.getLogger(__name__)
 
 WAIT_S = 0.25
-REPLAY_S = 0.01
-"""Maximum time of replay in one round."""
-ALONE_ROWS = 2_500
-"""A group of more rows has taken long enough to write: all else is done in the next round."""
+ROUND_S = 0.01
+"""Time of a round: replay has what is left of it, ..."""
+REPLAY_S = 0.003
+"""... and this at least."""
+ALONE_S = 0.004
+"""A group that took longer to compose and write is a round of its own: all else is done in the next one."""
 RETRY_S = 1.0
 STOP_S = 10.0
 LEAVE_S = 2.0
@@ -339,7 +341,7 @@ class App:
         self._fatal()
 
     def _turn(self) -> None:
-        core = self.core
+        core, began = self.core, self._clock.mono()
         if self._lease is not None and self._has_lost(self._lease):
             return
         core.writer.full = self._full()
@@ -353,7 +355,7 @@ class App:
         group = core.writer.compose(self._send_due, decide_s=decide_s)
         if group is not None:
             self._sync(group)
-            if group.rows > ALONE_ROWS:
+            if self._clock.mono() - began >= ALONE_S:
                 self.plan()
                 self.time.measure()
                 return
@@ -365,7 +367,7 @@ class App:
             self.metrics.dispatched(counts.take_late())
         if core.loader.is_behind:
             more = core.loader.step() > 0 or more or core.can_advance()
-        more = self._read_on() or more
+        more = self._read_on(began) or more
         core.pull.step()
         core.step()
         if core.url_groups.fresh:
@@ -400,14 +402,14 @@ class App:
         self.outgoing.flush()
         return more
 
-    def _read_on(self) -> bool:
-        """Let sessions that are behind read on, for a bounded time; True if there is more.
+    def _read_on(self, began: float) -> bool:
+        """Let sessions that are behind read on, in the rest of the round; True if there is more.
 
         It takes all that are ready: with one a round, dispatch would outrun sessions that are nearly caught
         up, and they would have to read from disk again.
         """
         replay = self.core.replay
-        until = self._clock.mono() + REPLAY_S * self.core.part.now
+        until = max(began + ROUND_S * self.core.part.now, self._clock.mono() + REPLAY_S * self.core.part.now)
         while not replay.is_idle:
             replay.turn()
             if self._clock.mono() >= until:
