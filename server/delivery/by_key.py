@@ -146,6 +146,8 @@ class ByKey:
         for _ in range(most):
             if not order.free:
                 break
+            if not subscriber.can_resend:
+                return False  # before a message is read
             key, before = next(iter(order.free)), subscriber.delivered
             if not self._give_next(subscriber, order, key):
                 return False
