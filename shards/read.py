@@ -99,12 +99,6 @@ class Reader:
         for key, value in self.unreadable.scan(self._store, Table.HELD, b"", keys.LAST):
             yield keys.place_of(key), HELD_SHARD, value
 
-    def row(self, place: Position, number: int) -> bytes | None:
-        """The stored value of a row on the timeline or in `held`. Raises Corrupt."""
-        if number == HELD_SHARD:
-            return self._store.get(Table.HELD, keys.place(place))
-        return self.value_at(place, number)
-
     def dispatched_ms(self, place: Position) -> int | None:
         """When the message at `place` was dispatched, wall ms; None if the journal does not say."""
         try:

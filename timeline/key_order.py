@@ -554,23 +554,21 @@ class KeyOrder:
         if key in self._keys or key in self._lines:
             self._settle(key)
 
-    def rest(self, key: bytes, root: Position, wait: Position) -> bool:
-        """The message in flight has failed: the key waits for its retry. False: it waits for another one, as
+    def rest(self, key: bytes, root: Position, wait: Position) -> None:
+        """The message in flight has failed: the key waits for its retry, unless it waits for another one, as
         more than one was in flight when the group began to order."""
-        return self._rest(key, root, wait, NOWHERE)
+        self._rest(key, root, wait, NOWHERE)
 
     def hold(self, key: bytes, root: Position, letter: Position) -> None:
-        """The message in flight is a dead letter that holds its key, unless this waits for another."""
+        """The same, and it is a dead letter that holds its key."""
         self._rest(key, root, NOWHERE, letter)
 
-    def _rest(self, key: bytes, root: Position, wait: Position, letter: Position) -> bool:
+    def _rest(self, key: bytes, root: Position, wait: Position, letter: Position) -> None:
         found = self._in_trouble(key)
-        is_head = not found.is_resting
-        if is_head:
+        if not found.is_resting:
             self._set_head(key, found, root, wait, letter)
             self._dirty.add(key)
         self.land(key)
-        return is_head
 
     def bury(self, key: bytes, letter: Position) -> None:
         """The message that waits for its retry is a dead letter that holds its key."""
@@ -614,10 +612,6 @@ class KeyOrder:
     def waiting_for(self, wait: Position) -> bytes | None:
         """The key that waits for that retry; None: none does."""
         return self._waits.get(wait)
-
-    def is_busy(self, key: bytes) -> bool:
-        """Whether the key has a head, or is behind."""
-        return key in self.out or key in self._keys or key in self._lines
 
     def release(self, key: bytes) -> None:
         """The head that waits or is held has ended: done late, dropped, buried, released."""
@@ -820,11 +814,6 @@ class KeyOrder:
     def has_upto(self, to: Position) -> bool:
         """Whether messages up to `to` wait for their keys, or for their next try."""
         return self.first_needed <= to or bool(self.resting(to, 1))
-
-    def states(self) -> list[tuple[bytes, KeyRow, int]]:
-        """All keys in trouble or in flight: row, and how many messages are in flight."""
-        every = dict.fromkeys([*self._keys, *self.out])
-        return [(key, self.row(key), self.out.get(key, 0)) for key in every]
 
     # -- storage
 
