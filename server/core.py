@@ -252,7 +252,7 @@ class Core:
         """What becomes of deliveries, and wills."""
         config, clock, writer = self.config, self.clock, self.writer
         store = self.opened.store
-        self.holds = Holds(self.groups, self.retries, self.cursors, self.decisions, writer)
+        self.holds = Holds(store, self.groups, self.retries, self.cursors, self.decisions, writer)
         self.dead_letters = DeadLetters(
             store, self.groups, self.url_groups, self.retries, self.holds, config.dead, node=self.node
         )

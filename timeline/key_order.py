@@ -573,7 +573,7 @@ class KeyOrder:
     def bury(self, key: bytes, letter: Position) -> None:
         """The message that waits for its retry is a dead letter that holds its key."""
         found = self._keys[key]
-        assert found.wait != NOWHERE, "only what waits is buried"
+        assert found.is_resting, "only what rests is buried"
         self._set_head(key, found, found.root, NOWHERE, letter)
         self._dirty.add(key)
         self._settle(key)

@@ -1,4 +1,5 @@
-"""Groups that order by key, at start: their keys as stored, and the heads that are in flight."""
+"""Groups that order by key, at start: their keys as stored, and the heads that are in flight. After a failure
+of the store, as at start: what keys wait for, and what holds them."""
 
 import logging
 from collections.abc import Iterable
@@ -7,7 +8,7 @@ from shards.dead import DEAD
 from shards.order import keys_name, rows_under
 from shards.retries import RETRIES
 from shards.store import Store
-from timeline.key_order import NOWHERE
+from timeline.key_order import NOWHERE, KeyOrder, KeyRow
 
 from ..observe.logs import shown
 from .sent import Sent
@@ -17,8 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def restore(store: Store, sent: Sent, groups: Iterable[Group]) -> None:
-    """Restore the order of each group that orders. The retry that a key waits for, or the dead letter that
-    holds it, may have gone since."""
+    """Restore the order of each group that orders."""
     for group in groups:
         order = group.session.order
         if order is None:
@@ -28,10 +28,30 @@ def restore(store: Store, sent: Sent, groups: Iterable[Group]) -> None:
             message = sent.message(flight)
             if message is not None:
                 group.session.lead(flight, order.key_of(message.ordering_key))
-        for key, row in order.rows():
-            if row.wait != NOWHERE and not RETRIES.is_there(store, row.wait):
-                order.release(key)
-            elif row.letter != NOWHERE and not DEAD.is_there(store, row.letter):
+        review(store, group, order)
+
+
+def review(store: Store, group: Group, order: KeyOrder) -> None:
+    """The retry that a key waits for, or the dead letter that holds it, may have gone, or be another one. If
+    its row does not say which, the key goes on. O(keys)."""
+    name = keys_name(group.whose)
+    for key, row in order.rows():
+        if row.root == NOWHERE or _is_there(store, row):
+            continue
+        longer, stored = next(rows_under(store, name + key), (b"", row))
+        if longer or not _is_there(store, stored):
+            if row.letter != NOWHERE:
                 log.info("group %s: a key goes on, its dead letter is gone", shown(group.name))
-                order.release(key)
-        group.dirty.add(group)
+            order.release(key)
+        elif stored.letter != NOWHERE:
+            order.bury(key, stored.letter)
+        else:
+            order.requeue(key, stored.wait)
+    group.dirty.add(group)
+
+
+def _is_there(store: Store, row: KeyRow) -> bool:
+    """Whether the retry or the dead letter is there that a row names."""
+    if row.letter != NOWHERE:
+        return DEAD.is_there(store, row.letter)
+    return row.wait != NOWHERE and RETRIES.is_there(store, row.wait)

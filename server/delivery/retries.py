@@ -90,7 +90,8 @@ class Retries:
         place = put_retry(commit, row, due_ms, is_owed=is_owed)
         remove_of(commit, keys.message_of(row.id), row.addressee, row.incarnation)
         self._placing[place] = one, keys.message_of(row.id)
-        self._decisions.note(partial(self._placing.pop, place), partial(self._placed, one, place))
+        ended = partial(self._placed, one, place)
+        self._decisions.note(ended, ended)
         return place
 
     @staticmethod
@@ -108,7 +109,7 @@ class Retries:
         return is_there
 
     def _placed(self, one: Subscriber, place: Position) -> None:
-        """A retry is durable; before that it is given to nobody."""
+        """A retry is durable, or has failed and may be there all the same; before that nobody is given it."""
         del self._placing[place]
         self._added(one, place)
 

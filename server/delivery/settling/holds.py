@@ -19,7 +19,7 @@ from typing import NamedTuple
 from shards import keys
 from shards.commit import Commit
 from shards.dedupe import Refused
-from shards.store import Table
+from shards.store import Store, Table
 from timeline.key_order import NOWHERE, KeyOrder, KeyRow
 from timeline.position import Position
 
@@ -29,6 +29,7 @@ from ...engine.writer import Writer
 from ...observe.logs import by, shown
 from ..cursors import Cursors
 from ..membership import Membership
+from ..ordering import review
 from ..retries import Retries
 from ..shared import Group
 from ..subscriber import Subscriber
@@ -49,12 +50,20 @@ class Holds(CommitHook):
     """Holds keys, and lets them go on."""
 
     def __init__(
-        self, groups: Membership, retries: Retries, cursors: Cursors, decisions: Decisions, writer: Writer
+        self,
+        store: Store,
+        groups: Membership,
+        retries: Retries,
+        cursors: Cursors,
+        decisions: Decisions,
+        writer: Writer,
     ) -> None:
+        self._store = store
         self._groups = groups
         self._retries = retries
         self._cursors = cursors
         self._decisions = decisions
+        self._writer = writer
         writer.add_hook(self)
 
     # -- in the writer
@@ -111,6 +120,15 @@ class Holds(CommitHook):
     def write(self, commit: Commit) -> Done | None:
         gone = self._look(commit)
         return partial(self._let_on, gone) if gone else None
+
+    def recover(self) -> None:
+        """What has failed may be stored all the same."""
+        if self._writer.broken is None:
+            return  # a request has spoiled its group, of which nothing was written
+        for group in self._groups:
+            if group.session.order is not None:
+                review(self._store, group, group.session.order)
+                self._groups.read_on(group)
 
     def _look(self, commit: Commit) -> list[_Gone]:
         """The letters that this batch deletes and that hold a key."""

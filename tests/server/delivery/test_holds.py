@@ -159,6 +159,51 @@ def test_what_is_written_counts_though_the_next_group_is_given_up(how: str) -> N
     assert list(out) == ["a2"]
 
 
+@pytest.mark.parametrize("survivors", [0, 9])
+@pytest.mark.parametrize("how", ["requeue", "bury", "drop"])
+def test_a_sync_that_fails_leaves_each_key_what_is_stored(how: str, survivors: int) -> None:
+    """Its rows may be there all the same: nobody waits for what is not."""
+    rig = Rig()
+    peer = holder(rig)
+    send(rig, "a1", "a2")
+    nack(peer, came(peer)["a1"], "never" if how == "requeue" else "1h")
+    steering, soon_ms = rig.core.steering, rig.clock.now_ms + 2_000
+
+    def decide(commit: Commit) -> object:
+        if how == "requeue":
+            return rig.core.dead_letters.requeue(commit, letter(rig), soon_ms, lambda *_: True)
+        (place,) = [place for place, _ in RETRIES.all(rig.store)]
+        if how == "bury":
+            return steering.bury(commit, place, lambda *_: True)
+        return steering.drop(commit, place, lambda *_: True)
+
+    rig.core.writer.submit(decide, lambda _: None)
+    rig.compose()
+    rig.fail_sync()
+    rig.store.survivors = survivors
+    assert rig.recover()
+    rig.pump()
+    is_dead = (how == "requeue") != bool(survivors)
+    if how != "drop":
+        assert (len(held(rig)), len([*DEAD.all(rig.store)])) == (is_dead, is_dead)
+    rig.pass_ms(3_000)
+    out = came(peer)
+    if how == "drop" and survivors:
+        assert list(out) == ["a2"]
+    elif how == "requeue" and survivors:
+        assert list(out) == ["a1"]
+        peer.ack(wire.PUBACK, out["a1"])
+        assert list(came(peer)) == ["a2"]
+    else:
+        assert not out
+        if is_dead:
+            act(rig, "drop")
+        else:
+            rig.pass_ms(3_600_000)
+            peer.ack(wire.PUBACK, came(peer)["a1"])
+        assert list(came(peer)) == ["a2"]
+
+
 def test_a_retry_that_is_tried_later_is_the_head_of_its_key_after_a_kill() -> None:
     rig = Rig()
     peer = worker(rig)
