@@ -14,6 +14,7 @@ unknown, since the start of the next request is then unknown.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 
@@ -88,18 +89,18 @@ class Front:
         )
         site = build_front(self._pages, keyring, metrics, routes, where, why)
         self._runner = web.AppRunner(site, shutdown_timeout=HANDLERS_S)
-        self._desk: RedirectDesk | None = None
 
     async def open(self) -> int:
         """Start listening; returns the port. Raises OSError."""
         await self._runner.setup()
         assert self._runner.server is not None
         others = partial(Protocol, self._runner.server, loop=asyncio.get_running_loop())
-        self._desk = RedirectDesk(
-            self._config.http, self._crowd, self._pool, self._metrics, self._pages, others, self._time
+        written = Written(self._metrics, self._pages)
+        desk = RedirectDesk(
+            self._config.http, self._crowd, self._pool, self._pages, others, self._time, written
         )
         context = None if self._tls is None else self._tls.context
-        return await self._acceptor.open(self._config.http.listen, partial(begin, self._desk), context)
+        return await self._acceptor.open(self._config.http.listen, partial(begin, desk), context)
 
     async def close(self) -> None:
         """Stop accepting, give running answers a moment, then close all."""
@@ -108,36 +109,26 @@ class Front:
         await self._runner.cleanup()
 
 
+@dataclass(frozen=True, slots=True)
 class RedirectDesk:
     """Shared by the connections: implements `server.http.front.Place`."""
 
-    quick = None
-    is_open = False
-
-    def __init__(
-        self,
-        http: Http,
-        crowd: Crowd[Connection],
-        pool: Pool,
-        metrics: Metrics,
-        pages: Pages,
-        others: Others,
-        time: LoopTime,
-    ) -> None:
-        """`others`: the handler that answers."""
-        self.time = time
-        self.http = http
-        self.pages = pages
-        self.others = others
-        self.crowd = crowd
-        self.pool = pool
-        self._written = Written(metrics, pages)
+    http: Http
+    crowd: Crowd[Connection]
+    pool: Pool
+    pages: Pages
+    others: Others
+    """The handler that answers."""
+    time: LoopTime
+    written: Written
+    quick: None = None
+    is_open: bool = False
 
     def check_length(self, length: int | None) -> None:
         """Any length: the leader decides."""
 
     def refusal(self, problem: Problem, head: bytes) -> bytes:
-        return self._written.refusal(problem, head)
+        return self.written.refusal(problem, head)
 
 
 def build_front(
