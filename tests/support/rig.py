@@ -299,12 +299,15 @@ class Rig:
 
     def __init__(self, settings: Config | None = None, traces: Traces | None = None) -> None:
         self.clock = RigClock(START_MS)
-        self.store = MemoryStore()
+        self.store = self.first_store()
         self.peers: list[Peer] = []
         self.is_held = False
         """No sync ends."""
         self.stepper = Stepper(self.store, self.clock, settings, traces=traces)
         self.pump()
+
+    def first_store(self) -> MemoryStore:
+        return MemoryStore()
 
     @property
     def core(self) -> Core:

@@ -1,7 +1,6 @@
 """Keys that a dead letter or somebody holds, in a group that orders."""
 
 import logging
-from typing import ClassVar
 
 import pytest
 
@@ -10,10 +9,9 @@ from server.delivery.shared import Group
 from shards import keys
 from shards.commit import Commit
 from shards.dead import DEAD
-from shards.record import decode
 from shards.retries import RETRIES
 from shards.store import Table
-from tests.server.delivery.test_order import TEXT, Life, came, nack, send, worker
+from tests.server.delivery.test_order import TEXT, came, nack, send, worker
 from tests.server.engine.test_decisions import spoil
 from tests.support.rig import Peer, Rig
 from timeline.position import Position
@@ -349,58 +347,3 @@ def test_a_key_is_held_in_a_group_with_a_limit_too() -> None:
     rig.pass_ms(1_000)
     assert sorted(came(peer)) == ["a1", "a3"]
     assert not held(rig)
-
-
-class HeldLife(Life):
-    """Dead letters hold their keys, and are requeued or dropped; somebody holds keys, and lets them go."""
-
-    terms: ClassVar[dict[str, str]] = {"on_dead": "hold"}
-
-    def act(self) -> None:
-        op, rnd = self.rnd.random(), self.rnd
-        if op < 0.1 and self.out:
-            peer, packet_id = self.out.pop(rnd.choice(list(self.out)))
-            nack(peer, packet_id, "never")
-        elif op < 0.2:
-            self.steer(rnd.choice(("requeue", "drop", "hold", "let go")))
-        else:
-            super().act()
-            return
-        self.take()
-
-    def steer(self, how: str) -> None:
-        self.rig.core.writer.submit(lambda commit: self.decide(commit, how), lambda _: None)
-        self.rig.pump()
-        held(self.rig)
-
-    def decide(self, commit: Commit, how: str) -> None:
-        core, group = self.rig.core, group_of(self.rig)
-        order = group.session.order
-        assert order is not None
-        if how == "hold":
-            core.holds.hold(commit, group, self.rnd.choice((A, B)))
-        elif how == "let go":
-            for key in order.held - {*order.letters.values()}:
-                core.holds.let_go(commit, group, key)
-        for place, row in list(DEAD.all(self.rig.store)) if how in ("drop", "requeue") else ():
-            payload = decode(row.record).payload.decode()
-            if how == "requeue":
-                core.dead_letters.requeue(commit, place, self.rig.clock.now_ms, lambda *_: True)
-            elif core.dead_letters.drop(commit, place, lambda *_: True):
-                self.done[payload[0]].append(payload)
-
-    def end(self) -> None:
-        self.steer("requeue")
-        self.steer("let go")
-        super().end()
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_random_lives(seed: int) -> None:
-    life = HeldLife(seed)
-    for _ in range(150):
-        life.act()
-    life.end()
-    for key in "abc":
-        assert list(dict.fromkeys(life.done[key])) == life.sent[key]
-    assert not held(life.rig)

@@ -1,9 +1,7 @@
 """Groups that order by key: one message of a key at a time, in order, through failures, kills and members."""
 
-import random
 from collections.abc import Callable
 from dataclasses import replace
-from typing import ClassVar
 
 import pytest
 
@@ -20,7 +18,7 @@ from server.http.timeline import Timeline
 from shards.commit import Commit
 from shards.dead import DEAD
 from shards.keys import message_of
-from shards.order import HOUR_MS, clear_index, followers, keys_name, rebuild_index, rows_under
+from shards.order import HOUR_MS, clear_index, rebuild_index
 from shards.record import decode
 from shards.retries import RETRIES
 from shards.store import Table
@@ -267,125 +265,6 @@ def test_a_head_that_is_moved_and_dropped_at_once_lets_its_key_go_on() -> None:
     core.writer.submit(decide, lambda _: None)
     rig.pump()
     assert list(came(peer)) == ["a2"]
-
-
-class Life:
-    """Three workers of one group, messages of a few keys, and what has become of them."""
-
-    terms: ClassVar[dict[str, str]] = {}
-
-    def __init__(self, seed: int) -> None:
-        self.rnd, self.rig = random.Random(seed), Rig()
-        self.peers = [self.member(n) for n in range(3)]
-        self.sent: dict[str, list[str]] = {key: [] for key in "abc-"}
-        self.done: dict[str, list[str]] = {key: [] for key in "abc-"}
-        self.out: dict[str, tuple[Peer, int]] = {}
-
-    def member(self, n: int) -> Peer:
-        return worker(self.rig, f"w{n}", **self.terms)
-
-    def take(self) -> None:
-        for peer in self.peers:
-            for payload, packet_id in came(peer).items():
-                key = payload[0]
-                assert payload not in self.out, "one and the same is out once"
-                if key != "-":
-                    first = self.sent[key][len(set(self.done[key]))]
-                    assert not [other for other in self.out if other[0] == key], "one of a key is out"
-                    assert payload in self.done[key] or payload == first, "in order"
-                self.out[payload] = peer, packet_id
-
-    def ack(self, payload: str) -> None:
-        peer, packet_id = self.out.pop(payload)
-        peer.ack(wire.PUBACK, packet_id)
-        self.done[payload[0]].append(payload)
-
-    def send(self) -> None:
-        some = []
-        for _ in range(self.rnd.choice((1, 2, 9))):
-            key = self.rnd.choice("aaabc-")
-            self.sent[key].append(f"{key}{len(self.sent[key])}")
-            some.append(self.sent[key][-1])
-        send(self.rig, *some)
-
-    def come_again(self, n: int) -> None:
-        """A worker disconnects in order, and is back."""
-        self.out = {payload: held for payload, held in self.out.items() if held[0] is not self.peers[n]}
-        self.peers[n].disconnect()
-        self.take()
-        self.peers[n] = self.member(n)
-
-    def check(self) -> None:
-        """What is always true, and when all is written, of the rows."""
-        group = group_of(self.rig)
-        order = group.session.order
-        assert order is not None
-        order.check()
-        assert self.rig.core.floor.needed <= order.first_needed, "no slice goes that is needed"
-        if self.rnd.random() < 0.1:
-            self.rig.core.cursors.secure(group, lambda _: None)
-            self.rig.pump()
-            read = group.session.read_at(self.rig.core.horizon.position)
-            stored = dict(rows_under(self.rig.store, keys_name(group.whose)))
-            assert {key: replace(row, shard=0) for key, row in stored.items()} == {
-                key: replace(row, shard=0) for key, row in order.rows()
-            }
-            for key, row in order.rows():
-                if row.wait:
-                    assert RETRIES.stored_at(self.rig.store, row.wait) is not None, "it waits for something"
-                if row.next:
-                    found, _ = followers(self.rig.store, group.whose, key, row.next, read, 10)
-                    known = sorted({(row.next, row.shard), *found} if row.shard >= 0 else set(found))
-                    assert order.first(key) in (None, *known[:1]), "and the index has the others"
-
-    def kill(self) -> None:
-        self.rig.kill()
-        self.out.clear()
-        self.peers = [self.member(n) for n in range(3)]
-
-    def act(self) -> None:
-        op, rnd = self.rnd.random(), self.rnd
-        if op < 0.25:
-            self.send()
-        elif op < 0.6 and self.out:
-            self.ack(rnd.choice(list(self.out)))
-        elif op < 0.75 and self.out:
-            peer, packet_id = self.out.pop(rnd.choice(list(self.out)))
-            nack(peer, packet_id, rnd.choice(("0s", "1s", "4s")))
-        elif op < 0.85:
-            self.rig.pass_ms(rnd.choice((500, 2_000)))
-        elif op < 0.9:
-            self.come_again(rnd.randrange(3))
-        elif op < 0.94:
-            self.kill()
-        self.take()
-        self.check()
-
-    def end(self) -> None:
-        """All is acked."""
-        for _ in range(400):
-            self.rig.pass_ms(3_000)
-            self.take()
-            for payload in list(self.out):
-                self.ack(payload)
-            self.take()
-            if {*self.done} == {*self.sent} and all(
-                len(set(self.done[key])) == len(self.sent[key]) for key in self.sent
-            ):
-                return
-        raise AssertionError(f"not all came: {self.done} of {self.sent}")
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_random_lives(seed: int) -> None:
-    """Acks, failures, departures and kills at random: each key's messages come in order, one at a time, and
-    all of them. After a kill what was out comes again, first."""
-    life = Life(seed)
-    for _ in range(150):
-        life.act()
-    life.end()
-    for key in "abc":
-        assert list(dict.fromkeys(life.done[key])) == life.sent[key]
 
 
 def group_of(rig: Rig) -> Group:
