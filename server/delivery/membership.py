@@ -7,6 +7,7 @@ endpoints there are is shared by owner (server/fair.py).
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
+from shards.burials import BurialRow
 from shards.commit import Commit, Refused
 from shards.tables import GroupRow, KeptRow
 from timeline.filters import parse_share
@@ -124,7 +125,7 @@ class Membership:
             return self._by_text.get(name.removeprefix(KEY_PREFIX))
         return self._sessions.get(name)
 
-    def place_of(self, row: KeptRow) -> Subscriber | None:
+    def place_of(self, row: KeptRow | BurialRow) -> Subscriber | None:
         """The session or group that the row is of; None: it has ended, whoever has its name now."""
         place = self.named(row.addressee)
         return None if place is None or place.incarnation != row.incarnation else place

@@ -198,7 +198,10 @@ class Burying:
         if is_over(due_ms, record.expires_ms, commit.open_batch.wall_ms):
             return None
         name = id_at(place, shard, self._node, record.id)
-        return None if keys.place(place) <= row.reread and _has_kept(commit, row, name) else name
+        if keys.place(place) > row.reread or not _has_kept(commit, row, name):
+            return name
+        is_ended = record.ordering_key and self._dead_letters.end_former(commit, row, name)
+        return name if is_ended else None
 
     def _fits(self, row: BurialRow, place: Position, value: bytes) -> bool:
         """Whether the place had asked for a message. Raises Corrupt."""

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import msgspec
 
 from shards import keys
+from shards.burials import BurialRow
 from shards.commit import Commit
 from shards.dead import DEAD, bury, drop_older, oldest_letter
 from shards.errors import Corrupt, StoreFailed
@@ -166,6 +167,19 @@ class DeadLetters:
         place, gone = self.keep(commit, dead)
         self.note_buried(gone)
         return place
+
+    def end_former(self, commit: Commit, row: BurialRow, message: MessageId) -> bool:
+        """In the writer: end the retries of a message that a place which orders was set back before, and has
+        skipped since: no key waits for them. False: there is none."""
+        one = self._groups.place_of(row)
+        order = None if one is None else one.session.order
+        if one is None or order is None or not order.rule.is_ordered:
+            return False
+        found = self._retries.of_in(commit, one, message)
+        former = [it for it in found if it[0] not in one.retrying and order.waiting_for(it[0]) is None]
+        for place, kept in former:
+            self._retries.take(commit, one, place, kept)
+        return bool(former)
 
     def note_buried_all(self, count: int) -> None:
         """Count dead letters that are durable and evicted none."""

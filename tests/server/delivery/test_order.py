@@ -682,3 +682,29 @@ def test_a_dump_is_passed_over_in_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         rig.pass_ms(60_500)
         assert set(came(peer)) == {"a0", "b1"}
         assert len(offered) < 60
+
+
+@pytest.mark.parametrize("is_dead", [True, False])
+@pytest.mark.parametrize("is_behind", [True, False])
+def test_a_skip_ends_what_waited_before_a_replay(is_dead: bool, is_behind: bool) -> None:
+    """Its retry is no head since, so no key would wait for it."""
+    rig = Rig()
+    peer = worker(rig)
+    send(rig, "a1", "a2", "a3", "b1")
+    out = came(peer)
+    nack(peer, out["a1"], "5s")
+    if is_behind:
+        decided(rig, lambda commit: rig.core.holds.hold(commit, group_of(rig), b"a"))
+    else:
+        decided(rig, lambda commit: rig.core.groups.pause(commit, group_of(rig), is_paused=True))
+    decided(rig, lambda commit: rig.core.replay.rewind(commit, group_of(rig), Position(0)))
+    to = rig.core.horizon.position
+    decided(rig, lambda commit: rig.core.replay.skip(commit, group_of(rig), to, "skipped", is_dead=is_dead))
+    rig.pass_ms(1_000)
+    dead = sorted(decode(row.record).payload for _, row in DEAD.all(rig.store))
+    assert dead == ([b"a1", b"a2", b"a3"] if is_dead else [])
+    assert not list(RETRIES.all(rig.store))
+    decided(rig, lambda commit: rig.core.holds.let_go(commit, group_of(rig), b"a"))
+    decided(rig, lambda commit: rig.core.groups.pause(commit, group_of(rig), is_paused=False))
+    rig.pass_ms(6_000)
+    assert not came(peer)
