@@ -1,4 +1,7 @@
-"""A real browser before a real server: Debian's Chromium, driven by Playwright. Without one they skip."""
+"""A real browser before a real server: Debian's Chromium, driven by Playwright. Without one they skip.
+
+Its headless shell comes first: `chromium` draws its own windows too, which nobody sees.
+"""
 
 import re
 import shutil
@@ -15,7 +18,8 @@ from playwright.async_api import Browser, ConsoleMessage, Page, async_playwright
 from tests.support.http import Http
 from tests.support.server import ServerProcess, serving
 
-CHROMIUM = next((path for name in ("chromium", "chromium-browser") if (path := shutil.which(name))), None)
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser")
+CHROMIUM = next((path for name in NAMES if (path := shutil.which(name))), None)
 PATIENCE_MS = 20_000
 PAGES = (
     "overview",
