@@ -8,7 +8,6 @@ FASTI_SOAK=1 and FASTI_SEED=n as there, `walk_nodes(seed)` is the whole of a wal
 """
 
 import logging
-import os
 from collections.abc import Iterator
 from random import Random
 
@@ -27,10 +26,10 @@ from .node_mutants import BREAKAGE_MUTANTS, NODE_MUTANTS
 from .nodes import NodesRig
 from .oracle import Violation
 from .rig import CLIENTS, FILTERS
-from .test_timeline import Machine, small
+from .test_timeline import Machine, first_seed, small
 from .walk import walk_nodes
 
-WALKS = 10_000 if SOAK else 100
+WALKS = 10_000 if SOAK else 50
 MUTANT_WALKS = 400
 
 
@@ -43,7 +42,7 @@ def quiet() -> Iterator[None]:
 
 
 def test_walks_over_nodes_keep_every_promise() -> None:
-    first = int(os.environ.get("FASTI_SEED") or Random().randrange(1 << 40))
+    first = first_seed()
     deliveries = terms = fenced = splits = gave_up = 0
     for seed in range(first, first + WALKS):
         try:
@@ -64,7 +63,7 @@ def test_walks_over_nodes_keep_every_promise() -> None:
 
 
 def test_rot_and_a_log_that_is_lost_or_full_break_no_promise() -> None:
-    first = int(os.environ.get("FASTI_SEED") or 0)
+    first = first_seed()
     handed_over = begun = 0
     for seed in range(first, first + WALKS):
         try:
