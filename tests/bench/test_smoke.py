@@ -1,6 +1,6 @@
 """The benchmarks still run, on next to nothing. No figure is looked at, but that nothing is early.
 
-Two each time, the others with FASTI_SOAK=1. Those of Spark: tests/spark/test_benchmarks.py.
+One each time, the others with FASTI_SOAK=1. Those of Spark: tests/spark/test_benchmarks.py.
 """
 
 import json
@@ -21,7 +21,7 @@ NOT_EACH_TIME = pytest.mark.skipif(not SOAK, reason="FASTI_SOAK=1: a benchmark s
 
 
 @pytest.mark.parametrize(
-    "name", ["batch", "drain", *(["single", "lateness", "replay", "webhook"] if SOAK else [])]
+    "name", ["batch", *(["single", "drain", "lateness", "replay", "webhook"] if SOAK else [])]
 )
 def test_a_benchmark_runs(name: str, tmp_path: Path) -> None:
     seen = Seen()

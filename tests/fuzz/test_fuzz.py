@@ -25,8 +25,8 @@ CORPUS = Path(__file__).with_name("corpus")
 SEED = int(os.environ.get("FASTI_SEED", "0"))
 SOAK_S = float(os.environ.get("FASTI_FUZZ_S", "600")) if SOAK else 0.0
 HIDDEN, SLOW, STUCK = PLANTED
-FEW = {"connection": 25, "conversation": 40}
-INPUTS = 250 if SOAK else 120
+INPUTS = 250 if SOAK else 40
+FEW = {"connection": 25, "conversation": 40} if SOAK else {"connection": 8, "conversation": 10}
 
 
 def file_of(target: Target) -> Path:

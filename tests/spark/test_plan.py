@@ -142,7 +142,7 @@ def test_one_instant_is_not_cut() -> None:
 
 
 def test_a_heavy_millisecond_is_cut_off_on_both_sides() -> None:
-    counts = dict.fromkeys(range(1_000), 1) | {500: 1_000_000}
+    counts = dict.fromkeys(range(1_000), 1) | {500: 20_000}
     assert cut_points([sketch(stored(counts))], 3) == [500, 501]
 
 
