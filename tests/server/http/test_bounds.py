@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
+from server.http import front as front_module
 from server.http.front import Front
+from server.net import lingering
 from server.net.crowd import BUSY, Cause, Crowd, http_bounds
 from server.observe.metrics import Metrics
 from server.settings.config import Config
@@ -94,7 +96,9 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(server: Running) -> AsyncIterator[Bench]:
+async def bench(server: Running, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
+    for module in (front_module, lingering):
+        monkeypatch.setattr(module, "LINGER_S", 0.2)
     made = Bench(server)
     yield made
     for wire in made.wires:

@@ -21,6 +21,7 @@ from server.codec.encode import encode
 from server.codec.packets import Connack, Connect, Publish
 from server.codec.publish import Decoder
 from server.mqtt.redirecting import Redirecting, redirecting_listeners
+from server.net import lingering
 from server.net.acceptor import Ports
 from server.net.crowd import Cause, Crowd, mqtt_bounds
 from server.net.pool import pool_of
@@ -273,8 +274,9 @@ async def test_a_connection_has_its_time(caplog: pytest.LogCaptureFixture) -> No
         writer.close()
 
 
-async def test_one_that_was_answered_does_not_stay(away: Turning) -> None:
+async def test_one_that_was_answered_does_not_stay(away: Turning, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that keeps its side open is cut, be it silent or sending."""
+    monkeypatch.setattr(lingering, "LINGER_S", 0.2)
     sock = socket.create_connection(("127.0.0.1", away.ports["mqtt"]))
     sock.sendall(HELLO)
     await until(lambda: len(away.crowd) == 1)

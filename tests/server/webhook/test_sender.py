@@ -319,7 +319,7 @@ def test_authorities_that_cannot_be_read_name_their_setting(text: str) -> None:
 
 async def test_tls_to_who_speaks_none() -> None:
     async with receiving() as receiver, sending() as sender:
-        reply = await sender.post(request(receiver.url(scheme="https"), 2.0))
+        reply = await sender.post(request(receiver.url(scheme="https"), 0.3))
         assert receiver.got == []
     assert reply.status == 0
     assert reply.fault
