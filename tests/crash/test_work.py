@@ -19,7 +19,7 @@ from timeline.position import Position, id_text, message_id
 from .verified import verified
 from .work import RULES, Given, Job, Pool, disorder
 
-LIVES = int(os.environ.get("FASTI_CYCLES") or (100 if SOAK else 3))
+LIVES = int(os.environ.get("FASTI_CYCLES") or (100 if SOAK else 2))
 JOBS = 50
 """At least so many are there for each life, before the kill."""
 
