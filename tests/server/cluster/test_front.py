@@ -117,16 +117,13 @@ class Standing:
 
     def pass_s(self, seconds: float) -> None:
         """Have the bounds in time looked at as if so much had passed."""
-        desk = self.front._desk
-        assert desk is not None
         now = asyncio.get_running_loop().time()
-        desk.crowd.look(now)
-        desk.crowd.look(now + seconds)
+        self.front._crowd.look(now)
+        self.front._crowd.look(now + seconds)
 
     @property
     def open_count(self) -> int:
-        assert self.front._desk is not None
-        return len(self.front._desk.crowd)
+        return len(self.front._crowd)
 
 
 @asynccontextmanager
