@@ -62,19 +62,15 @@ class AclFile:
 
     def __init__(self) -> None:
         self._users: dict[str, Acl] = {"": Acl()}
-        self._patterns = Acl()
+        self.patterns = Acl()
 
     def of(self, user: str) -> Acl:
         """The lines of a user, created if needed; "": clients without a name."""
         return self._users.setdefault(user, Acl())
 
-    @property
-    def patterns(self) -> Acl:
-        return self._patterns
-
     def grant(self, user: str) -> Grant:
         """The grant of a user; "": clients without a name."""
-        own, all_s = self._users.get(user, Acl()), self._patterns
+        own, all_s = self._users.get(user, Acl()), self.patterns
         deny = tuple(own.deny)
         write = Rules(tuple(own.write), deny, Rules(tuple(all_s.write), tuple(all_s.deny)))
         read = Rules(tuple(own.read), deny, Rules(tuple(all_s.read), tuple(all_s.deny)))

@@ -6,7 +6,7 @@ from ...webhook.registry import signing
 from ...webhook.signing import fingerprint
 from ...webhook.webhooks import EndpointStatus
 from . import shapes
-from .views import Progress, per_key_view, place_view
+from .views import Progress, keeping_view, place_view, retry_view
 
 
 def endpoint_view(
@@ -41,16 +41,9 @@ def endpoint_view(
     return {
         **view,
         **place_view(group, progress),
+        **keeping_view(group),
         "name": endpoint.name,
-        "rate": group.keeping.rate or 0.0,
-        "order": bool(group.keeping.order),
-        "on_dead": group.on_dead,
-        "per_key": per_key_view(group),
-        "fair": bool(group.keeping.fair),
-        "retry": {
-            "max_attempts": group.in_force.max_attempts,
-            "backoff": [step_ms / 1_000 for step_ms in group.in_force.backoff_ms],
-        },
+        "retry": retry_view(group),
     }
 
 

@@ -1,7 +1,6 @@
 """Views of pipeline jobs: an open one with its files, an ended one with its end."""
 
 from itertools import pairwise
-from pathlib import Path
 
 from shards.jobs import ENDED, SPLIT, JobRow, PieceRow, SourceRow
 
@@ -44,7 +43,7 @@ def job_view(job: Job | JobRow, slices: Slices) -> shapes.JobView:
 
 def _add_files(view: shapes.JobView, job: Job) -> None:
     """Add its files, and its progress."""
-    view["checkpoint"] = _uri(job.folder / "plan")
+    view["checkpoint"] = (job.folder / "plan").resolve().as_uri()
     done, total = job.progress or (0, 0)
     view["progress"] = {"done": done, "total": total} if job.progress else None
 
@@ -58,7 +57,15 @@ def _piece_view(piece: PieceRow, sources: list[SourceRow]) -> shapes.JobSlice:
         "count": piece.rows,
         "live": piece.live,
         "sources": [
-            {**_source_view(source), "count": source.count, "live": source.live} for source in sources
+            {
+                "start_ms": source.start_ms,
+                "generation": source.generation,
+                "shard": source.shard,
+                "structure": source.structure,
+                "count": source.count,
+                "live": source.live,
+            }
+            for source in sources
         ],
     }
 
@@ -72,16 +79,3 @@ def _children(row: JobRow) -> list[shapes.Child]:
         {"start_ms": start_ms, "end_ms": end_ms, "generation": piece.generation + 1}
         for start_ms, end_ms in spans
     ]
-
-
-def _source_view(source: SourceRow) -> shapes.Source:
-    return {
-        "start_ms": source.start_ms,
-        "generation": source.generation,
-        "shard": source.shard,
-        "structure": source.structure,
-    }
-
-
-def _uri(path: Path) -> str:
-    return path.resolve().as_uri()

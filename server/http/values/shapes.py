@@ -451,17 +451,12 @@ class Triggered(TypedDict):
 
 
 class Source(TypedDict):
-    """A shard that a job reads."""
+    """A shard that a job reads, with the slice's own counts of it."""
 
     start_ms: int
     generation: int
     shard: int
     structure: int
-
-
-class CountedSource(Source):
-    """A shard with the slice's own counts of it."""
-
     count: int
     live: int
 
@@ -475,7 +470,7 @@ class JobSlice(TypedDict):
     generation: int
     count: int
     live: int
-    sources: list[CountedSource]
+    sources: list[Source]
 
 
 class Child(TypedDict):
@@ -627,20 +622,30 @@ class PerKey(TypedDict):
     rate: float
 
 
-class Group(PlaceShown):
+class Keeping(TypedDict):
+    """What a group or endpoint does with its messages. `rate`: messages a second; 0: no limit."""
+
+    rate: float
+    order: bool
+    on_dead: Literal["next", "hold"]
+    per_key: PerKey
+    fair: bool
+
+
+class Retry(TypedDict):
+    """When a message is tried again, seconds after each failure, and how often; 0: without limit."""
+
+    max_attempts: int
+    backoff: list[float]
+
+
+class Group(PlaceShown, Retry, Keeping):
     """A shared subscription and its members, if any. Durations in seconds; 0: for ever."""
 
     filter: str
     state: Literal["active", "paused"]
     members: list[Member]
     ack_timeout: float
-    max_attempts: int
-    backoff: list[float]
-    rate: float
-    order: bool
-    on_dead: Literal["next", "hold"]
-    per_key: PerKey
-    fair: bool
 
 
 class MadeGroup(Group):
@@ -691,13 +696,6 @@ class Secret(TypedDict):
     fingerprint: str
     former: NotRequired[str]
     former_until: NotRequired[Instant]
-
-
-class Retry(TypedDict):
-    """When a message is tried again, seconds after each failure, and how often; 0: without limit."""
-
-    max_attempts: int
-    backoff: list[float]
 
 
 class Failing(TypedDict):

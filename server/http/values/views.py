@@ -215,12 +215,26 @@ def expiry_view(expiry_s: int) -> shapes.Expiry:
     return "never" if expiry_s >= NEVER_S else expiry_s
 
 
-def per_key_view(group: Group) -> shapes.PerKey:
-    return {"concurrency": group.keeping.concurrency or 0, "rate": group.keeping.key_rate or 0.0}
+def keeping_view(group: Group) -> shapes.Keeping:
+    kept = group.keeping
+    return {
+        "rate": kept.rate or 0.0,
+        "order": bool(kept.order),
+        "on_dead": group.on_dead,
+        "per_key": {"concurrency": kept.concurrency or 0, "rate": kept.key_rate or 0.0},
+        "fair": bool(kept.fair),
+    }
+
+
+def retry_view(group: Group) -> shapes.Retry:
+    terms = group.in_force
+    return {
+        "max_attempts": terms.max_attempts,
+        "backoff": [step_ms / 1_000 for step_ms in terms.backoff_ms],
+    }
 
 
 def group_view(group: Group, progress: Progress) -> shapes.Group:
-    terms = group.in_force
     ordered = sorted(group.members, key=lambda member: member.session.client_id)
     members = [_member_view(group, member) for member in ordered]
     return {
@@ -230,14 +244,9 @@ def group_view(group: Group, progress: Progress) -> shapes.Group:
         "members": members,
         # Its own flights are those of QoS 1, including those that wait for another member.
         "in_flight": len(group.session.resends) + sum(member["in_flight"] for member in members),
-        "ack_timeout": terms.ack_timeout_ms / 1_000,
-        "max_attempts": terms.max_attempts,
-        "backoff": [step_ms / 1_000 for step_ms in terms.backoff_ms],
-        "rate": group.keeping.rate or 0.0,
-        "order": bool(group.keeping.order),
-        "on_dead": group.on_dead,
-        "per_key": per_key_view(group),
-        "fair": bool(group.keeping.fair),
+        "ack_timeout": group.in_force.ack_timeout_ms / 1_000,
+        **retry_view(group),
+        **keeping_view(group),
     }
 
 
