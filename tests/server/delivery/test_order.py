@@ -708,3 +708,49 @@ def test_a_skip_ends_what_waited_before_a_replay(is_dead: bool, is_behind: bool)
     decided(rig, lambda commit: rig.core.groups.pause(commit, group_of(rig), is_paused=False))
     rig.pass_ms(6_000)
     assert not came(peer)
+
+
+@pytest.mark.parametrize("survivors", range(3))
+@pytest.mark.parametrize("steps", range(0, 12, 3))
+def test_an_order_that_ends_and_begins_again_over_kills(steps: int, survivors: int) -> None:
+    """Killed at any point while it ends, and while it begins: nothing is lost, what is done does not come."""
+    rig = Rig()
+    peer = worker(rig)
+    send(rig, "a1", "a2", "a3", "b1", "b2")
+    nack(peer, came(peer)["b1"], "1h")
+
+    def change(is_ordered: bool) -> None:
+        terms, keeping = group_of(rig).terms, Keeping(NEVER_S, order=is_ordered)
+        rig.core.writer.submit(
+            lambda commit: rig.core.groups.make(commit, TEXT, terms, keeping), lambda _: None
+        )
+
+    def kill(steps: int) -> list[str]:
+        """What comes after it, acked one by one."""
+        for _ in range(steps):
+            rig.micro()
+        rig.crash(survivors)
+        return drain(rig, joined(rig))
+
+    change(is_ordered=False)
+    given = kill(steps)
+    change(is_ordered=False)
+    given += kill(40)
+    assert sorted({*given}) == ["a1", "a2", "a3", "b2"]
+    rig.pass_ms(1_000)
+    change(is_ordered=True)
+    rig.pump()
+    send(rig, "c1", "c2", "c3", "b3")
+    given = kill(steps)
+    assert [one for one in given if one[0] == "c"] == ["c1", "c2", "c3"]
+    assert {*given} <= {"c1", "c2", "c3", "b3"}
+    rig.crash()
+    rig.pass_ms(3_700_000)
+    assert "b1" in drain(rig, joined(rig))
+
+
+def joined(rig: Rig) -> Peer:
+    """A worker, whatever the terms are."""
+    peer = rig.connected("w")
+    peer.subscribe(TEXT, qos=1)
+    return peer
