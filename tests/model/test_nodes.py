@@ -114,7 +114,7 @@ def test_machine_of_nodes_keeps_every_promise() -> None:
     run_state_machine_as_test(
         Nodes,
         settings=settings(
-            max_examples=1_500 if SOAK else 25,
+            max_examples=1_500 if SOAK else 15,
             stateful_step_count=80 if SOAK else 50,
             deadline=None,
             suppress_health_check=list(HealthCheck),

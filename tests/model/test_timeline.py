@@ -219,7 +219,7 @@ def test_machine_keeps_every_promise() -> None:
     run_state_machine_as_test(
         Machine,
         settings=settings(
-            max_examples=3_000 if SOAK else 50,
+            max_examples=3_000 if SOAK else 25,
             stateful_step_count=80 if SOAK else 50,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -622,7 +622,7 @@ def _settings(examples: int, *phases: Phase) -> settings:
     )
 
 
-Work.TestCase.settings = _settings(500 if SOAK else 40)
+Work.TestCase.settings = _settings(500 if SOAK else 20)
 TestWork = Work.TestCase
 
 
@@ -645,7 +645,7 @@ class Ordered(Work):
             self.known.undo()
 
 
-Ordered.TestCase.settings = _settings(500 if SOAK else 40)
+Ordered.TestCase.settings = _settings(500 if SOAK else 20)
 TestOrdered = Ordered.TestCase
 
 

@@ -223,7 +223,7 @@ class Replication(RuleBasedStateMachine):
 
 
 TestReplication = pytest.mark.long(Replication.TestCase)
-TestReplication.settings = settings(max_examples=600 if SOAK else 60, stateful_step_count=40, deadline=None)
+TestReplication.settings = settings(max_examples=600 if SOAK else 30, stateful_step_count=40, deadline=None)
 
 
 @pytest.fixture

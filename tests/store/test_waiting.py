@@ -328,12 +328,12 @@ class WaitingRocks(Waiting):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("machine", "examples"), [(Waiting, 60), (WaitingRocks, 8)])
+@pytest.mark.parametrize(("machine", "examples"), [(Waiting, 30), (WaitingRocks, 4)])
 def test_what_waits_is_read_as_if_it_were_there(machine: type[Waiting], examples: int) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=examples * 75 if SOAK else examples,
+            max_examples=examples * 150 if SOAK else examples,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -4,6 +4,7 @@ import pytest
 
 from tests.model.order import _UNRULED, FAULTS, RULES, walk
 from tests.support.build import OPENED
+from tests.support.soak import SOAK
 from timeline.key_order import NO_SHARD, NOWHERE, KeyBound, KeyOrder, KeyRow, Meeting
 from timeline.position import Position, position
 
@@ -155,7 +156,7 @@ def walks(count: int, fault: str = "", rule: str = "order") -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_walks(rule: str) -> None:
-    walks(200 if rule == "order" else 60, rule=rule)
+    walks((80 if rule == "order" else 30) * (50 if SOAK else 1), rule=rule)
 
 
 @OPENED

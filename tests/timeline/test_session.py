@@ -433,7 +433,7 @@ class SessionMachine(RuleBasedStateMachine):
 
 
 TestSession = pytest.mark.long(SessionMachine.TestCase)
-TestSession.settings = settings(max_examples=600 if SOAK else 60, stateful_step_count=40, deadline=None)
+TestSession.settings = settings(max_examples=600 if SOAK else 30, stateful_step_count=40, deadline=None)
 
 
 def test_what_is_passed_over_is_bounded_and_forgotten_when_it_is_read(

@@ -351,7 +351,7 @@ class WheelMachine(RuleBasedStateMachine):
 
 TestWheel = pytest.mark.long(WheelMachine.TestCase)
 TestWheel.settings = settings(
-    max_examples=600 if SOAK else 60,
+    max_examples=600 if SOAK else 30,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),

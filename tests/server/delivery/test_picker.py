@@ -156,7 +156,7 @@ class Turns(RuleBasedStateMachine):
             assert len(line._heap) <= 2 * MEMBERS + STALE_MAX + 1
 
 
-Turns.TestCase.settings = settings(max_examples=500 if SOAK else 60, stateful_step_count=40, deadline=None)
+Turns.TestCase.settings = settings(max_examples=500 if SOAK else 30, stateful_step_count=40, deadline=None)
 TestTurns = pytest.mark.long(Turns.TestCase)
 
 
