@@ -13,7 +13,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import settings, strategies
 from xdist.scheduler import LoadScopeScheduling
 
 import server  # noqa: F401 - before anything that may be compiled
@@ -114,6 +114,12 @@ class Beginning:
 def pytest_configure(config: pytest.Config) -> None:
     if WORKERS:
         config.pluginmanager.register(Beginning())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes() -> None:
+    """Hypothesis keeps what it computes of Unicode: 3 s once in a fresh clone, else in each process."""
+    strategies.text().validate()
 
 
 # -- what is quick
