@@ -258,6 +258,8 @@ class Group:
             if row is not None and self.fault == "wait is stored" and row.wait:
                 row = KeyRow(row.next, row.shard) if row.next else None
             rows["key", name] = row
+        if changes.is_all:
+            rows = {("key", name): None for name in self.world.all("key")} | rows
         for name, places in changes.index.items():
             rows |= {("index", (name, place)): shard for place, shard in places}
         rows |= {("retry", place): None for place in self.over}

@@ -57,6 +57,28 @@ def test_the_reader_stops_at_the_bound_and_is_told_when_it_may_go_on() -> None:
     assert order.meet(b"b", at(2), 0) is Meeting.GIVE
 
 
+def test_a_replay_after_which_few_keys_have_rows_deletes_all_others_at_once() -> None:
+    order = KeyOrder(KeyBound(20))
+    for n in range(1, 6):
+        key = b"%d" % n
+        order.launch(key)
+        order.rest(key, at(n), at(n + 20))
+    order.take()
+    order.wrote()
+    order.rewind(at(2))
+    order.check()
+    assert order.waiting_for(at(22)) == b"2"
+    assert order.waiting_for(at(23)) is None
+    for _ in range(2):
+        changes = order.take()
+        assert changes.is_all
+        assert changes.keys.keys() == {b"1", b"2"}
+        order.lost()  # and is taken again
+    assert order.take().is_all
+    order.wrote()
+    assert not order.take().is_all
+
+
 def test_what_was_taken_and_lost_is_taken_again() -> None:
     order = KeyOrder(KeyBound(20))
     order.launch(A)
