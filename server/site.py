@@ -6,6 +6,7 @@ again when a body has arrived, the lease of a cluster's leader, the route. The r
 """
 
 import asyncio
+import re
 import secrets
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -65,6 +66,9 @@ from .settings.public import public_mqtt, public_url
 
 TIMELINE_PATHS, CLUSTER_PATHS = "/v1/", "/v1/cluster"
 """Calls that a leader answers, but for those that any node does."""
+
+PARAMETER = re.compile(r"\{(\w+)\}")
+"""In a path."""
 
 
 def build_site(
@@ -147,8 +151,8 @@ def build_site(
         OpenApi(has_keys=app.keyring.has_keys),
         Console(shipped()),
     ):
-        site.router.add_routes([_patient(route) for route in resource.routes()])
-    site.router.add_routes([_patient(route) for route in more])
+        site.router.add_routes([_routed(route) for route in resource.routes()])
+    site.router.add_routes([_routed(route) for route in more])
     return site
 
 
@@ -211,9 +215,11 @@ def read_side(app: App) -> Timeline:
     return Timeline(core.opened, core.writer.journal, node=core.node)
 
 
-def _patient(route: web.RouteDef) -> web.RouteDef:
-    """A route whose clients get "100 Continue" from admission control."""
-    return web.RouteDef(route.method, route.path, route.handler, {**route.kwargs, "expect_handler": unasked})
+def _routed(route: web.RouteDef) -> web.RouteDef:
+    """A route whose clients get "100 Continue" from admission control. Its parameters may have braces, which
+    are not aiohttp's way."""
+    path = PARAMETER.sub(r"{\1:[^/]+}", route.path)
+    return web.RouteDef(route.method, path, route.handler, {**route.kwargs, "expect_handler": unasked})
 
 
 def only_with_lease(has_lease: Callable[[], bool]) -> Middleware:

@@ -67,8 +67,7 @@ from ..values.views import delivery_view, etag, message_view, time_text
 
 TAGGED = {"ETag": ETag}
 PLACED = {"Location": Location, **TAGGED}
-NAMED = "/v1/messages/by-key/{key:[^/]+}"
-"""With braces too, which the router would interpret otherwise."""
+NAMED = "/v1/messages/by-key/{key}"
 OVER = ("done", "dropped", "dead")
 """States of deliveries that are final."""
 NO_ROW = MessageId(0)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from fasti.transport import quoted
 from server.http.routes import keys
 
 from ..conftest import Running
@@ -86,19 +87,28 @@ async def test_a_long_count_is_not_exact(ordered: Running, monkeypatch: pytest.M
     assert (one["lag_is_exact"], 10 <= one["lag"] < 29) == (False, True)
 
 
-async def test_a_key_is_held_by_hand_before_anything_of_it_came(ordered: Running) -> None:
-    held = (await ordered.call("POST", f"{KEYS}/a%2Fb%20c:hold")).body
-    assert [(one["key"], one["held"]) for one in held["keys"]] == [("a/b c", "hand")]
-    body = {"topic": "jobs/x", "payload": "1", "ordering_key": "a/b c", "deliver_in": 0}
+@pytest.mark.parametrize("key", ["a/b c", "%2F", "ö" * 64, "a:hold", "..", '{"id":7}', "a+b?#;&="])
+async def test_a_key_is_held_by_hand_before_anything_of_it_came(ordered: Running, key: str) -> None:
+    path = f"{KEYS}/{quoted(key)}"
+    held = (await ordered.call("POST", f"{path}:hold")).body
+    assert [(one["key"], one["held"]) for one in held["keys"]] == [(key, "hand")]
+    body = {"topic": "jobs/x", "payload": "1", "ordering_key": key, "deliver_in": 0}
     await ordered.call("POST", "/v1/messages", body, status=201)
     await ordered.app.quiet()
     assert not await lease(ordered)
-    assert await shown(ordered) == [("a/b c", 1, "hand")]
+    assert await shown(ordered) == [(key, 1, "hand")]
     for _ in range(2):
-        (one,) = (await ordered.call("POST", f"{KEYS}/a%2Fb%20c:release")).body["keys"]
-        assert (one["key"], one["held"]) == ("a/b c", None)
+        (one,) = (await ordered.call("POST", f"{path}:release")).body["keys"]
+        assert (one["key"], one["held"]) == (key, None)
     assert list(await lease(ordered)) == ["1"]
     assert not await shown(ordered)
+
+
+@pytest.mark.parametrize(
+    ("escaped", "status"), [("", 404), ("%00", 422), ("%0A", 422), ("%FF", 400), ("a/b", 404)]
+)
+async def test_a_path_that_names_no_key_is_refused(ordered: Running, escaped: str, status: int) -> None:
+    await ordered.call("POST", f"{KEYS}/{escaped}:hold", status=status)
 
 
 async def test_refused(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
