@@ -31,6 +31,7 @@ MODULES = (
     "timeline.wheel",
     "timeline.horizon",
     "timeline.key_order",
+    "timeline.key_rows",
     "timeline.structures",
     "timeline.session",
     "timeline.slices",

@@ -22,7 +22,7 @@ from itertools import islice
 from struct import Struct
 from struct import error as StructError  # noqa: N812
 
-from timeline.key_order import NO_KEY, NOWHERE, Address, Changes, KeyRow
+from timeline.key_rows import NO_KEY, NOWHERE, Address, Changes, KeyRow
 from timeline.position import POSITION_BYTES, START, Position, at_of, before
 
 from . import keys

@@ -17,6 +17,7 @@ What is due
 
 Who reads it
     session.py      a read position, subscriptions, and what is in flight
+    key_rows.py     keys within a group: their rule, stored rows, and the bound on these
     key_order.py    order by key within a group: what is behind its key, and what is free
     finished.py     positions ahead of a session's read position that it passes over
     retained_queue.py  subscriptions that must still be sent retained messages

@@ -49,25 +49,18 @@ Walked at random against an oracle, with kills at any point: tests/model/order.p
 true.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from heapq import heapify, heappop, heappush
 
-from .position import END, START, Position
-from .shares import may_take
+from .key_rows import NO_KEY, NO_SHARD, NOWHERE, ORDERED, Address, Changes, KeyBound, KeyRow, Rule
+from .position import END, Position
 
 KNOWN_MAX = 4
 """Followers of a key that are known without reading the index."""
 UNWRITTEN_MAX = 2_000
 """Rows that may wait for a cursor: some 5 ms. A dump of 20,000 a second writes as many with each."""
-NOWHERE = START
-"""In place of a position: none."""
-NO_SHARD = -1
-Address = tuple[Position, int]
-"""Position and shard of a message."""
-NO_KEY = b"\0"
-"""Key of the messages without one, in a fair group. No client can send it."""
 BURST_MS = 100.0
 """A key that was given nothing for so long may be given its messages of that time at once."""
 ADVANCE_MAX = 1_000
@@ -84,54 +77,6 @@ class Meeting(Enum):
     """It is remembered, and given later."""
     STOP = auto()
     """There is no room for another key in trouble."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """When a key may have one more message."""
-
-    is_ordered: bool = False
-    """One is out, and a failed one is followed by nothing."""
-    most: int = 0
-    """Messages of a key that are out; 0: any number."""
-    per_ms: float = 0.0
-    """Messages of a key that are given in a millisecond; 0.0: any number."""
-    is_fair: bool = False
-
-    @property
-    def is_counted(self) -> bool:
-        """Whether what is given may need a place within the bound."""
-        return self.is_ordered or self.per_ms > 0.0
-
-
-ORDERED = Rule(is_ordered=True, most=1)
-NO_RULE = Rule()
-"""Keys do not count."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeyRow:
-    """What is stored of a key. Positions are NOWHERE if there is none."""
-
-    next: Position = NOWHERE
-    shard: int = NO_SHARD
-    """Of the message at `next`; NO_SHARD: it is not known whether there is one."""
-    wait: Position = NOWHERE
-    root: Position = NOWHERE
-    letter: Position = NOWHERE
-    """The place of the dead letter that holds the key."""
-    by_hand: bool = False
-    """Somebody holds the key."""
-
-    @property
-    def has_first(self) -> bool:
-        """Whether there is a message at `next`."""
-        return self.shard != NO_SHARD
-
-    @property
-    def is_held(self) -> bool:
-        """Whether a dead letter or somebody holds the key."""
-        return self.by_hand or self.letter != NOWHERE
 
 
 @dataclass(slots=True)
@@ -171,52 +116,6 @@ class _Line:
     places: dict[Position, None] = field(default_factory=dict)
     missed: Position = NOWHERE
     """The first one for which there was no room."""
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """Rows to write with a cursor."""
-
-    keys: Mapping[bytes, KeyRow | None]
-    """None: the row goes."""
-    index: Mapping[bytes, list[Address]]
-    is_all: bool = False
-    """All other key rows of the group go."""
-
-
-class KeyBound:
-    """A bound on the key rows of all groups. One group has at most half of what the others leave, and the
-    groups of one owner a share as of every bound (shares.py)."""
-
-    __slots__ = ("_held", "count", "is_freed", "lined", "most", "stopped")
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.count = 0
-        self._held: dict[str, int] = {}
-        """Key rows by owner of their groups; none is 0."""
-        self.stopped = 0
-        """Groups whose reader stands still at the bound."""
-        self.is_freed = False
-        """Whether one of them may read on, as a key row has gone; the caller looks, and clears it."""
-        self.lined = 0
-        """Retries in lines. A key has one, and at most half of what the others leave."""
-
-    def add(self, owner: str, rows: int) -> None:
-        """So many key rows have come, or have gone."""
-        self.count += rows
-        left = self._held.get(owner, 0) + rows
-        if left:
-            self._held[owner] = left
-        else:
-            self._held.pop(owner, None)
-        self.is_freed = self.is_freed or (rows < 0 and self.stopped > 0)
-
-    def has_room(self, owner: str, own: int) -> bool:
-        """Whether a group of that owner, which has `own` rows, may have one more."""
-        mine = self._held.get(owner, 0)
-        is_within = own < (self.most - self.count + own) // 2
-        return is_within and may_take(self.count, self.most, mine, len(self._held) + (not mine))
 
 
 class KeyOrder:

@@ -25,7 +25,8 @@ from shards.order import put_buried, write_changes
 from shards.retries import RETRIES
 from shards.store import Store, Table
 from timeline.horizon import Horizon
-from timeline.key_order import KeyOrder, KeyRow
+from timeline.key_order import KeyOrder
+from timeline.key_rows import KeyRow
 from timeline.position import END, RETRY_SHARD, START, Position
 from timeline.session import SETTLED, Flight
 

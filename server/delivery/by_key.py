@@ -14,7 +14,8 @@ from shards.order import followers
 from shards.read import Reader
 from shards.record import is_moved, is_stub
 from timeline.horizon import Horizon
-from timeline.key_order import KNOWN_MAX, NO_KEY, NOWHERE, Address, KeyOrder
+from timeline.key_order import KNOWN_MAX, KeyOrder
+from timeline.key_rows import NO_KEY, NOWHERE, Address
 from timeline.position import MessageId, Position
 from timeline.session import Subscription
 

@@ -12,7 +12,7 @@ from shards.commit import Commit, Refused
 from shards.tables import GroupRow, KeptRow
 from timeline.filters import parse_share
 from timeline.horizon import Horizon
-from timeline.key_order import NO_RULE, KeyBound
+from timeline.key_rows import NO_RULE, KeyBound
 from timeline.position import Position
 from timeline.session import USUAL, Flight, Loan, Returned, Session, Subscription, Terms
 

@@ -8,7 +8,8 @@ from shards.dead import DEAD
 from shards.order import keys_name, rows_under
 from shards.retries import RETRIES
 from shards.store import Store
-from timeline.key_order import NOWHERE, KeyOrder, KeyRow
+from timeline.key_order import KeyOrder
+from timeline.key_rows import NOWHERE, KeyRow
 
 from ..observe.logs import shown
 from .sent import Sent

@@ -22,7 +22,8 @@ from shards.fields import Record
 from shards.keys import GROUP_PREFIX
 from shards.tables import NEVER_S
 from timeline.filters import SHARE_PREFIX, parse_share
-from timeline.key_order import NO_RULE, KeyBound, KeyOrder, Meeting, Rule
+from timeline.key_order import KeyOrder, Meeting
+from timeline.key_rows import NO_RULE, KeyBound, Rule
 from timeline.position import RETRY_SHARD, Position
 from timeline.session import SETTLED, USUAL, Flight, Loan, Returned, Session, Subscription, Terms
 

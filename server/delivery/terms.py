@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from shards.tables import NEVER_S as NEVER_S
-from timeline.key_order import NO_RULE, Rule
+from timeline.key_rows import NO_RULE, Rule
 from timeline.session import Terms
 
 from ..settings.config import ACK_MS_MAX, Config, Sessions

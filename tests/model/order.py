@@ -24,17 +24,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from timeline import key_order
-from timeline.key_order import (
-    NO_KEY,
-    NOWHERE,
-    ORDERED,
-    Address,
-    KeyBound,
-    KeyOrder,
-    KeyRow,
-    Meeting,
-    Rule,
-)
+from timeline.key_order import KeyOrder, Meeting
+from timeline.key_rows import NO_KEY, NOWHERE, ORDERED, Address, KeyBound, KeyRow, Rule
 from timeline.position import START, Position, at_of, position
 
 WINDOW, BOUND, TRIES, KNOWN = 3, 4, 3, 2

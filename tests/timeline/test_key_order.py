@@ -5,7 +5,8 @@ import pytest
 from tests.model.order import _UNRULED, FAULTS, RULES, walk
 from tests.support.build import OPENED
 from tests.support.soak import SOAK
-from timeline.key_order import NO_SHARD, NOWHERE, KeyBound, KeyOrder, KeyRow, Meeting
+from timeline.key_order import KeyOrder, Meeting
+from timeline.key_rows import NO_SHARD, NOWHERE, KeyBound, KeyRow
 from timeline.position import Position, position
 
 A = b"a"

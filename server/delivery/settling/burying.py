@@ -34,7 +34,7 @@ from shards.retries import RETRIES, end_dropped, end_retry, note_dropped, whose
 from shards.store import Store, Table
 from shards.tables import KeptRow, encode_row
 from timeline.filters import matches
-from timeline.key_order import NO_KEY, NO_SHARD, NOWHERE, Address, KeyRow
+from timeline.key_rows import NO_KEY, NO_SHARD, NOWHERE, Address, KeyRow
 from timeline.position import MessageId, Position, message_id
 
 from ...engine.clock import Clock

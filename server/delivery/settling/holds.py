@@ -20,7 +20,8 @@ from shards import keys
 from shards.commit import Commit
 from shards.dedupe import Refused
 from shards.store import Store, Table
-from timeline.key_order import NOWHERE, KeyOrder, KeyRow
+from timeline.key_order import KeyOrder
+from timeline.key_rows import NOWHERE, KeyRow
 from timeline.position import Position
 
 from ...engine.commit_hook import CommitHook, Done

@@ -36,7 +36,8 @@ from shards.fields import Record, Retry, TryRow
 from shards.record import decode, encode
 from shards.retries import RETRIES, note_dropped
 from shards.tables import KeptRow
-from timeline.key_order import NO_KEY, KeyOrder
+from timeline.key_order import KeyOrder
+from timeline.key_rows import NO_KEY
 from timeline.position import Position, message_id
 from timeline.session import FAILED, SETTLED, USUAL, Flight
 

@@ -26,7 +26,8 @@ from shards.order import followers
 from shards.retries import RETRIES
 from shards.store import Store
 from timeline.filters import parse_share
-from timeline.key_order import NO_KEY, NOWHERE, KeyOrder
+from timeline.key_order import KeyOrder
+from timeline.key_rows import NO_KEY, NOWHERE
 from timeline.position import at_of, id_text
 
 from ...delivery.settling.holds import Holds

@@ -25,7 +25,7 @@ from shards.store import Table
 from tests.support.build import OPENED
 from tests.support.rig import Peer, Rig, config, props
 from timeline import key_order
-from timeline.key_order import Changes
+from timeline.key_rows import Changes
 from timeline.position import END, START, Position, message_id
 from timeline.session import Subscription
 

@@ -17,7 +17,7 @@ from shards.store import Table
 from tests.support.build import OPENED
 from tests.support.clock import RigClock
 from tests.support.rig import Peer, Rig, config
-from timeline.key_order import KeyBound
+from timeline.key_rows import KeyBound
 from timeline.position import Position
 from timeline.session import Flight, Returned, Session
 

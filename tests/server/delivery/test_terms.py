@@ -16,7 +16,7 @@ from server.delivery.terms import (
 )
 from server.settings.config import Config, Limits, Sessions
 from tests.support.rig import Rig, config, props
-from timeline.key_order import ORDERED, Rule
+from timeline.key_rows import ORDERED, Rule
 from timeline.session import USUAL, Terms
 
 DEFAULTS = Config()

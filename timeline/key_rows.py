@@ -1,0 +1,109 @@
+"""Keys within a group: their rule, the rows that are stored, and the bound on these in all groups."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .position import START, Position
+from .shares import may_take
+
+NOWHERE = START
+"""In place of a position: none."""
+NO_SHARD = -1
+Address = tuple[Position, int]
+"""Position and shard of a message."""
+NO_KEY = b"\0"
+"""Key of the messages without one, in a fair group. No client can send it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """When a key may have one more message."""
+
+    is_ordered: bool = False
+    """One is out, and a failed one is followed by nothing."""
+    most: int = 0
+    """Messages of a key that are out; 0: any number."""
+    per_ms: float = 0.0
+    """Messages of a key that are given in a millisecond; 0.0: any number."""
+    is_fair: bool = False
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether what is given may need a place within the bound."""
+        return self.is_ordered or self.per_ms > 0.0
+
+
+ORDERED = Rule(is_ordered=True, most=1)
+NO_RULE = Rule()
+"""Keys do not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRow:
+    """What is stored of a key. Positions are NOWHERE if there is none."""
+
+    next: Position = NOWHERE
+    shard: int = NO_SHARD
+    """Of the message at `next`; NO_SHARD: it is not known whether there is one."""
+    wait: Position = NOWHERE
+    root: Position = NOWHERE
+    letter: Position = NOWHERE
+    """The place of the dead letter that holds the key."""
+    by_hand: bool = False
+    """Somebody holds the key."""
+
+    @property
+    def has_first(self) -> bool:
+        """Whether there is a message at `next`."""
+        return self.shard != NO_SHARD
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a dead letter or somebody holds the key."""
+        return self.by_hand or self.letter != NOWHERE
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Rows to write with a cursor."""
+
+    keys: Mapping[bytes, KeyRow | None]
+    """None: the row goes."""
+    index: Mapping[bytes, list[Address]]
+    is_all: bool = False
+    """All other key rows of the group go."""
+
+
+class KeyBound:
+    """A bound on the key rows of all groups. One group has at most half of what the others leave, and the
+    groups of one owner a share as of every bound (shares.py)."""
+
+    __slots__ = ("_held", "count", "is_freed", "lined", "most", "stopped")
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.count = 0
+        self._held: dict[str, int] = {}
+        """Key rows by owner of their groups; none is 0."""
+        self.stopped = 0
+        """Groups whose reader stands still at the bound."""
+        self.is_freed = False
+        """Whether one of them may read on, as a key row has gone; the caller looks, and clears it."""
+        self.lined = 0
+        """Retries in lines. A key has one, and at most half of what the others leave."""
+
+    def add(self, owner: str, rows: int) -> None:
+        """So many key rows have come, or have gone."""
+        self.count += rows
+        left = self._held.get(owner, 0) + rows
+        if left:
+            self._held[owner] = left
+        else:
+            self._held.pop(owner, None)
+        self.is_freed = self.is_freed or (rows < 0 and self.stopped > 0)
+
+    def has_room(self, owner: str, own: int) -> bool:
+        """Whether a group of that owner, which has `own` rows, may have one more."""
+        mine = self._held.get(owner, 0)
+        is_within = own < (self.most - self.count + own) // 2
+        return is_within and may_take(self.count, self.most, mine, len(self._held) + (not mine))
