@@ -35,7 +35,6 @@ from shards.fate import is_over
 from shards.fields import Record, Retry, TryRow
 from shards.record import decode, encode
 from shards.retries import RETRIES, note_dropped
-from shards.tables import KeptRow
 from timeline.key_order import KeyOrder
 from timeline.key_rows import NO_KEY
 from timeline.position import Position, message_id
@@ -331,8 +330,8 @@ class Undone:
         row = self._dead_letters.row(
             commit, addressee, message, failure.tried(commit.open_batch.wall_ms, message)
         )
-        record = _again(message, due_ms)
-        place = self._retries.put(commit, addressee, _with_record(row, record), due_ms, is_owed=True)
+        row = msgspec.structs.replace(row, record=encode(_again(message, due_ms)))
+        place = self._retries.put(commit, addressee, row, due_ms, is_owed=True)
         order = failure.order
         if order is not None:
             order.rest(self._rests(order, failure, place), message.origin[0], place)
@@ -451,7 +450,3 @@ def _again(message: Message, due_ms: int) -> Record:
     return msgspec.structs.replace(
         record, due_ms=due_ms, id=0, key=b"", zone=b"", retry=None, expires_ms=left_ms, drop_late=False
     )
-
-
-def _with_record(row: KeptRow, record: Record) -> KeptRow:
-    return msgspec.structs.replace(row, record=encode(record))
