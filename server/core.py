@@ -52,6 +52,7 @@ from .delivery.subscriptions import Subscriptions
 from .delivery.url_groups import UrlGroups
 from .delivery.wills import Wills
 from .engine.clock import Clock
+from .engine.commit_hook import ignore
 from .engine.decisions import Decisions
 from .engine.errand import Errand
 from .engine.held import Held
@@ -68,10 +69,6 @@ from .settings.config import Config
 UNLIMITED = 1 << 62
 
 
-def _nothing() -> None:
-    """Nothing to do."""
-
-
 class Core:
     """All parts of one server."""
 
@@ -82,7 +79,7 @@ class Core:
         store: Store,
         *,
         wake: Callable[[], None],
-        failing: Callable[[], None] = _nothing,
+        failing: Callable[[], None] = ignore,
         auth: Auth = OPEN,
         chance: Callable[[], float],
         gather: int = 1,

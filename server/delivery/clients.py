@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from ..engine.clock import Clock
+from ..engine.commit_hook import ignore
 from ..fair import Share
 from ..observe.logs import by, shown
 from .burials import GROUP_EXPIRED, Burials
@@ -69,7 +70,7 @@ class Clients:
             if subscriber.will is not None:
                 self._wills.publish(subscriber, at_once=False)
                 self._cursors.mark_dirty(subscriber)
-                self._cursors.secure(subscriber, _drop)
+                self._cursors.secure(subscriber, ignore)
 
     def take_id(self) -> int:
         """A number for a client id that the server makes, unique over restarts."""
@@ -188,7 +189,7 @@ class Clients:
         self._sessions.leave(subscriber)
         self._wills.publish(subscriber, at_once=False)
         self._cursors.mark_dirty(subscriber)
-        self._cursors.secure(subscriber, _drop)
+        self._cursors.secure(subscriber, ignore)
 
     def farewell(self, subscriber: Subscriber, expiry_s: int | None, *, keeps_will: bool) -> bool:
         """Handle DISCONNECT with a new session expiry (None: as agreed), and whether the will is kept. False:
@@ -267,7 +268,3 @@ class Clients:
             known.ended_ms = self._clock.wall_ms()
             self._settling.disconnected(known, is_clean=False)
         self._wills.displace(known, is_resumed=is_resumed)
-
-
-def _drop(_: object) -> None:
-    """Ignore the answer."""

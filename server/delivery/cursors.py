@@ -36,7 +36,7 @@ from timeline.key_order import KeyOrder
 from timeline.position import Position
 
 from ..engine.clock import Clock
-from ..engine.commit_hook import CommitHook, Done
+from ..engine.commit_hook import CommitHook, Done, ignore
 from ..engine.writer import Busy, Writer
 from .session_rows import cursor_row, group_row, session_row
 from .shared import Group
@@ -240,7 +240,7 @@ class Cursors(CommitHook):
         if self._is_nudged or self._clock.mono() < self._wanted_at:
             return
         try:
-            self._writer.submit(_nothing, self._nudged)
+            self._writer.submit(ignore, self._nudged)
         except Busy:
             return  # the next round asks again
         except StoreFailed:
@@ -453,7 +453,3 @@ def cursor_cost(subscriber: Subscriber) -> int:
     """Of its cursor and its row, if all that it subscribes to is one filter, as a group does."""
     session = subscriber.session
     return 2 * ROW_COST + SUBSCRIPTION_COST + len(session.flights) + len(session.finished)
-
-
-def _nothing(_: Commit) -> None:
-    """The batch is wanted, not the request."""

@@ -15,6 +15,7 @@ from timeline.position import Position
 from timeline.session import Subscription
 from timeline.slices import Directory
 
+from ..engine.commit_hook import ignore
 from ..observe.logs import by, shown
 from ..settings.config import Config
 from .burials import GROUP_DELETED, Burials
@@ -169,7 +170,7 @@ class Subscriptions:
                     break
                 has_ended = self._end_denied(subscriber, text, rights) or has_ended
             if has_ended and subscriber.session.is_persistent:
-                self._cursors.secure(subscriber, _drop)
+                self._cursors.secure(subscriber, ignore)
         for group in list(self._groups):
             yield
             # A group that stays until it is deleted stays: whoever may subscribe to it takes its messages.
@@ -190,7 +191,3 @@ class Subscriptions:
         told = (shown(subscriber.session.client_id), shown(text), rights.name or "nobody")
         log.info("session %s: subscription to %s ended, %s may not", *told, extra=by(rights.name))
         return True
-
-
-def _drop(_: object) -> None:
-    """Ignore the answer."""

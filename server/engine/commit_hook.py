@@ -13,6 +13,10 @@ Done = Callable[[Any], None]
 """Called with the answer, or with the exception that a request raised or StoreFailed."""
 
 
+def ignore(*_: object) -> None:
+    """Nobody waits for the answer, or needs the call."""
+
+
 class CommitHook:
     """A commit hook of the writer. A subclass implements the calls that it needs."""
 

@@ -13,14 +13,10 @@ from collections.abc import Callable
 
 from shards.commit import Commit
 
-from .commit_hook import CommitHook, Done
+from .commit_hook import CommitHook, Done, ignore
 from .writer import Writer
 
 Call = Callable[[], object]
-
-
-def _nothing() -> None:
-    """RAM says it already."""
 
 
 class Decisions(CommitHook):
@@ -33,7 +29,7 @@ class Decisions(CommitHook):
         """In batches that are not durable yet, the oldest first."""
         writer.add_hook(self)
 
-    def note(self, undo: Call, done: Call = _nothing) -> None:
+    def note(self, undo: Call, done: Call = ignore) -> None:
         """In the writer: something is decided. One of the two is called, once."""
         self._open.append((undo, done))
 

@@ -28,6 +28,7 @@ from shards.commit import Commit, Refused
 from shards.errors import Corrupt, StoreFailed
 
 from .clock import Clock
+from .commit_hook import ignore
 from .writer import GROUP_BYTES, Busy, Writer
 
 log = logging.getLogger(__name__)
@@ -41,10 +42,6 @@ NEVER = float("inf")
 
 Item = TypeVar("Item", bound=Hashable)
 Answer = TypeVar("Answer")
-
-
-def _ignore(_: object) -> None:
-    """Do nothing before a piece."""
 
 
 class Errand(Generic[Item, Answer]):
@@ -64,7 +61,7 @@ class Errand(Generic[Item, Answer]):
         cost: Callable[[Item], int] = lambda _: 0,
         cost_max: int = 1,
         source: Callable[[], Iterable[Item]] | None = None,
-        begin: Callable[[Iterable[Item]], None] = _ignore,
+        begin: Callable[[Iterable[Item]], None] = ignore,
     ) -> None:
         """`decide`: in the writer. `done`: the answer is durable. `failed`: it is not; returns the seconds
         until the next try, None: none.

@@ -16,6 +16,7 @@ from timeline.position import Position, at_of
 
 from ..observe.logs import by
 from .clock import Clock
+from .commit_hook import ignore
 from .errand import RETRY_S, Errand
 from .writer import Writer
 
@@ -33,7 +34,7 @@ class Held:
         self._stuck: set[Position] = set()
         """Unreadable rows."""
         self.errand: Errand[Position, None] = Errand(
-            writer, clock, _release, _released, self._not_released, most=STEP, source=self._due
+            writer, clock, _release, ignore, self._not_released, most=STEP, source=self._due
         )
 
     def _due(self) -> Iterator[Position]:
@@ -55,7 +56,3 @@ class Held:
 
 def _release(commit: Commit, place: Position) -> None:
     commit.release(place)
-
-
-def _released(_: Position, answer: None) -> None:
-    """Note that the message is on the timeline now."""

@@ -59,7 +59,7 @@ from timeline.position import Position
 from timeline.wheel import Wheel
 
 from .clock import Clock
-from .commit_hook import CommitHook, Done
+from .commit_hook import CommitHook, Done, ignore
 from .requests import Requests
 
 log = logging.getLogger(__name__)
@@ -113,10 +113,6 @@ def entry(shard: int, value: bytes | None) -> tuple[Entry, int]:
     return (shard, None), ENTRY_OVERHEAD
 
 
-def _nothing() -> None:
-    """Do nothing meanwhile."""
-
-
 class Deciding:
     """Decisions in the open group."""
 
@@ -154,7 +150,7 @@ class Writer:
         max_queued: int,
         max_bytes: int,
         wake: Callable[[], None],
-        failing: Callable[[], None] = _nothing,
+        failing: Callable[[], None] = ignore,
         gather: int = 1,
         groups: int = OPEN_GROUPS,
     ) -> None:
@@ -315,7 +311,7 @@ class Writer:
 
     def compose(
         self,
-        between: Callable[[], object] = _nothing,
+        between: Callable[[], object] = ignore,
         *,
         large: int = LARGE,
         decide_s: float = DECIDE_S,

@@ -28,6 +28,7 @@ from ..auth.offload import Threads
 from ..core import Core
 from ..delivery.stored_sessions import StoredSessions
 from ..engine.clock import Clock, SystemClock
+from ..engine.commit_hook import ignore
 from ..engine.disk_thread import DiskThread
 from ..engine.lease import Lease
 from ..engine.writer import DECIDE_S, OPEN_GROUPS, Decide
@@ -78,10 +79,6 @@ GATHER = 250
 """Messages that must wait before a group is written while another is being synced."""
 
 
-def _nothing() -> None:
-    """For a server alone: nothing to do."""
-
-
 class App:
     """Holds a core and runs it: `start` begins the rounds, `stop` ends them in order.
 
@@ -97,7 +94,7 @@ class App:
         *,
         fatal: Callable[[], None],
         lease: Lease | None = None,
-        lost: Callable[[], None] = _nothing,
+        lost: Callable[[], None] = ignore,
         full: Callable[[], str] = str,
         traces: Traces | None = None,
         stored: StoredSessions | None = None,
@@ -119,7 +116,7 @@ class App:
             clock,
             store,
             wake=self.plan,
-            failing=_nothing if lease is None else lost,
+            failing=ignore if lease is None else lost,
             auth=self.keyring,
             chance=random.random,
             gather=GATHER,

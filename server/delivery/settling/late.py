@@ -34,6 +34,7 @@ from timeline.position import MessageId, Position, at_of
 from timeline.session import SETTLED, Flight
 
 from ...engine.clock import Clock
+from ...engine.commit_hook import ignore
 from ...engine.errand import RETRY_S, Errand
 from ...engine.writer import Busy, Writer
 from ...observe.logs import by, shown
@@ -207,7 +208,7 @@ class Late:
         """The write failed: try again if the writer is at fault."""
         name = shown(ack.group.name)
         log.warning("%s: late ack cannot be written: %s", name, why, extra=by(name))
-        answered, ack.answered = ack.answered, _nobody
+        answered, ack.answered = ack.answered, ignore
         answered(None)
         return RETRY_S if isinstance(why, Busy | StoreFailed) else None
 
@@ -222,7 +223,3 @@ def _origin(commit: Commit, message: MessageId, place: Position) -> tuple[Positi
         return found.position, b"" if is_stub(found.value) else decode(found.value).ordering_key
     except Corrupt:
         return place, b""
-
-
-def _nobody(_: bool | None) -> None:
-    """Ignore the answer."""

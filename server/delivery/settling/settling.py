@@ -24,6 +24,7 @@ from enum import Enum, auto
 from timeline.position import MessageId
 from timeline.session import Flight
 
+from ...engine.commit_hook import ignore
 from ..cursors import Cursors
 from ..membership import Membership
 from ..shared import Group
@@ -117,7 +118,7 @@ class Settling:
         if ended:
             subscriber.dirty.add(subscriber)
             for group, lent in self._groups.acked(subscriber, ended):
-                self._late.finish(group, *lent.origin, _drop)
+                self._late.finish(group, *lent.origin, ignore)
             if subscriber.groups or not subscriber.session.tailing:
                 self._groups.read_on(subscriber)
         return is_sound
@@ -347,7 +348,7 @@ class Settling:
         subscriber.session.ack(flight.packet_id)
         subscriber.dirty.add(subscriber)
         for group, lent in self._groups.acked(subscriber, (flight,)):
-            self._late.finish(group, *lent.origin, _drop)
+            self._late.finish(group, *lent.origin, ignore)
         if subscriber.groups or not subscriber.session.tailing:
             self._groups.read_on(subscriber)
 
@@ -355,7 +356,3 @@ class Settling:
 def _since_s(flight: Flight) -> float:
     """When a member was given a group's message, s of monotonic time; 0: not a group's."""
     return 0.0 if flight.loan is None else flight.loan.since_s
-
-
-def _drop(_: object) -> None:
-    """Ignore the answer."""

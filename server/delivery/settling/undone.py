@@ -41,6 +41,7 @@ from timeline.position import Position, message_id
 from timeline.session import FAILED, SETTLED, USUAL, Flight
 
 from ...engine.clock import Clock
+from ...engine.commit_hook import ignore
 from ...engine.decisions import Decisions
 from ...engine.errand import RETRY_S, Errand
 from ...engine.writer import Writer
@@ -102,10 +103,6 @@ class Nacked(Enum):
 
 
 Answered = Callable[[Nacked], None]
-
-
-def _nobody(_: Nacked) -> None:
-    """Ignore the answer."""
 
 
 @dataclass(slots=True, eq=False)
@@ -241,7 +238,7 @@ class Undone:
         delay_ms: int | None = None,
         addressee: Subscriber | None = None,
         is_ended: bool = False,
-        answered: Answered = _nobody,
+        answered: Answered = ignore,
         is_attempt: bool = True,
         by: str = "",
         outcome: str = SAID_NO,
@@ -381,7 +378,7 @@ class Undone:
             holder.session.retired.pop(flight.packet_id, None)
         name = shown(holder.name)
         log.warning("%s: an unacked message stays: %s", name, why, extra=by(name))
-        answered, failure.answered = failure.answered, _nobody
+        answered, failure.answered = failure.answered, ignore
         answered(Nacked.FAILED)
         return RETRY_S
 
