@@ -120,12 +120,14 @@ class ByKey:
         return True
 
     def _is_read_again(self, subscriber: Subscriber, message: Message) -> bool:
-        """Whether a retry ends, as its group was set back, and gives the message in its order."""
+        """Whether a retry ends, as its group was set back, and gives the message in its order: not one that
+        was in flight then, which it passes over."""
         order, key, session = subscriber.session.order, message.ordering_key, subscriber.session
         if order is None or not key or not subscriber.reread or order.waiting_for(message.position) == key:
             return False
         origin = self._retries.origin(subscriber, message.position)
-        return origin <= subscriber.reread and (origin > session.read or order.is_behind(key, origin))
+        is_to_come = origin > session.read or order.is_behind(key, origin)
+        return origin <= subscriber.reread and is_to_come and origin not in session.finished
 
     def _why_not(self, message: Message, asked: tuple[Subscription, ...], wall_ms: int) -> str:
         """Why a due retry becomes a dead letter; empty: it is sent."""

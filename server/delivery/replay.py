@@ -366,20 +366,25 @@ class Replay:
 
     def _take_turns(self, subscriber: Subscriber, horizon: Position) -> bool:
         """Send some due retries and some unread messages; True if there may be more. The order is kept
-        between calls, so that with room for one message at a time they alternate."""
-        self._is_blocked = False
+        between calls, so that with room for one message at a time they alternate. A reader that stands at the
+        bound of keys leaves its turn to the retries, which make room for it."""
+        order, self._is_blocked, is_standing = subscriber.session.order, False, False
         for _ in range(2):
             before = subscriber.delivered
             if subscriber.reads_next:
                 has_room = self._read_stretch(subscriber, horizon, ALTERNATE)
                 self._spill.passed(subscriber, subscriber.session.read)
+                is_standing = not has_room and order is not None and order.is_standing
+                has_room = has_room or is_standing
             else:
                 has_room = self._by_key.give_retries(subscriber)
             if has_room or subscriber.delivered > before:
                 subscriber.reads_next = not subscriber.reads_next
             if not has_room:
                 return False
-        return self._retries.is_due(subscriber) or not (self._is_blocked or self._join(subscriber))
+        if self._retries.is_due(subscriber):
+            return True
+        return not (is_standing or self._is_blocked or self._join(subscriber))
 
     def _read_stretch(
         self, subscriber: Subscriber, horizon: Position, left: int, give: int = TURN_ROWS

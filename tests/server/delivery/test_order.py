@@ -210,6 +210,26 @@ def test_what_waits_for_its_key_becomes_dead_letters(how: str) -> None:
         assert not list(rig.store.scan(Table.ORDER, b"", b"\2")), "its index goes with the slices"
 
 
+@pytest.mark.parametrize("fair", ["false", "true"])
+def test_retries_go_on_while_the_reader_stands_at_the_bound(fair: str) -> None:
+    """The keys in trouble keep their rows, as a message of each waits behind; so the reader has no turn."""
+    rig = Rig(config(ordering_keys=4))
+    peer, first, others = worker(rig, fair=fair), ["a1", "a2", "b1", "b2"], ["c1", "d1"]
+    send(rig, *first)
+    for turn in range(4):
+        out = came(peer)
+        assert sorted(out) == ["a1", "b1"]
+        for packet_id in out.values():
+            nack(peer, packet_id, "1s")
+        send(rig, *others[: 2 * (turn == 0)])
+        rig.pass_ms(1_500)
+        group = rig.core.groups.get(TEXT)
+        assert group is not None
+        assert group.session.order is not None
+        assert group.session.order.is_standing
+    assert sorted(drain(rig, peer, came(peer))) == [*first, *others]
+
+
 @pytest.mark.parametrize("is_dead", [True, False])
 def test_a_skip_gives_up_what_has_just_been_passed_over(is_dead: bool) -> None:
     """No cursor has been written since."""

@@ -13,6 +13,7 @@ from shards.retries import RETRIES
 from shards.store import Table
 from tests.server.delivery.test_order import TEXT, came, nack, send
 from tests.support.rig import Peer, Rig
+from timeline.position import START
 
 PUBACK = 4
 
@@ -66,6 +67,29 @@ def test_a_failed_message_lets_its_key_go_on_and_its_retry_waits_for_it() -> Non
     rig.pass_ms(500)
     send(rig, "b2")
     assert not [*RETRIES.all(rig.store)]
+
+
+@pytest.mark.parametrize("terms", [{"per_key_concurrency": "1"}, {"fair": "true"}, {"order": "true"}])
+def test_what_is_in_flight_at_a_replay_and_fails_comes_again(terms: dict[str, str]) -> None:
+    """Its retry is due before the group has read so far, and the reader will pass it over."""
+    rig = Rig()
+    peer = worker(rig, window=1, **terms)
+    send(rig, "a1", "b1", "c1")
+    for _ in range(2):
+        (packet_id,) = came(peer).values()
+        peer.ack(PUBACK, packet_id)
+    (last,) = came(peer).values()
+    group, core = group_of(rig), rig.core
+    core.writer.submit(lambda commit: core.replay.rewind(commit, group, START), lambda _: None)
+    rig.pump()
+    nack(peer, last, "0s")
+    seen = []
+    for _ in range(4):
+        for payload, packet_id in came(peer).items():
+            seen.append(payload)
+            peer.ack(PUBACK, packet_id)
+        rig.pass_ms(500)
+    assert sorted(seen) == ["a1", "b1", "c1"]
 
 
 def test_many_due_retries_stand_in_line_and_all_come() -> None:
