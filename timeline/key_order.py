@@ -269,8 +269,11 @@ class KeyOrder:
         return found is not None and NOWHERE < found.next <= place
 
     def key_of(self, ordering_key: bytes) -> bytes:
-        """The key of a message; empty: it has none, and waits for nothing."""
-        return ordering_key or (NO_KEY if self.rule.is_fair else b"")
+        """The key of a message; empty: it has none, and waits for nothing. While messages without a key are
+        behind they go by theirs, also if the group is fair no more."""
+        if ordering_key:
+            return ordering_key
+        return NO_KEY if self.rule.is_fair or NO_KEY in self._keys or NO_KEY in self._lines else b""
 
     def rows(self) -> list[tuple[bytes, KeyRow]]:
         """All key rows."""

@@ -194,6 +194,30 @@ def test_of_many_tenants_one_that_dumps_hardly_delays_the_others() -> None:
     assert sorted(waited)[-len(waited) // 100] <= 20, "of 600 that were there before"
 
 
+@pytest.mark.parametrize("order", ["true", "false"])
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_messages_without_a_key_come_once_when_keys_take_no_turns_any_more(
+    order: str, *, is_killed: bool
+) -> None:
+    rig = Rig()
+    peer, names = worker(rig, window=3, fair="true"), [f"-{n}" for n in range(9)]
+    send(rig, *names)
+    out = came(peer)
+    nack(peer, out.pop(names[0]), "1s")
+    rig.pass_ms(2_000)
+    out |= came(peer)
+    if is_killed:
+        rig.kill()
+    peer = worker(rig, window=3, fair="false", order=order)
+    out = came(peer) if is_killed else {**out, **came(peer)}
+    seen = list(out)
+    for _ in range(20):
+        for payload in list(out):
+            seen += ack(peer, out, payload)
+        rig.pass_ms(200)
+    assert sorted(seen) == names
+
+
 @pytest.mark.parametrize(
     "terms",
     [{"order": "true", "on_dead": "hold"}, {"per_key_concurrency": "1"}, {"per_key_rate": "1/m"}],
