@@ -6,12 +6,13 @@ FASTI_SOAK=1 makes it 100 lives (eight minutes), FASTI_CYCLES=n so many; FASTI_S
 import asyncio
 import os
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.receiver import Receiver, receiving
 from tests.support.server import run, serving
 from tests.support.soak import SOAK
 from timeline.position import Position, id_text, message_id
@@ -24,18 +25,28 @@ JOBS = 50
 """At least so many are there for each life, before the kill."""
 
 
+SETTINGS = {"webhook.allow_private": "true"}
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    async with receiving() as found:
+        yield found
+
+
 @pytest.mark.parametrize("rule", RULES)
 async def test_kill_9_with_a_pool_at_work(
-    tmp_path: Path, record_property: Callable[[str, object], None], rule: str
+    tmp_path: Path, record_property: Callable[[str, object], None], receiver: Receiver, rule: str
 ) -> None:
     seed = int(os.environ.get("FASTI_SEED", random.randrange(1 << 32)))
     print(f"FASTI_SEED={seed}", flush=True)
     chance = random.Random(seed)
     pool, data = Pool(chance, rule), tmp_path / "data"
+    receiver.behave = pool.posted
     for life in range(LIVES):
-        async with serving(data) as server:
+        async with serving(data, settings=SETTINGS) as server:
             if not life:
-                await pool.enlist(server)
+                await pool.enlist(server, receiver.url())
             pool.begin(server)
             await asyncio.sleep(1 + (3 if SOAK else 1.5) * chance.random())
             async with asyncio.timeout(60):
@@ -45,7 +56,7 @@ async def test_kill_9_with_a_pool_at_work(
             await pool.died()
         found = verified(data)
         assert not found, f"life {life}, FASTI_SEED={seed}: {found[:5]}"
-    async with serving(data) as server:
+    async with serving(data, settings=SETTINGS) as server:
         dead = await pool.drain(server)
         assert await server.stopped() == 0
         assert "Traceback" not in server.output, server.output

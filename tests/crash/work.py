@@ -4,6 +4,8 @@
     workers   three of one group, two by MQTT and one that pulls over HTTP: each delivery is acked now or a
               little later, nacked with or without a delay, kept too long and acked late, extended, never
               answered; connections end in order or not
+    receiver  of an endpoint, which may take the place of the group: answers now or a little later, with 500,
+              503 and a time, or never, or hangs up
     pauser    pauses the group and resumes it
 
 What follows from the book, whatever was killed when:
@@ -33,6 +35,7 @@ from server.codec.packets import Ack, Disconnect, Publish
 from server.settings.times import parse_deliver_at
 from tests.support.http import Http, http
 from tests.support.mqtt import Closed, Peer, dial, user, wall_ms
+from tests.support.receiver import Got, answer
 from tests.support.server import ServerProcess
 from timeline.position import MessageId, Position, id_position
 
@@ -48,8 +51,10 @@ RULES: dict[str, tuple[tuple[tuple[str, str], ...], int]] = {
     "": ((), 0),
     "order": ((("order", "true"),), 1),
     "limits": ((("per-key-concurrency", "2"), ("fair", "true")), 2),
+    "fair": ((("fair", "true"),), 0),
+    "endpoint": ((), 1),
 }
-"""Further terms of the group, and how many of a key may be out; 0: any number."""
+"""Further terms of the group, and how many of a key may be out; 0: any number. Or an endpoint that orders."""
 SURE_MS = 1_500
 """An ack this long before a kill is on disk (ledger.py)."""
 SOON_MS = 700
@@ -145,6 +150,10 @@ class Pool:
         """`rule`: one of RULES."""
         self.chance = chance
         more, self.most = RULES[rule]
+        self.is_endpoint = rule == "endpoint"
+        self.name, self.place = "pool", "/v1/groups/pool"
+        if self.is_endpoint:
+            self.name, self.place = "hook", "/v1/endpoints/hook"
         self.terms = TERMS + more
         self.jobs: dict[str, Job] = {}
         self.given: list[tuple[Job, Given]] = []
@@ -161,8 +170,20 @@ class Pool:
 
     # -- lives
 
-    async def enlist(self, server: ServerProcess) -> None:
-        """Once, at the beginning: the group, before any message."""
+    async def enlist(self, server: ServerProcess, url: str) -> None:
+        """Once, at the beginning: the group, before any message; or the endpoint at `url`."""
+        if self.is_endpoint:
+            retry = {"max_attempts": ATTEMPTS, "backoff": [f"{BACKOFF_MS}ms", "400ms", "800ms"]}
+            body = {
+                "url": url,
+                "order": True,
+                "timeout": f"{LEASE_MS}ms",
+                "concurrency": WINDOW,
+                "retry": retry,
+            }
+            async with http(server.url) as calls:
+                await calls.call("PUT", self.place, body, status=201)
+            return
         peer = await dial(server.mqtt)
         await peer.connect("founder")
         await peer.subscribe(SHARE, user_properties=self.terms)
@@ -176,8 +197,12 @@ class Pool:
             self._pause,
         ]
         works = [self._while_it_lives(job, server) for job in jobs]
-        works += [self._while_it_lives(lambda s, n=name: self._work(s, n), server) for name in WORKERS]  # type: ignore[misc]
+        works += [self._while_it_lives(lambda s, n=name: self._work(s, n), server) for name in self.workers]  # type: ignore[misc]
         self._tasks = [asyncio.create_task(work) for work in works]
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        return () if self.is_endpoint else WORKERS
 
     def kill(self, server: ServerProcess) -> None:
         self.kills_ms.append(wall_ms())
@@ -191,20 +216,22 @@ class Pool:
         """Do all that is left; the messages that are dead then."""
         self._life += 1
         self.is_kind = True
-        tasks = [asyncio.create_task(self._work(server, name)) for name in WORKERS]
+        tasks = [asyncio.create_task(self._work(server, name)) for name in self.workers]
         async with http(server.url) as calls:
-            await calls.call("POST", "/v1/groups/pool:resume")
+            await calls.call("POST", f"{self.place}:resume")
             quiet = 0
             while quiet < 3:
                 await asyncio.sleep(1)
-                group = (await calls.call("GET", "/v1/groups/pool", status=200)).body
-                left = group["groups"][0]["undone"]
+                found = (await calls.call("GET", self.place, status=200)).body
+                left = (found if self.is_endpoint else found["groups"][0])["undone"]
                 open_ = left["lag"] or left["in_flight"] or left["retries"]
                 pending = (await calls.metrics()).get("fasti_messages_pending", 0)
                 quiet = 0 if open_ or pending else quiet + 1
             dead, cursor = set(), ""
             while True:
-                page = (await calls.call("GET", f"/v1/dead?group=pool&limit=1000{cursor}", status=200)).body
+                page = (
+                    await calls.call("GET", f"/v1/dead?group={self.name}&limit=1000{cursor}", status=200)
+                ).body
                 dead |= {one["payload"] for one in page["messages"]}
                 if page["next"] is None:
                     break
@@ -230,11 +257,11 @@ class Pool:
                 tag = f"j{next(self._tags)}"
                 wait_ms = self.chance.choice((0, 0, 50, 400, 1_500))
                 job = self.jobs[tag] = Job(tag, self._key())
-                body = {
-                    "topic": f"work/{self.chance.randrange(5)}",
-                    "payload": tag,
-                    "deliver_in": f"{wait_ms}ms",
-                }
+                body = {"payload": tag, "deliver_in": f"{wait_ms}ms"}
+                if self.is_endpoint:
+                    body["deliver_to"] = self.name
+                else:
+                    body["topic"] = f"work/{self.chance.randrange(5)}"
                 if job.key:
                     body["ordering_key"] = job.key
                 answer = await calls.call("POST", "/v1/messages", body)
@@ -252,9 +279,9 @@ class Pool:
         async with http(server.url) as calls:
             while True:
                 await asyncio.sleep(2 * self.chance.random())
-                await calls.call("POST", "/v1/groups/pool:pause")
+                await calls.call("POST", f"{self.place}:pause")
                 await asyncio.sleep(0.2 * self.chance.random())
-                await calls.call("POST", "/v1/groups/pool:resume")
+                await calls.call("POST", f"{self.place}:resume")
 
     async def _work(self, server: ServerProcess, name: str) -> None:
         """Connections of one worker, one after the other."""
@@ -278,6 +305,35 @@ class Pool:
         await peer.connect(client, receive_maximum=WINDOW)
         await peer.subscribe(SHARE, user_properties=self.terms)
         return _Mqtt(peer)
+
+    async def posted(self, got: Got, writer: asyncio.StreamWriter) -> bool:
+        """A post has come to the receiver."""
+        said, due_ms = got.headers, parse_deliver_at(got.headers["fasti-due"])
+        until_ms = wall_ms() + LEASE_MS - SLACK_MS
+        came = Came(
+            got.body.decode(), said["webhook-id"], int(said["fasti-attempt"]), due_ms, writer, until_ms
+        )
+        given = self.arrived(came, is_leased=False)
+        ways = ("now", "soon", "500", "503", "never", "drop")
+        what = "now" if self.is_kind else self.chance.choices(ways, (40, 20, 15, 5, 8, 12))[0]
+        self.note(what)
+        if what in ("soon", "500"):
+            await asyncio.sleep(0.4 * self.chance.random())
+        if what == "never":
+            await asyncio.sleep(LEASE_MS / 1000 + 0.5)
+            return False
+        if any(kill_ms >= given.at_ms for kill_ms in self.kills_ms):
+            return False
+        at_ms = wall_ms()
+        in_time_ms = at_ms if at_ms < given.until_ms else 0
+        if what in ("now", "soon"):
+            given.ack_sent_ms, given.acked_ms = at_ms, in_time_ms
+            return await answer(200)(got, writer)
+        given.let_go_ms, given.nacked_ms = at_ms, in_time_ms
+        given.wait_ms = 1_000 if what == "503" else BACKOFF_MS * 8 // 10
+        if what == "drop":
+            return False
+        return await answer(int(what), "Retry-After: 1")(got, writer)
 
     def note(self, what: str) -> None:
         self.done[what] = self.done.get(what, 0) + 1
