@@ -233,8 +233,13 @@ class KeyOrder:
 
     @property
     def keys(self) -> list[bytes]:
-        """The keys that are behind, or in trouble, or held."""
-        return list(self._keys)
+        """The ordering keys that are behind, or in trouble, or held."""
+        return [key for key in self._keys if key != NO_KEY]
+
+    @property
+    def blocked(self) -> int:
+        """Number of these."""
+        return len(self._keys) - (NO_KEY in self._keys)
 
     def known(self, key: bytes) -> tuple[int, bool]:
         """How many followers of a key are known here, and whether these are all."""

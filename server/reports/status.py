@@ -207,7 +207,7 @@ class Status(Collector):
 
         def blocked(group: Group) -> tuple[int, int] | None:
             order = group.session.order
-            return (-len(order), next(number)) if order is not None and len(order) else None
+            return (-order.blocked, next(number)) if order is not None and order.blocked else None
 
         return [found for _, found in await least(turn, list(self._core.groups), blocked, TOP)]
 
@@ -248,7 +248,7 @@ class Status(Collector):
             len(group.members),
             retries,
             0.0 if first is None else self._age_s(id_position(first[1])),
-            0 if order is None else len(order),
+            0 if order is None else order.blocked,
             0 if order is None else len(order.held),
         )
 

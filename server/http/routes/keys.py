@@ -27,7 +27,7 @@ from shards.retries import RETRIES
 from shards.store import Store
 from timeline.filters import parse_share
 from timeline.key_order import KeyOrder
-from timeline.key_rows import NO_KEY, NOWHERE
+from timeline.key_rows import NOWHERE
 from timeline.position import at_of, id_text
 
 from ...delivery.settling.holds import Holds
@@ -123,7 +123,7 @@ class KeyRoutes:
         for group, order in _ordered(found):
 
             def rank(key: bytes, group: Group = group, order: KeyOrder = order) -> Rank | None:
-                if not order.has_row(key) or key == NO_KEY:
+                if not order.has_row(key):
                     return None
                 lag = counting.lag(group, order, key)
                 rank = -lag.messages, key, group.text, lag.is_exact
@@ -173,7 +173,7 @@ class KeyRoutes:
         page: shapes.GroupKeyPage = {
             "keys": views,
             "next": None if following is None else _cursor(following),
-            "blocked": sum(len(order) for order in orders),
+            "blocked": sum(order.blocked for order in orders),
             "held": sum(len(order.held) for order in orders),
             "is_standing": any(order.is_standing for order in orders),
         }

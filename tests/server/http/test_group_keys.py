@@ -111,6 +111,22 @@ async def test_a_path_that_names_no_key_is_refused(ordered: Running, escaped: st
     await ordered.call("POST", f"{KEYS}/{escaped}:hold", status=status)
 
 
+async def test_messages_without_a_key_are_no_key_that_is_listed(server: Running) -> None:
+    """They take turns as one, and nobody can hold it."""
+    await server.call("PUT", ONE, {"filter": "jobs/#", "fair": True}, status=201)
+    for _ in range(5):
+        await server.call(
+            "POST", "/v1/messages", {"topic": "jobs/x", "payload": "", "deliver_in": 0}, status=201
+        )
+    await send(server, "a1")
+    for _ in range(3):
+        await server.call("POST", f"{MESSAGES}:lease", {"max": 1})
+    page = (await server.call("GET", KEYS)).body
+    assert (page["keys"], page["blocked"]) == ([], 0)
+    (group,) = server.app.core.groups.of_name("workers")
+    assert len(group.session.order) == 1, "some wait"
+
+
 async def test_refused(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     await server.call("GET", KEYS, status=404)
     await server.call("POST", f"{KEYS}/a:hold", status=404)
