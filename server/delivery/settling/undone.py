@@ -37,7 +37,7 @@ from shards.record import decode, encode
 from shards.retries import RETRIES, note_dropped
 from timeline.key_order import KeyOrder
 from timeline.key_rows import NO_KEY
-from timeline.position import Position, message_id
+from timeline.position import START, Position, message_id
 from timeline.session import FAILED, SETTLED, USUAL, Flight
 
 from ...engine.clock import Clock
@@ -133,6 +133,8 @@ class Failure:
     """Dead letters evicted for this one."""
     buried: tuple[str, str] = ("", "")
     """The message's id and where it is buried, for the log."""
+    placed: Position = START
+    """Its retry, which may be stored though the batch has failed."""
 
     @property
     def attempts(self) -> int:
@@ -324,12 +326,17 @@ class Undone:
         if is_over(message.due_ms, message.record.expires_ms, due_ms):
             failure.reason = f"{EXPIRED}; {failure.reason}" if failure.is_attempt else EXPIRED
             return self._buried(commit, failure, message)
-        row = self._dead_letters.row(
-            commit, addressee, message, failure.tried(commit.open_batch.wall_ms, message)
-        )
-        row = msgspec.structs.replace(row, record=encode(_again(message, due_ms)))
-        place = self._retries.put(commit, addressee, row, due_ms, is_owed=True)
-        order = failure.order
+        is_stored = failure.placed != START and RETRIES.at(commit.open_batch, failure.placed) is not None
+        if is_stored and failure.placed in addressee.retrying:
+            return self._settle(commit, failure, Nacked.AGAIN)  # it is in flight by now
+        if is_stored:
+            self._decisions.note(ignore, partial(self._retries.look_again, addressee, failure.placed))
+        else:
+            tried = failure.tried(commit.open_batch.wall_ms, message)
+            row = self._dead_letters.row(commit, addressee, message, tried)
+            row = msgspec.structs.replace(row, record=encode(_again(message, due_ms)))
+            failure.placed = self._retries.put(commit, addressee, row, due_ms, is_owed=True)
+        place, order = failure.placed, failure.order
         if order is not None:
             order.rest(self._rests(order, failure, place), message.origin[0], place)
         return self._settle(commit, failure, Nacked.AGAIN)

@@ -533,6 +533,29 @@ def test_a_lost_batch_leaves_each_key_its_head(how: str) -> None:
         assert drain(rig, peer, came(peer)) == ["a1", "a2"]
 
 
+@pytest.mark.parametrize("retry_in", ["0s", "5s"])
+@pytest.mark.parametrize("is_ordered", [False, True])
+def test_a_retry_that_survives_its_failed_sync_is_the_only_one(retry_in: str, is_ordered: bool) -> None:
+    rig = Rig()
+    peer = worker(rig) if is_ordered else worker(rig, order="false")
+    send(rig, "a1", "a2")
+    out, seen = came(peer), list[str]()
+    said = props(user_properties=(("retry-in", retry_in),))
+    peer.send(Ack(wire.PUBACK, out.pop("a1"), 0x80, said), pump=False)
+    for _ in range(3):
+        rig.compose()
+    rig.fail_sync()
+    rig.store.survivors = 9
+    assert rig.recover()
+    for _ in range(10):
+        for payload, packet_id in out.items():
+            seen.append(payload)
+            peer.ack(wire.PUBACK, packet_id)
+        rig.pass_ms(1_000)
+        out = came(peer)
+    assert (seen, list(RETRIES.all(rig.store))) == (["a1", "a2"] if is_ordered else ["a2", "a1"], [])
+
+
 def test_groups_that_stand_still_go_on_when_another_one_makes_room() -> None:
     rig = Rig(config(ordering_keys=4))
     peer, other = worker(rig), rig.connected("v")
