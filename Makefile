@@ -80,7 +80,8 @@ test-fast: fast .venv/spark
 soak: .venv/tested .venv/spark
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[fuzz]' || \
 	    echo 'SKIPPED: atheris does not install here; our own fuzzer runs in its place'
-	FASTI_SOAK=1 $(BIN)/python -m pytest -q tests/crash tests/model tests/timeline tests/shards tests/store tests/bench/test_smoke.py
+	FASTI_SOAK=1 $(BIN)/python -m pytest -q tests/crash tests/model tests/timeline tests/shards tests/store tests/bench/test_smoke.py \
+	    tests/server/delivery tests/server/schedules
 	FASTI_SOAK=1 $(BIN)/python -m pytest -q -s tests/overload
 	FASTI_SOAK=1 $(BIN)/python -m pytest -q tests/oracle
 	FASTI_SOAK=1 $(BIN)/python -m pytest -q -s tests/cluster

@@ -28,6 +28,7 @@ from shards.retries import RETRIES, end_retry, put_retry
 from shards.store import Table
 from shards.tables import KeptRow, owned_value
 from shards.verify import OwnerFault, repair_owners, verify_owners
+from tests.support.soak import SOAK
 from timeline.position import END, HELD_SHARD, MessageId, Position, at_of, id_position, id_shard
 from timeline.slices import DAY_MS
 
@@ -484,7 +485,7 @@ class Walk:
         assert owned.owners == len(counted)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(400 if SOAK else 20))
 def test_whatever_happens_what_is_counted_is_what_the_rows_say(seed: int) -> None:
     walk = Walk(seed)
     for _ in range(60):
@@ -562,7 +563,7 @@ def test_what_is_counted_while_the_row_goes_counts() -> None:
     assert check(killed(opened)) == (2, 0)
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", range(400 if SOAK else 20))
 def test_counters_are_exact_whatever_fails(seed: int) -> None:
     """Groups in flight, failures, cancels and what is passed, at random."""
     random, due = Random(seed), NOW

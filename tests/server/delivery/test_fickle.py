@@ -12,8 +12,9 @@ import pytest
 from server.codec.packets import Packet, Suback, Subscribe, SubscribeOptions, Unsuback, Unsubscribe
 from tests.support.client import Client, finish
 from tests.support.rig import Rig, config
+from tests.support.soak import SOAK
 
-WALKS = int(os.environ.get("FASTI_MQTT_WALKS", "40"))
+WALKS = int(os.environ.get("FASTI_MQTT_WALKS", "400" if SOAK else "20"))
 STEPS = 200
 TOPICS = ("a", "b")
 

@@ -18,6 +18,7 @@ from shards.keys import OWNED, OWNED_END
 from shards.store import Table
 from tests.support.keyed import Keyed
 from tests.support.rig import Peer, Rig, props
+from tests.support.soak import SOAK
 from timeline.filters import matches
 
 HASH = (
@@ -600,7 +601,7 @@ def _toml(rules: list[str]) -> str:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(100 if SOAK else 6))
 def test_nothing_slips_past_the_rules_whatever_happens(tmp_path: Path, seed: int) -> None:
     assert Walk(tmp_path, seed).run(200) > 5
 

@@ -20,6 +20,7 @@ from shards.schedules import TimingRow
 from tests.support.build import OPENED
 from tests.support.keyed import Keyed
 from tests.support.rig import Peer, Rig, config, props
+from tests.support.soak import SOAK
 from timeline.filters import matches
 from timeline.position import START
 from timeline.session import Subscription
@@ -539,7 +540,7 @@ def _toml(rules: list[str]) -> str:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(100 if SOAK else 6))
 def test_nothing_goes_out_that_its_sender_may_not_send(tmp_path: Path, seed: int) -> None:
     walk = Walk(tmp_path, seed)
     assert walk.run(150) > 5

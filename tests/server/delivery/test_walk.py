@@ -8,8 +8,9 @@ import pytest
 
 from tests.support.client import Client, finish
 from tests.support.rig import Rig, config
+from tests.support.soak import SOAK
 
-WALKS = int(os.environ.get("FASTI_MQTT_WALKS", "40"))
+WALKS = int(os.environ.get("FASTI_MQTT_WALKS", "400" if SOAK else "20"))
 STEPS = 250
 
 

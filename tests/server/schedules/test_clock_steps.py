@@ -8,6 +8,7 @@ import pytest
 from shards.fields import Record
 from shards.record import decode, encode, is_stub
 from shards.schedules import ScheduleRow, TimingRow, write_schedule
+from tests.support.soak import SOAK
 from timeline.fires import GRACE_MS
 from timeline.position import END, START
 
@@ -379,7 +380,7 @@ def test_when_it_was_changed_is_told_apart_from_what_it_counts_from(rig: Rig) ->
 
 @pytest.mark.long
 @pytest.mark.parametrize("misfire", POLICIES)
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", range(100 if SOAK else 5))
 def test_any_steps_at_any_time(rig: Rig, seed: int, misfire: str) -> None:
     """None goes out twice; and while the clock only runs, the next one is the first that was not sent."""
     chance = random.Random(f"{seed}{misfire}")

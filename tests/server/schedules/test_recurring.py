@@ -16,6 +16,7 @@ from shards.fields import Record
 from shards.record import encode, is_stub
 from shards.schedules import TimingRow, write_schedule
 from shards.verify import verify_counts
+from tests.support.soak import SOAK
 from timeline.cron import parse_cron
 from timeline.fires import Plan, fires
 
@@ -80,7 +81,7 @@ def test_a_crash_at_every_step(rig: Rig, stop: int, survivors: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(200 if SOAK else 10))
 def test_anything_at_any_time(rig: Rig, seed: int) -> None:
     """Cancels, moves, pauses, edits, crashes, failed syncs: never two messages for one fire."""
     chance = random.Random(seed)
