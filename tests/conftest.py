@@ -10,6 +10,8 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Generator
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -65,7 +67,8 @@ GROUPS = {
 programs that start their own, another the browser, another the servers of the log. They take longest and are
 begun first, in this order."""
 EACH = ("crash", "oracle", "overload", "bench", "docs", "model", "sdk", "fuzz", "mutation")
-"""Folders of long tests: these come next, each test by itself. Of the others a file goes to one process."""
+"""Folders of tests that mostly wait, each test by itself. Of the others, which compute, a file goes to one
+process."""
 
 
 def group_of(nodeid: str) -> str | None:
@@ -156,17 +159,30 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return None
 
 
-def rank(item: pytest.Item) -> int:
+def rank(item: pytest.Item) -> tuple[int, int]:
     """What takes long comes first."""
     group, folder = group_of(item.nodeid), folder_of(item.path)
     if group is not None:
-        return list(GROUPS.values()).index(group)
-    return len(GROUPS) + (EACH.index(folder) if folder in EACH else len(EACH))
+        return list(GROUPS.values()).index(group), 0
+    return len(GROUPS), EACH.index(folder) if folder in EACH else len(EACH)
+
+
+def mixed(items: list[pytest.Item]) -> list[pytest.Item]:
+    """The groups; then files of tests that wait between files of those that compute, so that none of the
+    processors rests while all processes of the tests wait."""
+    first = [item for item in items if group_of(item.nodeid)]
+    parts: list[tuple[float, list[pytest.Item]]] = []
+    for is_each in (True, False):
+        some = (i for i in items if not group_of(i.nodeid) and (folder_of(i.path) in EACH) == is_each)
+        files = [list(file) for _, file in groupby(some, key=lambda item: item.path)]
+        parts += [((number + 0.5) / len(files), file) for number, file in enumerate(files)]
+    return first + [item for _, file in sorted(parts, key=itemgetter(0)) for item in file]
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (rank(item), item.path))
+    items[:] = mixed(items)
     if QUICK:
         config.hook.pytest_deselected(items=[item for item in items if is_marked(item)])
         items[:] = [item for item in items if not is_marked(item)]
