@@ -82,7 +82,7 @@ async def test_a_slow_sync_holds_nobody_up_who_does_not_wait_for_it(tmp_path: Pa
     await app.ask(lambda commit: commit.put([_draft("soon", wall_ms() + 100)]))
     store.gate.clear()
     asked = asyncio.create_task(app.ask(lambda commit: commit.put([_draft("later", wall_ms() + 3_600_000)])))
-    async with asyncio.timeout(8):
+    async with asyncio.timeout(30):
         while not got:
             await asyncio.sleep(0.01)
     assert not asked.done()
@@ -103,7 +103,7 @@ async def test_a_store_that_is_long_in_opening_again_does_not_stop_the_loop(tmp_
     store.gate_of_opening.clear()
     with pytest.raises(StoreFailed):
         await app.ask(lambda commit: commit.put([_draft("later", wall_ms() + 3_600_000)]))
-    async with asyncio.timeout(8):
+    async with asyncio.timeout(30):
         while not store.is_opening or not got:
             await asyncio.sleep(0.01)
     assert app.core.writer.broken is not None

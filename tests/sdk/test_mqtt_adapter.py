@@ -496,6 +496,6 @@ async def test_a_connection_that_is_cut_while_it_comes_up_is_seen_at_once(answer
             await peer.read()
             peer._writer.write(answered)
 
-    async with Script(cut) as script, client(script) as c, asyncio.timeout(5), c.subscribe("t") as s:
+    async with Script(cut) as script, client(script) as c, asyncio.timeout(30), c.subscribe("t") as s:
         assert s.connections == 1
     assert len(acts) == 4

@@ -117,7 +117,7 @@ async def test_a_held_message_that_cannot_be_released(
     monkeypatch.setattr(server.app.core.opened.commit, "release", release)
     server.clock.now_ms += 5 * MINUTE_MS
     server.app.plan()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while len(link.sent) < 2:
             await asyncio.sleep(0.01)
     assert [m.record.payload for m in link.sent] == [b"0", b"2"]
@@ -184,7 +184,7 @@ async def test_what_is_retained_while_the_store_fails_is_written_when_it_is_back
     await server.call("POST", "/v1/messages", {"topic": "z", "payload": 1}, status=503)
     server.clock.now_ms += 61_000
     app.plan()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while len(app.core.retained._fresh) < 5:
             await asyncio.sleep(0.01)
         server.store.is_failing = False

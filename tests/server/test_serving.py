@@ -130,7 +130,7 @@ async def test_what_may_be_in_the_log_is_not_refused(
             await peer.gone()
             assert not [packet for packet in peer.inbox if isinstance(packet, Ack)]
         assert over == ["over"]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await events.content.read()  # who follows its figures is sent away, too
     finally:
         await closing.aclose()

@@ -36,7 +36,7 @@ async def stream(server: Running, **headers: str) -> AsyncIterator[aiohttp.Clien
 
 async def figures(answer: aiohttp.ClientResponse) -> dict[str, Any]:
     """The next event's."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         event, data, end = [await answer.content.readline() for _ in range(3)]
     assert (event, end) == (b"event: figures\n", b"\n")
     found: dict[str, Any] = json.loads(data.removeprefix(b"data: "))
@@ -77,7 +77,7 @@ async def test_ends_when_the_server_stops(server: Running) -> None:
         await figures(answer)
         assert len(server.app.streams) == 1
         server.app.streams.stop()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await answer.content.read()
     assert len(server.app.streams) == 0
 
@@ -85,7 +85,7 @@ async def test_ends_when_the_server_stops(server: Running) -> None:
 async def test_who_leaves_makes_room(server: Running) -> None:
     async with stream(server) as answer:
         await figures(answer)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while len(server.app.streams):
             await asyncio.sleep(0.01)
 
@@ -157,7 +157,7 @@ async def test_keys(tmp_path: Path, config: Config, clock: SimulatedClock) -> No
             file.revoke("wide")
             ring = server.app.keyring
             ring.take(ring.read())
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await answer.content.read()
 
 

@@ -40,7 +40,7 @@ async def stream(server: Running, topic: str = "#", key: str = "") -> AsyncItera
 
 async def told(answer: aiohttp.ClientResponse) -> Event:
     """The next event."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while (event := await answer.content.readline()) in (b":\n", b"\n"):
             pass  # a comment
         data, end = [await answer.content.readline() for _ in range(2)]
@@ -135,7 +135,7 @@ async def test_ends_when_the_server_stops_or_the_client_leaves(server: Running) 
     async with stream(server) as answer:
         assert len(server.app.tails) == 1
         server.app.end_streams()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await answer.content.read()
     assert len(server.app.tails) == 0
 
@@ -143,7 +143,7 @@ async def test_ends_when_the_server_stops_or_the_client_leaves(server: Running) 
 async def test_who_leaves_makes_room(server: Running) -> None:
     async with stream(server):
         assert len(server.app.tails) == 1
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while len(server.app.tails):
             await asyncio.sleep(0.01)
 
@@ -154,7 +154,7 @@ async def test_a_client_leaves_room_for_others(server: Running) -> None:
 
 
 async def test_a_quiet_stream_is_written_to(server: Running) -> None:
-    async with stream(server) as answer, asyncio.timeout(5):
+    async with stream(server) as answer, asyncio.timeout(30):
         assert await answer.content.readline() == b":\n"
 
 
@@ -185,7 +185,7 @@ async def test_keys(tmp_path: Path, config: Config, clock: SimulatedClock) -> No
             assert (await message(other))["topic"] == "a/1"
             file.revoke("narrow")
             ring.take(ring.read())
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 assert b"event" not in await own.content.read()
             await send("a/1")
             assert (await message(other))["topic"] == "a/1"

@@ -78,7 +78,7 @@ async def test_a_pause_by_410_counts(server: Running, receiver: Receiver) -> Non
     receiver.script = [answer(410)]
     name = await server.schedule("a", "x", deliver_to="billing")
     await receiver.posts(1)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while (await shown(server))["state"] != "paused":
             await asyncio.sleep(0.01)
     await pass_time(server, DAY_MS)

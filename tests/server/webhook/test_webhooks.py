@@ -226,7 +226,7 @@ async def test_a_410_pauses_and_nothing_is_lost(server: Running, receiver: Recei
     receiver.script = [answer(410)]
     await server.schedule("a", "first", deliver_to="billing")
     await receiver.posts(1)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while (await shown(server))["state"] != "paused":
             await asyncio.sleep(0.01)
     await server.schedule("a", "second", deliver_to="billing")
