@@ -7,11 +7,14 @@ with the command and with five lines of code, which are run.
 import asyncio
 import os
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from fasti.testing import FastiServer, until
 
@@ -79,6 +82,19 @@ def test_each_extra_that_is_told_of_is_there() -> None:
     assert {name for _, name, _ in told} == NAMES
     for where, name, wanted in told:
         assert set(wanted.split(",")) <= set(extras[name]), where
+
+
+@pytest.mark.parametrize("demo", ["docs.demo", "docs.cluster_demo"])
+def test_a_demo_needs_no_package_of_the_tests(demo: str) -> None:
+    """`make demo` and `make cluster` install none: the second one begins as the tests of a cluster do."""
+    code = f"import sys; sys.modules.update(dict.fromkeys(sys.argv[1:])); import {demo}"
+    absent = ("hypothesis", "mqtt5", "nats", "playwright", "pytest", "yaml")
+    subprocess.run(
+        [sys.executable, "-c", code, *absent],
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'sdk'}"},
+        cwd=ROOT,
+        check=True,
+    )
 
 
 async def test_the_five_lines_of_the_readme_do_what_they_say(tmp_path: Path) -> None:

@@ -15,8 +15,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import nats
-
 from .ports import free_ports
 
 BINARY = Path(sys.executable).parent / "nats-server"
@@ -147,6 +145,8 @@ class Nats:
         """What a message is answered with."""
 
         async def asked() -> dict[str, Any]:
+            import nats  # of the tests alone: `make cluster` does not install it
+
             client = await nats.connect(self.url.split(",")[0])
             try:
                 answer = await client.request(subject, said, timeout=5)
