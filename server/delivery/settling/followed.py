@@ -84,7 +84,9 @@ class FollowUps:
             self._groups.read_on(group)
 
     def _failed(self, group: Group, flight: Flight, member: Subscriber, lent: Flight) -> None:
-        """Nothing of it was written: its message is in flight as before, unless its lease has ended."""
+        """Nothing of it was written: its message is in flight as before, unless its lease has ended, or its
+        worker has said something else since."""
         flight.fate = IN_FLIGHT
-        if group.session.has(flight) and not group.is_held(lent):
+        is_held = member.session.has(lent) and group.is_held(lent)
+        if group.session.has(flight) and not is_held:
             self._undone.fail(group, flight, NOT_STORED, by=member.name, outcome=LOST)

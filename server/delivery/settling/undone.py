@@ -441,10 +441,11 @@ class Undone:
 
 
 def _is_out_again(order: KeyOrder, failure: Failure, key: bytes, place: Position) -> None:
-    """Nothing was written: the head of the key is in flight."""
+    """Nothing was written: the head of the key is in flight, unless its client has acked it since."""
     if key in (order.waiting_for(place), order.letters.get(place)):
         order.release(key)
-    failure.holder.session.lead(failure.flight, key)
+    if failure.holder.session.has(failure.flight):
+        failure.holder.session.lead(failure.flight, key)
 
 
 def _again(message: Message, due_ms: int) -> Record:

@@ -5,10 +5,12 @@ import logging
 import pytest
 
 from server.codec import wire
+from server.codec.packets import Ack
 from server.delivery.shared import Group
 from shards import keys
 from shards.commit import Commit
 from shards.dead import DEAD
+from shards.errors import StoreFailed
 from shards.retries import RETRIES
 from shards.store import Table
 from tests.server.delivery.test_order import TEXT, came, nack, send, worker
@@ -200,6 +202,27 @@ def test_a_sync_that_fails_leaves_each_key_what_is_stored(how: str, survivors: i
             rig.pass_ms(3_600_000)
             peer.ack(wire.PUBACK, came(peer)["a1"])
         assert list(came(peer)) == ["a2"]
+
+
+def test_an_ack_while_the_store_is_broken_frees_a_key_whose_failure_was_not_written() -> None:
+    """Its lease had lapsed, and the group with its retry could not be written: nothing is in flight."""
+    rig = Rig()
+    peer = worker(rig, ack_timeout="2s")
+    send(rig, "a1", "a2")
+    out = came(peer)
+    rig.pass_ms(1_900)
+    rig.clock.now_ms += 900
+    rig.core.undone.step()
+
+    def broken() -> None:
+        raise StoreFailed("planned")
+
+    rig.stepper.compose(broken)
+    assert rig.core.writer.broken is not None
+    peer.send(Ack(wire.PUBACK, out["a1"]), pump=False)
+    assert rig.recover()
+    rig.pump()
+    assert list(came(peer)) == ["a2"]
 
 
 def test_a_retry_that_is_tried_later_is_the_head_of_its_key_after_a_kill() -> None:

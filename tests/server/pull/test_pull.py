@@ -375,6 +375,28 @@ def test_without_a_store_nothing_is_said_to_be_leased_or_acked() -> None:
     assert puller.ask().payloads == ["1"]
 
 
+@pytest.mark.parametrize("how", ["ack", "nack", "release"])
+def test_what_is_said_of_a_lease_while_its_ack_with_messages_fails_leaves_it_to_others(how: str) -> None:
+    rig, puller = _rig(1)
+    (mine,) = puller.lease()
+    follow = partial(
+        rig.core.follow_ups.follow,
+        text=mine.text,
+        number=mine.number,
+        is_it=lambda flight: True,
+        place=lambda: True,
+    )
+    rig.core.writer.submit(lambda commit: follow(commit), lambda answer: None)
+    rig.compose()
+    getattr(puller, how)([mine], pump=False)
+    rig.fail_sync()
+    rig.store.survivors = 0
+    assert rig.recover()
+    rig.pass_ms(60_000)
+    puller.ack(puller.lease())
+    assert not _in_flight(rig)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("survivors", [0, 1, 2])
 def test_a_kill_keeps_what_was_answered(survivors: int) -> None:
