@@ -67,7 +67,8 @@ ROUND_S = 0.01
 REPLAY_S = 0.003
 """... and this at least."""
 ALONE_S = 0.004
-"""A group that took longer to compose and write is a round of its own: all else is done in the next one."""
+"""A group that took longer to compose and write is a round of its own: all else is done in the next one,
+whatever that composes."""
 RETRY_S = 1.0
 STOP_S = 10.0
 LEAVE_S = 2.0
@@ -108,6 +109,8 @@ class App:
         self._checks = Threads()
         self.keyring = Keyring(config, clock, self._checks)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_alone = False
+        """Whether the last round was that of a group alone."""
         self._is_planned = False
         self._clock = clock
         self._store = store
@@ -352,10 +355,12 @@ class App:
         group = core.writer.compose(self._send_due, decide_s=decide_s)
         if group is not None:
             self._sync(group)
-            if self._clock.mono() - began >= ALONE_S:
-                self.plan()
-                self.time.measure()
-                return
+        is_long = group is not None and self._clock.mono() - began >= ALONE_S
+        self._is_alone = is_long and not self._is_alone
+        if self._is_alone:
+            self.plan()
+            self.time.measure()
+            return
         more = more or core.dispatch.turn()
         self.outgoing.is_filling = more
         more = more or core.writer.can_compose
