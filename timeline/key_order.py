@@ -177,7 +177,7 @@ class KeyOrder:
         """From now on another rule counts. O(keys in flight or behind). Without order no key waits for a
         retry, unless somebody holds it."""
         if rule != self.rule:
-            self.rule = rule
+            self.rule, self._turn = rule, 0
             self._clear_tokens()
             if not rule.is_ordered:
                 for key in list(self._waits.values()):

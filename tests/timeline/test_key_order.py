@@ -6,7 +6,7 @@ from tests.model.order import _UNRULED, FAULTS, RULES, walk
 from tests.support.build import OPENED
 from tests.support.soak import SOAK
 from timeline.key_order import KeyOrder, Meeting
-from timeline.key_rows import NO_SHARD, NOWHERE, KeyBound, KeyRow
+from timeline.key_rows import NO_SHARD, NOWHERE, ORDERED, KeyBound, KeyRow, Rule
 from timeline.position import Position, position
 
 A = b"a"
@@ -41,6 +41,15 @@ def test_the_example() -> None:
         assert order.give(A) == (at(n), 0)
     assert order.row(A) == KeyRow()
     assert order.take().keys == {A: None}
+
+
+def test_a_round_of_turns_begins_anew_with_another_rule() -> None:
+    """Else nobody had a turn: a group that was fair has more of them in a round."""
+    order = KeyOrder(KeyBound(20), Rule(is_fair=True))
+    while order.reads_next:
+        order.gave(1, is_reader=True)
+    order.change_rule(ORDERED)
+    assert order.turn_left > 0
 
 
 def test_the_reader_stops_at_the_bound_and_is_told_when_it_may_go_on() -> None:
