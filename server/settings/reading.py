@@ -23,6 +23,7 @@ from .memory import Memory, automatic, bounds_of
 from .removed import REMOVED
 
 ENV_PREFIX = "FASTI__"
+CUT = ", cut by limits.memory"
 CLUSTER_KEY_MIN = 16
 CLUSTER_KEYS = 2
 """Minimum characters of the nodes' key."""
@@ -39,8 +40,9 @@ def load(
     overrides: Mapping[str, object],
     found: Callable[[], Memory] = found,
 ) -> tuple[Config, dict[str, str]]:
-    """The configuration, and the origin of each `section.key`: "default", "file", "env FASTI__…" or "option".
-    Removed settings that are present have one too (`remarks`).
+    """The configuration, and the origin of each `section.key`: "default", "file", "env FASTI__…" or "option",
+    with CUT behind it where `limits.memory` has no room for a value that is not the default. Removed settings
+    that are present have an origin too (`remarks`).
 
     `overrides` maps `section.key` to a command-line option's value, None if absent. `found`: the value of
     `limits.memory` "auto". Raises ConfigError naming the key.
@@ -51,11 +53,14 @@ def load(
             if name not in REMOVED:
                 _check_known(name, origin)
             given[name] = (value, origin)
-    config = _capped(Config(**{item.name: _section(item.name, given) for item in fields(Config)}))
-    config = divided(config, config.limits.memory if config.limits.memory.bytes else found())
+    asked = _capped(Config(**{item.name: _section(item.name, given) for item in fields(Config)}))
+    config = divided(asked, asked.limits.memory if asked.limits.memory.bytes else found())
     config = _certified(config)
     _check_together(config)
     said = {name: origin for name, (_, origin) in given.items()}
+    for name, bound in bounds_of(config.limits.memory.bytes).items():
+        if name in said and name not in REMOVED and bound < _value(asked, name) != _value(Config(), name):
+            said[name] += CUT
     return config, dict.fromkeys([name for name, _, _ in keys()], "default") | said
 
 
@@ -72,15 +77,14 @@ def divided(config: Config, memory: Memory) -> Config:
 
 def remarks(config: Config, origins: Mapping[str, str]) -> list[str]:
     """Warnings about removed settings, and about those that `limits.memory` has no room for."""
-    bounds = bounds_of(config.limits.memory.bytes)
     return [
         f"{name} ({origins[name]}) was removed and is ignored: {instead}"
         for name, instead in sorted(REMOVED.items())
         if name in origins
     ] + [
-        f"{name} ({origins[name]}) is {bound:,}: limits.memory allows no more"
-        for name, bound in bounds.items()
-        if name not in REMOVED and origins.get(name, "default") != "default" and _value(config, name) == bound
+        f"{name} ({origin.removesuffix(CUT)}) is {_value(config, name):,}: limits.memory allows no more"
+        for name, origin in origins.items()
+        if origin.endswith(CUT)
     ]
 
 
@@ -105,7 +109,7 @@ def settable(section: Any) -> "Iterator[Field[Any]]":
     return (item for item in fields(section) if "kind" in item.metadata)
 
 
-def _value(config: Config, key: str) -> object:
+def _value(config: Config, key: str) -> Any:
     section, _, attribute = key.partition(".")
     return getattr(getattr(config, section), attribute)
 

@@ -339,3 +339,10 @@ def test_a_setting_that_the_memory_has_no_room_for_is_made_smaller_and_told_of()
     assert line.startswith(f"limits.sessions (env FASTI__LIMITS__SESSIONS) is {config.limits.sessions:,}: ")
     config, origins = load(None, {**small, "FASTI__LIMITS__SESSIONS": "5"}, {})
     assert (config.limits.sessions, remarks(config, origins)) == (5, [])
+
+
+def test_a_default_that_is_written_down_is_made_smaller_without_a_warning() -> None:
+    """`make run` starts with config.toml, which has all defaults: its first line is no warning."""
+    config, origins = load(ROOT / "config.toml", {"FASTI__LIMITS__MEMORY": "256MiB"}, {})
+    assert config.limits.ordering_keys < Config().limits.ordering_keys
+    assert remarks(config, origins) == []
