@@ -404,8 +404,8 @@ class Undone:
         elif fate is Nacked.DEAD:
             self._dead_letters.note_buried(failure.crowded_out)
             name = shown(holder.name)
-            text = "%s: message %s not acked, moved to %s"
-            log.warning(text, name, *failure.buried, extra=by(name))
+            text = "%s: message %s moved to %s: %s"
+            log.warning(text, name, *failure.buried, failure.reason, extra=by(name))
         self._groups.read_on(holder)
 
     # -- helpers

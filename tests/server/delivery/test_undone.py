@@ -213,7 +213,9 @@ def test_a_time_that_is_none_ends_the_connection_and_the_message_stays(wait: str
 
 @pytest.mark.parametrize("qos", [1, 2])
 @KINDS
-def test_what_never_can_be_done_is_dead_at_once(begin: Kind, qos: int) -> None:
+def test_what_never_can_be_done_is_dead_at_once(
+    begin: Kind, qos: int, caplog: pytest.LogCaptureFixture
+) -> None:
     """Also where nothing is ever given up."""
     rig = Rig(config(max_attempts=0))
     if begin is session:
@@ -224,6 +226,7 @@ def test_what_never_can_be_done_is_dead_at_once(begin: Kind, qos: int) -> None:
     (packet,) = peer.publishes()
     nack(peer, packet, "never", "no such order")
     assert letters(rig) == [(name, "bad", 1, "no such order")]
+    assert f"moved to $dead/{name}/t/x: no such order" in caplog.text
     assert waiting(rig) == []
     assert in_flight(rig) == 0
     rig.restart()
