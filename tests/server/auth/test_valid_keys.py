@@ -119,8 +119,8 @@ def test_wrong_keys_from_many_networks_delay_a_valid_one_by_turns_only(tmp_path:
         lambda number: f"10.1.{number // 40 // 200 % 250}.{number // 40 % 200}",
     )
     for name in world.keys:
-        world.honest(name, 6.0, 1.0, f"10.2.0.{name[-1]}")
-    world.run(30.0)
+        world.honest(name, 12.0, 1.0, f"10.2.0.{name[-1]}")
+    world.run(60.0)
     assert len(world.came) == 4
     assert world.failed == 0
     assert max(world.came.values()) <= (1.0 if is_old else 0.0)
