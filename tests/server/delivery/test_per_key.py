@@ -12,7 +12,7 @@ from shards.order import rebuild_index
 from shards.retries import RETRIES
 from shards.store import Table
 from tests.server.delivery.test_order import TEXT, came, nack, send
-from tests.support.rig import Peer, Rig
+from tests.support.rig import Peer, Rig, config
 from timeline.position import START
 
 PUBACK = 4
@@ -334,3 +334,91 @@ def test_a_message_that_fails_again_and_again_takes_turns_with_its_key() -> None
             nack(peer, packet_id, "100ms") if payload == "a1" else peer.ack(PUBACK, packet_id)
         rig.pass_ms(100)
     assert given[:5] == ["a1", "a1", "a2", "a1", "a3"]
+
+
+TERMS: list[dict[str, str]] = [
+    {"order": "true"},
+    {"per_key_concurrency": "1"},
+    {"per_key_concurrency": "2"},
+    {"per_key_rate": "5/s"},
+    {},
+]
+NO_TERMS = {"order": "false", "per_key_concurrency": "0", "per_key_rate": "0", "fair": "false"}
+
+
+def change_at_random(rig: Rig, rnd: random.Random) -> None:
+    """A replay, or a key that somebody holds or lets go."""
+    group, core, key = group_of(rig), rig.core, rnd.choice("abcdef").encode()
+    act = rnd.choice((core.holds.hold, core.holds.let_go))
+    if rnd.random() < 0.5:
+        core.writer.submit(lambda commit: core.replay.rewind(commit, group, START), lambda _: None)
+    else:
+        core.writer.submit(lambda commit: act(commit, group, key), lambda _: None)
+
+
+def let_all_go(rig: Rig) -> None:
+    group, holds = group_of(rig), rig.core.holds
+    held = [] if group.session.order is None else list(group.session.order.held)
+    rig.core.writer.submit(lambda commit: [holds.let_go(commit, group, key) for key in held], lambda _: None)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_nothing_is_lost_and_nothing_stalls_while_terms_change(seed: int) -> None:
+    """At the bound of keys too, with replays, holds and kills."""
+    rnd, rig = random.Random(seed), Rig(config(ordering_keys=(6, 100_000)[seed % 2]))
+    terms, sent, done = dict[str, str](), list[str](), set[str]()
+    peer, out = worker(rig, window=4), dict[str, int]()
+    for _ in range(150):
+        op = rnd.random()
+        if op < 0.25:
+            fresh = [f"{rnd.choice('abcdef--')}{len(sent) + n}" for n in range(rnd.choice((1, 6)))]
+            sent += fresh
+            send(rig, *fresh)
+        elif op < 0.5 and out:
+            payload = rnd.choice(list(out))
+            peer.ack(PUBACK, out.pop(payload))
+            done.add(payload)
+        elif op < 0.65 and out:
+            nack(peer, out.pop(rnd.choice(list(out))), rnd.choice(("0s", "1s")))
+        elif op < 0.8:
+            terms = {**NO_TERMS, **rnd.choice(TERMS), "fair": rnd.choice(("true", "false"))}
+            worker(rig, name="other", window=1, **terms).disconnect()
+        elif op < 0.88:
+            change_at_random(rig, rnd)
+        elif op < 0.9:
+            rig.kill()
+            peer, out = worker(rig, window=4, **terms), {}
+        rig.pass_ms(rnd.choice((10, 1_500)))
+        out |= came(peer)
+    let_all_go(rig)
+    for _ in range(1_000):
+        for payload in list(out):
+            peer.ack(PUBACK, out.pop(payload))
+            done.add(payload)
+        rig.pass_ms(400)
+        out = came(peer)
+        if done >= set(sent) and not out:
+            break
+    assert done == set(sent)
+    assert not out, "nothing comes for ever"
+
+
+def test_keys_go_on_when_they_take_no_turns_any_more() -> None:
+    """It was the turn of the keys, of a fair group's longer turns."""
+    rig = Rig()
+    peer = worker(rig, window=1, fair="true")
+    names = [*[f"a{n}" for n in range(4)], *[f"{key}0" for key in "bcdefghijklmnopqr"]]
+    send(rig, *names)
+    out, seen = came(peer), list[str]()
+    order = group_of(rig).session.order
+    assert order is not None
+    while order.reads_next:
+        seen += out
+        for payload in list(out):
+            ack(peer, out, payload)
+    worker(rig, name="other", window=1, fair="false").disconnect()
+    for _ in names:
+        seen += out
+        for payload in list(out):
+            ack(peer, out, payload)
+    assert sorted(seen) == sorted(names)
