@@ -35,6 +35,7 @@ from shards.fate import is_over
 from shards.fields import Record, Retry, TryRow
 from shards.record import decode, encode
 from shards.retries import RETRIES, note_dropped
+from shards.tables import KeptRow
 from timeline.key_order import KeyOrder
 from timeline.key_rows import NO_KEY
 from timeline.position import START, Position, message_id
@@ -314,6 +315,9 @@ class Undone:
         message = self._sent.message(flight)
         if (message is None and not flight.is_stored) or not self._is_there(addressee):
             return self._settle(commit, failure, Nacked.GONE)
+        stored = None if failure.placed == START else RETRIES.at(commit.open_batch, failure.placed)
+        if stored is not None:
+            return self._stored(commit, failure, stored)
         if message is None:
             failure.reason = KEPT_TOO_LONG if self._sent.note_missing(flight) else UNREADABLE
             return self._buried(commit, failure, self._nameless(holder, flight))
@@ -326,19 +330,25 @@ class Undone:
         if is_over(message.due_ms, message.record.expires_ms, due_ms):
             failure.reason = f"{EXPIRED}; {failure.reason}" if failure.is_attempt else EXPIRED
             return self._buried(commit, failure, message)
-        is_stored = failure.placed != START and RETRIES.at(commit.open_batch, failure.placed) is not None
-        if is_stored and failure.placed in addressee.retrying:
-            return self._settle(commit, failure, Nacked.AGAIN)  # it is in flight by now
-        if is_stored:
-            self._decisions.note(ignore, partial(self._retries.look_again, addressee, failure.placed))
-        else:
-            tried = failure.tried(commit.open_batch.wall_ms, message)
-            row = self._dead_letters.row(commit, addressee, message, tried)
-            row = msgspec.structs.replace(row, record=encode(_again(message, due_ms)))
-            failure.placed = self._retries.put(commit, addressee, row, due_ms, is_owed=True)
-        place, order = failure.placed, failure.order
+        tried = failure.tried(commit.open_batch.wall_ms, message)
+        row = self._dead_letters.row(commit, addressee, message, tried)
+        row = msgspec.structs.replace(row, record=encode(_again(message, due_ms)))
+        failure.placed = self._retries.put(commit, addressee, row, due_ms, is_owed=True)
+        return self._waits(commit, failure, message.origin[0])
+
+    def _stored(self, commit: Commit, failure: Failure, row: KeptRow) -> Nacked:
+        """Its retry is there, though the batch has failed, and may be in flight by now."""
+        if failure.placed in failure.addressee.retrying:
+            return self._settle(commit, failure, Nacked.AGAIN)
+        again = partial(self._retries.look_again, failure.addressee, failure.placed)
+        self._decisions.note(ignore, again)
+        return self._waits(commit, failure, row.origin)
+
+    def _waits(self, commit: Commit, failure: Failure, root: Position) -> Nacked:
+        """The message waits for its retry, and its key with it."""
+        order = failure.order
         if order is not None:
-            order.rest(self._rests(order, failure, place), message.origin[0], place)
+            order.rest(self._rests(order, failure, failure.placed), root, failure.placed)
         return self._settle(commit, failure, Nacked.AGAIN)
 
     def _buried(self, commit: Commit, failure: Failure, message: Message) -> Nacked:

@@ -204,6 +204,38 @@ def test_a_sync_that_fails_leaves_each_key_what_is_stored(how: str, survivors: i
         assert list(came(peer)) == ["a2"]
 
 
+@pytest.mark.parametrize("tries", [1, 2])
+@pytest.mark.parametrize("order", ["true", "false"])
+def test_a_failure_that_is_stored_though_its_sync_failed_is_one_retry(order: str, tries: int) -> None:
+    rig = Rig()
+    peer = worker(rig, order=order)
+    send(rig, "a1", "a2")
+    out = came(peer)
+    if order == "false":
+        peer.ack(wire.PUBACK, out["a2"])
+    if tries == 2:
+        nack(peer, out["a1"], "1s")
+        rig.pass_ms(1_500)
+        out = came(peer)
+    rig.is_held = True
+    nack(peer, out["a1"], "2s")
+    rig.fail_sync()
+    rig.is_held = False
+    rig.store.survivors = 9
+    assert rig.recover()
+    rig.pass_ms(1_100)
+    assert (len([*DEAD.all(rig.store)]), len([*RETRIES.all(rig.store)])) == (0, 1)
+    seen: list[str] = []
+    for _ in range(5):
+        rig.pass_ms(1_000)
+        out = came(peer)
+        seen += out
+        for packet_id in out.values():
+            peer.ack(wire.PUBACK, packet_id)
+    seen += came(peer)
+    assert seen == (["a1", "a2"] if order == "true" else ["a1"])
+
+
 def test_an_ack_while_the_store_is_broken_frees_a_key_whose_failure_was_not_written() -> None:
     """Its lease had lapsed, and the group with its retry could not be written: nothing is in flight."""
     rig = Rig()
