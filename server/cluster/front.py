@@ -75,7 +75,7 @@ class Front:
         self._tls = tls
         self._metrics = metrics
         self._pages = http_pages(config)
-        self._time = LoopTime(monotonic, Part())
+        self._time = LoopTime(monotonic, Part(), metrics.turned)
         self._pool = pool
         proxies = proxies_of(config)
         self._crowd = Crowd[Connection](http_bounds(config.http), metrics.bounded, metrics.tell_http, proxies)

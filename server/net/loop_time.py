@@ -57,10 +57,15 @@ Work = Callable[[], None]
 class LoopTime:
     """The budget of one event loop."""
 
-    def __init__(self, mono: Callable[[], float], part: Part) -> None:
-        """`part`: set here, in each turn."""
+    def __init__(
+        self, mono: Callable[[], float], part: Part, told: Callable[[float], None] | None = None
+    ) -> None:
+        """`part`: set here, in each turn. `told`: the seconds of each turn with work."""
         self._mono = mono
         self._part = part
+        self._told = told
+        self._entered_s = 0.0
+        """Start of the first work of this turn, once the next one is planned."""
         self._budget_s = TURN_S
         """Time for peers in a turn."""
         self._spent_s = 0.0
@@ -106,29 +111,34 @@ class LoopTime:
         if self._is_reserved:
             self._reserved_s += took_s
         if not self._is_planned:
-            self._plan()
+            self._plan(began_s)
 
     def wait(self, owner: str, work: Work) -> None:
         """Queue `work` until it is the owner's turn."""
         self._owners.add(owner)
         (self._known if owner.startswith(KEY) else self._strangers).add(owner, work)
+        self.enter()
+
+    def enter(self) -> None:
+        """Other work of this turn begins."""
         if not self._is_planned:
-            self._plan()
+            self._plan(self._mono())
 
     def measure(self) -> None:
         """Measure this turn: other work in it takes time."""
         self._is_long = True
-        if not self._is_planned:
-            self._plan()
+        self.enter()
 
-    def _plan(self) -> None:
-        self._is_planned = True
+    def _plan(self, entered_s: float) -> None:
+        self._is_planned, self._entered_s = True, entered_s
         asyncio.get_running_loop().call_soon(self._turn)
 
     def _turn(self) -> None:
         """A turn of the loop has begun."""
         self._is_planned = False
         now_s = self._mono()
+        if self._told is not None:
+            self._told(now_s - self._entered_s)
         for owner in self._owners:
             if owner != self._last:
                 if now_s < self._last_s + SHARED_S:
@@ -150,7 +160,7 @@ class LoopTime:
         is_busy = is_busy or self._spent_s >= BUSY_S
         self._began_s = now_s if is_busy else 0.0
         if (is_busy or self._known or self._strangers) and not self._is_planned:
-            self._plan()
+            self._plan(now_s)
 
     def _work(self, now_s: float) -> None:
         """Do waiting work while the turn has time: one work of each owner, then the next."""

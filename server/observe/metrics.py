@@ -20,6 +20,7 @@ from ..build import form
 from .version import server_version
 
 LATENESS_MS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 5_000, 30_000, 300_000, 3_600_000)
+TURN_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5)
 COMMIT_S = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5)
 TOOK_MS = (1, 2, 5, 10, 25, 50, 100, 250, 1_000, 5_000, 30_000)
 SYNC_S = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5)
@@ -83,6 +84,8 @@ class Metrics:
         )
         self._late = [0] * (len(LATENESS_MS) + 1)
         self._late_ms = 0
+        self._turns = [0] * (len(TURN_S) + 1)
+        self._turns_s = 0.0
         ProcessCollector(registry=self.registry)
 
     def tell_http(self, count: int) -> None:
@@ -98,6 +101,11 @@ class Metrics:
         for ms, count in Tally(late_ms).items():
             self._late[bisect_left(LATENESS_MS, ms)] += count
             self._late_ms += ms * count
+
+    def turned(self, seconds: float) -> None:
+        """Count a turn of the event loop that had work, by its length."""
+        self._turns[bisect_left(TURN_S, seconds)] += 1
+        self._turns_s += seconds
 
     def answered(self, method: str, route: str, status: int, took_ms: int | None) -> None:
         """Count an answered HTTP request; `took_ms`: since its body had arrived; None: not timed."""
@@ -165,6 +173,15 @@ class Metrics:
             "Dispatch time minus due, per stored message",
             buckets=self.late(),
             sum_value=self._late_ms / 1_000,
+        )
+
+    def turns(self) -> Metric:
+        """How long the loop was held in one turn."""
+        return HistogramMetricFamily(
+            "fasti_turn_seconds",
+            "One turn of the event loop, with all its work: so long everything else waits",
+            buckets=list(zip([*map(str, TURN_S), "+Inf"], accumulate(self._turns), strict=True)),
+            sum_value=self._turns_s,
         )
 
     def collected(self) -> "Collected":

@@ -69,6 +69,7 @@ class Figures(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield self._metrics.lateness()
+        yield self._metrics.turns()
         for name, text, value in (*self._counters(), *self._traffic()):
             yield CounterMetricFamily(f"fasti_{name}", text, value=value)
         for name, text, value in self._gauges():

@@ -128,7 +128,7 @@ class App:
             stored=stored,
         )
         self.metrics = Metrics()
-        self.time = LoopTime(monotonic, self.core.part)
+        self.time = LoopTime(monotonic, self.core.part, self.metrics.turned)
         self.outgoing = Outgoing(clock.mono, self.core.part)
         self.pool = pool_of(config)
         self.is_ready = False
@@ -323,6 +323,7 @@ class App:
         self._is_planned = False
         if self._loop is None or self._is_dead:
             return
+        self.time.enter()
         try:
             self._turn()
         except ShardsError as error:

@@ -73,6 +73,8 @@ async def test_metrics_follow_what_happens(server: Running) -> None:
     assert found[took % ("/v1/messages/{id}", "4xx")] == 1
     assert found["fasti_sync_seconds_count"] == found["fasti_commit_seconds_count"]
     assert found["fasti_sync_seconds_sum"] > 0
+    assert found['fasti_turn_seconds_bucket{le="+Inf"}'] == found["fasti_turn_seconds_count"] > 3
+    assert found["fasti_turn_seconds_sum"] > 0
     assert found['fasti_limit{name="limits.sessions"}'] == 100_000
     assert found['fasti_limit_used{name="limits.sessions"}'] == 2
     assert found['fasti_memory_bytes{part="sessions"}'] == 2 * 4_500

@@ -120,6 +120,24 @@ async def test_one_owner_may_use_a_turn_and_another_has_the_reserve() -> None:
     assert all(one.unread == 0 for one in floods)
 
 
+async def test_the_length_of_a_turn_is_that_of_all_its_work() -> None:
+    time, told = Time(), list[float]()
+    loop_time = LoopTime(time.mono, Part(), told.append)
+    connection, _ = paced(Connection(time, "10.0.0.1"), loop_time)
+    connection.data_received(b"ping")
+    time.now_s += 0.25  # what it has caused
+    await turn()
+    assert told == [pytest.approx(0.2511)]
+    await turn()
+    await turn()
+    told.clear()
+    time.now_s += 60  # nothing to do
+    loop_time.enter()
+    time.now_s += 0.5
+    await turn()
+    assert told == [0.5]
+
+
 async def test_a_small_chunk_waits_without_stopping_its_socket_and_a_second_one_stops_it() -> None:
     time = Time()
     loop_time = LoopTime(time.mono, Part())
