@@ -440,6 +440,9 @@ class Work(RuleBasedStateMachine):
                 job.state = DEAD if is_dead else DONE
             elif job.key and "unread" in places and not (is_dead or left.get(payload)):
                 job.finish()  # it had been read again, and waited for its key
+            elif places == ["unread", "waits"] and job.key:
+                assert is_dead, "else it is dropped, and its retry with it"
+                job.die_unread()
             elif places == ["unread", "waits"]:
                 job.state, job.due_ms, job.is_unread_again = WAITS, job.old_due_ms, False
                 job.is_in_line = False
