@@ -113,7 +113,7 @@ async def test_all_but_the_block_is_delivered(world: World, caplog: pytest.LogCa
         gone = unread(world, server)
         assert 10 < len(gone) < 200
         assert gone == list(range(gone[0], gone[-1] + 1))
-        _, link = await server.connect("here", "a/#")
+        subscriber, link = await server.connect("here", "a/#")
         await server.pass_time(DUE_MS - START_MS + 10 * COUNT)
         await server.app.quiet()
         got = [number_of(message.record) for message in link.sent]
@@ -122,8 +122,8 @@ async def test_all_but_the_block_is_delivered(world: World, caplog: pytest.LogCa
             if len(got) == COUNT - len(gone):
                 break
             for packet_id in list(link.packet_ids):
-                server.app.core.sessions.get("here").session.ack(packet_id)  # type: ignore[union-attr]
-            server.app.core.groups.read_on(server.app.core.sessions.get("here"))  # type: ignore[arg-type]
+                server.app.core.settling.ack(subscriber, packet_id)
+            server.app.core.groups.read_on(subscriber)
             got = [number_of(message.record) for message in link.sent]
         assert got == [n for n in range(COUNT) if n not in gone]
         assert server.app.core.horizon.position > DUE_MS + 10 * COUNT << 48
@@ -421,7 +421,7 @@ async def test_a_message_in_the_wheel_without_its_payload(tmp_path: Path) -> Non
     async with world.server() as server:
         app = server.app
         store = app.core.opened.store
-        _, link = await server.connect("here", "a/#", expiry_s=100_000)
+        subscriber, link = await server.connect("here", "a/#", expiry_s=100_000)
 
         def large(number: int) -> Draft:
             payload = b"%d " % number + bytes((number * 7 + 131 * n * n) % 251 for n in range(20_000))
@@ -443,7 +443,7 @@ async def test_a_message_in_the_wheel_without_its_payload(tmp_path: Path) -> Non
         assert app.core.writer.broken is None
         assert [note.owed for note in notes(store)] == [id_position(ids[gone])]
         for packet_id in list(link.packet_ids):
-            app.core.sessions.get("here").session.ack(packet_id)  # type: ignore[union-attr]
+            app.core.settling.ack(subscriber, packet_id)
     world.mend()
     async with world.server() as server:
         _, link = await server.connect("here", expiry_s=100_000)

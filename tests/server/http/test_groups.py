@@ -23,9 +23,8 @@ def _ack_all(server: Running, *names: str) -> None:
         member = server.app.core.sessions.get(name)
         assert member is not None
         for flight in list(member.session.flights.values()):
-            member.session.ack(flight.packet_id)
             assert flight.loan is not None
-            server.app.core.groups.acked(member, (flight,))
+            server.app.core.settling.ack(member, flight.packet_id)
 
 
 async def test_a_group_is_shown_with_its_members(server: Running) -> None:
