@@ -92,6 +92,8 @@ class _Key:
     root: Position = NOWHERE
     letter: Position = NOWHERE
     by_hand: bool = False
+    is_leaving: bool = False
+    """It is let go, and that is not durable yet."""
     gives_retry: bool = True
     """Without order: whether a retry in line goes before the followers, in turns."""
 
@@ -101,7 +103,7 @@ class _Key:
 
     @property
     def is_held(self) -> bool:
-        return self.by_hand or self.letter != NOWHERE
+        return self.by_hand or self.is_leaving or self.letter != NOWHERE
 
     @property
     def row(self) -> KeyRow:
@@ -496,14 +498,31 @@ class KeyOrder:
         self._settle(key)
 
     def let_go(self, key: bytes) -> None:
-        """Nothing holds the key any more. With order, a retry that waits goes on waiting."""
+        """Nothing holds the key any more, as is written; nothing of it is given until `go_on`. With order, a
+        retry that waits goes on waiting."""
         found = self._keys.get(key)
         if found is not None:
-            found.by_hand = False
+            found.by_hand, found.is_leaving = False, True
             if found.letter != NOWHERE or not self.rule.is_ordered:
                 self._end_rest(key, found)
             self._dirty.add(key)
             self._settle(key)
+
+    def go_on(self, key: bytes) -> None:
+        """That the key is let go is durable."""
+        found = self._keys.get(key)
+        if found is not None:
+            found.is_leaving = False
+            self._settle(key)
+
+    def undo_hold(self, key: bytes, before: KeyRow) -> None:
+        """`hold_by_hand` or `let_go` was not written: the key is held as before."""
+        found = self._in_trouble(key)
+        found.by_hand, found.is_leaving = before.by_hand, False
+        if before.letter != NOWHERE and not found.is_resting:
+            self._set_head(key, found, before.root, NOWHERE, before.letter)
+        self._dirty.add(key)
+        self._settle(key)
 
     def requeue(self, key: bytes, wait: Position) -> None:
         """The head that waits or is held is tried at another time: of a dead letter, again."""
@@ -653,7 +672,7 @@ class KeyOrder:
     def _settle(self, key: bytes) -> None:
         """After a change: a key is free, or has no row, or neither."""
         found = self._keys.get(key)
-        is_resting = found is not None and (found.is_resting or found.by_hand)
+        is_resting = found is not None and (found.is_resting or found.is_held)
         is_behind = found is not None and found.next != NOWHERE
         if found is not None and found.is_held:
             self.held.add(key)
@@ -746,7 +765,8 @@ class KeyOrder:
         keys: dict[bytes, KeyRow | None] = {}
         for key in self._dirty:
             found = self._keys.get(key)
-            keys[key] = None if found is None else found.row
+            row = KeyRow() if found is None else found.row
+            keys[key] = None if row == KeyRow() else row
         changes = Changes(keys, self._left(), self._is_all_dirty)
         self._dirty, self._is_all_dirty, self._fresh, self._fresh_count = set(), False, {}, 0
         self._writing.append(changes)
@@ -786,7 +806,7 @@ class KeyOrder:
         letters = {found.letter: key for key, found in self._keys.items() if found.letter != NOWHERE}
         assert letters == self.letters, "each dead letter is known by its place"
         for key, found in self._keys.items():
-            assert found.next != NOWHERE or found.is_resting or found.by_hand, "a key row says something"
+            assert found.next != NOWHERE or found.is_resting or found.is_held, "a key row says something"
             assert (found.root != NOWHERE) == found.is_resting, "what rests has a root"
             assert found.wait == NOWHERE or found.letter == NOWHERE, "a key has one head"
             assert not (is_ordered and found.is_resting and key in self.out), "a key has one head"
@@ -797,7 +817,7 @@ class KeyOrder:
         for key in [*self._keys, *self._lines]:
             found = self._keys.get(key, _Key())
             is_free = (found.next != NOWHERE or key in self._lines) and not found.is_resting
-            is_free = is_free and not found.by_hand
+            is_free = is_free and not found.is_held
             assert (is_free and self._may_go(key)) == (key in self.free), "who may go on is free"
         assert self.free.keys() <= self._keys.keys() | self._lines.keys(), "only who is behind is free"
         assert all([line.places for line in self._lines.values()]), "a line has somebody"  # noqa: C419

@@ -478,6 +478,7 @@ class Group:
         self.order.let_go(name)
         self.oracle.held.discard(_key(name))
         self.save()
+        self.order.go_on(name)
 
     def finish(self, name: bytes) -> None:
         """The head that waits or is held ends: a late ack, a drop."""

@@ -4,7 +4,7 @@ With `on_dead: "hold"` a dead letter holds its key. Nothing of the key is given 
 
     requeued    its message is the head of its key again, in the batch that deletes the letter
     gone        dropped, done late, requeued elsewhere, at the end of dead.retention or above a bound
-    let go      by `:release`: the letter stays
+    let go      by `:release`: the letter stays. The key goes on when that is durable
 
 A letter may go in many ways. So each batch is looked at when it is sealed: which dead letters does it delete?
 Their keys go on when that is durable, and at start, if their letters are no longer there (ordering.py). The
@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from shards import keys
 from shards.commit import Commit
+from shards.dead import DEAD
 from shards.dedupe import Refused
 from shards.store import Store, Table
 from timeline.key_order import KeyOrder
@@ -99,8 +100,10 @@ class Holds(CommitHook):
             return False
         if order.is_full and not order.has_row(key):
             raise Refused("over-quota", "limits.ordering_keys is reached: no further key can be held")
+        before = order.row(key)
         order.hold_by_hand(key)
         self._cursors.store(commit, group)
+        self._decisions.note(partial(self._hold_again, group, order, key, before))
         return True
 
     def let_go(self, commit: Commit, group: Group, key: bytes) -> bool:
@@ -108,13 +111,34 @@ class Holds(CommitHook):
         order = group.session.order
         if order is None or key not in order.held:
             return False
-        wait = order.row(key).wait
+        before = order.row(key)
         order.let_go(key)
+        self._cursors.store(commit, group)
+        undo = partial(self._hold_again, group, order, key, before)
+        self._decisions.note(undo, partial(self._go_on, group, order, key))
+        return True
+
+    def _go_on(self, group: Group, order: KeyOrder, key: bytes) -> None:
+        """The key is let go, durably."""
+        order.go_on(key)
+        self._look_again(group, order, key)
+
+    def _hold_again(self, group: Group, order: KeyOrder, key: bytes, before: KeyRow) -> None:
+        """Nothing of a hold or a release was written. The letter may have gone in an earlier batch."""
+        has_letter = before.letter != NOWHERE
+        if has_letter and self._writer.broken is None and not DEAD.is_there(self._store, before.letter):
+            before = KeyRow(by_hand=before.by_hand)
+        order.undo_hold(key, before)
+        self._look_again(group, order, key)
+
+    def _look_again(self, group: Group, order: KeyOrder, key: bytes) -> None:
+        """The key may be free, and its retry was passed over."""
+        if self._groups.get(group.text) is not group or group.session.order is not order:
+            return
+        wait = order.row(key).wait
         if wait != NOWHERE:
             self._retries.look_again(group, wait)
-        self._cursors.store(commit, group)
         self._groups.read_on(group)
-        return True
 
     # -- with each batch
 

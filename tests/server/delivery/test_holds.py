@@ -1,6 +1,7 @@
 """Keys that a dead letter or somebody holds, in a group that orders."""
 
 import logging
+from collections.abc import Callable
 
 import pytest
 
@@ -401,4 +402,80 @@ def test_a_key_is_held_in_a_group_with_a_limit_too() -> None:
     rig.pump()
     rig.pass_ms(1_000)
     assert sorted(came(peer)) == ["a1", "a3"]
+    assert not held(rig)
+
+
+@pytest.mark.parametrize("how", ["hold", "let go", "let go of a letter"])
+@pytest.mark.parametrize("what", ["lost", "stored", "given up"])
+def test_a_hold_that_is_not_written_holds_nothing_and_a_release_lets_nothing_go(how: str, what: str) -> None:
+    """Its caller is told that it failed, and asks again."""
+    rig = Rig()
+    peer = holder(rig)
+    by_hand = how != "let go of a letter"
+
+    def act(commit: Commit) -> object:
+        return (rig.core.holds.hold if is_hold else rig.core.holds.let_go)(commit, group_of(rig), A)
+
+    if how == "let go":
+        is_hold = True
+        rig.core.writer.submit(act, lambda _: None)
+        send(rig, "a1", "a2")
+    else:
+        send(rig, "a1", "a2")
+        nack(peer, came(peer)["a1"], "1s" if by_hand else "never")
+    is_hold = how == "hold"
+    assert not came(peer)
+    told: list[object] = []
+    rig.core.writer.submit(act, told.append)
+    if what == "given up":
+        rig.core.writer.submit(spoil, lambda _: None)
+        rig.compose()
+    else:
+        rig.compose()
+        while rig.turn():
+            assert not came(peer)
+        rig.fail_sync()
+        rig.store.survivors = 9 * (what == "stored")
+        assert rig.recover()
+    assert isinstance(told[0], StoreFailed)
+    assert held(rig) == (set() if is_hold else {A})
+    rig.pass_ms(3_000)
+    if is_hold:
+        again = came(peer)
+        assert list(again) == ["a1"]
+    else:
+        assert not came(peer)
+        rig.kill()
+        peer = holder(rig)
+        assert (held(rig), came(peer)) == ({A}, {})
+        rig.core.writer.submit(act, told.append)
+        rig.pump()
+        assert list(came(peer)) == ["a1" if by_hand else "a2"]
+    assert not held(rig)
+
+
+def test_what_a_release_lets_go_comes_when_it_is_durable() -> None:
+    """A hold behind a release counts, and a release behind that."""
+    rig = Rig()
+    peer = holder(rig)
+    dead(rig, peer)
+    holds = rig.core.holds
+
+    def ask(act: Callable[[Commit, Group, bytes], bool]) -> None:
+        rig.core.writer.submit(lambda commit: act(commit, group_of(rig), A), lambda _: None)
+        assert rig.compose()
+        while rig.turn():
+            assert not came(peer)
+
+    ask(holds.let_go)
+    ask(holds.hold)
+    rig.settle()
+    rig.settle()
+    ask(holds.let_go)
+    ask(holds.let_go)
+    assert (held(rig), came(peer)) == ({A}, {})
+    rig.pump()
+    assert list(came(peer)) == ["a2"]
+    rig.kill()
+    holder(rig)
     assert not held(rig)
