@@ -77,6 +77,12 @@ class Subscriptions:
             return Denial.OVER_QUOTA
         return None
 
+    def check(self, text: str, keeping: Keeping) -> None:
+        """Raises TermsError if what a client says of a group does not go with the group's other terms."""
+        if keeping != UNSAID:
+            group = self._groups.get(text)
+            (UNSAID if group is None else group.keeping).changed_by(keeping).checked()
+
     def may_ask(self, topic_filter: str, rights: Rights | None) -> bool:
         """Whether these rights, and `mqtt.deny_subscribe`, allow a subscription to the filter."""
         if rights is not None and not rights.may_subscribe(topic_filter):

@@ -76,13 +76,23 @@ class Keeping:
         rule = Rule(order, most, per_ms, bool(self.fair))
         return None if rule == NO_RULE else rule
 
+    def checked(self) -> "Keeping":
+        """These, which go together. Raises TermsError."""
+        if self.order and (self.concurrency or self.key_rate):
+            name = "per_key_concurrency" if self.concurrency else "per_key_rate"
+            raise TermsError(name, "does not go with order, which gives one message of a key at a time")
+        if self.on_dead is not None and not self.order:
+            raise TermsError("on_dead", "goes with order")
+        return self
+
     def changed_by(self, changes: "Keeping") -> "Keeping":
-        """These with the changes."""
+        """These with the changes. `on_dead` ends with the order."""
+        on_dead = None if changes.order is False else self.on_dead
         return Keeping(
             self.expiry_s if changes.expiry_s is None else changes.expiry_s,
             self.rate if changes.rate is None else changes.rate,
             self.order if changes.order is None else changes.order,
-            self.on_dead if changes.on_dead is None else changes.on_dead,
+            on_dead if changes.on_dead is None else changes.on_dead,
             self.concurrency if changes.concurrency is None else changes.concurrency,
             self.key_rate if changes.key_rate is None else changes.key_rate,
             self.fair if changes.fair is None else changes.fair,
@@ -131,12 +141,12 @@ def read_terms(requested: Requested, config: Config) -> Terms:
 
 
 def read_keeping(requested: Requested, config: Config) -> Keeping:
-    """Raises TermsError likewise."""
+    """Raises TermsError likewise. Whether they go together with those in force: `Keeping.checked`."""
     expiry, rate, order = requested("expiry"), requested("rate"), requested("order")
     on_dead = requested("on_dead")
     concurrency, key_rate = requested("per_key_concurrency"), requested("per_key_rate")
     fair = requested("fair")
-    keeping = Keeping(
+    return Keeping(
         None if expiry is None else _expiry_s(expiry, config.limits.max_delay_ms),
         None if rate is None else _rate("rate", rate),
         None if order is None else _flag("order", order),
@@ -145,10 +155,6 @@ def read_keeping(requested: Requested, config: Config) -> Keeping:
         None if key_rate is None else _rate("per_key_rate", key_rate),
         None if fair is None else _flag("fair", fair),
     )
-    if keeping.order and (keeping.concurrency or keeping.key_rate):
-        name = "per_key_concurrency" if keeping.concurrency else "per_key_rate"
-        raise TermsError(name, "must not be given with order, which gives one message of a key at a time")
-    return keeping
 
 
 def _concurrency(value: Value) -> int:

@@ -152,7 +152,7 @@ class Subscribing:
         try:
             properties = properties_of(packet, self._config, self._clock.wall_ms())
         except TermsError as error:
-            self._refuse_all(packet, f"{error.name.replace('_', '-')} {error.detail}")
+            self._refuse_all(packet, _told(error))
             return
 
         invalid: list[str] = []
@@ -251,7 +251,7 @@ def subscribe(
     invalid: list[str],
 ) -> Reasons:
     """Subscribe to every valid filter, in order; the last options of a filter count. `invalid` gets the fault
-    of the last invalid filter."""
+    of the last invalid filter, or of its group's terms."""
     reasons: list[int] = []
     left = PORTION_BYTES
     for text, options in packet.filters:
@@ -264,6 +264,9 @@ def subscribe(
         except TopicError as error:
             invalid[:] = [shown(error, FAULT_CHARS)]
             reason, asking = int(Reason.TOPIC_FILTER_INVALID), None
+        except TermsError as error:
+            invalid[:] = [_told(error)]
+            reason, asking = int(Reason.IMPLEMENTATION_SPECIFIC_ERROR), None
         reasons.append(reason)
         if asking is not None:
             subscriptions.ask_retained(subscriber, asking)
@@ -283,6 +286,11 @@ def bridged(packet: Subscribe) -> Subscribe:
         for text, options in packet.filters
     )
     return msgspec.structs.replace(packet, filters=filters)
+
+
+def _told(error: TermsError) -> str:
+    """As user properties spell it."""
+    return f"{error.name.replace('_', '-')} {error.detail}"
 
 
 def _absence(text: str) -> int:
@@ -315,7 +323,7 @@ def _subscribe_one(
     options: SubscribeOptions,
     properties: SubscribeProperties,
 ) -> Granted:
-    """Raises TopicError."""
+    """Raises TopicError, TermsError."""
     group, topic_filter = parse_share(text)
     levels, levels_max = levels_of(topic_filter.encode()), config.limits.topic_levels
     if levels > levels_max:
@@ -323,6 +331,7 @@ def _subscribe_one(
     denied = subscriptions.denial(text, topic_filter, subscriber)
     if denied is not None:
         return _REASONS[denied], None
+    subscriptions.check(text, properties.keeping)
     granted = min(options.qos, config.mqtt.maximum_qos)
     wanted = Subscription(
         text,

@@ -69,11 +69,9 @@ def wanted_of(request: EndpointRequest, config: Config) -> Wanted:
         "fair": request.fair,
         **limits_of(request.per_key),
     }
-    if request.on_dead is not None and not request.order:
-        raise FieldError("on_dead", "goes with order")
     try:
         terms = read_terms(said.get, config)
-        keeping = LASTING.changed_by(read_keeping(said.get, config))
+        keeping = LASTING.changed_by(read_keeping(said.get, config)).checked()
     except TermsError as error:
         is_retry = error.name in ("max_attempts", "backoff")
         field = f"retry.{error.name}" if is_retry else field_of(error.name)

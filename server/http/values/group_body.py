@@ -66,10 +66,8 @@ def text_of(name: str, topic_filter: str, config: Config) -> str:
 
 def terms_of(request: GroupRequest, config: Config) -> tuple[Terms, Keeping]:
     """Terms and expiry of the group. Raises FieldError."""
-    if request.on_dead is not None and not request.order:
-        raise FieldError("on_dead", "goes with order")
     said = msgspec.structs.asdict(request) | limits_of(request.per_key)
     try:
-        return read_terms(said.get, config), LASTING.changed_by(read_keeping(said.get, config))
+        return read_terms(said.get, config), LASTING.changed_by(read_keeping(said.get, config)).checked()
     except TermsError as error:
         raise FieldError(field_of(error.name), error.detail) from None

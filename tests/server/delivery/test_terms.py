@@ -103,8 +103,8 @@ def test_what_is_not_understood_or_beyond_a_bound_is_refused_by_name(
 
 
 def test_an_order_has_no_limits_of_its_keys() -> None:
-    with pytest.raises(TermsError, match="not be given with order"):
-        read_keeping({"order": "true", "per_key_rate": "1"}.get, DEFAULTS)
+    with pytest.raises(TermsError, match="does not go with order"):
+        read_keeping({"order": "true", "per_key_rate": "1"}.get, DEFAULTS).checked()
 
 
 def test_a_subscription_brings_its_terms_and_those_of_a_group_are_the_last_ones_said() -> None:
@@ -158,6 +158,43 @@ def test_a_bad_property_refuses_every_filter_and_the_reason_names_it(
     quiet.connect("d", request_problem_info=False)
     quiet.send(Subscribe(7, ((filters[0], options),), asked))
     assert quiet.take(Suback).properties is None
+
+
+def test_a_subscription_says_nothing_that_does_not_go_with_the_terms_of_its_group() -> None:
+    """As `PUT /v1/groups/{group}`, which gives all terms at once."""
+    rig = Rig()
+    peer = rig.connected("c")
+    texts = ("$share/orders/a", "$share/limits/a")
+
+    def asked(*said: tuple[str, str]) -> tuple[tuple[int, ...], str]:
+        options = SubscribeOptions(1)
+        filters = tuple((text, options) for text in texts)
+        peer.send(Subscribe(7, filters, props(user_properties=said)))
+        answer = peer.take(Suback)
+        reason = "" if answer.properties is None else answer.properties.reason_string
+        return answer.reasons, str(reason)
+
+    assert asked(("on-dead", "hold")) == ((0x83, 0x83), "on-dead goes with order")
+    both = asked(("order", "true"), ("per-key-rate", "1"))
+    assert both[0] == (0x83, 0x83)
+    assert both[1].startswith("per-key-rate does not go with order")
+    assert len(rig.core.groups) == 0
+    orders = ("order", "true"), ("on-dead", "hold"), ("per-key-concurrency", "0")
+    assert peer.subscribe(texts[0], qos=1, user_properties=orders) == (1,)
+    assert peer.subscribe(texts[1], qos=1, user_properties=(("per-key-concurrency", "3"),)) == (1,)
+    assert asked(("on-dead", "next"))[0] == (1, 0x83)
+    assert asked(("per-key-concurrency", "2"))[0] == (0x83, 1)
+    assert asked(("order", "true"))[0] == (1, 0x83)
+    group, other = map(rig.core.groups.get, texts)
+    assert group is not None
+    assert other is not None
+    assert (group.keeping, other.keeping) == (
+        Keeping(order=True, on_dead="next", concurrency=0),
+        Keeping(concurrency=2),
+    )
+    assert asked(("order", "false"), ("per-key-concurrency", "1"), ("on-dead", "hold"))[0] == (0x83, 0x83)
+    assert asked(("order", "false"), ("per-key-concurrency", "1"))[0] == (1, 1)
+    assert group.keeping == other.keeping == Keeping(order=False, concurrency=1)
 
 
 def test_a_filter_that_is_none_is_refused_and_the_reason_says_why() -> None:
