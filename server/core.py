@@ -373,7 +373,9 @@ class Core:
             expiry_max_ms=config.sessions.expiry_max_ms,
             connections=Share("connections", 0, "connections", auth),
         )
-        self.follow_ups = FollowUps(self.groups, self.cursors, self.settling, self.undone, self.decisions)
+        self.follow_ups = FollowUps(
+            self.groups, self.cursors, self.settling, self.undone, self.decisions, self.writer, self.reader
+        )
         self.pull = Pull(self.groups, self.cursors, self.settling, self.late, clock, config, wake)
         self.mqtt = Parts(
             config,

@@ -1,6 +1,6 @@
 """`:ack` with `then`: a leased message is done, and its follow-ups are placed, in one batch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import NoReturn
 
@@ -88,17 +88,14 @@ class Following:
         drafts: Sequence[Draft],
         lease: LeaseId,
         given: Given,
-    ) -> list[Placed]:
+    ) -> Sequence[Placed]:
         """In the writer; empty: the lease is gone. Raises Refused, with nothing done."""
 
         def is_it(flight: Flight) -> bool:
             return flight.origin == (lease.position, lease.shard)
 
-        placing: Callable[[], list[Placed]] = partial(place, commit, drafts, given)
-        placed: list[Placed] | None = self._follow_ups.follow(
-            commit, lease.text, lease.number, is_it, placing
-        )
-        return placed or []
+        placing = partial(place, commit, drafts, given)
+        return self._follow_ups.follow(commit, lease.text, lease.number, is_it, placing) or []
 
 
 def _read(reader: Reader, raw: bytes) -> Sequence[Item]:

@@ -21,6 +21,8 @@ class Failing(Below):
     is_failing = False
     loses_next = False
     """The next group is lost: its sync fails, and the store is back at once, without it."""
+    keeps_next = False
+    """The sync of the next group fails, and the store is back at once, with all that was written."""
 
     def _begin(self) -> None:
         self.gate = threading.Event()
@@ -43,6 +45,9 @@ class Failing(Below):
         if self.loses_next:
             self.loses_next = False
             raise StoreFailed("told to lose one group")
+        if self.keeps_next:
+            self.keeps_next = False
+            raise StoreFailed("told to fail once")
         super().flush()
 
     def reopen(self) -> None:

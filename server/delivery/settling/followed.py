@@ -6,20 +6,25 @@ the cursor that goes into the same batch no longer has it, nor a row of its retr
 until the batch is durable:
 
     durable      the member's delivery ends, as with any ack
-    failed       it is in flight again; if its lease is over by then, it has failed a try
+    failed       it is in flight again; if its lease is over by then, it has failed a try. Unless the batch is
+                 there when the store is back: a follow-up tells, and the delivery ends as if durable
 
 Only the lease itself counts, not that of an earlier try: two workers that both do a message, since the first
 was too slow, must not both have their follow-ups.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
 
 from shards.commit import Commit
+from shards.draft import Known
+from shards.read import Reader
+from timeline.position import MessageId
 from timeline.session import IN_FLIGHT, SETTLED, Flight
 
+from ...engine.commit_hook import CommitHook
 from ...engine.decisions import Decisions
+from ...engine.writer import Writer
 from ..cursors import Cursors
 from ..membership import Membership
 from ..shared import Group
@@ -28,11 +33,13 @@ from ..tries import LOST
 from .settling import Settling
 from .undone import Undone
 
-T = TypeVar("T")
+Placed = MessageId | Known
+Ack = tuple[Group, Flight, Subscriber, Flight]
+"""The group's flight, and the member's."""
 NOT_STORED = "acked with messages, which could not be stored"
 
 
-class FollowUps:
+class FollowUps(CommitHook):
     """Decides acks with follow-ups."""
 
     def __init__(
@@ -42,12 +49,19 @@ class FollowUps:
         settling: Settling,
         undone: Undone,
         decisions: Decisions,
+        writer: Writer,
+        reader: Reader,
     ) -> None:
         self._groups = groups
         self._cursors = cursors
         self._settling = settling
         self._undone = undone
         self._decisions = decisions
+        self._writer = writer
+        self._reader = reader
+        self._unsure: list[tuple[MessageId, Ack]] = []
+        """Acks of batches that have failed, each with a message that it placed."""
+        writer.add_hook(self)
 
     def follow(
         self,
@@ -55,8 +69,8 @@ class FollowUps:
         text: str,
         number: int,
         is_it: Callable[[Flight], bool],
-        place: Callable[[], T],
-    ) -> T | None:
+        place: Callable[[], Sequence[Placed]],
+    ) -> Sequence[Placed] | None:
         """In the writer: ack the message that is leased under this number, and `place` its follow-ups. None:
         the lease is over, and nothing is done. Raises what `place` raises, with nothing done."""
         group, found = self._groups.get(text), self._settling.leased(text, number)
@@ -70,8 +84,16 @@ class FollowUps:
         loan.flight.fate = SETTLED
         self._cursors.store(commit, group)
         ack = group, loan.flight, member, lent
-        self._decisions.note(partial(self._failed, *ack), partial(self._done, *ack))
+        new = [one for one in placed if not isinstance(one, Known)]
+        self._decisions.note(partial(self._failed, new, ack), partial(self._done, *ack))
         return placed
+
+    def recover(self) -> None:
+        """What has failed may be stored all the same."""
+        unsure, self._unsure = self._unsure, []
+        for name, ack in unsure:
+            if self._reader.find(name) is not None:
+                self._done(*ack)
 
     def _done(self, group: Group, flight: Flight, member: Subscriber, lent: Flight) -> None:
         """It is durable. `flight`: the group's, `lent`: the member's."""
@@ -83,10 +105,13 @@ class FollowUps:
             group.dirty.add(group)
             self._groups.read_on(group)
 
-    def _failed(self, group: Group, flight: Flight, member: Subscriber, lent: Flight) -> None:
+    def _failed(self, new: Sequence[MessageId], ack: Ack) -> None:
         """Nothing of it was written: its message is in flight as before, unless its lease has ended, or its
         worker has said something else since."""
+        group, flight, member, lent = ack
         flight.fate = IN_FLIGHT
+        if self._writer.broken is not None:
+            self._unsure += [(name, ack) for name in new[:1]]
         is_held = member.session.has(lent) and group.is_held(lent)
         if group.session.has(flight) and not is_held:
             self._undone.fail(group, flight, NOT_STORED, by=member.name, outcome=LOST)

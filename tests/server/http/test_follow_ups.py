@@ -8,6 +8,7 @@ import pytest
 
 from server.engine.clock import SimulatedClock
 from server.settings.config import Config
+from shards.memory import MemoryStore
 from tests.support.stores import FailingMemory
 
 from ..conftest import Running, running
@@ -131,6 +132,29 @@ async def test_a_failed_store_leaves_both(server: Running, has_lapsed: bool) -> 
         ]
     assert (await ack(server, [mine], NEXT)).body["acked"] == 1
     assert (server.app.core.opened.pending, await undone(server)) == (1, 0)
+
+
+@pytest.mark.parametrize("then", ["acked again", "nacked", "lapsed", "nothing"])
+async def test_what_is_stored_though_its_sync_has_failed_is_done(server: Running, then: str) -> None:
+    """The worker is told 503, and acks again: its follow-ups are there once."""
+    (mine,) = await lease(server)
+    if isinstance(server.store, MemoryStore):
+        server.store.survivors = 9
+    server.store.keeps_next = True
+    assert (await ack(server, [mine], NEXT, {**NEXT, "key": "k"}, status=None)).status == 503
+    if then == "nacked":
+        await server.call("POST", f"{JOBS}:nack", {"lease_ids": [mine], "delay": 0}, status=None)
+    if then == "lapsed":
+        await server.pass_time(61_000)
+    async with asyncio.timeout(60):
+        while server.app.core.writer.broken is not None:
+            await asyncio.sleep(0.05)
+    await server.app.quiet()
+    if then == "acked again":
+        assert (await ack(server, [mine], NEXT, {**NEXT, "key": "k"})).body["gone"] == [mine]
+    assert (server.app.core.opened.pending, await undone(server)) == (2, 0)
+    assert (await server.call("POST", f"{JOBS}:lease", {"max": 1})).body["messages"] == []
+    assert (await server.call("GET", "/v1/retries")).body["retries"] == []
 
 
 async def test_over_a_start(
