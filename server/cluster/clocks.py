@@ -36,9 +36,9 @@ class NodeClock:
     is_simulated = False
 
     def __init__(
-        self, system_ns: Callable[[], int] = time.time_ns, mono: Callable[[], float] | None = None
+        self, system_ns: Callable[[], int] | None = None, mono: Callable[[], float] | None = None
     ) -> None:
-        self._system_ns = system_ns
+        self._system_ns = time.time_ns if system_ns is None else system_ns
         self.mono = partial(time.clock_gettime, _BOOT) if mono is None else mono
         self._ahead_ms = self.system_ms() - self.mono() * 1000
         self.stepped_ms = 0

@@ -90,6 +90,12 @@ def test_time_passes_while_a_virtual_machine_is_paused(monkeypatch: pytest.Monke
     assert not clock.stepped_ms
 
 
+def test_the_clock_is_the_one_that_a_mishap_has_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """tests/support/shifted.py sets it after this module was imported."""
+    monkeypatch.setattr(time, "time_ns", lambda: 7_000_000)
+    assert NodeClock().system_ms() == 7
+
+
 def rows(*members: Member) -> list[Row]:
     return [Row(member, 0) for member in members]
 
