@@ -79,6 +79,12 @@ class Beginning:
         self._told = standing
 
     @property
+    def timeline(self) -> str:
+        """The id of this node's timeline; empty: it has none."""
+        store = self._store()
+        return self._told.timeline if store is None else store.timeline
+
+    @property
     def standing(self) -> Standing:
         """What this node has now."""
         store, told = self._store(), self._told
@@ -86,7 +92,7 @@ class Beginning:
             told,
             is_lost=store is None and self.lost is not None,
             leads=self._leads(),
-            heard=max((row.member.applied for row in self._members), default=0),
+            heard=max((row.member.applied for row in self._members.ours), default=0),
         )
         if store is None:
             return told

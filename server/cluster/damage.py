@@ -40,7 +40,7 @@ class Damage:
 
     def look(self) -> None:
         """Judge who could lead in this node's place."""
-        rows = [row for row in self._members if row.is_alive]
+        rows = [row for row in self._members.ours if row.is_alive]
         newest = max((row.member.applied for row in rows), default=0)
         self.heirs = tuple(
             row.member.node

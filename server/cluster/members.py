@@ -76,8 +76,10 @@ class Row(msgspec.Struct, frozen=True):
 class Members:
     """All nodes that have been heard, including this one."""
 
-    def __init__(self, mono: Callable[[], float]) -> None:
+    def __init__(self, mono: Callable[[], float], timeline: Callable[[], str] = str) -> None:
+        """`timeline`: this node's; empty: it has none yet."""
         self._mono = mono
+        self._timeline = timeline
         self._heard: dict[str, tuple[Member, float]] = {}
         self._processes: dict[str, tuple[str, str]] = {}
         """The process that reported last under a name, and the one before it."""
@@ -123,17 +125,37 @@ class Members:
         for _, (member, at) in sorted(self._heard.items()):
             yield Row(member, int((now - at) * 1000))
 
+    @property
+    def ours(self) -> Iterator[Row]:
+        """Rows of this timeline, or of none yet: the others do not count."""
+        timeline = self._timeline()
+        for row in self:
+            if not is_other(row.member.timeline, timeline):
+                yield row
+
+    @property
+    def strangers(self) -> list[str]:
+        """Names of live nodes that have another timeline: `cluster.peers` of one names those of another
+        cluster, which has the same key; or they have old data."""
+        timeline = self._timeline()
+        return [row.member.node for row in self if row.is_alive and is_other(row.member.timeline, timeline)]
+
     def all_read(self, version: int, least: int) -> bool:
         """Whether all nodes that are not given up, at least so many, read this version of records."""
-        known = [row.member.reads for row in self if row.heard_ms < GIVEN_UP_S * 1000]
+        known = [row.member.reads for row in self.ours if row.heard_ms < GIVEN_UP_S * 1000]
         return len(known) >= least and min(known, default=0) >= version
 
     def next_leader(self) -> str:
         """The follower that is to lead next: a fit one, with the most of the log. Empty: none is heard."""
-        rows = [row.member for row in self if row.state == "follower" and row.member.fit]
+        rows = [row.member for row in self.ours if row.state == "follower" and row.member.fit]
         return max(rows, key=lambda member: member.applied).node if rows else ""
 
     def lowest(self, within_s: float = GIVEN_UP_S) -> int:
         """The lowest record applied by any node that was heard within this time; 0 if none was."""
-        applied = [row.member.applied for row in self if row.heard_ms < within_s * 1000]
+        applied = [row.member.applied for row in self.ours if row.heard_ms < within_s * 1000]
         return min(applied, default=0)
+
+
+def is_other(timeline: str, mine: str) -> bool:
+    """Whether these are ids of two timelines; empty: of none yet."""
+    return bool(timeline and mine) and timeline != mine

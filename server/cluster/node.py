@@ -125,7 +125,7 @@ class Node:
         self._over = asyncio.Event()
         """Set to end the term."""
         cluster = config.cluster
-        self._members = Members(self._clock.mono)
+        self._members = Members(self._clock.mono, lambda: self._beginning.timeline)
         self._damage = Damage(cluster.node, self._members, self._clock.mono)
         self._key = ClusterKey(cluster.keys, self._clock.mono)
         system_ms = self._clock.system_ms
@@ -385,7 +385,7 @@ class Node:
             )
             await self._pause()
             return
-        sources = self._reports.sources(bounds[0], self._beginning.standing.timeline)
+        sources = self._reports.sources(bounds[0], self._beginning.timeline)
         if not sources:
             self._why = (
                 f"{error}; no node that is heard has the records before: it goes on once all of cluster.peers"
@@ -522,7 +522,7 @@ class Node:
             self._judge.clocks.told(),
             self._keys_digest,
             self._settings_digest,
-            self._beginning.standing.timeline,
+            self._beginning.timeline,
             self._is_fit,
             self._process,
             self._config.cluster.takeover_after_ms,
@@ -591,14 +591,16 @@ class Node:
         told += self._judge.doubts
         if self._members.doubled:
             told.append(f"two nodes have the name {', '.join(self._members.doubled)} (cluster.node)")
-        told += differing(self._member(), self._members)
+        if strangers := self._members.strangers:
+            told.append(f"{', '.join(strangers)} have another timeline, and do not count (cluster.peers)")
+        told += differing(self._member(), self._members.ours)
         return "; ".join(told)
 
     def view(self) -> View:
         """The answer of `/v1/cluster`."""
         applied = (0, 0) if self._store is None else self._store.applied
         first, last = self._bounds or (0, 0)
-        newest = max([last, applied[0], *(row.member.applied for row in self._members)])
+        newest = max([last, applied[0], *(row.member.applied for row in self._members.ours)])
         rows: list[NodeRow] = [
             {
                 "node": row.member.node,
@@ -607,7 +609,7 @@ class Node:
                 "state": row.state,
                 "epoch": row.member.epoch,
                 "applied": row.member.applied,
-                "lag": newest - row.member.applied,
+                "lag": max(0, newest - row.member.applied),
                 "heard_ms": row.heard_ms,
                 "version": row.member.version,
                 "is_alive": row.is_alive,
@@ -618,7 +620,7 @@ class Node:
         zones = self._stored_zones
         return {
             "name": cluster.name,
-            "timeline": self._beginning.standing.timeline,
+            "timeline": self._beginning.timeline,
             "node": cluster.node,
             "state": self._state,
             "epoch": applied[1],

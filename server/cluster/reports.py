@@ -11,7 +11,7 @@ import msgspec
 
 from .clocks import Clocks
 from .key import ClusterKey
-from .members import MEMBERS_MAX, Member, Members, Row
+from .members import MEMBERS_MAX, Member, Members, Row, is_other
 from .routes import CLOCK, NODE
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class Reports:
         lacking = {
             row.member.url
             for row in self._members
-            if row.member.applied + 1 < first or (timeline and row.member.timeline not in (timeline, ""))
+            if row.member.applied + 1 < first or is_other(row.member.timeline, timeline)
         }
         fit = {row.member.url for row in self._members if row.is_alive and row.member.fit}
         urls = [url for url in self.others() if url not in lacking]

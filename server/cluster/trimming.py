@@ -132,7 +132,7 @@ class Trimming:
         first = self.state.first
         lines = [
             f"the log no longer has what {row.member.node} lacks: it takes a copy when it is back"
-            for row in self._members
+            for row in self._members.ours
             if not row.is_alive and row.member.node != self._node and row.member.applied < first - 1
         ]
         faults = self.full(self._passed_bytes), self._limit_fault, self._trim_fault

@@ -9,6 +9,7 @@ from msgspec import convert, json, to_builtins
 from msgspec.structs import replace as replaced
 
 from server.cluster.clocks import Clocks
+from server.cluster.damage import Damage
 from server.cluster.key import ClusterKey
 from server.cluster.members import ALIVE_S, DOUBLED_S, GIVEN_UP_S, MEMBERS_MAX, Member, Members, Row
 from server.cluster.offsets import RetainedOffsets
@@ -92,6 +93,27 @@ def test_two_nodes_of_one_name_are_told() -> None:
     clock.now += DOUBLED_S
     members.hear(before)
     assert members.doubled == []
+
+
+def test_nodes_of_another_timeline_are_shown_and_do_not_count() -> None:
+    """They have the same key, and `cluster.peers` of somebody names them; one that has none yet counts."""
+    clock = Hand()
+    members = Members(clock.mono, lambda: "t1")
+    mine = [
+        replaced(member("a", 50), timeline="t1", reads=3, state="leader"),
+        replaced(member("b", 40), reads=3),
+    ]
+    for one in (*mine, replaced(member("x", 2), timeline="t2"), replaced(member("y", 99), timeline="t2")):
+        members.hear(one)
+    damage = Damage("a", members, clock.mono)
+    damage.look()
+    assert [row.member.node for row in members] == ["a", "b", "x", "y"]
+    assert members.strangers == ["x", "y"]
+    assert (members.lowest(), members.next_leader(), damage.heirs) == (40, "b", ("b",))
+    assert members.all_read(3, 2)
+    members = Members(clock.mono)
+    members.hear(replaced(member("x", 2), timeline="t2"))
+    assert (members.strangers, members.lowest()) == ([], 2)
 
 
 def test_who_resigns_names_a_fit_one_with_the_most_of_the_log() -> None:

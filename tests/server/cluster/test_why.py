@@ -138,6 +138,9 @@ def of_the_others(folder: Path) -> Iterator[str]:
     made._members.hear(other)
     for process in ("1", "2", "1"):
         made._members.hear(replace(made._member(), process=process))
+    assert made._store is not None
+    made._store.timeline = "12ab"
+    made._members.hear(replace(made._member(), node="x", timeline="another"))
     made._server = cast("Any", SimpleNamespace(app=SimpleNamespace(is_ready=False)))
     yield made.view()["why"]
     made = leading(folder / "log", Shelf())
