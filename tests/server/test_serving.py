@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -15,6 +16,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
+from server import serving
 from server.codec import wire
 from server.codec.packets import Ack, Disconnect
 from server.delivery.cursors import LAST_COST, ROW_COST, SUBSCRIPTION_COST
@@ -22,6 +24,7 @@ from server.delivery.stored_sessions import StoredSessions
 from server.engine.clock import SystemClock
 from server.engine.lease import Lease
 from server.http.problems import problem_middleware
+from server.net import lingering
 from server.net.acceptor import Ports
 from server.observe.version import server_version
 from server.rounds import app
@@ -32,7 +35,7 @@ from server.site import only_with_lease
 from shards.store import Table
 from shards.tables import cursor_row_of
 from tests.support.mqtt import dial
-from tests.support.server import serving
+from tests.support.server import serving as serving_process
 from tests.support.stores import FailingStore
 from timeline.position import START
 from timeline.session import Subscription
@@ -42,8 +45,8 @@ MOVED, UNAVAILABLE = 0x9D, 0x83
 ANY = Address("127.0.0.1", 0)
 
 
-STOP_S = 2.0
-"""A leader hands over within this, whatever its clients do; they have 3 s and more to close."""
+LEASE_S = 600.0
+"""No machine is as slow."""
 
 
 class NoFigures(Collector):
@@ -59,8 +62,6 @@ def leading(
     folder: Path,
     over: list[str],
     full: Callable[[], str],
-    *,
-    lease_s: float = 60.0,
     hand_over: AsyncCall = nothing,
 ) -> tuple[Server, FailingStore]:
     """A server in its term, and the store that it is on."""
@@ -72,17 +73,20 @@ def leading(
     clock, store = SystemClock(), FailingStore(folder)
     stored = StoredSessions(config, store)
     lost = partial(over.append, "over")
-    term = Term(Lease(clock, lease_s), lost, hand_over, stored, nothing, Ports(), (), NoFigures(), full)
+    term = Term(Lease(clock, LEASE_S), lost, hand_over, stored, nothing, Ports(), (), NoFigures(), full)
     return Server(config, clock, store, None, None, term), store
 
 
 async def test_while_the_log_is_full_messages_are_refused_and_the_term_goes_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     over: list[str] = []
     full = ["the log is full"]
-    server, _ = leading(tmp_path, over, lambda: full[0], lease_s=3.0)
+    server, _ = leading(tmp_path, over, lambda: full[0])
     await server.start()
+    assert server._term is not None
+    lease, clock, ahead_s = server._term.lease, server.app.core.clock, 0.0
+    monkeypatch.setattr(clock, "mono", lambda: time.monotonic() + ahead_s)
     message = {"topic": "t", "payload": "x", "deliver_in": "1h"}
     try:
         said = capsys.readouterr().out
@@ -96,12 +100,17 @@ async def test_while_the_log_is_full_messages_are_refused_and_the_term_goes_on(
             peer.put("t", "hi", 1, user_properties=(("deliver-in", "1h"),))
             assert (await peer.take(Ack)).reason == UNAVAILABLE
             full[0] = ""
-            await asyncio.sleep(4.0)  # more than the lease: heartbeats go on, and the end is noticed
+            while ahead_s < 2 * LEASE_S:  # heartbeats go on, and the end is noticed
+                ahead_s += LEASE_S / 3
+                server.app.plan()
+                async with asyncio.timeout(30):
+                    while lease.is_due:
+                        await asyncio.sleep(0.01)
             async with session.post("/v1/messages", json=message) as answer:
                 assert answer.status == 201
         assert not over
     finally:
-        await asyncio.wait_for(server.stop(), 20)
+        await asyncio.wait_for(server.stop(), 60)
 
 
 async def test_what_may_be_in_the_log_is_not_refused(
@@ -135,13 +144,15 @@ async def test_what_may_be_in_the_log_is_not_refused(
     finally:
         await closing.aclose()
         store.is_failing = False
-        await asyncio.wait_for(server.stop(), 20)
+        await asyncio.wait_for(server.stop(), 60)
 
 
 async def test_who_stops_hands_over_before_its_slow_clients_have_closed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the last group in the store, and nothing sent after it."""
+    for module, name in ((serving, "STOP_S"), (lingering, "LINGER_S")):
+        monkeypatch.setattr(module, name, LEASE_S)  # here they have for ever
     handed_over = asyncio.Event()
 
     async def hand_over() -> None:
@@ -157,19 +168,20 @@ async def test_who_stops_hands_over_before_its_slow_clients_have_closed(
     writer.write(b"\x10\x16\0\x04MQTT\5\0\0\x3c\5\x11\0\0\0\x3c\0\4slow")
     assert (await reader.readexactly(4))[0] >> 4 == wire.CONNACK
     stopping = asyncio.ensure_future(server.stop())
-    await asyncio.wait_for(handed_over.wait(), STOP_S)
+    await asyncio.wait_for(handed_over.wait(), 60)
     assert not server.app.has_lease
     assert not stopping.done()
     writer.close()
-    await asyncio.wait_for(stopping, 20)
+    await asyncio.wait_for(stopping, 60)
 
 
-@pytest.mark.parametrize(("leave_s", "is_whole"), [(60.0, True), (0.0, False)])
+@pytest.mark.parametrize(("leave_s", "is_whole"), [(LEASE_S, True), (0.0, False)])
 async def test_who_stops_stores_its_sessions_for_a_time_and_hands_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leave_s: float, *, is_whole: bool
 ) -> None:
     """More than a batch of them; those that are not stored are as after a kill."""
     monkeypatch.setattr(app, "LEAVE_S", leave_s)
+    monkeypatch.setattr(app, "STOP_S", LEASE_S)
     stored: list[int] = []
 
     async def hand_over() -> None:
@@ -182,7 +194,7 @@ async def test_who_stops_stores_its_sessions_for_a_time_and_hands_over(
         subscriber = core.sessions.open(f"s{n}", expiry_s=60, window=10)
         for k in range(each):
             core.subscriptions.subscribe(subscriber, Subscription(f"{n}/{k}", 1, START), None)
-    await asyncio.wait_for(server.stop(), 20)
+    await asyncio.wait_for(server.stop(), 60)
     most = LAST_COST // (2 * ROW_COST + SUBSCRIPTION_COST * each) + 1
     assert stored == [sessions if is_whole else most]
 
@@ -214,7 +226,7 @@ async def test_who_does_not_lead_any_more_answers_no_reads() -> None:
 @pytest.mark.process
 async def test_what_begins_and_ends_is_one_line_each(tmp_path: Path) -> None:
     """With what one looks for afterwards, by name: which version, on which data, reachable where."""
-    async with serving(tmp_path / "data", "--log", "json") as server:
+    async with serving_process(tmp_path / "data", "--log", "json") as server:
         http, mqtt = (":".join(map(str, at)) for at in (server.http, server.mqtt))
         assert await server.stopped() == 0
     lines = [json.loads(line) for line in server.output.splitlines() if line.startswith("{")]

@@ -120,9 +120,9 @@ class Receiver:
     def url(self, path: str = "/hook", *, scheme: str = "http", host: str = "127.0.0.1") -> str:
         return f"{scheme}://{host}:{self.port}{path}"
 
-    async def posts(self, count: int, within_s: float = 10.0) -> list[Got]:
+    async def posts(self, count: int) -> list[Got]:
         """What has come when so many posts have."""
-        async with asyncio.timeout(within_s):
+        async with asyncio.timeout(60):
             while len(self.got) < count:
                 self._came.clear()
                 await self._came.wait()

@@ -64,17 +64,17 @@ class Collector:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    async def named(self, name: str, count: int = 1, within_s: float = 20.0) -> list[Span]:
+    async def named(self, name: str, count: int = 1) -> list[Span]:
         """The spans of a name, when so many have come."""
-        async with asyncio.timeout(within_s):
+        async with asyncio.timeout(60):
             while len(found := [span for span in self.spans if span.name == name]) < count:
                 self._came.clear()
                 await self._came.wait()
         return found
 
-    async def asked(self, within_s: float = 20.0) -> None:
+    async def asked(self) -> None:
         """Wait for the first request."""
-        async with asyncio.timeout(within_s):
+        async with asyncio.timeout(60):
             while not self.requests:
                 self._came.clear()
                 await self._came.wait()

@@ -68,7 +68,8 @@ def passed(made: Scrub, store: ReplicatedStore) -> list[float]:
     return pauses
 
 
-def test_a_pass_takes_its_time_whatever_the_size(world: World) -> None:
+def test_a_pass_takes_its_time_whatever_the_size(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scrub, "monotonic", lambda: 0.0)  # reading itself takes none of it
     made = world.scrub()
     assert (made.scrubbed_ms, made._is_due) == (0, True)
     pauses = passed(made, world.store)
@@ -138,12 +139,12 @@ async def test_it_runs_and_says_what_it_finds(
     world.every_ms = 1_000
     made = world.scrub()
     running = asyncio.ensure_future(made.run())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not made.scrubbed_ms:
             await asyncio.sleep(0.01)
     flip(max(world.folder.glob("*.sst"), key=lambda path: path.stat().st_size))
     world.now_ms += 1_000
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not world.store.damage:
             await asyncio.sleep(0.01)
     world.store.close()

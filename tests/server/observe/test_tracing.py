@@ -15,7 +15,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from server.engine.clock import SimulatedClock
 from server.observe.trace_context import context_of as state_of
-from server.observe.tracing import BATCH_SPANS, BURST, BURST_S, CLOSE_S, SPAN_BYTES, Traces, open_traces
+from server.observe.tracing import BATCH_SPANS, BURST, BURST_S, SPAN_BYTES, Traces, open_traces
 from server.settings.config import Config, ConfigError
 from tests.server.conftest import NDJSON, Running, running
 from tests.support.http import Http
@@ -426,11 +426,11 @@ def test_the_end_waits_for_a_collector_for_so_long() -> None:
         def get_tracer(self, *_: object) -> None: ...
 
         def shutdown(self) -> None:
-            time.sleep(30)
+            time.sleep(600)
 
     started = time.monotonic()
     Traces(Stuck(), time.monotonic).close(0.1)  # type: ignore[arg-type]
-    assert time.monotonic() - started < CLOSE_S
+    assert time.monotonic() - started < 60
 
 
 # -- a process and a collector
@@ -494,9 +494,9 @@ async def test_a_collector_that_hangs_or_is_away_holds_nobody_up(
         collector: Collector = await stack.enter_async_context(collecting())
         collector.hangs = True
         endpoint = "http://127.0.0.1:1" if is_away else collector.url
-        server, http = await started(
-            stack, tmp_path / "d", endpoint, monkeypatch, OTEL_BSP_MAX_QUEUE_SIZE="600"
-        )
+        # In seconds; whoever waited for it would wait for so long.
+        patient = {"OTEL_BSP_MAX_QUEUE_SIZE": "600", "OTEL_EXPORTER_OTLP_TIMEOUT": "600"}
+        server, http = await started(stack, tmp_path / "d", endpoint, monkeypatch, **patient)
         lines = b"\n".join(json.dumps(BODY).encode() for _ in range(200))
         slowest = 0.0
         for _ in range(10):  # 2,000 spans of dispatch: more than the queue holds
@@ -505,10 +505,10 @@ async def test_a_collector_that_hangs_or_is_away_holds_nobody_up(
                 "POST", "/v1/messages:batch", lines, status=201, Content_Type=NDJSON, traceparent=SAMPLED
             )
             slowest = max(slowest, time.monotonic() - began)
-        assert slowest < 2.0
+        assert slowest < 60
         if not is_away:
             await collector.asked()
         began = time.monotonic()
         assert await server.stopped() == 0
-        assert time.monotonic() - began < 8.0
+        assert time.monotonic() - began < 60
         assert "Traceback" not in server.output

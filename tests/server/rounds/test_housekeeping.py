@@ -37,7 +37,8 @@ async def test_a_chore_under_way_at_the_stop_is_given_up_without_an_error(
         begun.set()
         await asyncio.Event().wait()
 
-    app.housekeeping.start((chore, 0.01))
+    app.housekeeping.start((chore, 86_400))
+    app.housekeeping._scheduler.get_jobs()[-1].modify(next_run_time=datetime.now(UTC))
     async with asyncio.timeout(60):
         await begun.wait()
         app.housekeeping.stop()

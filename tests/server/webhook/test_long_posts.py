@@ -31,7 +31,7 @@ async def hanging(server: Running, receiver: Receiver, count: int = 1, **members
 
 
 async def until(is_so: object) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not is_so():  # type: ignore[operator]
             await asyncio.sleep(0.005)
 
@@ -138,7 +138,7 @@ async def test_a_post_that_the_stop_cuts_comes_again(
         await receiver.posts(1)
         began = time.monotonic()
         await server.app.webhooks.stop()
-        assert CUT_S <= time.monotonic() - began < CUT_S + 10
+        assert CUT_S <= time.monotonic() - began < CUT_S + 60
         await server.app.quiet()
         assert server.app.core.opened.retries == 0, "no try has failed"
         assert (await server.call("GET", "/v1/dead")).body["messages"] == []
@@ -161,7 +161,7 @@ async def test_a_post_that_the_stop_cuts_comes_again(
 async def test_what_is_answered_meanwhile_is_done(
     tmp_path: Path, config: Config, clock: SimulatedClock, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(webhooks, "FINISH_S", 5.0)
+    monkeypatch.setattr(webhooks, "FINISH_S", 600.0)
     asked = asyncio.Event()
 
     async def late(got: object, writer: asyncio.StreamWriter) -> bool:
@@ -176,7 +176,7 @@ async def test_what_is_answered_meanwhile_is_done(
         asyncio.get_running_loop().call_later(0.05, asked.set)
         began = time.monotonic()
         await server.app.webhooks.stop()
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 60
         await server.schedule("a", "later", deliver_to="billing")
         await server.app.quiet()
         assert len(receiver.got) == 1, "nothing more is begun"
@@ -186,11 +186,14 @@ async def test_what_is_answered_meanwhile_is_done(
     assert len(receiver.got) == 2
 
 
-async def test_who_can_note_no_answer_waits_for_none(server: Running, receiver: Receiver) -> None:
+async def test_who_can_note_no_answer_waits_for_none(
+    server: Running, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A node that leads no longer: the next leader posts it again."""
+    monkeypatch.setattr(webhooks, "FINISH_S", 600.0)
     await hanging(server, receiver)
     writer = server.app.core.writer
     writer.fail(StoreFailed("told to"))
     began = time.monotonic()
     await server.app.webhooks.stop()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 60
