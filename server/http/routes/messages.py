@@ -297,8 +297,7 @@ class Messages:
     async def patch(self, request: web.Request) -> web.Response:
         message = id_of(request, self._timeline.number)
         move = await self._read_move(request)
-        self._check_own(request, message)
-        control: Control = await asked(self._ask, partial(_move, message=message, move=move))
+        control = await self._changed(request, message, partial(_move, move=move))
         return self._moved(message, control, move)
 
     @described(
@@ -349,8 +348,7 @@ class Messages:
     )
     async def delete(self, request: web.Request) -> web.Response:
         message = id_of(request, self._timeline.number)
-        self._check_own(request, message)
-        control: Control = await asked(self._ask, lambda commit: commit.cancel(message))
+        control = await self._changed(request, message, Commit.cancel)
         if control.outcome is not Outcome.DONE:
             await self._not_cancelled(request, message, control)
         self._metrics.cancelled += 1
@@ -450,20 +448,37 @@ class Messages:
             raise answer
         return answer
 
-    def _check_own(self, request: web.Request, message: MessageId) -> None:
-        """Raise Problem if the caller may not see or change the message.
+    async def _changed(
+        self, request: web.Request, message: MessageId, act: Callable[[Commit, MessageId], Control]
+    ) -> Control:
+        """The outcome of `act` on a message. Raises Problem.
 
-        This comes before the writer decides: a message may change, but its topic never does.
+        The writer decides whether the caller may change it: an upsert may give it another topic meanwhile.
         """
-        may_change = changes(request)
+
+        def decide(commit: Commit) -> Control | Problem:
+            return self._barred(request, message, commit) or act(commit, message)
+
+        answer: Control | Problem = await asked(self._ask, decide)
+        if isinstance(answer, Problem):
+            raise answer
+        return answer
+
+    def _barred(self, request: web.Request, message: MessageId, commit: Commit) -> Problem | None:
+        """In the writer: why the caller may not see or change the message; None: it may."""
+        may_change, may_see = changes(request), sees(request)
         if may_change is None:
-            return
-        found = visible(self._timeline, message, sees(request))
-        known = self._known(request, message) if found is None else decode(found.value)
-        if known is None:
-            raise _unknown(message)
-        if not may_change(known.topic):
-            raise Problem("forbidden", "The key may see this message but not change it.")
+            return None
+        found = commit.find(message)
+        topic = None if found is None else topic_of(found.value)
+        if topic is None or not (may_see is None or may_see(topic)):
+            known = self._known(request, message)
+            topic = None if known is None else known.topic
+        if topic is None:
+            return _unknown(message)
+        if not may_change(topic):
+            return Problem("forbidden", "The key may see this message but not change it.")
+        return None
 
     async def _not_cancelled(self, request: web.Request, message: MessageId, control: Control) -> NoReturn:
         """Raise the problem of a failed cancel; for a dispatched message with its deliveries."""

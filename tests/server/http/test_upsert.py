@@ -228,6 +228,40 @@ async def test_a_key_changes_what_it_may_change_alone(guarded: Keyed) -> None:
     assert guarded.server.app.core.opened.pending == 2
 
 
+@pytest.mark.parametrize("body", [None, {"deliver_in": "2h"}])
+async def test_a_message_with_another_topic_meanwhile_is_judged_by_that(
+    guarded: Keyed, body: dict[str, object] | None
+) -> None:
+    """Its id stays. Others cancel or move it by id while the upsert is under way."""
+    guarded.add("boss", "admin")
+    guarded.add("a", publish=["a/#"], deliver=["seen/#"])
+    server, path = guarded.server, BY_KEY + "k"
+    made = await guarded.body("boss", "PUT", path, BODY, status=201)
+    store, writer = server.store, server.app.core.writer
+    for topic, status in (("seen/1", 403), ("b/1", 404)):
+        await guarded.call("boss", "PUT", path, BODY)
+        await server.app.quiet()
+        store.gate.clear()
+        waiting = [asyncio.create_task(guarded.schedule("boss", "x"))]
+        while writer.is_idle:
+            await asyncio.sleep(0.001)
+        calls = (
+            guarded.call("boss", "PUT", path, {**BODY, "topic": topic}),
+            guarded.call(
+                "a", "PATCH" if body else "DELETE", f"/v1/messages/{made['id']}", body, status=status
+            ),
+        )
+        for count, call in enumerate(calls, 1):
+            waiting.append(asyncio.create_task(call))
+            while writer.queued < count and not waiting[-1].done():
+                await asyncio.sleep(0.001)
+        store.gate.set()
+        await asyncio.gather(*waiting)
+        shown = await guarded.body("boss", "GET", path)
+        assert (shown["topic"], shown["state"]) == (topic, "pending")
+    await guarded.call("a", "DELETE", f"/v1/messages/{made['id']}", status=404)
+
+
 async def test_quotas_hold_for_what_grows(guarded: Keyed) -> None:
     guarded.add("a", pending=1, pending_bytes=2_000)
     path = BY_KEY + "k"
