@@ -25,7 +25,8 @@ class ClockJudge:
         self.clocks = Clocks(node, clock.mono)
         self.log_clock = LogClock(clock)
         self.agrees = False
-        """Whether another node's clock is as this one's."""
+        """Whether another node's clock is as this one's; or that of the log's server, when a node with
+        another clock is not fit: two have given it the lie."""
         self.fault = UNASKED
         """Why not to lead by this clock; empty: nothing speaks against it."""
         self._judged_ms = 0
@@ -42,12 +43,14 @@ class ClockJudge:
             log.warning("clock: set by %.1f s", self._judged_ms / 1000)
             self.clocks.forget()
             self.log_clock.forget()
-        self.agrees = self.clocks.agree()
-        if clock.stepped_ms and (self.agrees or self.log_clock.agrees or count == 1):
+        is_backed, by_log = self.clocks.agree(), self.log_clock.agrees
+        others = self.clocks.contradicting(members)
+        yielding = {row.member.node for row in members if row.is_alive and not row.member.fit}
+        self.agrees = is_backed or (by_log and not yielding.isdisjoint(others))
+        if clock.stepped_ms and (is_backed or by_log or count == 1):
             log.warning("clock: the new time is confirmed")
             clock.confirm()
             self._judged_ms = 0
-        others = self.clocks.contradicting(members)
         self.fault = ""
         is_outvoted = 2 * len(others) > count
         if self.log_clock.differs:

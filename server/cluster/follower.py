@@ -58,8 +58,7 @@ class Follower:
         agrees: Callable[[], bool],
     ) -> None:
         """`urls`: where other nodes redirect clients. `chance`: a random number in [0, 1). `unfit`: why this
-        node cannot lead now, in words; empty: it can. `agrees`: whether another node's clock is as this
-        one's."""
+        node cannot lead now, in words; empty: it can. `agrees`: whether another clock backs this one's."""
         self._store = store
         self._node = node
         self._urls = urls

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace as replaced
 
 from server.cluster import digests
 from server.cluster.clock_judge import UNASKED
@@ -223,6 +224,21 @@ async def test_the_log_s_clock_counts_as_one(node: Node) -> None:
     assert node.view()["why"] == "this node's clock differs by more than 5 s from b, the log's server"
     told_by_log(node, 2)
     assert node.view()["why"] == ""
+    await node._listeners.stop()
+
+
+async def test_the_log_backs_a_node_against_one_that_gave_up(node: Node) -> None:
+    """With two nodes: else the right one takes itself to be ahead of the last leader, and waits for ever."""
+    node._judge.clocks.measured("b", -HOUR_MS, -HOUR_MS)
+    led = Member("b", "http://b:1", "", "leader", 1, 1, "1", clocks={"a": (HOUR_MS, HOUR_MS)})
+    node._members.hear(led)
+    told_by_log(node, 0)
+    assert not node._judge.agrees, "it leads: nobody has said that it is wrong"
+    node._members.hear(replaced(led, state="follower", fit=False))
+    node._judge_clock()
+    assert node._judge.agrees
+    told_by_log(node, -HOUR_MS)
+    assert not node._judge.agrees
     await node._listeners.stop()
 
 
