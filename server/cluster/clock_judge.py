@@ -1,7 +1,8 @@
 """What a node makes of its clock: whether a step of it counts, and whether to lead by it.
 
 The clocks of the other nodes (clocks.py) and of the log's server (log_clock.py) are the witnesses. If most of
-them contradict this node's clock, it does not lead.
+them contradict this node's clock, it does not lead. With the log's server those decide that are heard: if it
+and the only other node agree, a third that is away changes nothing.
 """
 
 import logging
@@ -54,8 +55,8 @@ class ClockJudge:
         self.fault = ""
         is_outvoted = 2 * len(others) > count
         if self.log_clock.differs:
-            others.append(LOG_SERVER)
-            is_outvoted = is_outvoted or 2 * len(others) > count + 1
+            others.append(LOG_SERVER)  # who is away, and was never asked, has no say
+            is_outvoted = is_outvoted or 2 * len(others) > len(self.clocks.compared(members)) + 2
         if is_outvoted:
             self.fault = (
                 f"this node's clock differs by more than {SKEW_MS / 1000:g} s from {', '.join(others)}"

@@ -93,14 +93,18 @@ class Clocks:
         ahead = sorted(-(low + high) // 2 for low, high, _ in self._since(FRESH_S).values())
         return ahead[len(ahead) // 2] if ahead else None
 
-    def contradicting(self, rows: Iterable[Row]) -> list[str]:
-        """Nodes whose clock differs from this node's for certain, by their measurement or by ours."""
-        found = {node for node, (low, high, _) in self._since(KEPT_S).items() if differ(low, high)}
+    def compared(self, rows: Iterable[Row]) -> dict[str, bool]:
+        """Nodes whose clock was compared with this node's, here or there: whether it differs for certain."""
+        found = {node: differ(low, high) for node, (low, high, _) in self._since(KEPT_S).items()}
         for row in rows:
-            between = row.member.clocks.get(self._node)
-            if row.is_alive and between is not None and differ(*between):
-                found.add(row.member.node)
-        return sorted(found - {self._node})
+            node, between = row.member.node, row.member.clocks.get(self._node)
+            if row.is_alive and between is not None and node != self._node:
+                found[node] = found.get(node, False) or differ(*between)
+        return found
+
+    def contradicting(self, rows: Iterable[Row]) -> list[str]:
+        """Nodes whose clock differs."""
+        return sorted(node for node, differs in self.compared(rows).items() if differs)
 
     def agree(self) -> bool:
         """Whether a node's clock has just been found to be as this one's."""
