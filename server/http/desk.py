@@ -36,14 +36,14 @@ from ..observe.logs import by
 from ..observe.metrics import Metrics
 from ..observe.tracing import Traces
 from ..pull.call import Answer as LeaseAnswer
-from ..pull.call import Leased
+from ..pull.call import Call, Leased
 from ..settings.config import Http, Limits
 from .access import Access, Rights, charge, check_send
 from .admission import Admission
 from .answers import WRITE_ERRORS, problem_of_write, refusal
 from .batching import accepted, fresh, said
 from .intake import Trace
-from .leasing import Leasing
+from .leasing import Answered, Leasing
 from .posting import USUAL, Given, first_answer, place, place_all, place_each
 from .problems import MEDIA_TYPE, Problem
 from .protocol import Protocol as Inner
@@ -208,12 +208,8 @@ class Desk:
         """`start` for a call for leases."""
         if not self._has_lease():
             return False
-        verb, now_ms, soon = request.verb, self._clock.wall_ms(), asyncio.get_running_loop().call_soon
-
-        def told(said: bytes | Exception) -> None:
-            # Never before `start` has returned: the outcome of ended leases is known at once.
-            soon(answer, self._answer_leases(verb, now_ms, said))
-
+        verb = request.verb
+        told = partial(self._told, verb, self._clock.wall_ms(), answer)
         try:
             self.admission.size(len(body))
             if verb != "lease":
@@ -223,13 +219,12 @@ class Desk:
         except (RequestError, Problem, Busy):
             return False
 
+    def _told(self, verb: str, now_ms: int, answer: Answer, said: bytes | Exception) -> None:
+        """Never before `start` has returned: the outcome of ended leases is known at once."""
+        asyncio.get_running_loop().call_soon(answer, self._answer_leases(verb, now_ms, said))
+
     def _start_lease(
-        self,
-        name: str,
-        body: bytes,
-        rights: Rights | None,
-        is_gone: Callable[[], bool],
-        told: Callable[[bytes | Exception], None],
+        self, name: str, body: bytes, rights: Rights | None, is_gone: Callable[[], bool], told: Answered
     ) -> bool:
         """`start` for `:lease`. Raises RequestError, Problem, Busy."""
         leasing = self._leasing
@@ -242,28 +237,28 @@ class Desk:
             texts = (leasing.text_of(name, wanted.filter, rights),)
             if not leasing.is_there(texts[0]):
                 return False
-
-        def tell(leased: Sequence[Leased]) -> None:
-            said: bytes | Exception
-            try:
-                said = msgspec.json.encode({"messages": list(leasing.views(leased))})
-            except Exception as fault:
-                said = fault
-            is_read = isinstance(said, bytes) and not is_gone()
-            told(said)
-            leasing.done(call, is_read=is_read)
-
-        def answered(leased: LeaseAnswer) -> None:
-            if isinstance(leased, Exception):
-                leasing.done(call, is_read=False)
-                told(leased)
-            elif leased:
-                self._tell_later(partial(tell, leased))
-            else:
-                tell(leased)
-
-        call = leasing.lease(name, texts, rights, wanted.request, is_gone, answered)
+        leasing.lease(name, texts, rights, wanted.request, is_gone, partial(self._leased, told))
         return True
+
+    def _leased(self, told: Answered, call: Call, leased: LeaseAnswer) -> None:
+        """The answer of a `:lease`."""
+        if isinstance(leased, Exception):
+            self._leasing.done(call, is_read=False)
+            told(leased)
+        elif leased:
+            self._tell_later(partial(self._tell_leased, told, call, leased))
+        else:
+            self._tell_leased(told, call, leased)
+
+    def _tell_leased(self, told: Answered, call: Call, leased: Sequence[Leased]) -> None:
+        said: bytes | Exception
+        try:
+            said = msgspec.json.encode({"messages": list(self._leasing.views(leased))})
+        except Exception as fault:
+            said = fault
+        is_read = isinstance(said, bytes) and not call.is_gone()
+        told(said)
+        self._leasing.done(call, is_read=is_read)
 
     def _answer_leases(self, verb: str, now_ms: int, said: bytes | Exception) -> bytes:
         path, media, headers, status = LEASES_PATH + verb, "application/json", NO_HEADERS, 200

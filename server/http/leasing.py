@@ -164,7 +164,7 @@ class Leasing:
         rights: Rights | None,
         request: LeaseRequest,
         is_gone: Callable[[], bool],
-        answered: Callable[[Answer], None],
+        answered: Callable[[Call, Answer], None],
     ) -> Call:
         """Lease messages of these groups, as `Pull.lease`. Raises Busy, Problem."""
         try:

@@ -55,11 +55,12 @@ class Call:
         request: LeaseRequest,
         until_s: float,
         is_gone: Callable[[], bool],
-        answered: Callable[[Answer], None],
+        answered: "Callable[[Call, Answer], None]",
     ) -> None:
         """`until_s`: monotonic; then it is answered, perhaps with nothing.
 
-        `is_gone`: whether the client is gone. `answered`: called once, with the answer.
+        `is_gone`: whether the client is gone. `answered`: called once, with the call and the answer. It
+        need not know the call: the two of them would be a circle, which only the collector ends.
         """
         self.request = request
         self.until_s = until_s

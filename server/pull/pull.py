@@ -140,7 +140,7 @@ class Pull:
         rights: Rights | None,
         request: LeaseRequest,
         is_gone: Callable[[], bool],
-        answered: Callable[[Answer], None],
+        answered: Callable[[Call, Answer], None],
     ) -> Call:
         """Lease messages of these groups, which all have this name. Raises Busy.
 
@@ -279,7 +279,7 @@ class Pull:
         """Answer a call with its messages, once that is durable."""
         self._remove(call)
         if not call.given:
-            call.answered(())
+            call.answered(call, ())
             return
         found = {given.text: self._groups.get(given.text) for given in call.given}
         groups = {group for group in found.values() if group is not None}
@@ -295,10 +295,10 @@ class Pull:
                 return
             if is_failed or call.is_gone():
                 self.abandon(call)
-                call.answered(StoreFailed("leases are not durable") if is_failed else ())
+                call.answered(call, StoreFailed("leases are not durable") if is_failed else ())
                 return
             self.leased += len(leased)
-            call.answered(leased)
+            call.answered(call, leased)
 
         if not groups:
             open_groups = 1

@@ -21,7 +21,7 @@ class Asked:
         self.is_gone = False
         self.call: Call
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, call: Call, answer: Answer) -> None:
         assert self.answer is None, "answered twice"
         self.answer = answer
 

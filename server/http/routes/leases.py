@@ -82,9 +82,9 @@ class LeaseRoutes:
         else:
             texts = (await self._opened(leasing.text_of(name, wanted.filter, rights), rights),)
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        is_gone = _listener(request, answered)
+        is_gone, put = _listener(request, answered), _setter(answered)
         with refusals():
-            call = leasing.lease(name, texts, rights, wanted.request, is_gone, _setter(answered))
+            call = leasing.lease(name, texts, rights, wanted.request, is_gone, lambda _, leased: put(leased))
         is_read = False
         try:
             leased = await answered

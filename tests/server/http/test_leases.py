@@ -1,6 +1,7 @@
 """Pull over HTTP: what the calls take and give, who may, what becomes of clients that go."""
 
 import asyncio
+import gc
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ import pytest
 
 from server.engine.clock import SimulatedClock
 from server.http.values import shapes
+from server.pull.call import Call
 from server.settings.config import Config
 from tests.support.http import Http
 from tests.support.keys import KeysFile, with_keys
@@ -270,6 +272,25 @@ async def test_what_was_given_to_a_client_that_has_gone_goes_to_others_at_once(s
         await server.schedule("jobs")  # before it is looked whether anybody waits
         (message,) = await _lease(server, wait=20)
         assert message["attempt"] == 1
+
+
+async def test_an_answered_call_leaves_nothing_for_the_collector(server: Running) -> None:
+    """A worker makes hundreds of calls a second: what they leave would hold the loop when it is collected."""
+    await server.call("PUT", "/v1/groups/workers", {"filter": "jobs/#"}, status=201)
+    for n in range(3):
+        await server.schedule(f"jobs/{n}")
+    gc.disable()
+    try:
+        async with _wired(server) as wire:
+            for _ in range(3):
+                wire.lease(max=1, wait=20)
+                assert (await wire.reader.readuntil(b"}]}")).startswith(b"HTTP/1.1 200")
+            wire.lease(max=1)
+            assert (await wire.reader.readuntil(b"[]}")).startswith(b"HTTP/1.1 200")
+        assert not await _lease(server, 1)
+        assert not [one for one in gc.get_objects() if isinstance(one, Call)]
+    finally:
+        gc.enable()
 
 
 async def test_at_the_stop_a_call_that_waits_is_answered(server: Running) -> None:
