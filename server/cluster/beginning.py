@@ -3,12 +3,14 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 import aiohttp
 import msgspec
 from aiohttp import web
 from msgspec.structs import replace
 
+from shards.errors import ShardsError
 from shards.log.errors import LogError, NoLog
 from shards.log.record import ORIGIN
 from shards.replicated import ReplicatedStore, new_timeline
@@ -19,7 +21,7 @@ from .key import ClusterKey
 from .members import Members
 from .opening import begin_log
 from .reports import CALL_S
-from .standing import Standing, is_last, verdict
+from .standing import Standing, is_last, verdict, written_ms
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +109,14 @@ class Beginning:
             has_rows=told.has_rows or seq > 0,
         )
 
+    def told(self) -> Standing:
+        """The same for another node, or a person, with the time of the last record."""
+        said, store = self.standing, self._store()
+        if store is not None:
+            with suppress(ShardsError):  # it is closed or damaged: the time of its opening counts
+                said = replace(said, at_ms=written_ms(store))
+        return said
+
     async def attempt(self, session: aiohttp.ClientSession, url: str, last: int) -> str:
         """Ask all, and begin the log if this node shall. `url`: its own. `last`: the lost log's last place:
         if another node writes there while the others are asked, this one has decided too late. Returns why
@@ -143,4 +153,4 @@ class Beginning:
     @described("What a node has of the timeline, for another", OPEN, Gives(200, Standing))
     async def get(self, request: web.Request) -> web.Response:
         await self._key.check(request)
-        return web.Response(body=msgspec.json.encode(self.standing), content_type="application/json")
+        return web.Response(body=msgspec.json.encode(self.told()), content_type="application/json")

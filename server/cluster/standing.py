@@ -60,14 +60,18 @@ class Standing(msgspec.Struct, frozen=True):
 
 def standing_of(node: str, store: Store) -> Standing:
     """That of a node with this store. Raises StoreFailed, Corrupt, Damaged."""
-    place = place_in_log(store)
-    cursor = store.get(Table.META, META_CURSOR)
-    at_ms = 0 if cursor is None else max(0, cursor_from(cursor).bound_ms - BOUND_MS)
+    place, at_ms = place_in_log(store), written_ms(store)
     has_rows = place is not None or store.get(Table.META, META_FORMAT) is not None
     if place is None:
         return Standing(node, has_rows=has_rows, at_ms=at_ms)
     seal = place.seq, place.epoch, place.digest.hex(), place.version
     return Standing(node, *seal, timeline_in(store), has_rows, at_ms)
+
+
+def written_ms(store: Store) -> int:
+    """Time of the store's last record; 0: unknown. Raises StoreFailed, Corrupt, Damaged."""
+    cursor = store.get(Table.META, META_CURSOR)
+    return 0 if cursor is None else max(0, cursor_from(cursor).bound_ms - BOUND_MS)
 
 
 class Verdict(NamedTuple):

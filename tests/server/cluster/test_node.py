@@ -34,8 +34,10 @@ from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore
 from shards.rocks import RocksStore
 from shards.store import Table
-from shards.tables import FORMAT, META_FORMAT, SessionRow, encode_row
+from shards.tables import FORMAT, META_CURSOR, META_FORMAT, SessionRow, StoredCursor, cursor_value, encode_row
 from tests.support.logs import Elapsing
+from timeline.horizon import BOUND_MS
+from timeline.position import START
 
 from .test_follower import Node as Following
 from .test_follower import led
@@ -271,6 +273,19 @@ async def test_what_differs_on_other_nodes_is_told(tmp_path: Path) -> None:
         made._members.hear(made._member())
         made._members.hear(replace(made._member(), process="2"))
     assert made.view()["why"] == "two nodes have the name a (cluster.node)"
+
+
+async def test_heal_is_told_the_time_of_the_last_record(tmp_path: Path) -> None:
+    """Not of the one that was last when the store was opened: a person judges by it what would be lost."""
+    made = Node(configured(tmp_path), None, None)
+    store = made._store = ReplicatedStore(MemoryStore(), open_engine(MemoryEngine(Shelf()), Elapsing(), 2.0))
+    store.lead("a", "http://a")
+    for bound_ms in (5_000, 9_000):
+        batch = store.batch()
+        batch.put(Table.META, META_CURSOR, cursor_value(StoredCursor(START, bound_ms, 0, 0, START)))
+        store.write(batch)
+        store.flush()
+        assert made._beginning.told().at_ms == bound_ms - BOUND_MS
 
 
 async def test_who_still_loads_sessions_is_not_fit(tmp_path: Path) -> None:
