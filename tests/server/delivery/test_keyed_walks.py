@@ -33,6 +33,7 @@ from server.settings.config import Config
 from shards.commit import Commit
 from shards.dead import DEAD
 from shards.fields import Record
+from shards.keys import kept
 from shards.memory import MemoryStore
 from shards.order import followers, keys_name, rows_under
 from shards.outcome import Outcome
@@ -155,7 +156,6 @@ class Place:
     # -- what comes
 
     def take(self) -> None:
-        self.sync()
         for peer in self.peers:
             for packet in peer.publishes():
                 case = self.cases[packet.payload.decode()]
@@ -533,6 +533,8 @@ class Life:
         self.is_ordered = "order" in self.terms
         self.most = 1 if self.is_ordered else int(self.terms.get("per-key-concurrency", 0))
         self.sent: dict[str, Sent] = {}
+        self.dead: list[tuple[bytes, bytes]] = []
+        """Rows of dead letters when the places looked last."""
         self.places = [Place(self, text) for text in (ALL, SOME)]
         for place in self.places:
             place.join()
@@ -551,8 +553,12 @@ class Life:
             self.take()
 
     def take(self) -> None:
+        dead = [*self.rig.store.scan(Table.DEAD, kept(START), kept(END))]
         for place in self.places:
+            if dead != self.dead:
+                place.sync()
             place.take()
+        self.dead = dead
 
     # -- messages
 
@@ -571,7 +577,7 @@ class Life:
             for place in self.places:
                 if place.text != SOME or topic == "jobs/y":
                     place.cases[payload] = Case(self.sent[payload])
-            self.look()
+        self.look()
         publisher.disconnect()
 
     def look(self) -> None:
@@ -659,13 +665,14 @@ class Life:
         self.end()
 
     def end(self) -> None:
-        """All is acked."""
-        for _ in range(400):
-            self.pass_ms(3_000)
+        """All is acked, each message as soon as it comes."""
+        for turn in range(2_400):
+            self.pass_ms(500)
             for place in self.places:
                 for case in place.in_state("out"):
                     place.ack(case)
-                place.let_go("abc")
+                if turn % 6 == 5:
+                    place.let_go("abc")
             self.take()
             if not any(map(self.is_left, self.places)):
                 return
