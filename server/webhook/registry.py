@@ -1,8 +1,9 @@
 """The stored endpoints by name, in RAM.
 
 A change is decided in the writer and applied here at once. The batch may still be lost, so after a failure of
-the store all rows are read again. An unreadable row is no endpoint: it is counted, and kept until an endpoint
-of its name is put.
+the store all rows are read again. But one that is dropped stays so, as its group has ended: its row goes with
+the first batch that can be written. An unreadable row is no endpoint: it is counted, and kept until an
+endpoint of its name is put.
 """
 
 import logging
@@ -16,6 +17,7 @@ from shards.endpoints import EndpointRow, SecretRow, read_endpoints, write_endpo
 from shards.errors import Corrupt
 from shards.store import Store
 
+from ..engine.commit_hook import Done
 from ..settings.config import POSTS, Webhook
 
 log = logging.getLogger(__name__)
@@ -66,21 +68,24 @@ class Registry:
         self._config = config
         self.max_endpoints = max_endpoints
         self._by_name: dict[str, Endpoint] = {}
-        self.unreadable = 0
-        """Unreadable rows."""
+        self._unreadable: set[str] = set()
+        self._dropped: set[str] = set()
+        """Not in a batch yet."""
         self.recover()
 
     def recover(self) -> None:
         """Read all rows, at start and after a failure of the store."""
         self._by_name.clear()
-        self.unreadable = 0
+        self._unreadable.clear()
         for name, row in read_endpoints(self._store):
+            if name in self._dropped:
+                continue
             try:
                 if isinstance(row, Corrupt):
                     raise row
                 self._by_name[name] = self._endpoint(name, row)
             except (Corrupt, ValueError) as error:
-                self.unreadable += 1
+                self._unreadable.add(name)
                 log.error("endpoint %r: unreadable, nothing is posted: %s", name, error)
 
     def __len__(self) -> int:
@@ -91,6 +96,15 @@ class Registry:
 
     def get(self, name: str) -> Endpoint | None:
         return self._by_name.get(name)
+
+    @property
+    def unreadable(self) -> int:
+        """Unreadable rows."""
+        return len(self._unreadable)
+
+    def has_row(self, name: str) -> bool:
+        """Whether it is stored, readable or not."""
+        return name in self._by_name or name in self._unreadable
 
     def names(self) -> list[str]:
         """Sorted."""
@@ -106,13 +120,28 @@ class Registry:
     def put(self, commit: Commit, name: str, row: EndpointRow) -> Endpoint:
         """In the writer."""
         write_endpoint(commit, name, row)
+        self._dropped.discard(name)
         endpoint = self._by_name[name] = self._endpoint(name, row)
         return endpoint
 
-    def drop(self, commit: Commit, name: str) -> None:
+    def drop(self, name: str) -> None:
         """In the writer."""
-        write_endpoint(commit, name, None)
         self._by_name.pop(name, None)
+        self._dropped.add(name)
+
+    def write(self, commit: Commit) -> Done | None:
+        """With each batch: rows of dropped endpoints go."""
+        if not self._dropped:
+            return None
+        dropped, self._dropped = self._dropped, set()
+        for name in dropped:
+            write_endpoint(commit, name, None)
+
+        def done(answer: object) -> None:
+            if isinstance(answer, Exception):
+                self._dropped |= dropped
+
+        return done
 
     def _endpoint(self, name: str, row: EndpointRow) -> Endpoint:
         timeout_ms = row.timeout_ms or self._config.timeout_ms

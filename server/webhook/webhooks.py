@@ -29,7 +29,7 @@ from shards.endpoints import EndpointRow
 from shards.errors import StoreFailed
 from timeline.session import USUAL, Terms
 
-from ..delivery.burials import GROUP_EXPIRED
+from ..delivery.burials import GROUP_DELETED, GROUP_EXPIRED
 from ..delivery.membership import Membership
 from ..delivery.message import Message
 from ..delivery.router import is_unnamed
@@ -39,7 +39,7 @@ from ..delivery.subscriber import Rights
 from ..delivery.terms import LASTING, Keeping
 from ..delivery.url_groups import UrlGroups
 from ..engine.clock import Clock
-from ..engine.commit_hook import CommitHook
+from ..engine.commit_hook import CommitHook, Done
 from ..engine.writer import Ask, Busy, Writer
 from ..observe.logs import by
 from ..settings.config import ENDPOINT_POSTS_MAX, POSTS, URL_POSTS_MAX, Webhook
@@ -196,9 +196,16 @@ class Webhooks(CommitHook):
         for task in self._pausing:
             task.cancel()
 
+    def write(self, commit: Commit) -> Done | None:
+        return self.registry.write(commit)
+
     def recover(self) -> None:
-        """Read the endpoints again, as the store is back after a failure and may have lost some."""
+        """Read the endpoints again, as the store is back after a failure and may have lost some. Groups of
+        those end, which nobody could see."""
         self.registry.recover()
+        for group in [one for one in self._groups if one.is_endpoint and not one.is_unnamed]:
+            if not self.registry.has_row(group.endpoint):
+                self._groups.end(group, GROUP_DELETED)
         self._follow()
 
     @property
@@ -378,7 +385,7 @@ class Webhooks(CommitHook):
             group = self._group(name)
             if group is not None and not may_go(group):
                 return True, group
-            self.registry.drop(commit, name)
+            self.registry.drop(name)
             if group is not None:
                 self._groups.disband(commit, group, is_dead=is_dead)
             return True, None
@@ -396,12 +403,12 @@ class Webhooks(CommitHook):
         Raises Busy, StoreFailed.
         """
 
-        def decide(commit: Commit) -> None:
+        def decide(_: Commit) -> None:
             for group in groups:
                 name = _name_of(group)
                 if self._groups.get(group.text) is group and self._groups.is_over(group):
                     if self.registry.get(name) is not None:
-                        self.registry.drop(commit, name)
+                        self.registry.drop(name)
                     self._groups.end(group, GROUP_EXPIRED)
                     log.info("endpoint %s: expired", name)
 
