@@ -95,7 +95,9 @@ async def test_one_message_a_second_over_kill_9(tmp_path: Path) -> None:
             await asyncio.sleep(chance.uniform(0.5, 1.5))
             await asyncio.to_thread(made.stop, kill=True)
             await asyncio.to_thread(made.start)
-        await asyncio.sleep(1.1)
+        async with asyncio.timeout(60):
+            while (await c.schedules.get("tick")).count <= 4:
+                await asyncio.sleep(0.1)
         before, count = -1, 0
         while before != count:  # one may fire while they are listed
             before = (await c.schedules.get("tick")).count

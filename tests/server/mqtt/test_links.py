@@ -41,7 +41,7 @@ from server.codec.packets import (
 from server.codec.publish import Decoder
 from server.engine.clock import SystemClock
 from server.fair import Part
-from server.mqtt.frames import BINARY
+from server.mqtt.frames import BINARY, CLOSE
 from server.mqtt.link import Links, MqttLink
 from server.net import lingering
 from server.net.crowd import Cause, Crowd, mqtt_bounds
@@ -63,13 +63,21 @@ def keys() -> dict[str, Any]:
     return {}
 
 
-LINGER_S = 0.3
-"""A place is given up after so long, in place of 2 s."""
+@pytest.fixture
+def linger_s() -> float:
+    """A place is given up after so long, in place of 2 s."""
+    return 0.3
+
+
+PATIENT = pytest.mark.parametrize("linger_s", [60.0])
+"""For a client that reads the last word, whenever it comes to it."""
 
 
 @pytest.fixture
-def served(tmp_path: Path, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    monkeypatch.setattr(lingering, "LINGER_S", LINGER_S)
+def served(
+    tmp_path: Path, keys: dict[str, Any], linger_s: float, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Served]:
+    monkeypatch.setattr(lingering, "LINGER_S", linger_s)
     settings = everywhere(**{"connect_rate": 0, "out_bytes": 65_536} | keys)
     begun: Queue[tuple[Served, asyncio.Event]] = Queue()
 
@@ -149,13 +157,14 @@ class Client:
             self._frames = self._frames[2 + wide + size :]
             if kind == BINARY:
                 self.inbox += self.decoder.feed(payload)
-            else:
+            elif kind == CLOSE:
                 self.close_code = int.from_bytes(payload[:2])
 
     def end(self) -> bool:
-        """Read to the end of the stream; whether it was one, and not a reset."""
+        """Read to the end of the stream; whether it was one, and not a reset. Of a websocket that the server
+        ends to the frame that says so: then it waits for its client."""
         try:
-            while data := self.socket.recv(65_536):
+            while self.close_code is None and (data := self.socket.recv(65_536)):
                 self._feed(data)
         except (ConnectionError, ssl.SSLError):
             return False
@@ -205,6 +214,7 @@ def _until(holds: Callable[[], bool], seconds: float = 30) -> float:
 # -- the last word is read
 
 
+@PATIENT
 @pytest.mark.long
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_the_reason_is_read_though_more_is_sent(served: Served, scheme: str) -> None:
@@ -221,6 +231,7 @@ def test_the_reason_is_read_though_more_is_sent(served: Served, scheme: str) -> 
     _until(lambda: not served.listeners.crowd)
 
 
+@PATIENT
 @pytest.mark.long
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_packet_that_is_too_large_is_answered(served: Served, scheme: str) -> None:
@@ -232,6 +243,7 @@ def test_a_packet_that_is_too_large_is_answered(served: Served, scheme: str) -> 
     one.socket.close()
 
 
+@PATIENT
 @pytest.mark.long
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("level", [4, 5])
@@ -338,23 +350,19 @@ class TestWide:
         filler.socket.close()
 
 
-def _is_settled(
-    served: Served, scheme: str, patience_s: float, end: Callable[[], None], **connect: Any
-) -> None:
+def _is_settled(served: Served, scheme: str, end: Callable[[], None], **connect: Any) -> None:
     """Once the blocked one is ended the will is out, the jobs are another member's, and the place is free."""
-    zombie = _blocked(served, scheme, **connect)
-    _fill(served)
     healthy = Client(served.ports["mqtt"])
     healthy.connect("healthy")
-    healthy.subscribe("$share/g/job")
     healthy.subscribe("will")
+    zombie = _blocked(served, scheme, **connect)
+    _fill(served)
+    healthy.subscribe("$share/g/job")
     end()
-    started = time.monotonic()
     got = {healthy.take(Publish).payload for _ in range(6)}
     assert got == {b"dead", b"0", b"1", b"2", b"3", b"4"}
-    assert time.monotonic() - started < patience_s
     healthy.socket.close()
-    assert _until(lambda: not served.listeners.crowd) < LINGER_S + 20
+    _until(lambda: not served.listeners.crowd)
     if scheme in ("mqtt", "ws"):
         _is_forgotten(zombie)
     zombie.socket.close()
@@ -369,7 +377,7 @@ def _is_forgotten(zombie: Client) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_keep_alive_ends_a_blocked_socket(served: Served, scheme: str) -> None:
-    _is_settled(served, scheme, 20.0, lambda: None, keep_alive=1)
+    _is_settled(served, scheme, lambda: None, keep_alive=1)
 
 
 @pytest.mark.long
@@ -380,7 +388,7 @@ def test_takeover_ends_a_blocked_socket(served: Served, scheme: str) -> None:
         one.connect("zombie")
         one.socket.close()
 
-    _is_settled(served, scheme, 10.0, take_over)
+    _is_settled(served, scheme, take_over)
 
 
 @pytest.mark.long
@@ -391,7 +399,7 @@ def test_the_servers_stop_ends_a_blocked_socket(served: Served, scheme: str) -> 
     _until(lambda: len(served.listeners.crowd) == 1)
     (link,) = served.listeners.crowd
     served.loop.call_soon_threadsafe(link.close, Cause.STOPPING)
-    assert _until(lambda: not served.listeners.crowd) < LINGER_S + 20
+    _until(lambda: not served.listeners.crowd)
     zombie.socket.close()
 
 
@@ -402,19 +410,19 @@ def test_a_client_that_ends_and_does_not_read(served: Served) -> None:
     zombie.socket.shutdown(socket.SHUT_WR)
     session = served.app.core.sessions.get("zombie")
     assert session is not None
-    _until(lambda: session.link is None, 1.0)
-    assert _until(lambda: not served.listeners.crowd) < LINGER_S + 20
+    _until(lambda: session.link is None)
+    _until(lambda: not served.listeners.crowd)
     zombie.socket.close()
 
 
 # -- places count from the accept on
 
 
-def _are_closed(sockets: list[socket.socket], seconds: float, most: int = 12) -> int:
-    """How many of them the server has closed within so long, or when it was `most`."""
+def _are_closed(sockets: list[socket.socket]) -> int:
+    """How many of them the server has closed within half a minute."""
     closed: set[socket.socket] = set()
-    deadline = time.monotonic() + seconds
-    while len(closed) < most and (left := deadline - time.monotonic()) > 0:
+    deadline = time.monotonic() + 30
+    while len(closed) < len(sockets) and (left := deadline - time.monotonic()) > 0:
         for one in select.select([one for one in sockets if one not in closed], [], [], left)[0]:
             try:
                 if one.recv(1_000):
@@ -444,12 +452,9 @@ def test_a_connection_counts_from_its_accept(served: Served, scheme: str, start:
     for one in sockets:
         with suppress(ConnectionError):
             one.sendall(start)
-    assert _are_closed(sockets, 5, most=7) == 7
-    assert len(served.listeners.crowd) == 5
-    started = time.monotonic()
-    assert _are_closed(sockets, 5) == 12
-    assert time.monotonic() - started < 20
+    assert _are_closed(sockets) == 12
     _until(lambda: not served.listeners.crowd)
+    assert served.app.metrics.bounded_mqtt == {"limits.connections": 7, "limits.connect_timeout": 5}
     for one in sockets:
         one.close()
 
@@ -461,13 +466,14 @@ def test_the_time_to_connect_includes_the_handshakes(served: Served, scheme: str
     started = time.monotonic()
     one = Client(served.ports[scheme], scheme)
     one.end()
-    assert 0.4 < time.monotonic() - started < 20
+    assert time.monotonic() - started > 0.4
     one.socket.close()
 
 
 # -- websockets
 
 
+@PATIENT
 @pytest.mark.parametrize("keys", [{"max_payload": MIB - 1}])
 @pytest.mark.parametrize("scheme", ["ws", "wss"])
 def test_a_frame_may_be_of_any_size(served: Served, scheme: str) -> None:
@@ -503,6 +509,7 @@ def test_many_empty_frames(served: Served) -> None:
     one.socket.close()
 
 
+@PATIENT
 @pytest.mark.parametrize("scheme", ["ws", "wss"])
 @pytest.mark.parametrize(
     ("request_head", "status"),
@@ -576,6 +583,7 @@ class Turns:
             self._loop.call_soon(self._look)
 
 
+@PATIENT
 @pytest.mark.parametrize("keys", [{"pool_bytes": 1 << 20}])
 @pytest.mark.parametrize("scheme", ["mqtt", "ws"])
 def test_what_is_read_and_not_handled_is_bounded_in_all(served: Served, scheme: str) -> None:
