@@ -209,6 +209,8 @@ class Core:
             self.ready,
             self.leases,
             self.burials,
+            self.decisions,
+            writer,
             by_text,
             settings,
             limits,

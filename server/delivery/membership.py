@@ -5,6 +5,7 @@ endpoints there are is shared by owner (server/fair.py).
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice
 
 from shards.burials import BurialRow
@@ -16,6 +17,9 @@ from timeline.key_rows import NO_RULE, KeyBound
 from timeline.position import Position
 from timeline.session import USUAL, Flight, Loan, Returned, Session, Subscription, Terms
 
+from ..engine.commit_hook import CommitHook
+from ..engine.decisions import Decisions
+from ..engine.writer import Writer
 from ..fair import Bounds, Share
 from ..settings.config import Limits
 from ..settings.config import Sessions as SessionSettings
@@ -53,7 +57,7 @@ class TooManyGroups(Refused):
         super().__init__("over-quota", detail)
 
 
-class Membership:
+class Membership(CommitHook):
     """Shared subscriptions by the text that was subscribed to, `$share/group/filter`."""
 
     def __init__(
@@ -66,6 +70,8 @@ class Membership:
         ready: Ready,
         leases: Leases,
         burials: Burials,
+        decisions: Decisions,
+        writer: Writer,
         by_text: dict[str, Group],
         settings: SessionSettings,
         limits: Limits,
@@ -81,6 +87,9 @@ class Membership:
         self._ready = ready
         self._leases = leases
         self._burials = burials
+        self._decisions = decisions
+        self._unsure: set[Group] = set()
+        """Somebody has changed their terms, or paused them, and that was not written."""
         self._settings = settings
         self._limits = limits
         self._share = Share("groups", limits.groups, "groups and endpoints", bounds, "limits.memory")
@@ -97,6 +106,7 @@ class Membership:
         self._forms = Forms()
         self._notes = SharedNotes()
         self.refused = 0
+        writer.add_hook(self)
 
     @property
     def key_bound(self) -> KeyBound:
@@ -179,18 +189,24 @@ class Membership:
         stored = subscription_of(row.subscription)
         group = self._open(text, stored.since, row.incarnation)
         group.session.subscriptions[stored.filter] = stored
-        order, on_dead = (row.order == 1 if row.order else None), (HOLD if row.holds_dead else None)
-        of_keys = row.concurrency or None, row.key_rate or None, row.is_fair or None
-        group.agree(stored.terms, Keeping(row.expiry_s, row.rate, order, on_dead, *of_keys))
-        if row.order == 2:
-            group.begin_order(NO_RULE)
+        _agree_as_stored(group, row)
         group.session.read = self._horizon.position  # from now on, if what it has read cannot be read
-        group.is_paused = row.is_paused
         self._give(group, row.owner, self._sessions.rights_of(row.owner, row.client), row.client)
         group.left_ms = row.left_ms or group.left_ms
         group.left_running_ms = row.left_running_ms or group.left_running_ms
         self._cursors.restored(group, is_whole=row.left_ms > 0)
         self._sessions.restore_cursor(group)
+
+    def recover(self) -> None:
+        """What somebody has said of a group and was not written, counts as it is stored."""
+        unsure, self._unsure = self._unsure, set()
+        for group in unsure:
+            row = self._sessions.stored_group(group.text)
+            is_it = row is not None and row.incarnation == group.incarnation
+            if row is not None and is_it and self._by_text.get(group.text) is group:
+                _agree_as_stored(group, row)
+                self._look(group)
+                self._agreed(group)
 
     def review(self) -> None:
         """The keys file has changed: give a group of an old key the rights of the new key of that name."""
@@ -248,7 +264,7 @@ class Membership:
             self._router.forget()
         group.agree(terms, keeping)
         self._agreed(group)
-        self._cursors.store(commit, group)
+        self._store(commit, group)
         return group
 
     def add(self, text: str, since: Position, owner: str) -> Group:
@@ -530,7 +546,12 @@ class Membership:
         self._look(group)
         self._cursors.mark_dirty(group)
         self._pause(group)
+        self._store(commit, group)
+
+    def _store(self, commit: Commit, group: Group) -> None:
+        """Write what somebody has said of it with this batch."""
         self._cursors.store(commit, group)
+        self._decisions.note(partial(self._unsure.add, group))
 
     def _open(self, text: str, since: Position, incarnation: int | None = None) -> Group:
         """`incarnation`: as it is stored; None: it is a new one."""
@@ -584,3 +605,14 @@ class Membership:
         if not group.is_reachable or group.session.resends:
             group.session.fall_behind(self._horizon.position)
         self._ready.wake(group)
+
+
+def _agree_as_stored(group: Group, row: GroupRow) -> None:
+    """Its terms are those of its row, and it is paused if that says so."""
+    order, on_dead = (row.order == 1 if row.order else None), (HOLD if row.holds_dead else None)
+    of_keys = row.concurrency or None, row.key_rate or None, row.is_fair or None
+    terms = subscription_of(row.subscription).terms
+    group.agree(terms, Keeping(row.expiry_s, row.rate, order, on_dead, *of_keys))
+    if row.order == 2:
+        group.begin_order(NO_RULE)
+    group.is_paused = row.is_paused

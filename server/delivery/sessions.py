@@ -7,6 +7,7 @@ timeline behind their read position. Cursors are written by `cursors`.
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 
 from shards import keys
 from shards.errors import Corrupt
@@ -167,6 +168,13 @@ class Sessions:
             except Corrupt as error:
                 self._stored.unreadable.add(key)
                 log.error("group %r: unreadable, skipped: %s", key, error)
+
+    def stored_group(self, text: str) -> GroupRow | None:
+        """The row of a group; None: there is none that can be read."""
+        value = self._store.get(Table.SESSIONS, (keys.GROUP_PREFIX + text).encode())
+        with suppress(Corrupt):
+            return None if value is None else group_of(value)
+        return None
 
     def load(self) -> None:
         """At start: every stored session, away, where its cursor says. Those that were connected when the

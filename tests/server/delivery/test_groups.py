@@ -14,6 +14,7 @@ from shards.commit import Commit
 from shards.store import Table
 from shards.tables import encode_row, group_of
 from shards.verify import verify_tables
+from tests.server.engine.test_decisions import spoil
 from tests.support.build import OPENED
 from tests.support.keyed import Keyed
 from tests.support.rig import START_MS, Peer, Rig, config
@@ -438,3 +439,38 @@ def test_how_long_a_group_stays_is_not_counted_anew_with_each_member(monkeypatch
         assert peer.unsubscribe(TEXT) == (0,)
         assert group.session.expiry_s == expiry_s
     assert counted == 3
+
+
+@pytest.mark.parametrize("what", ["lost", "stored", "given up"])
+def test_what_is_said_of_a_group_and_not_written_counts_as_it_is_stored(what: str) -> None:
+    """Its terms, and that it is paused: the caller was told that nothing was written."""
+    rig = Rig()
+    core, text = rig.core, "$share/g/t"
+    before, after = Keeping(NEVER_S, rate=5.0, order=True, on_dead="hold"), Keeping(60, fair=True)
+    core.writer.submit(lambda commit: core.groups.make(commit, text, Terms(30_000), before), lambda _: None)
+    rig.pump()
+    group = core.groups.get(text)
+    assert group is not None
+
+    def act(commit: Commit) -> None:
+        core.groups.make(commit, text, Terms(60_000, 3), after)
+        core.groups.pause(commit, group, is_paused=True)
+
+    core.writer.submit(act, lambda _: None)
+    if what == "given up":
+        core.writer.submit(spoil, lambda _: None)
+        rig.compose()
+    else:
+        rig.compose()
+        rig.fail_sync()
+        rig.store.survivors = 9 * (what == "stored")
+        assert rig.recover()
+    for _ in range(2):
+        assert (group.terms, group.is_paused) == (
+            (Terms(60_000, 3), True) if what == "stored" else (Terms(30_000), False)
+        )
+        assert group.keeping == (after if what == "stored" else before)
+        rig.kill()
+        found = rig.core.groups.get(text)
+        assert found is not None
+        group = found
