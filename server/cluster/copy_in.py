@@ -23,6 +23,7 @@ from queue import SimpleQueue
 from typing import IO
 
 import aiohttp
+import msgspec
 
 from shards.errors import ShardsError
 from shards.log.errors import Trimmed
@@ -42,6 +43,7 @@ SPARE_BYTES = 64 << 20
 """Bytes of the file system that a copy leaves free."""
 MANIFEST_BYTES = 16 << 20
 FILES = 100_000
+PROBLEM_BYTES = 4_096
 TRAILER_BYTES = 2 * PIECE
 """Maximum bytes of padding at a tar's end."""
 
@@ -86,10 +88,18 @@ async def fetch(session: aiohttp.ClientSession, url: str, key: ClusterKey, data:
             f"{url}/v1/cluster/checkpoint", headers=key.headers(url), timeout=timeout, allow_redirects=False
         ) as answer:
             if answer.status != 200:
-                raise CopyFailed(f"status {answer.status}")
+                raise CopyFailed(f"status {answer.status}{_detail(await answer.content.read(PROBLEM_BYTES))}")
             await _take(answer.content, data)
     except (aiohttp.ClientError, TimeoutError, OSError, tarfile.TarError, ValueError, ShardsError) as error:
         raise CopyFailed(f"{type(error).__name__}: {error}") from error
+
+
+def _detail(problem: bytes) -> str:
+    """What a refusal says of itself, as the end of a sentence; empty: it says nothing that can be read."""
+    try:
+        return f": {msgspec.json.decode(problem)['detail'].rstrip('.')}"
+    except (msgspec.DecodeError, AttributeError, KeyError, TypeError):
+        return ""
 
 
 async def _take(content: aiohttp.StreamReader, data: Path) -> None:

@@ -3,18 +3,22 @@
 import json
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from tests.support.cluster import KEY, Cluster, Node
 from tests.support.nats import Nats
+from tests.support.server import ROOT, environment
 
 from .conftest import SETTINGS
 from .ledger import Calls, Load
 from .test_backups import backup
-from .test_catching_up import same
+from .test_catching_up import same, trim
+from .test_damage import rot
 from .test_failover import ACKS, TAKEOVER_S, acked_by, check
-from .test_trouble import command
+from .test_trouble import command, posted
 
 Record = Callable[[str, object], None]
 PAGE = (Path(__file__).parents[2] / "docs" / "cluster.md").read_text(encoding="utf-8")
@@ -110,6 +114,41 @@ def test_all_go_back_to_a_backup(cluster: Cluster, nats_servers: Nats) -> None:
     found = [calls.ask("GET", f"/v1/messages/{name}")[0] for name in (before, after)]
     calls.close()
     assert found == [200, 404]
+
+
+def test_no_node_is_whole(cluster: Cluster, nats_servers: Nats) -> None:
+    """One is left, with rotten blocks, and the log lacks what new nodes need: a repair, and a log anew."""
+    last = cluster.leader()
+    others = cluster.others(last)
+    body = json.dumps([{"topic": "far", "payload": "x" * 100, "deliver_in": "1h"}] * 1_000).encode()
+    assert posted(f"{last.url}/v1/messages:batch", body)[0] == 201
+    for node in others:
+        node.kill()
+        cluster.wipe(node)
+    cluster.until(lambda: alive(last) == [last.name], "the others are heard", SAID_S)
+    shutil.rmtree(backup(last))
+    rot(last)
+    cluster.until(lambda: "data is damaged" in (last.status() or {})["why"], "it does not say so", SAID_S)
+    trim(cluster, nats_servers)
+    cluster.start()
+    for node in others:
+        says(cluster, node, "This node's data is damaged")
+    for node in (*others, last):
+        assert node.terminate() == 0
+    for node in others:
+        cluster.wipe(node)
+    for words in (("leave",), ("verify", "--repair")):
+        assert f"fasti-server {' '.join(words)} --data DIR" in PAGE
+        offline = [sys.executable, "-m", "server", *words, "--data", str(last.data)]
+        assert subprocess.run(offline, cwd=ROOT, env=environment({})).returncode == 0
+    assert nats_servers.api(f"STREAM.DELETE.{cluster.name}", {}).get("success")
+    cluster.start()
+    assert (cluster.wait_ready().status() or {})["why"] == ""
+    scheduled(cluster.leader())
+
+
+def alive(node: Node) -> list[str]:
+    return [one["node"] for one in (node.status() or {}).get("nodes", ()) if one["is_alive"]]
 
 
 def test_a_node_without_peers_is_told_to_begin(nats_servers: Nats, tmp_path: Path) -> None:

@@ -512,7 +512,7 @@ async def test_damage_is_not_handed_on(
     assert all("block checksum mismatch" in text for text in found)
     theirs.damage = found[0]
     async with serving(routes_of(theirs, theirs.path)) as url:
-        with pytest.raises(CopyFailed, match="status 503"):
+        with pytest.raises(CopyFailed, match=r"status 503: This node's data is damaged$"):
             await fetch(session, url, KEY, tmp_path / "mine")
     recover_swap(tmp_path / "mine")
     assert opened(tmp_path / "mine") == rows
