@@ -141,7 +141,7 @@ def _look(config: Config, nodes: Sequence[Standing]) -> tuple[int, str]:
         time.sleep(config.cluster.takeover_after_ms / 1000)
         first, now = hand.bounds()
         if now > last:
-            return now, "a node writes into the log: nothing to heal"
+            return now, _writing(nodes)
         for one in sorted(nodes, key=_place, reverse=True):
             if _fits(hand, one, first, last):
                 return last, f"node {one.node} goes on with the log as it is: nothing to heal"
@@ -152,6 +152,17 @@ def _look(config: Config, nodes: Sequence[Standing]) -> tuple[int, str]:
         return last, ""
     finally:
         hand.close()
+
+
+def _writing(nodes: Sequence[Standing]) -> str:
+    """Why not to heal a log into which a node writes."""
+    of = {one.timeline: one.node for one in nodes if one.leads}
+    others = [one.node for one in nodes if one.timeline and of and one.timeline not in of]
+    if others:
+        return (
+            f"node {of.popitem()[1]} writes another timeline than {', '.join(others)}: one of them has to go"
+        )
+    return "a node writes into the log: nothing to heal"
 
 
 def _fits(hand: Log, one: Standing, first: int, last: int) -> bool:

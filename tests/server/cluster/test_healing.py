@@ -224,6 +224,10 @@ def test_a_log_that_somebody_writes_is_left_alone(lab: Lab, capsys: pytest.Captu
     assert healing.run(lab.config, "heal", accepts_loss=True) == 0
     assert "a node writes into the log: nothing to heal" in capsys.readouterr().out
     assert lab.shelf.last == 10
+    lab.heard[B] = standing("b", Seal(2, 1, b"x" * 16), "12ab", leads=True)
+    lab.heard[C] = standing("a", Seal(900, 1, b"x" * 16), "34cd")
+    assert healing.run(lab.config, "heal", accepts_loss=True) == 1
+    assert "node b writes another timeline than a: one of them has to go" in capsys.readouterr().out
 
 
 def test_the_log_of_another_timeline_is_left_alone(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
