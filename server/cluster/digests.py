@@ -34,13 +34,16 @@ def keys_digest(config: Config) -> str:
 
 
 def settings_digest(config: Config) -> str:
-    """Digest of the settings that say what becomes of a message."""
-    sessions = config.sessions
+    """Digest of the settings that say what is taken, and what becomes of a message. Not of what follows from
+    the memory of a machine."""
+    slices, sessions, mqtt, webhook = config.slices, config.sessions, config.mqtt, config.webhook
     deciding = (
-        *(config.slices.retention_ms, config.slices.kept_behind_ms),
-        *(config.dead.retention_ms, config.replay.filters),
-        *(config.mqtt.deny_subscribe, sessions.expiry_max_ms, sessions.max_attempts, sessions.backoff_ms),
-        sessions.ack_timeout_ms,
+        *(slices.retention_ms, slices.kept_behind_ms, slices.expire_by, bool(slices.archive)),
+        *(config.dead.retention_ms, config.dead.max_bytes, config.replay.filters, config.replay.min_qos),
+        *(sessions.expiry_max_ms, sessions.max_attempts, sessions.backoff_ms, sessions.ack_timeout_ms),
+        *(mqtt.deny_subscribe, mqtt.maximum_qos, mqtt.retain_available),
+        *(config.limits.max_delay_ms, config.limits.max_payload),
+        *(webhook.enabled, webhook.allow_private, webhook.allow_http),
     )
     return sha256(repr(deciding).encode()).hexdigest()[:DIGITS]
 

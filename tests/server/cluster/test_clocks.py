@@ -10,7 +10,7 @@ from msgspec.structs import replace as replaced
 from server.cluster import digests
 from server.cluster.clock_judge import UNASKED
 from server.cluster.clocks import FRESH_S, KEPT_S, SKEW_MS, Clocks, NodeClock
-from server.cluster.digests import differing, keys_digest
+from server.cluster.digests import differing, keys_digest, settings_digest
 from server.cluster.log_clock import LogClock
 from server.cluster.members import ALIVE_S, Member, Members, Row
 from server.cluster.node import Node
@@ -329,6 +329,19 @@ def test_different_keys_and_settings_are_told(tmp_path: Path) -> None:
         "this node's keys differ from those of c, d",
         "this node's settings differ from those of d",
     ]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("slices.expire_by", "job"), ("dead.max_bytes", "1MiB"), ("replay.min_qos", "0")),
+        *(("webhook.enabled", "false"), ("limits.max_payload", "1MiB"), ("mqtt.maximum_qos", "1")),
+        *(("sessions.max_attempts", "3"), ("slices.retention", "1d")),
+    ],
+)
+def test_a_setting_that_decides_about_messages_differs(key: str, value: str) -> None:
+    """One node drops what another would leave to a job, or sends what another refuses."""
+    assert settings_digest(load(None, {}, {key: value})[0]) != settings_digest(Config())
 
 
 def test_a_report_of_an_older_version_has_no_clocks() -> None:
