@@ -1,7 +1,8 @@
-"""The alarm rings once, when it was last set to, with a timer of the system's or without."""
+"""The alarm rings once, at the earliest time that it was set to, with a timer of the system's or without."""
 
 import asyncio
 import ctypes
+from time import monotonic
 
 import pytest
 
@@ -63,16 +64,36 @@ def test_it_rings_once_and_not_early(timer: str, in_s: float) -> None:
     asyncio.run(go())
 
 
-def test_the_last_time_counts(timer: str) -> None:
+def test_the_earliest_time_counts_that_is_to_come(timer: str) -> None:
     async def go() -> None:
         bell = Bell()
         alarm = Alarm(asyncio.get_running_loop(), bell.ring)
+        alarm.set(NEVER_S)
         alarm.set(SOON_S)
+        alarm.set(NEVER_S)
+        await bell.rung()
+        await _behind()
+        assert bell.count == 1
+        alarm.set(SOON_S)
+        await _behind()
+        assert bell.count == 2
+        alarm.close()
+
+    asyncio.run(go())
+
+
+def test_a_time_that_has_passed_is_replaced(timer: str) -> None:
+    """Its ring is called off: whoever sets it does what it would ring for."""
+
+    async def go() -> None:
+        bell, began = Bell(), monotonic()
+        alarm = Alarm(asyncio.get_running_loop(), bell.ring)
+        alarm.set(SOON_S)
+        while monotonic() < began + 2 * SOON_S:
+            pass
         alarm.set(NEVER_S)
         await _behind()
         assert not bell.count
-        alarm.set(SOON_S)
-        await bell.rung()
         alarm.close()
 
     asyncio.run(go())
@@ -93,6 +114,24 @@ def test_it_can_be_set_when_it_rings(timer: str) -> None:
         alarm = Alarm(asyncio.get_running_loop(), ring)
         alarm.set(SOON_S)
         await bell.rung()
+        alarm.close()
+
+    asyncio.run(go())
+
+
+def test_a_timer_that_has_rung_early_can_be_set_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
+
+    async def go() -> None:
+        bell = Bell()
+        alarm = Alarm(asyncio.get_running_loop(), bell.ring)
+        alarm.set(SOON_S)
+        assert alarm._handle is not None
+        alarm._handle.cancel()
+        alarm._rung()
+        alarm.set(SOON_S)
+        await _behind()
+        assert bell.count == 2
         alarm.close()
 
     asyncio.run(go())
