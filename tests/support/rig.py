@@ -384,6 +384,10 @@ class Rig:
         steps: list[Callable[[], bool]] = [self.deliver, self.turn, self.compose, self.settle]
         return any(step() for step in steps)
 
+    def take_steps(self, count: int) -> bool:
+        """That many single things, one after another; whether there were so many."""
+        return all(self.micro() for _ in range(count))
+
     # -- time and faults
 
     def pass_ms(self, by_ms: int) -> None:
