@@ -135,6 +135,7 @@ def jetstream(nats_servers: Nats) -> Iterator[JetStreamPlace]:  # noqa: F811
     place = JetStreamPlace(nats_servers)
     yield place
     place.close()
+    nats_servers.delete(place.name)
 
 
 @pytest.fixture

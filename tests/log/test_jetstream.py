@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -23,9 +24,11 @@ SOON_S = 6
 
 
 @pytest.fixture
-def servers(nats_servers: Nats) -> Nats:
+def servers(nats_servers: Nats) -> Iterator[Nats]:
     """They are hurt here, and mended."""
-    return nats_servers
+    before = nats_servers.streams
+    yield nats_servers
+    nats_servers.delete(*nats_servers.streams - before)
 
 
 def opened(servers: Nats, name: str, deadline_s: float = 12) -> ChainedLog:

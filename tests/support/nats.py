@@ -141,6 +141,15 @@ class Nats:
 
         return self.publish(f"$JS.API.{verb}", json.dumps(said).encode())
 
+    @property
+    def streams(self) -> set[str]:
+        return {*(self.api("STREAM.NAMES", {}).get("streams") or ())}
+
+    def delete(self, *streams: str) -> None:
+        """Delete streams, if they are there: each costs all servers processor time as long as it is."""
+        for name in streams:
+            self.api(f"STREAM.DELETE.{name}", {})
+
     def publish(self, subject: str, said: bytes) -> dict[str, Any]:
         """What a message is answered with."""
 
