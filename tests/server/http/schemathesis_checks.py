@@ -7,12 +7,15 @@ To it what breaks such a rule is allowed, so its own check takes every 422. The 
 schema: a body that keeps to it is refused for one of REFUSALS, or there is a fault.
 """
 
+import gc
 import re
 from typing import Any
 
 import jsonschema_rs
 import schemathesis
 from schemathesis import Case, CheckContext, HookContext, Response
+
+gc.set_threshold(50_000, 20, 20)  # as in tests/conftest.py: schemathesis keeps many small objects
 
 LONG_WAIT = "20s"
 """The example of :lease."""
