@@ -384,7 +384,7 @@ def test_what_is_said_of_a_lease_while_its_ack_with_messages_fails_leaves_it_to_
         text=mine.text,
         number=mine.number,
         is_it=lambda flight: True,
-        place=lambda: True,
+        place=list,
     )
     rig.core.writer.submit(lambda commit: follow(commit), lambda answer: None)
     rig.compose()
