@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from server.codec.packets import Ack, Disconnect, Publish
+from server.codec.packets import Ack, Disconnect, Pingreq, Pingresp, Publish
 from server.settings.times import format_ms
 from tests.clients.conftest import Room
 from tests.support.http import Http
@@ -100,10 +100,11 @@ async def test_takeover_many_times_at_once(room: Room, name: str, level: int) ->
     assert {type(answer) for answer in answers} <= {bool, Closed}
     writer = await room.connected(level=level)
     await writer.publish(name, "x")
-    await asyncio.sleep(0.2)
-    got = [peer for peer in peers if any(isinstance(packet, Publish) for packet in peer.inbox)]
-    assert len(got) == 1
-    assert sum(not peer.is_closed for peer in peers) == 1
+    async with asyncio.timeout(60):
+        while not _with_a_message(peers) or sum(not peer.is_closed for peer in peers) > 1:
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
+    assert _with_a_message(peers) == [peer for peer in peers if not peer.is_closed]
 
 
 async def test_unacked_first_in_order_with_dup_and_same_ids(room: Room, name: str, level: int) -> None:
@@ -114,7 +115,8 @@ async def test_unacked_first_in_order_with_dup_and_same_ids(room: Room, name: st
         await writer.publish(f"{name}/{index % 3}", str(index))
     first = await peer.take_many(10)
     peer.ack(*[packet for packet in first if int(packet.payload) % 3])
-    await asyncio.sleep(0.1)
+    peer.send(Pingreq())
+    await peer.take(Pingresp)  # it has read the acks
     await peer.hang_up()
     for index in range(10, 13):
         await writer.publish(f"{name}/{index % 3}", str(index))
@@ -205,12 +207,12 @@ async def test_acks_out_of_order_open_the_window(room: Room, name: str, level: i
 # -- expiry
 
 
-async def test_session_expiry(room: Room, name: str) -> None:
+async def test_session_expiry(room: Room, name: str, web: Http) -> None:
     """A session that has been away for longer than it asked is not there any more."""
     peer = await room.connected(name, expiry=1)
     await peer.subscribe(name)
     await peer.close()
-    await asyncio.sleep(1.6)
+    await _until(lambda: web.call("GET", f"/v1/sessions/{name}"), 404)
     back = await room.dial()
     assert (await back.connect(name, clean=False, session_expiry=1)).session_present is False
 
@@ -330,6 +332,10 @@ async def test_a_session_can_be_dropped_over_http(room: Room, name: str, web: Ht
     assert (await peer.take(Disconnect)).reason == 0x98
     back = await room.dial()
     assert (await back.connect(name, clean=False, session_expiry=600)).session_present is False
+
+
+def _with_a_message(peers: list[Peer]) -> list[Peer]:
+    return [peer for peer in peers if any(isinstance(packet, Publish) for packet in peer.inbox)]
 
 
 async def _reconnect(peer: Peer, client_id: str) -> bool:

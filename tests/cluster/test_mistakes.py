@@ -22,7 +22,7 @@ from .test_trouble import command, posted
 
 Record = Callable[[str, object], None]
 PAGE = (Path(__file__).parents[2] / "docs" / "cluster.md").read_text(encoding="utf-8")
-SAID_S = 20.0
+SAID_S = 60.0
 
 
 def says(cluster: Cluster, node: Node, words: str) -> None:

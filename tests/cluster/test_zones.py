@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.cluster import Cluster, Node
 
-READY_S = 20.0
+READY_S = 60.0
 
 
 @pytest.fixture

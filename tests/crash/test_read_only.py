@@ -66,7 +66,7 @@ def image(tmp_path: Path) -> Path:
 
 async def _remount(disk: Path, how: str) -> None:
     """Once nobody has anything open to write there."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (why := _told("mount", "-o", f"remount,{how}", str(disk))) is not None:
             assert "busy" in why, why
             await asyncio.sleep(0.05)
@@ -85,7 +85,7 @@ async def _nothing_is_taken(calls: Http, server: ServerProcess, acked: list[str]
     due = (("deliver-at", format_ms(wall_ms() + 3_600_000)),)
     publisher.put("later", "no", 1, user_properties=due)
     assert (await publisher.take(Ack)).reason == UNSPECIFIED
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while "store: still failing" not in server.output:  # open to be read from then on
             await asyncio.sleep(0.05)
     await _is_read(calls, acked)

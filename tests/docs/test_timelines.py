@@ -25,7 +25,7 @@ HERE, THERE = "example.com", "globex.example.com"
 
 
 async def listens(port: int) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             with socket.socket() as one:
                 if one.connect_ex(("127.0.0.1", port)) == 0:

@@ -32,7 +32,7 @@ class Wires:
 
     def wait_closed(self, count: int) -> None:
         for _ in range(count):
-            assert self._has_closed.acquire(timeout=5)
+            assert self._has_closed.acquire(timeout=60)
 
     def hang(self, _connection: int, _timeout_s: float) -> None:
         self.released.wait()
@@ -55,18 +55,17 @@ def raising(error: Exception) -> int:
 
 
 def test_calls_go_over_one_connection(wires: Wires) -> None:
-    assert [wires.line.call(number, 1) for _ in range(3)] == [0, 0, 0]
+    assert [wires.line.call(number, 60) for _ in range(3)] == [0, 0, 0]
     wires.line.close()
     assert (wires.closed, wires.cut) == ([0], [])
 
 
 def test_who_hangs_is_left_and_cut(wires: Wires) -> None:
-    began = time.monotonic()
+    wires.line.call(number, 60)  # it is connected, so that the next call has its time
     with pytest.raises(NoAnswer, match="no answer of nowhere within 0"):
-        wires.line.call(wires.hang, 0.1)
-    assert time.monotonic() - began < 10
+        wires.line.call(wires.hang, 0.3)
     assert wires.cut == [0]
-    assert wires.line.call(number, 1) == 1
+    assert wires.line.call(number, 60) == 1
     wires.released.set()
     wires.line.close()
     wires.wait_closed(2)  # the one that hung closes its own, when it comes to it
@@ -87,7 +86,7 @@ def test_a_connection_may_take_longer_than_a_call(wires: Wires) -> None:
 
     def connect(left_s: float) -> str:
         told.append(left_s)
-        assert wires.released.wait(5)
+        assert wires.released.wait(60)
         return "connected"
 
     line = Line("", connect, lambda _: None, lambda _: None)
@@ -96,7 +95,7 @@ def test_a_connection_may_take_longer_than_a_call(wires: Wires) -> None:
     threading.Timer(0.8, wires.released.set).start()
     with pytest.raises(NoAnswer, match="within 1"):
         line.call(lambda _, _left_s: None, 1)
-    assert line.call(lambda connected, _left_s: connected, 1) == "connected"
+    assert line.call(lambda connected, _left_s: connected, 60) == "connected"
     assert told == [pytest.approx(0.05 * CONNECTS * TOLD)]
     line.close()
 
@@ -105,15 +104,15 @@ def test_a_connection_may_take_longer_than_a_call(wires: Wires) -> None:
 def test_after_an_error_the_connection_is_a_fresh_one(wires: Wires, error: Exception) -> None:
     expected = type(error) if isinstance(error, NoAnswer | Unfit) else NoAnswer
     with pytest.raises(expected, match=error.args[0]):
-        wires.line.call(lambda _, _left_s: raising(error), 1)
-    assert wires.line.call(number, 1) == 1
+        wires.line.call(lambda _, _left_s: raising(error), 60)
+    assert wires.line.call(number, 60) == 1
 
 
 def test_a_place_that_is_taken_is_an_answer(wires: Wires) -> None:
-    wires.line.call(number, 1)
+    wires.line.call(number, 60)
     with pytest.raises(Taken):
-        wires.line.call(lambda _, _left_s: raising(Taken()), 1)
-    assert wires.line.call(number, 1) == 0
+        wires.line.call(lambda _, _left_s: raising(Taken()), 60)
+    assert wires.line.call(number, 60) == 0
 
 
 def test_so_many_may_hang_and_no_more(wires: Wires) -> None:
@@ -121,9 +120,9 @@ def test_so_many_may_hang_and_no_more(wires: Wires) -> None:
         with pytest.raises(NoAnswer, match="within"):
             wires.line.call(wires.hang, 0.01)
     with pytest.raises(NoAnswer, match=f"{STUCK} calls to the engine hang"):
-        wires.line.call(number, 1)
+        wires.line.call(number, 60)
     wires.released.set()
-    until = time.monotonic() + 5
+    until = time.monotonic() + 60
     while len(wires.closed) < STUCK and time.monotonic() < until:
         time.sleep(0.01)
-    assert wires.line.call(number, 1) == STUCK
+    assert wires.line.call(number, 60) == STUCK

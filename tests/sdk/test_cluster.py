@@ -275,7 +275,7 @@ def leading(seen: list[bytes], text: bytes) -> Act:
 
 
 async def first(c: fasti.Client, **options: Any) -> str:
-    async with asyncio.timeout(20), c.subscribe("t", **options) as deliveries:
+    async with asyncio.timeout(60), c.subscribe("t", **options) as deliveries:
         return (await anext(deliveries)).text()
 
 
@@ -307,7 +307,7 @@ async def test_disconnect_says_where_and_the_session_goes_along() -> None:
 
     async with Script(heir_act) as heir, Script(stepping_down) as old:
         async with (
-            asyncio.timeout(20),
+            asyncio.timeout(60),
             fasti.Client(mqtt=old.address, retry=QUICK) as c,
             c.subscribe("t", session="audit", qos=2) as deliveries,
         ):

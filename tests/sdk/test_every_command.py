@@ -121,7 +121,7 @@ def script(ids: list[str], start: str, export: Path, dead: str) -> list[tuple[st
 async def poison(url: str) -> str:
     """The id of a message that a session has given up: once was enough."""
     async with fasti.Client(url) as c:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             async with c.subscribe("bad", session="broken") as first:
                 task = asyncio.ensure_future(anext(aiter(first)))
                 while not [s async for s in c.sessions.list() if s.subscriptions]:

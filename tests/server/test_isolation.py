@@ -141,7 +141,7 @@ async def test_the_core_stops_the_server(server: Running, monkeypatch: pytest.Mo
     else:
         monkeypatch.setattr(app.core.horizon, "close_group", broken)
         app.core.writer.submit(lambda commit: None, lambda answer: None)
-    await asyncio.wait_for(stopped.wait(), 10)
+    await asyncio.wait_for(stopped.wait(), 60)
     await server.call("POST", "/v1/messages", {"topic": "a", "payload": 1}, status=503)
 
 

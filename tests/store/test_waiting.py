@@ -41,7 +41,7 @@ TABLES = (Table.MESSAGES, Table.HELD)
 KEYS = range(8)
 LAST = b"\xff"
 WAITING_MAX = 3
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 key_numbers = st.sampled_from(KEYS)
 changes_of_one = st.tuples(

@@ -29,7 +29,7 @@ class Failing(Below):
         """While it is cleared syncs wait, ten seconds at most."""
         self.gate.set()
         self.gate_of_opening = threading.Event()
-        """While it is cleared a re-opening waits, ten seconds at most."""
+        """While it is cleared a re-opening waits, a minute at most."""
         self.gate_of_opening.set()
         self.is_opening = False
         """A re-opening has begun."""
@@ -40,7 +40,7 @@ class Failing(Below):
             super().write(batch)
 
     def flush(self) -> None:
-        self.gate.wait(10)
+        self.gate.wait(60)
         self._check()
         if self.loses_next:
             self.loses_next = False
@@ -52,7 +52,7 @@ class Failing(Below):
 
     def reopen(self) -> None:
         self.is_opening = True
-        assert self.gate_of_opening.wait(10), "the loop stands still, or the test does"
+        assert self.gate_of_opening.wait(60), "the loop stands still, or the test does"
         self._check()
         super().reopen()
 

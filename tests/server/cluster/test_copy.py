@@ -102,7 +102,7 @@ def routes_of(store: Store, path: Path) -> CopyRoutes:
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not is_so():
             await asyncio.sleep(0.005)
 
@@ -214,7 +214,7 @@ async def test_one_at_a_time_and_nothing_is_left_of_who_has_gone(
         assert scratch.exists()
         first.close()
         await until(lambda: not scratch.exists())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while True:
                 async with session.get(f"{url}/v1/cluster/checkpoint", headers=head) as third:
                     if third.status == 200:

@@ -72,7 +72,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> Iterator[str]:
 
 
 async def until_naps(naps: Naps, count: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(naps.spans) < count:
             await asyncio.sleep(0)
 

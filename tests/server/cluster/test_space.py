@@ -30,7 +30,7 @@ class Compacted(MemoryStore):
     def compact(self, table: Table, start: bytes, end: bytes) -> None:
         assert table is Table.MESSAGES
         self.ranges.append((start, end))
-        assert self.gate.wait(10)
+        assert self.gate.wait(60)
         assert not self.is_closed, "closed while it is compacted"
         if self.is_failing:
             raise StoreFailed("told to fail")
@@ -56,7 +56,7 @@ def wiped(shelf: Shelf, *ranges: tuple[bytes, bytes]) -> None:
 
 
 async def until(said: list[tuple[bytes, bytes]], count: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(said) < count:
             await asyncio.sleep(0.001)
 

@@ -50,7 +50,7 @@ async def test_a_failure_is_told_and_the_next_one_is_done() -> None:
 async def test_at_the_stop_all_that_it_was_given_is_done() -> None:
     loop, disk, done, go_on = asyncio.get_running_loop(), DiskThread(), [], Event()
     disk.stop()  # nothing has been begun: nothing to end
-    disk.run(loop, lambda: None if go_on.wait(10) else TimeoutError(), lambda failure: None)
+    disk.run(loop, lambda: None if go_on.wait(60) else TimeoutError(), lambda failure: None)
     for number in range(3):
         disk.run(loop, lambda number=number: done.append(number), lambda failure: None)  # type: ignore[misc]
     go_on.set()

@@ -112,7 +112,7 @@ class TestDeaf:
         url = server.http.make_url(PATH)
         with socket.create_connection((url.host, url.port)) as deaf:
             deaf.sendall(f"GET {PATH} HTTP/1.1\r\nHost: {url.authority}\r\n\r\n".encode())
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while not made:
                     await asyncio.sleep(0.01)
                 while len(server.app.streams):

@@ -19,7 +19,7 @@ from tests.support.build import OPENED
 from ..conftest import Fronted, Running
 
 NOT_COMPARED = {"Date", "Location", "ETag"}
-WAIT_S = 20.0
+WAIT_S = 60.0
 (FRONT,) = (target for target in TARGETS if target.name == "front")
 
 

@@ -424,7 +424,7 @@ async def test_a_job_that_lapses_while_it_commits_is_done(
 
     def slow(*arguments: Any) -> Any:
         is_counting.set()
-        may_go_on.wait(10)
+        may_go_on.wait(60)
         return count(*arguments)
 
     monkeypatch.setattr(splitting, "_count", slow)

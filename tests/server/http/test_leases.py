@@ -32,7 +32,7 @@ async def _lease(server: Running, most: int = 100, **members: object) -> list[di
 
 async def _waiting(server: Running, count: int = 1) -> None:
     """Until so many calls wait."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while server.app.core.pull.waiting != count:
             await asyncio.sleep(0.001)
 

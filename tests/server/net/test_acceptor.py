@@ -94,7 +94,7 @@ def files() -> Iterator[list[int]]:
 
 async def answers(port: int) -> bool:
     """Whether a new connection is served."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"x")
         try:
@@ -145,7 +145,7 @@ async def test_without_any_descriptor_a_client_is_still_told(
                 files.append(os.open(os.devnull, os.O_RDONLY))
                 resource.setrlimit(resource.RLIMIT_NOFILE, (files[-1] + 1, hard))
         await loop.sock_connect(late, ("127.0.0.1", port))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             with suppress(ConnectionError):
                 assert await loop.sock_recv(late, 1) == b""
     assert "out of file descriptors" in caplog.text
