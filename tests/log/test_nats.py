@@ -17,7 +17,7 @@ from shards.log.jetstream import JetStream
 from shards.log.nats import LINE_BYTES, PUSHED_BYTES, READ_BYTES, NatsConnection, NatsError, Request
 
 CALL_S = 0.4
-SOON_S = 5.0
+SOON_S = 30.0
 HELLO = b'INFO {"version":"2.15.0","max_payload":1048576}\r\n'
 LEAVING = b'INFO {"version":"2.15.0","max_payload":1048576,"ldm":true}\r\n'
 ASKED = Request(b"subject", b"question")
