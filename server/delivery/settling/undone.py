@@ -31,6 +31,7 @@ from functools import partial
 import msgspec
 
 from shards.commit import Commit
+from shards.dead import DEAD
 from shards.fate import is_over
 from shards.fields import Record, Retry, TryRow
 from shards.record import decode, encode
@@ -135,7 +136,7 @@ class Failure:
     buried: tuple[str, str] = ("", "")
     """The message's id and where it is buried, for the log."""
     placed: Position = START
-    """Its retry, which may be stored though the batch has failed."""
+    """Its retry or dead letter, which may be stored though the batch has failed."""
 
     @property
     def attempts(self) -> int:
@@ -318,6 +319,9 @@ class Undone:
         stored = None if failure.placed == START else RETRIES.at(commit.open_batch, failure.placed)
         if stored is not None:
             return self._stored(commit, failure, stored)
+        letter = None if failure.placed == START else DEAD.at(commit.open_batch, failure.placed)
+        if letter is not None:
+            return self._is_dead(commit, failure, letter.origin)
         if message is None:
             failure.reason = KEPT_TOO_LONG if self._sent.note_missing(flight) else UNREADABLE
             return self._buried(commit, failure, self._nameless(holder, flight))
@@ -354,10 +358,14 @@ class Undone:
     def _buried(self, commit: Commit, failure: Failure, message: Message) -> Nacked:
         """Bury it. Raises Refused before anything is changed."""
         failure.reason = failure.reason or REJECTED
-        letter = self._bury(commit, failure, message)
-        order, holder = failure.order, failure.holder
+        failure.placed = self._bury(commit, failure, message)
+        return self._is_dead(commit, failure, message.origin[0])
+
+    def _is_dead(self, commit: Commit, failure: Failure, root: Position) -> Nacked:
+        """The message is a dead letter, and may hold its key."""
+        order, holder, letter = failure.order, failure.holder, failure.placed
         if order is not None and isinstance(holder, Group) and holder.on_dead == HOLD:
-            order.hold(self._rests(order, failure, letter), message.origin[0], letter)
+            order.hold(self._rests(order, failure, letter), root, letter)
         return self._settle(commit, failure, Nacked.DEAD)
 
     def _rests(self, order: KeyOrder, failure: Failure, place: Position) -> bytes:

@@ -12,6 +12,7 @@ from shards import keys
 from shards.commit import Commit
 from shards.dead import DEAD
 from shards.errors import StoreFailed
+from shards.record import decode
 from shards.retries import RETRIES
 from shards.store import Table
 from tests.server.delivery.test_order import TEXT, came, nack, send, worker
@@ -235,6 +236,39 @@ def test_a_failure_that_is_stored_though_its_sync_failed_is_one_retry(order: str
             peer.ack(wire.PUBACK, packet_id)
     seen += came(peer)
     assert seen == (["a1", "a2"] if order == "true" else ["a1"])
+
+
+@pytest.mark.parametrize("on_dead", ["hold", "next"])
+@pytest.mark.parametrize("tries", [1, 2])
+def test_a_dead_letter_that_is_stored_though_its_sync_failed_is_the_only_one(
+    on_dead: str, tries: int
+) -> None:
+    """Its retry has gone with the batch, so nothing else has the message."""
+    rig = Rig()
+    peer = worker(rig, on_dead=on_dead)
+    send(rig, "a1", "a2")
+    out = came(peer)
+    if tries == 2:
+        nack(peer, out["a1"], "1s")
+        rig.pass_ms(1_500)
+        out = came(peer)
+    rig.is_held = True
+    nack(peer, out["a1"], "never")
+    rig.fail_sync()
+    rig.is_held = False
+    rig.store.survivors = 9
+    assert rig.recover()
+    rig.pass_ms(2_000)
+    (row,) = [row for _, row in DEAD.all(rig.store)]
+    assert (decode(row.record).payload, row.reason) == (b"a1", "nacked with 0x80")
+    if on_dead == "hold":
+        assert (held(rig), came(peer)) == ({A}, {})
+        act(rig, "requeue")
+        rig.pass_ms(500)
+        out = came(peer)
+        assert list(out) == ["a1"]
+        peer.ack(wire.PUBACK, out["a1"])
+    assert list(came(peer)) == ["a2"]
 
 
 def test_an_ack_while_the_store_is_broken_frees_a_key_whose_failure_was_not_written() -> None:
