@@ -1,7 +1,8 @@
 """Groups with rules of keys, walked at random through the whole server, against an oracle of each message.
 
 Two filters of one name, each a group of its own. Messages are scheduled, moved and cancelled, and expire.
-Workers ack, nack, ack late, leave and are lost. People hold keys and let them go, try, bury, drop, requeue,
+Workers of MQTT, and one that pulls, ack, nack, ack late, leave and are lost; leases are extended, given back
+and end, and hold over kills. People hold keys and let them go, try, bury, drop, requeue,
 replay, skip, and delete a group. The server is killed anywhere. The oracle demands of each group
 
     1 order     with `order` only the first message of a key is given: what failed before what follows
@@ -26,9 +27,12 @@ from server.codec.packets import Ack
 from server.delivery import by_key, cursors, ordering
 from server.delivery.by_key import ByKey
 from server.delivery.settling import burying
+from server.delivery.settling.former import Former
 from server.delivery.settling.holds import Holds
-from server.delivery.settling.undone import Failure
+from server.delivery.settling.leases import Leases
+from server.delivery.settling.undone import NEVER, Failure
 from server.delivery.shared import Group
+from server.pull.lease_id import LeaseId
 from server.settings.config import Config
 from shards.commit import Commit
 from shards.dead import DEAD
@@ -43,15 +47,18 @@ from shards.store import Store, Table
 from shards.tables import KeptRow
 from tests.model.cluster import Cluster, Node
 from tests.support.build import OPENED
+from tests.support.pulling import Asked, Puller, lease_of
 from tests.support.rig import Peer, Rig, props
 from tests.support.stepper import Stepper
 from timeline.key_order import KeyOrder
 from timeline.position import END, START, MessageId, Position, message_id
-from timeline.session import Session
+from timeline.session import Flight, Session
 
 ALL, SOME = "$share/workers/jobs/#", "$share/workers/jobs/y"
 WORKERS = 2
 BACKOFF_MS, NEVER_MS = 1_000, 1 << 60
+LAPSE_MS = 3_000
+"""A lease ends so long after its time at the latest, over kills too."""
 TERMS: dict[str, dict[str, str]] = {
     "order": {"order": "true"},
     "hold": {"order": "true", "on-dead": "hold"},
@@ -108,6 +115,10 @@ class Case:
     """It is a dead letter that holds its key."""
     peer: Peer | None = None
     packet_id: int = 0
+    lease: LeaseId | None = None
+    """The last one. The puller has the message if it is out and no peer has it."""
+    until_ms: int = 0
+    """The lease does not end before."""
 
 
 class Place:
@@ -122,7 +133,12 @@ class Place:
         self.doubts: list[list[Case]] = []
         """The same, of kills."""
         self.letters: set[Position] = set()
+        self.dead: list[tuple[bytes, bytes]] = []
+        """Rows of dead letters at the last look."""
         self.peers: list[Peer] = []
+        self.puller = Puller(life.rig, text)
+        self.asked: Asked | None = None
+        """The puller's call that waits."""
 
     # -- the group
 
@@ -156,13 +172,58 @@ class Place:
     # -- what comes
 
     def take(self) -> None:
+        self.look()
+        if self.asked is None and self.rnd.random() < 0.5:
+            lease_ms = self.rnd.choice((1_500, 6_000))
+            self.asked = self.puller.ask(self.rnd.randint(1, 3), wait_ms=NEVER_MS, lease_ms=lease_ms)
+            self.look()
+
+    def look(self) -> None:
+        self.lapse()
+        self.sync()
         for peer in self.peers:
             for packet in peer.publishes():
-                case = self.cases[packet.payload.decode()]
-                self.judge(case)
-                case.state, case.peer, case.packet_id = "out", peer, packet.packet_id
-                case.is_head = case.stands = True
-                case.is_returned = False
+                case = self.came(packet.payload.decode())
+                case.peer, case.packet_id = peer, packet.packet_id
+        if self.asked is None or self.asked.answer is None:
+            assert self.asked is None or not self.asked.call.given, "who has messages is answered"
+            return
+        for one in self.asked.leased:
+            case = self.came(one.given.message.record.payload.decode())
+            case.peer, case.lease, case.until_ms = None, lease_of(one), one.until_ms
+        self.asked = None
+
+    def came(self, payload: str) -> Case:
+        case = self.cases[payload]
+        self.judge(case)
+        case.state, case.is_head, case.stands, case.is_returned = "out", True, True, False
+        return case
+
+    def is_leased(self, case: Case) -> bool:
+        return self.life.rig.core.settling.leased(self.text, self.lease(case).number) is not None
+
+    @staticmethod
+    def lease(case: Case) -> LeaseId:
+        assert case.lease is not None
+        return case.lease
+
+    def lapse(self) -> None:
+        """Leases have ended: their messages wait for their next try."""
+        now_ms = self.life.rig.clock.now_ms
+        leased = [one for one in self.in_state("out") if one.peer is None]
+        lapsed = [one for one in leased if not self.is_leased(one)]
+        for case in leased:
+            late_ms = now_ms - case.until_ms if case.until_ms else 0
+            assert any(case is one for one in lapsed) or late_ms <= LAPSE_MS, (
+                f"5: the lease of {case} does not end"
+            )
+        rows = {payload_of(row): decode(row.record) for _, row in self.rows(RETRIES)} if lapsed else {}
+        for case in lapsed:
+            assert case.until_ms <= now_ms, f"5: the lease of {case} ended early"
+            case.state, case.stands = "waits", self.life.is_ordered
+            row = rows.get(case.sent.payload)
+            case.early_ms = case.until_ms + BACKOFF_MS if row is None else row.due_ms
+            assert case.early_ms >= case.until_ms + BACKOFF_MS
 
     def judge(self, case: Case) -> None:
         """Whether a message may be given now."""
@@ -220,7 +281,10 @@ class Place:
             one.is_returned = not is_over
 
     def sync(self) -> None:
-        """Look at the dead letters."""
+        """Look at the dead letters, if any has come or gone."""
+        before, self.dead = self.dead, [*self.life.rig.store.scan(Table.DEAD, kept(START), kept(END))]
+        if before == self.dead:
+            return
         rows = {place: payload_of(row) for place, row in self.rows(DEAD)}
         for place, payload in rows.items():
             case = self.cases[payload]
@@ -250,7 +314,7 @@ class Place:
         elif op < 0.6 and out:
             self.nack(rnd.choice(out))
         elif op < 0.67:
-            self.leave(rnd.randrange(WORKERS))
+            rnd.choice((self.leave, self.leave, self.hand_back, self.extend, self.hang_up))()
         elif op < 0.74:
             rnd.choice((self.hold, self.let_go))()
         elif op < 0.82:
@@ -269,16 +333,24 @@ class Place:
     # -- what workers do
 
     def ack(self, case: Case, *, pump: bool = True) -> None:
-        assert case.peer is not None
-        case.peer.ack(wire.PUBACK, case.packet_id, pump=pump)
         case.state = "over"
         self.acks.append(case)
+        if case.peer is not None:
+            case.peer.ack(wire.PUBACK, case.packet_id, pump=pump)
+            return
+        settled = self.puller.ack([self.lease(case)], pump=pump)
+        if pump:
+            assert [one.done for one in settled] == [1], f"5: {case} is acked, and was gone"
+            self.sure()
 
     def nack(self, case: Case, *, pump: bool = True) -> None:
         wait = self.rnd.choice(("0s", "1s", "4s", "never") if pump else ("0s",))
         asked = props(user_properties=(("retry-in", wait),))
-        assert case.peer is not None
-        case.peer.send(Ack(wire.PUBACK, case.packet_id, 0x80, asked), pump=False)
+        if case.peer is not None:
+            case.peer.send(Ack(wire.PUBACK, case.packet_id, 0x80, asked), pump=False)
+        else:
+            delay_ms = NEVER if wait == "never" else int(wait[0]) * 1_000
+            self.puller.nack([self.lease(case)], delay_ms, pump=False)
         case.state = "waits"
         case.stands = self.life.is_ordered
         case.early_ms = self.life.rig.clock.now_ms + (int(wait[0]) * 1_000 if pump and wait[0] != "n" else 0)
@@ -287,8 +359,44 @@ class Place:
             self.life.rig.pump()
             self.sure()
 
-    def leave(self, n: int) -> None:
+    def hand_back(self) -> None:
+        """The puller returns what it has in order."""
+        cases = [one for one in self.in_state("out") if one.peer is None]
+        if not cases:
+            return
+        self.puller.release([self.lease(one) for one in cases], pump=False)
+        for case in cases:
+            case.state, case.is_returned = "open", True
+        self.life.rig.pump()
+        self.sure()
+
+    def extend(self) -> None:
+        cases = [one for one in self.in_state("out") if one.peer is None]
+        if not cases:
+            return
+        (settled,) = self.puller.extend([self.lease(one) for one in cases], 4_000)
+        assert settled.done == len(cases)
+        for case in cases:
+            case.until_ms = self.life.rig.clock.now_ms + 4_000
+        self.sure()
+
+    def hang_up(self) -> None:
+        """The puller's client is gone, perhaps before it was answered."""
+        if self.asked is None:
+            self.asked = self.puller.ask(3, wait_ms=NEVER_MS, pump=False)
+        for _ in range(self.rnd.randrange(8)):
+            self.life.rig.micro()
+        if self.asked is not None and self.asked.answer is None:
+            for given in self.asked.call.given:
+                case = self.cases[given.message.record.payload.decode()]
+                case.state, case.is_returned = "open", True
+            self.life.rig.core.pull.abandon(self.asked.call)
+            self.asked = None
+        self.life.rig.pump()
+
+    def leave(self) -> None:
         """A worker disconnects in order, or is lost, and is back."""
+        n = self.rnd.randrange(WORKERS)
         peer, is_lost = self.peers[n], self.rnd.random() < 0.5
         for case in self.in_state("out"):
             if case.peer is peer:
@@ -304,8 +412,11 @@ class Place:
         case = self.rnd.choice(self.in_state("open", "out", "waits", "dead") or [None])
         if case is None or case.sent.place > self.life.rig.core.horizon.position:
             return
-        told: list[bool | None] = []
-        self.life.rig.core.late.finish(self.group, case.sent.place, case.sent.shard, told.append)
+        told: list[object] = []
+        if case.lease is not None:
+            self.life.rig.core.pull.ack([case.lease], told.append)
+        else:
+            self.life.rig.core.late.finish(self.group, case.sent.place, case.sent.shard, told.append)
         case.state, case.holds = "over", False
         self.life.rig.pump()
         assert len(told) == 1
@@ -375,8 +486,11 @@ class Place:
 
     def skip(self, to: Position) -> None:
         is_dead = self.rnd.random() < 0.5
+        flying = self.flying()
         ended = [
-            one for one in self.in_state("open", "waits") if one.sent.place <= to and self.is_skipped(one)
+            one
+            for one in self.in_state("open", "waits")
+            if one.sent.place <= to and one.sent.id not in flying and self.is_skipped(one)
         ]
         alive = [
             one.sent.payload for one in ended if self.life.is_alive(one, self.life.rig.clock.now_ms + 1_000)
@@ -390,6 +504,14 @@ class Place:
         if is_dead:
             letters = {payload_of(row) for _, row in self.rows(DEAD)}
             assert letters >= {*alive}, f"6: {[self.cases[one] for one in alive if one not in letters]}"
+
+    def flying(self) -> dict[MessageId, Flight]:
+        """What is in flight, or returned and in nobody's hands."""
+        group, sent = self.group, self.life.rig.core.sent
+        return {
+            group.retrying.get(one.position) or sent.name_at(one.position, one.shard, 0) or MessageId(0): one
+            for one in group.session.flights.values()
+        }
 
     def is_skipped(self, case: Case) -> bool:
         return case.state == "open" or (
@@ -406,7 +528,7 @@ class Place:
         for peer in self.peers:
             peer.inbox.clear()
             peer.disconnect()
-        rig.pass_ms(1_000)
+        self.life.pass_ms(1_000, but=self)
         rows = [row for _, row in DEAD.all(rig.store) if row.is_of(*named)]
         letters = {payload_of(row) for row in rows}
         if is_dead:
@@ -439,6 +561,23 @@ class Place:
             case.state = "doubt"
         self.doubts = [*filter(None, self.doubts), self.acks]
         self.acks = []
+        self.asked = None
+        self.keep_leases()
+
+    def keep_leases(self) -> None:
+        """What is leased still is, also what the puller has not heard of."""
+        payloads = {case.sent.id: payload for payload, case in self.cases.items()}
+        for name, flight in self.flying().items():
+            found = self.life.rig.core.settling.leased(self.text, flight.number)
+            if found is None:
+                continue
+            case, lease = self.cases[payloads[name]], LeaseId(self.text, flight.number, *found[1].origin)
+            if case.lease != lease:
+                self.came(payloads[name])
+                case.lease, case.until_ms = lease, 0
+            elif case.state == "doubt":
+                self.settle(case)
+            case.state, case.peer, case.is_returned = "out", None, False
 
     # -- what is always true
 
@@ -533,8 +672,6 @@ class Life:
         self.is_ordered = "order" in self.terms
         self.most = 1 if self.is_ordered else int(self.terms.get("per-key-concurrency", 0))
         self.sent: dict[str, Sent] = {}
-        self.dead: list[tuple[bytes, bytes]] = []
-        """Rows of dead letters when the places looked last."""
         self.places = [Place(self, text) for text in (ALL, SOME)]
         for place in self.places:
             place.join()
@@ -547,18 +684,15 @@ class Life:
         now_ms = at_ms or self.rig.clock.now_ms
         return not case.sent.is_cancelled and now_ms < (case.expires_ms or case.sent.expires_ms)
 
-    def pass_ms(self, by_ms: int) -> None:
+    def pass_ms(self, by_ms: int, but: Place | None = None) -> None:
         for _ in range(0, by_ms, 500):
             self.rig.pass_ms(500)
-            self.take()
+            self.take(but)
 
-    def take(self) -> None:
-        dead = [*self.rig.store.scan(Table.DEAD, kept(START), kept(END))]
+    def take(self, but: Place | None = None) -> None:
         for place in self.places:
-            if dead != self.dead:
-                place.sync()
-            place.take()
-        self.dead = dead
+            if place is not but:
+                place.take()
 
     # -- messages
 
@@ -722,6 +856,8 @@ def _headless(store: Store, _: Any, groups: Iterable[Group]) -> None:
 
 FAULTS: dict[str, tuple[str, Any, str, Any]] = {
     "what is out at a kill is the head": ("order", ordering, "restore", _headless),
+    "a lease outlives the server": ("order", Former, "restore", _nothing),
+    "a lease that ends has failed": ("order", Leases, "take_lapsed", lambda *_: []),
     "what has failed is the head": ("order", Failure, "order", None),
     "a requeued letter is the head": ("hold", Holds, "requeued", _nothing),
     "a buried retry holds its key": ("hold", Holds, "buried", _nothing),

@@ -1,6 +1,5 @@
 """`/v1/groups/{group}/keys`: ordering keys in trouble: listed, held, released."""
 
-import random
 from typing import Any
 
 import pytest
@@ -159,50 +158,6 @@ async def test_several_filters_are_several_orders(ordered: Running) -> None:
     assert "'jobs/#'" in warning
     await ordered.call("DELETE", f"{ONE}?filter=jobs%2F%23", status=204)
     assert "warnings" not in (await ordered.call("PUT", ONE, body)).body
-
-
-@pytest.mark.parametrize("seed", range(3))
-async def test_workers_that_lease_walk_in_order(server: Running, seed: int) -> None:
-    """Messages of a few keys are leased, acked, nacked, released or extended at random."""
-    rnd, sent, done = random.Random(seed), dict[str, list[str]](), dict[str, list[str]]()
-    out: dict[str, str] = {}
-    body = {"filter": "jobs/#", "order": True, "backoff": ["1s"], "max_attempts": 0}
-    await server.call("PUT", ONE, body, status=201)
-
-    async def take() -> None:
-        for payload, lease_id in (await lease(server)).items():
-            key, mine = payload[0], done.setdefault(payload[0], [])
-            assert not [one for one in out if one[0] == key], "one of a key is out"
-            assert payload == sent[key][len(mine)], "through retries, in order"
-            out[payload] = lease_id
-
-    async def settle(payload: str, verb: str) -> None:
-        more = {"nack": {"delay": rnd.choice(("0s", "3s"))}, "extend": {"lease": "10s"}}.get(verb, {})
-        body = {"lease_ids": [out[payload]], **more}
-        assert (await server.call("POST", f"{MESSAGES}:{verb}", body)).body["gone"] == []
-        await server.app.quiet()
-        if verb != "extend":
-            del out[payload]
-        if verb == "ack":
-            done[payload[0]].append(payload)
-
-    for step in range(80):
-        if rnd.random() < 0.3:
-            some = [f"{rnd.choice('aabc')}{step}.{n}" for n in range(3)]
-            for one in some:
-                sent.setdefault(one[0], []).append(one)
-            await send(server, *some)
-        for payload in [one for one in out if rnd.random() < 0.3]:
-            await settle(payload, rnd.choice(("ack", "ack", "nack", "release", "extend")))
-        await server.pass_time(rnd.choice((0, 500, 4_000)))
-        await take()
-    while done != sent:
-        assert await shown(server) or out, "something waits"
-        for payload in list(out):
-            await settle(payload, "ack")
-        await server.pass_time(5_000)
-        await take()
-    assert await shown(server) == []
 
 
 async def test_a_group_that_orders_stays_a_second_at_least(server: Running) -> None:
