@@ -52,8 +52,10 @@ async def test_kill_9_with_a_pool_at_work(
             async with asyncio.timeout(60):
                 while len(pool.jobs) <= JOBS * (life + 1):
                     await asyncio.sleep(0.02)
+            await pool.struck()
             pool.kill(server)
             await pool.died()
+        pool.note_rows(data)
         found = verified(data)
         assert not found, f"life {life}, FASTI_SEED={seed}: {found[:5]}"
     async with serving(data, settings=SETTINGS) as server:
@@ -63,6 +65,7 @@ async def test_kill_9_with_a_pool_at_work(
     record_property("counted", pool.summary(dead))
     print(pool.summary(dead), flush=True)
     faults = pool.check(dead)
+    print(*pool.accounts(), sep="\n", flush=True)
     assert not faults, f"{len(faults)} faults, FASTI_SEED={seed}: {faults[:5]}"
     checked = run("verify", "--data", str(data))
     assert checked.returncode == 0, checked.stdout

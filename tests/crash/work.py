@@ -7,6 +7,10 @@
     receiver  of an endpoint, which may take the place of the group: answers now or a little later, with 500,
               503 and a time, or never, or hangs up
     pauser    pauses the group and resumes it
+    holder    of what orders: holds a key and lets it go
+    mover     if all workers pull: moves messages
+
+A puller's leases are its own over a kill: it goes on with them on the next server.
 
 What follows from the book, whatever was killed when:
 
@@ -17,6 +21,8 @@ What follows from the book, whatever was killed when:
   - if the group orders, of each key: first deliveries are in the order of positions, the next message comes
     when the one before is done or dead, and none while somebody has another one. If it limits its keys, none
     comes while so many are out.
+
+What happened to a key, and its rows on disk after each kill, are kept for the account of a fault (`traces`).
 """
 
 import asyncio
@@ -25,6 +31,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -33,11 +40,14 @@ from server.codec import wire
 from server.codec.fields import Properties
 from server.codec.packets import Ack, Disconnect, Publish
 from server.settings.times import parse_deliver_at
+from tests.support.cluster import Node
 from tests.support.http import Http, http
 from tests.support.mqtt import Closed, Peer, dial, user, wall_ms
 from tests.support.receiver import Got, answer
 from tests.support.server import ServerProcess
 from timeline.position import MessageId, Position, id_position
+
+from .verified import rows_of_keys
 
 SHARE = "$share/pool/work/#"
 LEASE_MS = 1_000
@@ -50,11 +60,13 @@ TERMS = (
 RULES: dict[str, tuple[tuple[tuple[str, str], ...], int]] = {
     "": ((), 0),
     "order": ((("order", "true"),), 1),
+    "pull": ((("order", "true"),), 1),
     "limits": ((("per-key-concurrency", "2"), ("fair", "true")), 2),
     "fair": ((("fair", "true"),), 0),
     "endpoint": ((), 1),
 }
-"""Further terms of the group, and how many of a key may be out; 0: any number. Or an endpoint that orders."""
+"""Further terms of the group, and how many of a key may be out; 0: any number. Of `pull` all workers pull.
+Or an endpoint that orders."""
 SURE_MS = 1_500
 """An ack this long before a kill is on disk (ledger.py)."""
 SOON_MS = 700
@@ -64,11 +76,13 @@ SLACK_MS = 200
 EXTENDED_MS = 2_000
 """An extended lease ends so long from then, which may be earlier than before."""
 WINDOW = 30
+DRAIN_MS = 120_000
 NEAR = 200
 """Deliveries of a key that may be out when another one comes."""
 PULLER = "w-3"
 WORKERS = ("w-1", "w-2", PULLER)
 PULL = "/v1/groups/pool/messages:"
+Server = ServerProcess | Node
 GONE = (aiohttp.ClientError, OSError, TimeoutError, Closed)
 
 
@@ -94,6 +108,8 @@ class Given:
     """Likewise, of a nack that came long before the lease was over."""
     wait_ms: int = 0
     """What the nack asked for, or the least that the back-off comes to."""
+    tag: str = ""
+    key: str = ""
 
     def is_out(self, at_ms: int, life: int) -> bool:
         """Whether the worker has it then, for certain."""
@@ -109,11 +125,13 @@ class Job:
     due_ms: int = 0
     is_answered: bool = False
     id: str = ""
+    row: str = ""
+    """The id of its row, if it was moved."""
     given: list[Given] = field(default_factory=list)
 
     @property
     def place(self) -> Position:
-        return id_position(MessageId(int(self.id, 16)))
+        return id_position(MessageId(int(self.row or self.id, 16)))
 
     def is_just_acked(self, given: Given) -> bool:
         """Whether an ack of another delivery was sent just before this one was read."""
@@ -150,7 +168,7 @@ class Pool:
         """`rule`: one of RULES."""
         self.chance = chance
         more, self.most = RULES[rule]
-        self.is_endpoint = rule == "endpoint"
+        self.is_endpoint, self.is_pull = rule == "endpoint", rule == "pull"
         self.name, self.place = "pool", "/v1/groups/pool"
         if self.is_endpoint:
             self.name, self.place = "hook", "/v1/endpoints/hook"
@@ -162,15 +180,25 @@ class Pool:
         self.faults: list[str] = []
         self.done: dict[str, int] = {}
         """What workers did, how often."""
+        self.traces: dict[str, list[str]] = {}
+        """What happened to each key, in order."""
+        self.suspects: list[str] = []
+        """The keys that `check` has found a fault with."""
+        self.left: list[tuple[Given, str]] = []
+        """Leases that a kill has left to whoever pulls next."""
+        self.held: set[str] = set()
+        """Keys that may be held by hand."""
+        self.acking = asyncio.Event()
+        """An ack is on its way."""
         self._tags = count(1)
         self._tasks: list[asyncio.Task[None]] = []
-        self._life = 0
+        self._life = 1
         self.is_kind = False
         """Everything is acked at once now."""
 
     # -- lives
 
-    async def enlist(self, server: ServerProcess, url: str) -> None:
+    async def enlist(self, server: Server, url: str) -> None:
         """Once, at the beginning: the group, before any message; or the endpoint at `url`."""
         if self.is_endpoint:
             retry = {"max_attempts": ATTEMPTS, "backoff": [f"{BACKOFF_MS}ms", "400ms", "800ms"]}
@@ -189,12 +217,13 @@ class Pool:
         await peer.subscribe(SHARE, user_properties=self.terms)
         await peer.close()
 
-    def begin(self, server: ServerProcess) -> None:
-        self._life += 1
-        jobs: list[Callable[[ServerProcess], Coroutine[Any, Any, None]]] = [
+    def begin(self, server: Server) -> None:
+        jobs: list[Callable[[Server], Coroutine[Any, Any, None]]] = [
             self._post,
             self._post,
             self._pause,
+            *([self._hold] if self.most == 1 else []),
+            *([self._move] if self.is_pull else []),
         ]
         works = [self._while_it_lives(job, server) for job in jobs]
         works += [self._while_it_lives(lambda s, n=name: self._work(s, n), server) for name in self.workers]  # type: ignore[misc]
@@ -204,29 +233,39 @@ class Pool:
     def workers(self) -> tuple[str, ...]:
         return () if self.is_endpoint else WORKERS
 
-    def kill(self, server: ServerProcess) -> None:
+    async def struck(self) -> None:
+        """The next ack is on its way, and perhaps further."""
+        self.acking.clear()
+        if not self.is_endpoint:
+            await self.acking.wait()
+            await asyncio.sleep(0.005 * self.chance.random())
+
+    def kill(self, server: Server) -> None:
         self.kills_ms.append(wall_ms())
         server.kill()
 
     async def died(self) -> None:
         async with asyncio.timeout(60):
             await asyncio.gather(*self._tasks)
-
-    async def drain(self, server: ServerProcess) -> set[str]:
-        """Do all that is left; the messages that are dead then."""
         self._life += 1
+
+    async def drain(self, server: Server) -> set[str]:
+        """Do all that is left; the messages that are dead then."""
         self.is_kind = True
         tasks = [asyncio.create_task(self._work(server, name)) for name in self.workers]
         async with http(server.url) as calls:
             await calls.call("POST", f"{self.place}:resume")
-            quiet = 0
+            for key in [*self.held]:
+                await self._let_go(calls, key)
+            quiet, until_ms = 0, wall_ms() + DRAIN_MS
             while quiet < 3:
                 await asyncio.sleep(1)
                 found = (await calls.call("GET", self.place, status=200)).body
                 left = (found if self.is_endpoint else found["groups"][0])["undone"]
                 open_ = left["lag"] or left["in_flight"] or left["retries"]
-                pending = (await calls.metrics()).get("fasti_messages_pending", 0)
+                pending = any(job.due_ms > wall_ms() for job in self.jobs.values())
                 quiet = 0 if open_ or pending else quiet + 1
+                assert wall_ms() < until_ms, f"it does not end: {found}"
             dead, cursor = set(), ""
             while True:
                 page = (
@@ -242,16 +281,16 @@ class Pool:
         return dead
 
     async def _while_it_lives(
-        self, job: Callable[[ServerProcess], Coroutine[Any, Any, None]], server: ServerProcess
+        self, job: Callable[[Server], Coroutine[Any, Any, None]], server: Server
     ) -> None:
-        while server.process.poll() is None:
+        while server.is_running:
             with suppress(*GONE):
                 await job(server)
             await asyncio.sleep(0.01)
 
     # -- clients
 
-    async def _post(self, server: ServerProcess) -> None:
+    async def _post(self, server: Server) -> None:
         async with http(server.url) as calls:
             while True:
                 tag = f"j{next(self._tags)}"
@@ -268,6 +307,7 @@ class Pool:
                 if answer.status == 201:
                     job.is_answered, job.id = True, answer.body["id"]
                     job.due_ms = parse_deliver_at(answer.body["deliver_at"])
+                    self.tell(job.key, f"posted {tag}, {job.id}, due {job.due_ms}")
                 await asyncio.sleep(0.03 * self.chance.random())
 
     def _key(self) -> str:
@@ -275,7 +315,7 @@ class Pool:
         few, many = self.chance.randrange(3), self.chance.randrange(60)
         return self.chance.choice(("", f"k{few}", f"k{many}", f"k{many}"))
 
-    async def _pause(self, server: ServerProcess) -> None:
+    async def _pause(self, server: Server) -> None:
         async with http(server.url) as calls:
             while True:
                 await asyncio.sleep(2 * self.chance.random())
@@ -283,12 +323,49 @@ class Pool:
                 await asyncio.sleep(0.2 * self.chance.random())
                 await calls.call("POST", f"{self.place}:resume")
 
-    async def _work(self, server: ServerProcess, name: str) -> None:
+    async def _hold(self, server: Server) -> None:
+        async with http(server.url) as calls:
+            while True:
+                await asyncio.sleep(self.chance.random())
+                key = self._key()
+                if not key:
+                    continue
+                self.held.add(key)
+                answer = await calls.call("POST", f"{self.place}/keys/{key}:hold")
+                self.tell(key, f"held by hand: {answer.status}")
+                await asyncio.sleep(0.4 * self.chance.random())
+                for key in [*self.held]:
+                    await self._let_go(calls, key)
+
+    async def _let_go(self, calls: Http, key: str) -> None:
+        answer = await calls.call("POST", f"{self.place}/keys/{key}:release")
+        self.tell(key, f"let go by hand: {answer.status}")
+        self.held.discard(key)
+
+    async def _move(self, server: Server) -> None:
+        """One of the last messages, ahead of its time. If nobody says whether it was, its key is unknown."""
+        async with http(server.url) as calls:
+            while True:
+                await asyncio.sleep(0.1 * self.chance.random())
+                job = self.chance.choice([*self.jobs.values()][-10:] or [Job("")])
+                if not job.is_answered or job.given:
+                    continue
+                key, job.key, due_ms, job.due_ms = job.key, "", job.due_ms, 0
+                wait_ms = self.chance.choice((0, 300, 1_000))
+                answer = await calls.call("PATCH", f"/v1/messages/{job.id}", {"deliver_in": f"{wait_ms}ms"})
+                job.due_ms = due_ms
+                if answer.status == 200:
+                    job.row, job.due_ms = answer.tag, parse_deliver_at(answer.body["deliver_at"])
+                    self.tell(key, f"moved {job.tag} to {job.row}, due {job.due_ms}")
+                job.key = key
+
+    async def _work(self, server: Server, name: str) -> None:
         """Connections of one worker, one after the other."""
         async with http(server.url) as calls:
             while True:
-                door = _Pull(calls, self.chance) if name == PULLER else await self._dialled(server, name)
-                worker = _Worker(self, door)
+                pulls = name == PULLER or self.is_pull
+                door = _Pull(calls, self.chance) if pulls else await self._dialled(server, name)
+                worker = _Worker(self, door, name)
                 try:
                     async with asyncio.timeout(3600 if self.is_kind else 0.2 + 2 * self.chance.random()):
                         await worker.serve()
@@ -297,8 +374,10 @@ class Pool:
                 finally:
                     worker.end()
                     door.drop()
+                    if not server.is_running:
+                        self.left += worker.leases
 
-    async def _dialled(self, server: ServerProcess, name: str) -> "_Mqtt":
+    async def _dialled(self, server: Server, name: str) -> "_Mqtt":
         """With another id each time, or the same."""
         client = name if self.chance.random() < 0.5 else f"{name}-{self.chance.randrange(1 << 30)}"
         peer = await dial(server.mqtt)
@@ -335,8 +414,35 @@ class Pool:
             return False
         return await answer(int(what), "Retry-After: 1")(got, writer)
 
+    def is_acked(self, given: Given) -> bool:
+        """Whether an ack of the message was sent, by anybody."""
+        job = self.jobs.get(given.tag)
+        return job is None or job.is_acked(wall_ms())
+
+    def missed(self, given: Given, what: str) -> None:
+        """The server did not know a lease. Of one that goes on it has to."""
+        if wall_ms() < given.until_ms and not given.let_go_ms:
+            self.faults.append(f"{what} of a lease was refused: {given}")
+            self.suspects.append(given.key)
+
     def note(self, what: str) -> None:
         self.done[what] = self.done.get(what, 0) + 1
+
+    def tell(self, key: str, what: str) -> None:
+        if key:
+            self.traces.setdefault(key, []).append(f"{wall_ms()} life {self._life}: {what}")
+
+    def note_rows(self, data: Path) -> None:
+        """Between two lives: what stands on disk of each key."""
+        if self.most != 1 or self.is_endpoint:
+            return
+        rows = rows_of_keys(data, SHARE)
+        for key in self.traces:
+            self.tell(key, f"on disk: {rows.get(key, 'no row')}; in flight: {rows.get('')}")
+
+    def accounts(self) -> list[str]:
+        """All that happened to some of the keys that `check` has found a fault with."""
+        return [f"key {key}:\n  " + "\n  ".join(self.traces.get(key, [])) for key in self.suspects[:3]]
 
     def arrived(self, came: Came, *, is_leased: bool) -> Given:
         job, now_ms = self.jobs.get(came.tag), wall_ms()
@@ -349,6 +455,7 @@ class Pool:
         if given.attempt > ATTEMPTS + self._lives_of(job):
             self.faults.append(f"attempt {given.attempt} of {came.tag}")
         job.id = job.id or came.id
+        given.tag, given.key = job.tag, job.key
         job.given.append(given)
         self.given.append((job, given))
         return given
@@ -374,7 +481,9 @@ class Pool:
         for job, given in self.given if self.most else ():
             lines.setdefault(job.key, []).append((job, given))
         for key, line in lines.items():
-            found += disorder(line, dead, self.most) if key else []
+            faults = disorder(line, dead, self.most) if key else []
+            self.suspects += [key] if faults else []
+            found += faults
         return found
 
     def _check(self, job: Job, is_dead: bool) -> list[str]:
@@ -507,12 +616,12 @@ class _Pull:
     async def ack(self, lease: str) -> bool:
         return bool((await self._say("ack", lease))["acked"])
 
-    async def nack(self, lease: str, wait_ms: int | None) -> None:
+    async def nack(self, lease: str, wait_ms: int | None) -> Any:
         more = {} if wait_ms is None else {"delay": f"{wait_ms}ms"}
-        await self._say("nack", lease, reason="not now", **more)
+        return await self._say("nack", lease, reason="not now", **more)
 
-    async def extend(self, lease: str) -> None:
-        await self._say("extend", lease, lease=f"{EXTENDED_MS}ms")
+    async def extend(self, lease: str) -> Any:
+        return await self._say("extend", lease, lease=f"{EXTENDED_MS}ms")
 
     async def go(self, way: str, leases: Iterable[str]) -> None:
         if way == "disconnect":
@@ -529,20 +638,47 @@ class _Pull:
 class _Worker:
     """What is done with what comes by one connection."""
 
-    def __init__(self, pool: Pool, door: _Mqtt | _Pull) -> None:
+    def __init__(self, pool: Pool, door: _Mqtt | _Pull, name: str) -> None:
         self._pool = pool
         self._door: Any = door
+        self._name = name
         self._tasks: set[asyncio.Task[None]] = set()
         self._given: list[tuple[Given, Any]] = []
 
     async def serve(self) -> None:
+        if self._door.is_leased:
+            left, self._pool.left = self._pool.left, []
+            for given, name in left:
+                self._tell(given, f"goes on with {name[:12]}, of an earlier life")
+                self._begin(given, name)
         while True:
             for came in await self._door.take():
                 given = self._pool.arrived(came, is_leased=self._door.is_leased)
-                self._given.append((given, came.name))
-                task = asyncio.create_task(self._treat(came.name, given))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                lease = f", lease {came.name[:12]}" if self._door.is_leased else ""
+                self._tell(given, f"has {came.id}, try {came.attempt}, until {came.until_ms}{lease}")
+                self._begin(given, came.name)
+
+    def _begin(self, given: Given, name: Any) -> None:
+        self._given.append((given, name))
+        task = asyncio.create_task(self._treat(name, given))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _tell(self, given: Given, what: str) -> None:
+        self._pool.tell(given.key, f"{self._name}, {given.tag}: {what}")
+
+    async def _told(self, given: Given, what: str, call: Coroutine[Any, Any, Any]) -> Any:
+        self._tell(given, what)
+        answer = await call
+        self._tell(given, f"{what}: {answer}")
+        return answer
+
+    @property
+    def leases(self) -> list[tuple[Given, Any]]:
+        """What it has neither acked nor let go, of a puller."""
+        return [
+            one for one in self._given if one[0].is_leased and not (one[0].ack_sent_ms or one[0].let_go_ms)
+        ]
 
     async def go(self) -> None:
         """The connection ends, one way or another."""
@@ -552,6 +688,7 @@ class _Worker:
             if way == "disconnect" or not self._door.is_leased:
                 given.let_go_ms = given.let_go_ms or wall_ms()
                 given.is_returned = way == "disconnect"
+                self._tell(given, f"leaves: {way}")
                 names.append(name)
         self._pool.note(way)
         await self._door.go(way, names)
@@ -583,7 +720,10 @@ class _Worker:
         elif what == "extend":
             await asyncio.sleep(0.5 * chance.random())
             given.until_ms = min(given.until_ms, wall_ms() + EXTENDED_MS - SLACK_MS)
-            await self._door.extend(name)
+            is_acked = self._pool.is_acked(given)
+            found = await self._told(given, "extend", self._door.extend(name))
+            if self._door.is_leased and not (found["extended"] or is_acked):
+                self._pool.missed(given, "more time")
             await asyncio.sleep(1.8 * chance.random())
         if what in ("nack", "auto"):
             await asyncio.sleep(0.2 * chance.random())
@@ -593,13 +733,17 @@ class _Worker:
         elif what != "never":
             await self._ack(name, given)
             if what == "twice":
-                await self._door.ack(name)
+                await self._told(given, "ack again", self._door.ack(name))
 
     async def _ack(self, name: Any, given: Given) -> None:
         acked_ms = wall_ms()
         if not self._door.is_closed:
             given.ack_sent_ms = given.ack_sent_ms or acked_ms
-        is_taken = await self._door.ack(name)
+        self._pool.acking.set()
+        is_acked = self._pool.is_acked(given)
+        is_taken = await self._told(given, "ack", self._door.ack(name))
+        if not (is_taken or is_acked) and self._door.is_leased:
+            self._pool.missed(given, "an ack")
         if not self._pool.is_kind:
             await asyncio.sleep(0.3)
         if is_taken and not self._door.is_closed:
@@ -608,7 +752,7 @@ class _Worker:
     async def _nack(self, name: Any, given: Given, wait_ms: int | None) -> None:
         at_ms = wall_ms()
         given.let_go_ms = given.let_go_ms or at_ms
-        await self._door.nack(name, wait_ms)
+        await self._told(given, f"nack for {wait_ms} ms", self._door.nack(name, wait_ms))
         await asyncio.sleep(0.3)
         if not self._door.is_closed and at_ms < given.until_ms:
             given.nacked_ms = at_ms

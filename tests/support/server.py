@@ -75,6 +75,10 @@ class ServerProcess:
         return self.process.pid
 
     @property
+    def is_running(self) -> bool:
+        return self.process.poll() is None
+
+    @property
     def url(self) -> str:
         return f"http://{self.http[0]}:{self.http[1]}"
 
