@@ -17,7 +17,11 @@ from tests.support.nats import Nats
 
 from .ledger import Load
 
-SETTINGS = {"cluster.takeover_after": "2s", "cluster.scrub_every": "2s"}
+SETTINGS = {
+    "cluster.takeover_after": "2s",
+    "cluster.scrub_every": "2s",
+    "webhook.allow_private": "true",
+}
 
 
 class Shared:

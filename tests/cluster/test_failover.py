@@ -1,13 +1,17 @@
 """What dies, hangs or is cut off, under load; and the account of the clients after it."""
 
 import asyncio
+import os
+import random
 import time
 from collections.abc import Callable
 
+from tests.crash.work import Pool
 from tests.support.cluster import Cluster
-from tests.support.http import http
 from tests.support.mqtt import wall_ms
 from tests.support.nats import Nats
+from tests.support.receiver import receiving
+from tests.support.soak import SOAK
 
 from .ledger import STEPPED_DOWN, UNANSWERED, Calls, Load
 
@@ -16,6 +20,7 @@ TAKEOVER_S = 2.0
 BOUND_MS = 2_000
 ON_THE_WAY_MS = 300
 ACKS = 30
+KILLS = int(os.environ.get("FASTI_CYCLES") or (30 if SOAK else 3))
 
 
 def check(load: Load, record: Record) -> None:
@@ -144,23 +149,35 @@ def test_the_leader_ends(cluster: Cluster, load: Load, record_property: Record) 
     check(load, record_property)
 
 
-async def test_a_lease_survives_the_leader(cluster: Cluster) -> None:
-    """Until it ends nobody else gets the job from the new leader; whoever leased it can finish it there."""
-    path = "/v1/groups/kept/messages"
-    old = cluster.leader()
-    async with http(old.url) as calls:
-        await calls.call("PUT", "/v1/groups/kept", {"filter": "kept/#"}, status=201)
-        await calls.schedule("kept/1", "job")
-        ask = {"max": 1, "wait": "10s", "lease": "60s"}
-        (leased,) = (await calls.call("POST", f"{path}:lease", ask, status=200)).body["messages"]
-    old.kill()
-    new = await asyncio.to_thread(cluster.leader, but=old)
-    async with http(new.url) as calls:
-        other = {"max": 1, "wait": "2s"}
-        assert (await calls.call("POST", f"{path}:lease", other, status=200)).body["messages"] == []
-        ids = {"lease_ids": [leased["lease_id"]]}
-        extended = await calls.call("POST", f"{path}:extend", {**ids, "lease": "60s"}, status=200)
-        assert extended.body["extended"] == 1
-        acked = await calls.call("POST", f"{path}:ack", ids, status=200)
-        assert acked.body == {"acked": 1, "gone": []}
-    old.start()
+async def test_each_key_keeps_its_order_and_each_lease_its_worker(
+    cluster: Cluster, record_property: Record
+) -> None:
+    """Workers of a group that orders subscribe or pull, and fail in every way; an endpoint orders too. The
+    leader is killed under them, again and again."""
+    seed = int(os.environ.get("FASTI_SEED", random.randrange(1 << 32)))
+    print(f"FASTI_SEED={seed}", flush=True)
+    chance = random.Random(seed)
+    pools = group, hook = Pool(chance, "order"), Pool(chance, "endpoint")
+    leader = await asyncio.to_thread(cluster.leader)
+    async with receiving() as receiver:
+        receiver.behave = hook.posted
+        for pool in pools:
+            await pool.enlist(leader, receiver.url())
+        for _ in range(KILLS):
+            for pool in pools:
+                pool.begin(leader)
+            await asyncio.sleep(1)
+            await group.struck()
+            for pool in pools:
+                pool.kill(leader)
+            for pool in pools:
+                await pool.died()
+            old, leader = leader, await asyncio.to_thread(cluster.leader, but=leader)
+            old.start()
+        dead = await asyncio.gather(*(pool.drain(leader) for pool in pools))
+    for pool, letters in zip(pools, dead, strict=True):
+        record_property("counted", pool.summary(letters))
+        print(pool.summary(letters), flush=True)
+        faults = pool.check(letters)
+        print(*pool.accounts(), sep="\n", flush=True)
+        assert not faults, f"{len(faults)} faults, FASTI_SEED={seed}: {faults[:5]}"
