@@ -94,6 +94,7 @@ class Beginning:
             told,
             is_lost=store is None and self.lost is not None,
             leads=self._leads(),
+            log=self._config.cluster.name,
             heard=max((row.member.applied for row in self._members.ours), default=0),
         )
         if store is None:

@@ -46,6 +46,8 @@ class Standing(msgspec.Struct, frozen=True):
     leads: bool = False
     heard: int = 0
     """The last record that it has heard of any node."""
+    log: str = ""
+    """Its `cluster.name`; empty: an earlier version does not say."""
 
     @property
     def seal(self) -> Seal:
@@ -95,6 +97,10 @@ def verdict(mine: Standing, peers: Mapping[str, Standing | None]) -> Verdict:
     all_ = [*answers, mine]
     if len({one.node for one in answers}) < len(peers):
         return Verdict(False, "two of cluster.peers answer as the same node")
+    logs = {one.node: one.log for one in all_ if one.log}
+    if len(set(logs.values())) > 1:
+        said = ", ".join(f"{log} on {node}" for node, log in sorted(logs.items()))
+        return Verdict(False, f"cluster.name is not the same on all nodes: {said}")
     seeing = list(dict.fromkeys(one.node for one in all_ if not one.is_lost))
     if seeing:
         return Verdict(False, f"waits for {', '.join(seeing)}, which has not found the log lost")

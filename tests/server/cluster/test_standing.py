@@ -61,6 +61,12 @@ NOTHING = [lost(node) for node in "abc"]
             "",
             f"had record 1,000, .* is 990: {HEAL}",
         ),
+        (
+            Had(lost("a", log="x"), lost("b", log="y"), lost("c")),
+            "",
+            "not the same on all nodes: x on a, y on b$",
+        ),
+        (Had(lost("a", log="x"), lost("b", log="x"), lost("c")), "abc", ""),
         (Had(lost("a", heard=7), lost("b"), lost("c")), "", f"a node had record 7, .* is 0: {INIT}"),
     ],
 )
