@@ -202,8 +202,9 @@ class Front(Opening):
             self._lingering.lost()
         self._desk.crowd.discard(self)
         self._weigh()
-        if self._inner is not None:
-            self._inner.connection_lost(exc)
+        inner, self._inner = self._inner, None  # each held the other
+        if inner is not None:
+            inner.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self._is_ending:

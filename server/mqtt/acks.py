@@ -25,6 +25,7 @@ from ..delivery.publishing import Publishing
 from ..delivery.settling.settling import Receipt, Settling
 from ..delivery.settling.undone import NEVER, Nacked
 from ..delivery.subscriber import Subscriber
+from ..engine.commit_hook import ignore
 from ..settings.durations import NEVER_TEXT, TimeError, parse_delay
 
 WRONG_KIND = "wrong kind of ack"
@@ -34,7 +35,7 @@ AUTO = ("", "auto")
 
 
 class Sink(Protocol):
-    """The connection that acks come from."""
+    """What the connection sends that acks come from."""
 
     @property
     def level(self) -> int: ...
@@ -46,22 +47,33 @@ class Sink(Protocol):
 
     def close(self, why: Closing) -> None: ...
 
-    def refuse(self, reason: Reason, why: str) -> None: ...
-
 
 class Acks:
     """The acks of one connection."""
 
-    def __init__(self, settling: Settling, publishing: Publishing, sink: Sink, *, max_delay_ms: int) -> None:
+    def __init__(
+        self,
+        settling: Settling,
+        publishing: Publishing,
+        sink: Sink,
+        refuse: Callable[[Reason, str], None],
+        *,
+        max_delay_ms: int,
+    ) -> None:
         self._settling = settling
         self._publishing = publishing
         self._max_delay_ms = max_delay_ms
         self._sink = sink
+        self._refuse = refuse
+
+    def end(self) -> None:
+        """The connection is gone, and is held here no more."""
+        self._refuse = ignore
 
     def on_run(self, packet: AckRun, subscriber: Subscriber) -> None:
         """Handle a run of PUBACKs without a reason."""
         if not self._settling.ack_run(subscriber, packet.packet_ids):
-            self._sink.refuse(Reason.PROTOCOL_ERROR, WRONG_KIND)
+            self._refuse(Reason.PROTOCOL_ERROR, WRONG_KIND)
 
     def on_ack(self, packet: Ack, subscriber: Subscriber) -> None:
         """Handle PUBACK, PUBREC or PUBCOMP."""
@@ -77,7 +89,7 @@ class Acks:
         else:
             is_due = self._settling.complete(subscriber, packet.packet_id)
         if not is_due:
-            self._sink.refuse(Reason.PROTOCOL_ERROR, WRONG_KIND)
+            self._refuse(Reason.PROTOCOL_ERROR, WRONG_KIND)
 
     def on_release(self, packet: Ack, subscriber: Subscriber) -> None:
         """Handle PUBREL: free the packet id of the client's publish, durably."""
@@ -92,17 +104,17 @@ class Acks:
         try:
             delay_ms = None if wait in AUTO else NEVER if wait == NEVER_TEXT else parse_delay(wait)
         except TimeError as error:
-            self._sink.refuse(Reason.IMPLEMENTATION_SPECIFIC_ERROR, f"{RETRY_IN}: {error}")
+            self._refuse(Reason.IMPLEMENTATION_SPECIFIC_ERROR, f"{RETRY_IN}: {error}")
             return
         if delay_ms is not None and delay_ms > self._max_delay_ms:
-            self._sink.refuse(Reason.IMPLEMENTATION_SPECIFIC_ERROR, f"{RETRY_IN} is above limits.max_delay")
+            self._refuse(Reason.IMPLEMENTATION_SPECIFIC_ERROR, f"{RETRY_IN} is above limits.max_delay")
             return
         why = properties.user("reason") or properties.reason_string or f"nacked with 0x{packet.reason:02x}"
         qos = 1 if packet.kind == wire.PUBACK else 2
         if not self._settling.nack(
             subscriber, packet.packet_id, delay_ms=delay_ms, reason=why, done=_unanswered, qos=qos
         ):
-            self._sink.refuse(Reason.PROTOCOL_ERROR, WRONG_KIND)
+            self._refuse(Reason.PROTOCOL_ERROR, WRONG_KIND)
 
     def _on_received(self, packet: Ack, subscriber: Subscriber) -> bool:
         """PUBREC: the message is released when it is remembered durably that it is there."""

@@ -29,6 +29,7 @@ from ..delivery.settling.settling import Settling
 from ..delivery.subscriber import Subscriber
 from ..delivery.verdict import Answer, Verdict
 from ..engine.clock import Clock
+from ..engine.commit_hook import ignore
 from ..observe.trace_context import context_in
 from ..observe.tracing import Scheduling, Traces
 from ..settings.config import Config
@@ -118,6 +119,10 @@ class Inbound:
         """Deliveries of publishes since then, while several owners are there (net/loop_time.py)."""
         self._reach_before = 0
         """The part of that which has been handed over."""
+
+    def end(self) -> None:
+        """The connection is gone, and is held here no more."""
+        self._acknowledge = ignore
 
     def learn(self, level: int, client_id: str, rights: Rights | None) -> None:
         """Set the publisher from CONNECT. `rights`: None: everything."""

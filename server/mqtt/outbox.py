@@ -24,6 +24,7 @@ from ..delivery.link import Closing
 from ..delivery.message import Message
 from ..delivery.publishing import Traffic
 from ..delivery.run import Run
+from ..engine.commit_hook import ignore
 from .forms import Shape, fasti_id, parts, puback_with_id, run_pieces
 from .peer import Peer
 
@@ -278,7 +279,12 @@ class Outbox:
         if self._out_bytes >= self.out_max:
             self.has_room = False
 
+    def end(self) -> None:
+        """Discard further output: the connection is gone, and is held here no more."""
+        self.abort()
+        self._wake = self._fill = self._drop = ignore
+
     def abort(self) -> None:
-        """Discard further output: the connection is gone."""
+        """Discard further output."""
         self.is_closed = True
         self.is_open = self.has_room = False

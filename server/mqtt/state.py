@@ -126,7 +126,9 @@ class Connection:
         self._inbound = Inbound(
             config, parts.clock, publishing, settling, parts.traces, self._peer, self._acknowledge
         )
-        self._acks = Acks(settling, publishing, self, max_delay_ms=config.limits.max_delay_ms)
+        self._acks = Acks(
+            settling, publishing, self._outbox, self.refuse, max_delay_ms=config.limits.max_delay_ms
+        )
         self._subscribing = Subscribing(
             config,
             parts.clock,
@@ -182,9 +184,14 @@ class Connection:
         return self._outbox.take_output()
 
     def lost(self) -> None:
-        """Handle the lost connection, with unhandled input (`is_unfinished`). A persistent session stays."""
+        """Handle the lost connection, with unhandled input (`is_unfinished`). A persistent session stays. Its
+        parts hold this and the link no more: else only the collector would free them, after millions of
+        objects."""
         self._inbound.flush()
-        self._outbox.abort()
+        self._inbound.end()
+        self._outbox.end()
+        self._acks.end()
+        self._subscribing.end()
         self._backlog.clear()
         self._decoder = Decoder(4)
         rights, self._rights = self._rights, None

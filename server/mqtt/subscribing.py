@@ -28,6 +28,7 @@ from ..delivery.subscriber import Subscriber
 from ..delivery.subscriptions import Denial, Subscriptions
 from ..delivery.terms import UNSAID, Keeping, TermsError, read_keeping, read_terms
 from ..engine.clock import Clock
+from ..engine.commit_hook import ignore
 from ..observe.logs import shown
 from ..settings.config import Config
 from ..settings.durations import TimeError
@@ -102,6 +103,10 @@ class Subscribing:
         self._refuse = refuse
         self._portion = PORTION_BYTES
         """Of filters that may be taken before a later round has to come."""
+
+    def end(self) -> None:
+        """The connection is gone, and is held here no more."""
+        self._wake = self._in_turn = self._refuse = ignore
 
     def take(self, packet: Subscribe | Unsubscribe, subscriber: Subscriber) -> None:
         """Handle a packet, at once or when earlier publishes have been handed on. Many packets of few filters

@@ -416,6 +416,7 @@ class Rig:
             self.core.settling,
             self.core.publishing,
             client,
+            client.refuse,
             max_delay_ms=self.core.config.limits.max_delay_ms,
         )
         acks.on_ack(Ack(kind, packet_id), self._subscriber(client))

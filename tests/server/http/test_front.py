@@ -1,6 +1,7 @@
 """The front: what it takes for a call of its own; it answers as aiohttp does and loses nothing."""
 
 import asyncio
+import gc
 import gzip
 import json
 from collections.abc import AsyncIterator, Callable
@@ -73,6 +74,10 @@ def fronts(server: Running) -> int:
     at = server.http.server
     assert isinstance(at, Fronted)
     return sum(not one.is_handed_over for one in open_at(at))
+
+
+def _fronts_in_memory() -> int:
+    return sum(isinstance(one, Front) for one in gc.get_objects())
 
 
 def open_at(at: Fronted) -> list[Front]:
@@ -392,6 +397,22 @@ async def test_what_waits_for_its_turn_on_a_connection_that_was_cut_is_dropped(
     front.data_received(b"GET /v1/messages HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert await wire.reader.read() == b""
     assert not caplog.records
+
+
+async def test_what_is_left_of_a_connection_needs_no_collector(server: Running, dial: Dial) -> None:
+    gc.disable()
+    before = _fronts_in_memory()
+    try:
+        for _ in range(3):
+            wire = await dial()
+            wire.send(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await wire.answer()
+            wire.writer.close()
+        async with asyncio.timeout(20):
+            while _fronts_in_memory() > before:
+                await asyncio.sleep(0.01)
+    finally:
+        gc.enable()
 
 
 async def test_behind_a_call_that_aiohttp_has_answered_the_next_is_taken_here(

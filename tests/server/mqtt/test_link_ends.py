@@ -19,6 +19,7 @@ from server.delivery.subscriptions import Subscriptions
 from server.fair import Part
 from server.mqtt.frames import BINARY
 from server.mqtt.link import Links, MqttLink
+from server.mqtt.state import Connection
 from server.mqtt.websocket import Websocket
 from server.net.browsers import Pages
 from server.net.crowd import Cause, Crowd, mqtt_bounds
@@ -125,6 +126,10 @@ class Served:
                 await asyncio.sleep(0)
 
 
+def _count(*kinds: type) -> int:
+    return sum(isinstance(one, kinds) for one in gc.get_objects())
+
+
 def connection_of(link: MqttLink) -> Any:
     return link._connection
 
@@ -140,6 +145,23 @@ async def test_who_keeps_too_much_is_read_to_its_end() -> None:
     assert transport.is_over
     assert not transport.is_paused
     assert served.links.pool.held == 0
+
+
+@pytest.mark.parametrize("lingers", [False, True])
+async def test_what_is_left_of_a_connection_needs_no_collector(lingers: bool) -> None:
+    """5 KB each, and the collector looks after millions of objects: of 100,000 ends 500 MB stayed."""
+    served, before = Served(), _count(MqttLink, Connection)
+    for _ in range(3):
+        link, transport = await served.link("a")
+        link.data_received(encode(Subscribe(1, (("a", SubscribeOptions(1)),)), 5))
+        link.data_received(encode(Publish(b"a", b"x", 1, packet_id=2), 5))
+        await served.settle()
+        if lingers:
+            link.linger()
+        link.connection_lost(None)
+        await served.settle()
+        del link, transport
+    assert _count(MqttLink, Connection) <= before
 
 
 async def test_what_a_client_has_not_read_at_its_end_counts_until_it_has_read_it() -> None:
