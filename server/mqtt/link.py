@@ -288,6 +288,7 @@ class MqttLink(Opening):
         self._timer.cancel()
         if self._lingering is not None:
             self._lingering.lost()
+            self._lingering = None  # a websocket holds this link
         connection = self._connection
         if connection is None or self._is_ending:
             self._finish()

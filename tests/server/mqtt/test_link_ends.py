@@ -12,7 +12,16 @@ from typing import Any, cast
 import pytest
 
 from server.codec.encode import encode
-from server.codec.packets import Connect, Pingreq, Pingresp, Publish, Suback, Subscribe, SubscribeOptions
+from server.codec.packets import (
+    Connect,
+    Disconnect,
+    Pingreq,
+    Pingresp,
+    Publish,
+    Suback,
+    Subscribe,
+    SubscribeOptions,
+)
 from server.delivery.publishing import Publishing
 from server.delivery.subscriber import Subscriber
 from server.delivery.subscriptions import Subscriptions
@@ -112,10 +121,13 @@ class Served:
         return link, transport
 
     def begin(self) -> tuple[MqttLink, Transport]:
-        rig, transport = self.rig, Transport()
-        link = MqttLink(rig.core.mqtt, asyncio.get_running_loop(), self.links, rig.authenticator, CALLER)
+        link, transport = self.accepted(), Transport()
         link.connection_made(cast("Any", transport))
         return link, transport
+
+    def accepted(self) -> MqttLink:
+        rig = self.rig
+        return MqttLink(rig.core.mqtt, asyncio.get_running_loop(), self.links, rig.authenticator, CALLER)
 
     async def settle(self) -> None:
         """Until nothing moves, on either side."""
@@ -162,6 +174,22 @@ async def test_what_is_left_of_a_connection_needs_no_collector(lingers: bool) ->
         await served.settle()
         del link, transport
     assert _count(MqttLink, Connection) <= before
+
+
+async def test_what_is_left_of_a_websocket_needs_no_collector() -> None:
+    served, before = Served(), _count(MqttLink, Websocket)
+    for _ in range(3):
+        link = served.accepted()
+        web = Websocket(link, PAGES, served.time)
+        web.connection_made(cast("Any", Transport()))
+        web.data_received(REQUEST + masked(BINARY, encode(Connect(5, "a"), 5)))
+        await served.settle()
+        web.data_received(masked(BINARY, encode(Disconnect(), 5)))
+        await served.settle()
+        web.connection_lost(None)
+        await served.settle()
+        del link, web
+    assert _count(MqttLink, Websocket) <= before
 
 
 async def test_what_a_client_has_not_read_at_its_end_counts_until_it_has_read_it() -> None:
