@@ -75,8 +75,6 @@ def note_order(commit: Commit, whose: bytes) -> None:
 
 def write_changes(commit: Commit, whose: bytes, changes: Changes) -> int:
     """In the writer: put them with the cursor that they belong to. Returns the number of rows."""
-    if changes.is_all:
-        commit.clear(Table.ORDER, keys_name(whose), keys_name(whose) + keys.LAST * 6)
     for ordering_key, row in changes.keys.items():
         commit.row(Table.ORDER, keys_name(whose) + ordering_key, None if row is None else value_of(row))
     count = len(changes.keys)

@@ -70,8 +70,6 @@ class Changes:
     keys: Mapping[bytes, KeyRow | None]
     """None: the row goes."""
     index: Mapping[bytes, list[Address]]
-    is_all: bool = False
-    """All other key rows of the group go."""
 
 
 class KeyBound:

@@ -166,7 +166,7 @@ class ByKey:
         at: others go first then."""
         session, before = subscriber.session, subscriber.delivered
         for _ in range(FOLLOWERS):
-            if key not in order.free or subscriber.delivered > before:
+            if not order.is_free(key) or subscriber.delivered > before:
                 break
             retry = order.next_retry(key)
             if retry is not None:

@@ -388,7 +388,7 @@ class Cursors(CommitHook):
         joins or leaves, but not with all former members: of 60 members of a thousand groups all would go.
         """
         size = cost = 0
-        waiting = [subscriber]
+        waiting, unfinished = [subscriber], list[Subscriber]()
         while waiting:
             one = waiting.pop()
             if one is not subscriber and one not in self.dirty:
@@ -419,6 +419,11 @@ class Cursors(CommitHook):
             one.stored_at, one.stored_read = mono, session.read_at(self._horizon.position)
             one.is_entangled = one.has_given_back = False
             self.dirty.discard(one)
+            if session.order is not None and session.order.is_set_back:
+                unfinished.append(one)
+        if unfinished and not self._is_last:
+            self.dirty.update(unfinished)
+            self._want(mono + LAZY_PAUSE_MAX_S)
         subscriber.even_at = max(subscriber.even_at, mono) + size / OWN_BYTES_PER_S
         return cost
 

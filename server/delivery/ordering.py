@@ -25,6 +25,8 @@ def restore(store: Store, sent: Sent, groups: Iterable[Group]) -> None:
         if order is None:
             continue
         order.restore(rows_under(store, keys_name(group.whose)))
+        if group.reread:
+            order.rewind(group.session.read, group.session.finished)
         for flight in group.session.flights.values():
             message = sent.message(flight)
             if message is not None:
@@ -37,7 +39,7 @@ def review(store: Store, group: Group, order: KeyOrder) -> None:
     its row does not say which, the key goes on. O(keys)."""
     name = keys_name(group.whose)
     for key, row in order.rows():
-        if row.root == NOWHERE or _is_there(store, row):
+        if row.root == NOWHERE or _is_there(store, row) or order.row(key).root == NOWHERE:
             continue
         longer, stored = next(rows_under(store, name + key), (b"", row))
         if longer or not _is_there(store, stored):

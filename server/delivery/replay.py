@@ -150,8 +150,8 @@ class Replay:
         before = session.read_at(horizon)
         floor = self.floor if subscriber.is_group else max(self.floor, self._burials.passing)
         session.rewind(None, max(to, floor), horizon)
-        if session.order is not None:
-            session.order.rewind(session.read)
+        if session.order is not None and session.read < before:
+            session.order.rewind(session.read, session.finished)
         if isinstance(subscriber, Group) and subscriber.ahead is not None:
             subscriber.ahead.forget()
         self._retries.set_back(subscriber, before)
@@ -165,6 +165,9 @@ class Replay:
         that orders those that wait there, become dead letters, or are dropped; some in each step. False:
         there is nothing to do."""
         order, ended = subscriber.session.order, 0
+        if order is not None and order.look_on():
+            self._cursors.store(commit, subscriber)
+            return True
         for _, row in [] if order is None else order.resting(to, WAITING):
             ended += self._undone.give_up(commit, subscriber, row.wait, reason, is_dead=is_dead)
         if not self._burials.skip(subscriber, to, reason, is_dead=is_dead) and not ended:

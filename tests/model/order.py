@@ -24,12 +24,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from timeline import key_order
+from timeline.finished import Finished
 from timeline.key_order import KeyOrder, Meeting
 from timeline.key_rows import NO_KEY, NOWHERE, ORDERED, Address, KeyBound, KeyRow, Rule
 from timeline.position import START, Position, at_of, position
 
-WINDOW, BOUND, TRIES, KNOWN = 3, 4, 3, 2
-"""In flight; key rows; deliveries before it is dead; followers that are known."""
+WINDOW, BOUND, TRIES, KNOWN, LOOKED = 3, 4, 3, 2, 2
+"""In flight; key rows; deliveries before it is dead; followers that are known; keys that are looked at with a
+cursor after a replay."""
 BURST_MS = 6.0
 NEVER = 1 << 40
 LAST = position(NEVER, 0)
@@ -227,7 +229,7 @@ class Group:
         hold: bool = False,
     ) -> None:
         self.world, self.rnd, self.fault, self.hold = world, rnd, fault, hold
-        self.oracle, self.read = Oracle(world, rule), START
+        self.oracle, self.read, self.reread = Oracle(world, rule), START, START
         self.flights: dict[Position, Flight] = {}
         self.order = _made(fault, rule)
         self.looked = START
@@ -249,13 +251,11 @@ class Group:
             if row is not None and self.fault == "wait is stored" and row.wait:
                 row = KeyRow(row.next, row.shard) if row.next else None
             rows["key", name] = row
-        if changes.is_all:
-            rows = {("key", name): None for name in self.world.all("key")} | rows
         for name, places in changes.index.items():
             rows |= {("index", (name, place)): shard for place, shard in places}
         rows |= {("retry", place): None for place in self.over}
         rows = {at: value for at, value in rows.items() if value is not None or at in self.world.db}
-        cursor: Batch = {("cursor",): (self.read, dict(self.flights))}
+        cursor: Batch = {("cursor",): (self.read, dict(self.flights), self.reread)}
         if self.fault == "one batch":
             self.world.write(cursor)
             self.world.write(rows)
@@ -269,13 +269,15 @@ class Group:
         self.oracle.snap()
 
     def recover(self) -> None:
-        self.read, flights = self.world.db.get(("cursor",), (START, {}))
+        self.read, flights, self.reread = self.world.db.get(("cursor",), (START, {}, START))
         self.flights = {root: flight._replace(is_out=False) for root, flight in flights.items()}
         self.order = _made(self.fault, self.oracle.rule)
         self.looked = START
         self.over.clear()
         self.order.advance(self.world.now)
         self.order.restore([(name, self.world.db["key", name]) for name in self.world.all("key")])
+        if self.reread > self.read and self.fault != "a start knows of a replay":
+            self.order.rewind(self.read, Finished())
         for flight in self.flights.values():
             if self.name(flight.key) and self.fault != "returned is out":
                 self.order.launch(self.name(flight.key))
@@ -314,7 +316,8 @@ class Group:
     def give_head(self) -> bool:
         """A retry that is due."""
         due = self.world.horizon if self.fault != "retries by the key" else self.read
-        for name, row in self.order.rows():
+        for name, _ in self.order.rows():
+            row = self.order.row(name)
             if row.wait and row.wait <= due and not row.by_hand and len(self.flights) < WINDOW:
                 return self.give(self.order.resume(name), self.world.db["retry", row.wait].tries)
         return False
@@ -355,6 +358,8 @@ class Group:
     def give_behind(self) -> bool:
         """The next one of a key that is behind."""
         for name in self.order.free if len(self.flights) < WINDOW else ():
+            if not self.order.is_free(name):
+                return True
             place = self.order.next_retry(name)
             if place is not None:
                 row = self.retry(place)
@@ -499,11 +504,11 @@ class Group:
         self.save({("dead", root): None, **again})
 
     def replay(self, to: Position) -> None:
-        self.read = to
+        self.read, self.reread = to, max(self.reread, self.read)
         for name, row in self.order.rows():
             if row.root > to:
                 self.oracle.end(_key(name), row.root, again=True)
-        self.order.rewind(to)
+        self.order.rewind(to, Finished())
         flying = {one.retry for one in self.flights.values()}
         for place in self.world.all("retry"):
             root = self.world.db["retry", place].root
@@ -514,6 +519,9 @@ class Group:
         self.save({("dead", root): None for root in self.world.all("dead") if root > to})
 
     def skip(self, to: Position) -> None:
+        if self.order.look_on():
+            self.save()
+            return
         self.read = max(self.read, to)
         while self.order.skip(to, 2):
             pass
@@ -544,15 +552,21 @@ class _Boundless(KeyOrder):
 class _Late(KeyOrder):
     """Without: a replay lowers `next`."""
 
-    def rewind(self, to: Position) -> None:
-        kept = {key: found for key, found in self._keys.items() if found.next > to}
-        before = {key: (found.next, [*found.known], found.is_whole) for key, found in kept.items()}
-        super().rewind(to)
-        for key, (place, known, is_whole) in before.items():
+    def _look(self, key: bytes) -> None:
+        found = self._keys[key]
+        before = found.next, [*found.known], found.is_whole
+        super()._look(key)
+        if before[0] != NOWHERE:
             found = self._in_trouble(key)
-            found.wait, found.root, found.letter = START, START, START
-            found.next, found.known, found.is_whole = place, known, is_whole
+            found.next, found.known, found.is_whole = before
             self._settle(key)
+
+
+class _Unlooked(KeyOrder):
+    """Without: a key is looked at before something becomes of it."""
+
+    def _find(self, key: bytes) -> Any:
+        return self._keys.get(key)
 
 
 class _Unlimited(KeyOrder):
@@ -623,6 +637,7 @@ _PLANTED: dict[str, Callable[[KeyBound, Rule], KeyOrder]] = {
     "behind stays behind": _Forgetful,
     "heads are bounded": _Boundless,
     "replay lowers next": _Late,
+    "what is found was looked at": _Unlooked,
     "what is not stored is known": _Unkept,
     "held by hand": _Open,
     "held when buried": _Buried,
@@ -635,7 +650,14 @@ _UNRULED: dict[str, Callable[[KeyBound, Rule], KeyOrder]] = {
     "fair": _Unfair,
 }
 """By the rule that finds each."""
-FAULTS = (*_PLANTED, "wait is stored", "one batch", "retries by the key", "returned is out")
+FAULTS = (
+    *_PLANTED,
+    "a start knows of a replay",
+    "wait is stored",
+    "one batch",
+    "retries by the key",
+    "returned is out",
+)
 
 
 def _made(fault: str, rule: Rule) -> KeyOrder:
@@ -661,6 +683,7 @@ def walk(seed: int, fault: str = "", rule: Rule = ORDERED) -> None:
     group = Group(world, rnd, fault, rule, hold=rule.is_ordered and rnd.random() < 0.3)
     keys, calm = rnd.choice((2, 4, 20)), rnd.choice((0.2, 0.5, 0.8))
     known, key_order.KNOWN_MAX = key_order.KNOWN_MAX, KNOWN
+    looked, key_order.LOOKED_MAX = key_order.LOOKED_MAX, LOOKED
     burst_ms, key_order.BURST_MS = key_order.BURST_MS, BURST_MS
     try:
         for _ in range(120):
@@ -677,7 +700,7 @@ def walk(seed: int, fault: str = "", rule: Rule = ORDERED) -> None:
             if not group.flights and group.order.is_idle and not group.oracle.todo():
                 return
     finally:
-        key_order.KNOWN_MAX = known
+        key_order.KNOWN_MAX, key_order.LOOKED_MAX = known, looked
         key_order.BURST_MS = burst_ms
     raise Broken(f"5: not drained: {group.oracle.todo()}")
 
@@ -731,6 +754,8 @@ def act(group: Group, world: World, rnd: random.Random, keys: int, calm: float) 
 def rest(group: Group, name: bytes, roll: float) -> None:
     """Something becomes of a message that waits, or holds its key as a dead letter."""
     row = group.order.row(name)
+    if not row.root:
+        return
     if group.hold and row.wait and roll < 0.5:
         group.bury(name)
     elif row.letter and roll < 0.5:

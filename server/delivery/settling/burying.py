@@ -236,6 +236,8 @@ class Burying:
         upto, left = keys.place_of(row.behind_upto), STEP
         for key, one in islice(rows_under(self._store, name), STEP):
             places, end = list[Address](), upto
+            if one.next > upto:  # it is read again
+                one = KeyRow()
             if one.next != NOWHERE:
                 places, end = followers(self._store, of, key, one.next, upto, left)
             is_more = end < upto or len(places) == left

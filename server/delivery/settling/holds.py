@@ -73,7 +73,7 @@ class Holds(CommitHook):
     def requeued(self, commit: Commit, one: Subscriber, before: Position, wait: Position) -> None:
         """A dead letter or a retry of the place is another retry now."""
         order = one.session.order
-        key = None if order is None else order.letters.get(before) or order.waiting_for(before)
+        key = None if order is None else order.held_by(before) or order.waiting_for(before)
         if order is not None and key is not None:
             self._change(commit, one, order, key, partial(order.requeue, key, wait))
 
@@ -172,7 +172,7 @@ class Holds(CommitHook):
         """Let keys go on whose letters are durably gone."""
         for group, key, letter in () if isinstance(answer, Exception) else gone:
             order = group.session.order
-            if order is None or order.letters.get(letter) != key:
+            if order is None or order.held_by(letter) != key:
                 continue
             order.release(key)
             group.dirty.add(group)

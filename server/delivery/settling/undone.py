@@ -460,7 +460,7 @@ class Undone:
 
 def _is_out_again(order: KeyOrder, failure: Failure, key: bytes, place: Position) -> None:
     """Nothing was written: the head of the key is in flight, unless its client has acked it since."""
-    if key in (order.waiting_for(place), order.letters.get(place)):
+    if key in (order.waiting_for(place), order.held_by(place)):
         order.release(key)
     if failure.holder.session.has(failure.flight):
         failure.holder.session.lead(failure.flight, key)

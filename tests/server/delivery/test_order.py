@@ -18,7 +18,7 @@ from server.http.timeline import Timeline
 from shards.commit import Commit
 from shards.dead import DEAD
 from shards.keys import message_of
-from shards.order import HOUR_MS, clear_index, rebuild_index
+from shards.order import HOUR_MS, clear_index, keys_name, rebuild_index, rows_under
 from shards.record import decode
 from shards.retries import RETRIES
 from shards.store import Table
@@ -797,3 +797,107 @@ def joined(rig: Rig) -> Peer:
     peer = rig.connected("w")
     peer.subscribe(TEXT, qos=1)
     return peer
+
+
+def set_back(rig: Rig, monkeypatch: pytest.MonkeyPatch, behind: str) -> None:
+    """The group reads again from behind a message; none of its keys is looked at but for a reason."""
+    monkeypatch.setattr(key_order, "LOOKED_MAX", 0)
+    rows = rig.core.reader.read(START, END, None)
+    to = next((place for place, _, value in rows if decode(value).payload.decode() == behind), START)
+    decided(rig, lambda commit: rig.core.replay.rewind(commit, group_of(rig), to))
+
+
+@OPENED
+@pytest.mark.parametrize("is_killed", [True, False])
+@pytest.mark.parametrize("behind", ["", "a1"])
+def test_what_a_replay_gives_again_comes_once_after_a_kill_in_the_middle(
+    monkeypatch: pytest.MonkeyPatch, behind: str, *, is_killed: bool
+) -> None:
+    """The row of its key still says what it said before the replay."""
+    rig = Rig()
+    peer = worker(rig)
+    send(rig, "a1", "a2", "a3")
+    nack(peer, came(peer)["a1"])
+    decided(rig, lambda commit: rig.core.groups.pause(commit, group_of(rig), is_paused=True))
+    set_back(rig, monkeypatch, behind)
+    if is_killed:
+        rig.crash()
+        peer = worker(rig)
+    decided(rig, lambda commit: rig.core.groups.pause(commit, group_of(rig), is_paused=False))
+    at_once = drain(rig, peer)
+    rig.pass_ms(2_500)
+    later = drain(rig, peer)
+    assert (later if behind else at_once) == ["a1", "a2", "a3"]
+    assert not (at_once if behind else later)
+
+
+@OPENED
+def test_what_fails_during_a_replay_that_passes_over_it_holds_its_key_after_a_kill(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It stands behind the read position, and does not come again by that."""
+    rig = Rig()
+    peer = worker(rig)
+    send(rig, "a1", "a2")
+    out = came(peer)
+    decided(rig, lambda commit: rig.core.groups.pause(commit, group_of(rig), is_paused=True))
+    set_back(rig, monkeypatch, "")
+    nack(peer, out["a1"])
+    rig.crash()
+    peer = worker(rig)
+    decided(rig, lambda commit: rig.core.groups.pause(commit, group_of(rig), is_paused=False))
+    assert not came(peer)
+    rig.pass_ms(2_500)
+    assert drain(rig, peer) == ["a1", "a2"]
+
+
+@OPENED
+@pytest.mark.parametrize("is_skipped", [True, False])
+@pytest.mark.parametrize("is_dead", [True, False])
+def test_what_a_replay_gives_again_is_given_up_once(
+    monkeypatch: pytest.MonkeyPatch, *, is_skipped: bool, is_dead: bool
+) -> None:
+    """By the end of the group, which does not wait for all keys, or by a skip, which does."""
+    rig = Rig()
+    peer = worker(rig)
+    send(rig, "a1", "a2", "a3", "b1", "b2")
+    out = came(peer)
+    nack(peer, out["a1"], "1h")
+    nack(peer, out["b1"], "1h")
+    group = group_of(rig)
+    decided(rig, lambda commit: rig.core.groups.pause(commit, group, is_paused=True))
+    set_back(rig, monkeypatch, "a1")
+    assert group.session.order is not None
+    assert group.session.order.is_set_back
+    if is_skipped:
+        monkeypatch.setattr(key_order, "LOOKED_MAX", 1)
+        to = rig.core.horizon.position
+        for _ in range(4):
+            decided(rig, lambda commit: rig.core.replay.skip(commit, group, to, "skipped", is_dead=is_dead))
+        assert not group.session.order.has_upto(to)
+    else:
+        decided(rig, lambda commit: rig.core.groups.disband(commit, group, is_dead=is_dead))
+    rig.pass_ms(1_000)
+    dead = sorted(decode(row.record).payload.decode() for _, row in DEAD.all(rig.store))
+    assert dead == (["a1", "a2", "a3", "b1", "b2"] if is_dead else [])
+    assert sum(rig.core.burials.dropped.values()) == (0 if is_dead else 5 - is_skipped)
+
+
+@OPENED
+def test_all_keys_are_looked_at_after_a_replay_though_nothing_happens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig()
+    peer = worker(rig)
+    send(rig, "a1", "b1", "c1", "d1")
+    for packet_id in came(peer).values():
+        nack(peer, packet_id, "1h")
+    group = group_of(rig)
+    decided(rig, lambda commit: rig.core.groups.pause(commit, group, is_paused=True))
+    set_back(rig, monkeypatch, "b1")
+    monkeypatch.setattr(key_order, "LOOKED_MAX", 1)
+    for _ in range(6):
+        rig.pass_ms(250)
+    assert group.session.order is not None
+    assert not group.session.order.is_set_back
+    assert [key for key, _ in rows_under(rig.store, keys_name(group.whose))] == [b"a", b"b"]
