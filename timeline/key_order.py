@@ -166,7 +166,7 @@ class KeyOrder:
         self._fresh_count = 0
         self._firsts: list[tuple[Position, bytes]] = []
         """A heap of each `next`, with some that have passed."""
-        self._past: set[bytes] = set()
+        self._past: dict[bytes, None] = {}
         """Keys that have not been looked at since the group was set back, ..."""
         self._back = NOWHERE
         """... where to, ..."""
@@ -727,7 +727,8 @@ class KeyOrder:
         waits or is held and comes again by that is the head of its key no more. O(keys) in C, 3 ms with
         50,000: they are looked at one by one (`_find`)."""
         self._low = min(self.first_needed, Position(to + 1)) if self._keys else END
-        self._back, self._finished, self._past, self._firsts = to, finished, set(self._keys), []
+        self._back, self._finished, self._firsts = to, finished, []
+        self._past = dict.fromkeys(self._keys)
 
     def look_on(self) -> bool:
         """Look at some keys that had a row when the group was set back; False: all have been looked at."""
@@ -735,7 +736,7 @@ class KeyOrder:
         for _ in range(LOOKED_MAX - len(self._dirty)):
             if not self._past:
                 break
-            self._look(self._past.pop())
+            self._look(self._past.popitem()[0])
         return is_left
 
     @property
@@ -745,7 +746,7 @@ class KeyOrder:
 
     def _look(self, key: bytes) -> None:
         """End what of the key comes again, as the group was set back."""
-        self._past.discard(key)
+        self._past.pop(key, None)
         if not self._past:
             self._low = END
         found, to = self._keys[key], self._back
@@ -857,5 +858,5 @@ class KeyOrder:
         first = min(firsts, default=END)
         assert self.first_needed == first or self._past, "nothing before is to be given"
         assert self.first_needed <= first, "what is needed is kept"
-        assert self._past <= self._keys.keys(), "only who has a row is looked at"
+        assert self._past.keys() <= self._keys.keys(), "only who has a row is looked at"
         assert self._fresh_count == sum(map(len, self._fresh.values())), "what is not written is counted"
