@@ -41,8 +41,9 @@ async def publish(
 
 
 async def heard(broker: Broker) -> None:
-    """Until the broker has read what clients have written so far: it serves them all, round by round."""
-    await publish(broker, "", topic="heard")
+    """Until the broker has read what clients have written so far: in each round one packet of each client,
+    and a publish whose answer is awaited takes a round."""
+    await publish(broker, *[""] * 40, topic="heard")
 
 
 async def take(deliveries: AsyncIterator[fasti.Delivery], count: int, *, ack: bool = True) -> list[str]:
