@@ -383,9 +383,9 @@ async def test_a_connection_that_was_given_up_meanwhile_is_closed(home: Home) ->
 async def quick(server: Server, **options: Any) -> AsyncIterator[fasti.Client]:
     """A client whose retries would take minutes. What fails here must fail at once."""
     began = time.monotonic()
-    async with server.client(retry=fasti.Retry(first_s=30, cap_s=60), **options) as c:
+    async with server.client(retry=fasti.Retry(first_s=300, cap_s=600), **options) as c:
         yield c
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60
 
 
 @pytest.mark.parametrize(
@@ -428,7 +428,7 @@ async def test_tls_where_there_is_none(home: Home) -> None:
         plain = server.url.replace("http://", "https://")
         async with quick(server, url=plain) as c:
             with pytest.raises(fasti.Untrusted, match="does not speak TLS"):
-                async with asyncio.timeout(3):
+                async with asyncio.timeout(60):
                     await c.info()
 
 
