@@ -172,6 +172,7 @@ async def test_what_waits_here_beyond_its_time_is_not_handed_out() -> None:
         client(script) as c,
         c.subscribe("t", group="g") as s,
     ):
+        await until(lambda: s._connection is not None and len(s._connection._arrived) == 2)
         await asyncio.sleep(0.1)
         d = await anext(s)
         assert (d.text(), d.ack_timeout, d.headers) == ("new", timedelta(minutes=1), {})
