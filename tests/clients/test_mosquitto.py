@@ -61,7 +61,7 @@ class Mosquitto:
             *[SUB, *self._where, "-i", client_id, *options], stdout=asyncio.subprocess.PIPE
         )
         async with http(self._server.url) as calls:
-            for _ in range(200):
+            for _ in range(3_000):
                 answer = await calls.call("GET", f"/v1/sessions/{client_id}")
                 if answer.status == 200 and len(answer.body["subscriptions"]) == options.count("-t"):
                     return process

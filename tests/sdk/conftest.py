@@ -86,7 +86,7 @@ class Broker:
             child.wait(60)
 
     def _wait(self) -> None:
-        for _ in range(200):
+        for _ in range(3_000):
             try:
                 socket.create_connection(("127.0.0.1", self.port), 1).close()
             except OSError:

@@ -40,7 +40,7 @@ class Compacted(MemoryStore):
 
 
 def on_log(shelf: Shelf, below: MemoryStore) -> ReplicatedStore:
-    return ReplicatedStore(below, open_engine(MemoryEngine(shelf), time, 1.0))
+    return ReplicatedStore(below, open_engine(MemoryEngine(shelf), time, 60.0))
 
 
 def wiped(shelf: Shelf, *ranges: tuple[bytes, bytes]) -> None:

@@ -438,8 +438,9 @@ async def test_only_who_has_published_waits_while_the_server_is_congested(
     await asyncio.sleep(0.02)
     assert publishing.is_paused
     is_congested = False
-    await asyncio.sleep(0.02)
-    assert not publishing.is_paused
+    async with asyncio.timeout(60):
+        while publishing.is_paused:
+            await asyncio.sleep(0.005)
 
 
 @OPENED
