@@ -240,6 +240,7 @@ class KeyOrder:
     def _find(self, key: bytes) -> _Key | None:
         """A key that is behind, or in trouble, or held. Whatever reads or changes it finds it here."""
         if key in self._past:
+            del self._past[key]
             self._look(key)
         return self._keys.get(key)
 
@@ -313,7 +314,7 @@ class KeyOrder:
 
         `room`: for how many messages there is room; counts in a fair group only.
         """
-        found = self._find(key)
+        found = self._find(key) if self._past else self._keys.get(key)
         if found is None:
             may_start = self.may_start(key, room)
             if (not may_start or (self.rule.is_counted and key != NO_KEY)) and self.is_full:
@@ -626,17 +627,18 @@ class KeyOrder:
 
     def first(self, key: bytes) -> Address | None:
         """The message to give next of a free key; None: `wants` says where to look for it."""
-        found = self._find(key)
+        found = self._find(key) if self._past else self._keys.get(key)
         return found.known[0] if found is not None and found.known else None
 
     def is_at(self, key: bytes, address: Address) -> bool:
         """Whether that message is the next one of a key that is free."""
         return key in self.free and self.first(key) == address
 
-    def is_free(self, key: bytes) -> bool:
-        """Whether the key is behind and may have one more: one of `free` was so before a replay."""
+    def next_free(self) -> bytes:
+        """The key that has been free for longest. After a replay it may be so no more."""
+        key = next(iter(self.free))
         self._find(key)
-        return key in self.free
+        return key
 
     def wants(self, key: bytes) -> Position:
         """From where on the index has the followers that are not known."""
@@ -705,9 +707,10 @@ class KeyOrder:
     def _settle(self, key: bytes) -> None:
         """After a change: a key is free, or has no row, or neither."""
         found = self._keys.get(key)
-        is_resting = found is not None and (found.is_resting or found.is_held)
+        is_held = found is not None and found.is_held
+        is_resting = is_held or (found is not None and found.wait != NOWHERE)
         is_behind = found is not None and found.next != NOWHERE
-        if found is not None and found.is_held:
+        if is_held:
             self.held.add(key)
         else:
             self.held.discard(key)
@@ -746,7 +749,6 @@ class KeyOrder:
 
     def _look(self, key: bytes) -> None:
         """End what of the key comes again, as the group was set back."""
-        self._past.pop(key, None)
         if not self._past:
             self._low = END
         found, to = self._keys[key], self._back

@@ -151,7 +151,7 @@ class ByKey:
                 break
             if not subscriber.can_resend:
                 return False  # before a message is read
-            key, before = next(iter(order.free)), subscriber.delivered
+            key, before = order.next_free(), subscriber.delivered
             if not self._give_next(subscriber, order, key):
                 return False
             order.gave(subscriber.delivered - before, is_reader=False)
@@ -166,7 +166,7 @@ class ByKey:
         at: others go first then."""
         session, before = subscriber.session, subscriber.delivered
         for _ in range(FOLLOWERS):
-            if not order.is_free(key) or subscriber.delivered > before:
+            if key not in order.free or subscriber.delivered > before:
                 break
             retry = order.next_retry(key)
             if retry is not None:

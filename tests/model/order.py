@@ -357,8 +357,9 @@ class Group:
 
     def give_behind(self) -> bool:
         """The next one of a key that is behind."""
-        for name in self.order.free if len(self.flights) < WINDOW else ():
-            if not self.order.is_free(name):
+        if self.order.free and len(self.flights) < WINDOW:
+            name = self.order.next_free()
+            if name not in self.order.free:
                 return True
             place = self.order.next_retry(name)
             if place is not None:

@@ -108,7 +108,6 @@ def test_what_is_asked_of_a_key_is_as_the_replay_left_it() -> None:
     assert order.waiting_for(at(9_005)) == b"5", "it does not come again"
     assert not order.is_behind(b"6", at(5_006))
     order.release(b"7")
-    assert not order.is_free(b"7")
     assert order.row(b"9") == KeyRow(by_hand=True)
     order.check()
 
