@@ -76,6 +76,7 @@ test-fast: fast .venv/spark
 # What takes too long for every change: all kill points, many lives; more than it can do; 40 random programs; ten minutes of mishaps of a cluster;
 # ten minutes of each reader of bytes;
 # clients that other people's generators make;
+# the tests of the server and the SDK as on a machine that is ten times slower;
 # small changes of timeline/ and shards/, FASTI_MUTANTS_MINUTES of them (45).
 # atheris guides the readers' inputs where it installs, else our own fuzzer does.
 soak: .venv/tested .venv/spark
@@ -83,6 +84,7 @@ soak: .venv/tested .venv/spark
 	    echo 'SKIPPED: atheris does not install here; our own fuzzer runs in its place'
 	FASTI_SOAK=1 $(BIN)/python -m pytest -q tests/crash tests/model tests/timeline tests/shards tests/store tests/bench/test_smoke.py \
 	    tests/server/delivery tests/server/schedules
+	FASTI_SLOWER=10 $(BIN)/python -m pytest -q $(WORKERS) -p tests.support.slower -m 'not process' tests/server tests/sdk
 	FASTI_SOAK=1 $(BIN)/python -m pytest -q -s tests/overload
 	FASTI_SOAK=1 $(BIN)/python -m pytest -q tests/oracle
 	FASTI_SOAK=1 $(BIN)/python -m pytest -q -s tests/cluster
