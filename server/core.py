@@ -210,7 +210,6 @@ class Core:
             self.leases,
             self.burials,
             self.decisions,
-            writer,
             by_text,
             settings,
             limits,
@@ -376,7 +375,7 @@ class Core:
             connections=Share("connections", 0, "connections", auth),
         )
         self.follow_ups = FollowUps(
-            self.groups, self.cursors, self.settling, self.undone, self.decisions, self.writer, self.reader
+            self.groups, self.cursors, self.settling, self.undone, self.decisions, self.reader
         )
         self.pull = Pull(self.groups, self.cursors, self.settling, self.late, clock, config, wake)
         self.mqtt = Parts(

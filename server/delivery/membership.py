@@ -17,9 +17,8 @@ from timeline.key_rows import NO_RULE, KeyBound
 from timeline.position import Position
 from timeline.session import USUAL, Flight, Loan, Returned, Session, Subscription, Terms
 
-from ..engine.commit_hook import CommitHook
+from ..engine.commit_hook import ignore
 from ..engine.decisions import Decisions
-from ..engine.writer import Writer
 from ..fair import Bounds, Share
 from ..settings.config import Limits
 from ..settings.config import Sessions as SessionSettings
@@ -57,7 +56,7 @@ class TooManyGroups(Refused):
         super().__init__("over-quota", detail)
 
 
-class Membership(CommitHook):
+class Membership:
     """Shared subscriptions by the text that was subscribed to, `$share/group/filter`."""
 
     def __init__(
@@ -71,7 +70,6 @@ class Membership(CommitHook):
         leases: Leases,
         burials: Burials,
         decisions: Decisions,
-        writer: Writer,
         by_text: dict[str, Group],
         settings: SessionSettings,
         limits: Limits,
@@ -88,8 +86,6 @@ class Membership(CommitHook):
         self._leases = leases
         self._burials = burials
         self._decisions = decisions
-        self._unsure: set[Group] = set()
-        """Somebody has changed their terms, or paused them, and that was not written."""
         self._settings = settings
         self._limits = limits
         self._share = Share("groups", limits.groups, "groups and endpoints", bounds, "limits.memory")
@@ -106,7 +102,6 @@ class Membership(CommitHook):
         self._forms = Forms()
         self._notes = SharedNotes()
         self.refused = 0
-        writer.add_hook(self)
 
     @property
     def key_bound(self) -> KeyBound:
@@ -196,17 +191,6 @@ class Membership(CommitHook):
         group.left_running_ms = row.left_running_ms or group.left_running_ms
         self._cursors.restored(group, is_whole=row.left_ms > 0)
         self._sessions.restore_cursor(group)
-
-    def recover(self) -> None:
-        """What somebody has said of a group and was not written, counts as it is stored."""
-        unsure, self._unsure = self._unsure, set()
-        for group in unsure:
-            row = self._sessions.stored_group(group.text)
-            is_it = row is not None and row.incarnation == group.incarnation
-            if row is not None and is_it and self._by_text.get(group.text) is group:
-                _agree_as_stored(group, row)
-                self._look(group)
-                self._agreed(group)
 
     def review(self) -> None:
         """The keys file has changed: give a group of an old key the rights of the new key of that name."""
@@ -551,7 +535,17 @@ class Membership(CommitHook):
     def _store(self, commit: Commit, group: Group) -> None:
         """Write what somebody has said of it with this batch."""
         self._cursors.store(commit, group)
-        self._decisions.note(partial(self._unsure.add, group))
+        self._decisions.note(ignore, reread=partial(self._reread, group))
+
+    def _reread(self, group: Group) -> None:
+        """A change of its terms, or a pause, has failed: what is stored of it counts."""
+        if self._by_text.get(group.text) is not group:
+            return
+        row = self._sessions.stored_group(group.text)
+        if row is not None and row.incarnation == group.incarnation:
+            _agree_as_stored(group, row)
+            self._look(group)
+            self._agreed(group)
 
     def _open(self, text: str, since: Position, incarnation: int | None = None) -> Group:
         """`incarnation`: as it is stored; None: it is a new one."""

@@ -26,7 +26,7 @@ class Failing(Below):
 
     def _begin(self) -> None:
         self.gate = threading.Event()
-        """While it is cleared syncs wait, ten seconds at most."""
+        """While it is cleared syncs wait, a minute at most."""
         self.gate.set()
         self.gate_of_opening = threading.Event()
         """While it is cleared a re-opening waits, a minute at most."""

@@ -22,9 +22,7 @@ from shards.read import Reader
 from timeline.position import MessageId
 from timeline.session import IN_FLIGHT, SETTLED, Flight
 
-from ...engine.commit_hook import CommitHook
 from ...engine.decisions import Decisions
-from ...engine.writer import Writer
 from ..cursors import Cursors
 from ..membership import Membership
 from ..shared import Group
@@ -39,7 +37,7 @@ Ack = tuple[Group, Flight, Subscriber, Flight]
 NOT_STORED = "acked with messages, which could not be stored"
 
 
-class FollowUps(CommitHook):
+class FollowUps:
     """Decides acks with follow-ups."""
 
     def __init__(
@@ -49,7 +47,6 @@ class FollowUps(CommitHook):
         settling: Settling,
         undone: Undone,
         decisions: Decisions,
-        writer: Writer,
         reader: Reader,
     ) -> None:
         self._groups = groups
@@ -57,11 +54,7 @@ class FollowUps(CommitHook):
         self._settling = settling
         self._undone = undone
         self._decisions = decisions
-        self._writer = writer
         self._reader = reader
-        self._unsure: list[tuple[MessageId, Ack]] = []
-        """Acks of batches that have failed, each with a message that it placed."""
-        writer.add_hook(self)
 
     def follow(
         self,
@@ -85,15 +78,10 @@ class FollowUps(CommitHook):
         self._cursors.store(commit, group)
         ack = group, loan.flight, member, lent
         new = [one for one in placed if not isinstance(one, Known)]
-        self._decisions.note(partial(self._failed, new, ack), partial(self._done, *ack))
+        self._decisions.note(
+            partial(self._failed, *ack), partial(self._done, *ack), partial(self._reread, new, ack)
+        )
         return placed
-
-    def recover(self) -> None:
-        """What has failed may be stored all the same."""
-        unsure, self._unsure = self._unsure, []
-        for name, ack in unsure:
-            if self._reader.find(name) is not None:
-                self._done(*ack)
 
     def _done(self, group: Group, flight: Flight, member: Subscriber, lent: Flight) -> None:
         """It is durable. `flight`: the group's, `lent`: the member's."""
@@ -105,13 +93,15 @@ class FollowUps(CommitHook):
             group.dirty.add(group)
             self._groups.read_on(group)
 
-    def _failed(self, new: Sequence[MessageId], ack: Ack) -> None:
-        """Nothing of it was written: its message is in flight as before, unless its lease has ended, or its
-        worker has said something else since."""
-        group, flight, member, lent = ack
+    def _failed(self, group: Group, flight: Flight, member: Subscriber, lent: Flight) -> None:
+        """Its batch has failed: its message is in flight as before, unless its lease has ended, or its worker
+        has said something else since."""
         flight.fate = IN_FLIGHT
-        if self._writer.broken is not None:
-            self._unsure += [(name, ack) for name in new[:1]]
         is_held = member.session.has(lent) and group.is_held(lent)
         if group.session.has(flight) and not is_held:
             self._undone.fail(group, flight, NOT_STORED, by=member.name, outcome=LOST)
+
+    def _reread(self, new: Sequence[MessageId], ack: Ack) -> None:
+        """Its batch may be stored though it has failed."""
+        if new and self._reader.find(new[0]) is not None:
+            self._done(*ack)

@@ -81,3 +81,35 @@ def test_they_are_undone_if_a_later_hook_fails() -> None:
     told.decide("a")
     assert not told.rig.compose()
     assert told.what == ["no a"]
+
+
+def test_what_failed_is_reread_when_the_store_can_be_read() -> None:
+    told = Told()
+    faults = [StoreFailed("planned")]
+
+    def look(name: str) -> None:
+        if name == "b" and faults:
+            raise faults.pop()
+        told.what.append(f"look {name}")
+
+    def decide(commit: Commit) -> None:
+        commit.row(Table.META, b"decided", b"")
+        for name in ("a", "b", "c"):
+            undo, reread = partial(told.what.append, f"no {name}"), partial(look, name)
+            told.rig.core.decisions.note(undo, reread=reread)
+
+    told.rig.submit("all", decide)
+    assert told.rig.compose()
+    told.rig.writer.fail(StoreFailed("planned"))
+    undone = ["no c", "no b", "no a"]
+    assert told.what == undone
+    assert not told.rig.stepper.recover(), "one of them could not be read"
+    assert told.rig.stepper.recover()
+    assert told.what == [*undone, "look a", "look b", "look c"]
+
+    told.rig.submit("all", decide)
+    told.rig.submit("spoiler", spoil)
+    assert not told.rig.compose()
+    assert told.what[6:] == [*undone, "look a", "look b", "look c"]
+    assert told.rig.stepper.recover()
+    assert len(told.what) == 12
