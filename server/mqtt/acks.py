@@ -25,7 +25,6 @@ from ..delivery.publishing import Publishing
 from ..delivery.settling.settling import Receipt, Settling
 from ..delivery.settling.undone import NEVER, Nacked
 from ..delivery.subscriber import Subscriber
-from ..engine.commit_hook import ignore
 from ..settings.durations import NEVER_TEXT, TimeError, parse_delay
 
 WRONG_KIND = "wrong kind of ack"
@@ -65,10 +64,6 @@ class Acks:
         self._max_delay_ms = max_delay_ms
         self._sink = sink
         self._refuse = refuse
-
-    def end(self) -> None:
-        """The connection is gone, and is held here no more."""
-        self._refuse = ignore
 
     def on_run(self, packet: AckRun, subscriber: Subscriber) -> None:
         """Handle a run of PUBACKs without a reason."""

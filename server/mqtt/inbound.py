@@ -6,7 +6,7 @@ any other when it has been handed on. So answers wait in a queue, whose complete
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -15,11 +15,13 @@ from shards import keys
 from shards.draft import Draft
 from shards.fields import Record
 from shards.record import encode_fresh
-from timeline.position import id_text
+from timeline.position import MessageId, id_text
 from timeline.session import PACKET_ID_MAX, Session
 
 from ..auth.rights import Rights
+from ..codec import wire
 from ..codec.packets import Publish
+from ..codec.properties import reason_string
 from ..codec.reasons import Reason
 from ..delivery.message import publisher_of
 from ..delivery.owners import owner_of
@@ -29,10 +31,11 @@ from ..delivery.settling.settling import Settling
 from ..delivery.subscriber import Subscriber
 from ..delivery.verdict import Answer, Verdict
 from ..engine.clock import Clock
-from ..engine.commit_hook import ignore
 from ..observe.trace_context import context_in
 from ..observe.tracing import Scheduling, Traces
 from ..settings.config import Config
+from .forms import CANCELLED, fasti_id
+from .outbox import Outbox
 from .peer import Peer
 from .pending_ack import PendingAck
 from .publish_requests import (
@@ -66,7 +69,7 @@ RECEIVED_FACTOR = 4
 
 
 class Inbound:
-    """Publishes in, answers out through `acknowledge`, in order."""
+    """Publishes in, answers out, in order."""
 
     def __init__(
         self,
@@ -76,14 +79,14 @@ class Inbound:
         settling: Settling,
         traces: Traces | None,
         peer: Peer,
-        acknowledge: Callable[[PendingAck], None],
+        outbox: Outbox,
     ) -> None:
         self._clock = clock
         self._publishing = publishing
         self._settling = settling
         self._traces = traces
         self._peer = peer
-        self._acknowledge = acknowledge
+        self._outbox = outbox
         self._mqtt = config.mqtt
         self._limits = config.limits
         self._level = 0
@@ -119,10 +122,6 @@ class Inbound:
         """Deliveries of publishes since then, while several owners are there (net/loop_time.py)."""
         self._reach_before = 0
         """The part of that which has been handed over."""
-
-    def end(self) -> None:
-        """The connection is gone, and is held here no more."""
-        self._acknowledge = ignore
 
     def learn(self, level: int, client_id: str, rights: Rights | None) -> None:
         """Set the publisher from CONNECT. `rights`: None: everything."""
@@ -362,6 +361,17 @@ class Inbound:
             reach, self._reach_before = self.reach - self._reach_before, self.reach
             self._publishing.publish(requests, self.key, reach, can_refuse=self._level == 5)
 
+    def refuse(self, reason: Reason, why: str) -> None:
+        """End the connection after a fault of the client, with a reason at level 5. What came before is
+        handed on."""
+        log.info(
+            "connection closed: %s, 0x%02x %s", self._peer, reason, why, extra=self._peer.told(reason, why)
+        )
+        if not self._outbox.is_closed:
+            self.flush()
+            self._outbox.say_why(reason, why)
+            self._outbox.close()
+
     def _flush_drafts(self) -> None:
         drafts, self._drafts = self._drafts, []
         drafted, self._drafted = self._drafted, []
@@ -473,6 +483,31 @@ class Inbound:
             if ready.qos == 2 and session.received.get(packet_id):
                 self._unreleased.add(packet_id)
             self._acknowledge(ready)
+
+    def _acknowledge(self, pending: PendingAck) -> None:
+        """Answer a publish; below level 5 a refusal closes the connection."""
+        outbox = self._outbox
+        if pending.qos == 1 and not (pending.reason or pending.detail or pending.is_cancelled):
+            if pending.message:
+                outbox.put_named_puback(pending.packet_id, pending.message)
+            else:
+                outbox.put_puback(pending.packet_id)
+            return
+        if outbox.is_closed:
+            return
+        more = b""
+        if outbox.level == 5:
+            if pending.message:
+                more = fasti_id(id_text(MessageId(pending.message)))
+                if pending.is_cancelled:
+                    more += CANCELLED
+            elif pending.detail:
+                more = reason_string(pending.detail)
+        elif pending.reason >= 0x80:
+            self.refuse(Reason(pending.reason), "publish not accepted")
+            return
+        kind = wire.PUBACK if pending.qos == 1 else wire.PUBREC
+        outbox.put_ack(kind, pending.packet_id, pending.reason, more)
 
 
 def _check_rights(rights: Rights, request: PublishRequest) -> None:

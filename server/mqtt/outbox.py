@@ -280,7 +280,7 @@ class Outbox:
             self.has_room = False
 
     def end(self) -> None:
-        """Discard further output: the connection is gone, and is held here no more."""
+        """Discard further output: the connection is gone. Let go of it and of its link."""
         self.abort()
         self._wake = self._fill = self._drop = ignore
 

@@ -20,8 +20,6 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from timeline.position import MessageId, id_text
-
 from ..auth.rights import Rights
 from ..codec import wire
 from ..codec.encode import encode
@@ -41,7 +39,6 @@ from ..codec.packets import (
     Subscribe,
     Unsubscribe,
 )
-from ..codec.properties import reason_string
 from ..codec.publish import Decoder
 from ..codec.reasons import CONNACK_REASONS, Reason
 from ..delivery.link import Closing
@@ -50,7 +47,6 @@ from ..delivery.subscriber import Subscriber
 from .acks import Acks
 from .authenticator import Authenticator
 from .backlog import Backlog
-from .forms import CANCELLED, fasti_id
 from .inbound import Inbound
 from .opening import (
     connack_properties,
@@ -63,7 +59,6 @@ from .opening import (
 from .outbox import Outbox
 from .parts import Parts
 from .peer import Peer
-from .pending_ack import PendingAck
 from .publish_requests import PublishRefused
 from .subscribing import Subscribing, bridged
 
@@ -124,10 +119,10 @@ class Connection:
             drop=self._pass_over,
         )
         self._inbound = Inbound(
-            config, parts.clock, publishing, settling, parts.traces, self._peer, self._acknowledge
+            config, parts.clock, publishing, settling, parts.traces, self._peer, self._outbox
         )
         self._acks = Acks(
-            settling, publishing, self._outbox, self.refuse, max_delay_ms=config.limits.max_delay_ms
+            settling, publishing, self._outbox, self._inbound.refuse, max_delay_ms=config.limits.max_delay_ms
         )
         self._subscribing = Subscribing(
             config,
@@ -141,7 +136,6 @@ class Connection:
             self._peer,
             wake=wake,
             in_turn=in_turn,
-            refuse=self.refuse,
         )
         self._is_bridge = False
         self._is_clean = False
@@ -184,13 +178,11 @@ class Connection:
         return self._outbox.take_output()
 
     def lost(self) -> None:
-        """Handle the lost connection, with unhandled input (`is_unfinished`). A persistent session stays. Its
-        parts hold this and the link no more: else only the collector would free them, after millions of
-        objects."""
+        """Handle the lost connection, with unhandled input (`is_unfinished`). A persistent session stays. The
+        parts that hold this or the link let go of it: else only the collector would free them, after millions
+        of objects."""
         self._inbound.flush()
-        self._inbound.end()
         self._outbox.end()
-        self._acks.end()
         self._subscribing.end()
         self._backlog.clear()
         self._decoder = Decoder(4)
@@ -505,32 +497,7 @@ class Connection:
             self._outbox.write(answer)
         self._outbox.close()
 
-    # -- what the inbound and the outbox ask for
-
-    def _acknowledge(self, pending: PendingAck) -> None:
-        """Answer a publish; below level 5 a refusal closes the connection."""
-        outbox = self._outbox
-        if pending.qos == 1 and not (pending.reason or pending.detail or pending.is_cancelled):
-            if pending.message:
-                outbox.put_named_puback(pending.packet_id, pending.message)
-            else:
-                outbox.put_puback(pending.packet_id)
-            return
-        if outbox.is_closed:
-            return
-        more = b""
-        if outbox.level == 5:
-            if pending.message:
-                more = fasti_id(id_text(MessageId(pending.message)))
-                if pending.is_cancelled:
-                    more += CANCELLED
-            elif pending.detail:
-                more = reason_string(pending.detail)
-        elif pending.reason >= 0x80:
-            self.refuse(Reason(pending.reason), "publish not accepted")
-            return
-        kind = wire.PUBACK if pending.qos == 1 else wire.PUBREC
-        outbox.put_ack(kind, pending.packet_id, pending.reason, more)
+    # -- what the outbox asks for
 
     def _pass_over(self, packet_id: int) -> None:
         """Treat a delivery that is too large for the client as acked."""
@@ -549,13 +516,7 @@ class Connection:
 
     def refuse(self, reason: Reason, why: str) -> None:
         """End the connection after a fault of the client, with a reason at level 5."""
-        log.info(
-            "connection closed: %s, 0x%02x %s", self._peer, reason, why, extra=self._peer.told(reason, why)
-        )
-        if not self.is_closed:
-            self._inbound.flush()
-            self._outbox.say_why(reason, why)
-            self._outbox.close()
+        self._inbound.refuse(reason, why)
 
     def close(self, why: Closing) -> None:
         """Send the reason, at level 5, and close."""

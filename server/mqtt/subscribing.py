@@ -87,7 +87,6 @@ class Subscribing:
         *,
         wake: Callable[[], None],
         in_turn: Callable[[Callable[[], None]], None],
-        refuse: Callable[[Reason, str], None],
     ) -> None:
         self._config = config
         self._clock = clock
@@ -100,13 +99,12 @@ class Subscribing:
         self._peer = peer
         self._wake = wake
         self._in_turn = in_turn
-        self._refuse = refuse
         self._portion = PORTION_BYTES
         """Of filters that may be taken before a later round has to come."""
 
     def end(self) -> None:
-        """The connection is gone, and is held here no more."""
-        self._wake = self._in_turn = self._refuse = ignore
+        """The connection is gone: let go of its link."""
+        self._wake = self._in_turn = ignore
 
     def take(self, packet: Subscribe | Unsubscribe, subscriber: Subscriber) -> None:
         """Handle a packet, at once or when earlier publishes have been handed on. Many packets of few filters
@@ -139,7 +137,7 @@ class Subscribing:
                 work()
             except Exception:
                 log.exception("subscribe: failed inside the server")
-                self._refuse(Reason.IMPLEMENTATION_SPECIFIC_ERROR, "the server failed")
+                self._inbound.refuse(Reason.IMPLEMENTATION_SPECIFIC_ERROR, "the server failed")
             self._wake()
 
     def _take_effect(self, packet: Subscribe | Unsubscribe, subscriber: Subscriber) -> None:
