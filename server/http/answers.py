@@ -57,9 +57,12 @@ def raw_answer(body: bytes, status: int = 200, headers: dict[str, str] | None = 
 
 
 async def asked(ask: Ask, decide: Decide, *, cost: int = 1) -> Any:
-    """The writer's answer to `decide`, once it is durable. Raises Problem."""
+    """The writer's answer to `decide`, once it is durable. Raises Problem, also one that is the answer."""
     with refusals():
-        return await ask(decide, cost=cost)
+        answer = await ask(decide, cost=cost)
+    if isinstance(answer, Problem):
+        raise answer
+    return answer
 
 
 @contextmanager

@@ -22,6 +22,9 @@ from .posting import Given, faults
 from .problems import Problem
 from .values.upsert_body import Wish
 
+Act = Callable[[Commit, MessageId], Control]
+SEES_ONLY = "The key may see this message but not change it."
+
 
 class ByKey(NamedTuple):
     """A message by its idempotency key, and what the caller may see."""
@@ -56,11 +59,11 @@ class ByKey(NamedTuple):
         if self.sees is not None and not self.sees(topic):
             return Problem("not-found", f"No message exists under the key {self.key!r}.")
         if may_change is not None and not may_change(topic):
-            return Problem("forbidden", "The key may see this message but not change it.")
+            return Problem("forbidden", SEES_ONLY)
         return None
 
     def decide(
-        self, commit: Commit, act: Callable[[Commit, MessageId], Control], may_change: Sees | None
+        self, commit: Commit, act: Act, may_change: Sees | None
     ) -> tuple[MessageId, Control] | Problem:
         """In the writer: `act` on the message. Returns its id and the outcome. Raises Refused, Corrupt."""
         row = commit.known_under(self.stored)

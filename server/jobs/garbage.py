@@ -42,8 +42,6 @@ class GarbageCollector:
         self._running = asyncio.Lock()
         self._walk: dict[Table, bytes] = {Table.DEDUPE: b"", Table.MOVED: b""}
         self._is_stopping = False
-        self.forgotten = 0
-        """Deleted rows of `dedupe`, `moved` and `retries`."""
 
     def stop(self) -> None:
         """Stop after the current step."""
@@ -97,6 +95,6 @@ class GarbageCollector:
     async def _forget(self, names: list[Name]) -> None:
         for index in range(0, len(names), FORGET_NAMES):
             some = names[index : index + FORGET_NAMES]
-            self.forgotten += await self._ask(partial(forget, names=some), cost=len(some))
+            await self._ask(partial(forget, names=some), cost=len(some))
             if len(some) == FORGET_NAMES:
                 await asyncio.sleep(REST_S)

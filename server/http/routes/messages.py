@@ -18,7 +18,7 @@ another request may take the key meanwhile (`?replace=true`).
     the key was never used, or has been forgotten              404
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple, NoReturn
 
@@ -45,7 +45,7 @@ from ...settings.config import Limits
 from ...settings.times import format_ms, wall_time
 from ..access import Rights, changes, charge, owns, rights_of, sees, user_of
 from ..answers import asked, json_answer, raw_answer, refusals
-from ..by_key import ByKey
+from ..by_key import SEES_ONLY, Act, ByKey
 from ..calls import READ, SCHEDULE, WRITES, Gives, described
 from ..claims import claims_of
 from ..intake import Coming, Intake, Trace, Wrong
@@ -438,19 +438,14 @@ class Messages:
         state = CANCELLED if is_cancelled else self._timeline.state_of(found, record)[0]
         return state, due_at(found.position, record.due_ms)
 
-    async def _decided(
-        self, request: web.Request, named: ByKey, act: Callable[[Commit, MessageId], Control]
-    ) -> tuple[MessageId, Control]:
+    async def _decided(self, request: web.Request, named: ByKey, act: Act) -> tuple[MessageId, Control]:
         """The message of a key, and the outcome of `act` on it. Raises Problem."""
-        decide = partial(named.decide, act=act, may_change=changes(request))
-        answer: tuple[MessageId, Control] | Problem = await asked(self._ask, decide)
-        if isinstance(answer, Problem):
-            raise answer
+        answer: tuple[MessageId, Control] = await asked(
+            self._ask, partial(named.decide, act=act, may_change=changes(request))
+        )
         return answer
 
-    async def _changed(
-        self, request: web.Request, message: MessageId, act: Callable[[Commit, MessageId], Control]
-    ) -> Control:
+    async def _changed(self, request: web.Request, message: MessageId, act: Act) -> Control:
         """The outcome of `act` on a message. Raises Problem.
 
         The writer decides whether the caller may change it: an upsert may give it another topic meanwhile.
@@ -459,10 +454,8 @@ class Messages:
         def decide(commit: Commit) -> Control | Problem:
             return self._barred(request, message, commit) or act(commit, message)
 
-        answer: Control | Problem = await asked(self._ask, decide)
-        if isinstance(answer, Problem):
-            raise answer
-        return answer
+        control: Control = await asked(self._ask, decide)
+        return control
 
     def _barred(self, request: web.Request, message: MessageId, commit: Commit) -> Problem | None:
         """In the writer: why the caller may not see or change the message; None: it may."""
@@ -477,7 +470,7 @@ class Messages:
         if topic is None:
             return _unknown(message)
         if not may_change(topic):
-            return Problem("forbidden", "The key may see this message but not change it.")
+            return Problem("forbidden", SEES_ONLY)
         return None
 
     async def _not_cancelled(self, request: web.Request, message: MessageId, control: Control) -> NoReturn:
