@@ -69,29 +69,29 @@ class Beginning:
         self._members = members
         self._store = store
         self._leads = leads
-        self._told = Standing(config.cluster.node)
-        """As the store was opened last."""
+        self._kept = Standing(config.cluster.node)
+        """As the store was opened or closed last."""
         self.lost: NoLog | None = None
         """Why there is no log; None: there is one."""
         self.may_begin = False
         """Whether this node may write the first record of a log without any."""
 
-    def tell(self, standing: Standing) -> None:
-        """In a thread: what this node has, as it opens its store."""
-        self._told = standing
+    def keep(self, standing: Standing) -> None:
+        """What this node has, as its store is opened, in a thread, or closed."""
+        self._kept = standing
 
     @property
     def timeline(self) -> str:
         """The id of this node's timeline; empty: it has none."""
         store = self._store()
-        return self._told.timeline if store is None else store.timeline
+        return self._kept.timeline if store is None else store.timeline
 
     @property
     def standing(self) -> Standing:
         """What this node has now."""
-        store, told = self._store(), self._told
+        store = self._store()
         told = replace(
-            told,
+            self._kept,
             is_lost=store is None and self.lost is not None,
             leads=self._leads(),
             log=self._config.cluster.name,
@@ -99,6 +99,8 @@ class Beginning:
         )
         if store is None:
             return told
+        with suppress(ShardsError):  # it is closed or damaged: the time of its opening counts
+            told = replace(told, at_ms=written_ms(store))
         seq, epoch, digest, version = store.applied
         return replace(
             told,
@@ -109,14 +111,6 @@ class Beginning:
             timeline=store.timeline,
             has_rows=told.has_rows or seq > 0,
         )
-
-    def told(self) -> Standing:
-        """The same for another node, or a person, with the time of the last record."""
-        said, store = self.standing, self._store()
-        if store is not None:
-            with suppress(ShardsError):  # it is closed or damaged: the time of its opening counts
-                said = replace(said, at_ms=written_ms(store))
-        return said
 
     async def attempt(self, session: aiohttp.ClientSession, url: str, last: int) -> str:
         """Ask all, and begin the log if this node shall. `url`: its own. `last`: the lost log's last place:
@@ -154,4 +148,4 @@ class Beginning:
     @described("What a node has of the timeline, for another", OPEN, Gives(200, Standing))
     async def get(self, request: web.Request) -> web.Response:
         await self._key.check(request)
-        return web.Response(body=msgspec.json.encode(self.told()), content_type="application/json")
+        return web.Response(body=msgspec.json.encode(self.standing), content_type="application/json")

@@ -1,8 +1,8 @@
 """What a node makes of its clock: whether a step of it counts, and whether to lead by it.
 
 The clocks of the other nodes (clocks.py) and of the log's server (log_clock.py) are the witnesses. If most of
-them contradict this node's clock, it does not lead. With the log's server those decide that are heard: if it
-and the only other node agree, a third that is away changes nothing.
+them contradict this node's clock, it does not lead. If the log's server is one of them, only nodes that were
+heard have a vote: when it and the only other node agree, a third that is away changes nothing.
 """
 
 import logging
@@ -26,8 +26,8 @@ class ClockJudge:
         self.clocks = Clocks(node, clock.mono)
         self.log_clock = LogClock(clock)
         self.agrees = False
-        """Whether another node's clock is as this one's; or that of the log's server, when a node with
-        another clock is not fit: two have given it the lie."""
+        """Whether another node's clock is as this one's; or that of the log's server is, and a node with
+        another clock is not fit: two contradict it."""
         self.fault = UNASKED
         """Why not to lead by this clock; empty: nothing speaks against it."""
         self._judged_ms = 0
@@ -55,7 +55,7 @@ class ClockJudge:
         self.fault = ""
         is_outvoted = 2 * len(others) > count
         if self.log_clock.differs:
-            others.append(LOG_SERVER)  # who is away, and was never asked, has no say
+            others.append(LOG_SERVER)  # a node whose clock was never compared has no vote
             is_outvoted = is_outvoted or 2 * len(others) > len(self.clocks.compared(members)) + 2
         if is_outvoted:
             self.fault = (

@@ -218,7 +218,7 @@ class Node:
                 open_store,
                 self._config,
                 self._lease.renewed_by,
-                beginning.tell,
+                beginning.keep,
                 may_begin=may_begin,
                 damage=self._damage.found,
             )
@@ -273,7 +273,7 @@ class Node:
                 store = None  # type: ignore[assignment]  # the server has closed it
         finally:
             self._damage.met("" if self._store is None else self._store.damage)
-            self._beginning.tell(self._beginning.standing)
+            self._beginning.keep(self._beginning.standing)
             self._store = self._follower = None
             standby.forget()
             if store is not None:

@@ -34,9 +34,11 @@ class _Time(ctypes.Structure):
 
 class Alarm:
     """A timer for one time. It rings once, and may ring earlier than asked: a time that was set and is still
-    to come stays, unless an earlier one is set. Most rounds want the time of the one before, and to set it
-    lets the disk's thread have the interpreter: of a server with one request in flight that were half of all
-    calls of futex(2)."""
+    to come stays, unless an earlier one is set.
+
+    Most rounds want the time of the round before. Setting the timer again is a system call, which lets the
+    disk's thread take the interpreter: with one request in flight this made half of all calls of futex(2).
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> None:
         self._loop = loop

@@ -1,7 +1,7 @@
 """The stored endpoints by name, in RAM.
 
 A change is decided in the writer and applied here at once. The batch may still be lost, so after a failure of
-the store all rows are read again. But one that is dropped stays so, as its group has ended: its row goes with
+the store all rows are read again. A dropped endpoint stays dropped, as its group has ended: its row goes with
 the first batch that can be written. An unreadable row is no endpoint: it is counted, and kept until an
 endpoint of its name is put.
 """

@@ -200,8 +200,8 @@ class Webhooks(CommitHook):
         return self.registry.write(commit)
 
     def recover(self) -> None:
-        """Read the endpoints again, as the store is back after a failure and may have lost some. Groups of
-        those end, which nobody could see."""
+        """Read the endpoints again: the store is back after a failure, and may have lost some. The groups of
+        lost endpoints end, for nobody could see or delete them."""
         self.registry.recover()
         for group in [one for one in self._groups if one.is_endpoint and not one.is_unnamed]:
             if not self.registry.has_row(group.endpoint):

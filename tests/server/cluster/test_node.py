@@ -184,7 +184,7 @@ async def test_a_log_of_strays_alone_goes_on_once_all_have_answered(
     MemoryEngine(shelf).drop(3, 1)
     made = Node(configured(tmp_path, peers=[*urls]), None, None)
     made._side = LogSide(log)
-    made._beginning.tell(Standing("a", *former.applied[:2]))
+    made._beginning.keep(Standing("a", *former.applied[:2]))
     for name, url in zip("bc", urls, strict=True):
         made._members.hear(replace(made._member(), node=name, url=url, applied=1))
     answers = dict[str, Standing | None]()
@@ -285,7 +285,7 @@ async def test_heal_is_told_the_time_of_the_last_record(tmp_path: Path) -> None:
         batch.put(Table.META, META_CURSOR, cursor_value(StoredCursor(START, bound_ms, 0, 0, START)))
         store.write(batch)
         store.flush()
-        assert made._beginning.told().at_ms == bound_ms - BOUND_MS
+        assert made._beginning.standing.at_ms == bound_ms - BOUND_MS
 
 
 async def test_who_still_loads_sessions_is_not_fit(tmp_path: Path) -> None:
