@@ -7,9 +7,10 @@ durable.
 The comment says what for, and after which record an empty table goes on. It names the node that may begin
 until there is a first record: a table that is truncated looks as if it never had one.
 
-**The fence.** One statement in its own transaction inserts the row if `seq - 1` is the greatest. Two at once
-for one place both see that; then the primary key makes one wait for the other, and fail when the other has
-committed.
+**The fence.** One statement in its own transaction inserts the row if `seq - 1` is the greatest, with the
+rows that were sent behind it. Two at once for one place both see that; then the primary key makes one wait
+for the other, and fail when the other has committed. One statement, since a machine may be lost without a
+word: a transaction that waits for its next statement would keep the place.
 
 **A quorum.** `synchronous_commit` is set for the session, whatever the database's default. Which standbys the
 commit waits for is the primary's `synchronous_standby_names`; it must not be empty (else Unfit). A fail-over
@@ -18,12 +19,12 @@ still change between that check and the commit: with Patroni, `synchronous_mode_
 being emptied.
 
 **Visible, but not safe.** A commit that waits is invisible until the wait ends early: by a cancel, or a
-restart of the primary. Then it is visible, on the primary alone. So nothing here ever cancels a statement or
-sets a timeout in the server. A commit that returns with a warning did not wait, and counts as unanswered. A
-record that was found, not acknowledged, is confirmed by a small commit of its own, which cannot reach the
-standbys before everything earlier has. Each new connection begins with one: so nothing is read that only a
-primary has which came back from a crash, and which a standby may replace without it. A lock lets one at a
-time wait for it, since an abandoned one goes on waiting.
+restart of the primary. Then it is visible, on the primary alone. So nothing here ever cancels a statement,
+and no timeout in the server ends one. A commit that returns with a warning did not wait, and counts as
+unanswered. A record that was found, not acknowledged, is confirmed by a small commit of its own, which cannot
+reach the standbys before everything earlier has. Each new connection begins with one: so nothing is read that
+only a primary has which came back from a crash, and which a standby may replace without it. A lock lets one
+at a time wait for it, since an abandoned one goes on waiting.
 
 **Notices.** Who follows listens on a channel. The leader notifies it after a commit, not in it: such a commit
 holds a lock of the whole server, and ours wait for standbys. It does so at most every NOTIFY_S: who hears a
@@ -62,9 +63,11 @@ HEARD = 16
 """Maximum records fetched after a notice."""
 CONNECT_S = 2
 """For each address; the smallest value in libpq."""
+SILENT_MS = 5_000
+"""The server ends a transaction, and its locks, whose client says nothing for so long."""
 SESSION = (
     "SET synchronous_commit = on; SET statement_timeout = 0; SET lock_timeout = 0; "
-    "SET idle_in_transaction_session_timeout = 0; SET idle_session_timeout = 0; "
+    f"SET idle_in_transaction_session_timeout = {SILENT_MS}; SET idle_session_timeout = 0; "
     "SET client_connection_check_interval = 1000"
 )
 MAKE = """
@@ -80,8 +83,8 @@ AFTER = (
 )
 """Looked up for an empty table only."""
 PUT = f"""
-INSERT INTO {{table}} (seq, record) SELECT %(seq)s, %(frame)s
-WHERE (SELECT coalesce(max(seq), {AFTER}) FROM {{table}}) = %(seq)s - 1
+INSERT INTO {{table}} (seq, record) SELECT * FROM unnest(%(places)s::bigint[], %(frames)s::bytea[])
+WHERE (SELECT coalesce(max(seq), {AFTER}) FROM {{table}}) = %(places)s[1] - 1
   AND (%(alone)s OR current_setting('synchronous_standby_names') <> '')
 """
 FETCH = "SELECT seq, record FROM {table} WHERE seq >= %s AND seq < %s ORDER BY seq"
@@ -265,16 +268,15 @@ class Postgres:
             raise NoAnswer(self._warnings[0])
 
     def _put(self, connection: Connection, some: list[tuple[int, bytes]]) -> None:
-        """Put all of these in one transaction, or none."""
+        """Put all of these, or none."""
         self._warnings.clear()
         begins = some[0][0] == 1 and self.origin.node != ""
         if self._is_listening:
             connection.execute(UNLISTEN)
             self._is_listening = False
         try:
-            with connection.transaction() if begins or len(some) > 1 else nullcontext():
-                for seq, frame in some:
-                    self._put_one(connection, seq, frame)
+            with connection.transaction() if begins else nullcontext():
+                self._insert(connection, some)
                 if begins:
                     self._describe(connection, 0, Origin(self.origin.timeline))
         except psycopg.errors.UniqueViolation:
@@ -288,8 +290,9 @@ class Postgres:
             connection.execute(self._named(NOTIFY))
             self._notified_at = time.monotonic()
 
-    def _put_one(self, connection: Connection, seq: int, frame: bytes) -> None:
-        said = {"seq": seq, "frame": frame, "alone": not self._must_replicate}
+    def _insert(self, connection: Connection, some: list[tuple[int, bytes]]) -> None:
+        places, frames = zip(*some, strict=True)
+        said = {"places": list(places), "frames": list(frames), "alone": not self._must_replicate}
         if not connection.execute(self._named(PUT), said).rowcount:
             raise Taken
 

@@ -1,7 +1,10 @@
 """What befalls a PostgreSQL with standbys: killed, stopped, promoted, cancelled; and what is no log."""
 
+import re
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import psycopg
 import pytest
@@ -12,6 +15,7 @@ from shards.log.errors import LogDown, Unfit
 from shards.log.postgres import Postgres as PostgresEngine
 from tests.support.logs import created
 from tests.support.postgres import PRIMARY, QUORUM, STANDBYS, Postgres, programs
+from tests.support.proxy import Network
 
 from .ledger import Ledger, hurried
 
@@ -30,6 +34,87 @@ def servers(postgres_servers: Postgres) -> Postgres:
 def opened(servers: Postgres, name: str, deadline_s: float = 8, *, must_replicate: bool = True) -> ChainedLog:
     engine = PostgresEngine(servers.url_of_all, name, must_replicate=must_replicate)
     return open_engine(created(engine), time, deadline_s)
+
+
+@contextmanager
+def held(servers: Postgres, table: str) -> Iterator[None]:
+    """Nobody else writes into the table; it begins once what is called meanwhile waits for that."""
+    with psycopg.connect(servers.url) as holder:
+        holder.execute(f"LOCK TABLE {table} IN SHARE MODE")
+        yield
+
+
+def wait_held(servers: Postgres) -> None:
+    until = time.monotonic() + SOON_S
+    while not servers.asked("SELECT 1 FROM pg_locks WHERE NOT granted AND relation IS NOT NULL"):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def by_way(servers: Postgres, network: Network, name: str) -> PostgresEngine:
+    """An engine that can be cut off."""
+    url = re.sub(
+        r"127\.0\.0\.1:(\d+)",
+        lambda at: f"127.0.0.1:{network.way('a', int(at[1]))}",
+        servers.url_of_all,
+    )
+    return PostgresEngine(url, name)
+
+
+def test_a_leaders_machine_is_lost_while_it_writes(servers: Postgres) -> None:
+    """No connection ends: what it had begun is done or not, and keeps no other node from the lead."""
+    with Network() as network:
+        old = open_engine(created(by_way(servers, network, "silent")), time, 8)
+        epoch = old.claim(1, "a", "")
+        with held(servers, "silent_log"):
+            assert old.send(2, epoch, b"second")
+            assert old.send(2, epoch, b"third")
+            settling = threading.Thread(target=pytest.raises, args=(LogDown, lambda: settled(old)))
+            settling.start()
+            wait_held(servers)
+            network.cut("a")
+        new = opened(servers, "silent")
+        read = list(new.read(0))
+        began = time.monotonic()
+        assert new.claim(read[-1][0] + 1, "b", "") > epoch
+        assert time.monotonic() - began < SOON_S
+        settling.join()
+        network.heal("a")
+        old.close()
+        new.close()
+
+
+def settled(log: ChainedLog) -> None:
+    with hurried(log, 2):
+        while log.settle():
+            pass
+
+
+def test_a_node_is_lost_while_it_begins(servers: Postgres) -> None:
+    """In a transaction that waits for its next statement: the server ends it."""
+    with Network() as network:
+        engine = by_way(servers, network, "begun")
+        engine.make(0, Origin("12ab", "a"), 8)
+        old, errors = open_engine(engine, time, 2), []
+
+        def run() -> None:
+            try:
+                old.claim(1, "a", "")
+            except LogDown as error:
+                errors.append(error)
+
+        with held(servers, "begun_log"):
+            claiming = threading.Thread(target=run)
+            claiming.start()
+            wait_held(servers)
+            network.cut("a")
+        new = opened(servers, "begun", deadline_s=20)
+        assert new.claim(1, "b", "") == 1
+        claiming.join()
+        assert len(errors) == 1
+        network.heal("a")
+        old.close()
+        new.close()
 
 
 def test_the_primary_is_killed_during_appends(servers: Postgres) -> None:

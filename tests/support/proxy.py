@@ -42,6 +42,7 @@ class Proxy:
         for pair in self._pairs:
             pair.cancel()
         await asyncio.gather(*self._pairs, return_exceptions=True)
+        await asyncio.sleep(0)  # their transports end in the loop's next turn
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         pair = asyncio.current_task()
@@ -79,6 +80,7 @@ class Proxy:
                 await self._is_open.wait()
                 writer.write(piece)
                 await writer.drain()
+        await self._is_open.wait()  # an end does not pass either
 
 
 class Network:
