@@ -39,6 +39,8 @@ class Proxy:
 
     async def close(self) -> None:
         self._server.close()
+        for _ in range(5):  # who has just been accepted has a task some turns later
+            await asyncio.sleep(0)
         for pair in self._pairs:
             pair.cancel()
         await asyncio.gather(*self._pairs, return_exceptions=True)
