@@ -34,7 +34,7 @@ AUTO = ("", "auto")
 
 
 class Sink(Protocol):
-    """What the connection sends that acks come from."""
+    """The output of the connection that the acks come from."""
 
     @property
     def level(self) -> int: ...

@@ -359,7 +359,7 @@ class Connection:
             wanted = bridged(packet) if self._is_bridge and isinstance(packet, Subscribe) else packet
             self._subscribing.take(wanted, subscriber)
         elif isinstance(packet, Pingreq):
-            self.put(Pingresp())
+            self._outbox.put(Pingresp())
         elif isinstance(packet, Disconnect):
             self._on_disconnect(packet, subscriber)
         elif isinstance(packet, Auth):
@@ -474,7 +474,7 @@ class Connection:
             assigned = None if packet.client_id else self.client_id
             expiry_s = subscriber.session.expiry_s
             properties = connack_properties(packet, self._config, expiry_s, assigned)
-        self.put(Connack(is_present, 0, properties))
+        self._outbox.put(Connack(is_present, 0, properties))
         self._publishing.traffic.answer(0)
         self._clients.resume(subscriber)
 
@@ -483,7 +483,7 @@ class Connection:
             "connect refused: %s, reason 0x%02x", self._peer.address, reason, extra=self._peer.told(reason)
         )
         self._publishing.traffic.answer(reason)
-        self.put(Connack(False, reason))
+        self._outbox.put(Connack(False, reason))
         self._outbox.close()
 
     def _refuse_bytes(self, error: MqttError) -> None:
@@ -522,10 +522,6 @@ class Connection:
         """Send the reason, at level 5, and close."""
         self._is_clean = self._is_clean or why in (Closing.STOPPING, Closing.MOVED)
         self._outbox.close(why)
-
-    def put(self, packet: Packet) -> None:
-        """Queue an answer."""
-        self._outbox.put(packet)
 
 
 def answer_to(error: MqttError) -> bytes:

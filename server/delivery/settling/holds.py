@@ -103,7 +103,7 @@ class Holds(CommitHook):
         before = order.row(key)
         order.hold_by_hand(key)
         self._cursors.store(commit, group)
-        self._decisions.note(partial(self._hold_again, group, order, key, before))
+        self._decisions.note(partial(self._put_back, group, order, key, before))
         return True
 
     def let_go(self, commit: Commit, group: Group, key: bytes) -> bool:
@@ -114,7 +114,7 @@ class Holds(CommitHook):
         before = order.row(key)
         order.let_go(key)
         self._cursors.store(commit, group)
-        undo = partial(self._hold_again, group, order, key, before)
+        undo = partial(self._put_back, group, order, key, before)
         self._decisions.note(undo, partial(self._go_on, group, order, key))
         return True
 
@@ -123,8 +123,9 @@ class Holds(CommitHook):
         order.go_on(key)
         self._look_again(group, order, key)
 
-    def _hold_again(self, group: Group, order: KeyOrder, key: bytes, before: KeyRow) -> None:
-        """Nothing of a hold or a release was written. The letter may have gone in an earlier batch."""
+    def _put_back(self, group: Group, order: KeyOrder, key: bytes, before: KeyRow) -> None:
+        """A hold or a release was not written: the key rests as before. Its letter may have gone in an
+        earlier batch."""
         has_letter = before.letter != NOWHERE
         if has_letter and self._writer.broken is None and not DEAD.is_there(self._store, before.letter):
             before = KeyRow(by_hand=before.by_hand)

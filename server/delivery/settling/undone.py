@@ -316,12 +316,13 @@ class Undone:
         message = self._sent.message(flight)
         if (message is None and not flight.is_stored) or not self._is_there(addressee):
             return self._settle(commit, failure, Nacked.GONE)
-        stored = None if failure.placed == START else RETRIES.at(commit.open_batch, failure.placed)
-        if stored is not None:
-            return self._stored(commit, failure, stored)
-        letter = None if failure.placed == START else DEAD.at(commit.open_batch, failure.placed)
-        if letter is not None:
-            return self._is_dead(commit, failure, letter.origin)
+        if failure.placed != START:  # its batch has failed, and may be stored all the same
+            stored = RETRIES.at(commit.open_batch, failure.placed)
+            if stored is not None:
+                return self._stored(commit, failure, stored)
+            letter = DEAD.at(commit.open_batch, failure.placed)
+            if letter is not None:
+                return self._is_dead(commit, failure, letter.origin)
         if message is None:
             failure.reason = KEPT_TOO_LONG if self._sent.note_missing(flight) else UNREADABLE
             return self._buried(commit, failure, self._nameless(holder, flight))

@@ -348,11 +348,7 @@ class Messages:
     )
     async def delete(self, request: web.Request) -> web.Response:
         message = id_of(request, self._timeline.number)
-        control = await self._changed(request, message, Commit.cancel)
-        if control.outcome is not Outcome.DONE:
-            await self._not_cancelled(request, message, control)
-        self._metrics.cancelled += 1
-        return web.Response(status=204)
+        return await self._cancelled(request, message, await self._changed(request, message, Commit.cancel))
 
     @described(
         "Cancel the message under an idempotency key: nobody will get it",
@@ -362,7 +358,10 @@ class Messages:
         problems=("not-found", "gone", "already-dispatched", *WRITES),
     )
     async def delete_by_key(self, request: web.Request) -> web.Response:
-        message, control = await self._decided(request, _by_key(request), Commit.cancel)
+        return await self._cancelled(request, *await self._decided(request, _by_key(request), Commit.cancel))
+
+    async def _cancelled(self, request: web.Request, message: MessageId, control: Control) -> web.Response:
+        """The answer to a cancel. Raises Problem."""
         if control.outcome is not Outcome.DONE:
             await self._not_cancelled(request, message, control)
         self._metrics.cancelled += 1
