@@ -161,9 +161,9 @@ class Replay:
     def skip(
         self, commit: Commit, subscriber: Subscriber, to: Position, reason: str, *, is_dead: bool
     ) -> bool:
-        """In the writer: the session or group reads on behind `to`. Unread messages before, and of a group
-        that orders those that wait there, become dead letters, or are dropped; some in each step. False:
-        there is nothing to do."""
+        """In the writer: the session or group reads on behind `to`. Its unread messages before, and in a
+        group that orders those that wait there, become dead letters, or are dropped; some in each step. Keys
+        that were set back come first. False: there is nothing to do."""
         order, ended = subscriber.session.order, 0
         if order is not None and order.look_on():
             self._cursors.store(commit, subscriber)

@@ -220,7 +220,8 @@ class Desk:
             return False
 
     def _told(self, verb: str, now_ms: int, answer: Answer, said: bytes | Exception) -> None:
-        """Never before `start` has returned: the outcome of ended leases is known at once."""
+        """Answer a call for leases, but not before `start` has returned: the outcome of ended leases is known
+        at once."""
         asyncio.get_running_loop().call_soon(answer, self._answer_leases(verb, now_ms, said))
 
     def _start_lease(

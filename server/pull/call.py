@@ -59,8 +59,8 @@ class Call:
     ) -> None:
         """`until_s`: monotonic; then it is answered, perhaps with nothing.
 
-        `is_gone`: whether the client is gone. `answered`: called once, with the call and the answer. It
-        need not know the call: the two of them would be a circle, which only the collector ends.
+        `is_gone`: whether the client is gone. `answered`: called once, with the call and the answer. It gets
+        the call and must not hold it: the two would be a circle, which only the collector ends.
         """
         self.request = request
         self.until_s = until_s
