@@ -157,8 +157,12 @@ def _read_name(value: object) -> str:
 
 
 def without_password(url: str) -> str:
-    """A URL without its password, for display."""
-    return re.sub(r"(?<=://)([^/@]*?):[^/@]*@", r"\1:***@", url)
+    """A URL without its password, for display; PostgreSQL takes it as a parameter, too."""
+    return re.sub(r"(?<=://)([^/@]*?):[^/@]*@|([?&]\w*password=)[^&]*", _hidden, url)
+
+
+def _hidden(found: re.Match[str]) -> str:
+    return f"{found[1]}:***@" if found[2] is None else f"{found[2]}***"
 
 
 def _read_log(value: object) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from .config import Config, ConfigError, is_same
-from .kinds import Kind, show_size
+from .kinds import Kind, show_size, without_password
 from .memory import Memory, automatic, bounds_of
 from .removed import REMOVED
 
@@ -177,7 +177,8 @@ def _section(name: str, given: Mapping[str, tuple[object, str]]) -> Any:
             try:
                 changes[item.name] = item.metadata["kind"].read(value)
             except (ValueError, RecursionError) as error:
-                raise ConfigError(key, f"{error}, got {value!r} ({origin})") from None
+                told = without_password(value) if isinstance(value, str) else value
+                raise ConfigError(key, f"{error}, got {told!r} ({origin})") from None
     return replace(default, **changes)
 
 

@@ -21,10 +21,11 @@ being emptied.
 **Visible, but not safe.** A commit that waits is invisible until the wait ends early: by a cancel, or a
 restart of the primary. Then it is visible, on the primary alone. So nothing here ever cancels a statement,
 and no timeout in the server ends one. A commit that returns with a warning did not wait, and counts as
-unanswered. A record that was found, not acknowledged, is confirmed by a small commit of its own, which cannot
-reach the standbys before everything earlier has. Each new connection begins with one: so nothing is read that
-only a primary has which came back from a crash, and which a standby may replace without it. A lock lets one
-at a time wait for it, since an abandoned one goes on waiting.
+unanswered: the session hears warnings, whatever the role's settings. A record that was found, not
+acknowledged, is confirmed by a small commit of its own, which cannot reach the standbys before everything
+earlier has. Each new connection begins with one: so nothing is read that only a primary has which came back
+from a crash, and which a standby may replace without it. A lock lets one at a time wait for it, since an
+abandoned one goes on waiting.
 
 **Notices.** Who follows listens on a channel. The leader notifies it after a commit, not in it: such a commit
 holds a lock of the whole server, and ours wait for standbys. It does so at most every NOTIFY_S: who hears a
@@ -68,7 +69,7 @@ SILENT_MS = 5_000
 SESSION = (
     "SET synchronous_commit = on; SET statement_timeout = 0; SET lock_timeout = 0; "
     f"SET idle_in_transaction_session_timeout = {SILENT_MS}; SET idle_session_timeout = 0; "
-    "SET client_connection_check_interval = 1000"
+    "SET client_connection_check_interval = 1000; SET client_min_messages = warning"
 )
 MAKE = """
 CREATE TABLE IF NOT EXISTS {table} (seq bigint PRIMARY KEY, record bytea NOT NULL);
@@ -354,13 +355,21 @@ class Postgres:
 
 
 def _conninfo(url: str) -> str:
+    """Raises ValueError."""
     said: dict[str, Any] = {
         "application_name": "fasti",
         "target_session_attrs": "read-write",
         "load_balance_hosts": "random",
         "connect_timeout": CONNECT_S,
+        "client_encoding": "utf8",  # a database in SQL_ASCII would answer with bytes
     }
-    return make_conninfo(**{**said, **conninfo_to_dict(url)})
+    try:
+        return make_conninfo(**{**said, **conninfo_to_dict(url)})
+    except psycopg.Error:  # which may quote the password
+        raise ValueError(
+            "is no URL of PostgreSQL: has it an unknown parameter, or a password in which % is not written"
+            " as %25, @ as %40 and the like?"
+        ) from None
 
 
 def _closed(connection: Connection) -> None:

@@ -65,6 +65,15 @@ def test_another_url(url: str) -> None:
         open_log(url, "a", time, deadline_s=1, keys=("",))
 
 
+@pytest.mark.parametrize("url", ["postgresql://a:se%cret@b/c", "postgresql://a:secret@[b/c"])
+def test_a_url_that_cannot_be_read(url: str) -> None:
+    """Its password is not told."""
+    with pytest.raises(ValueError, match="no URL of PostgreSQL") as raised:
+        open_log(url, "a", time, deadline_s=1, keys=("",))
+    assert "cret" not in str(raised.value)
+    assert raised.value.__suppress_context__
+
+
 @pytest.mark.parametrize("name", ["", "A", "a.b", "a b", "1a", "a" * 50, "a;b", "_a"])
 def test_another_name(name: str) -> None:
     with pytest.raises(ValueError, match="named"):

@@ -211,9 +211,16 @@ def test_the_client_hangs(servers: Postgres, monkeypatch: pytest.MonkeyPatch) ->
     ledger.log.close()
 
 
-def test_a_wait_that_is_cancelled_is_no_acknowledgement(servers: Postgres) -> None:
-    """The row is there to be seen then, on the primary alone; the log does not take it for durable."""
-    ledger = Ledger(opened(servers, "cancelled"))
+@pytest.mark.parametrize("level", ["notice", "error"])
+def test_a_wait_that_is_cancelled_is_no_acknowledgement(servers: Postgres, level: str) -> None:
+    """The row is there to be seen then, on the primary alone; the log does not take it for durable. Also
+    where the role hears no warnings."""
+    table = f"cancelled_{level}_log"
+    servers.asked(f"ALTER ROLE postgres SET client_min_messages = {level}")
+    try:
+        ledger = Ledger(opened(servers, f"cancelled_{level}"))
+    finally:
+        servers.asked("ALTER ROLE postgres RESET client_min_messages")
     ledger.append(1)
     servers.stop(*STANDBYS)
     errors: list[BaseException] = []
@@ -232,11 +239,19 @@ def test_a_wait_that_is_cancelled_is_no_acknowledgement(servers: Postgres) -> No
             assert thread.is_alive()
         servers.asked(f"SELECT pg_cancel_backend({waiting[0][0]})")
         thread.join()
-        assert servers.asked("SELECT max(seq) FROM cancelled_log") == [(3,)]
+        assert servers.asked(f"SELECT max(seq) FROM {table}") == [(3,)]
         assert len(errors) == 1
     finally:
         servers.resume(*STANDBYS)
     servers.wait_replicating()
+    ledger.append(1)
+    ledger.check(ledger.log)
+
+
+def test_a_database_without_an_encoding(servers: Postgres) -> None:
+    servers.asked("CREATE DATABASE plain ENCODING 'SQL_ASCII' TEMPLATE template0")
+    url = servers.url_of_all.removesuffix("postgres") + "plain"
+    ledger = Ledger(open_engine(created(PostgresEngine(url, "plain")), time, 8))
     ledger.append(1)
     ledger.check(ledger.log)
 

@@ -179,6 +179,11 @@ def test_a_bad_value_is_told_with_its_origin() -> None:
         load(None, {}, {"mqtt.listen": "x"})
 
 
+def test_the_password_in_a_bad_value_is_not_told() -> None:
+    with pytest.raises(ConfigError, match=r"got 'mysql://fasti:\*\*\*@a/b\?password=\*\*\*&c=d'"):
+        load(None, {"FASTI__CLUSTER__LOG": "mysql://fasti:secret@a/b?password=secret&c=d"}, {})
+
+
 def test_a_file_that_is_missing_or_broken_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file") as caught:
         load(tmp_path / "none.toml", {}, {})
