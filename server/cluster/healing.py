@@ -143,7 +143,8 @@ def _look(config: Config, nodes: Sequence[Standing]) -> tuple[int, str]:
         if now > last:
             return now, _writing(nodes)
         for one in sorted(nodes, key=_place, reverse=True):
-            if _fits(hand, one, first, last):
+            is_ahead = any(other.seq > last and other.timeline == one.timeline for other in nodes)
+            if not is_ahead and _fits(hand, one, first, last):
                 return last, f"node {one.node} goes on with the log as it is: nothing to heal"
         timeline = _timeline(hand, last)
         other = [one.node for one in nodes if timeline and one.timeline not in ("", timeline)]

@@ -1,7 +1,8 @@
 """Members as the nodes know each other, for display and for trimming the log.
 
 Each second a node reports to each other, which answers with all its reports. So every node can show the
-table, and a new leader begins with it. Of this only the clocks have a say in who leads (clocks.py).
+table, and a new leader begins with it. Two things of this have a say in who leads: the clocks (clocks.py),
+and the last records, since a log that ends before one of them has lost its end.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -149,6 +150,14 @@ class Members:
         """The follower that is to lead next: a fit one, with the most of the log. Empty: none is heard."""
         rows = [row.member for row in self.ours if row.state == "follower" and row.member.fit]
         return max(rows, key=lambda member: member.applied).node if rows else ""
+
+    def beyond(self, last: int) -> str:
+        """Which live node has a record behind `last`, in words; empty: none has."""
+        for row in self.ours:
+            name, applied = row.member.node, row.member.applied
+            if row.is_alive and applied > last:
+                return f"the log ends at {last}, node {name} has record {applied}"
+        return ""
 
     def lowest(self, within_s: float = GIVEN_UP_S) -> int:
         """The lowest record applied by any node that was heard within this time; 0 if none was."""

@@ -261,7 +261,7 @@ class Node:
             mono=self._clock.mono,
             wall_ms=self._clock.wall_ms,
             chance=random.random,
-            unfit=lambda: self._judge.fault or self._damage.fault or standby.unfit(),
+            unfit=lambda: self._judge.fault or self._damage.fault or self._lost_end(store) or standby.unfit(),
             agrees=lambda: self._judge.agrees,
         )
         begun = None
@@ -280,6 +280,11 @@ class Node:
                 await to_thread(store.close)
             if self._damage.found:
                 gc.collect()  # of errors in circles: they keep iterators, and these the database open
+
+    def _lost_end(self, store: ReplicatedStore) -> str:
+        """Why this store, which has all of the log, must not go on with it; empty: it may."""
+        beyond = self._members.beyond(store.applied.seq)
+        return beyond and f"{beyond}: it has lost its end; {HEAL}"
 
     def _follow_on(
         self, follower: Follower, store: ReplicatedStore, standby: Standby

@@ -92,3 +92,39 @@ def test_a_standby_that_lacks_rows_takes_over(tmp_path: Path) -> None:
         rows, differences = cluster.differences()
         assert not differences, differences[:5]
         assert rows > 100
+
+
+def test_the_log_goes_back_to_an_old_state(
+    postgres_servers: Postgres,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """A node that was away fits to it, and could lead; it does not, since the others have more."""
+    body = json.dumps([{"topic": "kept", "payload": n, "deliver_in": "1h"} for n in range(50)]).encode()
+    with Cluster(
+        tmp_path, postgres_servers.url_of_all, name="p3", settings=SETTINGS, is_cuttable=False
+    ) as cluster:
+        cluster.start()
+        leader = cluster.wait_ready()
+        away, third = cluster.others(leader)
+        away.kill()
+        ((ends,),) = postgres_servers.asked("SELECT max(seq) FROM p3_log")
+        assert posted(f"{leader.url}/v1/messages:batch", body)[0] == 201
+        has = (leader.status() or {})["applied"]
+        cluster.until(lambda: (third.status() or {}).get("applied", 0) >= has, "slow", READY_S)
+        third.stop()
+        leader.stop()
+        postgres_servers.asked(f"DELETE FROM p3_log WHERE seq > {ends}")
+        leader.resume()
+        third.resume()
+        away.start()
+        told = {"it has lost its end": away, "this node's data goes": leader, "data goes up to": third}
+        for text, node in told.items():
+            cluster.until(
+                lambda node=node, text=text: text in str((node.status() or {}).get("why")), text, READY_S
+            )
+        assert postgres_servers.asked("SELECT max(seq) FROM p3_log") == [(ends,)]
+        done = command(away, "heal", "--accept-loss")
+        assert done.returncode == 0, done.stdout + done.stderr
+        leader = cluster.wait_ready(READY_S)
+        with urllib.request.urlopen(f"{leader.url}/v1/messages?limit=1000") as answer:
+            assert len(json.load(answer)["messages"]) == 50

@@ -42,6 +42,16 @@ def member(node: str, applied: int = 0) -> Member:
     return Member(node, f"http://{node}", f"{node}:1883", "follower", 1, applied, "1")
 
 
+def test_who_is_heard_with_a_record_behind_the_log() -> None:
+    clock = Hand()
+    members = Members(clock.mono)
+    members.hear(member("a", 90))
+    assert members.beyond(90) == ""
+    assert members.beyond(89) == "the log ends at 89, node a has record 90"
+    clock.now += GIVEN_UP_S
+    assert members.beyond(89) == ""
+
+
 def test_the_log_is_kept_for_who_is_away_for_a_while() -> None:
     clock = Hand()
     members = Members(clock.mono)
