@@ -69,8 +69,8 @@ def verify(path: Path, max_slices: int, *, repair: bool) -> int:
         if repair:
             _check_own(
                 store,
-                "a repair of its own would make it unlike the others: if another node is whole, empty the "
-                "directory, and the node takes a copy of it when it starts",
+                "repaired alone it would differ from the others: if another node is undamaged, empty this "
+                "directory, and the node copies that one when it starts",
             )
         else:
             _say_whose(store)

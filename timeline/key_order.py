@@ -35,10 +35,10 @@ all. It then gives READER messages for each one of the keys that are behind, whi
 for little hardly wait for one that has dumped a million. Messages without a key take turns as one key,
 NO_KEY, for which nothing else of a rule counts.
 
-A replay ends what comes again: each `next` and each head behind its place. The keys are looked at one by one,
-when something becomes of them, else some with each cursor. Until then a stored row counts as far as the read
-position: what is behind that is read again, and a key that was not looked at before the reader has passed its
-`next` or `root` has been given nothing since.
+A replay ends what comes again: each `next` and each head after its position. A key is looked at when
+something happens to it, and some keys with each cursor. Until then a stored row counts only up to the read
+position: what is after that is read again. If the reader has passed `next` or `root`, the row is right again:
+a key that was not looked at has been given nothing since.
 
 A key whose rate is spent is known here until it has its tokens again, and counts like a key row. After a
 start all keys have theirs. All rows are written in the batch of the cursor
@@ -66,7 +66,7 @@ from .position import END, Position
 KNOWN_MAX = 4
 """Followers of a key that are known without reading the index."""
 LOOKED_MAX = 500
-"""Keys that are looked at with a cursor after a replay: some 5 ms, most of it to write them."""
+"""Keys that are looked at with each cursor after a replay: about 5 ms, most of it for writing."""
 UNWRITTEN_MAX = 2_000
 """Rows that may wait for a cursor: some 5 ms. A dump of 20,000 a second writes as many with each."""
 BURST_MS = 100.0
@@ -101,7 +101,7 @@ class _Key:
     letter: Position = NOWHERE
     by_hand: bool = False
     is_leaving: bool = False
-    """It is let go, and that is not durable yet."""
+    """Released by `let_go`, which is not durable yet."""
     gives_retry: bool = True
     """Without order: whether a retry in line goes before the followers, in turns."""
 
@@ -167,13 +167,13 @@ class KeyOrder:
         self._firsts: list[tuple[Position, bytes]] = []
         """A heap of each `next`, with some that have passed."""
         self._past: dict[bytes, None] = {}
-        """Keys that have not been looked at since the group was set back, ..."""
+        """Keys to look at since a replay, ..."""
         self._back = NOWHERE
-        """... where to, ..."""
+        """... its position, ..."""
         self._finished = Finished()
-        """... behind that but these, ..."""
+        """... what was finished after that, ..."""
         self._low = END
-        """... and before what none of them has a `next`."""
+        """... and a lower bound of their `next`."""
         self._skipped = NOWHERE
         """Up to here followers were given up: a burial reads them in the index."""
         self._is_stopped = False
@@ -238,7 +238,7 @@ class KeyOrder:
         return self._find(key) is not None
 
     def _find(self, key: bytes) -> _Key | None:
-        """A key that is behind, or in trouble, or held. Whatever reads or changes it finds it here."""
+        """A key that is behind, in trouble or held, with a replay applied. All callers find it here."""
         if key in self._past:
             del self._past[key]
             self._look(key)
@@ -519,8 +519,8 @@ class KeyOrder:
         self._settle(key)
 
     def let_go(self, key: bytes) -> None:
-        """Nothing holds the key any more, as is written; nothing of it is given until `go_on`. With order, a
-        retry that waits goes on waiting."""
+        """Release the key in the open batch; nothing of it is given until `go_on`. With order, a retry
+        goes on waiting."""
         found = self._find(key)
         if found is not None:
             found.by_hand, found.is_leaving = False, True
@@ -530,7 +530,7 @@ class KeyOrder:
             self._settle(key)
 
     def go_on(self, key: bytes) -> None:
-        """That the key is let go is durable."""
+        """The release is durable."""
         found = self._find(key)
         if found is not None:
             found.is_leaving = False
@@ -635,7 +635,7 @@ class KeyOrder:
         return key in self.free and self.first(key) == address
 
     def next_free(self) -> bytes:
-        """The key that has been free for longest. After a replay it may be so no more."""
+        """The key that has been free for longest. After a replay it may no longer be free."""
         key = next(iter(self.free))
         self._find(key)
         return key
@@ -726,15 +726,14 @@ class KeyOrder:
     # -- the read position is set
 
     def rewind(self, to: Position, finished: Finished) -> None:
-        """The group reads again from behind `to`, without those that are finished when it comes to them. What
-        waits or is held and comes again by that is the head of its key no more. O(keys) in C, 3 ms with
-        50,000: they are looked at one by one (`_find`)."""
+        """The group reads again from after `to`, without `finished`. A head that comes again by that is no
+        longer the head of its key. O(keys) in C, 3 ms with 50,000: the keys are looked at later (`_find`)."""
         self._low = min(self.first_needed, Position(to + 1)) if self._keys else END
         self._back, self._finished, self._firsts = to, finished, []
         self._past = dict.fromkeys(self._keys)
 
     def look_on(self) -> bool:
-        """Look at some keys that had a row when the group was set back; False: all have been looked at."""
+        """Look at some keys after a replay; False: all have been looked at."""
         is_left = self.is_set_back
         for _ in range(LOOKED_MAX - len(self._dirty)):
             if not self._past:
@@ -744,11 +743,11 @@ class KeyOrder:
 
     @property
     def is_set_back(self) -> bool:
-        """Whether there are keys that were not looked at since the group was set back."""
+        """Whether there are keys to look at after a replay."""
         return bool(self._past)
 
     def _look(self, key: bytes) -> None:
-        """End what of the key comes again, as the group was set back."""
+        """Forget what of the key comes again by the replay."""
         if not self._past:
             self._low = END
         found, to = self._keys[key], self._back
@@ -766,7 +765,7 @@ class KeyOrder:
 
     def skip(self, to: Position, most: int) -> list[tuple[bytes, KeyRow]]:
         """Followers up to `to` are given up, of at most `most` keys. Returns these keys, as they were. The
-        caller has looked at all of them (`look_on`): else what is read again were given up twice."""
+        caller has looked at all keys (`look_on`): else a message that comes again would be given up twice."""
         assert not self._past, "each key says what of it is behind"
         given_up: list[tuple[bytes, KeyRow]] = []
         self._skipped = max(self._skipped, to)
@@ -860,5 +859,5 @@ class KeyOrder:
         first = min(firsts, default=END)
         assert self.first_needed == first or self._past, "nothing before is to be given"
         assert self.first_needed <= first, "what is needed is kept"
-        assert self._past.keys() <= self._keys.keys(), "only who has a row is looked at"
+        assert self._past.keys() <= self._keys.keys(), "only a key with a row is looked at"
         assert self._fresh_count == sum(map(len, self._fresh.values())), "what is not written is counted"

@@ -94,7 +94,7 @@ class Clocks:
         return ahead[len(ahead) // 2] if ahead else None
 
     def compared(self, rows: Iterable[Row]) -> dict[str, bool]:
-        """Nodes whose clock was compared with this node's, here or there: whether it differs for certain."""
+        """Node -> whether its clock differs for certain; those that either of the two has compared."""
         found = {node: differ(low, high) for node, (low, high, _) in self._since(KEPT_S).items()}
         for row in rows:
             node, between = row.member.node, row.member.clocks.get(self._node)

@@ -95,7 +95,7 @@ async def fetch(session: aiohttp.ClientSession, url: str, key: ClusterKey, data:
 
 
 def _detail(problem: bytes) -> str:
-    """What a refusal says of itself, as the end of a sentence; empty: it says nothing that can be read."""
+    """The `detail` of a refusal, as the end of a sentence; empty: there is none, or it is unreadable."""
     try:
         return f": {msgspec.json.decode(problem)['detail'].rstrip('.')}"
     except (msgspec.DecodeError, AttributeError, KeyError, TypeError):

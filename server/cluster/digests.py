@@ -34,8 +34,8 @@ def keys_digest(config: Config) -> str:
 
 
 def settings_digest(config: Config) -> str:
-    """Digest of the settings that say what is taken, and what becomes of a message. Not of what follows from
-    the memory of a machine."""
+    """Digest of the settings that decide which messages are accepted and what becomes of them, without those
+    derived from a machine's memory."""
     slices, sessions, mqtt, webhook = config.slices, config.sessions, config.mqtt, config.webhook
     deciding = (
         *(slices.retention_ms, slices.kept_behind_ms, slices.expire_by, bool(slices.archive)),

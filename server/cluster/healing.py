@@ -156,12 +156,13 @@ def _look(config: Config, nodes: Sequence[Standing]) -> tuple[int, str]:
 
 
 def _writing(nodes: Sequence[Standing]) -> str:
-    """Why not to heal a log into which a node writes."""
+    """The reason not to heal a log to which a node writes."""
     of = {one.timeline: one.node for one in nodes if one.leads}
     others = [one.node for one in nodes if one.timeline and of and one.timeline not in of]
     if others:
         return (
-            f"node {of.popitem()[1]} writes another timeline than {', '.join(others)}: one of them has to go"
+            f"node {of.popitem()[1]} leads on another timeline than {', '.join(others)}:"
+            " keep one of them (docs/cluster.md, A node)"
         )
     return "a node writes into the log: nothing to heal"
 

@@ -128,7 +128,7 @@ class Members:
 
     @property
     def ours(self) -> Iterator[Row]:
-        """Rows of this timeline, or of none yet: the others do not count."""
+        """Rows of nodes of this timeline, or of none yet. Only these count."""
         timeline = self._timeline()
         for row in self:
             if not is_other(row.member.timeline, timeline):
@@ -136,8 +136,8 @@ class Members:
 
     @property
     def strangers(self) -> list[str]:
-        """Names of live nodes that have another timeline: `cluster.peers` of one names those of another
-        cluster, which has the same key; or they have old data."""
+        """Names of live nodes of another timeline: `cluster.peers` has an address of another cluster with the
+        same key, or they have another cluster's data."""
         timeline = self._timeline()
         return [row.member.node for row in self if row.is_alive and is_other(row.member.timeline, timeline)]
 

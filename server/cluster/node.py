@@ -597,7 +597,9 @@ class Node:
         if self._members.doubled:
             told.append(f"two nodes have the name {', '.join(self._members.doubled)} (cluster.node)")
         if strangers := self._members.strangers:
-            told.append(f"of another timeline, and not counted here (cluster.peers): {', '.join(strangers)}")
+            told.append(
+                f"nodes of another timeline, not counted (check cluster.peers): {', '.join(strangers)}"
+            )
         told += differing(self._member(), self._members.ours)
         return "; ".join(told)
 

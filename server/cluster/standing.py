@@ -47,7 +47,7 @@ class Standing(msgspec.Struct, frozen=True):
     heard: int = 0
     """The last record that it has heard of any node."""
     log: str = ""
-    """Its `cluster.name`; empty: an earlier version does not say."""
+    """Its `cluster.name`; empty: an earlier version, which does not report it."""
 
     @property
     def seal(self) -> Seal:

@@ -533,7 +533,7 @@ class Membership:
         self._store(commit, group)
 
     def _store(self, commit: Commit, group: Group) -> None:
-        """Write what somebody has said of it with this batch."""
+        """Write its terms and its pause with this batch."""
         self._cursors.store(commit, group)
         self._decisions.note(ignore, reread=partial(self._reread, group))
 
@@ -602,7 +602,7 @@ class Membership:
 
 
 def _agree_as_stored(group: Group, row: GroupRow) -> None:
-    """Its terms are those of its row, and it is paused if that says so."""
+    """Set its terms and its pause to those of its row."""
     order, on_dead = (row.order == 1 if row.order else None), (HOLD if row.holds_dead else None)
     of_keys = row.concurrency or None, row.key_rate or None, row.is_fair or None
     terms = subscription_of(row.subscription).terms

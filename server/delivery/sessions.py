@@ -170,7 +170,7 @@ class Sessions:
                 log.error("group %r: unreadable, skipped: %s", key, error)
 
     def stored_group(self, text: str) -> GroupRow | None:
-        """The row of a group; None: there is none that can be read."""
+        """The row of a group; None: there is none, or it is unreadable."""
         value = self._store.get(Table.SESSIONS, (keys.GROUP_PREFIX + text).encode())
         with suppress(Corrupt):
             return None if value is None else group_of(value)

@@ -78,7 +78,7 @@ class Subscriptions:
         return None
 
     def check(self, text: str, keeping: Keeping) -> None:
-        """Raises TermsError if what a client says of a group does not go with the group's other terms."""
+        """Raises TermsError if the terms of a SUBSCRIBE contradict the group's other terms."""
         if keeping != UNSAID:
             group = self._groups.get(text)
             (UNSAID if group is None else group.keeping).changed_by(keeping).checked()

@@ -77,12 +77,12 @@ class Keeping:
         return None if rule == NO_RULE else rule
 
     def checked(self) -> "Keeping":
-        """These, which go together. Raises TermsError."""
+        """These, unchanged. Raises TermsError if they contradict one another."""
         if self.order and (self.concurrency or self.key_rate):
             name = "per_key_concurrency" if self.concurrency else "per_key_rate"
             raise TermsError(name, "does not go with order, which gives one message of a key at a time")
         if self.on_dead is not None and not self.order:
-            raise TermsError("on_dead", "goes with order")
+            raise TermsError("on_dead", "needs order")
         return self
 
     def changed_by(self, changes: "Keeping") -> "Keeping":
@@ -141,7 +141,7 @@ def read_terms(requested: Requested, config: Config) -> Terms:
 
 
 def read_keeping(requested: Requested, config: Config) -> Keeping:
-    """Raises TermsError likewise. Whether they go together with those in force: `Keeping.checked`."""
+    """Raises TermsError likewise. `Keeping.checked` compares them with those in force."""
     expiry, rate, order = requested("expiry"), requested("rate"), requested("order")
     on_dead = requested("on_dead")
     concurrency, key_rate = requested("per_key_concurrency"), requested("per_key_rate")

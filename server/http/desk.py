@@ -242,7 +242,7 @@ class Desk:
         return True
 
     def _leased(self, told: Answered, call: Call, leased: LeaseAnswer) -> None:
-        """The answer of a `:lease`."""
+        """Answer a `:lease`."""
         if isinstance(leased, Exception):
             self._leasing.done(call, is_read=False)
             told(leased)

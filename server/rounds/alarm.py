@@ -45,7 +45,7 @@ class Alarm:
         self._ring = ring
         self._handle: asyncio.TimerHandle | None = None
         self._at_s = 0.0
-        """When it rings, monotonic; not in the future: it has to be set."""
+        """Monotonic time at which it rings; not set if past."""
         self._time = _Time()
         self._at = ctypes.byref(self._time)
         self._file = -1
@@ -87,6 +87,6 @@ class Alarm:
             self._rung()
 
     def _rung(self) -> None:
-        """The loop's own timer may ring before its time, and has to be set again then."""
+        """The loop's timer may fire early; after that, `set` has to set it again."""
         self._at_s = 0.0
         self._ring()

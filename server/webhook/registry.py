@@ -70,7 +70,7 @@ class Registry:
         self._by_name: dict[str, Endpoint] = {}
         self._unreadable: set[str] = set()
         self._dropped: set[str] = set()
-        """Not in a batch yet."""
+        """Deleted, but not in a batch yet."""
         self.recover()
 
     def recover(self) -> None:
@@ -130,7 +130,7 @@ class Registry:
         self._dropped.add(name)
 
     def write(self, commit: Commit) -> Done | None:
-        """With each batch: rows of dropped endpoints go."""
+        """With each batch: delete the rows of dropped endpoints."""
         if not self._dropped:
             return None
         dropped, self._dropped = self._dropped, set()

@@ -57,7 +57,7 @@ def test_what_would_change_it_is_refused(node: Path, capsys: pytest.CaptureFixtu
     assert main(["verify", "--repair", "--data", str(node)]) == EXIT_USAGE
     said = capsys.readouterr().err
     assert OF_A_NODE in said
-    assert "if another node is whole, empty the directory" in said
+    assert "if another node is undamaged, empty this directory" in said
     assert rows_of(node) == before
 
 

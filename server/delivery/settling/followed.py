@@ -6,8 +6,8 @@ the cursor that goes into the same batch no longer has it, nor a row of its retr
 until the batch is durable:
 
     durable      the member's delivery ends, as with any ack
-    failed       it is in flight again; if its lease is over by then, it has failed a try. Unless the batch is
-                 there when the store is back: a follow-up tells, and the delivery ends as if durable
+    failed       it is in flight again; if its lease is over by then, it has failed a try. If the store has
+                 the follow-ups after all when it is back, the delivery ends as if durable
 
 Only the lease itself counts, not that of an earlier try: two workers that both do a message, since the first
 was too slow, must not both have their follow-ups.

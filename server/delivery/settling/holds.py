@@ -4,7 +4,7 @@ With `on_dead: "hold"` a dead letter holds its key. Nothing of the key is given 
 
     requeued    its message is the head of its key again, in the batch that deletes the letter
     gone        dropped, done late, requeued elsewhere, at the end of dead.retention or above a bound
-    let go      by `:release`: the letter stays. The key goes on when that is durable
+    let go      by `:release`: the letter stays. The key goes on once the release is durable
 
 A letter may go in many ways. So each batch is looked at when it is sealed: which dead letters does it delete?
 Their keys go on when that is durable, and at start, if their letters are no longer there (ordering.py). The
@@ -119,7 +119,7 @@ class Holds(CommitHook):
         return True
 
     def _go_on(self, group: Group, order: KeyOrder, key: bytes) -> None:
-        """The key is let go, durably."""
+        """The release is durable."""
         order.go_on(key)
         self._look_again(group, order, key)
 
@@ -133,7 +133,7 @@ class Holds(CommitHook):
         self._look_again(group, order, key)
 
     def _look_again(self, group: Group, order: KeyOrder, key: bytes) -> None:
-        """The key may be free, and its retry was passed over."""
+        """Look at the key, and at its retry, which was passed over while it was held."""
         if self._groups.get(group.text) is not group or group.session.order is not order:
             return
         wait = order.row(key).wait

@@ -136,7 +136,7 @@ class Failure:
     buried: tuple[str, str] = ("", "")
     """The message's id and where it is buried, for the log."""
     placed: Position = START
-    """Its retry or dead letter, which may be stored though the batch has failed."""
+    """Position of its retry or dead letter, which may be stored even if the batch has failed."""
 
     @property
     def attempts(self) -> int:
@@ -363,7 +363,7 @@ class Undone:
         return self._is_dead(commit, failure, message.origin[0])
 
     def _is_dead(self, commit: Commit, failure: Failure, root: Position) -> Nacked:
-        """The message is a dead letter, and may hold its key."""
+        """After the message became a dead letter: hold its key if the group says so."""
         order, holder, letter = failure.order, failure.holder, failure.placed
         if order is not None and isinstance(holder, Group) and holder.on_dead == HOLD:
             order.hold(self._rests(order, failure, letter), root, letter)

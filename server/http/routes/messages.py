@@ -457,7 +457,7 @@ class Messages:
         return control
 
     def _barred(self, request: web.Request, message: MessageId, commit: Commit) -> Problem | None:
-        """In the writer: why the caller may not see or change the message; None: it may."""
+        """In the writer: the refusal, if the caller may not see or change the message."""
         may_change, may_see = changes(request), sees(request)
         if may_change is None:
             return None

@@ -227,7 +227,7 @@ def test_a_log_that_somebody_writes_is_left_alone(lab: Lab, capsys: pytest.Captu
     lab.heard[B] = standing("b", Seal(2, 1, b"x" * 16), "12ab", leads=True)
     lab.heard[C] = standing("a", Seal(900, 1, b"x" * 16), "34cd")
     assert healing.run(lab.config, "heal", accepts_loss=True) == 1
-    assert "node b writes another timeline than a: one of them has to go" in capsys.readouterr().out
+    assert "node b leads on another timeline than a: keep one of them" in capsys.readouterr().out
 
 
 def test_the_log_of_another_timeline_is_left_alone(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:

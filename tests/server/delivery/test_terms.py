@@ -174,7 +174,7 @@ def test_a_subscription_says_nothing_that_does_not_go_with_the_terms_of_its_grou
         reason = "" if answer.properties is None else answer.properties.reason_string
         return answer.reasons, str(reason)
 
-    assert asked(("on-dead", "hold")) == ((0x83, 0x83), "on-dead goes with order")
+    assert asked(("on-dead", "hold")) == ((0x83, 0x83), "on-dead needs order")
     both = asked(("order", "true"), ("per-key-rate", "1"))
     assert both[0] == (0x83, 0x83)
     assert both[1].startswith("per-key-rate does not go with order")
