@@ -46,7 +46,7 @@ STATE = {
         },
         {
             "node": "b",
-            "state": "follower",
+            "state": "gone",
             "epoch": 12,
             "applied": 3400,
             "lag": 56,
@@ -446,7 +446,7 @@ async def test_status() -> None:
         assert (found.leader, found.epoch, found.takeovers, found.wants_retime) == ("a", 12, 1, True)
         assert [(n.node, n.state, n.lag, n.is_alive) for n in found.nodes] == [
             ("a", "leader", 0, True),
-            ("b", "follower", 56, False),
+            ("b", "gone", 56, False),
         ]
 
         def blocking() -> str | None:
@@ -459,7 +459,7 @@ async def test_status() -> None:
         assert [line.split() for line in out.splitlines()] == [
             ["node", "state", "epoch", "applied", "lag", "heard"],
             ["a", "leader", "12", "3,456", "0", "0", "ms", "ago"],
-            ["b", "follower", "(silent)", "12", "3,400", "56", "1,200", "ms", "ago"],
+            ["b", "gone", "12", "3,400", "56", "1,200", "ms", "ago"],
         ]
         _, _, err = await fasti_cli("cluster", "status", *at)
         assert "a: tzdata differs" in err

@@ -41,5 +41,4 @@ async def status(client: fasti.Client, out: Printer) -> None:
 
 def _row(node: fasti.ClusterNode) -> Row:
     heard = "-" if node.heard_ms is None else f"{node.heard_ms:,} ms ago"
-    state = node.state if node.is_alive else f"{node.state} (silent)"
-    return {**node.raw, "state": state, "heard": heard}
+    return {**node.raw, "heard": heard}
