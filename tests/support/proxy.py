@@ -38,9 +38,11 @@ class Proxy:
         self._is_open.set()
 
     async def close(self) -> None:
-        self._server.close()
-        for _ in range(5):  # who has just been accepted has a task some turns later
+        for listening in self._server.sockets:
+            asyncio.get_running_loop().remove_reader(listening.fileno())
+        for _ in range(5):  # who was just accepted has a task then; a server that has closed would forget it
             await asyncio.sleep(0)
+        self._server.close()
         for pair in self._pairs:
             pair.cancel()
         await asyncio.gather(*self._pairs, return_exceptions=True)
