@@ -25,7 +25,8 @@ unanswered: the session hears warnings, whatever the role's settings. A record t
 acknowledged, is confirmed by a small commit of its own, which cannot reach the standbys before everything
 earlier has. Each new connection begins with one: so nothing is read that only a primary has which came back
 from a crash, and which a standby may replace without it. A lock lets one at a time wait for it, since an
-abandoned one goes on waiting.
+abandoned one goes on waiting. A connection that is open reads a row at once whose commit somebody has
+cancelled; if the primary is then lost for good, a follower has a record that the log lacks.
 
 **Notices.** Who follows listens on a channel. The leader notifies it after a commit, not in it: such a commit
 holds a lock of the whole server, and ours wait for standbys. It does so at most every NOTIFY_S: who hears a
