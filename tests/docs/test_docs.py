@@ -69,6 +69,14 @@ def test_the_map_of_the_tests_names_what_is_there() -> None:
     assert [str(path) for path in named if not path.exists()] == []
 
 
+def test_the_readme_names_the_two_commands_of_a_fresh_machine_near_its_top() -> None:
+    top = text_of("README.md").splitlines()[:50]
+    targets = re.findall(r"^([\w-]+):", text_of("Makefile"), re.MULTILINE)
+    for target in ("run", "test"):
+        assert target in targets
+        assert [line for line in top if f"`make {target}`" in line], target
+
+
 def test_every_column_family_is_told_of() -> None:
     page = text_of("docs/disk-format.md")
     assert [name.value for name in Table if f"| `{name.value}` |" not in page] == []
