@@ -262,16 +262,16 @@ def _add_keys(parser: argparse.ArgumentParser, quiet: argparse.ArgumentParser) -
         "--scope", action="append", required=True, help="schedule, read or admin (admin includes both)"
     )
     for what, why in (
-        ("publish", "the key may send to"),
-        ("subscribe", "the key may subscribe to"),
-        ("deliver", "the key may receive"),
+        ("publish", "the key may send to; default: all"),
+        ("subscribe", "the key may subscribe to; default: all"),
+        ("deliver", "the key may receive; default: those of --subscribe"),
     ):
         add.add_argument(
             f"--{what}",
             action="append",
             default=None,
             metavar="FILTER",
-            help=f"topics that {why}; default: all",
+            help=f"topics that {why}",
         )
     for bound in BOUNDS:
         add.add_argument(

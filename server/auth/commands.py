@@ -22,7 +22,7 @@ from .keys_file import (
     scopes_of,
 )
 from .last_use import FILE, read_last_use
-from .rights import ADMIN, BOUNDS, Grant
+from .rights import ADMIN, BOUNDS, READ, SCHEDULE, Grant
 
 
 def add(
@@ -42,6 +42,8 @@ def add(
         wanted = scopes_of([one for text in scopes for one in text.split(",") if one])
         asked = {"publish": publish, "subscribe": subscribe, "deliver": deliver}
         rules = {what: rules_of(list(given)) for what, given in asked.items() if given is not None}
+        if deliver is None and subscribe is not None:
+            rules["deliver"] = rules["subscribe"]  # written, so that every version reads the same
     except (ValueError, TopicError) as error:
         raise KeysFileError(path, 0, str(error), name) from None
     for bound in BOUNDS:
@@ -98,13 +100,22 @@ def _row(key: StoredKey, used: Mapping[str, int] | None, shown: Sequence[str]) -
         last = "unknown"
     if key.revoked is not None:
         last = f"revoked {_day(key.revoked)}"
-    named = (("publish", grant.publish), ("subscribe", grant.subscribe), ("deliver", grant.deliver))
-    topics = " ".join(
-        f"{what}={','.join(rules.allow) or 'none'}" for what, rules in named if rules.allow is not None
-    )
     bounds = (str(getattr(grant, name) or "-") for name in shown)
     clients = f" client_ids={','.join(grant.client_ids)}" if grant.client_ids else ""
-    return key.name, scopes, *bounds, _day(key.created), last, (topics or "all") + clients
+    return key.name, scopes, *bounds, _day(key.created), last, _topics(grant) + clients
+
+
+def _topics(grant: Grant) -> str:
+    """All rules that a scope uses, also omitted ones, if any is given."""
+    named = (SCHEDULE, "publish"), (READ, "subscribe"), (READ, "deliver")
+    used = {what: getattr(grant, what).allow for scope, what in named if scope in grant.scopes}
+    if all(allow is None for allow in used.values()):
+        return "all"
+    return " ".join(f"{what}={_filters(allow)}" for what, allow in used.items())
+
+
+def _filters(allow: Sequence[str] | None) -> str:
+    return "all" if allow is None else ",".join(allow) or "none"
 
 
 def _day(at: datetime | None) -> str:

@@ -53,6 +53,9 @@ KEY_BYTES_MAX = 1_024
 """A longer key or password is wrong without a check. An empty one is wrong too, whatever hash is stored:
 `mosquitto_passwd -b FILE u "$UNSET"` stores the hash of an empty one, and mosquitto always refuses such a
 user."""
+LACKS_DELIVER = (
+    "key %s: %s:%d: deliver is omitted, so the key receives only what subscribe says: write deliver"
+)
 OWN_NAME = "fasti-server"
 """Name of the server's own programs. No file can have such a key or user."""
 
@@ -361,6 +364,8 @@ class Keyring:
                 if key.revoked is not None:
                     revoked.add(key.name)
                 else:
+                    if key.lacks_deliver:
+                        log.warning(LACKS_DELIVER, key.name, keys_path, key.line, extra=by(key.name))
                     digest = digest_in(key.hash)
                     entries[key.name] = Entry(key.hash, key.grant, is_password=False, digest=digest)
         acl = None if acl_path is None else read_acl(acl_path)

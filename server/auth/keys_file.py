@@ -11,10 +11,10 @@
     client_ids = ["meter-*"]
     created = 2026-11-22T05:00:00Z
 
-Without `publish`, `subscribe` or `deliver` every topic is allowed; an empty list allows none. Entries can be
-edited by hand, or by `keys add` and `keys revoke`. These write a new file beside it and rename it: a server
-that reads meanwhile sees the old or the new one. A revoked key stays in the file, with the time; a new key
-can have its name.
+Without `publish` or `subscribe` every topic is allowed; an empty list allows none. Without `deliver` the key
+receives what `subscribe` says. Entries can be edited by hand, or by `keys add` and `keys revoke`. These write
+a new file beside it and rename it: a server that reads meanwhile sees the old or the new one. A revoked key
+stays in the file, with the time; a new key can have its name.
 
 A key contains its name, `fasti_{name}_{secret}`, so that one check finds it. The secret has 256 random bits,
 which cannot be guessed in any number of tries. So one SHA-256 of the whole key is enough (hashes.py). An
@@ -80,6 +80,8 @@ class StoredKey:
     revoked: datetime | None
     line: int
     """Its first line."""
+    lacks_deliver: bool = False
+    """Whether it receives what `subscribe` says because `deliver` is omitted."""
 
 
 def split_key(key: str) -> tuple[str, str] | None:
@@ -233,16 +235,19 @@ class _Reading:
             check_key_hash(hash_text)
         except BadHash as error:
             raise self._fault("hash", str(error)) from None
+        lacks_deliver = "subscribe" in self._table and "deliver" not in self._table
         grant = Grant(
             self._scopes(),
             self._rules("publish"),
             self._rules("subscribe"),
-            self._rules("deliver"),
+            self._rules("subscribe" if lacks_deliver else "deliver"),
             client_ids=self._client_ids(),
             **{bound.name: self._number(bound) for bound in BOUNDS},
         )
         line = self._places.header(self._index)
-        return StoredKey(name, hash_text, grant, self._time("created"), self._time("revoked"), line)
+        lacks_deliver = lacks_deliver and READ in grant.scopes
+        times = self._time("created"), self._time("revoked")
+        return StoredKey(name, hash_text, grant, *times, line, lacks_deliver)
 
     def _text(self, field: str) -> str:
         value = self._table.get(field)

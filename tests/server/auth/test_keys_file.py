@@ -11,6 +11,7 @@ from server.auth.hashes import digest_in, is_of
 from server.auth.keys_file import KeysFileError, add_key, read_keys, revoke_key, split_key
 from server.auth.last_use import write_last_use
 from server.auth.rights import ADMIN, BOUNDS, EVERY_SCOPE, READ, SCHEDULE, Grant, Rules
+from tests.support.keys import Clock, KeysFile, ring
 
 HASH = "$argon2id$v=19$m=8,t=1,p=1$c29tZXNhbHQ$KW266AuAfNzqrUSudBtQbxTbCVkmexg7EY+bJCKbx8s"
 GOOD = f'[[key]]\nname = "a"\nhash = "{HASH}"\nscopes = ["read"]\n'
@@ -229,3 +230,71 @@ def test_admin_has_the_other_scopes_in_it(path: Path) -> None:
     assert key.grant.scopes == {ADMIN, READ, SCHEDULE}
     assert key.grant.subscribe == Rules(())
     assert 'scopes = ["admin"]' in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("lines", "deliver"),
+    [
+        ("", None),
+        ('publish = ["a/#"]\n', None),
+        ('subscribe = ["a/#", "dev/%c/#"]\n', ("a/#", "dev/%c/#")),
+        ("subscribe = []\n", ()),
+        ('subscribe = ["a/#"]\ndeliver = ["#", "$SYS/#"]\n', ("#", "$SYS/#")),
+        ('subscribe = ["a/#"]\ndeliver = []\n', ()),
+        ('deliver = ["b"]\n', ("b",)),
+    ],
+)
+def test_what_a_key_is_sent_is_what_it_may_subscribe_to_unless_the_file_says(
+    path: Path, lines: str, deliver: tuple[str, ...] | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    (key,) = read_keys(written(path, GOOD + lines))
+    assert key.grant.deliver == Rules(deliver)
+    assert key.lacks_deliver is ("subscribe" in lines and "deliver" not in lines)
+    ring(path, Clock())
+    told = [record.getMessage() for record in caplog.records]
+    is_told = (
+        f"key a: {path}:1: deliver is omitted, so the key receives only what subscribe says: write deliver"
+    )
+    assert told == [is_told] * key.lacks_deliver
+
+
+def test_each_key_that_lacks_deliver_is_told_until_it_is_written(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = KeysFile(path)
+    file.add("one", subscribe=["a/#"])
+    file.add("two", subscribe=["b/#"])
+    file.add("sends", "schedule", subscribe=["b/#"])
+    file.add("gone", subscribe=["b/#"])
+    file.revoke("gone")
+    keyring = ring(path, Clock())
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == ["key one", "key two"]
+    caplog.clear()
+    file.change("one", "subscribe", 'deliver = ["#"]\nsubscribe')
+    keyring.take(keyring.read())
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == ["key two"]
+
+
+def test_keys_add_writes_what_the_key_is_sent_and_keys_ls_shows_it(
+    path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    def listed(name: str, *options: str) -> str:
+        assert main(["keys", "add", name, "--file", str(path), *options]) == 0
+        capsys.readouterr()
+        assert main(["keys", "ls", "--file", str(path)]) == 0
+        return capsys.readouterr().out.splitlines()[-1].split("unknown")[1].strip()
+
+    both, orders = ("--scope", "read", "--scope", "schedule"), ("--subscribe", "orders/#")
+    shop = listed("shop", *both, "--publish", "orders/#", *orders)
+    assert shop == "publish=orders/# subscribe=orders/# deliver=orders/#"
+    assert listed("sees", *both, *orders) == "publish=all subscribe=orders/# deliver=orders/#"
+    assert listed("ops", "--scope", "admin", *orders) == "publish=all subscribe=orders/# deliver=orders/#"
+    assert listed("own", "--scope", "read", *orders, "--deliver", "#") == "subscribe=orders/# deliver=#"
+    assert listed("any", "--scope", "read", "--deliver", "a") == "subscribe=all deliver=a"
+    assert listed("all", "--scope", "read") == "all"
+    assert [key.lacks_deliver for key in read_keys(path)] == [False] * 6
+    ring(path, Clock())
+    assert not caplog.records
+    by_hand = written(path, GOOD + 'subscribe = ["x/#"]\n')
+    assert main(["keys", "ls", "--file", str(by_hand)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].endswith("subscribe=x/# deliver=x/#")

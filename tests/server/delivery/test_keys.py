@@ -609,7 +609,7 @@ def test_nothing_slips_past_the_rules_whatever_happens(tmp_path: Path, seed: int
 @pytest.mark.parametrize("made_by", ["PUT", "SUBSCRIBE"])
 def test_a_lasting_group_stays_when_its_key_may_not_ask_for_it_any_more(rig: Keyed, made_by: str) -> None:
     """Who may subscribe to it again finds what has come meanwhile."""
-    rig.add("a", subscribe=["own/#", "jobs/#"])
+    rig.add("a", subscribe=["own/#", "jobs/#"], deliver=["#"])
     text, groups = "$share/g/jobs/#", rig.core.groups
     if made_by == "PUT":
         rights = rig.keyring.rights_of("a", "")

@@ -282,6 +282,24 @@ async def test_what_a_key_may_not_see_is_not_there(keyed: Keyed) -> None:
     assert (await keyed.body("ops", "GET", f"/v1/messages/{other}"))["state"] == "pending"
 
 
+async def test_a_key_without_deliver_reads_what_it_may_subscribe_to(keyed: Keyed) -> None:
+    keyed.add("shop", publish=["orders/#"], subscribe=["orders/#"])
+    keyed.add("device", publish=[], subscribe=["dev/%c/#", "dev/%u/#"])
+    own, pay = await keyed.schedule("ops", "orders/1"), await keyed.schedule("ops", "payroll/1")
+    await keyed.schedule("ops", "dev/d1/x")
+    await keyed.schedule("ops", "dev/device/x")
+    assert await keyed.topics("shop") == ["orders/1"]
+    assert await keyed.topics("shop", "&topic=payroll/%23") == []
+    await keyed.call("shop", "GET", f"/v1/messages/{own}")
+    await keyed.call("shop", "GET", f"/v1/messages/{pay}", status=404)
+    # Over HTTP a rule with %c allows nothing; over MQTT the client d1 is sent its own topics.
+    assert await keyed.topics("device") == ["dev/device/x"]
+    rights = keyed.server.app.keyring.rights_of("device", "d1")
+    assert rights is not None
+    received = {topic: rights.may_receive(topic) for topic in (b"dev/d1/x", b"dev/d2/x", b"payroll/1")}
+    assert received == {b"dev/d1/x": True, b"dev/d2/x": False, b"payroll/1": False}
+
+
 async def test_the_name_of_a_page_says_nothing_of_what_is_not_there(keyed: Keyed) -> None:
     keyed.add("a", publish=["a/#"], deliver=["a/#"])
     names = []
