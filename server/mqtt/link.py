@@ -58,7 +58,6 @@ SHARED_BYTES = 4 << 10
 """From this average size pieces are sent as they are: all receivers of a message share its payload."""
 UNREAD_FACTOR = 4
 """Times `limits.out_bytes` that may lie unread before the link is held."""
-TLS_HELLO = b"\x16\x03"
 HTTP_REQUESTS = (b"GET /", b"HEAD /", b"POST /", b"PUT /", b"PATCH /", b"DELETE /", b"OPTIONS /")
 CLOSINGS = {Cause.STOPPING: Closing.STOPPING, Cause.MOVED: Closing.MOVED}
 
@@ -218,11 +217,6 @@ class MqttLink(Opening):
             return
         self._last_received = self._loop.time()
         self._publishing.traffic.bytes_received += len(data)
-        if not self._is_armed and data.startswith(TLS_HELLO) and self._transport is not None:
-            cause = by(self.address)
-            log.warning("connection closed: TLS handshake on a port without TLS", extra=cause)
-            self._transport.abort()
-            return
         if not self._is_armed and data.startswith(HTTP_REQUESTS) and self._is_untouched(connection):
             self._answer_http()
             return
@@ -554,6 +548,8 @@ class MqttLink(Opening):
             connection.close(Closing.TIMED_OUT)
             self.flush()
         else:
+            limit_s = self._limits.connect_timeout_ms / 1000
+            log.info("connection closed: no CONNECT within %g s", limit_s, extra=by(self.address))
             self._crowd.note("limits.connect_timeout")
             transport.abort()
 

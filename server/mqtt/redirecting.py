@@ -91,7 +91,7 @@ class Redirecting(Opening):
         self._is_over = False
         loop = asyncio.get_running_loop()
         self.idle_since_s = loop.time()
-        self._timer = loop.call_later(limits.connect_timeout_ms / 1000, self.abort)
+        self._timer = loop.call_later(limits.connect_timeout_ms / 1000, self._time_out)
         crowd.add(self)
 
     # -- asyncio.Protocol
@@ -178,6 +178,10 @@ class Redirecting(Opening):
             self._transport.abort()
         else:
             self._caller.abort()
+
+    def _time_out(self) -> None:
+        log.info("connection closed: no CONNECT in time", extra=by(self.address))
+        self.abort()
 
     def evict(self) -> None:
         """The pool is short, and nobody holds more."""

@@ -55,6 +55,8 @@ HEADER = "mqtt.proxy_protocol"
 """Counts connections whose proxy has not named its client."""
 INTRODUCING_MAX = 1_024
 ROOM_TURNS = 8
+NO_TLS = ("HTTP_REQUEST", "WRONG_VERSION_NUMBER")
+"""What OpenSSL calls a client that does not begin with TLS."""
 
 _REASONS = {
     errno.EADDRINUSE: "another program uses this port; stop it, or name another port",
@@ -238,7 +240,8 @@ class Acceptor:
     async def _connect(
         self, accepted: socket.socket, protocol: Opening, way: _Way, cause: Mapping[str, object]
     ) -> None:
-        loop, paced = asyncio.get_running_loop(), Paced(protocol, self._time)
+        loop = asyncio.get_running_loop()
+        paced = Paced(protocol, self._time, cause if way.context is None else None)
         connect = partial(loop.connect_accepted_socket, lambda: paced, accepted)
         if way.context is None:
             await connect()
@@ -249,8 +252,10 @@ class Acceptor:
             )
         except ssl.SSLError as error:
             # Nothing above would report it.
-            text = "connection closed: no TLS handshake on a TLS port (%s)"
-            log.warning(text, error.reason, extra=cause)
+            if error.reason in NO_TLS:
+                log.warning("connection closed: a client without TLS, this port speaks TLS", extra=cause)
+            else:
+                log.warning("connection closed: the TLS handshake failed (%s)", error.reason, extra=cause)
         except ConnectionAbortedError:
             self._crowd.note(self._handshake_bound)
             text = "connection closed: no TLS handshake within %g s"

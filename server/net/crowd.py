@@ -283,10 +283,10 @@ class Crowd(Generic[One]):
         if chosen is None:
             return
         self.note(f"{self._bounds.section}.connections")
+        log.info("connection closed: %s", Cause.CROWDED.value, extra=by(chosen.address))
         if self._strangers.has(network_of(chosen.address), chosen):
             self._abort(chosen)
         else:
-            log.info("connection closed: %s", Cause.CROWDED.value, extra=by(chosen.address))
             self.lingers(chosen)
             chosen.close(Cause.CROWDED)
 

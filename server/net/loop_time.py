@@ -22,7 +22,7 @@ ms). Bounded: a connection waits once.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import cast
 
 from ..fair import FairQueue, Part
@@ -34,6 +34,7 @@ TURN_S = 0.005
 """Budget of all owners together in one turn."""
 RESERVE_S = 0.002
 """Reserve beyond it, for owners that have not worked in this turn."""
+TLS_HELLO = b"\x16\x03"
 KEY = "key "
 """Prefix of owners with a key."""
 
@@ -185,11 +186,25 @@ class Paced(Opening):
 
     A chunk that comes without time left is kept, and reading pauses, except after a first small chunk. The
     end of the stream waits too (two thousand at once took 0.2 s), and behind it the loss of the connection.
+
+    A client that begins with a TLS handshake where there is no TLS is closed, and the log says so.
     """
 
-    __slots__ = ("_inner", "_is_counted", "_is_eof", "_is_paused", "_kept", "_lost", "_time", "_transport")
+    __slots__ = (
+        "_cause",
+        "_inner",
+        "_is_counted",
+        "_is_eof",
+        "_is_paused",
+        "_kept",
+        "_lost",
+        "_time",
+        "_transport",
+    )
 
-    def __init__(self, inner: Opening, time: LoopTime) -> None:
+    def __init__(self, inner: Opening, time: LoopTime, cause: Mapping[str, object] | None = None) -> None:
+        """`cause`: whom the log names when the first bytes are those of TLS; None: they cannot be."""
+        self._cause = cause
         self._inner = inner
         self._time = time
         self._kept: list[bytes] = []
@@ -209,6 +224,12 @@ class Paced(Opening):
 
     def data_received(self, data: bytes) -> None:
         inner, time = self._inner, self._time
+        cause, self._cause = self._cause, None
+        if cause is not None and data.startswith(TLS_HELLO):
+            log.warning("connection closed: a TLS client on a port without TLS", extra=cause)
+            assert self._transport is not None
+            self._transport.abort()
+            return
         owner = inner.owner
         if not self._kept and (began_s := time.begin(owner)):
             inner.data_received(data)

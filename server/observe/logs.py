@@ -22,6 +22,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from ipaddress import ip_address
 
 import msgspec
 
@@ -180,11 +181,22 @@ class _Stream(logging.StreamHandler):  # type: ignore[type-arg]
         super().close()
 
 
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
 class _TextFormatter(logging.Formatter):
-    """An event is one line; lines of a traceback are indented, so that none looks like an event."""
+    """An event is one line, and names the address that caused it. Lines of a traceback are indented, so that
+    none looks like an event."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        record.message = shown(record.message, LINE_MAX)
+        cause = str(getattr(record, "by", ""))
+        is_told = cause in record.message or not _is_address(cause)
+        record.message = ("" if is_told else f"{cause}: ") + shown(record.message, LINE_MAX)
         return super().formatMessage(record)
 
     def formatException(self, ei: object) -> str:  # noqa: N802

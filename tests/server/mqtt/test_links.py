@@ -3,6 +3,7 @@ accept on, floods in one chunk. The server has a thread and the usual loop, the 
 
 import asyncio
 import gc
+import logging
 import select
 import socket
 import ssl
@@ -447,7 +448,10 @@ def _are_closed(sockets: list[socket.socket]) -> int:
         ("wss", b""),
     ],
 )
-def test_a_connection_counts_from_its_accept(served: Served, scheme: str, start: bytes) -> None:
+def test_a_connection_counts_from_its_accept(
+    served: Served, caplog: pytest.LogCaptureFixture, scheme: str, start: bytes
+) -> None:
+    caplog.set_level(logging.INFO)
     sockets = [socket.create_connection(("127.0.0.1", served.ports[scheme])) for _ in range(12)]
     for one in sockets:
         with suppress(ConnectionError):
@@ -455,6 +459,8 @@ def test_a_connection_counts_from_its_accept(served: Served, scheme: str, start:
     assert _are_closed(sockets) == 12
     _until(lambda: not served.listeners.crowd)
     assert served.app.metrics.bounded_mqtt == {"limits.connections": 7, "limits.connect_timeout": 5}
+    lines = [line for line in caplog.records if line.name.startswith("server.")]
+    assert [vars(line).get("by") for line in lines] == ["127.0.0.1"] * 12, "each says whose it was"
     for one in sockets:
         one.close()
 

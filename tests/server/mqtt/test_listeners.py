@@ -158,11 +158,15 @@ async def test_websockets(served: Served, scheme: str, path: str) -> None:
     await _until(lambda: not served.listeners.crowd)
 
 
-async def test_a_tls_hello_on_the_plain_port(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("scheme", ["mqtt", "ws"])
+async def test_a_tls_hello_on_the_plain_port(
+    served: Served, caplog: pytest.LogCaptureFixture, scheme: str
+) -> None:
     context = ssl.create_default_context(cafile=str(TLS / "cert.pem"))
     with caplog.at_level(logging.WARNING), pytest.raises((ssl.SSLError, ConnectionError)):
-        await asyncio.open_connection("localhost", served.ports["mqtt"], ssl=context)
-    assert "TLS handshake on a port without TLS" in caplog.text
+        await asyncio.open_connection("127.0.0.1", served.ports[scheme], ssl=context, server_hostname="x")
+    (line,) = [one for one in caplog.records if "a TLS client on a port without TLS" in one.getMessage()]
+    assert vars(line)["by"] == "127.0.0.1"
     await _connected(served)
 
 
@@ -201,7 +205,8 @@ async def test_plain_mqtt_on_the_tls_port(served: Served, caplog: pytest.LogCapt
                 pass
         except ConnectionError:
             pass
-    assert "no TLS handshake" in caplog.text
+    (line,) = [one for one in caplog.records if "this port speaks TLS" in one.getMessage()]
+    assert vars(line)["by"] == "127.0.0.1"
     await _connected(served, scheme="mqtts")
 
 

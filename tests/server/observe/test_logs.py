@@ -159,6 +159,20 @@ def test_a_line_that_names_no_cause_is_limited_too(begin: Begin) -> None:
     assert second.endswith("… and 10 more like this: another kind")
 
 
+@pytest.mark.parametrize("address", ["10.0.0.7", "2001:db8::7"])
+def test_a_line_names_the_address_that_caused_it_once(begin: Begin, address: str) -> None:
+    written = begin("text")
+    say("connection closed: no TLS", cause=address)
+    say("%s", "x" * 2 * LINE_MAX, cause=address)
+    say("connect refused: %s:4711", address, cause=address)
+    say("publish not stored", cause="clients")
+    plain, long, named, of_all = written.getvalue().splitlines()
+    assert plain.endswith(f"server.test {address}: connection closed: no TLS")
+    assert f"server.test {address}: xxx" in long
+    assert named.endswith(f"server.test connect refused: {address}:4711")
+    assert of_all.endswith("server.test publish not stored")
+
+
 def test_a_line_that_no_client_can_cause_may_say_so(begin: Begin) -> None:
     written = begin("text")
     for number in range(BURST + 10):
