@@ -150,13 +150,14 @@ class JobRoutes:
 
     @described("Jobs, open ones first", ADMIN, Gives(200, shapes.JobPage), query=PAGED)
     async def list(self, request: web.Request) -> web.Response:
-        limit, cursor = limit_of(request), request.query.get("cursor", "0")
-        if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 6):
-            raise FieldError("cursor", "is not one that this server gave")
-        jobs = list(self._pipeline)
-        end = int(cursor) + limit
-        views = [self._view(job) for job in jobs[int(cursor) : end]]
-        page: shapes.JobPage = {"jobs": views, "next": str(end) if end < len(jobs) else None}
+        limit, cursor = limit_of(request), request.query.get("cursor", "")
+        if len(cursor) not in (0, 45):
+            raise FieldError("cursor", "was not issued by this server")
+        jobs = sorted((job for job in self._pipeline if _rank(job) > cursor), key=_rank)
+        page: shapes.JobPage = {
+            "jobs": [self._view(job) for job in jobs[:limit]],
+            "next": _rank(jobs[limit - 1]) if len(jobs) > limit else None,
+        }
         return json_answer(page)
 
     @described("A job", ADMIN, Gives(200, shapes.JobView), problems=("not-found",))
@@ -238,6 +239,13 @@ class JobRoutes:
 
     def _view(self, job: Job | JobRow) -> shapes.JobView:
         return job_view(job, self._slices)
+
+
+def _rank(job: Job | JobRow) -> str:
+    """Sorts jobs, and is the cursor behind one: open ones first, each newest first."""
+    row = job.row if isinstance(job, Job) else job
+    age = (1 << 48) - (row.ended_ms or row.created_ms)
+    return f"{row.ended_ms > 0:d}{age:012x}{row.id}"
 
 
 def _slice_ms(given: str | int | None) -> int:

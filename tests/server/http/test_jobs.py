@@ -312,6 +312,26 @@ async def test_tokens_and_states(work: Work) -> None:
     assert listed["next"] is None
 
 
+async def test_pages_while_jobs_begin_and_end(work: Work) -> None:
+    """Three have ended; between two pages one begins, and it ends before the last page."""
+    ended = []
+    for _ in range(3):
+        ended.append(await work.create())
+        await work.abort(ended[-1])
+        await work.server.pass_time(1_000)
+    seen, cursor, job = [], "", None
+    while cursor is not None:
+        page = (await work.server.call("GET", f"/v1/jobs?limit=1&cursor={cursor}")).body
+        seen += [one["id"] for one in page["jobs"]]
+        cursor = page["next"]
+        if job is None:
+            job = await work.create()
+        elif len(seen) == 2:
+            await work.abort(job)
+    assert seen == [one["id"] for one in reversed(ended)]
+    await work.server.call("GET", "/v1/jobs?cursor=1", status=422)
+
+
 async def test_progress_is_shown(work: Work) -> None:
     job = await work.create()
     assert (await work.look(job))["progress"] is None
