@@ -111,7 +111,7 @@ def build_site(
             max_delay_ms=limits.max_delay_ms,
         ),
         RetryRoutes(ask, clock, timeline, core.steering, cursors, turns, max_delay_ms=limits.max_delay_ms),
-        Export(clock, timeline, turns),
+        Export(timeline, turns),
         LeaseRoutes(
             ask,
             leasing_of(app),

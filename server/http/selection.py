@@ -11,6 +11,10 @@ its arrival.
     cancelled  start            end            stubs of cancels
     all        start            end            all except stubs of moves
 
+A message that is moved between two pages must come once. So the pages of a listing, an export and a bulk call
+are read *as of* the moment of the first one, (T, the last seq issued). Rows placed since are skipped: their
+seq is higher. The stub that a move has left since stands for the message, wherever it is now.
+
 A page reads at most 20,000 rows and carries at most 4 MiB of messages, and less while all running pages have
 filled their part of `limits.memory`. So with a filter that matches little a page is short or empty, and the
 next one continues from there. Reading is done in steps, each in its own turn (turns.py).
@@ -20,17 +24,19 @@ is one number, and without a range the server knows the sum.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from heapq import merge
 from operator import itemgetter
 from typing import NamedTuple
 
+from shards.errors import Corrupt
 from shards.fields import Record
 from shards.read import Found, Row
-from shards.record import decode, is_moved, is_stub, topic_of
+from shards.record import MOVED, decode, is_moved, is_stub, topic_of
 from shards.state import CANCELLED, PENDING, State, state_of
 from timeline.filters import TopicError, check_filter, matches
-from timeline.position import END, HELD_SHARD, START, MessageId, Position, before
+from timeline.position import END, HELD_SHARD, START, MessageId, Position, at_of, before, seq_of
 
 from .access import Sees
 from .timeline import Timeline
@@ -70,6 +76,8 @@ class Query:
     limit: int
     ordering_key: bytes = b""
     """Empty: any, or none."""
+    as_of: Position | None = None
+    """(T, seq); None: now."""
 
     @property
     def is_whole(self) -> bool:
@@ -133,19 +141,20 @@ class Selection:
         self._fits: dict[bytes, bool] = {}
         self._structures = timeline.structures_of((query.topic,)) if query.topic else None
 
-    async def page(self, turn: Turn) -> Page:
-        """The next messages, and the position of the last row read; None at the end of the range.
+    async def page(self, turn: Turn, start: Position = START) -> Page:
+        """The next messages from `start` on, and the position of the last row read; None at the end of the
+        range.
 
         For callers that do not see all messages it is the position of the last one returned, if the page is
         full. If the page is short because many rows were read, it may be one that the caller may not see.
         """
         try:
-            return await self._page(turn)
+            return await self._page(turn, max(start, self._query.start))
         finally:
             turn.release()
 
-    async def _page(self, turn: Turn) -> Page:
-        limit, start = self._query.limit, self._query.start
+    async def _page(self, turn: Turn, start: Position) -> Page:
+        limit = self._query.limit
         views: list[shapes.Message] = []
         looked = size = 0
         last = given = start
@@ -155,7 +164,8 @@ class Selection:
             count, is_end = 0, True
             for place, number, value in self.rows(start):
                 count += 1
-                view = self._view(place, number, value)
+                met = self.met(place, number, value)
+                view = None if met is None else self._view(*met)
                 if view is not None:
                     if len(views) == limit or size > PAGE_BYTES or is_crowded:
                         return Page(views, last if self._sees is None else given)
@@ -176,16 +186,15 @@ class Selection:
 
     def one(self, found: Found) -> shapes.Message | None:
         """A message that was found otherwise, if the query selects it."""
-        place, number = found.address
-        is_within = self._query.start <= place < self._query.end
-        return self._view(place, number, found.value) if is_within else None
+        return self._view(*found.address, found.value)
 
     def rows(self, start: Position) -> Iterator[Row]:
         """Rows at or behind `start` that may be selected, including held ones."""
         query, timeline = self._query, self._timeline
         low, high = start, query.end
         if query.state == PENDING:
-            low = max(low, Position(self._horizon + 1))
+            horizon = Position(self._horizon + 1)
+            low = max(low, horizon if query.as_of is None else min(horizon, before(at_of(query.as_of))))
         elif query.state not in (CANCELLED, ALL):
             high = min(high, Position(self._horizon + 1))
         rows = timeline.reader.read(low, high, self._structures) if low < high else iter(())
@@ -193,6 +202,28 @@ class Selection:
             held = [row for row in timeline.reader.held() if start <= row[0] < query.end]
             rows = merge(held, rows, key=_place)
         return rows
+
+    def met(self, place: Position, number: int, value: bytes) -> Row | None:
+        """The row that a row stands for as of the query's moment: itself, or where its message was moved
+        since."""
+        as_of = self._query.as_of
+        if as_of is None:
+            return place, number, value
+        if seq_of(place) > seq_of(as_of):
+            return None
+        if is_moved(value):
+            found = self._moved_since(place, number, decode(value), at_of(as_of))
+            if found is None or seq_of(found.position) <= seq_of(as_of):
+                return None
+            (place, number), value = found.address, found.value
+        is_past = self._query.state == PENDING and place <= self._horizon and number != HELD_SHARD
+        return None if is_past else (place, number, value)
+
+    def _moved_since(self, place: Position, number: int, record: Record, since_ms: int) -> Found | None:
+        if record.stub == MOVED and record.when_ms >= since_ms:
+            with suppress(Corrupt):  # the store logs it
+                return self._timeline.reader.find(self._timeline.id_at(place, number, record))
+        return None
 
     def shows(self, place: Position, number: int, value: bytes) -> tuple[Record, State, int | None] | None:
         """The record, its state and its dispatch time, if the query selects it."""
@@ -220,8 +251,12 @@ class Selection:
             )
         return self.shows(place, number, value) is not None
 
+    def has(self, place: Position) -> bool:
+        """Whether it is in the query's range."""
+        return self._query.start <= place < self._query.end
+
     def _view(self, place: Position, number: int, value: bytes) -> shapes.Message | None:
-        shown = self.shows(place, number, value)
+        shown = self.shows(place, number, value) if self.has(place) else None
         if shown is None:
             return None
         record, state, at_ms = shown

@@ -38,6 +38,11 @@ class Timeline:
         return self._opened.pending
 
     @property
+    def as_of(self) -> Position:
+        """This moment: T and the last seq issued."""
+        return Position(self.horizon.clock_ms << 48 | self.horizon.seq)
+
+    @property
     def held(self) -> int:
         """Messages that wait because the clock was set back."""
         return self._opened.held

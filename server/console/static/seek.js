@@ -15,8 +15,8 @@ export async function* forward(api, { from, to, ...query }, signal) {
   do {
     const page = await api.call("GET", "/v1/messages", { query: { ...query, due_from: from, due_to: to, cursor }, signal });
     cursor = page.next;
-    // A cursor of 24 digits begins with the time of the row that was read last; a longer one does not tell.
-    const upTo = cursor?.length === 24 ? parseInt(cursor.slice(0, 12), 16) : Date.parse(page.messages.at(-1)?.deliver_at);
+    // A cursor of 48 digits begins with the time of the row that was read last; a longer one does not tell.
+    const upTo = cursor?.length === 48 ? parseInt(cursor.slice(0, 12), 16) : Date.parse(page.messages.at(-1)?.deliver_at);
     yield { rows: page.messages, upTo: upTo || null };
   } while (cursor);
 }

@@ -6,8 +6,11 @@ filter selects, `changed` those that were cancelled or moved in time.
 
 A moved message can land further on in the range that is being shifted. Its seq keeps it from being moved
 again: seq only grows, so everything placed after the call began is above `as_of`, the last seq issued at that
-moment, and is skipped. The answer contains `as_of`. A later call with the same `as_of` continues where the
-first one stopped, for whatever reason, and leaves its moved messages alone.
+moment, and is skipped. The answer contains `as_of`, as does the cursor. A later call with either continues
+where the first one stopped, for whatever reason, and leaves its moved messages alone.
+
+A message that somebody else moves meanwhile is cancelled if the filter still selects it. It is not shifted:
+its new time is a later wish.
 
 If a call is refused half way, its problem says how far it came. An unreadable message counts as matched and
 is left as it is.
@@ -22,7 +25,7 @@ can show progress.
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated
 
@@ -33,7 +36,7 @@ from shards.commit import Commit
 from shards.errors import Corrupt
 from shards.outcome import Outcome
 from shards.record import decode, due_at
-from timeline.position import MessageId, Position, id_text, seq_of
+from timeline.position import MessageId, Position, at_of, id_text, seq_of
 
 from ...engine.clock import Clock
 from ...engine.writer import GROUP_BYTES, Ask
@@ -102,10 +105,10 @@ class Sweep:
     """Progress of a call."""
 
     query: Query
+    as_of: Position
     sees: Sees | None
-    name: Callable[[Position], str]
-    """Makes the cursor of a position."""
-    as_of: int
+    name: Callable[[Position, Position], str]
+    """Makes the cursor of a position and a moment."""
     limit: int
     matched: int = 0
     changed: int = 0
@@ -115,8 +118,8 @@ class Sweep:
         """`next` is the cursor of the last row read, which the caller may not be allowed to see."""
         cursor = None
         if self.next is not None:
-            cursor = self.name(Position(max(0, self.next - 1)))
-        as_of = f"{self.as_of:012x}"
+            cursor = self.name(Position(max(0, self.next - 1)), self.as_of)
+        as_of = f"{seq_of(self.as_of):012x}"
         return {"matched": self.matched, "changed": self.changed, "as_of": as_of, "next": cursor}
 
 
@@ -196,7 +199,9 @@ class Control:
                 self._metrics.moved += sweep.changed
         return json_answer(sweep.view())
 
-    def _sweep(self, body: BulkRequest, may_change: Sees | None, name: Callable[[Position], str]) -> Sweep:
+    def _sweep(
+        self, body: BulkRequest, may_change: Sees | None, name: Callable[[Position, Position], str]
+    ) -> Sweep:
         """Begin a call; nothing is revealed of messages that the key may not change. Raises FieldError."""
         chosen = body.filter
         if chosen == Filter():
@@ -205,12 +210,17 @@ class Control:
             )
         since, until = _instant("due_from", chosen.due_from), _instant("due_to", chosen.due_to)
         query = query_over(chosen.topic, since, until, ordering_key=chosen.ordering_key)
-        as_of = self._timeline.horizon.seq if body.as_of is None else _seq(body.as_of)
-        sweep = Sweep(query, may_change, name, as_of, body.limit or 1 << 62)
-        sweep.next = query.start
+        start, as_of = query.start, self._timeline.as_of
         if body.cursor is not None:
-            sweep.next = max(query.start, Position(self._cursors.place(body.cursor) + 1))
-        return sweep
+            last, moment = self._cursors.place(body.cursor)
+            if moment is None and body.as_of is None:
+                raise FieldError("cursor", "is not one of a bulk call, or needs the `as_of` beside it")
+            start, as_of = max(start, Position(last + 1)), moment or as_of
+        if body.as_of is not None:
+            as_of = Position(at_of(as_of) << 48 | min(seq_of(as_of), _seq(body.as_of)))
+        # Not as of a moment for a shift, which would meet what it has moved itself.
+        query = query if body.shift is not None else replace(query, as_of=as_of)
+        return Sweep(query, as_of, may_change, name, body.limit or 1 << 62, next=start)
 
     async def _run(self, sweep: Sweep, turn: Turn, act: Act | None, is_abandoned: Callable[[], bool]) -> None:
         """Run step by step to the end of the range, the limit, or until the client is gone. `act` None: dry
@@ -234,16 +244,19 @@ class Control:
         size = 0
         for looked, (place, number, value) in enumerate(selection.rows(start), 1):
             start = Position(place + 1)
-            if seq_of(place) <= sweep.as_of and selection.counts(place, number, value):
-                row, record = self._timeline.row_id(place, number), decode(value)
-                name = self._timeline.id_at(place, number, record)
-                targets.append(Target(name, row, due_at(place, record.due_ms)))
-                size += len(value)
+            met = selection.met(place, number, value) if seq_of(place) <= seq_of(sweep.as_of) else None
+            if met is not None and selection.has(met[0]) and selection.counts(*met):
+                targets.append(self._target(*met))
+                size += len(met[2])
                 if len(targets) == most or size >= GROUP_BYTES:
                     return targets, start
             if looked == LOOK_ROWS or turn.is_over(looked):
                 return targets, start
         return targets, None
+
+    def _target(self, place: Position, number: int, value: bytes) -> Target:
+        row, record = self._timeline.row_id(place, number), decode(value)
+        return Target(self._timeline.id_at(place, number, record), row, due_at(place, record.due_ms))
 
 
 def cancel_all(targets: list[Target], commit: Commit) -> Acted:

@@ -4,9 +4,8 @@ The timeline continues during an export, and millions of messages take a while. 
 that were pending when it began and still are when it reaches them. Each step reads a bounded run of rows and
 waits until the client has taken them, so memory is bounded by the step.
 
-A message that is moved meanwhile must come exactly once. Its old row, which existed at the beginning, counts:
-rows placed since (their seq is above the last one issued then) are skipped, and for a stub left by a move
-since then, the message is looked up and written as it is now.
+A message that is moved meanwhile comes once, as it is now: the rows are read as of the beginning
+(selection.py).
 
 The export leaves out what a message request cannot contain: the idempotency key (only its hash is stored),
 the publisher, and MQTT properties other than content type and user properties. It also leaves out dispatched
@@ -14,18 +13,17 @@ messages. A header of the answer says so.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 
 import msgspec
 from aiohttp import web
 
-from shards.fields import Record
-from shards.record import MOVED, decode, is_stub
+from shards.record import decode
 from shards.state import PENDING
-from timeline.position import HELD_SHARD, MessageId, Position, seq_of
+from timeline.position import Position
 
-from ...engine.clock import Clock
 from ..access import Sees, rights_of, sees
 from ..calls import NDJSON, READ, Gives, described
 from ..problems import Problem
@@ -51,8 +49,7 @@ _encode = msgspec.json.Encoder().encode
 class Export:
     """The route."""
 
-    def __init__(self, clock: Clock, timeline: Timeline, turns: Turns) -> None:
-        self._clock = clock
+    def __init__(self, timeline: Timeline, turns: Turns) -> None:
         self._timeline = timeline
         self._turns = turns
 
@@ -69,9 +66,7 @@ class Export:
         since, until = instant_parameter(request, "due_from"), instant_parameter(request, "due_to")
         order = request.query.get("ordering_key")
         query = query_over(request.query.get("topic"), since, until, ordering_key=order)
-        now_ms = self._clock.wall_ms()
-        may_see = partial(sees, request)
-        reading = Reading(self._timeline, query, may_see, now_ms, with_ids=flag(request, "ids"))
+        reading = Reading(self._timeline, query, partial(sees, request), with_ids=flag(request, "ids"))
         rights, turn = rights_of(request), self._turns.of(request)
         response = web.StreamResponse(headers={"Content-Type": NDJSON, LEFT_OUT: _LEFT_OUT})
         await response.prepare(request)
@@ -94,17 +89,14 @@ class Reading:
         timeline: Timeline,
         query: Query,
         sees: Callable[[], Sees | None],
-        now_ms: int,
         *,
         with_ids: bool,
     ) -> None:
         """`sees`: current visibility for the key, since rules may change meanwhile."""
         self._timeline = timeline
-        self._query = query
+        self._query = replace(query, as_of=timeline.as_of)
         self._sees = sees
         self._start = query.start
-        self._as_of = timeline.horizon.seq
-        self._since_ms = now_ms
         self._with_ids = with_ids
         self.is_over = False
 
@@ -116,8 +108,9 @@ class Reading:
         for place, number, value in islice(selection.rows(self._start), STEP_ROWS):
             looked += 1
             self._start = Position(place + 1)
-            line = self._line(selection, place, number, value) if seq_of(place) <= self._as_of else b""
-            if line:
+            met = selection.met(place, number, value)
+            if met is not None and selection.counts(*met):
+                line = self._line(*met)
                 lines.append(line)
                 size += len(line)
             if size > STEP_BYTES or turn.is_over(looked):
@@ -125,29 +118,9 @@ class Reading:
         self.is_over = looked < STEP_ROWS
         return lines
 
-    def _line(self, selection: Selection, place: Position, number: int, value: bytes) -> bytes:
-        """The message in this row, or the one that a move took from it since the export began; empty if
-        none."""
+    def _line(self, place: Position, number: int, value: bytes) -> bytes:
         record = decode(value)
         name = self._timeline.id_at(place, number, record)
-        if is_stub(value):
-            return self._followed(selection, name, record)
-        if not selection.counts(place, number, value):
-            return b""
-        return self._encoded(name, place, record)
-
-    def _followed(self, selection: Selection, name: MessageId, record: Record) -> bytes:
-        if record.stub != MOVED or record.when_ms < self._since_ms:
-            return b""
-        found = self._timeline.reader.find(name)
-        if found is None or seq_of(found.position) <= self._as_of:
-            return b""
-        number = HELD_SHARD if found.shard is None else found.shard.number
-        if self._timeline.has_passed(found) or not selection.counts(found.position, number, found.value):
-            return b""
-        return self._encoded(name, found.position, decode(found.value))
-
-    def _encoded(self, name: MessageId, place: Position, record: Record) -> bytes:
         view: dict[str, object] = {**message_view(name, place, record, PENDING, None)}
         view["deliver_at"] = view.pop("local", view["deliver_at"])
         for member in _NOT_SENT if self._with_ids else ("id", *_NOT_SENT):

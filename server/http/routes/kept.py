@@ -192,7 +192,7 @@ class KeptRows:
         whole = self._asked(request)
         wanted, cursor = whole, request.query.get("cursor")
         if cursor is not None:
-            behind = Position(self._cursors.place(cursor) + 1)
+            behind = Position(self._cursors.place(cursor)[0] + 1)
             wanted = replace(whole, start=max(whole.start, behind))
         may = may_of(rights, sees(request))
         turn = self._turns.of(request)

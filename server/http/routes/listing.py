@@ -1,8 +1,8 @@
 """`GET /v1/messages`: pages in position order, and exact counts. Selection: server/http/selection.py.
 
-A page begins at the cursor, behind the last message of the page before; `next` is present until the range has
-been read to its end. `due_from` <= t < `due_to` is a range of positions on the timeline. With `key`
-nothing is read but the messages under it, one from HTTP and one from MQTT.
+A page begins at the cursor, behind the last message of the page before, and is read as of the first one;
+`next` is present until the range has been read to its end. `due_from` <= t < `due_to` is a range of positions
+on the timeline. With `key` nothing is read but the messages under it, one from HTTP and one from MQTT.
 """
 
 from dataclasses import replace
@@ -49,13 +49,15 @@ class Listing:
     async def get(self, request: web.Request) -> web.Response:
         query = query_of(request)
         is_counted = flag(request, "count")
-        cursor = request.query.get("cursor")
-        page = query
+        cursor, start = request.query.get("cursor"), query.start
+        as_of = None
         if cursor is not None:
-            page = replace(query, start=max(query.start, Position(self._cursors.place(cursor) + 1)))
+            last, as_of = self._cursors.place(cursor)
+            start = max(start, Position(last + 1))
+        as_of = as_of or self._timeline.as_of
         key = request.query.get("key")
         if key is not None:
-            views = self._under(request, page, key)
+            views = self._under(request, replace(query, start=start), key)
             answer: shapes.MessagePage = {"messages": views, "next": None}
             return json_answer(answer | {"count": len(views)} if is_counted else answer)
         turn = self._turns.of(request)
@@ -63,10 +65,11 @@ class Listing:
         if is_counted:
             is_abandoned = lambda: request.transport is None  # noqa: E731
             total = await count(self._timeline, query, sees(request), turn, is_abandoned)
-        views, last, is_hidden = await Selection(self._timeline, page, sees(request)).page(turn)
+        selection = Selection(self._timeline, replace(query, as_of=as_of), sees(request))
+        views, end, is_hidden = await selection.page(turn, start)
         answer = {
             "messages": views,
-            "next": None if last is None else self._cursors.text(last, is_hidden=is_hidden),
+            "next": None if end is None else self._cursors.text(end, as_of, is_hidden=is_hidden),
         }
         if is_counted:
             answer["count"] = total

@@ -257,3 +257,91 @@ async def test_a_refusal_half_way_says_how_far_it_came(
     more = {"as_of": answer.body["as_of"], "cursor": answer.body["next"]}
     said = await bulk(server, SHIFT, filter=ALL, shift="PT1H", **more)
     assert (said["matched"], said["changed"], said["next"]) == (2, 2, None)
+
+
+async def in_pages(server: Running, path: str, limit: int, **body: object) -> list[int]:
+    """How many each call has changed; `next` alone goes from one to the other."""
+    counts, cursor = list[int](), dict[str, object]()
+    while len(counts) < 20:
+        said = await bulk(server, path, limit=limit, **body, **cursor)
+        counts.append(said["changed"])
+        if said["next"] is None:
+            return counts
+        cursor = {"cursor": said["next"]}
+    raise AssertionError(f"no end: {counts}")
+
+
+@pytest.mark.parametrize("shift_s", [3_600, 90, 60, 1, -1, -60, -90, -1_800])
+@pytest.mark.parametrize("limit", [1_000, 40, 33])
+async def test_a_shift_in_pages_moves_each_message_once(server: Running, shift_s: int, limit: int) -> None:
+    """Forward and back, beyond the page and within it: by the cursor alone."""
+    ids = await fill(server, 100)
+    some = {"topic": "#", "due_from": START_MS + 40 * MINUTE_MS}
+    counts = await in_pages(server, SHIFT, limit, filter=some, shift=shift_s)
+    assert sum(counts) == 61  # messages 40 to 100
+    found = await dues(server)
+    assert [found[name] for name in ids] == [
+        time_text(START_MS + n * MINUTE_MS + (shift_s * 1_000 if n >= 40 else 0)) for n in range(1, 101)
+    ]
+
+
+async def test_a_dry_run_in_pages_counts_each_message_once(server: Running) -> None:
+    ids = await fill(server, 10)
+    said = await bulk(server, SHIFT, filter=ALL, shift="PT1H", dry_run=True, limit=4)
+    await server.call("PATCH", f"/v1/messages/{ids[1]}", {"deliver_in": "3h"})  # counted before
+    await server.call("PATCH", f"/v1/messages/{ids[2]}", {"deliver_in": 1})  # counted before
+    more = await bulk(server, CANCEL, filter=ALL, dry_run=True, cursor=said["next"])
+    assert (said["matched"], more["matched"], more["next"]) == (4, 6, None)
+
+
+async def test_a_cancel_in_pages_finds_what_is_moved_meanwhile(server: Running) -> None:
+    ids = await fill(server, 10)
+    some = {"topic": "#", "due_to": START_MS + HOUR_MS}
+    said = await bulk(server, CANCEL, filter=some, limit=4)
+    for n, wait in ((4, 1), (5, 1_800), (6, 7_200)):  # behind the cursor, before it, out of the filter
+        await server.call("PATCH", f"/v1/messages/{ids[n]}", {"deliver_in": wait})
+    await server.call("PATCH", f"/v1/messages/{ids[5]}", {"deliver_in": 2_400})  # twice
+    new = await server.schedule("a/new", deliver_in=1_200)
+    more = await bulk(server, CANCEL, filter=some, cursor=said["next"])
+    assert (said["changed"], more["matched"], more["changed"], more["next"]) == (4, 5, 5, None)
+    assert set(await dues(server)) == {ids[6], new}
+
+
+async def test_what_moves_away_before_its_time_is_cancelled_in_time(server: Running) -> None:
+    """The place where it was has passed before the next page."""
+    ids = await fill(server, 4)
+    said = await bulk(server, CANCEL, filter=ALL, limit=1)
+    await server.call("PATCH", f"/v1/messages/{ids[1]}", {"deliver_in": "1h"})
+    await server.pass_time(150_000)  # past messages 1 and 2; 3 is due in half a minute
+    more = await bulk(server, CANCEL, filter=ALL, cursor=said["next"])
+    assert (said["changed"], more["changed"]) == (1, 3)
+    assert await dues(server) == {}
+
+
+async def test_a_shift_leaves_what_others_move_meanwhile(server: Running) -> None:
+    ids = await fill(server, 4)
+    said = await bulk(server, SHIFT, filter=ALL, shift="1h", limit=1)
+    await server.call("PATCH", f"/v1/messages/{ids[1]}", {"deliver_in": "3h"})
+    more = await bulk(server, SHIFT, filter=ALL, shift="1h", cursor=said["next"])
+    assert (said["changed"], more["matched"], more["changed"]) == (1, 2, 2)
+    assert (await dues(server))[ids[1]] == time_text(START_MS + 3 * HOUR_MS)
+
+
+async def test_a_cursor_without_its_moment_is_refused(server: Running) -> None:
+    """One of another list, or of an older server: with `as_of` it is good."""
+    await fill(server, 3)
+    said = await bulk(server, SHIFT, filter=ALL, shift="1h", limit=1)
+    old = said["next"][:24]
+    answer = await server.call("POST", SHIFT, {"filter": ALL, "shift": "1h", "cursor": old}, status=422)
+    assert answer.body["errors"][0]["field"] == "cursor"
+    more = await bulk(server, SHIFT, filter=ALL, shift="1h", cursor=old, as_of=said["as_of"])
+    assert (more["changed"], more["next"]) == (2, None)
+
+
+async def test_the_earlier_moment_counts(server: Running) -> None:
+    """Beside a cursor, an `as_of` of a later call moves nothing twice."""
+    await fill(server, 4)
+    said = await bulk(server, SHIFT, filter=ALL, shift="90s", limit=2)
+    later = (await bulk(server, SHIFT, filter=ALL, shift="90s", dry_run=True))["as_of"]
+    more = await bulk(server, SHIFT, filter=ALL, shift="90s", cursor=said["next"], as_of=later)
+    assert (said["changed"], more["changed"]) == (2, 2)

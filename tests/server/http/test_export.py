@@ -150,7 +150,7 @@ async def test_an_export_while_everything_moves(server: Running, monkeypatch: py
     ids = (await put(server, items))["ids"]
     query = export.query_over(None, None, None)
     turn = Turn(Turns(server.clock, max_bytes=1), "", server.clock)
-    reading = export.Reading(read_side(server.app), query, lambda: None, server.clock.now_ms, with_ids=True)
+    reading = export.Reading(read_side(server.app), query, lambda: None, with_ids=True)
     found: list[str] = []
     for n in range(200):
         if reading.is_over:

@@ -272,3 +272,52 @@ async def test_pages_are_short_while_all_have_gathered_too_much(server: Running)
         start = selection.Position((last or 0) + 1)
     assert last is None
     assert set(found) == wanted
+
+
+@pytest.mark.parametrize("state", ["pending", "all"])
+async def test_pages_while_rows_move_appear_and_vanish(server: Running, state: str) -> None:
+    """Ten messages, one a minute, and what becomes of each between the pages:
+
+    1     moved far behind the cursor: shown before          7   moved to and fro: once
+    2     cancelled: shown before                            8   cancelled: not pending
+    5     moved before the cursor: once, as it is now        9   its time passes: not pending
+    6     moved beyond the end: once                        10   as it was
+    """
+    ids = ["", *[await server.schedule(deliver_in=60 * n, topic=f"t/{n}") for n in range(1, 11)]]
+    first = await page(server, limit=4, state=state)
+    assert [one["id"] for one in first["messages"]] == ids[1:5]
+    for n, wait in ((1, 7_200), (5, 30), (6, 7_200), (7, 9_000), (7, 400)):
+        await server.call("PATCH", f"/v1/messages/{ids[n]}", {"deliver_in": wait})
+    for n in (2, 8):
+        await server.call("DELETE", f"/v1/messages/{ids[n]}", status=204)
+    await server.schedule("new", deliver_in=700)
+    second = await page(server, limit=3, state=state, cursor=first["next"])
+    assert [one["id"] for one in second["messages"]] == ids[5:8]
+    assert [one["deliver_at"] for one in second["messages"]] == [
+        format_ms(START_MS + wait * 1_000) for wait in (30, 7_200, 400)
+    ]
+    await server.pass_time(570_000)
+    third = await page(server, limit=4, state=state, cursor=second["next"])
+    left = {"pending": [ids[10]], "all": [ids[8], ids[9], ids[10]]}[state]
+    assert ([one["id"] for one in third["messages"]], third["next"]) == (left, None)
+
+
+async def test_a_message_that_is_moved_after_its_page_was_made_comes_though_its_place_has_passed(
+    server: Running,
+) -> None:
+    ids = [await server.schedule(deliver_in=60 * n) for n in range(1, 4)]
+    first = await page(server, limit=1)
+    await server.call("PATCH", f"/v1/messages/{ids[1]}", {"deliver_in": "1h"})
+    await server.pass_time(150_000)
+    second = await page(server, limit=5, cursor=first["next"])
+    assert ([one["id"] for one in second["messages"]], second["next"]) == ([ids[1], ids[2]], None)
+
+
+async def test_what_leaves_the_range_is_not_shown(server: Running) -> None:
+    ids = [await server.schedule(deliver_in=60 * n) for n in range(1, 5)]
+    end = START_MS + HOUR_MS
+    first = await page(server, limit=1, due_to=end)
+    await server.call("PATCH", f"/v1/messages/{ids[1]}", {"deliver_in": "2h"})
+    await server.call("PATCH", f"/v1/messages/{ids[2]}", {"deliver_in": "59m"})
+    second = await page(server, limit=5, due_to=end, cursor=first["next"])
+    assert [one["id"] for one in second["messages"]] == [ids[2], ids[3]]
