@@ -15,7 +15,8 @@ Two nominal times that end at one instant are one fire. A shifted one can come b
 near a change the candidates of a few hours are computed before the next fire is named; elsewhere only one.
 `every` counts elapsed time from an anchor, independent of wall clocks: its days have 24 hours.
 
-*Jitter* is a pure function of a seed and the fire: it delays, never beyond the next fire or the end.
+*Jitter* is a pure function of a seed and the fire: it delays, never beyond the next fire or the end. So at
+most one fire is between its planned time and its due. A change of the schedule keeps it: it is still to come.
 
 *Misfires* are fires that came while nothing ran. `following` says which fire comes next:
 
@@ -127,6 +128,25 @@ def next_fire(plan: Plan, after_ms: int, sent: Ranges = ()) -> Fire | None:
     return next(unsent(plan, after_ms, sent), None)
 
 
+def due_by(plan: Plan, now_ms: int) -> int:
+    """Up to where fires are due by `now_ms`: earlier than that if jitter delays a fire beyond it.
+
+    Halves the span that the last fire may be in, of the length of the jitter.
+    """
+    if not plan.jitter_ms:
+        return now_ms
+    low, high, last = now_ms - plan.jitter_ms - 1, now_ms, None
+    while (fire := next(fires(plan, low), None)) is not None and fire.base_ms <= now_ms:
+        last, low = fire, fire.base_ms
+        middle = (low + high) // 2
+        fire = next(fires(plan, middle), None)
+        if fire is not None and fire.base_ms <= now_ms:
+            last, low = fire, fire.base_ms
+        else:
+            high = middle
+    return now_ms if last is None or last.at_ms <= now_ms else last.base_ms - 1
+
+
 def just_before(plan: Plan, nominal_ms: int, before_ms: int) -> int:
     """Up to where fires are handled by the current rules, if the fire of a local time is the next.
 
@@ -172,18 +192,19 @@ def following(
     missed_ms = now_ms - GRACE_MS
     through_ms = progress.through_ms
     if misfire == "skip":
-        through_ms = max(through_ms, missed_ms - 1)
+        through_ms = max(through_ms, due_by(plan, missed_ms - 1))
     fire = next_fire(plan, through_ms, sent)
     if fire is None:
         return None, progress
-    if fire.base_ms >= missed_ms:
+    if fire.at_ms >= missed_ms:
         return fire, Progress(fire.base_ms, before_ms=through_ms)
     if misfire == "fire_all" and progress.made_up < CATCH_UP:
         return fire, Progress(fire.base_ms, progress.made_up + 1, through_ms)
+    due_ms = due_by(plan, now_ms)
     if misfire == "fire_once" and not was_late:
-        return fire, Progress(now_ms, before_ms=through_ms)
-    fire = next_fire(plan, now_ms, sent)
-    return fire, Progress(now_ms if fire is None else fire.base_ms, before_ms=now_ms)
+        return fire, Progress(due_ms, before_ms=through_ms)
+    fire = next_fire(plan, due_ms, sent)
+    return fire, Progress(due_ms if fire is None else fire.base_ms, before_ms=due_ms)
 
 
 def local_text(at_ms: int, zone: ZoneInfo) -> str:

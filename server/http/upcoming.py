@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 from shards.errors import Corrupt
 from shards.record import decode, is_stub
 from shards.schedules import ScheduleRow
-from timeline.fires import Fire, Gap, Overlap, Plan, local_of, note_of, unsent
+from timeline.fires import Fire, Gap, Overlap, Plan, due_by, local_of, note_of, unsent
 from timeline.position import id_text
 from timeline.recurrence import RuleError
 from timeline.sent import Ranges
@@ -44,17 +44,17 @@ class Upcoming:
         Raises ValueError, KeyError, OSError for a zone or rule that this server no longer knows.
         """
         views: list[shapes.Fire] = []
-        through_ms = max(row.through_ms, self._clock.wall_ms())
+        now_ms = self._clock.wall_ms()
         left = row.timing.limit - row.count if row.timing.limit else count
         pending = self.pending(row)
         if pending is not None:
             views.append(pending)
-            through_ms = row.through_ms
         wanted = 0 if row.paused else max(0, min(count - len(views), left))
 
         def beyond() -> list[shapes.Fire]:
             plan = plan_of(row.timing, name, row.anchor_ms)
-            return fire_views(plan, through_ms, wanted, ahead_ms, row.sent)
+            after_ms = row.through_ms if pending else max(row.through_ms, due_by(plan, now_ms))
+            return fire_views(plan, after_ms, wanted, ahead_ms, row.sent)
 
         views += await turn.in_thread(self._thread, beyond)
         return views

@@ -53,7 +53,19 @@ from shards.schedules import (
 from shards.store import Store, Table
 from shards.unreadable import readable
 from timeline.cron import Cron, parse_cron
-from timeline.fires import GRACE_MS, Every, Fire, Gap, Misfire, Overlap, Plan, Progress, following, local_of
+from timeline.fires import (
+    GRACE_MS,
+    Every,
+    Fire,
+    Gap,
+    Misfire,
+    Overlap,
+    Plan,
+    Progress,
+    due_by,
+    following,
+    local_of,
+)
 from timeline.horizon import Horizon
 from timeline.position import MessageId, Position, at_of, before
 from timeline.recurrence import Rule, parse_rule
@@ -273,14 +285,15 @@ class Schedules(CommitHook):
         self, name: str, row: ScheduleRow, *, was_late: bool = False
     ) -> tuple[Fire | None, Progress]:
         """The next fire of a row without an occurrence, if any."""
-        now_ms, through_ms = self._clock.wall_ms(), row.through_ms
-        if self._is_set_back(through_ms, now_ms):
-            through_ms = now_ms  # of future fires, only the sent ones are left out
-        misfire, progress = cast("Misfire", row.timing.misfire), Progress(through_ms, row.made_up)
+        now_ms, misfire = self._clock.wall_ms(), cast("Misfire", row.timing.misfire)
+        progress = Progress(row.through_ms, row.made_up)
         if row.paused or (row.timing.limit and row.count >= row.timing.limit):
             return None, progress
         try:
             plan = plan_of(row.timing, name, row.anchor_ms)
+            if self._is_set_back(row.through_ms, now_ms):
+                # Of future fires, only the sent ones are left out.
+                progress = Progress(due_by(plan, now_ms), row.made_up)
             return following(plan, misfire, progress, now_ms, was_late=was_late, sent=row.sent)
         except (ValueError, KeyError, OSError) as error:
             log.error("schedule %s: stopped, no next occurrence can be computed: %s", name, error)
@@ -303,7 +316,7 @@ class Schedules(CommitHook):
             why = "" if name in self._places else self._share.refusal(owner_of(record).decode())
             if why:
                 raise Refused("over-quota", why)
-            row = ScheduleRow(timing, record, body, now_ms, now_ms, through_ms=now_ms)
+            row = ScheduleRow(timing, record, body, now_ms, now_ms, through_ms=0)
         elif (old.timing, old.record, old.body) == (timing, record, body):
             return old, False
         else:
@@ -314,14 +327,13 @@ class Schedules(CommitHook):
                     old = self._successor(commit, name, old)
                     self._write(commit, name, old)
             row, taken_back = without(commit, old, self._journal())
-            row = self._from_now(row)
             # If another client sends the same definition only the owner changes.
             is_same = (old.timing, old.body) == (timing, body)
             changed_ms = (old.changed_ms or old.anchor_ms) if is_same else now_ms
             if not is_same_rule(old.timing, timing):
                 row = _with_rule(row, now_ms, None if taken_back is not None else old.occurrence)
             row = msgspec.structs.replace(row, timing=timing, record=record, body=body, changed_ms=changed_ms)
-        row = self._next(commit, name, row)
+        row = self._next(commit, name, self._from_now(name, row))
         self._take_back(commit, taken_back)
         self._write(commit, name, row)
         return row, is_new
@@ -346,7 +358,7 @@ class Schedules(CommitHook):
         if row is None or not (row.paused or anew):
             return row
         bare, taken_back = without(commit, row, self._journal())
-        bare = msgspec.structs.replace(self._from_now(bare), paused=False)
+        bare = msgspec.structs.replace(self._from_now(name, bare), paused=False)
         if anew:
             anchor_ms = min(bare.anchor_ms, self._clock.wall_ms())
             bare = msgspec.structs.replace(bare, sent=(), anchor_ms=anchor_ms)
@@ -425,8 +437,13 @@ class Schedules(CommitHook):
         if message is not None:
             commit.cancel(message)
 
-    def _from_now(self, row: ScheduleRow) -> ScheduleRow:
-        return msgspec.structs.replace(row, through_ms=max(row.through_ms, self._clock.wall_ms()))
+    def _from_now(self, name: str, row: ScheduleRow) -> ScheduleRow:
+        """The row, to continue with the first fire that is due after now."""
+        due_ms = self._clock.wall_ms()
+        if row.timing.jitter_ms:
+            with suppress(ValueError, KeyError, OSError):  # logged when the next fire is computed
+                due_ms = due_by(plan_of(row.timing, name, row.anchor_ms), due_ms)
+        return msgspec.structs.replace(row, through_ms=max(row.through_ms, due_ms))
 
     def _write(self, commit: Commit, name: str, row: ScheduleRow) -> None:
         write_schedule(commit, name, row)

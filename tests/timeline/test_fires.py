@@ -1,7 +1,7 @@
 """When schedules fire over changes of the clocks: truth tables, and a dull count of minutes as the oracle."""
 
 from datetime import UTC, datetime, timedelta
-from itertools import islice, pairwise
+from itertools import islice, pairwise, takewhile
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -19,6 +19,7 @@ from timeline.fires import (
     Overlap,
     Plan,
     Progress,
+    due_by,
     fires,
     following,
     just_before,
@@ -293,3 +294,19 @@ def test_what_is_moved_before_a_gap_comes_before_what_stands_there() -> None:
     """02:15 is skipped and fires at 01:45, before 01:50, which the expression names first."""
     found = fired("15,50 1,2 * * *", "Australia/Lord_Howe", "2026-10-04", gap="before", count=4)
     assert found == ["10-03T14:45", "10-03T15:15", "10-03T15:20", "10-03T15:50"]
+
+
+@given(
+    st.integers(0, 40_000),
+    st.sampled_from(["*/2 * * * * *", "0 0,1,7 * * * *", "0 0 6 * * *", "30 17 * * * *"]),
+    st.integers(1, 9 * 3_600_000),
+)
+@settings(max_examples=120, deadline=None)
+def test_up_to_where_fires_are_due(now_s: int, cron: str, jitter_ms: int) -> None:
+    """Against a walk over all fires: at most the last one is planned, and not due yet."""
+    now_ms = 1_800_000_000_000 + now_s * 1_000
+    plan = Plan(parse_cron(cron), ZoneInfo("UTC"), jitter_ms=jitter_ms, seed="x")
+    begun = list(takewhile(lambda fire: fire.base_ms <= now_ms, fires(plan, now_ms - 86_400_000)))
+    waiting = [fire for fire in begun if fire.at_ms > now_ms]
+    assert waiting == begun[len(begun) - len(waiting) :]
+    assert due_by(plan, now_ms) == (waiting[0].base_ms - 1 if waiting else now_ms)

@@ -20,6 +20,7 @@ from aiohttp import web
 from shards.commit import Commit
 from shards.record import deliver_to_of, topic_of
 from shards.schedules import ScheduleRow
+from timeline.fires import due_by
 from timeline.position import MessageId, id_text
 
 from ...engine.clock import Clock
@@ -234,7 +235,7 @@ class ScheduleRoutes:
         def found() -> list[shapes.Fire]:
             timing = timing_of(definition, definition.name, now_ms, self._limits)
             plan = checked_plan(timing, definition.name, now_ms)
-            after_ms = plan.start_ms - 1 if plan.start_ms else now_ms
+            after_ms = plan.start_ms - 1 if plan.start_ms else due_by(plan, now_ms)
             return fire_views(plan, after_ms, min(definition.count, timing.limit or definition.count))
 
         view: shapes.Fires = {"fires": await self._in_thread(request, found)}

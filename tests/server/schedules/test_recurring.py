@@ -2,7 +2,7 @@
 
 import random
 from dataclasses import replace
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -18,7 +18,7 @@ from shards.schedules import TimingRow, write_schedule
 from shards.verify import verify_counts
 from tests.support.soak import SOAK
 from timeline.cron import parse_cron
-from timeline.fires import Plan, fires
+from timeline.fires import Fire, Plan, fires
 
 from ..conftest import DAY_MS, HOUR_MS, MINUTE_MS, START_MS
 from .rig import HOURLY, RECORD, Rig
@@ -486,3 +486,55 @@ def test_a_rule_that_was_taken_and_would_be_searched_for_long_stops(
     rig.walk(START_MS + 2 * HOUR_MS, HOUR_MS)
     assert rig.fired() == hours(1, 1)
     assert "no next occurrence" in caplog.text
+
+
+def jittered(misfire: str) -> tuple[TimingRow, list[Fire]]:
+    """A schedule with jitter, and its first fires."""
+    jitter_ms = 50 * MINUTE_MS
+    plan = Plan(parse_cron("0 * * * *"), ZoneInfo("UTC"), jitter_ms=jitter_ms, seed="s")
+    found = list(islice(fires(plan, START_MS - 1), 4))
+    assert all(fire.at_ms - fire.base_ms > MINUTE_MS for fire in found)
+    return timing_with(HOURLY, jitter_ms=jitter_ms, misfire=misfire), found
+
+
+@pytest.mark.parametrize("change", ["payload", "pause", "anew", "anew paused", "deleted", "restart", "late"])
+@pytest.mark.parametrize("misfire", ["fire_once", "fire_all", "skip"])
+def test_a_change_between_the_planned_time_and_its_jitter_keeps_the_fire(
+    rig: Rig, misfire: str, change: str
+) -> None:
+    """The plan is each hour, and jitter delays each fire by up to 50 minutes. A change each 11 minutes: every
+    hour has its one fire, at the time that it would have had without the change."""
+    timing, expected = jittered(misfire)
+    rig.put(timing=timing)
+    for minute in range(1, 2 * 60, 11):
+        rig.walk(START_MS + minute * MINUTE_MS, 11 * MINUTE_MS)
+        match change:
+            case "payload":
+                rig.put(timing=timing, record=encode(Record(b"jobs/nightly", b"%d" % minute)))
+            case "pause" | "anew paused":
+                rig.ask(lambda c: rig.schedules.pause(c, "s"))
+                rig.clock.step(1)
+                rig.ask(lambda c: rig.schedules.resume(c, "s", anew=change != "pause"))
+            case "anew":
+                rig.ask(lambda c: rig.schedules.resume(c, "s", anew=True))
+            case "deleted":
+                rig.ask(lambda c: rig.schedules.delete(c, "s"))
+                rig.put(timing=timing)
+            case "restart":
+                rig.crash()
+            case "late":  # the horizon has passed the fire, the next one is not written yet
+                rig.deliver()
+                rig.put(timing=timing, record=encode(Record(b"jobs/nightly", b"%d" % minute)))
+    rig.walk(START_MS + 3 * HOUR_MS, 11 * MINUTE_MS)
+    assert rig.fired() == [fire.at_ms for fire in expected[:3]]
+
+
+@pytest.mark.parametrize("misfire", ["fire_once", "fire_all", "skip"])
+def test_a_fire_whose_jitter_is_not_over_after_downtime_was_not_missed(rig: Rig, misfire: str) -> None:
+    timing, (first, second, third, fourth) = jittered(misfire)
+    rig.put(timing=timing)
+    rig.crash(away_ms=third.base_ms + MINUTE_MS - rig.clock.now_ms)
+    rig.rest()
+    rig.walk(fourth.at_ms, 30 * MINUTE_MS)
+    missed = [first, second] if misfire == "fire_all" else [first]
+    assert rig.fired() == [fire.at_ms for fire in (*missed, third, fourth)], "the first was pending"
