@@ -64,6 +64,8 @@ class Acks:
         self._max_delay_ms = max_delay_ms
         self._sink = sink
         self._refuse = refuse
+        self.unsent = 0
+        """Answers to acks that wait for the store."""
 
     def on_run(self, packet: AckRun, subscriber: Subscriber) -> None:
         """Handle a run of PUBACKs without a reason."""
@@ -92,6 +94,7 @@ class Acks:
         if packet_id not in subscriber.session.received:
             self._put(wire.PUBCOMP, packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND)
             return
+        self.unsent += 1
         self._publishing.released(subscriber, packet_id, self._answering(wire.PUBCOMP, packet_id))
 
     def _on_nack(self, packet: Ack, properties: Properties, wait: str, subscriber: Subscriber) -> None:
@@ -117,6 +120,8 @@ class Acks:
         done = self._answering(wire.PUBREL, packet_id)
         receipt = self._settling.received(subscriber, packet_id, done, is_taken=packet.reason < 0x80)
         match receipt:
+            case Receipt.LATER:
+                self.unsent += 1
             case Receipt.UNKNOWN:
                 self._put(wire.PUBREL, packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND)
             case Receipt.NOTED | Receipt.RETIRED:
@@ -128,6 +133,7 @@ class Acks:
         """What answers when something is durable, or ends the connection when it cannot be."""
 
         def answer(is_durable: bool) -> None:
+            self.unsent -= 1
             if is_durable:
                 self._put(kind, packet_id)
             else:

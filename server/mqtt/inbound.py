@@ -185,6 +185,11 @@ class Inbound:
         """Whether something that this connection has begun under the packet id is not over."""
         return packet_id in self._waiting or packet_id in self._asked or packet_id in self._unreleased
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a publish, SUBSCRIBE or UNSUBSCRIBE still waits for its answer."""
+        return bool(self._unanswered or self._asked)
+
     def reserve(self, packet_id: int) -> None:
         """A SUBSCRIBE or UNSUBSCRIBE waits for its answer under this packet id."""
         self._asked.add(packet_id)

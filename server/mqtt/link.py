@@ -11,8 +11,8 @@ published also wait while the server is congested. Those that wait for their own
 again when that is over.
 
 A client that leaves, by DISCONNECT or by the end of its stream, loses nothing that it sent before: its link
-handles the rest in its turns, and then leaves the session. If the server ends a connection, or another one
-takes it over, unhandled input is dropped.
+handles the rest in its turns, leaves the session, and sends the answers that are ready within LINGER_S. If
+the server ends a connection, or another one takes it over, unhandled input is dropped.
 
 The end has two steps. What belongs to the session is settled at once: its will, its group's messages, its
 place. The socket lingers (server/net/lingering.py).
@@ -167,7 +167,8 @@ class MqttLink(Opening):
         self._is_held = False
         self._is_waiting = False
         self._is_armed = False
-        self._is_ending = False
+        self._is_last = self._is_ending = False
+        """Its client sends no more; nothing more is sent to it."""
         self._lingering: Lingering | None = None
         self._last_received = loop.time()
         self.held_bytes = 0
@@ -221,6 +222,9 @@ class MqttLink(Opening):
             self._answer_http()
             return
         connection.receive(data)
+        if connection.has_left:
+            self._answer_last()
+            return
         if (
             self._keep(connection)
             and not self._is_held
@@ -244,16 +248,15 @@ class MqttLink(Opening):
         log.warning("connection closed: an HTTP request on a port of MQTT", extra=by(self.address))
         self.linger()
 
-    def eof_received(self) -> None:
-        """The client sends no more: the loop closes the transport. What has come before is still handled."""
-        connection, transport = self._connection, self._transport
-        if connection is not None and transport is not None and connection.is_unfinished:
-            self._timer.cancel()
-            self._timer = self._loop.call_later(LINGER_S, abort_socket, transport)
-            return
-        if self._is_flush_planned:
-            self.flush()
-        self.linger()
+    def eof_received(self) -> bool:
+        """The client sends no more. Returns whether the socket is still needed, for what has come before."""
+        connection = self._connection
+        if connection is None or self._is_ending:
+            return False
+        connection.end_input()
+        self._is_held = connection.is_unfinished
+        self._answer_last()
+        return not self._is_ending
 
     def pause_writing(self) -> None:
         assert self._connection is not None
@@ -370,6 +373,10 @@ class MqttLink(Opening):
             else:
                 self._finish()
             return
+        if self._is_last or connection.has_left:
+            self._is_held = connection.is_unfinished
+            self._answer_last()
+            return
         if self._is_to_hold(connection):
             self._wait()
             return
@@ -396,6 +403,26 @@ class MqttLink(Opening):
             abort_socket(self._transport)
 
     # -- the end
+
+    def _answer_last(self) -> None:
+        """The client sends no more: read no further, and close when it is answered, after LINGER_S at the
+        latest."""
+        transport = self._transport
+        if not self._is_last and transport is not None:
+            self._is_last = True
+            self._timer.cancel()
+            self._timer = self._loop.call_later(LINGER_S, self._give_up)
+            if not transport.is_closing():
+                transport.pause_reading()
+        self.flush()
+
+    def _give_up(self) -> None:
+        """Its answers take too long. What it has sent is handled all the same."""
+        connection, transport = self._connection, self._transport
+        if connection is not None and connection.is_unfinished and transport is not None:
+            abort_socket(transport)
+        else:
+            self.linger()
 
     def linger(self) -> None:
         """Leave the session now; close when the client has had time to read why."""
@@ -518,8 +545,9 @@ class MqttLink(Opening):
             self.owner = KEY + connection.key
         if not connection.is_stranger:
             self._crowd.let_in(self, connection.key)
-        self._timer.cancel()
-        self._check_alive()
+        if not self._is_last:
+            self._timer.cancel()
+            self._check_alive()
 
     def _check_alive(self) -> None:
         """Close a client that has not connected, or has been silent for 1.5 times its keep alive; after its
@@ -539,7 +567,7 @@ class MqttLink(Opening):
     def _judge(self) -> None:
         """Decide after all input is handled: close it if it was silent for too long."""
         connection, transport = self._connection, self._transport
-        if self._is_ending or transport is None or connection is None or transport.is_closing():
+        if self._is_last or self._is_ending or transport is None or connection is None or transport.is_closing():
             return
         if self._left_s(connection) > 0:
             self._timer.cancel()

@@ -143,6 +143,8 @@ class Connection:
         self.is_opening = False
         """Its key is being checked, or its session has been claimed and is not durable yet."""
         self.keep_alive_s = 0
+        self._is_ended = self._has_left = False
+        """The client sends no more; its session has been left, and only answers go out."""
         self._is_stopped = False
         """Whether a publish that cannot be refused waits for the end of the congestion."""
 
@@ -158,7 +160,7 @@ class Connection:
         clock, decoder, backlog, outbox = self._clock, self._decoder, self._backlog, self._outbox
         self._inbound.begin_turn()
         until = 0.0
-        while not outbox.is_closed:
+        while not (outbox.is_closed or self._has_left):
             came = decoder.kept_bytes + len(data)
             packets = self._decode(data)
             self._accept(packets)
@@ -174,16 +176,29 @@ class Connection:
         self._inbound.flush()
 
     def take_output(self) -> list[bytes]:
-        """Take the output to send now, in order."""
+        """Take the output to send now, in order. With the last answer to a client that sends no more the
+        connection closes."""
+        if self._is_ended and not (self.is_opening or self.is_unfinished):
+            self._leave()
+        if self._has_left and not (self._inbound.is_awaited or self._acks.unsent):
+            self._outbox.abort()
         return self._outbox.take_output()
 
+    def end_input(self) -> None:
+        """The client has shut down its sending side: once its input is handled it leaves its session."""
+        self._is_ended = True
+
     def lost(self) -> None:
-        """Handle the lost connection, with unhandled input (`is_unfinished`). A persistent session stays. The
-        parts that hold this or the link let go of it: else only the collector would free them, after millions
-        of objects."""
+        """Handle the lost connection, with unhandled input (`is_unfinished`). The parts that hold this or the
+        link let go of it: else only the collector would free them, after millions of objects."""
         self._inbound.flush()
         self._outbox.end()
         self._subscribing.end()
+        self._leave()
+
+    def _leave(self) -> None:
+        """Leave the session; a persistent one stays. Answers that wait for the store still go out."""
+        self._has_left = True
         self._backlog.clear()
         self._decoder = Decoder(4)
         rights, self._rights = self._rights, None
@@ -244,7 +259,7 @@ class Connection:
     @property
     def is_behind(self) -> bool:
         """More has come than is handled yet: read no more for now, and call `receive` when there is time."""
-        return not self._outbox.is_closed and (
+        return not (self._outbox.is_closed or self._has_left) and (
             bool(self._backlog.packets) or self._decoder.is_behind or self._asks_much
         )
 
@@ -252,6 +267,11 @@ class Connection:
     def is_unfinished(self) -> bool:
         """Whether input is unfinished; a client that disconnects in order may rely on it being done."""
         return not self._outbox.is_closed and (not self._backlog.is_empty or self._decoder.is_behind)
+
+    @property
+    def has_left(self) -> bool:
+        """Whether the client has said that it sends no more, and all its input is handled."""
+        return self._has_left
 
     @property
     def has_published(self) -> bool:
@@ -371,6 +391,8 @@ class Connection:
 
     def _on_first(self, packet: Packet | MqttError) -> None:
         """Handle CONNECT; the decoder guarantees that it comes first and once."""
+        if self._has_left:
+            return  # what follows a DISCONNECT
         if isinstance(packet, MqttError):
             self._refuse_bytes(packet)
         else:
@@ -510,7 +532,7 @@ class Connection:
         asked = packet.properties.session_expiry if packet.properties is not None else None
         if self._clients.farewell(subscriber, asked, keeps_will=packet.reason != 0):
             self._is_clean = packet.reason in (Reason.SUCCESS, Reason.DISCONNECT_WITH_WILL)
-            self._outbox.close()
+            self._leave()
         else:
             self.refuse(Reason.PROTOCOL_ERROR, "DISCONNECT sets an expiry for a session that had none")
 

@@ -229,7 +229,8 @@ class Subscribing:
                 self._outbox.close(Closing.STORE_FAILED)
             elif not self._outbox.is_closed:
                 self._outbox.put(answer)
-                then()
+                if subscriber.link is self._outbox:
+                    then()
 
         if subscriber.session.is_persistent:
             self._clients.store(subscriber, stored)

@@ -35,7 +35,7 @@ class Inner(Protocol):
     def is_begun(self) -> bool: ...
     def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
     def data_received(self, data: bytes) -> None: ...
-    def eof_received(self) -> None: ...
+    def eof_received(self) -> bool | None: ...
     def pause_writing(self) -> None: ...
     def resume_writing(self) -> None: ...
     def connection_lost(self, exc: Exception | None) -> None: ...
@@ -92,8 +92,8 @@ class Websocket(Opening):
         else:
             self._shake_hands(data)
 
-    def eof_received(self) -> None:
-        self._link.eof_received()
+    def eof_received(self) -> bool | None:
+        return self._link.eof_received()
 
     def pause_writing(self) -> None:
         self._link.pause_writing()
@@ -261,10 +261,9 @@ class Websocket(Opening):
         self._link.linger()
 
     def _leave(self) -> None:
-        """The client has sent a close frame. Its earlier input is handled first."""
-        if self._is_paused:
+        """The client has sent a close frame. Its earlier input is handled and answered first."""
+        if self._is_paused or self._link.eof_received():
             return
-        self._link.eof_received()
         self._say_close(NORMAL)
         self._raw.close()
 

@@ -244,7 +244,8 @@ class Paced(Opening):
             # TLS closes both directions at once, whatever is answered here.
             if self._kept:
                 self._go_on()
-            return inner.eof_received()
+            inner.eof_received()
+            return False
         if not self._kept:
             if began_s := time.begin(inner.owner):
                 stays = inner.eof_received()

@@ -8,6 +8,7 @@ import select
 import socket
 import ssl
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -37,11 +38,13 @@ from server.codec.packets import (
     Suback,
     Subscribe,
     SubscribeOptions,
+    Unsubscribe,
     Will,
 )
 from server.codec.publish import Decoder
 from server.engine.clock import SystemClock
 from server.fair import Part
+from server.mqtt import link as link_module
 from server.mqtt.frames import BINARY, CLOSE
 from server.mqtt.link import Links, MqttLink
 from server.net import lingering
@@ -51,6 +54,7 @@ from server.net.outgoing import Outgoing
 from server.net.pool import pool_of
 from server.settings.config import Config
 from shards.fields import Record
+from shards.rocks import RocksStore
 from tests.support.build import OPENED
 from tests.support.served import SCHEMES, TLS, Served, everywhere, serve
 
@@ -255,6 +259,131 @@ def test_a_refused_connect_is_answered(served: Served, scheme: str, level: int) 
     assert one.take(Connack).reason == (0x85 if level == 5 else 2)
     assert one.end()
     one.socket.close()
+
+
+# -- the last answers are read
+
+
+def _disconnect(one: Client) -> bytes:
+    return encode(Disconnect(), one.level)
+
+
+ENDS: dict[str, tuple[str, ...]] = {
+    "disconnect": SCHEMES,
+    "half-close": ("mqtt", "ws"),
+    "disconnect and half-close": ("mqtt", "ws"),
+    "close frame": ("ws", "wss"),
+    "disconnect and close frame": ("ws", "wss"),
+}
+"""How a client says that it sends no more, and where. TLS has no half-close."""
+
+
+def _say_all(one: Client, packets: list[Packet], end: str) -> set[tuple[str, int, int]]:
+    """Send packets and the end in one write; (kind, packet id, reason) of what was answered by the server's
+    own end of the connection."""
+    data = b"".join(encode(packet, one.level) for packet in packets)
+    if "disconnect" in end:
+        data += _disconnect(one)
+    one.socket.sendall(
+        (masked(BINARY, data) if one.is_web else data)
+        + (masked(CLOSE, b"\x03\xe8") if "frame" in end else b"")
+    )
+    if "half-close" in end:
+        one.socket.shutdown(socket.SHUT_WR)
+    assert one.end()
+    one.socket.close()
+    return {
+        (
+            f"ACK {packet.kind}" if isinstance(packet, Ack) else type(packet).__name__,
+            getattr(packet, "packet_id", 0),
+            getattr(packet, "reason", 0),
+        )
+        for packet in one.inbox
+    }
+
+
+@PATIENT
+@pytest.mark.parametrize("level", [4, 5])
+@pytest.mark.parametrize(
+    ("end", "scheme"), [(end, scheme) for end, found in ENDS.items() for scheme in found]
+)
+def test_a_client_that_ends_at_once_is_answered(served: Served, scheme: str, end: str, level: int) -> None:
+    """Each kind of packet that has an answer, from CONNECT to the end in one write. Its session is
+    persistent: most answers wait for the store."""
+    one = Client(served.ports[scheme], scheme, level)
+    lasting = Properties(session_expiry=60) if level == 5 else None
+    packets: list[Packet] = [
+        Connect(level, "a", clean_start=False, properties=lasting),
+        Subscribe(1, (("t/#", SubscribeOptions(1)),)),
+        Unsubscribe(2, ("t/#",)),
+        Publish(b"t", b"x", 1, packet_id=3),
+        Publish(b"$delayed/60/t", b"x", 1, packet_id=4),
+        Publish(b"t", b"x", 2, packet_id=5),
+        Ack(wire.PUBREL, 6),
+        Pingreq(),
+    ]
+    wanted = {("Connack", 0, 0), ("Suback", 1, 0), ("Unsuback", 2, 0), ("Pingresp", 0, 0)}
+    wanted |= {
+        (f"ACK {wire.PUBACK}", 3, 0x10 if level == 5 else 0),
+        (f"ACK {wire.PUBACK}", 4, 0),
+        (f"ACK {wire.PUBREC}", 5, 0),
+    }
+    wanted |= {(f"ACK {wire.PUBCOMP}", 6, 0x92 if level == 5 else 0)}
+    if level == 5:
+        packets.append(Publish(b"$SYS/x", b"x", 1, packet_id=7))
+        packets.append(
+            Publish(b"$control/done", b'{"group": "$share/g/t", "id": "%032x"}' % 1, 1, packet_id=8)
+        )
+        wanted |= {(f"ACK {wire.PUBACK}", 7, 0x90), (f"ACK {wire.PUBACK}", 8, 0x83)}
+    assert _say_all(one, packets, end) == wanted
+    _until(lambda: not served.listeners.crowd)
+
+
+@PATIENT
+@pytest.mark.parametrize("end", ["disconnect", "half-close"])
+def test_the_steps_of_qos_2_are_answered_at_the_end(served: Served, end: str) -> None:
+    lasting = Properties(session_expiry=60)
+    one, other = Client(served.ports["mqtt"]), Client(served.ports["mqtt"])
+    one.connect("a", clean_start=False, properties=lasting)
+    one.subscribe("t", 2)
+    other.connect("b", clean_start=False, properties=lasting)
+    other.send(Publish(b"t", b"x", 2, packet_id=9))
+    assert other.take(Ack).kind == wire.PUBREC
+    assert _say_all(other, [Ack(wire.PUBREL, 9)], end) == {(f"ACK {wire.PUBCOMP}", 9, 0)}
+    came = one.take(Publish).packet_id
+    assert _say_all(one, [Ack(wire.PUBREC, came)], end) == {(f"ACK {wire.PUBREL}", came, 0)}
+
+
+@pytest.mark.parametrize(("end", "came"), [("disconnect", []), ("half-close", [b"gone"])])
+def test_a_will_is_for_an_end_without_a_disconnect(served: Served, end: str, came: list[bytes]) -> None:
+    one, other = Client(served.ports["mqtt"]), Client(served.ports["mqtt"])
+    other.connect("b")
+    other.subscribe("t/#")
+    one.connect("a", will=Will(b"t/w", b"gone", 1))
+    assert _say_all(one, [Publish(b"$delayed/60/x", b"x", 1, packet_id=1)], end)
+    _until(lambda: len(served.listeners.crowd) == 1)
+    other.send(Publish(b"t/end", b"end", 1, packet_id=1))
+    found = []
+    while b"end" not in found:
+        packet = other.take(object)
+        found += [packet.payload] if isinstance(packet, Publish) else []
+    assert found == [*came, b"end"]
+    other.socket.close()
+
+
+def test_an_answer_is_waited_for_so_long(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store takes longer: the place is given up, and what was sent is done all the same."""
+    monkeypatch.setattr(link_module, "LINGER_S", 0.2)
+    held = threading.Event()
+    flush = RocksStore.flush
+    monkeypatch.setattr(RocksStore, "flush", lambda store: (held.wait(30), flush(store))[1])
+    one = Client(served.ports["mqtt"])
+    one.connect("a")
+    try:
+        assert _say_all(one, [Publish(b"$delayed/60/x", b"x", 1, packet_id=1)], "half-close") == set()
+        _until(lambda: not served.listeners.crowd)
+    finally:
+        held.set()
 
 
 def test_who_goes_on_sending_is_cut(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
