@@ -147,6 +147,7 @@ def _check(config: Config, origins: Mapping[str, str]) -> int:
     from .auth.keyring import Keyring
     from .auth.offload import at_once
     from .engine.clock import SystemClock
+    from .jobs.launch import check_archive
     from .net.tls import http_certificates, mqtt_certificates
 
     lines = told(config.limits.memory)
@@ -155,6 +156,7 @@ def _check(config: Config, origins: Mapping[str, str]) -> int:
         print(f"fasti-server: {line}", file=sys.stderr)  # noqa: T201
     try:
         http_certificates(config), mqtt_certificates(config)
+        check_archive(config)
         Keyring(config, SystemClock(), at_once)
     except (ConfigError, KeysFileError) as error:
         print(f"fasti-server: {error}", file=sys.stderr)  # noqa: T201

@@ -20,7 +20,7 @@ from .cluster.swap import check_swapped
 from .core import timeline_of
 from .engine.clock import Clock, SimulatedClock, SystemClock
 from .engine.lease import Lease
-from .jobs.launch import UMASK_VARIABLE
+from .jobs.launch import UMASK_VARIABLE, check_archive
 from .net.files import allow_open_files
 from .net.tls import Certificates, http_certificates, mqtt_certificates
 from .observe.tracing import Traces, open_traces
@@ -57,6 +57,7 @@ def serve(config: Config, *, is_simulated: bool, start_ms: int | None = None, um
     os.environ[UMASK_VARIABLE] = f"{umask:03o}"
     narrow(Path(config.store.dir))
     warn_of_open(config.store.backups_dir)
+    check_archive(config)
     if config.cluster.log and is_simulated:
         raise ConfigError("cluster.log", "is for the system's clock: several nodes have no simulated one")
     traces = open_traces(os.environ)

@@ -12,6 +12,7 @@ import msgspec
 
 from timeline.slices import Home, Shard
 
+from .archives import ArchivedFile
 from .errors import Corrupt
 from .store import Store, Table
 from .tables import decoded
@@ -74,6 +75,10 @@ class JobRow(msgspec.Struct, array_like=True, omit_defaults=True):
     rows: int = 0
     """Rows that were cut or dropped in the end."""
     cuts: list[int] = []
+    archive: str = ""
+    """Of an expiry: the directory or URL that it writes to; empty: it only drops."""
+    files: list[ArchivedFile] = []
+    """Of a finished expiry: the files it has written there."""
 
     @property
     def copies(self) -> Iterator[bytes]:

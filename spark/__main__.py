@@ -15,7 +15,6 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from .errors import Refused, SparkError
@@ -92,22 +91,26 @@ def split(remote: Remote, options: argparse.Namespace) -> Iterator[str]:
 
 
 def expire(remote: Remote, options: argparse.Namespace) -> Iterator[str]:
+    from .expire import usable_archive
     from .run import run_expire
 
-    archive = Path(options.archive).absolute().as_uri() if options.archive else ""
+    archive = usable_archive(options.archive) if options.archive is not None else None
     if options.job:
-        yield run_expire(remote, _given(remote, options.job), options.master, archive)
+        job = _given(remote, options.job)
+        if archive and archive != job.archive:
+            raise SparkError(f"job {job.id} archives to {job.archive or 'nowhere'}, not to {archive}")
+        yield run_expire(remote, job, options.master)
         return
     done = False
     while True:
         try:
-            job = remote.create("expire")
+            job = remote.create("expire", archive=archive)
         except Refused as error:
             if error.slug != "nothing-to-expire":
                 raise
             break
         done = True
-        yield run_expire(remote, job, options.master, archive)
+        yield run_expire(remote, job, options.master)
     if not done:
         yield "nothing to do: no slice is behind retention"
 

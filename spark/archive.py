@@ -26,6 +26,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from shards.archives import ArchivedFile, fault_in
 from shards.read import Row
 from shards.record import is_moved, schedule_name
 from shards.sectors import sync_path
@@ -84,7 +85,7 @@ def archive_slice(snapshot: Snapshot, home: Home, folder: Path, node: int) -> Ma
                 f"{folder} has another slice {name_of(home)}: {known['rows']} rows, not {extent.rows}. "
                 "Each server needs an archive of its own"
             )
-        if all(_is_true(folder, file) for file in known["files"]):
+        if not any(fault_in(folder, ArchivedFile(**file)) for file in known["files"]):
             return known
     return _write(snapshot, piece, folder, node)
 
@@ -244,15 +245,6 @@ def _table(rows: list[Row], snapshot: Snapshot, journal: Journal, node: int) -> 
         batch.column(schedule_name, pa.string()),
     ]
     return pa.Table.from_arrays(columns, schema=SCHEMA)
-
-
-def _is_true(folder: Path, file: dict[str, Any]) -> bool:
-    """Whether a file of a manifest exists as it was written."""
-    path = folder / file["path"]
-    if not path.is_file() or path.stat().st_size != file["bytes"]:
-        return False
-    with path.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest() == str(file["sha256"])
 
 
 def _date(day: int) -> str:

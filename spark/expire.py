@@ -8,17 +8,36 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from shards.archives import ArchivedFile, archive_path, fault_in, why_not_usable
+
 from .archive import archive_slice, clear_unfinished, extent_of, manifest_path, piece_of
-from .job import Job, Span, path_of
+from .errors import SparkError
+from .job import Job, Span
 from .snapshot import Snapshot, opened_snapshot
 from .tasks import Line, Lines, each, grouped
 
 SAID = ("start_ms", "generation", "rows", "archived", "files")
 
 
+def usable_archive(name: str) -> str:
+    """The absolute path of an archive that this program can write to. Raises SparkError."""
+    try:
+        path = archive_path(name)
+    except ValueError as error:
+        raise SparkError(f"the archive {error}, not {name!r}") from None
+    why = why_not_usable(Path(path))
+    if why:
+        raise SparkError(f"the archive {name} cannot be used: {why}")
+    return path
+
+
 def archive_all(session: SparkSession, job: Job, archive: str) -> list[Line]:
-    """Read all slices of a job, and archive them if there is an archive. Returns the `slices` to commit."""
+    """Read all slices of a job, and archive them if there is an archive. Returns the `slices` to commit.
+
+    What tasks have written is read back here: on their machine the archive may be another directory. Raises
+    SparkError."""
     uri, node = job.checkpoint, job.node
+    archive = archive_path(archive) if archive else ""
     if archive:
         prepare(job, archive)
 
@@ -26,11 +45,16 @@ def archive_all(session: SparkSession, job: Job, archive: str) -> list[Line]:
         return archive_some(uri, pieces, archive, node)
 
     groups = grouped(job.slices, lambda piece: piece.count)
-    return [line for lines in each(session, groups, work) for line in lines]
+    said = [line for lines in each(session, groups, work) for line in lines]
+    for file in (file for line in said for file in line["files"]):
+        fault = fault_in(Path(archive), ArchivedFile(**file))
+        if fault:
+            raise SparkError(f"a worker has archived, but {fault}")
+    return said
 
 
 def prepare(job: Job, archive: str) -> None:
-    folder = path_of(archive)
+    folder = Path(archive)
     folder.mkdir(parents=True, exist_ok=True)
     for piece in job.slices:
         clear_unfinished(folder, piece.home)
@@ -45,7 +69,7 @@ def archive_some(uri: str, pieces: Sequence[Span], archive: str, node: int) -> L
 
 
 def _archived(snapshot: Snapshot, piece: Span, archive: str, node: int) -> Line:
-    manifest = archive_slice(snapshot, piece.home, path_of(archive), node)
+    manifest = archive_slice(snapshot, piece.home, Path(archive), node)
     return {name: manifest[name] for name in SAID}
 
 

@@ -40,7 +40,7 @@ class Remote:
         self._open = build_opener(ProxyHandler({})).open
 
     def create(self, kind: str, **wish: object) -> Job:
-        """Create a job that this program runs. `wish`: slice, parts."""
+        """Create a job that this program runs. `wish`: slice, parts, archive."""
         given = {name: value for name, value in wish.items() if value is not None}
         return job_from(self.call("POST", "/v1/jobs", {"kind": kind, "run": "caller", **given}))
 

@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 from shards.jobs import ENDED
 
 from .errors import LeaseLost, SparkError
-from .expire import archive_all, archived_count
-from .job import Job, path_of
+from .expire import archive_all, archived_count, usable_archive
+from .job import Job
 from .lease import Lease
 from .plan import cut_points, parts_for
 from .remote import Remote
@@ -37,11 +37,9 @@ def run_split(remote: Remote, job: Job, master: str | None) -> str:
     return _run(remote, job, master, _split)
 
 
-def run_expire(remote: Remote, job: Job, master: str | None, archive: str) -> str:
-    def stage(remote: Remote, job: Job, session: SparkSession, lease: Lease) -> str:
-        return _expire(remote, job, session, lease, archive or job.archive)
-
-    return _run(remote, job, master, stage)
+def run_expire(remote: Remote, job: Job, master: str | None) -> str:
+    """Run an expiry; returns a summary."""
+    return _run(remote, job, master, _expire)
 
 
 def _run(remote: Remote, job: Job, master: str | None, stage: Stage) -> str:
@@ -88,15 +86,15 @@ def _left_alone(remote: Remote, job: Job) -> str:
     return f"nothing to do: the slice at {piece.start_ms} is left alone: {why}"
 
 
-def _expire(remote: Remote, job: Job, session: SparkSession, lease: Lease, archive: str) -> str:
-    if archive:
-        folder: Path = path_of(archive)
+def _expire(remote: Remote, job: Job, session: SparkSession, lease: Lease) -> str:
+    if job.archive:
+        folder = Path(usable_archive(job.archive))
         lease.follow(lambda: (archived_count(folder, job), len(job.slices)))
-    said = archive_all(session, job, archive)
+    said = archive_all(session, job, job.archive)
     lease.begin_commit()
     remote.commit(job, {"slices": said})
     rows, archived = (sum(one[name] for one in said) for name in ("rows", "archived"))
-    kept = f"{archived} messages archived in {archive}" if archive else "without an archive"
+    kept = f"{archived} messages archived in {job.archive}" if job.archive else "without an archive"
     return f"job {job.id}: {len(said)} slices with {rows} rows dropped, {kept}"
 
 

@@ -2,17 +2,22 @@
 drops them.
 
 The server compares the job's counts with its own. Passed slices no longer change, so if the counts differ the
-job has missed rows. It drops exactly the slices of the job, the oldest. Without an archive, and if configured
-so, housekeeping does this alone (server/rounds/housekeeping.py).
+job has missed rows. If `slices.archive` is set, it reads the files back, too. It drops exactly the slices of
+the job, the oldest. Without an archive, and if configured so, housekeeping does this alone
+(server/rounds/housekeeping.py), except for slices that a caller's job is archiving.
 """
 
 import asyncio
+import os
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Protocol
+from itertools import takewhile
+from pathlib import Path
+from typing import Annotated, Protocol
 
 import msgspec
 
+from shards.archives import FILES_MAX, ArchivedFile, archive_path, fault_in
 from shards.commit import Commit
 from shards.dedupe import Refused
 from shards.expiry import expire
@@ -40,7 +45,7 @@ class DroppedSlice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     generation: int
     rows: int
     archived: int
-    files: list[dict[str, str | int]] = []
+    files: Annotated[list[ArchivedFile], msgspec.Meta(max_length=FILES_MAX)] = []
 
 
 SETTLE_LOOKS, SETTLE_PAUSE_S = 1_000, 0.005
@@ -92,7 +97,12 @@ class Expiries:
     @property
     def need_a_job(self) -> bool:
         """Whether slices behind retention are dropped only by a job."""
-        return self._slices.expire_by == "job" or bool(self._slices.archive)
+        return self._slices.expire_by == "job" or self.has_archive
+
+    @property
+    def has_archive(self) -> bool:
+        """Whether the server knows where to archive, so that its own job may drop what it has archived."""
+        return bool(self._slices.archive)
 
     def due(self) -> list[Slice]:
         """Slices whose retention is over and that nothing needs, oldest first, at most EXPIRE_SLICES."""
@@ -130,8 +140,10 @@ class Expiries:
         running_s = self._opened.running_ms // 1000
         return expired_slices(self._opened.directory, running_s, kept_ms // 1000, needed)
 
-    async def create(self, run: str) -> Job:
-        """Create a job on the slices behind retention. Raises JobRefused, StoreFailed, Busy."""
+    async def create(self, run: str, archive: str = "") -> Job:
+        """Create a job on the slices behind retention. `archive`: where the caller archives them, if
+        `slices.archive` does not say it. Raises JobRefused, StoreFailed, Busy."""
+        archive = self._archive_for(run, archive)
         is_settled = await self.settle()
         pieces = self.due()
         if not pieces:
@@ -140,15 +152,19 @@ class Expiries:
                 why = "unfinished messages in the slices are still being settled; try again"
             raise JobRefused("nothing-to-expire", why)
         job = self._pipeline.create(EXPIRE, run, ARCHIVING, pieces)
+        job.row.archive = archive
         job.sources = [sources_of(piece) for piece in pieces]
         return await self._pipeline.created(job)
 
     async def commit(self, job_id: str, token: str, said: Sequence[DroppedSlice]) -> JobRow:
         """Drop the slices that the job has read. Raises JobRefused, StoreFailed, Busy."""
         async with self._pipeline.step(job_id, token, EXPIRE, ARCHIVING) as job:
-            faults = list(_faults(job, said, is_archived=bool(self._slices.archive)))
+            faults = list(_faults(job, said))
             if faults:
                 raise JobRefused("bad-manifest", "the job's counts differ from the stored ones", faults)
+            if self.has_archive:
+                await self._read_back(Path(job.row.archive), said)
+            job.row.files = [file for one in said for file in one.files]
 
             def decide(commit: Commit) -> JobRow:
                 pieces = self.due()[: len(job.row.slices)]
@@ -165,17 +181,52 @@ class Expiries:
     async def drop(self) -> list[Slice]:
         """Drop slices behind retention without a job. Returns the dropped ones. Raises StoreFailed, Busy.
 
-        The writer chooses again: a job may have dropped some meanwhile.
+        The writer chooses again: a job may have dropped some meanwhile, or begun to archive them.
         """
-        chosen = self.due()
-        if not chosen:
+        if not self._unclaimed():
             return []
-        gone: list[Slice] = await self._ask(lambda commit: expire(commit, chosen))
+        gone: list[Slice] = await self._ask(lambda commit: expire(commit, self._unclaimed()))
         self.dropped += len(gone)
         return gone
 
+    def _unclaimed(self) -> list[Slice]:
+        """Due slices before the first one that a job is archiving."""
+        jobs = ((piece, self._pipeline.job_at(piece.start_ms)) for piece in self.due())
+        return [piece for piece, _ in takewhile(lambda one: one[1] is None or not one[1].row.archive, jobs)]
 
-def _faults(job: Job, said: Sequence[DroppedSlice], *, is_archived: bool) -> Iterator[Fault]:
+    def _archive_for(self, run: str, given: str) -> str:
+        """Where a new job archives to; empty: nowhere. Raises JobRefused."""
+        ours = self._slices.archive
+        if not given:
+            return ours
+        if ours and not _is_same(given, ours):
+            raise JobRefused("archive", f"must be slices.archive, {ours}, or be left out, not {given!r}")
+        if not ours and run == "server":
+            raise JobRefused("archive", "is for run=caller: the server's own job needs slices.archive")
+        if not given.startswith("/") and "://" not in given:
+            raise JobRefused("archive", f"must be an absolute path or a URL, not {given!r}")
+        if self._pipeline.holds(given):
+            raise JobRefused("archive", "must not lie in store.dir")
+        return ours or given
+
+    async def _read_back(self, folder: Path, said: Sequence[DroppedSlice]) -> None:
+        """Compare the job's files with what this machine has. Raises JobRefused."""
+        for one in said:
+            for file in one.files:
+                fault = await self._workers.in_thread(partial(fault_in, folder, file))
+                if fault:
+                    why = f"the server cannot read back what was archived: {fault}"
+                    raise JobRefused("bad-manifest", why, [Fault(str(one.start_ms), "files", fault)])
+
+
+def _is_same(given: str, ours: str) -> bool:
+    try:
+        return os.path.realpath(archive_path(given)) == os.path.realpath(ours)
+    except ValueError:
+        return False
+
+
+def _faults(job: Job, said: Sequence[DroppedSlice]) -> Iterator[Fault]:
     """Differences between the job's report and the stored rows."""
     if [(one.start_ms, one.generation) for one in said] != [tuple(piece.home) for piece in job.row.slices]:
         yield Fault("", "slices", "must be the slices of the job, in order")
@@ -183,9 +234,12 @@ def _faults(job: Job, said: Sequence[DroppedSlice], *, is_archived: bool) -> Ite
     for one, piece in zip(said, job.row.slices, strict=True):
         if one.rows != piece.rows:
             yield Fault(str(one.start_ms), "rows", f"{one.rows} rows were read, {piece.rows} are stored")
-        if is_archived and not piece.live <= one.archived <= piece.rows:
+        if job.row.archive and not piece.live <= one.archived <= piece.rows:
             yield Fault(
                 str(one.start_ms),
                 "archived",
                 f"{one.archived} rows were written, {piece.live} are live messages",
             )
+        in_files = sum(file.rows for file in one.files)
+        if job.row.archive and in_files != one.archived:
+            yield Fault(str(one.start_ms), "files", f"they have {in_files} rows, {one.archived} were written")

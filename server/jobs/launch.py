@@ -22,8 +22,11 @@ import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 
-from ..settings.config import Spark
+from shards.archives import why_not_usable
+
+from ..settings.config import Config, ConfigError, Spark
 
 log = logging.getLogger(__name__)
 
@@ -179,6 +182,16 @@ def idle() -> list[str]:
     if ionice := shutil.which("ionice"):
         prefix += [ionice, "-c", "3"]
     return prefix
+
+
+def check_archive(config: Config) -> None:
+    """Raise ConfigError for an archive that no job can write. If the server starts none, it need only be
+    readable."""
+    if config.slices.archive:
+        is_written = config.spark.enabled != "off"
+        why = why_not_usable(Path(config.slices.archive), is_written=is_written)
+        if why:
+            raise ConfigError("slices.archive", why)
 
 
 def missing(environ: Mapping[str, str]) -> str:

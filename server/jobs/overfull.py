@@ -1,7 +1,7 @@
 """Finds work for jobs, and decides how long to wait after a failure.
 
-Every minute it looks for work: slices behind retention that only a job may drop, and overfull ones. A slice
-is overfull if it has more rows than `slices.split_above`, and is further away than a job takes.
+Every minute it looks for work: slices behind retention if there is an archive for them, and overfull ones. A
+slice is overfull if it has more rows than `slices.split_above`, and is further away than a job takes.
 
 After each failed job a slice waits twice as long, up to a day: some slices cannot be cut (all due in one
 instant), and a Spark session costs a minute of processor time.
@@ -63,7 +63,7 @@ class Overfull:
             return
         self._learn()
         try:
-            due = self._expiries.due() if self._expiries.need_a_job else []
+            due = self._expiries.due() if self._expiries.has_archive else []
             if due and self._may(due[0].home):
                 self._tried(due[0].home, (await self._expiries.create("server")).row.id)
                 return

@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from shards import handover, keys
+from shards.archives import archive_path
 from shards.commit import Commit
 from shards.dedupe import Refused
 from shards.errors import ShardsError, StoreFailed
@@ -191,6 +192,13 @@ class Pipeline:
         """Open jobs, then ended ones, each newest first."""
         yield from reversed(list(self._jobs.values()))
         yield from reversed(list(self._ended.values()))
+
+    def holds(self, path: str) -> bool:
+        """Whether a path or file: URL lies in the data directory."""
+        try:
+            return Path(archive_path(path)).is_relative_to(self._folder.parent.absolute())
+        except ValueError:
+            return False
 
     def job_at(self, at_ms: int) -> Job | None:
         """The open job on the slice at `at_ms`."""

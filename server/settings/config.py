@@ -15,6 +15,7 @@ from typing import TypeVar
 from .kinds import (
     ADDRESS,
     ANONYMOUS,
+    ARCHIVE,
     ATTEMPTS,
     BACKOFF,
     FILTERS,
@@ -210,11 +211,11 @@ class Slices:
     """Rows above which a slice is overfull: a split job is started for it, where `spark.enabled` allows it.
     """
     expire_by: str = _key(choice("server", "job"), "server")
-    """Who drops slices behind retention: the "server" itself, or only an expire "job" (POST /v1/jobs), of the
-    server's own where `spark.enabled` allows it, or of a caller."""
-    archive: str = _key(TEXT, "")
-    """Directory of the Parquet archive of the expire job; empty: none. If set, only a job drops slices, once
-    it has archived them."""
+    """Who drops slices behind retention: the "server" itself, or only an expire "job" that a caller starts
+    (POST /v1/jobs). With `archive` set it is always a job, and the server starts its own, too."""
+    archive: str = _key(ARCHIVE, "")
+    """Directory of the Parquet archive, or its file: URL; a relative one begins where the server starts. If
+    set, only a job drops slices, once the server has read back what it archived. Empty: none."""
 
 
 @dataclass(frozen=True, slots=True)

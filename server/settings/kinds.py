@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from shards.archives import archive_path
 from timeline.filters import check_filter
 
 from .durations import parse_delay
@@ -303,6 +304,12 @@ def _show_listeners(listeners: tuple[Address, ...]) -> str:
     return ", ".join(map(str, listeners))
 
 
+def _read_archive(value: object) -> str:
+    """Read the directory of an archive, made absolute; empty: none."""
+    text = _read_text(value)
+    return archive_path(text) if text else ""
+
+
 def _read_spark(value: object) -> str:
     if value in ("auto", "on", "off"):
         return str(value)
@@ -382,6 +389,7 @@ _MQTT_URL = re.compile(
     re.ASCII,
 )
 ADDRESS = Kind(_read_address)
+ARCHIVE = Kind(_read_archive, json.dumps)
 ANONYMOUS = Kind(_read_anonymous, _show_anonymous)
 HOSTS = Kind(_read_hosts, lambda hosts: json.dumps(list(hosts)))
 LISTENERS = Kind(_read_listeners, _show_listeners)

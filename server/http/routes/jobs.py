@@ -41,15 +41,19 @@ NOT_NOW = ("not-found", "stale-token", "wrong-state", "too-near", *WRITES)
 
 
 class JobRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of POST: the kind, the slice by its start, and who runs it."""
+    """The body of POST: the kind, the slice by its start, who runs it, and where a caller archives."""
 
     kind: Literal["split", "expire"]
     slice: str | int | None = None
     parts: Parts | None = None
     run: Literal["server", "caller"] = "server"
+    archive: Annotated[str, msgspec.Meta(max_length=1_024)] | None = None
 
 
-_SPLITS = {"properties": {"kind": {"const": "split"}, "slice": GIVEN}, "required": ["slice"]}
+_SPLITS = {
+    "properties": {"kind": {"const": "split"}, "slice": GIVEN, "archive": NULL},
+    "required": ["slice"],
+}
 _EXPIRES = {"properties": {"kind": {"const": "expire"}, "slice": NULL, "parts": NULL}}
 _KINDS = rules({"anyOf": [_SPLITS, _EXPIRES]})
 
@@ -135,8 +139,10 @@ class JobRoutes:
         if body.kind == EXPIRE:
             if body.slice is not None or body.parts is not None:
                 raise FieldError("slice", "is for a split: what expires is what is behind retention")
-            job = await _said(self._expiries.create(body.run))
+            job = await _said(self._expiries.create(body.run, body.archive or ""))
         else:
+            if body.archive is not None:
+                raise FieldError("archive", "is for an expiry: a split writes no files")
             if body.parts is not None and not 2 <= body.parts <= PARTS_MAX:
                 raise FieldError("parts", f"must be from 2 to {PARTS_MAX}, not {body.parts}")
             start_ms = _slice_ms(body.slice)
@@ -165,7 +171,10 @@ class JobRoutes:
         job = self._pipeline.get(request.match_info["id"])
         if job is None:
             raise Problem("not-found", f"Job {request.match_info['id'][:40]} not found.")
-        return json_answer(self._view(job))
+        view = self._view(job)
+        if isinstance(job, JobRow) and job.files:
+            view["files"] = job.files
+        return json_answer(view)
 
     @described(
         "What the server's program for a job wrote last",

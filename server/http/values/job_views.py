@@ -31,7 +31,7 @@ def job_view(job: Job | JobRow, slices: Slices) -> shapes.JobView:
         view["children"] = _children(row)
     else:
         view["slices"] = pieces
-        view["archive"] = slices.archive or None
+        view["archive"] = row.archive or None
     if isinstance(job, Job):
         _add_files(view, job)
     if row.state in ENDED:

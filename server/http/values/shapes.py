@@ -5,6 +5,7 @@ A member that may be absent is `NotRequired`; one that can be null says so.
 
 from typing import Any, Literal, NotRequired, TypedDict
 
+from shards.archives import ArchivedFile
 from shards.state import State
 
 from ...delivery.deliveries import DeliveryState
@@ -505,6 +506,7 @@ class JobView(TypedDict):
     children: NotRequired[list[Child]]
     slices: NotRequired[list[JobSlice]]
     archive: NotRequired[str | None]
+    files: NotRequired[list[ArchivedFile]]
     checkpoint: NotRequired[str]
     progress: NotRequired[Progress | None]
     ended_at: NotRequired[Instant]

@@ -1,6 +1,7 @@
 """The hand-over over HTTP, against a plain-Python job: the good way, and everything that is refused."""
 
 import asyncio
+import hashlib
 import json
 import os
 import threading
@@ -547,8 +548,30 @@ async def test_a_start_gives_up_what_was_open(tmp_path: Path, config: Config, cl
 
 
 @pytest.fixture
-def archived(config: Config) -> Config:
-    return replace(config, slices=replace(Slices(), archive="somewhere", retention_ms=DAY_MS))
+def archived(config: Config, tmp_path: Path) -> Config:
+    archive = str(tmp_path / "archive")
+    return replace(config, slices=replace(Slices(), archive=archive, retention_ms=DAY_MS))
+
+
+def written(folder: Path, job: dict[str, Any]) -> list[dict[str, Any]]:
+    """The report of a job that has written a file for each slice."""
+    return [
+        {
+            "start_ms": piece["start_ms"],
+            "generation": piece["generation"],
+            "rows": piece["count"],
+            "archived": piece["live"],
+            "files": [file_in(folder, f"{piece['start_ms']}.parquet", piece["live"])],
+        }
+        for piece in job["slices"]
+    ]
+
+
+def file_in(folder: Path, name: str, rows: int) -> dict[str, Any]:
+    content = f"PAR1 {name}".encode()
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_bytes(content)
+    return {"path": name, "rows": rows, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 async def test_expire_jobs_drop_what_they_have_read(
@@ -563,25 +586,29 @@ async def test_expire_jobs_drop_what_they_have_read(
         await work.put(0, "late")
         assert len(await work.listed("state=dispatched")) == COUNT - 1 + 1, "nothing goes without a job"
         job = await work.post("/v1/jobs", {"kind": "expire", "run": "caller"}, 201)
-        assert job["archive"] == "somewhere"
+        folder = tmp_path / "archive"
+        assert job["archive"] == str(folder)
         assert [(piece["count"], piece["live"]) for piece in job["slices"]] == [(10, 9), (10, 10), (10, 10)]
         path = f"/v1/jobs/{job['id']}:commit"
-        slices = [
-            {
-                "start_ms": s["start_ms"],
-                "generation": s["generation"],
-                "rows": s["count"],
-                "archived": s["live"],
-            }
-            for s in job["slices"]
-        ]
+        slices = written(folder, job)
+        (file,) = slices[0]["files"]
         for spoiled in (
             slices[1:],
             [{**slices[0], "rows": 9}, *slices[1:]],
             [{**slices[0], "archived": 8}, *slices[1:]],
+            [{**slices[0], "files": []}, *slices[1:]],
+            [{**slices[0], "files": [{**file, "path": "gone"}]}, *slices[1:]],
+            [{**slices[0], "files": [{**file, "path": "../x"}]}, *slices[1:]],
+            [{**slices[0], "files": [{**file, "bytes": 3}]}, *slices[1:]],
+            [{**slices[0], "files": [{**file, "sha256": "0" * 64}]}, *slices[1:]],
         ):
             refused = await work.post(path, {"token": job["token"], "slices": spoiled}, 422)
             assert refused["type"] == "/problems/bad-manifest"
+        folder.rename(tmp_path / "vanished")
+        refused = await work.post(path, {"token": job["token"], "slices": slices}, 422)
+        assert refused["errors"][0]["detail"] == f"{folder / file['path']} is missing"
+        assert len(await work.listed("state=dispatched")) == COUNT, "nothing is dropped"
+        (tmp_path / "vanished").rename(folder)
         ended = await work.post(path, {"token": job["token"], "slices": slices})
         assert (ended["state"], ended["rows"]) == ("done", COUNT)
         assert await work.listed("state=dispatched") == ["late"]
@@ -719,3 +746,47 @@ async def test_one_backup_is_made_at_a_time(
     assert not met
     assert sorted(answer.status for answer in answers) in ([201, 201], [201, 422])
     assert all((Path(one.body["dir"]) / "CURRENT").is_file() for one in answers if one.status == 201)
+
+
+async def refused_archive(work: Work, status: int = 422, **wish: object) -> str:
+    body = {"kind": "expire", "run": "caller", **wish}
+    (error,) = (await work.post("/v1/jobs", body, status))["errors"]
+    assert error["field"] == "archive"
+    return str(error["detail"])
+
+
+async def test_a_job_archives_only_where_the_server_says(
+    tmp_path: Path, archived: Config, clock: SimulatedClock
+) -> None:
+    async with running(tmp_path / "data", archived, clock) as server:
+        work = Work(server)
+        for other in ("/elsewhere", "archive", "s3://bucket/archive"):
+            assert str(tmp_path / "archive") in await refused_archive(work, archive=other)
+        await work.fill()
+        await server.call("POST", "/v1/clock:advance", {"by": "P12D"})
+        same = (tmp_path / "archive").as_uri()
+        job = await work.post("/v1/jobs", {"kind": "expire", "run": "caller", "archive": same}, 201)
+        assert job["archive"] == str(tmp_path / "archive")
+
+
+async def test_the_archive_of_a_caller_is_noted_with_its_files(
+    tmp_path: Path, config: Config, clock: SimulatedClock
+) -> None:
+    mine = replace(config, slices=replace(Slices(), expire_by="job", retention_ms=DAY_MS))
+    async with running(tmp_path / "data", mine, clock) as server:
+        work = Work(server)
+        await work.fill()
+        await server.call("POST", "/v1/clock:advance", {"by": "P12D"})
+        assert "absolute path or a URL" in await refused_archive(work, archive="archive")
+        assert "run=caller" in await refused_archive(work, archive="/a", run="server")
+        for inside in (str(tmp_path / "data" / "jobs"), (tmp_path / "data").as_uri()):
+            assert "store.dir" in await refused_archive(work, archive=inside)
+        await refused_archive(work, kind="split", slice=SLICE, archive="/a")
+        job = await work.post("/v1/jobs", {"kind": "expire", "run": "caller", "archive": "s3://b/x"}, 201)
+        slices = written(tmp_path / "bucket", job)
+        await work.post(f"/v1/jobs/{job['id']}:commit", {"token": job["token"], "slices": slices})
+        ended = (await server.call("GET", f"/v1/jobs/{job['id']}")).body
+        assert ended["archive"] == "s3://b/x"
+        assert ended["files"] == [file for one in slices for file in one["files"]]
+    async with running(tmp_path / "data", mine, clock) as server:
+        assert (await server.call("GET", f"/v1/jobs/{job['id']}")).body == ended, "after a restart"

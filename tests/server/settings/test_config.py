@@ -92,6 +92,8 @@ def test_the_stronger_place_wins(tmp_path: Path) -> None:
         ("FASTI__SPARK__ENABLED", "on", lambda c: c.spark.enabled == "on"),
         ("FASTI__SLICES__EXPIRE_BY", "job", lambda c: c.slices.expire_by == "job"),
         ("FASTI__SLICES__ARCHIVE", "", lambda c: c.slices.archive == ""),
+        ("FASTI__SLICES__ARCHIVE", "a/../b/", lambda c: c.slices.archive == str(Path.cwd() / "b")),
+        ("FASTI__SLICES__ARCHIVE", "file:///srv/a%20b", lambda c: c.slices.archive == "/srv/a b"),
     ],
 )
 def test_a_variable_is_read_by_the_kind_of_its_key(variable: str, text: str, read: object) -> None:
@@ -132,6 +134,10 @@ def test_a_variable_is_read_by_the_kind_of_its_key(variable: str, text: str, rea
         ('[slices]\nretention = "soon"', "slices.retention", "not a delay"),
         ("[slices]\nretention = []", "slices.retention", "a duration"),
         ("[slices]\nretention = 0", "slices.retention", "at least 1"),
+        ('[slices]\narchive = "s3://bucket/x"', "slices.archive", "such as file:///var/fasti/archive"),
+        ('[slices]\narchive = "~/archive"', "slices.archive", "must be written out"),
+        ("[slices]\narchive = 1", "slices.archive", "must be a string"),
+        ('[slices]\narchive = "data/jobs"', "slices.archive", "must not lie in store.dir"),
         ('[slices]\nexpire_by = "me"', "slices.expire_by", "one of server, job"),
         ('[limits]\nmax_payload = "16MiB"', "limits.max_payload", "limits.memory bounds that"),
         ("[mqtt]\nmaximum_packet_size = 15", "mqtt.maximum_packet_size", "from 16 to"),

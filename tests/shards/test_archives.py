@@ -1,0 +1,89 @@
+"""Where an archive lies, whether it can be used, and reading its files back."""
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from shards.archives import ArchivedFile, archive_path, fault_in, why_not_usable
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("/srv/archive", "/srv/archive"),
+        ("/srv/archive/", "/srv/archive"),
+        ("/srv/x/../archive", "/srv/archive"),
+        ("archive", "{cwd}/archive"),
+        ("./a:b", "{cwd}/a:b"),
+        ("../archive", "{cwd}/../archive"),
+        ("/a#b?c%20d", "/a#b?c%20d"),
+        ("file:///srv/a%20b", "/srv/a b"),
+        ("file://localhost/srv", "/srv"),
+        ("file:/srv", "/srv"),
+        ("FILE:///srv", "/srv"),
+    ],
+)
+def test_a_name_is_made_absolute_once(name: str, path: str) -> None:
+    assert archive_path(name) == os.path.normpath(path.replace("{cwd}", str(Path.cwd())))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", "~", "~/archive", "~root/archive", "a\0b"),
+        *("s3://bucket/x", "s3a://bucket", "gs://b/x", "hdfs://n/x", "abfs://c@a/x", "http://h/x"),
+        *("s3:bucket", "s3:/bucket/x", "C:\\archive", "C:/archive"),
+        *("file://host/srv", "file:srv", "file:", "file://", "file:///a?b", "file:///a#b", "file:///a%00"),
+    ],
+)
+def test_what_is_no_directory_of_this_machine_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        archive_path(name)
+
+
+def test_an_archive_is_a_directory_or_can_become_one(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere" / "else")
+    (tmp_path / "there").mkdir()
+    (tmp_path / "linked").symlink_to(tmp_path / "there")
+    for fine in ("there", "linked", "linked/new", "new/and/deep"):
+        assert why_not_usable(tmp_path / fine) == ""
+    for wrong in ("file", "file/new", "dangling", "dangling/new"):
+        assert "is not a directory" in why_not_usable(tmp_path / wrong)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_an_archive_can_be_written(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    assert "is not writable" in why_not_usable(tmp_path / "new")
+    assert why_not_usable(tmp_path / "new", is_written=False) == ""
+
+
+def file_of(folder: Path, path: str, content: bytes) -> ArchivedFile:
+    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+    (folder / path).write_bytes(content)
+    return ArchivedFile(path, 1, len(content), hashlib.sha256(content).hexdigest())
+
+
+def test_a_file_is_read_back(tmp_path: Path) -> None:
+    file = file_of(tmp_path, "date=2026-12-01/1.parquet", b"PAR1 rows PAR1")
+    path = tmp_path / file.path
+    assert fault_in(tmp_path, file) == ""
+    path.write_bytes(b"PAR1 ro")
+    assert fault_in(tmp_path, file) == f"{path} has 7 bytes, not 14"
+    path.write_bytes(b"PAR1 rowz PAR1")
+    assert fault_in(tmp_path, file) == f"{path} has other bytes than were written"
+    path.unlink()
+    assert fault_in(tmp_path, file) == f"{path} is missing"
+    os.mkfifo(path)
+    assert fault_in(tmp_path, file) == f"{path} is missing"
+
+
+def test_only_files_of_the_archive_are_read(tmp_path: Path) -> None:
+    outside = file_of(tmp_path, "secret", b"x")
+    (tmp_path / "archive").mkdir()
+    for path in ("../secret", str(tmp_path / "secret"), "a/../../secret"):
+        file = ArchivedFile(path, 1, 1, outside.sha256)
+        assert "is not inside" in fault_in(tmp_path / "archive", file)
