@@ -16,6 +16,8 @@ from functools import lru_cache
 from struct import Struct
 from typing import Final
 
+from timeline.filters import sendable
+
 from .errors import Corrupt
 
 PAYLOAD_FORMAT: Final = 0x01
@@ -47,6 +49,12 @@ def properties_of(headers: Iterable[tuple[str, str]], content_type: str = "") ->
     string."""
     head = bytes((CONTENT_TYPE,)) + _string(content_type) if content_type else b""
     return head + b"".join([user_property(name, value) for name, value in headers])
+
+
+def sendable_properties(properties: bytes) -> bytes:
+    """The properties without characters at which MQTT clients may close the connection: a blank stands for
+    each. Raises Corrupt."""
+    return _cleaned(properties) if len(properties) <= REMEMBERED_BYTES else _clean(properties)
 
 
 def user_property(name: str, value: str) -> bytes:
@@ -93,8 +101,24 @@ def _read(properties: bytes) -> tuple[Headers, str | None]:
     return tuple(headers.items()), content_type
 
 
+def _clean(properties: bytes) -> bytes:
+    parts: list[bytes] = []
+    at = 0
+    while at < len(properties):
+        number, start = properties[at], at
+        at += 1 + _FIXED.get(number, 0)
+        parts.append(properties[start:at])
+        for _ in range(0 if number in _FIXED else 2 if number == USER else 1):
+            value, at = _binary(properties, at)
+            if number != CORRELATION:
+                value = sendable(value.decode()).encode()
+            parts.append(_LENGTH(len(value)) + value)
+    return b"".join(parts)
+
+
 _remembered = lru_cache(maxsize=REMEMBERED)(_read)
-"""Cached: most messages of a publisher have the same. The function is pure, so this is no module state."""
+_cleaned = lru_cache(maxsize=REMEMBERED)(_clean)
+"""Cached: most messages of a publisher have the same. The functions are pure, so this is no module state."""
 
 
 def _binary(data: bytes, at: int) -> tuple[bytes, int]:

@@ -24,9 +24,14 @@ The worst 1,000 filters found (of 126 levels that match except the last) take 1 
 took 34. Topics are not checked here on the hot path: `match` and `matches` expect what `check_topic` let
 through.
 
-Source: MQTT 5.0, sections 4.7 (topic names and filters) and 4.8.2 (shared subscriptions).
+Some characters are UTF-8 and still no part of a new topic, filter or property: control characters and code
+points that are no characters. MQTT lets a receiver close the connection at one, and clients such as
+mosquitto's do, at each new try: they would never get what is behind it.
+
+Source: MQTT 5.0, sections 1.5.4 (strings), 4.7 (topic names and filters) and 4.8.2 (shared subscriptions).
 """
 
+import re
 from collections.abc import Callable, Hashable, Sequence
 from operator import itemgetter
 from typing import Generic, TypeVar
@@ -36,6 +41,12 @@ SHARE_PREFIX = "$share/"
 RESERVED = frozenset((b"$SYS", b"$share", b"$delayed", b"$dead", b"$queue", b"$control"))
 """First levels that are the server's own to publish to, or mean something else in a topic or filter."""
 _NOT_IN_TOPICS = ((0, "NUL"), (ord("+"), "the wildcard '+'"), (ord("#"), "the wildcard '#'"))
+
+_REFUSED = re.compile(
+    "[\0-\x1f\x7f-\x9f\ufdd0-\ufdef"
+    + "".join(chr(plane << 16 | last) for plane in range(17) for last in (0xFFFE, 0xFFFF))
+    + "]"
+)
 
 Pick = Callable[[Sequence[str]], object]
 K = TypeVar("K", bound=Hashable)
@@ -50,8 +61,31 @@ class FilterError(TopicError):
     """A topic filter or share that MQTT does not allow; the message says what is wrong and where."""
 
 
+def refused_character(text: str) -> str:
+    """The first character that MQTT clients may close the connection at, as `the control character U+0007`;
+    empty: none."""
+    found = None if text.isprintable() else _REFUSED.search(text)
+    if found is None:
+        return ""
+    code = ord(found[0])
+    return f"the {'control character' if code < 0xA0 else 'non-character'} U+{code:04X}"
+
+
+def sendable(text: str) -> str:
+    """The text with a blank for each such character: no more bytes than before."""
+    return text if text.isprintable() else _REFUSED.sub(" ", text)
+
+
+def check_characters(text: str, what: str = "a filter") -> None:
+    """Raise FilterError for a new filter, or group, that holds such a character. Those of before stay."""
+    refused = refused_character(text)
+    if refused:
+        raise FilterError(f"{what} must not contain {refused}")
+
+
 def check_topic(topic: bytes) -> None:
-    """Raise TopicError unless `topic` may be published to: 1 to 65,535 bytes of UTF-8, no NUL or wildcard."""
+    """Raise TopicError unless `topic` may be published to: 1 to 65,535 bytes of UTF-8, no wildcard, and no
+    character that clients may close the connection at."""
     if not topic:
         raise TopicError("a topic must not be empty")
     if len(topic) > TOPIC_BYTES_MAX:
@@ -60,9 +94,11 @@ def check_topic(topic: bytes) -> None:
         if byte in topic:
             raise TopicError(f"a topic must not contain {name}, found at byte {topic.index(byte)}")
     try:
-        topic.decode()
+        refused = refused_character(topic.decode())
     except UnicodeDecodeError as error:
         raise TopicError(f"a topic must be UTF-8, byte {error.start} is not") from None
+    if refused:
+        raise TopicError(f"a topic must not contain {refused}")
 
 
 def is_reserved(topic: bytes) -> bool:
@@ -179,6 +215,8 @@ def share_text(group: str, filter: str) -> str:
         raise FilterError(f"the group of a shared subscription must not hold '/', it is {group!r}")
     text = f"{SHARE_PREFIX}{group}/{filter}"
     parse_share(text)
+    check_characters(group, "the group of a shared subscription")
+    check_characters(filter)
     return text
 
 

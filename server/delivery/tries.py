@@ -12,6 +12,7 @@ from typing import TypedDict
 import msgspec
 
 from shards.fields import TryRow
+from timeline.filters import sendable
 from timeline.position import at_of
 from timeline.session import Flight
 
@@ -89,4 +90,4 @@ def tries_text(tries: Sequence[TryRow]) -> str:
         if size > BYTES_MAX:
             break
         texts.append(text)
-    return f"[{b','.join(reversed(texts)).decode()}]"
+    return sendable(f"[{b','.join(reversed(texts)).decode()}]")

@@ -7,12 +7,14 @@ goes out as it came in, and with `fasti-ordering-key` if it has one. `fasti-ack-
 group with an ack timeout how long it is.
 """
 
+import sys
 from binascii import hexlify
 from functools import lru_cache
 from struct import Struct
 
 from shards.fate import AT_ONCE_MS
-from shards.properties import user_property
+from shards.properties import sendable_properties, user_property
+from timeline.filters import refused_character
 from timeline.position import SEQ_MAX
 from timeline.session import Subscription
 
@@ -71,12 +73,15 @@ class Shape:
         attempt: int,
         is_dup: bool,
     ) -> Parts | None:
-        """(head, tail) of a delivery; None if it is larger than the client takes."""
+        """(head, tail) of a delivery; None if it is larger than the client takes, or has a topic that clients
+        may close the connection at."""
+        if is_refused(message):
+            return None
         if self._aliases_max or attempt != 1 or any(s.identifier for s in subscriptions):
             found = self._special(message, qos, retain, subscriptions, attempt, is_dup)
         else:
             lease_ms = subscriptions[0].lease_ms if subscriptions else 0
-            found = parts(message, self._level, qos, retain, self._node, lease_ms)
+            found = _parts(message, self._level, qos, retain, self._node, lease_ms)
         if self._is_too_large(found, qos) and (attempt > 1 or message.tries):
             found = self._special(message, qos, retain, subscriptions, attempt, is_dup, has_tries=False)
         return None if self._is_too_large(found, qos) else found
@@ -133,8 +138,19 @@ _SEQ_BYTES = 6
 _PUBACK = Struct(">BBHBB").pack
 
 
-def parts(message: Message, level: int, qos: int, retain: bool, node: int, lease_ms: int = 0) -> Parts:
-    """(head, tail) for a first delivery without subscription identifiers; kept in `message.wire`."""
+def is_refused(message: Message) -> bool:
+    """Whether the topic, stored by an earlier version, has a character that clients may close the connection
+    at. It is not sent to them."""
+    return bool(refused_character(message.topic.decode()))
+
+
+def parts(message: Message, level: int, qos: int, retain: bool, node: int) -> Parts | None:
+    """(head, tail) for a first delivery without subscription identifiers; None: it is refused."""
+    return None if is_refused(message) else _parts(message, level, qos, retain, node)
+
+
+def _parts(message: Message, level: int, qos: int, retain: bool, node: int, lease_ms: int = 0) -> Parts:
+    """It, kept in `message.wire`."""
     if qos != 1:
         lease_ms = 0
     form = lease_ms << 8 | level << 3 | qos << 1 | retain
@@ -169,6 +185,8 @@ def run_pieces(run: Run, level: int, qos: int, node: int) -> tuple[list[bytes], 
                 topic, size = message.topic, len(tail)
                 head = known.get((topic, size), b"")
                 if not head:
+                    if is_refused(message):
+                        return [], sys.maxsize  # they are offered one by one
                     head = known[topic, size] = joined(topic, tail, qos, False)[0]
             add(head)
             if qos:
@@ -229,7 +247,7 @@ def _of_millisecond(
 def common_properties(message: Message, node: int) -> bytes:
     """The publisher's own properties, what is left of the expiry, and fasti's."""
     record = message.record
-    properties = record.properties
+    properties = sendable_properties(record.properties)
     if record.expires_ms:
         left_ms = max(0, record.expires_ms - message.late_ms)
         # Rounded up, but for the one ms of a message that expires at once.

@@ -265,6 +265,7 @@ class Inbound:
             or packet.retain
             or topic.count(b"/") >= limits.topic_levels
             or len(payload) > limits.max_payload
+            or not topic.decode().isprintable()
         ):
             return False
         answer = None

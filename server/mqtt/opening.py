@@ -1,7 +1,7 @@
 """CONNECT: what is refused, and what CONNACK grants."""
 
 from shards.fields import Record
-from timeline.filters import levels_of
+from timeline.filters import levels_of, refused_character
 
 from ..codec.fields import Properties
 from ..codec.packets import Connect
@@ -11,7 +11,7 @@ from ..delivery.message import publisher_of
 from ..delivery.publish_request import Will
 from ..delivery.shared import DOTS, TEXT_PREFIXES
 from ..settings.config import Config
-from .publish_requests import expires_ms, is_payload_as_said, may_publish
+from .publish_requests import expires_ms, is_payload_as_said, may_publish, refused_in
 
 
 def connect_fault(packet: Connect, config: Config) -> Reason | None:
@@ -60,8 +60,11 @@ def _will_fault(packet: Connect, config: Config) -> Reason | None:
     will = packet.will
     if will is None:
         return None
-    if not may_publish(will.topic) or levels_of(will.topic) > config.limits.topic_levels:
+    is_too_deep = levels_of(will.topic) > config.limits.topic_levels
+    if not may_publish(will.topic) or is_too_deep or refused_character(will.topic.decode()):
         return Reason.TOPIC_NAME_INVALID
+    if refused_in(will.properties):
+        return Reason.IMPLEMENTATION_SPECIFIC_ERROR
     if will.qos > config.mqtt.maximum_qos:
         return Reason.QOS_NOT_SUPPORTED
     if will.retain and not config.mqtt.retain_available:

@@ -25,7 +25,8 @@ from ..delivery.message import Message
 from ..delivery.publishing import Traffic
 from ..delivery.run import Run
 from ..engine.commit_hook import ignore
-from .forms import Shape, fasti_id, parts, puback_with_id, run_pieces
+from ..observe.logs import shown
+from .forms import Shape, fasti_id, is_refused, parts, puback_with_id, run_pieces
 from .peer import Peer
 
 log = logging.getLogger(__name__)
@@ -151,7 +152,7 @@ class Outbox:
         is_retained: bool = False,
         is_first: bool = False,
     ) -> None:
-        """Queue a delivery. One that is larger than the client takes is dropped and counted."""
+        """Queue a delivery. One that the client does not take is dropped and counted."""
         if self.is_closed:
             return
         if attempt == 1 and self._is_plain and len(subscriptions) == 1 and subscriptions[0].is_plain:
@@ -160,16 +161,15 @@ class Outbox:
                 retain = message.retain and subscriptions[0].retain_as_published
             wire = message.wire
             known = None if wire is None else wire.get(self._form | qos << 1 | retain)
-            head, tail = known or parts(message, self.level, qos, retain, self._node)
+            found = known or parts(message, self.level, qos, retain, self._node)
         else:
             retain = is_retained or (message.retain and any(s.retain_as_published for s in subscriptions))
             is_dup = attempt != 1 and not is_first
             found = self._shape.parts(message, qos, retain, subscriptions, attempt, is_dup)
-            if found is None:
-                self._traffic.dropped += 1
-                self._drop(packet_id)
-                return
-            head, tail = found
+        if found is None:
+            self._lose(message, packet_id)
+            return
+        head, tail = found
         out = self._out
         if not out:
             self._fill()
@@ -181,6 +181,14 @@ class Outbox:
         if size >= self.out_max:
             self.has_room = False
         self._traffic.sent += 1
+
+    def _lose(self, message: Message, packet_id: int) -> None:
+        """The client does not take it: it is larger than it asked for, or has a topic that is refused."""
+        if is_refused(message):
+            text = "delivery dropped: %s, control characters in the topic %s"
+            log.warning(text, self._peer, shown(message.topic), extra=self._peer.cause)
+        self._traffic.dropped += 1
+        self._drop(packet_id)
 
     def takes_run(self, run: Run, qos: int) -> bool:
         if self.is_closed or not self._is_plain:

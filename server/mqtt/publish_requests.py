@@ -21,7 +21,7 @@ from shards.draft import AS_EVER, Terms
 from shards.fate import AT_ONCE_MS
 from shards.fields import Record
 from shards.record import ORDERING_KEY_BYTES_MAX
-from timeline.filters import TopicError, check_topic, is_reserved, levels_of, matches
+from timeline.filters import TopicError, check_topic, is_reserved, levels_of, matches, refused_character
 from timeline.position import BadId, MessageId, parse_id
 
 from ..codec.fields import Properties
@@ -67,8 +67,7 @@ def read_plain(
 ) -> PublishRequest:
     """`read_publish` for a packet without properties to a topic that does not begin with `$`."""
     topic = packet.topic
-    if levels_of(topic) > levels_max:
-        raise PublishRefused(Reason.TOPIC_NAME_INVALID, _too_deep(topic, levels_max))
+    _check(packet, topic, levels_max)
     record = Record(topic, packet.payload, 0, packet.qos, packet.retain, publisher=publisher, owner=owner)
     return PublishRequest(record, is_plain=not packet.retain)
 
@@ -90,8 +89,7 @@ def read_publish(
             topic, due_ms = _delayed(topic, now_ms)
         elif not may_publish(topic):
             raise PublishRefused(Reason.TOPIC_NAME_INVALID, _RESERVED)
-    if levels_of(topic) > levels_max:
-        raise PublishRefused(Reason.TOPIC_NAME_INVALID, _too_deep(topic, levels_max))
+    _check(packet, topic, levels_max)
     key = zone = order = b""
     terms = AS_EVER
     if properties is not None and properties.user_properties:
@@ -231,8 +229,31 @@ def _flag(properties: Properties, name: str, off: str = "false", on: str = "true
     return text == on
 
 
-def _too_deep(topic: bytes, levels_max: int) -> str:
-    return f"the topic has {levels_of(topic)} levels, and may have {levels_max}"
+def _check(packet: Publish, topic: bytes, levels_max: int) -> None:
+    """Raises PublishRefused for a topic, or text of a property, that may not be sent on. A retained message
+    of before can still be cleared."""
+    if levels_of(topic) > levels_max:
+        detail = f"the topic has {levels_of(topic)} levels, and may have {levels_max}"
+        raise PublishRefused(Reason.TOPIC_NAME_INVALID, detail)
+    refused = refused_character(topic.decode())
+    if refused and (packet.payload or not packet.retain):
+        raise PublishRefused(Reason.TOPIC_NAME_INVALID, f"the topic must not contain {refused}")
+    refused = refused_in(packet.properties)
+    if refused:
+        raise PublishRefused(
+            Reason.IMPLEMENTATION_SPECIFIC_ERROR, f"the properties must not contain {refused}"
+        )
+
+
+def refused_in(properties: Properties | None) -> str:
+    """The first character of a publish's or a will's properties that clients may close the connection at, as
+    `U+0007`; empty: none."""
+    if properties is None:
+        return ""
+    texts = [text for pair in properties.user_properties for text in pair]
+    return refused_character(
+        "".join([properties.content_type or "", properties.response_topic or "", *texts])
+    )
 
 
 def usual_delayed(topic: bytes, now_ms: int) -> tuple[bytes, int] | None:
@@ -244,6 +265,7 @@ def usual_delayed(topic: bytes, now_ms: int) -> tuple[bytes, int] | None:
         or not rest
         or rest.startswith(b"$")
         or not topic.startswith(DELAYED)
+        or not topic.decode().isprintable()
     ):
         return None
     seconds = int(number)

@@ -15,7 +15,7 @@ from functools import partial
 
 import msgspec
 
-from timeline.filters import SHARE_PREFIX, TopicError, levels_of, parse_share
+from timeline.filters import SHARE_PREFIX, TopicError, check_characters, levels_of, parse_share
 from timeline.position import START, Position, before
 from timeline.session import USUAL, Subscription, Terms
 
@@ -329,6 +329,7 @@ def _subscribe_one(
 ) -> Granted:
     """Raises TopicError, TermsError."""
     group, topic_filter = parse_share(text)
+    check_characters(text)
     levels, levels_max = levels_of(topic_filter.encode()), config.limits.topic_levels
     if levels > levels_max:
         raise TopicError(f"a filter has at most {levels_max} levels, this one has {levels}")

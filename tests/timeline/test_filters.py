@@ -22,6 +22,9 @@ from timeline.filters import (
     matcher,
     matches,
     parse_share,
+    refused_character,
+    sendable,
+    share_text,
 )
 
 LEVELS = st.sampled_from(["", "a", "b", "$a", "é"])
@@ -66,6 +69,10 @@ def test_what_is_reserved_is_a_whole_first_level(first: bytes) -> None:
         (b"", "empty"),
         (b"x" * (TOPIC_BYTES_MAX + 1), "at most 65535 bytes, this one has 65536"),
         (b"a\0", "NUL, found at byte 1"),
+        (b"a\x1fb", "the control character U\\+001F"),
+        ("\x9f".encode(), "the control character U\\+009F"),
+        ("a\ufdd0".encode(), "the non-character U\\+FDD0"),
+        ("a\U0001ffff".encode(), "the non-character U\\+1FFFF"),
         (b"ab/+/c", "'\\+', found at byte 3"),
         (b"ab#", "'#', found at byte 2"),
         (b"ab\xff", "UTF-8, byte 2"),
@@ -147,6 +154,28 @@ def test_a_share_is_taken_apart() -> None:
 def test_a_bad_share_is_named(bad: str, said: str) -> None:
     with pytest.raises(FilterError, match=said):
         parse_share(bad)
+
+
+def test_a_new_filter_has_no_character_that_ends_connections_and_an_old_one_may() -> None:
+    for group, text, said in (
+        ("g\x07", "a", "the group .* U\\+0007"),
+        ("g", "a\x07", "a filter .* U\\+0007"),
+    ):
+        with pytest.raises(FilterError, match=said):
+            share_text(group, text)
+        assert parse_share(f"$share/{group}/{text}") == (group, text)
+
+
+def test_what_is_sendable_is_what_is_not_refused() -> None:
+    """MQTT 5.0, 1.5.4: U+0001..U+001F, U+007F..U+009F, and the non-characters of Unicode (and NUL)."""
+    control = {*range(0x20), *range(0x7F, 0xA0)}
+    nothing = {
+        *range(0xFDD0, 0xFDF0),
+        *(plane << 16 | last for plane in range(17) for last in (0xFFFE, 0xFFFF)),
+    }
+    every = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+    assert {code for code in every if refused_character(chr(code))} == control | nothing
+    assert {code for code in every if sendable(chr(code)) != chr(code)} == control | nothing
 
 
 @pytest.mark.parametrize(

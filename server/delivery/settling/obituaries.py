@@ -1,5 +1,7 @@
 """Copies of dead letters at `$dead/{group}/{topic}`, for subscribers there."""
 
+from urllib.parse import quote
+
 import msgspec
 
 from shards.commit import Commit, Refused
@@ -11,7 +13,9 @@ from ..owners import Owners
 from ..publish_request import PublishRequest
 from ..publishing import Publishing
 
-_NOT_IN_LEVEL = str.maketrans({character: f"%{ord(character):02X}" for character in "%/+#"})
+_NOT_IN_LEVEL = str.maketrans(
+    {one: quote(one, safe="") for one in ("%", "/", "+", "#", *map(chr, (*range(1, 32), *range(127, 160))))}
+)
 """A client id may contain characters that a topic level may not."""
 
 

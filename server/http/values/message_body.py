@@ -20,7 +20,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from shards.record import ORDERING_KEY_BYTES_MAX
-from timeline.filters import TopicError, check_topic, is_reserved
+from timeline.filters import TopicError, check_topic, is_reserved, refused_character
 from timeline.position import BadId, parse_id
 
 from ...delivery.payloads import Encoding
@@ -356,8 +356,8 @@ def _headers(headers: dict[str, str]) -> tuple[tuple[str, str], ...]:
             raise FieldError(
                 "headers", f"{name[:64]!r}: name and value have at most {HEADER_BYTES_MAX} bytes each"
             )
-        if "\0" in name or "\0" in value:
-            raise FieldError("headers", f"{name[:64]!r}: must not hold NUL")
+        if refused := refused_character(name + value):
+            raise FieldError("headers", f"{name[:64]!r}: must not hold {refused}")
         if name.startswith("fasti-"):
             raise FieldError("headers", f"{name[:64]!r}: the prefix 'fasti-' is the server's")
     return tuple(headers.items())

@@ -99,7 +99,11 @@ Since = Annotated[
     named("Since"),
 ]
 Topic = Annotated[
-    str, _meta("no wildcards; what begins with $ is the server's", pattern="^[^$+#\\u0000][^+#\\u0000]*$")
+    str,
+    _meta(
+        "no wildcards, no control characters; what begins with $ is the server's",
+        pattern="^[^$+#\\u0000-\\u001f\\u007f-\\u009f][^+#\\u0000-\\u001f\\u007f-\\u009f]*$",
+    ),
 ]
 Target = Annotated[
     str,
@@ -135,7 +139,9 @@ VersionNumbers = Annotated[
 ContentType = Annotated[str, _meta(minLength=1, maxLength=256)]
 Tags = Annotated[str, _meta("ETags, or *")]
 Name = Annotated[str, _meta(pattern="^[A-Za-z0-9._-]{1,128}$")]
-GroupName = Annotated[str, _meta("of `$share/{group}/{filter}`", pattern="^[^/+#\\u0000]+$")]
+GroupName = Annotated[
+    str, _meta("of `$share/{group}/{filter}`", pattern="^[^/+#\\u0000-\\u001f\\u007f-\\u009f]+$")
+]
 Zone = Annotated[str, _meta("of the tz database: Europe/Bucharest", minLength=1, maxLength=255)]
 
 

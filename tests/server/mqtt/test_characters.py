@@ -1,0 +1,192 @@
+"""Characters at which MQTT clients may close the connection, again and again: MQTT 5.0, 1.5.4.
+
+What is new is refused wherever it comes in. What an earlier version has stored is not sent to MQTT clients,
+and holds up nobody.
+"""
+
+import logging
+
+import pytest
+
+from server.codec import wire
+from server.codec.packets import Ack, Publish, Subscribe, SubscribeOptions, Will
+from server.delivery.publish_request import PublishRequest
+from shards.fields import Record
+from shards.properties import properties_of
+from tests.support.rig import Rig, props
+
+BAD = ["\x01", "\n", "\x1f", "\x7f", "\x80", "\x9f", "\ufdd0", "\ufdef", "\ufffe", "\uffff", "\U0010fffe"]
+"""The ends of each range that 1.5.4 names."""
+GOOD = [" ", "~", "\xa0", "é", "\ufdcf", "\ufdf0", "\ufffd", "😀", "\u200b", "\u2028"]
+"""Their neighbours, and characters that Python does not print."""
+TOPICS = ["a/{}b", "$delayed/0/a/{}b", "$SYS/broker/connection/{}/state"]
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("one", BAD)
+def test_a_topic_is_refused(topic: str, qos: int, one: str) -> None:
+    rig = Rig()
+    listener, peer = rig.connected("l"), rig.connected("p")
+    listener.subscribe("#", "$SYS/broker/connection/#")
+    packet_id = peer.publish(topic.format(one), "x", qos)
+    if qos:
+        ack = peer.take_ack(wire.PUBACK if qos == 1 else wire.PUBREC, packet_id)
+        assert ack.reason == 0x90
+    assert peer.gone_with == -1
+    assert not listener.publishes()
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+@pytest.mark.parametrize("qos", [1, 2])
+def test_below_level_5_the_connection_closes(topic: str, qos: int) -> None:
+    peer = Rig().connected("p", 4)
+    peer.publish(topic.format("\x07"), "x", qos)
+    assert peer.is_closed
+
+
+@pytest.mark.parametrize("topic", TOPICS[:2])
+@pytest.mark.parametrize("level", [4, 5])
+def test_other_characters_are_no_fault(topic: str, level: int) -> None:
+    rig = Rig()
+    listener = rig.connected("l")
+    listener.subscribe("#", qos=1)
+    for one in GOOD:
+        rig.connected("p", level).publish1(topic.format(one))
+    assert {packet.topic.decode() for packet in listener.publishes()} == {f"a/{one}b" for one in GOOD}
+
+
+def test_a_topic_behind_an_alias_is_refused_each_time() -> None:
+    peer = Rig().connected("p")
+    bad = Publish(b"a\x07", b"x", 1, packet_id=1, properties=props(topic_alias=1))
+    again = Publish(b"", b"x", 1, packet_id=2, properties=props(topic_alias=1))
+    peer.send(bad, again)
+    assert [peer.take_ack(wire.PUBACK).reason for _ in range(2)] == [0x90, 0x90]
+
+
+@pytest.mark.parametrize("field", ["content_type", "response_topic"])
+@pytest.mark.parametrize("one", BAD)
+def test_properties_are_refused(field: str, one: str) -> None:
+    rig = Rig()
+    peer = rig.connected("p")
+    users = [(("k" + one, "v"),), (("k", "v" + one),)]
+    for asked in ({field: "a" + one}, *({"user_properties": pairs} for pairs in users)):
+        assert peer.publish1("t", **asked).reason == 0x83
+        refused = rig.peer()
+        assert refused.connect("w", will=Will(b"t", b"x", 0, False, props(**asked))).reason == 0x83
+    assert peer.publish1("t", correlation_data=one.encode()).reason == 0x10, "bytes are bytes"
+
+
+@pytest.mark.parametrize(("level", "reason"), [(4, 5), (5, 0x90)])
+def test_a_will_is_refused(level: int, reason: int) -> None:
+    peer = Rig().peer(level)
+    assert peer.connect("w", will=Will("a/\x85".encode(), b"x", 0, False)).reason == reason
+
+
+@pytest.mark.parametrize("text", ["a/{}", "$share/g/a{}", "$share/g{}/a"])
+@pytest.mark.parametrize("one", BAD)
+def test_filters_are_refused(text: str, one: str) -> None:
+    rig = Rig()
+    assert rig.connected("a").subscribe("ok", text.format(one)) == (2, 0x8F)
+    assert rig.connected("b", 4).subscribe("ok", text.format(one)) == (2, 0x80)
+
+
+# -- stored by an earlier version
+
+
+def stored(rig: Rig, topic: str, payload: str, due_ms: int, **more: object) -> None:
+    record = Record(topic.encode(), payload.encode(), due_ms, 1, **more)  # type: ignore[arg-type]
+    rig.core.publishing.publish([(PublishRequest(record, due_ms > 0), None)])
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("level", [4, 5])
+@pytest.mark.parametrize("text", ["t/#", "$share/g/t/#"])
+@pytest.mark.parametrize("due_ms", [0, 1_795_248_005_000])
+def test_it_is_not_sent_and_holds_up_nobody(
+    caplog: pytest.LogCaptureFixture, qos: int, level: int, text: str, due_ms: int
+) -> None:
+    """To a session that was away and to one that is there; alone, and in a run of several."""
+    caplog.set_level(logging.WARNING)
+    rig = Rig()
+    away, there = rig.lasting("away", level), rig.lasting("there", level)
+    away.subscribe(text, qos=qos)
+    away.disconnect()
+    there.subscribe("t/#", qos=qos, **({"subscription_ids": (7,)} if level == 5 else {}))
+    sent = ["1", "bad", "2", "bad", "bad", "3"]
+    for payload in sent:
+        stored(rig, "t/\x07" if payload == "bad" else "t/ok", payload, due_ms)
+    rig.pass_ms(10_000)
+    assert there.take_all() == ["1", "2", "3"]
+    away = rig.lasting("away", level)
+    assert away.take_all() == ["1", "2", "3"]
+    rig.pass_ms(10_000)
+    away.drop()
+    away = rig.lasting("away", level)
+    assert away.take_all() == [], "none of it comes again"
+    for name in ("away", "there"):
+        assert not rig.core.sessions.get(name).session.flights  # type: ignore[union-attr]
+    assert rig.core.publishing.traffic.dropped >= 3
+    assert "control characters in the topic t/\\x07" in caplog.text
+
+
+@pytest.mark.parametrize("level", [4, 5])
+def test_a_retained_one_is_not_sent_and_can_be_cleared(level: int) -> None:
+    rig = Rig()
+    stored(rig, "t/\x07", "bad", 0, retain=True)
+    stored(rig, "t/ok", "good", 0, retain=True)
+    rig.pump()
+    peer = rig.lasting("a", level)
+    peer.subscribe("t/#", qos=1)
+    assert peer.take_all() == ["good"]
+    rig.connected("p", level).publish1("t/\x07", "", retain=True)
+    assert rig.core.retained.count == 1
+
+
+def test_a_property_has_blanks_in_their_place() -> None:
+    """Also what a worker says of its failure: it goes to those who read dead letters."""
+    rig = Rig()
+    peer = rig.connected("a")
+    peer.subscribe("t")
+    properties = properties_of((("a\x07", "1\n2\uffff"), ("b", "é")), "text/plain\x85")
+    stored(rig, "t", "x", 0, properties=properties)
+    stored(rig, "t", "y", 0, properties=properties_of((("b", "é" * 200),)))
+    rig.pump()
+    first, second = peer.publishes()
+    assert first.properties == props(content_type="text/plain ", user_properties=(("a ", "1 2 "), ("b", "é")))
+    assert second.properties == props(user_properties=(("b", "é" * 200),))
+
+
+def test_the_reason_of_a_dead_letter_has_none() -> None:
+    rig = Rig()
+    reader, worker = rig.connected("r"), rig.connected("w\x07")
+    reader.subscribe("$dead/#")
+    worker.send(
+        Subscribe(9, (("$share/g/t", SubscribeOptions(1)),)), Subscribe(8, (("s", SubscribeOptions(1)),))
+    )
+    worker.inbox.clear()
+    rig.connected("p").publish1("$delayed/0/s")
+    (packet,) = worker.publishes()
+    asked = props(user_properties=(("retry-in", "never"), ("reason", "line 1\nline 2")))
+    worker.send(Ack(wire.PUBACK, packet.packet_id, 0x80, asked))
+    (letter,) = reader.publishes()
+    assert letter.topic == b"$dead/w%07/s"
+    assert letter.properties is not None
+    assert ("fasti-dead-reason", "line 1 line 2") in letter.properties.user_properties
+
+
+@pytest.mark.parametrize("terms", [(), (("order", "true"),), (("fair", "true"),)])
+@pytest.mark.parametrize("most", [None, 1_000])
+def test_it_holds_up_no_group_of_any_kind(terms: tuple[tuple[str, str], ...], most: int | None) -> None:
+    rig = Rig()
+    asked = {} if most is None else {"maximum_packet_size": most}
+    worker = rig.lasting("w", **asked)
+    worker.subscribe("$share/g/t/#", qos=1, user_properties=terms)
+    worker.drop()
+    for number, topic in enumerate(["t/ok", "t/\x07", "t/\x07", "t/ok"]):
+        stored(rig, topic, str(number), 0, ordering_key=b"k")
+    worker = rig.lasting("w", **asked)
+    assert worker.take_all() == ["0", "3"]
+    group = rig.core.groups.get("$share/g/t/#")
+    assert group is not None
+    assert group.session.read == rig.core.horizon.position
