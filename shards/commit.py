@@ -213,13 +213,15 @@ class Commit:
         self, wanted: MessageId, due_ms: int, expected: MessageId | None = None, *, zone: bytes = b""
     ) -> Control:
         """Move to another due (`zone`: as wall time); same id, new position. `expected`: only if its row is
-        this."""
+        this. What is not wanted late is cancelled if that due has passed: the answer names no row."""
         control = self.winnable(wanted)
         found = control.found
         if control.outcome is not Outcome.DONE or found is None:
             return control
         if expected is not None and found.row_id != expected:
             return Control(Outcome.CHANGED, found)
+        if decode(found.value).drop_late and 0 < due_ms < self.open_batch.wall_ms:
+            return self.cancel(wanted)
         return self._put_again(found, with_id(found.value, wanted, due_ms, zone), due_ms)
 
     def change(self, wanted: MessageId, draft: Draft) -> Control:

@@ -14,6 +14,9 @@ Example, sent as versions 1 to 3 and arriving as 1, 3, 2:
     (3, 0) cancel           cancelled
     (2, 0) due at two       nothing: (3, 0) is known
 
+A message whose time has passed, and that is not wanted late, is dropped: the pending one is cancelled, and
+none is made. It is a wish like any other: its version is remembered.
+
 So a request with a version may be repeated and overtaken, and a dispatched message is no obstacle to a new
 wish. Without a version nobody knows a repetition from a new wish. Then a dispatched message is too late, as
 for a cancel or move, except if the draft says `while_undone` and no place has still to finish it.
@@ -51,7 +54,7 @@ class Effect(Enum):
     CHANGED = "changed"
     CANCELLED = "cancelled"
     NOTED = "noted"
-    """The version is remembered; there was nothing to cancel."""
+    """The version is remembered; there was nothing to cancel, or to make."""
     NOTHING = "nothing"
     """Its version was not higher than the known one."""
     TOO_LATE = "too late"
@@ -107,14 +110,19 @@ def is_known(what: Under, version: Version | None) -> bool:
     return version is not None and what.version is not None and version <= what.version
 
 
-def upsert(commit: Commit, what: Under, draft: Draft, version: Version | None) -> Upserted:
+def upsert(
+    commit: Commit, what: Under, draft: Draft, version: Version | None, *, is_dropped: bool = False
+) -> Upserted:
     """In the writer: make or change the message under a key. Raises Refused before anything is changed."""
     row, found = what.row, what.found
     if is_known(what, version):
         return _unchanged(what, Effect.NOTHING)
     version_now = version or what.version
     if row is not None and found is not None and not what.is_cancelled:
-        changed = _changed(commit, what.key, row, draft, KeyExtra(version_now, row.extra.until_ms))
+        if is_dropped and commit.winnable(row.id).outcome is Outcome.DONE:
+            return cancel_under(commit, what, version)
+        extra = KeyExtra(version_now, row.extra.until_ms)
+        changed = None if is_dropped else _changed(commit, what.key, row, draft, extra)
         if changed is not None:
             return changed
         is_new = not commit.is_undone(found) if draft.while_undone else version is not None
@@ -122,6 +130,8 @@ def upsert(commit: Commit, what: Under, draft: Draft, version: Version | None) -
         is_new = not what.is_kept or (version is not None and not draft.while_undone)
     if not is_new:
         return _unchanged(what, Effect.TOO_LATE)
+    if is_dropped:
+        return _dropped(commit, what, version)
     name = commit.put_under(draft, KeyExtra(version_now))
     return Upserted(Effect.MADE, name, draft.due_ms, found, name)
 
@@ -173,6 +183,15 @@ def _changed(commit: Commit, key: bytes, row: DedupeRow, draft: Draft, extra: Ke
 def _unchanged(what: Under, effect: Effect) -> Upserted:
     row = what.row
     return Upserted(effect) if row is None else Upserted(effect, row.id, row.due_ms, what.found)
+
+
+def _dropped(commit: Commit, what: Under, version: Version | None) -> Upserted:
+    """There is no message to cancel: remember the version alone."""
+    if what.row is None or what.is_cancelled or (what.found is None and not what.is_kept):
+        cancelled = cancel_under(commit, what, version)
+        return Upserted(Effect.NOTED) if cancelled.effect is Effect.UNKNOWN else cancelled
+    commit.note_extra(what.key, what.row, KeyExtra(version or what.version, what.row.extra.until_ms))
+    return Upserted(Effect.NOTED)
 
 
 def _noted(commit: Commit, key: bytes, version: Version | None) -> Upserted:

@@ -247,6 +247,7 @@ class ByKey:
 
         A cancelled one is made anew. Raises AlreadyDispatched if it is too late, but for a higher version,
         which makes a new message, and with `key_scope="pending"` once the old one is finished everywhere.
+        With `late="drop"` and a time that has passed the pending one is cancelled, and `state` says so.
 
         `topic`, `payload`: as in `schedule`.
         `version`: two integers, compared in order. One that is not above the highest so far changes nothing,
@@ -497,7 +498,8 @@ class Messages:
         except Refused as error:
             raise renamed(error, DUE_NAMES) from None
         moved = self._handle(answer.object())
-        _warn_of_past(moved, when.get("at"))
+        if moved.state != "cancelled":  # as one with `late="drop"` is
+            _warn_of_past(moved, when.get("at"))
         return moved
 
     async def _looked_up(self, answer: Json) -> Json:

@@ -134,6 +134,7 @@ class ByKey(Value[_messages.ByKey]):
 
         A cancelled one is made anew. Raises AlreadyDispatched if it is too late, but for a higher version,
         which makes a new message, and with `key_scope="pending"` once the old one is finished everywhere.
+        With `late="drop"` and a time that has passed the pending one is cancelled, and `state` says so.
 
         `topic`, `payload`: as in `schedule`.
         `version`: two integers, compared in order. One that is not above the highest so far changes nothing,

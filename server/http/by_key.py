@@ -92,9 +92,9 @@ class ByKey(NamedTuple):
         if isinstance(what, Problem):
             return [what]
         if not is_known(what, wish.version):
-            for index, field, why in faults(given):
+            for index, field, why in faults(given._replace(late=())):
                 raise Refused(field, why, index)
-        return [upsert(commit, what, draft, wish.version)]
+        return [upsert(commit, what, draft, wish.version, is_dropped=bool(given.late))]
 
     def debounce(
         self,

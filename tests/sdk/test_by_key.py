@@ -89,6 +89,24 @@ async def test_upsert_under_a_key(c: fasti.Client) -> None:
         await named.upsert("a/b", 1, at="no time")
 
 
+async def test_an_upsert_to_a_past_time_that_is_not_wanted_late(c: fasti.Client, server: Server) -> None:
+    """It cancels the pending message, and says so; a move does as well."""
+    past = datetime.now(UTC) - timedelta(days=3)
+    named = c.messages.by_key("reminder")
+    first = await named.upsert("a/b", 1, delay=60, late="drop")
+    left = await named.upsert("a/b", 2, at=past, late="drop")
+    assert (left.id, left.state, left.changed) == (first.id, "cancelled", True)
+    assert (await c.messages.by_key("none").upsert("a/b", 2, at=past, late="drop")).id is None
+    await named.upsert("a/b", 3, delay=60, late="drop")
+    text = past.isoformat()
+    put = ("message", "put", "--url", server.url, "-o", "json", "-k", "reminder", "a/b", "4")
+    told = json.loads(await ok(*put, "--at", text, "--late", "drop"))
+    assert (told["state"], told["changed"]) == ("cancelled", True)
+    moved = await c.messages.schedule("a/b", 5, delay=60, late="drop")
+    assert (await moved.reschedule(at=past)).state == "cancelled"
+    assert await c.messages.count() == 0
+
+
 async def test_an_upsert_that_is_too_late(c: fasti.Client) -> None:
     named = c.messages.by_key("upsert-late")
     first = await named.upsert("a/b", 1, delay=60, version=(1, 0))

@@ -89,7 +89,10 @@ async def put(
     ] = None,
     **options: Unpack[MessageOptions],
 ) -> None:
-    """Make the message under --idempotency-key, or change or cancel it if it is pending."""
+    """Make the message under --idempotency-key, or change or cancel it if it is pending.
+
+    With --late drop and a time that has passed it is cancelled, and the state says so.
+    """
     key, numbers = options.pop("key", None), None if version is None else _version_of(version)
     if key is None:
         raise ValueError("give --idempotency-key")

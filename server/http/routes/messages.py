@@ -329,15 +329,17 @@ class Messages:
     def _moved(self, message: MessageId, control: Control, move: MoveRequest) -> web.Response:
         if control.outcome is not Outcome.DONE:
             self._refuse(message, control)
-        self._metrics.moved += 1
+        assert control.found is not None
+        self._metrics.moved += bool(control.row)
+        self._metrics.cancelled += not control.row
         body: shapes.Scheduled = {
             "id": id_text(message),
             "deliver_at": format_ms(move.due_ms),
-            "state": "pending",
+            "state": PENDING if control.row else CANCELLED,
             "server_time": format_ms(move.now_ms),
         }
         answer = json_answer(body)
-        answer.headers["ETag"] = etag(control.row)
+        answer.headers["ETag"] = etag(control.row or control.found.row_id)
         return answer
 
     @described(

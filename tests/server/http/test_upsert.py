@@ -147,7 +147,6 @@ async def test_all_at_once_the_highest_version_counts(server: Running) -> None:
         ({"payload": "x"}, "topic"),
         ({}, "payload"),
         ({**BODY, "late": "drop", "deliver_at": "2026-11-21T07:00:00Z", "deliver_in": None}, "deliver_in"),
-        ({"topic": "a", "payload": "x", "late": "drop", "deliver_at": "2026-11-21T07:00:00Z"}, "deliver_at"),
         ({**BODY, "deliver_to": "nobody"}, "deliver_to"),
         ({**BODY, "unheard": 1}, "unheard"),
     ],
@@ -159,6 +158,73 @@ async def test_refused(server: Running, body: dict[str, object], field: str) -> 
         if not is_there:
             await put(server, status=201)
     assert (await put(server)).body["changed"]
+
+
+LATE = {"late": "drop", "deliver_at": "2026-11-21T07:59:59Z"}
+NOTHING = {"id": None, "state": "cancelled", "deliver_at": None, "changed": False}
+
+
+@pytest.mark.parametrize("version", [{}, {"version": [2, 0]}])
+class TestAPastTimeThatIsNotWantedLate:
+    """Nobody gets the new message, and nobody the one whose place it takes."""
+
+    async def test_the_pending_one_is_cancelled(self, server: Running, version: dict[str, object]) -> None:
+        _, link = await server.connect("s", "#")
+        made = (await put(server, status=201, version=[1, 0])).body
+        told = (await put(server, payload="new", **LATE, **version)).body
+        assert told == {**made, "state": "cancelled", "changed": True}
+        assert (await server.call("GET", f"/v1/messages/{made['id']}")).body["state"] == "cancelled"
+        assert (server.app.core.opened.pending, server.app.metrics.cancelled) == (0, 1)
+        again = (await put(server, payload="new", **LATE, **version)).body
+        assert again == {**told, "changed": False}
+        lower = (await put(server, version=[1, 1], status=200 if version else 201)).body
+        assert lower["state"] == ("cancelled" if version else "pending"), "its version counts"
+        await server.pass_time(2 * HOUR_MS)
+        assert len(link.sent) == (0 if version else 1)
+
+    async def test_none_is_made(self, server: Running, version: dict[str, object]) -> None:
+        assert (await put(server, **LATE, **version)).body == NOTHING
+        await server.call("GET", BY_KEY + "k", status=404)
+        lower = (await put(server, version=[1, 0], status=200 if version else 201)).body
+        assert (lower == NOTHING) is bool(version)
+
+    async def test_a_dispatched_one_stays_so(self, server: Running, version: dict[str, object]) -> None:
+        made = (await put(server, status=201, version=[1, 0])).body
+        await server.pass_time(HOUR_MS)
+        told = await put(server, **LATE, **version, status=200 if version else 409)
+        assert told.body == NOTHING if version else told.slug == "already-dispatched"
+        assert (await server.call("GET", BY_KEY + "k")).body["state"] == "dispatched"
+        if version:
+            lower = (await put(server, version=[1, 1])).body
+            assert lower == {**made, "state": "dispatched", "changed": False}
+        assert (await put(server, **LATE, key_scope="pending")).body == NOTHING, "nothing of it is undone"
+
+    async def test_one_that_is_kept_or_refused(self, server: Running, version: dict[str, object]) -> None:
+        """A version that is known changes nothing; who may not change it cancels nothing."""
+        made = (await put(server, status=201, version=[3, 0])).body
+        if version:
+            assert (await put(server, **LATE, **version)).body == {**made, "changed": False}
+        await put(server, **LATE, deliver_to="nobody", status=422)
+        assert (await server.call("GET", BY_KEY + "k")).body["state"] == "pending"
+
+
+async def test_a_move_of_one_that_is_not_wanted_late(server: Running) -> None:
+    """To a time that has passed: cancelled, by id, by key and in bulk; by a second, as a POST is refused."""
+    ids = [await server.schedule(deliver_in="1h", late="drop", key=key) for key in "abc"]
+    other = await server.schedule(deliver_in="2h")
+    past = {"deliver_at": LATE["deliver_at"]}
+    told = (await server.call("PATCH", f"/v1/messages/{ids[0]}", past)).body
+    assert (told["id"], told["state"]) == (ids[0], "cancelled")
+    assert told["deliver_at"] == "2026-11-21T07:59:59.000Z"
+    told = (await server.call("PATCH", BY_KEY + "b", past)).body
+    assert (told["id"], told["state"]) == (ids[1], "cancelled")
+    body = {"filter": {"topic": "#"}, "shift": "-1h1s"}
+    said = (await server.call("POST", "/v1/messages:reschedule", body)).body
+    assert (said["matched"], said["changed"]) == (2, 2)
+    states = [(await server.call("GET", f"/v1/messages/{one}")).body["state"] for one in (*ids, other)]
+    assert states == ["cancelled", "cancelled", "cancelled", "pending"]
+    late = await server.call("PATCH", f"/v1/messages/{ids[0]}", {"deliver_in": "1h"}, status=409)
+    assert late.slug == "cancelled"
 
 
 async def test_readable_and_not_too_long(server: Running) -> None:
@@ -221,7 +287,8 @@ async def test_a_key_changes_what_it_may_change_alone(guarded: Keyed) -> None:
     assert (await guarded.body("b", "PUT", path, BODY, status=201))["id"] != made["id"]
     guarded.file.revoke("a")
     guarded.add("a", publish=["x"], deliver=["#"])
-    for body in (other, {"cancel": True}, {"cancel": True, "version": [1, 0]}):
+    late = {"topic": "x", "payload": "hi", **LATE}
+    for body in (other, late, {"cancel": True}, {"cancel": True, "version": [1, 0]}):
         assert (await guarded.call("a", "PUT", path, body, status=403)).slug == "forbidden"
     guarded.add("reader", "read")
     await guarded.call("reader", "PUT", path, BODY, status=403)
