@@ -567,7 +567,9 @@ class MqttLink(Opening):
     def _judge(self) -> None:
         """Decide after all input is handled: close it if it was silent for too long."""
         connection, transport = self._connection, self._transport
-        if self._is_last or self._is_ending or transport is None or connection is None or transport.is_closing():
+        if self._is_last or self._is_ending or connection is None:
+            return
+        if transport is None or transport.is_closing():
             return
         if self._left_s(connection) > 0:
             self._timer.cancel()
