@@ -2,9 +2,9 @@
 
 At level 5 deliveries of a scheduled message carry its id and due: `fasti-id`, `fasti-due`, `fasti-late-ms`;
 `fasti-schedule` if a recurring schedule wrote it; `fasti-attempt` from the second delivery on. A retry also
-carries its failed tries, `fasti-tries`, unless its client accepts no packet of that size. A plain publish
-goes out as it came in, and with `fasti-ordering-key` if it has one. `fasti-ack-timeout` tells members of a
-group with an ack timeout how long it is.
+carries its failed tries, `fasti-tries`. A plain publish goes out as it came in, and with `fasti-ordering-key`
+if it has one. `fasti-ack-timeout` tells members of a group with an ack timeout how long it is. None of these
+keeps a message from a client whose Maximum Packet Size it fits without them (`GIVES_WAY`).
 """
 
 import sys
@@ -27,6 +27,13 @@ from ..delivery.tries import tries_before, tries_text
 from ..settings.times import format_ms
 
 Parts = tuple[bytes, bytes]
+ALIAS = ""
+ID, DUE, LATE, SCHEDULE = "fasti-id", "fasti-due", "fasti-late-ms", "fasti-schedule"
+ORDERING_KEY, ATTEMPT = "fasti-ordering-key", "fasti-attempt"
+TRIES, LEASE = "fasti-tries", "fasti-ack-timeout"
+GIVES_WAY = (ALIAS, TRIES, LATE, SCHEDULE, DUE, ORDERING_KEY, ATTEMPT, LEASE, ID)
+"""What the server adds, in the order in which it is left out of a packet that is too large for its client:
+the new alias of a topic, then user properties, from those that only inform to those that an ack needs."""
 ALIASES_MAX = 256
 """Topics of a connection that get an alias, if its client takes as many: the first ones."""
 ALIAS_BYTES = 65_536
@@ -55,13 +62,12 @@ class Shape:
         attempt: int,
         is_dup: bool,
     ) -> Parts | None:
-        """As `fitting`; the topic of what goes out has an alias from then on."""
-        found = self.fitting(message, qos, retain, subscriptions, attempt, is_dup)
-        if found is not None and self._aliases_max:
+        """As `fitting`; the topic of what goes out has its alias from then on."""
+        found, alias = self._fit(message, qos, retain, subscriptions, attempt, is_dup)
+        if alias:
             topic = message.record.topic
-            if topic not in self._aliases and self._is_to_alias(topic):
-                self._aliases[topic] = len(self._aliases) + 1
-                self._alias_room -= len(topic)
+            self._aliases[topic] = alias
+            self._alias_room -= len(topic)
         return found
 
     def fitting(
@@ -75,24 +81,26 @@ class Shape:
     ) -> Parts | None:
         """(head, tail) of a delivery; None if it is larger than the client takes, or has a topic that clients
         may close the connection at."""
+        return self._fit(message, qos, retain, subscriptions, attempt, is_dup)[0]
+
+    def _fit(
+        self,
+        message: Message,
+        qos: int,
+        retain: bool,
+        subscriptions: tuple[Subscription, ...],
+        attempt: int,
+        is_dup: bool,
+    ) -> tuple[Parts | None, int]:
+        """`fitting`, and the alias that it gives to its topic; 0: none."""
         if is_refused(message):
-            return None
-        if self._aliases_max or attempt != 1 or any(s.identifier for s in subscriptions):
-            found = self._special(message, qos, retain, subscriptions, attempt, is_dup)
-        else:
-            lease_ms = subscriptions[0].lease_ms if subscriptions else 0
+            return None, 0
+        lease_ms = subscriptions[0].lease_ms if len(subscriptions) == 1 and qos == 1 else 0
+        if not (self._aliases_max or attempt != 1 or any(s.identifier for s in subscriptions)):
             found = _parts(message, self._level, qos, retain, self._node, lease_ms)
-        if self._is_too_large(found, qos) and (attempt > 1 or message.tries):
-            found = self._special(message, qos, retain, subscriptions, attempt, is_dup, has_tries=False)
-        return None if self._is_too_large(found, qos) else found
-
-    def _is_too_large(self, found: Parts, qos: int) -> bool:
-        size = len(found[0]) + len(found[1]) + (2 if qos else 0)
-        return 0 < self._max_packet < size
-
-    def _is_to_alias(self, topic: bytes) -> bool:
-        """Whether there is room to keep an alias for one more topic."""
-        return len(self._aliases) < self._aliases_max and len(topic) <= self._alias_room
+            if not self._is_too_large(sum(map(len, found)), qos):
+                return found, 0
+        return self._special(message, qos, retain, subscriptions, attempt, is_dup, lease_ms)
 
     def _special(
         self,
@@ -102,37 +110,51 @@ class Shape:
         subscriptions: tuple[Subscription, ...],
         attempt: int,
         is_dup: bool,
-        *,
-        has_tries: bool = True,
-    ) -> Parts:
-        """With subscription identifiers or a topic alias, or not for the first time."""
-        record = message.record
-        topic, properties = record.topic, b""
+        lease_ms: int,
+    ) -> tuple[Parts | None, int]:
+        """With subscription identifiers or a topic alias, not for the first time, or with less of what the
+        server adds."""
+        topic, payload, properties, alias = message.topic, message.payload, b"", 0
         if self._level == 5:
-            properties = common_properties(message, self._node)
-            properties += b"".join(subscription_id(s.identifier) for s in subscriptions if s.identifier)
-            before = message.attempts_before
-            if (attempt > 1 or before) and record.due_ms:
-                properties += user_property("fasti-attempt", str(before + max(1, attempt)))
-            tries = tries_before(message, attempt) if record.due_ms else message.tries
-            if has_tries and tries:
-                properties += user_property("fasti-tries", tries_text(tries))
-            if qos == 1 and len(subscriptions) == 1 and subscriptions[0].lease_ms:
-                properties += _lease_property(subscriptions[0].lease_ms)
-            alias = self._aliases.get(topic)
-            if alias:
-                topic = b""
-                properties += topic_alias(alias)
+            own = own_properties(message)
+            own += b"".join(subscription_id(s.identifier) for s in subscriptions if s.identifier)
+            added = added_properties(message, self._node, attempt, lease_ms)
+            known = self._aliases.get(topic, 0)
+            if known:
+                topic, own = b"", own + topic_alias(known)
             elif self._is_to_alias(topic):
-                properties += topic_alias(len(self._aliases) + 1)
-        head, tail = publish_parts(self._level, topic, record.payload, qos, retain, False, properties)
-        return (with_dup(head) if is_dup and qos else head), tail
+                alias = len(self._aliases) + 1
+                added[ALIAS] = topic_alias(alias)
+            for name in GIVES_WAY:
+                if not self._exceeds(topic, payload, len(own) + sum(map(len, added.values())), qos):
+                    break
+                added.pop(name, None)
+            alias = alias if ALIAS in added else 0
+            properties = own + b"".join(added.values())
+        head, tail = publish_parts(self._level, topic, payload, qos, retain, False, properties)
+        if self._is_too_large(len(head) + len(tail), qos):
+            return None, 0
+        return (with_dup(head) if is_dup and qos else head, tail), alias
+
+    def _is_too_large(self, size: int, qos: int) -> bool:
+        """Whether the client takes no PUBLISH of so many bytes and, above QoS 0, a packet id."""
+        return 0 < self._max_packet < size + (2 if qos else 0)
+
+    def _exceeds(self, topic: bytes, payload: bytes, properties: int, qos: int) -> bool:
+        """The same of one of level 5 that is not encoded yet. `properties`: their bytes."""
+        rest = 2 + len(topic) + len(varint(properties)) + properties + len(payload)
+        head = 1 + len(varint(rest + (2 if qos else 0)))
+        return self._is_too_large(head + rest, qos)
+
+    def _is_to_alias(self, topic: bytes) -> bool:
+        """Whether there is room to keep an alias for one more topic."""
+        return len(self._aliases) < self._aliases_max and len(topic) <= self._alias_room
 
 
 _ID = b"\x26\x00\x08fasti-id\x00\x20"
 """User property `fasti-id`, up to its value of 32 digits."""
 _ID_BYTES = len(_ID) + 32
-_ORDER = user_property("fasti-ordering-key", "")[:-2]
+_ORDER = user_property(ORDERING_KEY, "")[:-2]
 """User property `fasti-ordering-key`, up to the length of its value."""
 _SEQ_BYTES = 6
 _PUBACK = Struct(">BBHBB").pack
@@ -199,13 +221,7 @@ def run_pieces(run: Run, level: int, qos: int, node: int) -> tuple[list[bytes], 
 
 def _unusual_parts(message: Message, level: int, qos: int, retain: bool, node: int, lease_ms: int) -> Parts:
     record = message.record
-    properties = common_properties(message, node) if level == 5 else b""
-    if record.retry is not None and level == 5:
-        properties += user_property("fasti-attempt", str(message.attempts_before + 1))
-        if message.tries:
-            properties += user_property("fasti-tries", tries_text(message.tries))
-    if lease_ms and level == 5:
-        properties += _lease_property(lease_ms)
+    properties = common_properties(message, node, lease_ms) if level == 5 else b""
     return publish_parts(level, record.topic, record.payload, qos, retain, False, properties)
 
 
@@ -244,23 +260,42 @@ def _of_millisecond(
     return opening, closing
 
 
-def common_properties(message: Message, node: int) -> bytes:
-    """The publisher's own properties, what is left of the expiry, and fasti's."""
+def common_properties(message: Message, node: int, lease_ms: int = 0) -> bytes:
+    """All properties of a first delivery."""
+    return own_properties(message) + b"".join(added_properties(message, node, 1, lease_ms).values())
+
+
+def own_properties(message: Message) -> bytes:
+    """The publisher's properties, and what is left of the expiry."""
     record = message.record
     properties = sendable_properties(record.properties)
     if record.expires_ms:
         left_ms = max(0, record.expires_ms - message.late_ms)
         # Rounded up, but for the one ms of a message that expires at once.
         properties += message_expiry(0 if left_ms <= AT_ONCE_MS else -(-left_ms // 1000))
-    if record.due_ms:
-        properties += (
-            fasti_id(message.id_text(node)) + _due_property(record.due_ms) + _late_property(message.late_ms)
-        )
-        if record.schedule:
-            properties += user_property("fasti-schedule", record.schedule.decode())
-    if record.ordering_key:
-        properties += user_property("fasti-ordering-key", record.ordering_key.decode())
     return properties
+
+
+def added_properties(message: Message, node: int, attempt: int, lease_ms: int) -> dict[str, bytes]:
+    """The server's own by name, for the `attempt`-th delivery from its row."""
+    record, before = message.record, message.attempts_before
+    added: dict[str, bytes] = {}
+    if record.due_ms:
+        added[ID] = fasti_id(message.id_text(node))
+        added[DUE] = _due_property(record.due_ms)
+        added[LATE] = _late_property(message.late_ms)
+        if record.schedule:
+            added[SCHEDULE] = user_property(SCHEDULE, record.schedule.decode())
+    if record.ordering_key:
+        added[ORDERING_KEY] = user_property(ORDERING_KEY, record.ordering_key.decode())
+    if before or (attempt > 1 and record.due_ms):
+        added[ATTEMPT] = user_property(ATTEMPT, str(message.try_number(attempt)))
+    tries = tries_before(message, attempt) if record.due_ms else message.tries
+    if tries:
+        added[TRIES] = user_property(TRIES, tries_text(tries))
+    if lease_ms:
+        added[LEASE] = _lease_property(lease_ms)
+    return added
 
 
 CANCELLED = user_property("fasti-state", "cancelled")
@@ -279,14 +314,14 @@ def puback_with_id(packet_id: int, message: int) -> bytes:
 @lru_cache(1024)
 def _due_property(due_ms: int) -> bytes:
     """Many messages are due in the same millisecond."""
-    return user_property("fasti-due", format_ms(due_ms))
+    return user_property(DUE, format_ms(due_ms))
 
 
 @lru_cache(1024)
 def _lease_property(lease_ms: int) -> bytes:
-    return user_property("fasti-ack-timeout", str(lease_ms))
+    return user_property(LEASE, str(lease_ms))
 
 
 @lru_cache(1024)
 def _late_property(late_ms: int) -> bytes:
-    return user_property("fasti-late-ms", str(late_ms))
+    return user_property(LATE, str(late_ms))

@@ -223,6 +223,8 @@ class Outbox:
     def put(self, packet: Packet) -> None:
         """Queue an answer. If the client does not take packets of its size the connection ends."""
         data = encode(packet, self.level)
+        if 0 < self._max_packet < len(data) and isinstance(packet, Suback | Disconnect):
+            data = encode(msgspec.structs.replace(packet, properties=None), self.level)
         if not self._max_packet or len(data) <= self._max_packet:
             self.write(data)
             return
@@ -237,8 +239,8 @@ class Outbox:
         self.close()
 
     def with_why(self, packet: Suback, why: str) -> Suback:
-        """It with a reason string, if the client wants that and takes a packet of any size."""
-        if self.level == 5 and self._tells_more and not self._max_packet:
+        """It with a reason string, if the client wants that."""
+        if self.level == 5 and self._tells_more:
             return msgspec.structs.replace(packet, properties=Properties(reason_string=why[:200]))
         return packet
 
@@ -272,7 +274,7 @@ class Outbox:
     def say_why(self, reason: int, why: str = "") -> None:
         """DISCONNECT, which only level 5 has and which may not come before CONNACK."""
         if self.level == 5 and self.is_open:
-            properties = Properties(reason_string=why[:200]) if why and not self._max_packet else None
+            properties = Properties(reason_string=why[:200]) if why else None
             self.put(Disconnect(reason, properties))
 
     def write(self, data: bytes) -> None:

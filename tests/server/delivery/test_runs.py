@@ -175,7 +175,9 @@ def test_pieces_are_what_each_message_is_by_itself(qos: int, lease_ms: int, due_
     by = (Subscription("t", 1, Position(0), lease_ms=lease_ms),)
     alone = b"".join(
         head + (b"" if not qos else b"id") + tail
-        for head, tail in (lone._special(message, qos, False, by, 1, False) for message in run.messages)
+        for (head, tail), _ in (
+            lone._special(message, qos, False, by, 1, False, lease_ms) for message in run.messages
+        )
     )
     if qos:
         pieces = pieces.copy()

@@ -7,7 +7,14 @@ import pytest
 
 from server.codec import wire
 from server.codec.packets import Ack, Pingreq, Publish, Subscribe, SubscribeOptions
-from tests.support.rig import Rig, config, props
+from server.codec.publish import Decoder
+from server.delivery.message import Message
+from server.mqtt.forms import Shape
+from shards.fields import Record, Retry, TryRow
+from shards.properties import user_property
+from tests.support.rig import START_MS, Rig, config, props
+from timeline.position import Position
+from timeline.session import Subscription
 
 LEVELS = pytest.mark.parametrize("level", [4, 5])
 
@@ -374,6 +381,99 @@ def test_what_is_too_large_for_a_client_is_dropped_for_it() -> None:
         assert small.take_all() == ["small"]
         assert big.take_all() == ["x" * 100, "small"]
         assert not rig.core.sessions.get("a").session.flights  # type: ignore[union-attr]
+
+
+GIVES_WAY = (
+    "fasti-tries",
+    "fasti-late-ms",
+    "fasti-schedule",
+    "fasti-due",
+    "fasti-ordering-key",
+    "fasti-attempt",
+    "fasti-ack-timeout",
+    "fasti-id",
+)
+"""As docs/mqtt.md says it."""
+
+
+def _users(data: bytes) -> list[str]:
+    """Names of the user properties in a PUBLISH."""
+    (packet,) = Decoder(1 << 20, 5, "client").feed(data)
+    assert isinstance(packet, Publish)
+    assert packet.properties is not None
+    assert (packet.properties.subscription_ids, packet.properties.message_expiry) == ((7,), 60)
+    return [name for name, _ in packet.properties.user_properties]
+
+
+@pytest.mark.parametrize("aliases_max", [0, 5])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_what_the_server_adds_gives_way(qos: int, aliases_max: int) -> None:
+    """For each Maximum Packet Size, of a message that has all of it: a packet is never larger, and loses no
+    more than it must, in order."""
+    record = Record(
+        b"t",
+        b"x" * 60,
+        START_MS,
+        qos,
+        expires_ms=60_000,
+        properties=user_property("own", "1"),
+        ordering_key=b"k",
+        schedule=b"nightly",
+        retry=Retry(b"", attempts=1, tries=[TryRow(START_MS, "w", "failed", "no", 5)]),
+    )
+    message = Message(Position(START_MS << 48 | 1), 0, record, START_MS)
+    by = (Subscription("t", qos, Position(0), identifier=7, lease_ms=30_000),)
+    more = b"\0\x09" if qos else b""
+    order = [name for name in GIVES_WAY if qos == 1 or name != "fasti-ack-timeout"]
+    bare = 2 + (2 + 1) + len(more) + 1 + (1 + 2 + 3 + 2 + 1) + 5 + 2 + 60
+    """Head, topic, packet id, length of the properties, `own`, expiry, subscription identifier, payload."""
+    seen = set()
+    for most in range(bare - 1, 700):
+        shape = Shape(5, 1, most, aliases_max)
+        found = shape.parts(message, qos, False, by, 1, False)
+        if most < bare:
+            assert found is None
+            continue
+        assert found is not None
+        data = found[0] + more + found[1]
+        assert len(data) <= most
+        own, *added = _users(data)
+        assert own == "own"
+        left_out = len(order) - len(added)
+        assert set(added) == set(order[left_out:])
+        seen.add(left_out)
+    assert seen == set(range(len(order) + 1))
+    assert (shape._aliases == {b"t": 1}) == bool(aliases_max)
+    # An alias that was not told is not counted on later.
+    tight = Shape(5, 1, bare, aliases_max)
+    assert tight.parts(message, qos, False, by, 1, False) == tight.parts(message, qos, False, by, 1, False)
+    assert tight._aliases == {}
+
+
+@pytest.mark.parametrize("topic", ["t", "$share/g/t"])
+@pytest.mark.parametrize("delay", [None, ("deliver-in", "1s")])
+def test_a_message_that_fits_comes_and_comes_again(topic: str, delay: tuple[str, str] | None) -> None:
+    """77 bytes as they were published, to a client that takes 80: at first, after a nack, and when it has
+    been away."""
+    rig = Rig()
+    small = rig.lasting("a", maximum_packet_size=80)
+    small.subscribe(topic, qos=1, **({"user_properties": (("ack-timeout", "30s"),)} if "$" in topic else {}))
+    publisher = rig.connected("p")
+    publisher.publish1("t", "x" * 60, **({"user_properties": (delay,)} if delay else {}))
+    rig.pass_ms(1_500)
+    for _ in range(2):
+        (came,) = small.publishes()
+        assert came.payload == b"x" * 60
+        again = props(user_properties=(("retry-in", "0"),))
+        small.send(Ack(wire.PUBACK, came.packet_id, 0x80, again))
+        rig.pass_ms(1_500)
+    small.drop()
+    small = rig.lasting("a", maximum_packet_size=80)
+    rig.pass_ms(40_000)
+    (came,) = small.publishes()
+    assert came.payload == b"x" * 60
+    small.ack(wire.PUBACK, came.packet_id)
+    assert rig.core.publishing.traffic.dropped == 0
 
 
 @pytest.mark.parametrize("qos", [0, 1])

@@ -364,6 +364,17 @@ def test_maximum_packet_size_of_the_client_holds_for_answers_too() -> None:
     assert all(len(data) <= 40 for data in peer.raw)
 
 
+@pytest.mark.parametrize(("most", "has"), [(40, False), (200, True)])
+def test_a_reason_string_is_told_if_it_fits(most: int, has: bool) -> None:
+    """[MQTT-3.9.2-2], [MQTT-3.14.2-3]"""
+    peer = Rig().connected("a", maximum_packet_size=most)
+    peer.send(Subscribe(1, (("a/#/b", SubscribeOptions()),)))
+    answer = peer.take(Suback)
+    assert (answer.reasons, answer.properties is not None) == ((0x8F,), has)
+    peer.publish("t", topic_alias=999)
+    assert (peer.gone_with, peer.take(Disconnect).properties is not None) == (0x94, has)
+
+
 def test_a_packet_that_is_too_large_for_the_server() -> None:
     rig = Rig()
     peer = rig.connected()
