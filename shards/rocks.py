@@ -44,6 +44,7 @@ from rocksdict import (
     BlockBasedOptions,
     Cache,
     Checkpoint,
+    DbClosedError,
     DBCompressionType,
     DBRecoveryMode,
     Options,
@@ -282,14 +283,16 @@ class RocksStore:
             for family in list(self._families.values()):
                 family.flush()
         except Exception as error:
-            raise StoreFailed(f"tables of {self.path}: {error}") from error
+            raise StoreFailed(f"tables of {self.path}: {_words(error)}") from error
 
     def checkpoint(self, path: Path) -> None:
+        if self._is_reading:
+            raise StoreFailed(f"checkpoint into {path}: the store takes no writes now")
         try:
             self._flush_tables()
             Checkpoint(self._db).create_checkpoint(str(path))
         except Exception as error:
-            raise StoreFailed(f"checkpoint into {path}: {error}") from error
+            raise StoreFailed(f"checkpoint into {path}: {_words(error)}") from error
 
     def rewrite(self, table: Table) -> None:
         """Rewrite a table from its readable rows. Durable on return; else raises StoreFailed.
@@ -360,24 +363,31 @@ class RocksStore:
     def reopen(self) -> None:
         """Reopen; on a full disk, where it cannot be written, open read-only.
 
-        Opening holds the interpreter while the log is read, so it is not tried without a chance of success.
+        Reads go on meanwhile. Opening holds the interpreter while the log is read, so a writable one is not
+        tried without a chance of success.
         """
+        if not self._is_reading:
+            self._read_on()
         reading = self._db if self._is_reading else None
-        if reading is None:
-            self.close()
-        try:
-            self._check_room()
-            self._open(read_only=self.read_only)
-        except ShardsError:
-            if reading is None:
-                with suppress(ShardsError):
-                    self._open(read_only=True)
-                    self._is_reading = True
-            raise
+        self._check_room()
+        self._open(read_only=self.read_only)
         self._is_reading = False
         if reading is not None:
-            reading.close()
+            _close(reading)
             self._drop_links()
+
+    def _read_on(self) -> None:
+        """Take a read-only handle instead of the writable one, which is closed; if there can be none, reads
+        fail until the store is open again."""
+        writing = self._db
+        try:
+            self._open(read_only=True)
+        except ShardsError:
+            self.close()
+        else:
+            self._is_reading = True
+            _close(writing)
+            self._synced.settle()
 
     def _check_room(self) -> None:
         """Check the room: opening writes the log's rows into tables, hardly ever compressed to less than an
@@ -409,13 +419,14 @@ class RocksStore:
     def _family(self, table: Table) -> Rdict:
         family = self._families.get(table)
         if family is None:
-            raise StoreFailed(f"{self.path} is closed")
+            raise StoreFailed(f"{self.path} is being reopened")
         return family
 
     def _read_refusal(self, table: Table, where: str, error: Exception) -> ShardsError:
         """The error of a failed read: Corrupt if it will fail again, StoreFailed if it may pass."""
-        text = f"table {table.value}, {where}: {error}"
-        if not any(word in text for word in _ROTTEN):
+        text = f"table {table.value}, {where}: {_words(error)}"
+        # While it is only read, the writable one may have replaced a file.
+        if not any(word in text for word in _ROTTEN) or (self._is_reading and _ROTTEN[-1] in text):
             return StoreFailed(text)
         if not self._is_damaged and not self.read_only:
             self._stop_compacting(text)
@@ -425,7 +436,7 @@ class RocksStore:
         return Corrupt(text)
 
     def _write_refusal(self, where: str, error: Exception) -> StoreFailed:
-        text = str(error)
+        text = _words(error)
         if not self._is_damaged and any(word in text for word in _ROTTEN):
             self._stop_compacting(text)
         return StoreFailed(f"{where}: {text}")
@@ -579,6 +590,12 @@ def _families_on_disk(path: Path, options: Options) -> list[str]:
         return [name for name in Rdict.list_cf(str(path), options) if name != "default"]
     except Exception as error:
         raise _refusal(path, error) from error
+
+
+def _words(error: Exception) -> str:
+    """The engine's words for an error; plain ones for the binding's own, of a handle being closed."""
+    is_closing = isinstance(error, DbClosedError) or "borrowed" in str(error)
+    return "the store is being reopened" if is_closing else str(error)
 
 
 def _refusal(path: Path, error: Exception) -> ShardsError:

@@ -148,6 +148,11 @@ class Cursors(CommitHook):
         self._asked.setdefault(subscriber, []).append(done)
         self._want(subscriber.even_at - BURST_S)
 
+    @property
+    def failure(self) -> StoreFailed:
+        """Why what was requested is not durable."""
+        return StoreFailed(str(self._writer.broken or "not durable"))
+
     def begin(self, subscriber: Subscriber, done: Secured, *, is_new: bool) -> None:
         """The same for a client that connects, behind all that was asked for before. `is_new`: nothing is
         left of an earlier session."""

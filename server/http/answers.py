@@ -20,7 +20,7 @@ from shards.upsert import NOT_DEBOUNCED
 
 from ..engine.writer import Ask, Busy, Decide
 from .differing import other_field
-from .problems import Problem
+from .problems import Problem, problem_of_store
 
 RETRY_AFTER = {"Retry-After": "1"}
 MISMATCH = "idempotency-mismatch"
@@ -83,7 +83,7 @@ def problem_of_write(error: Refused | Busy | StoreFailed) -> Problem:
             return Problem("over-quota", str(error), headers=RETRY_AFTER)
         case LogFull():
             return Problem("store-unavailable", f"{error}.", headers=RETRY_AFTER)
-    return Problem("store-unavailable", "No write can be made durable now.", headers=RETRY_AFTER)
+    return problem_of_store(error)
 
 
 def refusal(error: Refused, line: int | None = None) -> Problem:

@@ -15,7 +15,9 @@ become a problem: the connection is closed, so that half an export does not look
 Source: RFC 9457.
 """
 
+import errno
 import logging
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from types import MappingProxyType
@@ -24,7 +26,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from shards.errors import Corrupt
+from shards.errors import Corrupt, ShardsError, StoreFailed
 
 from ..observe.logs import by, shown
 from .values.batch_body import BatchError, TooMany
@@ -79,6 +81,13 @@ _AIOHTTP = MappingProxyType(
         for slug in ("not-readable", "not-found", "method-not-allowed", "too-large", "unsupported-media-type")
     }
 )
+
+_LACKING = {
+    os.strerror(errno.ENOSPC): "The disk is full: no write can be made durable until there is room.",
+    os.strerror(errno.EROFS): "The file system is read-only: no write can be made durable.",
+    "being reopened": "The store is being reopened; try again.",
+}
+"""Words of an error of the store -> what the client is told."""
 
 log = logging.getLogger(__name__)
 
@@ -137,6 +146,17 @@ def problem_of(error: RequestError) -> Problem:
     return Problem("refused", str(error))
 
 
+def problem_of_store(error: StoreFailed) -> Problem:
+    """A store that cannot be written or read now."""
+    detail = why_unavailable(error) or "No write can be made durable now."
+    return Problem("store-unavailable", detail, headers={"Retry-After": "1"})
+
+
+def why_unavailable(error: ShardsError) -> str:
+    """What a client is told of a failure of the store; empty: nothing that anybody could mend."""
+    return next((told for words, told in _LACKING.items() if words in str(error)), "")
+
+
 def _of_aiohttp(error: web.HTTPException) -> web.Response:
     """aiohttp's own error in our format, with its headers (Allow) kept."""
     slug = _AIOHTTP.get(error.status)
@@ -161,6 +181,8 @@ def _answer(request: web.Request, error: Exception) -> web.Response:
             return _of_aiohttp(error)
         case web.RequestPayloadError():
             return _closing(request, Problem("not-readable", "the body does not match its headers"))
+        case StoreFailed():
+            return problem_of_store(error).response()
         case Corrupt():
             cause = by(address_of(request))
             log.error("%s %s: %s", request.method, shown(request.raw_path, 200), error, extra=cause)

@@ -28,7 +28,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from heapq import heapify, heappop, heappush
 
-from shards.errors import StoreFailed
 from timeline.session import SETTLED, Flight
 
 from ..delivery.cursors import Cursors
@@ -295,7 +294,7 @@ class Pull:
                 return
             if is_failed or call.is_gone():
                 self.abandon(call)
-                call.answered(call, StoreFailed("leases are not durable") if is_failed else ())
+                call.answered(call, self._cursors.failure if is_failed else ())
                 return
             self.leased += len(leased)
             call.answered(call, leased)
@@ -362,7 +361,7 @@ class Pull:
 
         Raises Busy, before anything is done, if too many late acks wait.
         """
-        awaited, touched = _Awaited(done), set()
+        awaited, touched = _Awaited(self._cursors, done), set()
         held: dict[Subscriber, list[int]] = {}
         named = [(lease, self._flight(lease)) for lease in leases]
         if sum(found is None for _, found in named) > self._late.room:
@@ -392,7 +391,7 @@ class Pull:
 
     def nack(self, leases: Iterable[LeaseId], delay_ms: int | None, reason: str, done: Done) -> None:
         """Redeliver after `delay_ms` (None: the group's back-off); calls `done` when that is durable."""
-        awaited = _Awaited(done)
+        awaited = _Awaited(self._cursors, done)
         for lease in leases:
             found = self._flight(lease)
             if found is None:
@@ -410,7 +409,7 @@ class Pull:
         def extend(member: Subscriber, flight: Flight) -> bool:
             return self._settling.extend(member, flight.packet_id, lease_ms)
 
-        self._change(leases, extend, _Awaited(done, until_ms=self._clock.wall_ms() + lease_ms))
+        self._change(leases, extend, _Awaited(self._cursors, done, until_ms=self._clock.wall_ms() + lease_ms))
 
     def release_leases(self, leases: Iterable[LeaseId], done: Done) -> None:
         """Return the messages in order: another member gets them at once, and it counts as no try. Calls
@@ -419,7 +418,7 @@ class Pull:
         def release(member: Subscriber, flight: Flight) -> bool:
             return self._settling.release(member, flight.packet_id)
 
-        self._change(leases, release, _Awaited(done))
+        self._change(leases, release, _Awaited(self._cursors, done))
 
     def _change(
         self, leases: Iterable[LeaseId], change: Callable[[Subscriber, Flight], bool], awaited: "_Awaited"
@@ -468,7 +467,8 @@ def _whose(name: str, rights: Rights | None) -> tuple[str, ...]:
 class _Awaited:
     """A call that waits for the results of its leases."""
 
-    def __init__(self, done: Done, *, until_ms: int = 0) -> None:
+    def __init__(self, cursors: Cursors, done: Done, *, until_ms: int = 0) -> None:
+        self._cursors = cursors
         self.settled = Settled(until_ms=until_ms)
         self.left = 1
         """Outstanding results, plus one until all were requested."""
@@ -483,14 +483,14 @@ class _Awaited:
     def stored(self, waiting: int) -> None:
         """Callback of `Cursors.secure`: -1 if it is not durable."""
         if waiting < 0:
-            self.settled.error = StoreFailed("leases are not durable")
+            self.settled.error = self._cursors.failure
         self.end()
 
     def finished(self, lease: LeaseId, was_open: bool | None) -> None:
         if was_open:
             self.settled.done += 1
         elif was_open is None:
-            self.settled.error = StoreFailed("acks are not durable")
+            self.settled.error = self._cursors.failure
         else:
             self.settled.gone.append(lease)
         self.end()
@@ -504,5 +504,5 @@ class _Awaited:
             case Nacked.GONE:
                 self.settled.gone.append(lease)
             case Nacked.FAILED:
-                self.settled.error = StoreFailed("nacks are not durable")
+                self.settled.error = self._cursors.failure
         self.end()

@@ -23,6 +23,7 @@ known values stay.
 import asyncio
 import shutil
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from heapq import nlargest
@@ -33,6 +34,7 @@ from typing import TypeVar
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from shards.errors import ShardsError
 from timeline.filters import SHARE_PREFIX, parse_share
 from timeline.position import Position, at_of, id_position
 
@@ -223,7 +225,8 @@ class Status(Collector):
             await turn.begin()
             if self._core.clock.mono() > until_s:
                 break
-            rows.append(self._row(group))
+            with suppress(ShardsError):  # the others are still told
+                rows.append(self._row(group))
         rows.sort(
             key=lambda row: (
                 max(row.lag_seconds, row.unacked_seconds, row.retry_oldest_seconds),

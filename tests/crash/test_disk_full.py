@@ -27,10 +27,13 @@ async def test_disk_full(small_disk: Path, record_property: Callable[[str, objec
         reader = await reader_of(server)
         acked = [await calls.schedule("before", f"b{n}", deliver_in="1h") for n in range(20)]
         soon = await due_soon(calls, 60)
+        statuses = set[int]()
+        reading = asyncio.create_task(_read(calls, acked[0], statuses))
         filler.fill()
         refused = await until_refused(calls)
         assert refused.slug == "store-unavailable"
         assert "Retry-After" in refused.headers
+        assert refused.body["detail"].startswith("The disk is full")
         # Dispatch goes on: what was in RAM arrives, in time, while no write is taken.
         got = await reader.take_many(60)
         assert payloads(got) == soon
@@ -49,8 +52,11 @@ async def test_disk_full(small_disk: Path, record_property: Callable[[str, objec
         for body in ("a", "b"):
             assert (await calls.call("POST", "/v1/messages", later(body))).status == 503
         await calls.call("GET", "/livez", status=200)
+        assert "disk is full" in (await calls.call("GET", "/readyz")).body["detail"]
         filler.free()
         name = await until_taken(calls)
+        reading.cancel()
+        assert statuses == {200}, "what is read is there all the time"
         await calls.call("GET", "/readyz", status=200)
         await calls.call("DELETE", f"/v1/messages/{acked[0]}", status=204)
         await _whole(calls, acked, name)
@@ -107,6 +113,15 @@ async def test_start_on_a_full_disk(small_disk: Path) -> None:
     async with serving(data) as server, http(server.url) as calls:
         await calls.call("GET", f"/v1/messages/{name}", status=200)
         assert await server.stopped() == 0
+
+
+async def _read(calls: Http, name: str, statuses: set[int]) -> None:
+    """Read all kinds of things, one after the other, and note the statuses of the answers."""
+    of_one = f"/v1/messages/{name}"
+    lists = [f"/v1/{what}" for what in ("messages", "groups", "dead", "retries", "schedules", "slices")]
+    while True:
+        for path in ("/metrics", "/livez", "/v1/messages:export", of_one, f"{of_one}/explain", *lists):
+            statuses.add((await calls.call("GET", path)).status)
 
 
 async def _whole(calls: Http, acked: list[str], name: str) -> None:

@@ -11,7 +11,7 @@ from weakref import ref
 import pytest
 from rocksdict import Options, Rdict
 
-from shards import scan
+from shards import rocks, scan
 from shards.errors import Corrupt, StoreFailed, StoreLocked
 from shards.rocks import LOG_BYTES, MEMTABLE_BYTES, RocksStore
 from shards.store import Table
@@ -356,3 +356,46 @@ def test_text_shrinks_where_it_lies_long(store: RocksStore) -> None:
     assert sum(file["size"] for file in messages.live_files()) > taken
     store.compact(Table.MESSAGES, key_of(0), key_of(ROWS))
     assert sum(file["size"] for file in messages.live_files()) < 0.85 * taken
+
+
+@pytest.mark.parametrize("is_full", [True, False])
+def test_reads_go_on_while_it_is_reopened(
+    store: RocksStore, monkeypatch: pytest.MonkeyPatch, is_full: bool
+) -> None:
+    """Whatever step of it is under way, and as often as it is tried."""
+    fill(store, 10)
+    store.flush()
+    found: list[bytes | None] = []
+    for step in ("_close", "_families_on_disk"):
+        real = getattr(rocks, step)
+
+        def looking(*given: object, real: Callable[..., object] = real) -> object:
+            found.append(store.get(Table.MESSAGES, key_of(7)))
+            assert len(list(store.scan(Table.MESSAGES, key_of(0), key_of(10)))) == 10
+            return real(*given)
+
+        monkeypatch.setattr(rocks, step, looking)
+    monkeypatch.setattr(rocks, "ROOM_BYTES", 1 << 62 if is_full else 0)
+    for _ in range(2):
+        if is_full:
+            with pytest.raises(StoreFailed, match="No space left on device"):
+                store.reopen()
+        else:
+            store.reopen()
+            fill(store, 10)
+    assert found
+    assert set(found) == {(7).to_bytes(4, "big") * 25}
+
+
+def test_the_binding_s_own_words_are_not_told(
+    store: RocksStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def borrowed(_: object) -> None:
+        raise RuntimeError("Already mutably borrowed")
+
+    monkeypatch.setattr(rocks, "Checkpoint", borrowed)
+    with pytest.raises(StoreFailed, match=r"checkpoint into .*/copy: the store is being reopened$"):
+        store.checkpoint(tmp_path / "copy")
+    store._db.close()
+    with pytest.raises(StoreFailed, match=r"sync of .*: the store is being reopened$"):
+        store.flush()

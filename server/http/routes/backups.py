@@ -24,7 +24,7 @@ from shards.errors import StoreFailed
 from shards.private import OWN
 
 from ...settings.config import Store
-from ..answers import json_answer
+from ..answers import RETRY_AFTER, json_answer
 from ..calls import ADMIN, Gives, described
 from ..problems import Problem
 from ..requests import body_of
@@ -73,7 +73,7 @@ class Backups:
             async with self._turn:
                 path = await self._in_thread(partial(self._copy, body.dir))
         except StoreFailed as error:
-            raise Problem("store-unavailable", f"The backup failed: {error}") from None
+            raise Problem("store-unavailable", f"The backup failed: {error}", headers=RETRY_AFTER) from None
         return json_answer({"dir": str(path)}, 201)
 
     def _copy(self, wanted: str) -> Path:

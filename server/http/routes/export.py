@@ -69,14 +69,16 @@ class Export:
         reading = Reading(self._timeline, query, partial(sees, request), with_ids=flag(request, "ids"))
         rights, turn = rights_of(request), self._turns.of(request)
         response = web.StreamResponse(headers={"Content-Type": NDJSON, LEFT_OUT: _LEFT_OUT})
+        await turn.begin()
+        lines = reading.step(turn)  # before the answer begins: what cannot be read is a problem then
         await response.prepare(request)
-        while not reading.is_over:
+        while lines or not reading.is_over:
             if rights is not None and not rights.is_live:
                 raise Problem("unauthorized", "the key has been revoked")  # which closes the connection
-            await turn.begin()
-            lines = reading.step(turn)
             if lines:
                 await response.write(b"\n".join(lines) + b"\n")
+            await turn.begin()
+            lines = [] if reading.is_over else reading.step(turn)
         await response.write_eof()
         return response
 

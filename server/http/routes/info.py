@@ -19,7 +19,7 @@ from ...settings.times import format_ms
 from ..access import sees
 from ..answers import RETRY_AFTER, json_answer
 from ..calls import ANY, OPEN, READ, Gives, described
-from ..problems import Problem
+from ..problems import Problem, why_unavailable
 from ..turns import OneThread, Turn, Turns
 from ..values import shapes
 
@@ -106,7 +106,8 @@ class Info:
                 "not-ready", "The timeline is loading, or the server is stopping.", headers=RETRY_AFTER
             )
         if self._writer.broken is not None:
-            raise Problem("not-ready", "The store takes no writes.", headers=RETRY_AFTER)
+            why = why_unavailable(self._writer.broken)
+            raise Problem("not-ready", f"The store takes no writes. {why}", headers=RETRY_AFTER)
         return json_answer({"status": "ok"})
 
     @described("Prometheus metrics", READ, Gives(200, str, media="text/plain"), query=None)

@@ -13,6 +13,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from server.http.problems import MEDIA_TYPE, SLUGS, Problem, problem_middleware, problem_of
 from server.http.values.batch_body import BatchError, TooMany
 from server.http.values.bodies import FieldError, NotReadable, RequestError, UnsupportedMedia
+from shards.errors import StoreFailed
 
 Client = TestClient[web.Request, web.Application]
 
@@ -23,6 +24,10 @@ RAISED: dict[str, Exception] = {
     "moved": web.HTTPFound("/elsewhere"),
     "gone": web.HTTPGone(text="it was here"),
     "teapot": web.HTTPLengthRequired(),
+    "full": StoreFailed("write to /d: IO error: No space left on device: While appending to file: /d/8.log"),
+    "fixed": StoreFailed("/d: Read-only file system"),
+    "opening": StoreFailed("/d is being reopened"),
+    "failing": StoreFailed("sync of /d: IO error: Input/output error"),
 }
 
 
@@ -163,3 +168,20 @@ def test_the_table_is_names_and_error_statuses() -> None:
         assert 400 <= status < 600
         assert title
     assert "detail" not in Problem("internal").members()
+
+
+@pytest.mark.parametrize(
+    ("name", "detail"),
+    [
+        ("full", "The disk is full: no write can be made durable until there is room."),
+        ("fixed", "The file system is read-only: no write can be made durable."),
+        ("opening", "The store is being reopened; try again."),
+        ("failing", "No write can be made durable now."),
+    ],
+)
+async def test_a_store_that_fails_is_503_with_the_reason(client: Client, name: str, detail: str) -> None:
+    response = await client.get(f"/raise/{name}")
+    assert response.status == 503
+    assert response.headers["Retry-After"] == "1"
+    body = await said(response)
+    assert (body["type"], body["detail"]) == ("/problems/store-unavailable", detail)
