@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from timeline.filters import covers, matcher, matches
+from timeline.structures import overlap
 
 from .rate_limit import RateLimiter
 
@@ -243,6 +244,18 @@ class Rights:
             return False
         return rules.allow is None or any(_admits(allowed, topic_filter) for allowed in rules.allow)
 
+    def may_receive_all(self, topic_filter: str) -> bool:
+        """Whether it may receive everything that the filter can match."""
+        return self.has_read and _allows(self.bound(self.principal.grant.deliver), topic_filter)
+
+    def may_receive_some(self, topic_filter: str) -> bool:
+        """Whether it may receive anything that the filter can match, as far as permissions say."""
+        return self.has_read and _reaches(self.bound(self.principal.grant.deliver), topic_filter)
+
+    @property
+    def has_read(self) -> bool:
+        return READ in self.principal.grant.scopes
+
     def _learn(self) -> None:
         grant = self.principal.grant
         self._grant = grant
@@ -351,6 +364,31 @@ class _Sends:
         deny = tuple(text for begin, text in self._deny if topic.startswith(begin) or "%" in text)
         otherwise = None if self._otherwise is None else self._otherwise.narrowed(topic)
         return Rules(None if self._rules.allow is None else allow, deny, otherwise)
+
+
+def _allows(rules: Rules, topic_filter: str) -> bool:
+    """Whether the rules allow everything that the filter can match."""
+    if any(_overlap(denied, topic_filter) for denied in rules.deny):
+        return False
+    if rules.allow is None or any(_admits(allowed, topic_filter) for allowed in rules.allow):
+        return True
+    return rules.otherwise is not None and _allows(rules.otherwise, topic_filter)
+
+
+def _reaches(rules: Rules, topic_filter: str) -> bool:
+    """Whether the rules allow something that the filter can match."""
+    if any(covers(denied, topic_filter) for denied in rules.deny):
+        return False
+    if rules.allow is None or any(_overlap(allowed, topic_filter) for allowed in rules.allow):
+        return True
+    return rules.otherwise is not None and _reaches(rules.otherwise, topic_filter)
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Whether both filters match some topic; a first `+` or `#` does not match `$SYS`."""
+    if any(a[0] == "$" and b[0] in "+#" for a, b in ((one, other), (other, one))):
+        return False
+    return overlap(one.split("/"), other.split("/"))
 
 
 def _unmarked(grant: Grant) -> Iterator[str]:

@@ -31,6 +31,7 @@ from .subscriber import Subscriber
 log = logging.getLogger(__name__)
 
 NOT_WANTED = "no subscription matches any more"
+FORBIDDEN = "its place may not receive the topic any more"
 WITHHELD = "its sender may not send there any more"
 WAIT_MS = 60_000
 """Delay of a retry whose owner is absent."""
@@ -85,6 +86,8 @@ class ByKey:
         asked = self._asked_again(subscriber, message)
         subscriber.retrying[place] = MessageId(message.record.id)
         why = self._why_not(message, asked, self._wall_ms())
+        if not why and not subscriber.may_receive(message.topic):
+            why = FORBIDDEN
         if self._is_read_again(subscriber, message):
             subscriber.dirty.add(subscriber)
         elif why:
@@ -99,7 +102,9 @@ class ByKey:
                 subscriber.session.finish_ahead(origin, self._horizon.position)
         else:
             del subscriber.retrying[place]
-            return False
+            if not (isinstance(subscriber, Group) and subscriber.bars(message)):
+                return False
+            subscriber.put_by(place)
         return True
 
     def _stands_in_line(self, subscriber: Subscriber, message: Message) -> bool:
@@ -208,6 +213,8 @@ class ByKey:
                 return None
             message = Message(place, shard, None, self._wall_ms(), value)
             found = self._router.wanted_in(subscriber, place, value)
+            if not found:
+                self._router.pass_over(message.topic, reader=subscriber)
         except Corrupt as error:
             log.error("message at %024x in shard %d: unreadable, skipped: %s", place, shard, error)
             return None

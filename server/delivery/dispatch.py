@@ -339,6 +339,7 @@ class Dispatch(CommitHook):
     def _give_run(self, messages: list[Message], sizes: list[int], targets: Targets) -> None:
         """`_give` of unstored usual messages, all to the same subscribers, in order."""
         run = Run(messages)
+        self._router.pass_over(messages[0].topic, len(messages))
         self._tail.extend([place for place, _ in run.addresses], messages, sizes)
         if not targets:
             self._nobody(messages[0], len(messages))
@@ -359,6 +360,7 @@ class Dispatch(CommitHook):
     def _give(self, message: Message, wall_ms: int, size: int) -> int:
         """Offer a message to every tailing session that it matches. Returns the cost: 1 for each match."""
         targets, made = self._router.route(message.topic), 0
+        self._router.pass_over(message.topic)
         self._tail.append(message.position, message, size)
         if not message.is_usual:
             record = message.record

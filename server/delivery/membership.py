@@ -1,7 +1,9 @@
 """Who is a member of which shared subscription: groups made, joined, left, restored.
 
-A group belongs to the key that created it, and later to that of its last member. How many groups and
-endpoints there are is shared by owner (server/fair.py).
+A group belongs to the key that created it. It passes to the key of the last member that leaves it, if that
+key may receive all that the filter matches; not if the group is lasting and the key of its creator lives. If
+its owner may receive nothing of it, it passes to the first who may receive all. How many groups and endpoints
+there are is shared by owner (server/fair.py).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -197,6 +199,8 @@ class Membership:
         for group in self._by_text.values():
             if group.rights is not None and not group.rights.is_live:
                 group.rights = self._sessions.rights_of(group.owner, group.client)
+            group.picker.has_new = True
+            self._wake(group)
 
     def refusal(self, text: str, owner: str) -> str:
         """Why the key may not create a group with this text; empty: it may, or the group exists. Counts
@@ -220,6 +224,14 @@ class Membership:
         if group.session.order is not None:
             group.session.order.belong_to(owner)
         group.rights = None if group.is_endpoint else rights
+
+    def _claim(self, group: Group, owner: str, rights: Rights | None, client: str) -> None:
+        """Give the group to who may receive all of it, if its owner may receive nothing."""
+        own = group.rights
+        if own is None or rights is None or own.may_receive_some(group.filter):
+            return
+        if rights.may_receive_all(group.filter):
+            self._give(group, owner, rights, client)
 
     def is_over(self, group: Group) -> bool:
         """Its expiry has come, and nobody holds it or has leased of it; an endpoint: it is paused."""
@@ -301,7 +313,7 @@ class Membership:
         group = self._by_text.get(text)
         if group is None:
             group = self._open(text, subscription.since)
-            self._give(group, member.owner, None, member.session.client_id)
+            self._give(group, member.owner, member.rights, member.session.client_id)
         is_new = member not in group.members
         self._take_in(group, member, subscription)
         group.hear(subscription.terms, keeping)
@@ -315,6 +327,7 @@ class Membership:
         self._wake(group)
 
     def _take_in(self, group: Group, member: Subscriber, subscription: Subscription) -> None:
+        self._claim(group, member.owner, member.rights, member.session.client_id)
         group.join(member, subscription)
         member.groups[group.text] = group
         if member.is_restricted or group.rights is not None:
@@ -342,10 +355,13 @@ class Membership:
         is_last = group.leave(member)
         if member.is_restricted:
             self._router.forget()
-        if is_last and ((is_given_up and not group.is_lasting) or not group.session.is_persistent):
+        may = group.obeys(member.rights)
+        is_given_up = is_given_up and may and not group.is_lasting
+        if is_last and (is_given_up or not group.session.is_persistent):
             self.end(group, GROUP_DELETED)
             return
-        if is_last and not member.is_inside:
+        is_kept = group.is_lasting and group.rights is not None and group.rights.is_live
+        if is_last and may and not (is_kept or member.is_inside):
             self._give(group, member.owner, member.rights, member.session.client_id)
         self._look(group)
         self._pause(group)
@@ -408,6 +424,8 @@ class Membership:
             group.picker.meet(member)
             if group.left_ms:
                 self._look(group)
+            if group.looks_again:
+                group.session.fall_behind(self._horizon.position)
             self._ready.wake(group)
 
     def read_on(self, subscriber: Subscriber) -> None:
@@ -421,6 +439,8 @@ class Membership:
         order = subscriber.session.order
         if isinstance(subscriber, Group):
             subscriber.look_at_tokens()
+            if subscriber.looks_again:
+                subscriber.session.fall_behind(self._horizon.position)
         if order is not None and (order.free or order.may_read_on()):
             subscriber.session.fall_behind(self._horizon.position)
         self._ready.wake(subscriber)

@@ -25,13 +25,15 @@ equal parts; if only some do, the run is given one by one.
 
 A member without room leaves its line, and comes back when it acks, drains or connects. A member whose client
 does not accept a message of its size, or may not have it, is passed over: LOOKED_AT of them before one that
-takes everything, UNABLE_MAX otherwise. If nobody takes the message, one gets it and drops it.
+takes everything, UNABLE_MAX otherwise. If the message is too large for all of them, one gets it and drops it.
+If none may have it, nobody gets it (`barred`).
 """
 
 from collections.abc import Iterable, Mapping
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import islice
 
+from timeline.position import Position
 from timeline.session import Flight, Subscription
 
 from .message import Message
@@ -107,7 +109,10 @@ class Line:
 class Picker:
     """The members of one group that are connected, and which of them is next."""
 
-    __slots__ = ("_capacities", "_lent", "_members", "_picky", "_turn", "_unlimited", "_usual", "present")
+    __slots__ = (
+        *("_capacities", "_lent", "_members", "_picky", "_turn", "_unlimited", "_usual"),
+        *("barred", "has_new", "present"),
+    )
 
     def __init__(
         self,
@@ -127,6 +132,10 @@ class Picker:
         """Those of the unlimited ones that may have room."""
         self._picky = Line()
         """The others that may."""
+        self.barred = Position(0)
+        """The last message that nobody got, as none of those that were looked at may have it."""
+        self.has_new = False
+        """A member has come, or another one may have more, since somebody set this to False."""
         self._turn = 0
 
     def meet(self, member: Subscriber) -> None:
@@ -134,7 +143,9 @@ class Picker:
         link = member.link
         if link is None:
             return
-        self.present.add(member)
+        if member not in self.present:
+            self.present.add(member)
+            self.has_new = True
         if member.is_inside:
             self._capacities[member] = member.session.window
         if link.is_limited or member.is_restricted:
@@ -232,9 +243,16 @@ class Picker:
         if best is not None:
             return best[2]
         if unable and message is not None and not self._is_another_s(message, attempt):
-            topic = message.topic
-            return next((place[2] for place in unable if place[2].may_receive(topic)), unable[0][2])
+            able = next((place[2] for place in unable if place[2].may_receive(message.topic)), None)
+            if able is None:
+                self.barred = message.position
+            return able
         return None
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether more members are connected than are looked at for one message."""
+        return len(self.present) > UNABLE_MAX
 
     def _first(self, line: Line) -> Place | None:
         """The next member of a line with room; those without leave it."""

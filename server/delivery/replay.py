@@ -22,7 +22,7 @@ from operator import itemgetter
 from shards.commit import Commit
 from shards.errors import Corrupt, StoreFailed
 from shards.read import Reader, Row
-from shards.record import encode, is_moved, is_stub, usual
+from shards.record import encode, is_moved, is_stub, topic_of, usual
 from timeline.horizon import Horizon
 from timeline.key_order import KeyOrder
 from timeline.position import START, Position
@@ -33,7 +33,7 @@ from ..engine.errand import RETRY_S
 from ..observe.logs import by, shown
 from .awaited import Awaited
 from .burials import KEPT_TOO_LONG, Burials
-from .by_key import ALTERNATE, WAIT_MS, WITHHELD, ByKey
+from .by_key import ALTERNATE, FORBIDDEN, WAIT_MS, WITHHELD, ByKey
 from .cursors import Cursors
 from .endpoint_rows import EndpointRows
 from .membership import Membership
@@ -252,6 +252,8 @@ class Replay:
             self._undone.lose(subscriber, flight, UNREADABLE, delay_ms=NEVER)
         elif subscriber.is_group and message is not None and self._is_over(message, flight):
             self._undone.lose(subscriber, flight, EXPIRED, delay_ms=NEVER)
+        elif message is not None and flight.is_stored and not subscriber.may_receive(message.topic):
+            self._undone.lose(subscriber, flight, FORBIDDEN, delay_ms=NEVER)
         elif message is not None and flight.is_stored and not may_have and self._awaited.waits(message):
             self._undone.fail(subscriber, flight, WITHHELD, delay_ms=WAIT_MS, is_attempt=False)
         elif message is None or not may_have or self._is_over(message, flight):
@@ -264,7 +266,12 @@ class Replay:
             attempts = message.attempts_before + flight.attempts
             self._undone.lose(subscriber, flight, f"not acked after {attempts} deliveries")
         else:
-            return subscriber.resend(message, flight, self._asked(subscriber, message, flight))
+            if subscriber.resend(message, flight, self._asked(subscriber, message, flight)):
+                return True
+            if not subscriber.bars(message):
+                return False
+            # It waits as a retry for who may receive it; others go on.
+            self._undone.fail(subscriber, flight, FORBIDDEN, delay_ms=0, is_attempt=False)
         return True
 
     def _is_over(self, message: Message, flight: Flight) -> bool:
@@ -334,6 +341,8 @@ class Replay:
             who = shown(session.client_id)
             log.warning("%s: unread messages expired", who, extra=by(who))
         subscriber.dirty.add(subscriber)
+        if isinstance(subscriber, Group) and (retry := subscriber.take_put_by()):
+            self._retries.look_again(subscriber, retry)
         order = session.order
         if order is None:
             return self._read_unread(subscriber, horizon)
@@ -487,7 +496,7 @@ class Replay:
                     yield some[-1][0], run, found
                     continue
                 for place, message in some:
-                    found = self._router.wanted(subscriber, place, message.topic)
+                    found = self._wanted(subscriber, place, message.topic)
                     is_wanted = (
                         found
                         and not _is_missed(subscriber, message)
@@ -504,7 +513,7 @@ class Replay:
             if layout is not None:
                 found = ()
                 if not subscriber.is_endpoint:
-                    found = self._router.wanted(subscriber, place, value[layout[2] : layout[3]])
+                    found = self._wanted(subscriber, place, value[layout[2] : layout[3]])
                 whole = Message(place, shard, None, wall_ms, value, layout) if found else None
                 if whole is None or (whole.is_judged and not self._may_have(subscriber, whole)):
                     yield place, (), ()
@@ -515,6 +524,8 @@ class Replay:
                 found = ()
                 if not is_moved(value) and not is_stub(value):
                     found = self._router.wanted_in(subscriber, place, value)
+                    if not found and subscriber.is_group:
+                        self._router.pass_over(topic_of(value), reader=subscriber)
                 whole = Message(place, shard, None, wall_ms, value) if found else None
             except Corrupt as error:
                 log.error("message at %024x in shard %d: unreadable, skipped: %s", place, shard, error)
@@ -527,6 +538,13 @@ class Replay:
                 yield place, (), ()
             else:
                 yield place, (whole,), found
+
+    def _wanted(self, subscriber: Subscriber, place: Position, topic: bytes) -> tuple[Subscription, ...]:
+        """`Router.wanted`; what a group passes over is counted."""
+        found = self._router.wanted(subscriber, place, topic)
+        if not found and subscriber.is_group:
+            self._router.pass_over(topic, reader=subscriber)
+        return found
 
     def _may_have(self, subscriber: Subscriber, message: Message) -> bool:
         """Whether the owner may send it. If not, the subscriber passes it, or stands still before it."""

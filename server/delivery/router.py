@@ -7,7 +7,8 @@ answer is made once for the filters that match, and shared by the topics that th
     devices/1/temp, devices/2/temp ... -> {devices/#} -> 1,000 sessions and their subscriptions
 
 A topic's answer leaves out subscribers that may not receive it: where keys are needed, such topics have
-answers of their own. `forget` when rules change.
+answers of their own. `forget` when rules change. Groups that were left out are noted: what they pass over is
+counted and logged (`pass_over`).
 
 A message with `deliver_to` also goes to the group of that endpoint, whatever its topic (`posted`). A full URL
 is an unnamed endpoint, one for each origin (scheme, host, port) and key that sends there:
@@ -22,6 +23,7 @@ The cache is dropped whole when any subscription changes. Bound in bytes: half o
 and half for the answers; when one half is full, all is dropped. An answer larger than its half is kept alone.
 """
 
+import logging
 import re
 from collections.abc import Sequence
 from functools import lru_cache
@@ -33,7 +35,10 @@ from timeline.filters import SHARE_PREFIX, Trie, matches
 from timeline.position import Position
 from timeline.session import Subscription
 
+from ..observe.logs import by, shown
 from .subscriber import Subscriber
+
+log = logging.getLogger(__name__)
 
 TOPIC_OVERHEAD = 150
 """Bytes of a cached topic besides its own."""
@@ -41,6 +46,8 @@ ANSWER_OVERHEAD = 400
 PAIR_BYTES = 170
 """Of a subscriber and its subscription in an answer."""
 
+BARRED_TOLD = 10
+"""Groups that the log names of one topic that they pass over."""
 URLS = "*"
 """What stands for every full URL among the names of endpoints."""
 ORIGIN_CHARS_MAX = 300
@@ -96,6 +103,10 @@ class Router:
         """By the identities of the dictionaries in the trie, which stay while no subscription changes. With
         each: whether a subscriber in it may not receive every topic."""
         self._topic_bytes = self._answer_bytes = 0
+        self._barred: dict[bytes, list[Subscriber]] = {}
+        """Groups that were left out of cached topics. None is empty."""
+        self.barred = 0
+        """Times that a group passed over a message that none of its clients may receive."""
 
     def __len__(self) -> int:
         return len(self._trie)
@@ -171,6 +182,13 @@ class Router:
             return self.posted_in(value, place).get(subscriber, ())
         return self.wanted(subscriber, place, topic_of(value))
 
+    def pass_over(self, topic: bytes, count: int = 1, reader: Subscriber | None = None) -> None:
+        """Count messages of a topic for the groups that were left out of its answer: for all that tail, or
+        for `reader`."""
+        for group in self._barred.get(topic, ()) if self._barred else ():
+            if group is reader if reader is not None else group.session.tailing:
+                self.barred += count
+
     def is_denied(self, topic: str) -> bool:
         """Whether nobody may get this topic."""
         return any(matches(denied, topic) for denied in self._denied)
@@ -184,12 +202,23 @@ class Router:
         key = tuple(map(id, found))
         targets, is_restricted = self._answers.get(key) or self._answer(key, found)
         if is_restricted:
-            targets = {
-                subscriber: theirs for subscriber, theirs in targets.items() if subscriber.may_receive(topic)
-            }
-            size += ANSWER_OVERHEAD + PAIR_BYTES * len(targets)
+            every, targets = (
+                targets,
+                {
+                    subscriber: theirs
+                    for subscriber, theirs in targets.items()
+                    if subscriber.may_receive(topic)
+                },
+            )
+            barred = [one for one in every if one.is_group and one not in targets]
+            size += ANSWER_OVERHEAD + PAIR_BYTES * (len(targets) + len(barred))
             if self._topic_bytes + size > self._half:
                 self.forget()
+            if barred:
+                self._barred[topic] = barred
+                for one in barred[:BARRED_TOLD]:
+                    told = "group %s: passes over %s, none of its clients may receive it"
+                    log.warning(told, shown(one.name), shown(topic), extra=by(one.name))
         self._cache[topic] = targets
         self._topic_bytes += size
         return targets
@@ -215,5 +244,5 @@ class Router:
     def forget(self) -> None:
         """Forget all answers: subscriptions or rules are others."""
         if self._cache or self._answers:
-            self._cache, self._answers = {}, {}
+            self._cache, self._answers, self._barred = {}, {}, {}
             self._topic_bytes = self._answer_bytes = 0

@@ -10,12 +10,16 @@ later (undone.py). The client that once had a message may still finish it. QoS 2
 session alone once it is sent (MQTT-4.8.2): only that client gets it again.
 
 A group without members keeps its read position for its expiry (else `sessions.expiry_max`), counted from the
-end of the last member's connection. The next member gets what fell due meanwhile. Until then the group has
-the rights of its last member, so that nothing is kept that nobody may receive. A group ends when somebody
+end of the last member's connection. The next member gets what fell due meanwhile. A group ends when somebody
 deletes it. Unless its expiry is `never`, it also ends when its last subscriber unsubscribes, or when it has
 expired without members.
+
+A member that may not receive a topic counts as absent. The read position stands before a message that an away
+member or the group's owner may receive. What none of them may receive is no message of the group: it is
+passed over and counted (router.py).
 """
 
+import logging
 from collections.abc import Iterable, Sequence
 
 from shards.fields import Record
@@ -24,9 +28,10 @@ from shards.tables import NEVER_S
 from timeline.filters import SHARE_PREFIX, parse_share
 from timeline.key_order import KeyOrder, Meeting
 from timeline.key_rows import NO_RULE, KeyBound, Rule
-from timeline.position import RETRY_SHARD, Position
+from timeline.position import RETRY_SHARD, START, Position
 from timeline.session import SETTLED, USUAL, Flight, Loan, Returned, Session, Subscription, Terms
 
+from ..observe.logs import by, shown
 from ..settings.config import Sessions
 from .ahead import Ahead
 from .message import Message
@@ -35,14 +40,18 @@ from .rate_limit import RateLimited, RateLimiter
 from .router import endpoint_names, is_unnamed
 from .run import RUN_MAX, Run
 from .settling.leases import Leases
-from .subscriber import Secure, Subscriber
+from .subscriber import Rights, Secure, Subscriber
 from .terms import NEXT, UNSAID, Keeping, OnDead, in_force
+
+log = logging.getLogger(__name__)
 
 KEY_PREFIX = GROUP_PREFIX
 ENDPOINT_PREFIX = "$endpoint/"
 """Of the groups of endpoints. Nobody can subscribe to such a text, so only posters are members."""
 TEXT_PREFIXES = (SHARE_PREFIX, ENDPOINT_PREFIX)
 """How the texts of groups begin; no client id may begin so, as groups stand among the sessions."""
+LOOK_AGAIN_S = 0.1
+"""After how long other members are looked at, where there are more than are looked at for one message."""
 PASSED_MAX = 16
 """Messages, one after the other, that a tailing group passes over. Read in runs they take half the time."""
 DOTS = (".", "..")
@@ -60,6 +69,7 @@ class Group(Subscriber):
     __slots__ = (
         "_key_bound",
         "_leases",
+        "_put_by",
         "ahead",
         "all_returned",
         "client",
@@ -75,6 +85,7 @@ class Group(Subscriber):
         "rate_limited",
         "rate_limiter",
         "settings",
+        "stands_at",
         "text",
     )
 
@@ -111,8 +122,8 @@ class Group(Subscriber):
         self.is_paused = False
         """Paused: members are sent nothing; the read position stays."""
         self.client = ""
-        """Its last member, or else its creator, whose `owner` and `rights` it has while it has no members. An
-        endpoint counts for its owner, but belongs to no key."""
+        """The client that it belongs to, with `owner` and `rights`; empty: its creator was none. An endpoint
+        counts for its owner, but belongs to no key."""
         self.text = session.client_id.removeprefix(KEY_PREFIX)
         """The filter as its members subscribe to it: `$share/group/filter`."""
         self.is_endpoint = self.text.startswith(ENDPOINT_PREFIX)
@@ -125,6 +136,9 @@ class Group(Subscriber):
         """Loans by member and packet id, in the order of lending. Former members are here too, and nobody
         without loans."""
         self.picker = Picker(self.members, self.lent)
+        self.stands_at = START
+        """The last message of which the log says that no connected member may receive it."""
+        self._put_by = START
         self.in_force = in_force(self.terms, settings, is_group=True)
         """Terms in force: the group's own, else the settings."""
         self._follow()
@@ -219,8 +233,22 @@ class Group(Subscriber):
 
     @property
     def owners(self) -> frozenset[str]:
-        clients = frozenset(member.owner for member in self.members if not member.is_inside)
-        return clients or frozenset(("" if self.is_endpoint else self.owner,))
+        clients = {member.owner: member.rights for member in self.members if not member.is_inside}
+        theirs = frozenset(name for name, rights in clients.items() if self.obeys(rights))
+        return theirs or frozenset(("" if self.is_endpoint else self.owner,))
+
+    def is_of(self, name: str) -> bool:
+        """Whether it is that key's: its creator's as long as it is lasting, or that of all its clients."""
+        is_made_by = self.is_lasting and not self.is_endpoint and self.owner == name
+        return is_made_by or super().is_of(name)
+
+    def obeys(self, rights: Rights | None) -> bool:
+        """Whether a client decides about the group: its owner, and who may receive all that it gets."""
+        return rights is None or rights.name == self.owner or rights.may_receive_all(self.filter)
+
+    @property
+    def filter(self) -> str:
+        return parse_share(self.text)[1]
 
     @property
     def is_reachable(self) -> bool:
@@ -266,21 +294,22 @@ class Group(Subscriber):
         return any(member.is_restricted for member in self.members)
 
     def may_receive(self, topic: bytes) -> bool:
-        """Whether a member, here or away, may receive it; without members, whether the last one might."""
-        if not self.members:
-            return self.rights is None or self.rights.may_receive(topic)
-        return any(member.may_receive(topic) for member in self.members)
+        """Whether its owner or a member may receive it, here or away."""
+        return super().may_receive(topic) or any(member.may_receive(topic) for member in self.members)
 
     def offer(self, message: Message, subscriptions: tuple[Subscription, ...]) -> bool:  # noqa: ARG002
         session = self.session
         if session.finished and message.position in session.finished:
             return True
+        self.picker.barred = START
         if self.rate_limiter is not None and not self._is_in_time(self.rate_limiter):
             return False
         if self.all_returned.failing >= self.all_returned.most:
             self.all_returned.is_missed = True
             return False
         member = None if len(session.flights) >= session.window else self.picker.next(message)
+        if member is None and self.bars(message) and not (message.is_stored or message.qos):
+            return True  # it is for who is here
         order = session.order
         if order is not None and order.rule is NO_RULE and order.is_over:
             order.leave()
@@ -294,13 +323,40 @@ class Group(Subscriber):
                 return self._offer_keyed(order, key, message, member)
         if member is None:
             return False
-        if member.rights is not None and not member.may_receive(message.topic):
-            return True  # of those who are here nobody may: it is nobody's
         own = self.members[member]
         qos = _qos(message, member, own)
         flight = session.launch(message.position, message.shard, 1) if qos == 1 else None
         self._lend(message, member, own, qos, flight, 1)
         return True
+
+    def bars(self, message: Message) -> bool:
+        if self.picker.barred != message.position:
+            return False
+        if self.stands_at != message.position:
+            self.stands_at = message.position
+            text = "group %s: a message waits, no connected member may receive %s"
+            log.warning(text, shown(self.name), shown(message.topic), extra=by(self.name))
+        if self.picker.is_crowded:
+            self.picker.has_new = True
+            self.pause_for(LOOK_AGAIN_S)
+        return True
+
+    def put_by(self, retry: Position) -> None:
+        """Note that a due retry waits for a member that may receive it."""
+        self._put_by = min(retry, self._put_by or retry)
+
+    @property
+    def looks_again(self) -> bool:
+        """Whether there are such retries, and a member has come since."""
+        return bool(self._put_by) and self.picker.has_new
+
+    def take_put_by(self) -> Position:
+        """From where to look at them again; START: nowhere."""
+        if not self.looks_again:
+            return START
+        self.picker.has_new = False
+        retry, self._put_by = self._put_by, START
+        return retry
 
     def _offer_keyed(self, order: KeyOrder, key: bytes, message: Message, member: Subscriber | None) -> bool:
         """`offer` of a message with a key. `member`: who has room. A group that orders no more still gives
@@ -327,10 +383,6 @@ class Group(Subscriber):
             return False
         if is_next:
             order.drop(key)
-        if member.rights is not None and not member.may_receive(message.topic):
-            if is_retry and order.waiting_for(place) is not None:
-                order.release(key)
-            return True  # of those who are here nobody may: it is nobody's
         own = self.members[member]
         qos = 1 if is_retry else min(1, _qos(message, member, own))
         flight = session.launch(place, message.shard, 1) if qos else None
@@ -449,9 +501,6 @@ class Group(Subscriber):
         member = self.picker.next(message, flight.attempts + 1)
         if member is None:
             return False
-        if not member.may_receive(message.topic):
-            self.session.ack(flight.packet_id)
-            return True
         flight.begin_again(message.as_of_ms)
         self.redelivered += 1
         own = self.members[member]

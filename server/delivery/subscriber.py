@@ -47,6 +47,10 @@ class Rights(Protocol):
 
     def may_subscribe(self, topic_filter: str) -> bool: ...
 
+    def may_receive_all(self, topic_filter: str) -> bool: ...
+
+    def may_receive_some(self, topic_filter: str) -> bool: ...
+
 
 class Subscriber:
     """Session and link. `link` is None while the client is away."""
@@ -235,6 +239,14 @@ class Subscriber:
     def owners(self) -> frozenset[str]:
         """Names of its clients' keys."""
         return frozenset((self.owner,))
+
+    def is_of(self, name: str) -> bool:
+        """Whether it belongs to the key of that name."""
+        return self.owners == {name}
+
+    def bars(self, message: Message) -> bool:  # noqa: ARG002
+        """Whether a message was not sent just now as no connected member of the group may receive it."""
+        return False
 
     @property
     def is_reachable(self) -> bool:

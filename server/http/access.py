@@ -193,7 +193,8 @@ def owns(rights: Rights | None, owners: Iterable[str]) -> bool:
 
 def is_own(rights: Rights | None, subscriber: Subscriber) -> bool:
     """`owns` for a session or group."""
-    return sees_every_session(rights) or owns(rights, subscriber.owners)  # owners of many members are costly
+    # The owners of many members are costly.
+    return rights is None or sees_every_session(rights) or subscriber.is_of(rights.name)
 
 
 def check_send(rights: Rights | None, topic: bytes, deliver_to: bytes = b"") -> None:

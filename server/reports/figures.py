@@ -190,6 +190,8 @@ class Figures(Collector):
         yield "retries", text, self._core.undone.retried
         text = "Times that a message was not handed out, as its owner may not send to its topic any more"
         yield "messages_withheld", text, self._core.owners.withheld
+        text = "Times that a group passed over a message, as none of its clients may receive the topic"
+        yield "messages_barred", text, self._core.router.barred
         endpoint = "Webhook posts that "
         posts = self._webhooks.posted
         yield "webhook_posts_done", endpoint + "were answered with 2xx", posts[Outcome.DONE]

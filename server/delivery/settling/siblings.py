@@ -96,6 +96,8 @@ class Siblings:
                 return
             if order is not None and order.key_of(message.ordering_key) in order.held:
                 continue  # it waits for the key, whoever is there
+            if not _is_left(group, message.topic):
+                continue
             place = id_position(MessageId(message.record.id))
             to = next((one for one in others if _fits(one, message.topic, place)), None)
             if to is not None:
@@ -106,10 +108,11 @@ class Siblings:
         row = RETRIES.at(commit.open_batch, move.place)
         if row is None or self._groups.place_of(row) is not move.group or move.place in move.group.retrying:
             return False
-        if not _is_left(move.group) or self._groups.named(move.to.session.client_id) is not move.to:
+        topic = decode(row.record).topic
+        if not _is_left(move.group, topic) or self._groups.named(move.to.session.client_id) is not move.to:
             return False
-        record, name = decode(row.record), message_of(row.id)
-        if not _fits(move.to, record.topic, id_position(name)) or self._retries.of_in(commit, move.to, name):
+        name = message_of(row.id)
+        if not _fits(move.to, topic, id_position(name)) or self._retries.of_in(commit, move.to, name):
             return False
         theirs = msgspec.structs.replace(
             row, addressee=move.to.session.client_id, incarnation=move.to.incarnation
@@ -128,13 +131,18 @@ class Siblings:
         return RETRY_S
 
 
-def _is_left(group: Group) -> bool:
-    """Whether a filter has no members, connected or not, and is not paused."""
-    return not (group.members or group.is_paused or group.is_endpoint)
+def _is_left(group: Group, topic: bytes | None = None) -> bool:
+    """Whether a filter has no members, connected or not, that may receive the topic, or (None) some topic;
+    and is not paused."""
+    if group.is_paused or group.is_endpoint:
+        return False
+    if topic is None:
+        return group.is_restricted or not group.members
+    return not any(member.may_receive(topic) for member in group.members)
 
 
 def _fits(group: Group, topic: bytes, place: Position) -> bool:
     """Whether a group may get a message that it has not asked for itself."""
     own = group.session.subscriptions.items()
     fits = any(matches(text, topic.decode()) and one.since >= place for text, one in own)
-    return fits and group.may_receive(topic)
+    return fits and any(member.may_receive(topic) for member in group.picker.present)

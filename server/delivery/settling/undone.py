@@ -140,8 +140,8 @@ class Failure:
 
     @property
     def attempts(self) -> int:
-        """Tries from the row that is in flight."""
-        return self.flight.attempts if self.is_attempt else self.flight.attempts - 1
+        """Tries from the row that is in flight. A flight that was given back has none."""
+        return self.flight.attempts if self.is_attempt else max(0, self.flight.attempts - 1)
 
     @property
     def order(self) -> KeyOrder | None:

@@ -104,6 +104,12 @@ class Some:
     def may_subscribe(self, topic_filter: str) -> bool:
         return True
 
+    def may_receive_all(self, topic_filter: str) -> bool:
+        return False
+
+    def may_receive_some(self, topic_filter: str) -> bool:
+        return True
+
 
 def test_who_may_not_have_a_topic_is_not_in_its_answer() -> None:
     router = Router()

@@ -359,6 +359,12 @@ class OnlyA:
     def may_subscribe(self, topic_filter: str) -> bool:
         return True
 
+    def may_receive_all(self, topic_filter: str) -> bool:
+        return False
+
+    def may_receive_some(self, topic_filter: str) -> bool:
+        return True
+
 
 def test_a_member_gets_no_topic_of_a_run_that_its_key_may_not_have() -> None:
     rig = Rig()

@@ -1,0 +1,185 @@
+"""Members of a group that may not receive its topics count as absent: nothing is lost by them, nor theirs."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from server.codec import wire
+from server.codec.packets import Ack
+from server.delivery.shared import Group
+from shards.dead import DEAD
+from shards.keys import kept_of
+from tests.support.keyed import Keyed
+from tests.support.pulling import Puller
+from tests.support.rig import Peer, props
+
+TEXT = "$share/g/jobs/#"
+TEN = [str(number) for number in range(10)]
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Keyed:
+    """`alice` may have what the group gets; `mallory` may subscribe to it and receive something else."""
+    rig = Keyed(tmp_path)
+    rig.add("alice", deliver=["jobs/#"])
+    rig.add("mallory", deliver=["else/#"])
+    return rig
+
+
+def join(rig: Keyed, name: str, *, stays: bool = False, qos: int = 1, **terms: str) -> Peer:
+    """A member; one that stays subscribes once."""
+    is_known = rig.core.sessions.get(name) is not None
+    peer = rig.stay(name) if stays else rig.come(name)
+    if is_known and stays:
+        return peer
+    said = tuple((key.replace("_", "-"), value) for key, value in terms.items())
+    assert peer.subscribe(TEXT, qos=qos, user_properties=said) == (qos,)
+    return peer
+
+
+def send(rig: Keyed, topic: str = "jobs/1", payloads: list[str] = TEN, qos: int = 1) -> None:
+    ops = rig.come("ops")
+    for payload in payloads:
+        getattr(ops, f"publish{qos}")(topic, payload)
+    ops.disconnect()
+
+
+def group_of(rig: Keyed) -> Group:
+    group = rig.core.groups.get(TEXT)
+    assert group is not None
+    return group
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("stays", [True, False])
+@pytest.mark.parametrize("terms", [{}, {"order": "true"}, {"fair": "true"}])
+def test_what_waits_for_a_group_is_kept_from_who_may_not_have_it(
+    rig: Keyed, caplog: pytest.LogCaptureFixture, qos: int, stays: bool, terms: dict[str, str]
+) -> None:
+    join(rig, "alice", stays=stays, **terms).disconnect()
+    send(rig, payloads=TEN[:5], qos=qos)
+    mallory = join(rig, "mallory", qos=qos)
+    send(rig, payloads=TEN[5:], qos=qos)
+    rig.pass_ms(2_000)
+    assert mallory.inbox == []
+    assert "group g: a message waits, no connected member may receive jobs/1" in caplog.messages
+    mallory.unsubscribe(TEXT)
+    mallory.drop()
+    alice = join(rig, "alice", stays=stays)
+    assert alice.take_all() == TEN
+
+
+def test_it_is_kept_from_who_leases_it_too(rig: Keyed) -> None:
+    join(rig, "alice").drop()
+    send(rig)
+    assert Puller(rig, TEXT, rights=rig.keyring.rights_of("mallory", "")).lease() == []
+    assert len(Puller(rig, TEXT, rights=rig.keyring.rights_of("alice", "")).lease()) == 10
+
+
+def test_it_is_kept_over_a_kill(rig: Keyed) -> None:
+    join(rig, "alice").drop()
+    join(rig, "mallory", stays=True)
+    send(rig)
+    rig.kill()
+    rig.read_keys()
+    join(rig, "mallory", stays=True)
+    assert join(rig, "alice").take_all() == TEN
+
+
+@pytest.mark.parametrize("end", ["disconnect", "drop", "nack"])
+@pytest.mark.parametrize("terms", [{}, {"order": "true"}])
+def test_what_is_tried_again_waits_for_who_may_have_it(rig: Keyed, end: str, terms: dict[str, str]) -> None:
+    alice = join(rig, "alice", backoff="1s", **terms)
+    mallory = join(rig, "mallory")
+    send(rig, payloads=["1"])
+    (given,) = alice.publishes()
+    if end == "nack":
+        again = props(user_properties=(("retry-in", "1s"),))
+        alice.send(Ack(wire.PUBACK, given.packet_id, 0x83, again))
+    getattr(alice, "drop" if end == "nack" else end)()
+    rig.pass_ms(5_000)
+    assert mallory.inbox == []
+    alice = join(rig, "alice")
+    rig.pass_ms(1_000)
+    assert alice.take_all() == ["1"]
+
+
+def test_a_retry_that_waits_holds_up_no_other(rig: Keyed) -> None:
+    rig.add("bob", deliver=["jobs/2"])
+    bob, alice = join(rig, "bob"), join(rig, "alice", backoff="1s")
+    send(rig, "jobs/1", ["1"])
+    alice.drop()
+    rig.pass_ms(3_000)
+    send(rig, "jobs/2", ["2"])
+    assert bob.take_all() == ["2"]
+
+
+def test_a_group_reads_on_when_a_member_may_have_more(rig: Keyed) -> None:
+    join(rig, "alice").drop()
+    mallory = join(rig, "mallory")
+    send(rig)
+    rig.change("mallory", '["else/#"]', '["else/#", "jobs/#"]')
+    assert mallory.take_all() == TEN
+
+
+def test_qos_0_goes_to_who_is_there_or_to_nobody(rig: Keyed) -> None:
+    rig.add("bob", deliver=["jobs/2"])
+    join(rig, "alice", qos=0).drop()
+    bob = join(rig, "bob", qos=0)
+    ops = rig.come("ops")
+    ops.publish("jobs/1", "1")
+    ops.publish("jobs/2", "2")
+    assert bob.payloads() == ["2"]
+
+
+def test_what_none_of_them_may_have_is_counted_and_told(rig: Keyed, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    mallory = join(rig, "mallory", stays=True)
+    send(rig)
+    mallory.disconnect()
+    send(rig)
+    join(rig, "mallory", stays=True)
+    assert rig.core.router.barred == 20
+    assert "group g: passes over jobs/1, none of its clients may receive it" in caplog.messages
+
+
+def test_what_was_given_and_may_not_be_given_again_is_a_dead_letter(rig: Keyed) -> None:
+    alice = join(rig, "alice", stays=True, backoff="1s")
+    send(rig, payloads=["1"])
+    rig.change("alice", '["jobs/#"]', '["other"]')
+    alice.drop()
+    join(rig, "mallory")
+    rig.pass_ms(3_000)
+    (letter,) = [row for _, row in DEAD.of(rig.store, kept_of("g")) if row is not None]
+    assert letter.reason == "its place may not receive the topic any more"
+
+
+def test_who_may_not_have_it_neither_takes_a_group_over_nor_ends_it(rig: Keyed) -> None:
+    join(rig, "alice").drop()
+    for _ in range(2):
+        mallory = join(rig, "mallory")
+        mallory.unsubscribe(TEXT)
+        mallory.drop()
+        assert group_of(rig).owner == "alice"
+    join(rig, "mallory").drop()
+    assert group_of(rig).owner == "alice"
+
+
+def test_a_group_passes_from_who_may_have_nothing_to_who_may_have_all(rig: Keyed) -> None:
+    join(rig, "mallory")
+    assert group_of(rig).owner == "mallory"
+    join(rig, "alice").drop()
+    send(rig)
+    assert group_of(rig).owner == "alice"
+    assert join(rig, "alice").take_all() == TEN
+
+
+def test_more_than_are_looked_at_for_a_message_do_not_hide_who_may_have_it(rig: Keyed) -> None:
+    for number in range(150):
+        rig.come("mallory", f"m{number}").subscribe(TEXT)
+    alice = rig.come("alice")
+    alice.subscribe(TEXT)
+    send(rig, payloads=["1", "2"])
+    rig.pass_ms(3_000)
+    assert alice.take_all() == ["1", "2"]
