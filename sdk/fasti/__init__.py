@@ -56,96 +56,57 @@ Below
 Beside
     testing.py          a pytest fixture: a server with a clock that you move
     cli/                the command `fasti`
+
+A module is imported when one of its names is used for the first time. So the command `fasti --help` does not
+wait for a client of HTTP and one of MQTT. `__init__.pyi` tells type checkers and editors of the names.
 """
 
-from . import sync
-from .admin import Info, Session, Shard, Slice
-from .client import Client
-from .cluster import ClusterNode, ClusterState
-from .dead import DeadLetter
-from .delivery import Delivery
-from .endpoints import Endpoint, Failing
-from .entries import Try
-from .errors import (
-    AlreadyDispatched,
-    BadArgument,
-    Error,
-    KeyCancelled,
-    NotFound,
-    Problem,
-    Refused,
-    Unencrypted,
-    UnencryptedWarning,
-    Unreachable,
-    Untrusted,
-)
-from .groups import Group
-from .jobs import Job
-from .keys import OrderingKey
-from .messages import ByKey, Claims, Handling, Message, Upserted
-from .places import Skipped, StillUndone, Undone
-from .pull import Pull, Pulled
-from .ranges import BulkResult
-from .retries import WaitingRetry
-from .schedules import Fire, Schedule, Silence
-from .subscribe import Subscription
-from .timeline import Density
-from .transport import Retry
-from .wire import NewMessage, instant_of_id
-from .worker import Figures, Reject, RetryIn, Worker
+from importlib import import_module
+from typing import Any
 
 __version__ = "0.2.0.dev0"
 
-__all__ = [
-    "AlreadyDispatched",
-    "BadArgument",
-    "BulkResult",
-    "ByKey",
-    "Claims",
-    "Client",
-    "ClusterNode",
-    "ClusterState",
-    "DeadLetter",
-    "Delivery",
-    "Density",
-    "Endpoint",
-    "Error",
-    "Failing",
-    "Figures",
-    "Fire",
-    "Group",
-    "Handling",
-    "Info",
-    "Job",
-    "KeyCancelled",
-    "Message",
-    "NewMessage",
-    "NotFound",
-    "OrderingKey",
-    "Problem",
-    "Pull",
-    "Pulled",
-    "Refused",
-    "Reject",
-    "Retry",
-    "RetryIn",
-    "Schedule",
-    "Session",
-    "Shard",
-    "Silence",
-    "Skipped",
-    "Slice",
-    "StillUndone",
-    "Subscription",
-    "Try",
-    "Undone",
-    "Unencrypted",
-    "UnencryptedWarning",
-    "Unreachable",
-    "Untrusted",
-    "Upserted",
-    "WaitingRetry",
-    "Worker",
-    "instant_of_id",
-    "sync",
-]
+_NAMES = {
+    "admin": "Info Session Shard Slice",
+    "client": "Client",
+    "cluster": "ClusterNode ClusterState",
+    "dead": "DeadLetter",
+    "delivery": "Delivery",
+    "endpoints": "Endpoint Failing",
+    "entries": "Try",
+    "errors": "AlreadyDispatched BadArgument Error KeyCancelled NotFound Problem Refused Unencrypted"
+    " UnencryptedWarning Unreachable Untrusted",
+    "groups": "Group",
+    "jobs": "Job",
+    "keys": "OrderingKey",
+    "messages": "ByKey Claims Handling Message Upserted",
+    "places": "Skipped StillUndone Undone",
+    "pull": "Pull Pulled",
+    "ranges": "BulkResult",
+    "retries": "WaitingRetry",
+    "schedules": "Fire Schedule Silence",
+    "subscribe": "Subscription",
+    "timeline": "Density",
+    "transport": "Retry",
+    "wire": "NewMessage instant_of_id",
+    "worker": "Figures Reject RetryIn Worker",
+}
+_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
+__all__ = sorted([*_HOMES, "sync"])
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, or a module of this package. Raises AttributeError."""
+    try:
+        module = import_module(f".{_HOMES.get(name, name)}", __name__)
+    except ModuleNotFoundError as error:
+        if error.name != f"{__name__}.{name}":
+            raise
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    found = getattr(module, name) if name in _HOMES else module
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -52,17 +52,18 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
+from .addresses import Broker
 from .errors import Error, Unreachable, Untrusted
 from .mqtt_values import (
     ELSEWHERE,
     STAY_AWAY,
+    TRY_AGAIN,
     Ended,
     Incoming,
     OutPacket,
     Target,
     UserProperties,
     refused,
-    refused_connect,
     refused_or_sent_on,
 )
 from .tls import CUT, is_cut, trouble, unaccepted
@@ -174,7 +175,7 @@ class Connection:
             return Untrusted(f"{self._broker}: {why}")
         if self._is_http:
             return Unreachable(f"{self._broker}: {_HTTP}")
-        failed = refused_connect(error, self._broker, self._reference)
+        failed = _refused_connect(error, self._broker, self._reference)
         is_lost = isinstance(failed, Unreachable) and self._paho.socket() is None
         if is_lost and isinstance(self._socket, ssl.SSLSocket):
             # At TLS 1.3 our certificate is refused behind the handshake, by asyncio's servers without a word.
@@ -539,3 +540,13 @@ def _connect_properties(target: Target) -> Properties:
     properties.SessionExpiryInterval = target.expiry_s
     properties.ReceiveMaximum = target.receive_maximum
     return properties
+
+
+def _refused_connect(error: aiomqtt.MqttError, broker: Broker, reference: str | None = None) -> Error:
+    """Refused where CONNACK is final, SentOn, Unreachable where another try may help."""
+    code = error.rc if isinstance(error, aiomqtt.MqttCodeError) else None
+    if not isinstance(code, ReasonCode):
+        return Unreachable(f"{broker}: {error}")
+    if code.value in TRY_AGAIN:
+        return Unreachable(f"{broker}: CONNECT: {code} (0x{code.value:02X})")
+    return refused_or_sent_on("CONNECT", code, reference)

@@ -5,12 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol, TypedDict, TypeVar
 
-import aiomqtt
-from paho.mqtt.client import topic_matches_sub
-from paho.mqtt.reasoncodes import ReasonCode
-
 from .addresses import Broker
-from .errors import Error, Problem, Refused, Unreachable
+from .errors import Error, Problem, Refused
 from .tls import Tls
 
 R = TypeVar("R", bound=Refused)
@@ -22,7 +18,7 @@ ACK_TIMEOUT = "fasti-ack-timeout"
 MESSAGE_ID = "fasti-id"
 
 # A CONNACK with one of these may be different next time; all other refusals are final.
-_TRY_AGAIN = frozenset({0x80, 0x83, 0x88, 0x89, 0x97, 0x9F})
+TRY_AGAIN = frozenset({0x80, 0x83, 0x88, 0x89, 0x97, 0x9F})
 # A DISCONNECT with one of these means that coming back would be wrong: not authorized, session taken over,
 # administrative action.
 STAY_AWAY = frozenset({0x87, 0x8E, 0x98})
@@ -32,6 +28,8 @@ ELSEWHERE = frozenset({0x9C, 0x9D})
 
 def fits(topic_filter: str, topic: str) -> bool:
     """Whether the filter matches the topic."""
+    from paho.mqtt.client import topic_matches_sub  # a client of HTTP alone does not wait for paho
+
     return topic_matches_sub(topic_filter, topic)
 
 
@@ -133,6 +131,25 @@ class Incoming(Came):
         return held_ms is not None and (now_s - self.arrived_s) * 1_000 >= int(held_ms)
 
 
+class Link(Origin, Protocol):
+    """A connection as a subscription uses it: `mqtt_adapter.Connection`, which is imported with the first."""
+
+    session_present: bool
+
+    @property
+    def is_open(self) -> bool: ...
+
+    async def open(self) -> None: ...
+
+    async def subscribe(self, topic_filter: str, qos: int, said: UserProperties, number: int = 0) -> None: ...
+
+    async def receive(self) -> Incoming: ...
+
+    async def done(self, group: str, message: str) -> bool: ...
+
+    async def close(self) -> None: ...
+
+
 class Ended(Exception):
     """The connection is over. `error` is set when there is no point in coming back."""
 
@@ -145,16 +162,6 @@ class SentOn(Refused):
     """A redirect to `reference` ("host:port"), if given. Final if there is none."""
 
     reference: str | None = None
-
-
-def refused_connect(error: aiomqtt.MqttError, broker: Broker, reference: str | None = None) -> Error:
-    """Refused where CONNACK is final, SentOn, Unreachable where another try may help."""
-    code = error.rc if isinstance(error, aiomqtt.MqttCodeError) else None
-    if not isinstance(code, ReasonCode):
-        return Unreachable(f"{broker}: {error}")
-    if code.value in _TRY_AGAIN:
-        return Unreachable(f"{broker}: CONNECT: {code} (0x{code.value:02X})")
-    return refused_or_sent_on("CONNECT", code, reference)
 
 
 def refused_or_sent_on(what: str, code: Any, reference: str | None) -> Refused:

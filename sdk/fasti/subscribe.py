@@ -58,8 +58,7 @@ from weakref import WeakSet
 from .addresses import HOPS, Broker, Brokers
 from .delivery import Delivery, refusal
 from .errors import BadArgument, Error, Unreachable, Untrusted
-from .mqtt_adapter import Connection
-from .mqtt_values import NEVER, Ended, Incoming, SentOn, Target, UserProperties
+from .mqtt_values import NEVER, Ended, Incoming, Link, SentOn, Target, UserProperties
 from .names import check_filter, check_group, check_text
 from .options import OnDead, PerKey
 from .tls import Tls
@@ -279,7 +278,7 @@ class Subscription:
         self._orphans: deque[Incoming] = deque()  # messages of an ended connection that are not resent
         self._finished: dict[str, float] = {}  # when, of messages that were acked on a later connection
         self._connecting = asyncio.Lock()
-        self._connection: Connection | None = None
+        self._connection: Link | None = None
         self._closed = False
 
     @property
@@ -311,7 +310,7 @@ class Subscription:
                 return Delivery(incoming, self)
         raise StopAsyncIteration
 
-    def _is_to_be_handed_out(self, incoming: Incoming, connection: Connection) -> bool:
+    def _is_to_be_handed_out(self, incoming: Incoming, connection: Link) -> bool:
         is_lost = incoming.qos > 0 and not connection.is_open
         if is_lost and incoming.qos == 1 and self._request.is_member:
             return False
@@ -392,7 +391,7 @@ class Subscription:
     async def _extend(self, incoming: Incoming, span: str) -> bool:
         return await incoming.connection.extend(incoming, span)
 
-    async def _connected(self) -> Connection:
+    async def _connected(self) -> Link:
         """The connection; made if there is none.
 
         Raises Refused, Unreachable if there never was one, and _Closed if it has been closed meanwhile.
@@ -407,7 +406,7 @@ class Subscription:
                 self._opened.add(self)
             return self._connection
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> Link:
         """In as many attempts as a request gets; once there was a connection, for as long as it takes."""
         failures = 0
         while not self._closed:
@@ -432,7 +431,7 @@ class Subscription:
             self._said = str(error)
             _log.warning("subscription %s: not connected, trying again: %s", self._request.wire_filter, error)
 
-    async def _attempt(self) -> Connection:
+    async def _attempt(self) -> Link:
         """Connect and subscribe, at once wherever we are sent on to. Raises Refused, Unreachable."""
         for _ in range(HOPS):
             try:
@@ -444,12 +443,14 @@ class Subscription:
                     raise Unreachable(f"mqtt: {sent_on}") from sent_on
         raise Unreachable(f"mqtt: sent on {HOPS} times in a row")
 
-    async def _attempt_at(self, broker: Broker) -> Connection:
+    async def _attempt_at(self, broker: Broker) -> Link:
         """Once. Raises Refused, SentOn, Unreachable."""
         if self._target is None:
             self._target = self._request.target(broker, self._tls, self._password)
         self._target = replace(self._target, broker=broker)
         self._attempts += 1
+        from .mqtt_adapter import Connection  # a client of HTTP alone does not wait for aiomqtt and paho
+
         connection = Connection(self._target, self._attempts, self._ledger.release)
         try:
             await connection.open()
@@ -466,7 +467,7 @@ class Subscription:
         self._said = ""
         return connection
 
-    async def _subscribe(self, connection: Connection) -> None:
+    async def _subscribe(self, connection: Link) -> None:
         is_one = len(self._requests) == 1
         for number, request in enumerate(self._requests, 1):
             said = request.terms
@@ -481,7 +482,7 @@ class Subscription:
             self._orphans.extend(self._set_aside)
         self._set_aside.clear()
 
-    async def _left(self, connection: Connection, ended: Ended) -> Error | None:
+    async def _left(self, connection: Link, ended: Ended) -> Error | None:
         """Handle the end of a connection. Returns why reconnecting is pointless, if it is."""
         error, is_ours = ended.error, self._connection is connection
         if isinstance(error, SentOn):
@@ -493,7 +494,7 @@ class Subscription:
         await self._end(connection)
         return error
 
-    async def _end(self, connection: Connection) -> None:
+    async def _end(self, connection: Link) -> None:
         if self._connection is connection:
             self._connection = None
             self._opened.discard(self)

@@ -57,13 +57,8 @@ class Tls:
         self.cert = cert
         self._context = None if ca is None and cert is None else self._made()
 
-    @property
-    def own_context(self) -> ssl.SSLContext | None:
-        """None: no CA or certificate was given."""
-        return self._context
-
     def context(self) -> ssl.SSLContext:
-        """For a connection. The first call may read the system's authorities, some milliseconds."""
+        """For a connection. Without `ca` the first call reads the system's authorities, some 40 ms."""
         if self._context is None:
             self._context = self._made()
         return self._context

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -162,6 +163,8 @@ class Transport:
         self._plain = plain
         self._timeout_s = timeout_s
         self._timeout = _timeout(timeout_s)
+        if self.has_tls:
+            tls.context()  # read before the event loop has to wait for it
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -202,9 +205,11 @@ class Transport:
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
             headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
-            connector = aiohttp.TCPConnector(ssl=self.tls.own_context or True)
-            self._session = aiohttp.ClientSession(headers=headers, connector=connector)
+            self._session = aiohttp.ClientSession(headers=headers)
         return self._session
+
+    def _tls_for(self, base: str) -> ssl.SSLContext | bool:
+        return self.tls.context() if base.startswith("https:") else True
 
     async def call(
         self,
@@ -292,7 +297,11 @@ class Transport:
             has_begun, base = False, course.base
             try:
                 async with self._open().get(
-                    URL(base + path), params=params, timeout=timeout, allow_redirects=False
+                    URL(base + path),
+                    params=params,
+                    timeout=timeout,
+                    allow_redirects=False,
+                    ssl=self._tls_for(base),
                 ) as response:
                     if response.status != 200:
                         await self._refused(course, response.status, response.headers, await response.read())
@@ -336,6 +345,7 @@ class Transport:
             headers=headers,
             allow_redirects=False,  # the key and the body go along only to allowed servers: see `addresses`
             timeout=self._timeout if timeout_s is None else _timeout(timeout_s),
+            ssl=self._tls_for(base),
         ) as response:
             return response.status, response.headers, await response.read()
 

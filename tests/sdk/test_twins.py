@@ -117,6 +117,16 @@ def test_durations_are_read_as_the_server_reads_them() -> None:
     )
 
 
+def test_type_checkers_are_told_of_every_public_name() -> None:
+    there, told = ast.parse(generate.STUB.read_text(encoding="utf-8")), ast.parse(generate.stub())
+    assert ast.dump(there) == ast.dump(told), "run: python -m sdk.generate"
+    assert {
+        name for name in fasti.__all__ if getattr(fasti, name).__name__.rpartition(".")[2] != name
+    } == set()
+    with pytest.raises(AttributeError, match="'fasti' has no attribute 'Clinet'"):
+        getattr(fasti, "Clinet")  # noqa: B009 - as a typing error it would not be seen
+
+
 @pytest.fixture
 def changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, str], str]:
     """What would be written if a text in a file of the async client were another."""
