@@ -47,18 +47,19 @@ class Dead:
     async def list(
         self,
         *,
-        reason: str | None = None,
         limit: int | None = None,
         page: int = PAGE_MAX,
         **chosen: Unpack[DeadSelection],
     ) -> AsyncIterator[DeadLetter]:
-        """Dead letters, ordered by the time at which they died.
-
-        `reason`: part of it; `limit` bounds the whole listing.
-        """
+        """Dead letters, ordered by the time at which they died. `limit` bounds the whole listing."""
         check(_OPTIONS, chosen)
-        async for found in self._entries.pages({**chosen, "reason": reason}, page=page, limit=limit):
+        async for found in self._entries.pages(chosen, page=page, limit=limit):
             yield DeadLetter.of(found)
+
+    async def count(self, **chosen: Unpack[DeadSelection]) -> int:
+        """How many of them there are, exactly."""
+        check(_OPTIONS, chosen)
+        return await self._entries.count(chosen)
 
     async def get(self, message_id: str) -> tuple[DeadLetter, ...]:
         """Dead letters of one message, one for each session or group that gave it up; may be empty."""

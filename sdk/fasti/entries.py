@@ -109,6 +109,13 @@ class Entries:
         """The chosen ones, as the server has them."""
         return self._transport.pages(self._path, self._name, selection(chosen), page=page, limit=limit)
 
+    async def count(self, chosen: Mapping[str, Any]) -> int:
+        """The number of the chosen ones."""
+        params = {**selection(chosen), "limit": "1", "count": "true"}
+        return int(
+            (await self._transport.call("GET", self._path, params=params, timeout_s=0)).object()["count"]
+        )
+
     async def change(
         self, verb: str, ids: Iterable[str] | None, body: Json, chosen: Mapping[str, Any]
     ) -> BulkResult:

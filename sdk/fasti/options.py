@@ -140,31 +140,14 @@ class Listed(Selection, total=False):
     state: State | None
 
 
-class DeadSelection(TypedDict, total=False):
-    """Selects dead letters.
-
-    `group`: a group's name, `$share/{group}/{filter}`, an endpoint's name, or a client id.
-    `topic`: a topic filter.
-    `died_from`: died at or after this instant.
-    `died_to`: died before this instant.
-    """
-
-    group: str | None
-    topic: str | None
-    died_from: When | None
-    died_to: When | None
-
-
-class RetrySelection(TypedDict, total=False):
-    """Selects retries.
+class Kept(TypedDict, total=False):
+    """Selects retries or dead letters.
 
     `group`: a group's name, `$share/{group}/{filter}`, an endpoint's name, or a client id.
     `topic`: a topic filter.
     `reason`: text that the reason of the last failure contains.
     `id`: id of one message.
     `key`: idempotency key of one message.
-    `retry_from`: next tried at or after this instant.
-    `retry_to`: next tried before this instant.
     """
 
     group: str | None
@@ -172,6 +155,26 @@ class RetrySelection(TypedDict, total=False):
     reason: str | None
     id: str | None
     key: Key | None
+
+
+class DeadSelection(Kept, total=False):
+    """Selects dead letters.
+
+    `died_from`: died at or after this instant.
+    `died_to`: died before this instant.
+    """
+
+    died_from: When | None
+    died_to: When | None
+
+
+class RetrySelection(Kept, total=False):
+    """Selects retries.
+
+    `retry_from`: next tried at or after this instant.
+    `retry_to`: next tried before this instant.
+    """
+
     retry_from: When | None
     retry_to: When | None
 

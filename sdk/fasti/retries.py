@@ -50,6 +50,11 @@ class Retries:
         async for found in self._entries.pages(chosen, page=page, limit=limit):
             yield WaitingRetry.of(found)
 
+    async def count(self, **chosen: Unpack[RetrySelection]) -> int:
+        """How many of them there are, exactly."""
+        check(_OPTIONS, chosen)
+        return await self._entries.count(chosen)
+
     async def get(self, message_id: str) -> tuple[WaitingRetry, ...]:
         """Retries of one message, one for each session or group that will try it again; may be empty."""
         return tuple([found async for found in self.list(id=message_id)])

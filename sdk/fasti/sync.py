@@ -261,18 +261,14 @@ class Dead(Facade[_dead.Dead]):
     """Calls on `/v1/dead`."""
 
     def list(
-        self,
-        *,
-        reason: str | None = None,
-        limit: int | None = None,
-        page: int = PAGE_MAX,
-        **chosen: Unpack[DeadSelection],
+        self, *, limit: int | None = None, page: int = PAGE_MAX, **chosen: Unpack[DeadSelection]
     ) -> Iterator[DeadLetter]:
-        """Dead letters, ordered by the time at which they died.
+        """Dead letters, ordered by the time at which they died. `limit` bounds the whole listing."""
+        return self._loop.iterate(self._inner.list(limit=limit, page=page, **chosen))
 
-        `reason`: part of it; `limit` bounds the whole listing.
-        """
-        return self._loop.iterate(self._inner.list(reason=reason, limit=limit, page=page, **chosen))
+    def count(self, **chosen: Unpack[DeadSelection]) -> int:
+        """How many of them there are, exactly."""
+        return self._loop.run(self._inner.count(**chosen))
 
     def get(self, message_id: str) -> tuple[DeadLetter, ...]:
         """Dead letters of one message, one for each session or group that gave it up; may be empty."""
@@ -835,6 +831,10 @@ class Retries(Facade[_retries.Retries]):
     ) -> Iterator[WaitingRetry]:
         """Retries, ordered by the time of their next try. `limit` bounds the whole listing."""
         return self._loop.iterate(self._inner.list(limit=limit, page=page, **chosen))
+
+    def count(self, **chosen: Unpack[RetrySelection]) -> int:
+        """How many of them there are, exactly."""
+        return self._loop.run(self._inner.count(**chosen))
 
     def get(self, message_id: str) -> tuple[WaitingRetry, ...]:
         """Retries of one message, one for each session or group that will try it again; may be empty."""

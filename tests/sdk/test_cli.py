@@ -281,3 +281,25 @@ async def test_subscribe_says_what_it_could_not_ack() -> None:
             code, out, err = await fasti_cli("subscribe", "t", "--count", "1", "--mqtt", script.address)
     assert (code, out.split()[-1]) == (0, "x")
     assert "not acked" in err
+
+
+async def test_help_reads_no_client() -> None:
+    """What a start costs is what it imports: aiohttp and pydantic alone take longer than help may."""
+    heavy = "{'aiohttp', 'aiomqtt', 'paho', 'asyncio', 'pydantic', 'fasti.client', 'fasti.cli.message'}"
+    program = f"import sys, fasti.cli.app; sys.exit(str(sorted({heavy} & sys.modules.keys())))"
+    assert await _exit_text(program) == "[]"
+
+
+async def test_a_call_reads_no_client_of_mqtt() -> None:
+    program = (
+        "import sys, atexit, fasti.cli.run as run; run._import_client(); from fasti.client import Client;"
+        "sys.exit(str(sorted({'aiomqtt', 'paho', 'fasti.sync', 'fasti.worker'} & sys.modules.keys())))"
+    )
+    assert await _exit_text(program) == "[]"
+
+
+async def _exit_text(program: str) -> str:
+    started = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, stderr=asyncio.subprocess.PIPE
+    )
+    return (await asyncio.wait_for(started.communicate(), 60))[1].decode().strip()

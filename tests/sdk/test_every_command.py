@@ -23,8 +23,8 @@ from tests.support.ports import free_port
 __all__ = ["no_profiles"]
 ELSEWHERE = {"slice split", "slice expire", "job ls", "job show", "server backup", "work", "endpoint test"}
 """Against the stand-in, in test_jobs.py; in test_worker.py; in test_endpoints.py."""
-ELSEWHERE |= {"cluster status"}
-"""In test_cluster.py."""
+ELSEWHERE |= {"cluster status", "retry show"}
+"""In test_cluster.py; below."""
 STREAMS = {"shard dump", "message export", "subscribe"}
 """One object a line, whatever -o says."""
 
@@ -37,10 +37,11 @@ async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 
 def leaves(command: Any, name: str = "") -> Iterator[str]:
-    """Every command that does something, with its nouns."""
+    """Every command that does something, with its nouns; not second names, which help does not list."""
     below = getattr(command, "commands", None)
     if below is None:
-        yield name
+        if not command.hidden:
+            yield name
         return
     for noun, found in below.items():
         yield from leaves(found, f"{name} {noun}".strip())
@@ -52,7 +53,7 @@ def script(ids: list[str], start: str, export: Path, dead: str) -> list[tuple[st
     return [
         ("message schedule", ("a/x", "hello", "--in", "1h")),
         ("message put", ("a/x", "hello", "--in", "1h", "-k", "put", "--version", "1,0")),
-        ("message get", (ids[0],)),
+        ("message show", (ids[0],)),
         ("message move", (ids[0], "--in", "2h")),
         ("message cancel", (ids[1],)),
         ("message ls", ()),
@@ -84,6 +85,7 @@ def script(ids: list[str], start: str, export: Path, dead: str) -> list[tuple[st
         ("retry try", ("--topic", "#", "--dry-run")),
         ("retry bury", ("--topic", "#")),
         ("retry drop", (dead,)),
+        ("group put", ("printers", "jobs/#", "--rate", "5", "--per-key-rate", "100/m", "--backoff", "1s,5s")),
         ("group ls", ()),
         ("group show", ("workers",)),
         ("group pause", ("workers",)),
@@ -152,6 +154,9 @@ async def test_each_speaks_json(server: Server, tmp_path: Path) -> None:
         out = await ok(*command.split(), *arguments, "-o", "json", "--url", server.url)
         found = [json.loads(line) for line in out.splitlines()] if command in STREAMS else json.loads(out)
         assert found, command
+        if command.endswith(" show"):
+            second = command.replace(" show", " get")
+            assert json.loads(await ok(*second.split(), *arguments, "--json", "--url", server.url)) == found
     for topics in ("#", "$deliver/#"):
         await ok("message", "cancel", "--topic", topics, "--url", server.url)
     assert json.loads(await ok("message", "ls", "-o", "json", "--url", server.url)) == []
@@ -320,3 +325,84 @@ async def test_a_port_of_mqtt_is_recognised_and_one_of_http(server: Server) -> N
             await c.info()
         with pytest.raises(fasti.Unreachable, match="this port speaks HTTP: leave out mqtt="):
             await anext(c.subscribe("a/b"))
+
+
+async def test_every_noun_has_show_and_get() -> None:
+    nouns = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    for noun in nouns.keys() - {"subscribe", "work"}:
+        assert {"show", "get"} <= nouns[noun].commands.keys(), noun
+        assert nouns[noun].commands["get"].hidden, noun
+
+
+async def test_every_list_counts_and_has_a_limit(server: Server) -> None:
+    async with fasti.Client(server.url) as c:
+        for n in range(3):
+            await c.messages.schedule(f"a/{n}", n, delay=3_600)
+            await c.groups.put(f"g{n}", "a/#")
+            await c.endpoints.put(f"e{n}", "https://example.com/")
+            await c.schedules.put(f"s{n}", topic="t", payload="", every="1h")
+        start = str((await anext(c.slices.list())).raw["start"])
+    at = ("--url", server.url)
+    for noun, count in {
+        "group": 3,
+        "endpoint": 3,
+        "schedule": 3,
+        "message": 6,
+        "retry": 0,
+        "dead": 0,
+    }.items():
+        assert await ok(noun, "ls", "--count", *at) == f"{count}\n", noun
+        assert json.loads(await ok(noun, "ls", "--count", "--json", *at)) == {"count": count}, noun
+        assert len(json.loads(await ok(noun, "ls", "--limit", "2", "--json", *at))) == min(count, 2), noun
+    assert await ok("session", "ls", "--count", *at) == "0\n"
+    assert int(await ok("slice", "ls", "--count", *at)) >= 1
+    assert int(await ok("shard", "ls", start, "--count", *at)) >= 1
+
+
+async def test_group_put_says_all_that_put_takes(server: Server) -> None:
+    terms = (
+        "--expiry",
+        "2d",
+        "--ack-timeout",
+        "1m",
+        "--max-attempts",
+        "1",
+        "--backoff",
+        "1s,5s",
+        "--rate",
+        "5",
+    )
+    keys = ("--fair", "--per-key-concurrency", "2", "--per-key-rate", "120/m")
+    at = ("--json", "--url", server.url)
+    made = json.loads(await ok("group", "put", "shop", "orders/#", *terms, *keys, *at))
+    assert (made["name"], made["filter"], made["ack_timeout"]) == ("shop", "orders/#", 60.0)
+    assert (made["max_attempts"], made["backoff"], made["expiry"]) == (1, [1.0, 5.0], 172_800.0)
+    assert (made["rate"], made["fair"], made["per_key"]) == (5.0, True, {"concurrency": 2, "rate": 2.0})
+    again = json.loads(await ok("group", "put", "shop", "orders/#", "--order", "--on-dead", "hold", *at))
+    assert (again["order"], again["on_dead"], again["rate"]) == (True, "hold", 0)
+
+
+async def test_dead_letters_are_found_by_id_and_key(server: Server) -> None:
+    dead = await poison(server.url)
+    at = ("--url", server.url)
+    assert await ok("dead", "ls", "--count", *at) == "1\n"
+    assert await ok("dead", "ls", "--id", dead, "--count", *at) == "1\n"
+    assert await ok("dead", "ls", "--id", "0" * 32, "--count", *at) == "0\n"
+    assert await ok("dead", "ls", "--key", "order-17", "--count", *at) == "0\n"
+    assert json.loads(await ok("dead", "ls", "-k", "order-17", "--json", *at)) == []
+    assert (await fasti_cli("retry", "show", dead, *at))[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("message list", "No such command 'list'. Did you mean 'ls'?"),
+        ("mesage ls", "No such command 'mesage'. Did you mean 'message'?"),
+        ("group delete x", "No such command 'delete'. Did you mean 'rm'?"),
+        ("slice xyzzy", "No such command 'xyzzy'. There are: ls, show, split, expire."),
+    ],
+)
+async def test_an_unknown_command_names_the_nearest(words: str, said: str) -> None:
+    code, _, err = await fasti_cli(*words.split())
+    assert code == 2
+    assert said in " ".join(err.split())

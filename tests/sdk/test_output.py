@@ -74,6 +74,21 @@ def test_a_wide_table_and_a_pipe_cut_nothing(monkeypatch: pytest.MonkeyPatch) ->
         assert lines[1].rstrip().endswith("orders/17/reminder  " + "x" * 200)
 
 
+def test_one_object_is_cut_as_a_table_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = Terminal()
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr(sys, "stdout", out)
+    row = {"id": ID, "payload": "x" * 200, "tries": [{"reason": "y" * 90}]}
+    Printer(Format.table).one(row)
+    Printer(Format.table).cut("z" * 200)
+    lines = [line.rstrip() for line in out.getvalue().splitlines()]
+    assert [len(line) for line in lines] == [len(f"payload  {ID}"), 60, 60, 60]
+    assert [line[-1] for line in lines[1:]] == ["…"] * 3
+    Printer(Format.json).one(row)
+    assert json.loads(out.getvalue().splitlines()[-1]) == row
+
+
 def test_wide_characters_count_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     (_, line) = printed(monkeypatch, 90, {**ROW, "topic": "a", "payload": "日本" * 50})
     assert line.rstrip().endswith("…")

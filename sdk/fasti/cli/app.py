@@ -2,46 +2,58 @@
 
 Global options may stand anywhere (`fasti message ls -o json`), as people write them; they are moved to the
 front before parsing. What follows `--` stays where it is.
+
+A noun's commands are imported when one of them is asked for: `fasti --help` reads no client, and a call reads
+only what it needs.
 """
 
 from __future__ import annotations
 
+import copy
+import re
 import sys
+from difflib import get_close_matches
+from functools import cache
+from importlib import import_module
 from itertools import pairwise
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
+from typer.core import TyperGroup
 
 import fasti
 from fasti.signatures import ours_for
 
-from . import (
-    cluster,
-    dead,
-    job,
-    message,
-    places,
-    ranges,
-    retry,
-    schedule,
-    server,
-    shard,
-    slices,
-    subscribe,
-    timeline,
-    transfer,
-    work,
-)
 from .output import Format, Printer
 from .profiles import Profile, ProfileError, chosen
 from .run import USAGE, Settings, problem_document
+from .subscribe import subscribe
+from .work import work
 
 _GLOBAL = ("--url", "--server", "--key", "--mqtt", "--ca", "--cert", "--profile", "--output", "-o")
-_FLAGS = ("--wide", "--allow-plain")
+_FLAGS = ("--wide", "--allow-plain", "--json")
+_OWN = {
+    **dict.fromkeys(("message schedule", "message put", "schedule put"), "--json"),
+    "dead ls": "--key",
+}
+"""Commands that mean something of their own by a global option behind them."""
 _WRONG_USAGE = cast("type[Exception]", typer.BadParameter.__mro__[2])
 """Base class of parsing errors: ClickException, of click or of typer's own copy."""
 _PARSERS_OWN = "Value error, "
 """Prefix of the reason in some versions of typer."""
+
+_NO_COMMAND = re.compile(r"No such command '([^']*)'")
+_THEIRS = {
+    **dict.fromkeys(("list", "find", "query"), "ls"),
+    **dict.fromkeys(("delete", "remove", "del", "drop"), "rm drop cancel"),
+    **dict.fromkeys(("create", "add", "set", "update", "new"), "put schedule"),
+    **dict.fromkeys(("publish", "send", "pub", "enqueue", "post"), "schedule message"),
+    **dict.fromkeys(("describe", "inspect", "view", "info"), "show status server"),
+    **dict.fromkeys(("reschedule", "retry", "redrive"), "move requeue try"),
+    **dict.fromkeys(("status", "health", "version"), "server"),
+    **dict.fromkeys(("sub", "consume", "receive", "tail"), "subscribe"),
+}
+"""Words of others for commands, with ours."""
 
 app = typer.Typer(
     name="fasti",
@@ -50,24 +62,52 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Schedule messages, receive them, inspect the timeline. Global options may appear anywhere.",
 )
-app.add_typer(message.app, name="message", help="Schedule, look up, cancel, move, list messages.")
-app.add_typer(schedule.app, name="schedule", help="Recurring messages.")
-app.command("subscribe")(subscribe.subscribe)
-app.command("work")(work.work)
-app.add_typer(timeline.app, name="timeline", help="Counts of pending messages by time.")
-app.add_typer(slices.app, name="slice", help="Slices: the time spans in which messages are stored.")
-app.add_typer(shard.app, name="shard", help="Shards: the size-limited parts of a slice.")
-app.add_typer(places.session, name="session", help="Sessions: subscribers and their read positions.")
-app.add_typer(places.group, name="group", help="Groups: shared subscriptions and their read positions.")
-app.add_typer(places.endpoint, name="endpoint", help="Webhook endpoints.")
-app.add_typer(retry.app, name="retry", help="Retries: messages that wait for their next try.")
-app.add_typer(dead.app, name="dead", help="Dead letters: messages that were given up.")
-app.add_typer(job.app, name="job", help="Spark jobs on whole slices.")
-app.add_typer(server.app, name="server", help="The server itself.")
-app.add_typer(cluster.app, name="cluster", help="Cluster nodes: the leader and the lag of the others.")
-message.app.command("import")(transfer.import_)
-message.app.command("export")(ranges.export)
-message.app.command("shift")(ranges.shift)
+app.command("subscribe")(subscribe)
+app.command("work")(work)
+_NOUNS = {
+    "message": ("message.app", "Schedule, look up, cancel, move, list messages."),
+    "schedule": ("schedule.app", "Recurring messages."),
+    "timeline": ("timeline.app", "Counts of pending messages by time."),
+    "slice": ("slices.app", "Slices: the time spans in which messages are stored."),
+    "shard": ("shard.app", "Shards: the size-limited parts of a slice."),
+    "session": ("places.session", "Sessions: subscribers and their read positions."),
+    "group": ("places.group", "Groups: shared subscriptions and their read positions."),
+    "endpoint": ("places.endpoint", "Webhook endpoints."),
+    "retry": ("retry.app", "Retries: messages that wait for their next try."),
+    "dead": ("dead.app", "Dead letters: messages that were given up."),
+    "job": ("job.app", "Spark jobs on whole slices."),
+    "server": ("server.app", "The server itself."),
+    "cluster": ("cluster.app", "Cluster nodes: the leader and the lag of the others."),
+}
+"""Name -> module and variable, help."""
+
+
+@cache
+def _commands_of(noun: str) -> dict[str, Any]:
+    """The commands of a noun, by name. `show` and `get` are two names of one; help lists the first."""
+    module, _, variable = _NOUNS[noun][0].partition(".")
+    commands = typer.main.get_group(getattr(import_module(f".{module}", __package__), variable)).commands
+    shown = next(commands[name] for name in ("show", "status", "density") if name in commands)
+    for name in {"show", "get"} - commands.keys():
+        commands[name] = copy.copy(shown)
+        commands[name].name, commands[name].hidden = name, True
+    return cast("dict[str, Any]", commands)
+
+
+class _Noun(TyperGroup):
+    """A noun whose commands are imported when they are asked for."""
+
+    @property
+    def commands(self) -> dict[str, Any]:
+        return _commands_of(str(self.name))
+
+    @commands.setter
+    def commands(self, _: object) -> None:
+        """Whoever makes the group has none yet."""
+
+
+for _name, (_, _help) in _NOUNS.items():
+    app.add_typer(typer.Typer(no_args_is_help=True, cls=_Noun), name=_name, help=_help)
 
 
 def _say_version(wanted: bool) -> None:
@@ -110,6 +150,7 @@ def root(
         str | None, typer.Option(help="[profiles.NAME] of ~/.config/fasti/config.toml. Default: `default`.")
     ] = None,
     output: Annotated[Format, typer.Option("--output", "-o", help="Output format.")] = Format.table,
+    json: Annotated[bool, typer.Option("--json", help="JSON, as -o json.")] = False,
     wide: Annotated[bool, typer.Option("--wide", help="Do not truncate tables.")] = False,
     version: Annotated[  # noqa: ARG001 - its callback has ended it
         bool,
@@ -123,17 +164,20 @@ def root(
         raise typer.BadParameter(str(error), param_hint="--profile") from error
     named = Profile(url, key, mqtt, ca, cert, allow_plain or None)
     settled = (named if profile else named.over(Profile.of_environment())).over(found)
-    context.obj = Settings(settled, output, wide, context.obj or ())
+    context.obj = Settings(settled, Format.json if json else output, wide, context.obj or ())
 
 
 def hoisted(arguments: list[str]) -> list[str]:
     """The arguments with the global options first."""
     front: list[str] = []
     back: list[str] = []
+    words: list[str] = []
     rest = iter(arguments)
     for argument in rest:
         if argument == "--":
             back += [argument, *rest]
+        elif argument.partition("=")[0] == _OWN.get(" ".join(words[:2])):
+            back.append(argument)
         elif argument in _FLAGS:
             front.append(argument)
         elif argument in _GLOBAL:
@@ -142,6 +186,7 @@ def hoisted(arguments: list[str]) -> list[str]:
             front.append(argument)
         else:
             back.append(argument)
+            words += [argument] if argument[:1] != "-" else []
     return front + back
 
 
@@ -156,6 +201,7 @@ def start(arguments: list[str]) -> None:
         printed, told = _format_of(ordered), cast("typer.BadParameter", error)
         told.message = told.message.removeprefix(_PARSERS_OWN)
         _teach(told)
+        _teach_command(told)
         if printed is Format.table:
             told.show()
         else:
@@ -176,9 +222,25 @@ def _teach(told: typer.BadParameter) -> None:
         vars(told)["possibilities"] = None
 
 
+def _teach_command(told: typer.BadParameter) -> None:
+    """The nearest command in the error about one that there is not; all of them, if none is near."""
+    missing, context = _NO_COMMAND.match(str(told.message)), getattr(told, "ctx", None)
+    if missing and context:
+        names = [name for name, command in context.command.commands.items() if not command.hidden]
+        meant = [ours for ours in _THEIRS.get(missing[1].lower(), "").split() if ours in names]
+        near = meant or get_close_matches(missing[1], names, 1, 0.5)
+        told.message = f"No such command '{missing[1]}'. " + (
+            f"Did you mean '{near[0]}'?" if near else f"There are: {', '.join(names)}."
+        )
+
+
 def _format_of(arguments: list[str]) -> Format:
     """The value of `-o`, found without the parser, which has just refused something."""
     for argument, value in pairwise([*arguments, ""]):
+        if argument in _NOUNS:
+            break
+        if argument == "--json":
+            return Format.json
         named = value if argument in ("-o", "--output") else argument.removeprefix("--output=")
         if argument.startswith(("-o", "--output")) and named in list(Format):
             return Format(named)

@@ -5,7 +5,6 @@ The user waits with a finger on the tab key: one attempt, at most a second, and 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import fields
 from itertools import islice
@@ -28,6 +27,8 @@ def _names_of(ask: Callable[[fasti.Client], AsyncIterator[Any]], field: str = "n
     """Completes a name: those that the server lists under `field` and that begin so."""
 
     def names(context: typer.Context, incomplete: str) -> list[str]:
+        import asyncio  # only when the tab key was pressed
+
         try:
             found = asyncio.run(_asked(_profile(context), ask))
         except (fasti.Error, ProfileError, TimeoutError, OSError, ValueError):
@@ -40,6 +41,8 @@ def _names_of(ask: Callable[[fasti.Client], AsyncIterator[Any]], field: str = "n
 
 async def _asked(profile: Profile, ask: Callable[[fasti.Client], AsyncIterator[Any]]) -> list[Any]:
     """What arrived within the time."""
+    import asyncio
+
     found: list[Any] = []
     retry = fasti.Retry(attempts=1)
     try:

@@ -9,13 +9,19 @@ import typer
 import fasti
 from fasti.options import DeadSelection
 
-from .entries import Ids, Limit, change, print_all, print_each
+from .entries import Count, Ids, Limit, change, print_all, print_each
 from .options import with_client
 from .output import Printer
 from .ranges import DryRun
 
 app = typer.Typer(no_args_is_help=True)
 Delay = Annotated[str | None, typer.Option("--in", help="Send after a delay: 15m, 90s, PT15M.")]
+Key = Annotated[
+    str | None,
+    typer.Option(
+        "--key", "--idempotency-key", "-k", help="Idempotency key (the API key stands before `dead`)."
+    ),
+]
 Place = Annotated[
     str | None,
     typer.Option("--place", help="Send to another place: $share/GROUP/FILTER, or an endpoint."),
@@ -23,16 +29,19 @@ Place = Annotated[
 
 
 @app.command()
-@with_client(DeadSelection)
+@with_client(DeadSelection, key=Key)
 async def ls(
     client: fasti.Client,
     out: Printer,
-    reason: Annotated[str | None, typer.Option(help="Text that the reason contains.")] = None,
     limit: Limit = 100,
+    count: Count = False,
     **chosen: Unpack[DeadSelection],
 ) -> None:
     """List dead letters, ordered by the time at which they died."""
-    await print_all(out, client.dead.list(reason=reason, limit=limit, **chosen), "died_at")
+    if count:
+        out.count(await client.dead.count(**chosen))
+    else:
+        await print_all(out, client.dead.list(limit=limit, **chosen), "died_at")
 
 
 @app.command()

@@ -8,15 +8,17 @@ from typing import Annotated, Any
 import typer
 
 import fasti
-from fasti.entries import Entry
 
 from .output import Format, Printer
 
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...")]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of results.")]
+Count = Annotated[bool, typer.Option("--count", help="Print only how many there are.")]
 
 
-async def print_all(out: Printer, found: AsyncIterator[Entry], time: str) -> None:
+async def print_all(
+    out: Printer, found: AsyncIterator[fasti.DeadLetter] | AsyncIterator[fasti.WaitingRetry], time: str
+) -> None:
     """Print a list; `time`: the field that orders it."""
     if out.format is Format.ndjson:
         async for entry in found:
@@ -26,7 +28,7 @@ async def print_all(out: Printer, found: AsyncIterator[Entry], time: str) -> Non
         out.many([entry.raw async for entry in found], columns)
 
 
-def print_each(out: Printer, found: Sequence[Entry], missing: str) -> None:
+def print_each(out: Printer, found: Sequence[fasti.DeadLetter | fasti.WaitingRetry], missing: str) -> None:
     """Print the entries of one message; exit code 1 if there is none."""
     if not found:
         out.complain(missing)

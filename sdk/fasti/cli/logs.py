@@ -12,7 +12,6 @@ member. It leaves out the frames between the event loop and your function, which
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import logging
@@ -25,13 +24,14 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from types import TracebackType
 
-from rich.logging import RichHandler
-
 import fasti
 
 from .output import Printer, printable
 
-_OURS = tuple(os.path.join(path, "") for module in (fasti, asyncio) for path in module.__path__)
+_OURS = (
+    os.path.join(os.path.dirname(str(fasti.__file__)), ""),
+    os.path.join(os.path.dirname(contextlib.__file__), "asyncio", ""),
+)
 _OUR_FILES = frozenset((contextlib.__file__, threading.__file__))
 Raised = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
@@ -51,6 +51,8 @@ def logs(out: Printer, level: int, style: Style | None) -> Iterator[None]:
     """
     handler: logging.Handler
     if style is None and out.errors.is_terminal:
+        from rich.logging import RichHandler
+
         handler = RichHandler(console=out.errors, show_path=False, show_level=True, markup=False)
         handler.setFormatter(TextFormatter("%(message)s"))
     else:

@@ -14,10 +14,12 @@ import typer
 import fasti
 from fasti.options import Due, Listed, MessageOptions, Selection
 
+from .entries import Count, Ids, Limit
 from .options import with_client
 from .output import Format, Printer, Row
-from .ranges import DryRun, cancel_where
+from .ranges import DryRun, cancel_where, export, shift
 from .run import REFUSED
+from .transfer import import_
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -27,7 +29,6 @@ Topic = Annotated[
 Payload = Annotated[str | None, typer.Argument(help="Text, or JSON with --json.")]
 File = Annotated[Path | None, typer.Option(help="Read the payload from this file, as bytes.")]
 AsJson = Annotated[bool, typer.Option("--json", help="The payload is JSON.")]
-Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...")]
 Keys = Annotated[
     list[str] | None,
     typer.Option("--idempotency-key", "-k", help="Select by idempotency key; repeatable."),
@@ -127,9 +128,9 @@ def _version_of(text: str) -> tuple[int, int]:
     return first, second
 
 
-@app.command()
+@app.command("show")
 @with_client()
-async def get(
+async def show(
     client: fasti.Client,
     out: Printer,
     message_id: Annotated[str | None, typer.Argument(metavar="[ID]")] = None,
@@ -165,7 +166,7 @@ def _show(out: Printer, message: fasti.Message) -> None:
 async def cancel(
     client: fasti.Client,
     out: Printer,
-    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...")] = None,
+    ids: Ids = None,
     keys: Keys = None,
     dry_run: DryRun = False,
     **chosen: Unpack[Selection],
@@ -241,10 +242,14 @@ async def move(
 async def ls(
     client: fasti.Client,
     out: Printer,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of results.")] = 100,
+    limit: Limit = 100,
+    count: Count = False,
     **chosen: Unpack[Listed],
 ) -> None:
     """List messages in order of time."""
+    if count:
+        out.count(await client.messages.count(**chosen))
+        return
     found = client.messages.list(limit=limit, **chosen)
     if out.format is Format.ndjson:
         async for message in found:
@@ -253,12 +258,11 @@ async def ls(
         out.many([message.raw async for message in found], COLUMNS)
 
 
-@app.command()
+@app.command("count")
 @with_client(Listed)
-async def count(client: fasti.Client, out: Printer, **chosen: Unpack[Listed]) -> None:
+async def count_(client: fasti.Client, out: Printer, **chosen: Unpack[Listed]) -> None:
     """Count messages, exactly."""
-    found = await client.messages.count(**chosen)
-    out.text(str(found)) if out.format is Format.table else out.line({"count": found})
+    out.count(await client.messages.count(**chosen))
 
 
 def _said(out: Printer, moved: fasti.Message) -> None:
@@ -288,3 +292,8 @@ def _json_of(data: str | bytes, file: Path | None) -> Any:
     except ValueError as error:
         which = file or repr(data if len(data) <= _SHOWN else f"{str(data)[:_SHOWN]}...")
         raise ValueError(f"--json: {which} is not JSON: {error}") from error
+
+
+app.command("import")(import_)
+app.command("export")(export)
+app.command("shift")(shift)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ import typer
 
 import fasti
 
-from .options import command
+from .options import DECLARED, command
 from .output import Format, Printer, Row
 from .run import REFUSED
 
@@ -36,6 +36,10 @@ NEEDED = inspect.Parameter.empty
 def option(name: str, kind: Any, default: Any = None) -> inspect.Parameter:
     """An option or argument of a verb; `kind`: its typer annotation."""
     return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=kind)
+
+
+LISTED = (option("limit", DECLARED["limit_"]), option("count", DECLARED["count"], default=False))
+"""Of every list."""
 
 
 class Verb(NamedTuple):
@@ -65,14 +69,14 @@ class Noun:
         app = typer.Typer(no_args_is_help=True)
         name = option(self.key, self.kind, NEEDED)
         for verb in verbs:
-            options = verb.options if verb.word == "ls" else (name, *verb.options)
+            options = LISTED if verb.word == "ls" else (name, *verb.options)
             app.command(verb.word, help=verb.help)(command(partial(self._call, verb), options))
         return app
 
     async def _call(self, verb: Verb, client: fasti.Client, out: Printer, **given: Any) -> None:
         method = getattr(getattr(client, f"{self.word}s"), verb.method or METHODS.get(verb.word, verb.word))
         if verb.word == "ls":
-            self._many(out, [one.raw async for one in method()])
+            await self._list(out, method(), **given)
             return
         name = given.pop(self.key)
         try:
@@ -93,6 +97,14 @@ class Noun:
                 self._one(out, one.raw)
         else:
             self._many(out, [one.raw for one in found], verb.columns)
+
+    async def _list(self, out: Printer, found: AsyncIterator[Any], limit: int | None, count: bool) -> None:
+        rows: list[Row] = []
+        async for one in found:
+            if len(rows) == limit and not count:
+                break
+            rows.append(one.raw)
+        out.count(len(rows)) if count else self._many(out, rows)
 
     def _one(self, out: Printer, raw: Row) -> None:
         out.one(self.row(raw) if out.format is Format.table else raw)

@@ -93,11 +93,14 @@ DECLARED: dict[str, Any] = {
         str | None, typer.Option("--from", "--due-from", help="Due at or after this instant.")
     ],
     "due_to": Annotated[str | None, typer.Option("--to", "--due-to", help="Due before this instant.")],
-    # DeadSelection
+    # of a listing
+    "limit_": Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Maximum number of results.")],
+    "count": Annotated[bool, typer.Option("--count", help="Print only how many there are.")],
+    # Kept, DeadSelection
     "group": Annotated[str | None, typer.Option(help="A group or client id, or $share/GROUP/FILTER.")],
     "died_from": Annotated[str | None, typer.Option("--from", help="Died at or after this instant.")],
     "died_to": Annotated[str | None, typer.Option("--to", help="Died before this instant.")],
-    # RetrySelection; its `key` is declared above
+    # RetrySelection
     "reason": Annotated[str | None, typer.Option(help="Text that the reason contains.")],
     "id": Annotated[str | None, typer.Option("--id", help="Message id.")],
     "retry_from": Annotated[str | None, typer.Option("--from", help="Tried at or after this instant.")],
@@ -107,20 +110,23 @@ DECLARED: dict[str, Any] = {
 """By name in `fasti.options`, in the order of `--help`."""
 
 
-def with_client(kind: Any = None) -> Callable[[Work], Command]:
+def with_client(kind: Any = None, **other: Any) -> Callable[[Work], Command]:
     """Make a command of `async def work(client, out, ...)`; `kind`: a TypedDict of `fasti.options` with its
-    `**options`.
+    `**options`; `other`: options that this command spells another way.
 
     Raises KeyError, when the module is imported, for an option that is not declared here.
     """
     order = {name: n for n, name in enumerate(DECLARED)}
     names = sorted(kind.__optional_keys__, key=order.__getitem__) if kind else []
     more = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=DECLARED[name])
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
         for name in names
+        for annotation in (other.get(name, DECLARED[name]),)
     ]
 
     def declared(work: Work) -> Command:
+        # The types of the first two stay unread: the client's would be imported.
+        work.__annotations__ |= dict.fromkeys([*inspect.signature(work).parameters][:2], Any)
         _, _, *own = inspect.signature(work, eval_str=True).parameters.values()
         return command(work, [*(p for p in own if p.kind is not p.VAR_KEYWORD), *more])
 

@@ -1,8 +1,9 @@
 """Values as a table for people, as JSON or NDJSON for programs. Results go to stdout, all else to stderr.
 
 JSON is the server's object as it came, so that a program sees every field; a table shows the chosen columns.
-On a terminal a table is as wide as that: texts of any length (`_CUT`) end in an ellipsis, and what names
-something or is a number stays whole, if need be beyond the edge. `--wide`, or a pipe: nothing is cut.
+On a terminal a table, or one object, is as wide as that: texts of any length (`_CUT`) end in an ellipsis, and
+what names something or is a number stays whole, if need be beyond the edge. `--wide`, or a pipe: nothing is
+cut.
 
 What others have written (topics, payloads, reasons) is shown with its control characters as escapes: it
 neither breaks the table nor speaks to the terminal.
@@ -23,7 +24,6 @@ from typing import Any, Protocol
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -72,8 +72,11 @@ class Printer:
             self.line(row)
             return
         table = Table(box=None, show_header=False, pad_edge=False)
+        room = _UNBOUND if self._room is None else self._room - _GAP - max(map(len, row), default=0)
         for name, value in _payload_shown(row).items():
-            table.add_row(Text(name, "bold"), Text(_cell(value)))
+            cell = _cell(value)
+            is_cut = name in _CUT or isinstance(value, list | dict)
+            table.add_row(Text(name, "bold"), Text(_fitted(cell, max(room, _CUT_MIN)) if is_cut else cell))
         self._console.print(table)
 
     def many(self, rows: Sequence[Row], columns: Sequence[str]) -> None:
@@ -114,6 +117,10 @@ class Printer:
             over -= 1
         return widths
 
+    def count(self, found: int) -> None:
+        """How many there are: the number, or an object with it."""
+        self.text(str(found)) if self.format is Format.table else self.line({"count": found})
+
     def line(self, row: Row) -> None:
         """One object on one line of JSON, at once (for streams)."""
         sys.stdout.write(json.dumps(row, ensure_ascii=False, default=_plain) + "\n")
@@ -122,6 +129,10 @@ class Printer:
     def text(self, text: str) -> None:
         """A line for people, at once, its brackets printed as they are."""
         self._console.print(text, markup=False)
+
+    def cut(self, text: str) -> None:
+        """`text`, as far as the terminal is wide."""
+        self.text(_fitted(text, self._room) if self._room else text)
 
     def complain(self, text: str) -> None:
         """A line to stderr, for people in any format."""
@@ -144,6 +155,8 @@ class Printer:
 @contextmanager
 def progress(out: Printer, doing: str, total: int | None) -> Iterator[Advance]:
     """A bar on stderr if that is a terminal; tell it how much is done, and of how much if that is news."""
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn
+
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
     with Progress(*columns, console=out.errors, transient=True, disable=not out.errors.is_terminal) as bar:
         task = bar.add_task(doing, total=total)

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import fasti
-from fasti.options import Body, OnDead, RetryOptions
-from fasti.places import undone_of
+from fasti.options import Body, OnDead
 
 from .complete import endpoint_names, group_names, session_names
 from .nouns import NEEDED, Noun, Verb, option
@@ -75,6 +74,8 @@ ENDPOINT_COLUMNS = ("name", "url", "state", "concurrency", "rate", "timeout", "u
 
 def shown(place: Row) -> Row:
     """A row of a table: unfinished messages, members and failures, in words."""
+    from fasti.places import undone_of  # help needs no client
+
     undone, failing = undone_of(dict(place)), place.get("failing")
     told = {} if undone is None else {"undone": str(undone) if undone else "nothing"}
     if "subscriptions" in place:
@@ -123,18 +124,82 @@ endpoint = Noun("endpoint", "name", EndpointName, ENDPOINT_COLUMNS, shown).app(
 )
 
 
-async def put(
-    client: fasti.Client, out: Printer, name: str, max_attempts: int | None, backoff: str | None, **said: Any
-) -> None:
-    retry = RetryOptions(max_attempts=max_attempts, backoff=backoff.split(",") if backoff else None)
-    if any(value is not None for value in retry.values()):
-        said["retry"] = retry
-    out.one((await client.endpoints.put(name, **said)).raw)
+TERMS = (
+    option("rate", Annotated[float | None, typer.Option(help="Maximum messages a second.")]),
+    option(
+        "order",
+        Annotated[bool | None, typer.Option("--order/--no-order", help="Order messages by ordering key.")],
+    ),
+    option(
+        "on_dead", Annotated[OnDead | None, typer.Option(help="After a dead letter its key: next, or hold.")]
+    ),
+    option(
+        "per_key_concurrency",
+        Annotated[int | None, typer.Option(min=1, help="Maximum messages of an ordering key at a time.")],
+    ),
+    option(
+        "per_key_rate",
+        Annotated[str | None, typer.Option(help="Maximum rate of an ordering key: 10 a second, 100/m, 5/h.")],
+    ),
+    option(
+        "fair", Annotated[bool | None, typer.Option("--fair/--no-fair", help="Ordering keys take turns.")]
+    ),
+    option(
+        "max_attempts",
+        Annotated[
+            int | None,
+            typer.Option(min=0, help="Attempts before a message becomes a dead letter; 0: no limit."),
+        ],
+    ),
+    option(
+        "backoff",
+        Annotated[
+            str | None, typer.Option(help="Waits after failed attempts: 1s,30s,5m; the last one repeats.")
+        ],
+    ),
+    option("expiry", Expiry),
+)
+"""What `put` of a group and of an endpoint have in common."""
 
 
+def given(**said: Any) -> dict[str, Any]:
+    """The options that are there, `per_key` and `backoff` as the SDK takes them."""
+    per_key = {name: said.pop(f"per_key_{name}") for name in ("concurrency", "rate")}
+    said["per_key"] = {name: value for name, value in per_key.items() if value is not None} or None
+    said["backoff"] = said["backoff"].split(",") if said["backoff"] else None
+    return {name: value for name, value in said.items() if value is not None}
+
+
+async def put_group(client: fasti.Client, out: Printer, name: str, filter: str, **said: Any) -> None:  # noqa: A002
+    out.one((await client.groups.put(name, filter, **given(**said))).raw)
+
+
+async def put_endpoint(client: fasti.Client, out: Printer, name: str, url: str, **said: Any) -> None:
+    terms = given(**said)
+    if retry := {term: terms.pop(term) for term in ("max_attempts", "backoff") if term in terms}:
+        terms["retry"] = retry
+    out.one((await client.endpoints.put(name, url, **terms)).raw)
+
+
+group.command("put", help="Make a group, or set its terms: what is left out is the default again.")(
+    command(
+        put_group,
+        (
+            option("name", GroupName, NEEDED),
+            option("filter", Annotated[str, typer.Argument(metavar="FILTER")], NEEDED),
+            option(
+                "ack_timeout",
+                Annotated[
+                    str | None, typer.Option(help="A message not acked for this time goes to another member.")
+                ],
+            ),
+            *TERMS,
+        ),
+    )
+)
 endpoint.command("put", help="Make an endpoint, or change it in place.")(
     command(
-        put,
+        put_endpoint,
         (
             option("name", EndpointName, NEEDED),
             option("url", Annotated[str, typer.Argument(metavar="URL")], NEEDED),
@@ -146,33 +211,9 @@ endpoint.command("put", help="Make an endpoint, or change it in place.")(
             option(
                 "concurrency", Annotated[int | None, typer.Option(min=1, help="Maximum concurrent requests.")]
             ),
-            option("rate", Annotated[float | None, typer.Option(help="Maximum requests a second.")]),
             option("timeout", Annotated[str | None, typer.Option(help="Request timeout: 10s.")]),
-            option(
-                "order",
-                Annotated[
-                    bool | None, typer.Option("--order/--no-order", help="Order messages by ordering key.")
-                ],
-            ),
-            option(
-                "on_dead",
-                Annotated[OnDead | None, typer.Option(help="After a dead letter its key: next, or hold.")],
-            ),
             option("body", Annotated[Body | None, typer.Option(help="What is posted.")]),
-            option(
-                "max_attempts",
-                Annotated[
-                    int | None, typer.Option(min=0, help="Attempts before a message becomes a dead letter.")
-                ],
-            ),
-            option(
-                "backoff",
-                Annotated[
-                    str | None,
-                    typer.Option(help="Waits after failed attempts: 1s,30s,5m; the last one repeats."),
-                ],
-            ),
-            option("expiry", Expiry),
+            *TERMS,
         ),
     )
 )

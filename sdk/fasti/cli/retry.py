@@ -9,7 +9,7 @@ import typer
 import fasti
 from fasti.options import RetrySelection
 
-from .entries import Ids, Limit, change, print_all
+from .entries import Count, Ids, Limit, change, print_all, print_each
 from .options import with_client
 from .output import Printer
 from .ranges import DryRun
@@ -22,10 +22,26 @@ At = Annotated[str | None, typer.Option("--at", help="Try at this instant.")]
 @app.command()
 @with_client(RetrySelection)
 async def ls(
-    client: fasti.Client, out: Printer, limit: Limit = 100, **chosen: Unpack[RetrySelection]
+    client: fasti.Client,
+    out: Printer,
+    limit: Limit = 100,
+    count: Count = False,
+    **chosen: Unpack[RetrySelection],
 ) -> None:
     """List messages that wait for their next try, ordered by its time."""
-    await print_all(out, client.retries.list(limit=limit, **chosen), "retry_at")
+    if count:
+        out.count(await client.retries.count(**chosen))
+    else:
+        await print_all(out, client.retries.list(limit=limit, **chosen), "retry_at")
+
+
+@app.command()
+@with_client()
+async def show(
+    client: fasti.Client, out: Printer, message_id: Annotated[str, typer.Argument(metavar="ID")]
+) -> None:
+    """Show what waits of a message; one for each session or group that will try it again."""
+    print_each(out, await client.retries.get(message_id), f"no retry of message {message_id}")
 
 
 @app.command(name="try")

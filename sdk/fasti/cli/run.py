@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
+import gc
+import os
 import re
 import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 
 import typer
 
@@ -40,7 +42,7 @@ class Settings:
     arguments: Sequence[str] = ()
 
 
-Work = Callable[[fasti.Client, Printer], Awaitable[None]]
+Work = Callable[["fasti.Client", Printer], Awaitable[None]]  # as text: help needs no client
 
 
 def run(context: typer.Context, work: Work) -> None:
@@ -48,6 +50,9 @@ def run(context: typer.Context, work: Work) -> None:
     settings = context.find_object(Settings)
     assert settings is not None
     printer = Printer(settings.output, wide=settings.wide)
+    _import_client()
+    import asyncio  # not before there is work: help needs none
+
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", UserWarning)
@@ -63,8 +68,26 @@ def run(context: typer.Context, work: Work) -> None:
         raise typer.Exit(0) from error
 
 
+def _import_client() -> None:
+    """Import aiohttp without the system's CAs: it would read them twice, a seventh of a command's time.
+
+    The client does not use that context: `tls` makes its own where an address has TLS.
+    """
+    hidden = {name: os.environ.get(name) for name in ("SSL_CERT_FILE", "SSL_CERT_DIR")}
+    os.environ |= dict.fromkeys(hidden, os.devnull)
+    try:
+        import_module("aiohttp")
+    finally:
+        for name, value in hidden.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
+
+
 async def _with_client(settings: Settings, work: Work, printer: Printer) -> None:
     async with settings.server.client(fasti.Retry(attempts=3), printer.complain) as client:
+        gc.freeze()
+        gc.enable()
         await work(client, printer)
 
 

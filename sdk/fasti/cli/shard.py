@@ -9,6 +9,7 @@ import typer
 import fasti
 
 from .complete import slice_starts
+from .entries import Count, Limit
 from .options import with_client
 from .output import Format, Printer, Row, progress
 
@@ -25,9 +26,12 @@ COLUMNS = ("shard", "structure", "count", "live", "bytes", "cap", "first", "last
 
 @app.command()
 @with_client()
-async def ls(client: fasti.Client, out: Printer, start: Start) -> None:
+async def ls(
+    client: fasti.Client, out: Printer, start: Start, limit: Limit = 1_000, count: Count = False
+) -> None:
     """List the shards of a slice."""
-    out.many(rows(await client.slices.get(start)), COLUMNS)
+    found = rows(await client.slices.get(start))
+    out.count(len(found)) if count else out.many(found[:limit], COLUMNS)
 
 
 @app.command()

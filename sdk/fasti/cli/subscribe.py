@@ -73,7 +73,7 @@ def _show(out: Printer, delivery: fasti.Delivery) -> None:
     late = "" if delivery.lateness is None else f"  +{delivery.lateness.total_seconds() * 1000:.1f} ms"
     again = f"  attempt {delivery.attempt}" if delivery.attempt > 1 else ""
     now = datetime.now(UTC).strftime("%H:%M:%S.%f")[:-3]
-    out.text(f"{now}{late}{again}  {printable(delivery.topic)}  {payload_text(delivery.payload)}")
+    out.cut(f"{now}{late}{again}  {printable(delivery.topic)}  {payload_text(delivery.payload)}")
 
 
 def _object(delivery: fasti.Delivery) -> dict[str, Any]:

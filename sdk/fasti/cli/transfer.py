@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import IO, Annotated, Any
 
 import typer
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn
 
 import fasti
 
@@ -68,6 +67,8 @@ async def import_(
 async def _import(
     client: fasti.Client, out: Printer, lines: _Lines, total: int | None, batch: int, *, ids: bool
 ) -> None:
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn
+
     accepted = 0
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
     with Progress(*columns, console=out.errors, transient=True, disable=not out.errors.is_terminal) as bar:

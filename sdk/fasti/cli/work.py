@@ -1,12 +1,12 @@
 """`fasti work MODULE:WORKER`: run your worker, with logs and a progress line.
 
 Log lines go to stderr (`logs`). On a terminal the progress line stays below them; elsewhere, and with
-`--log`, it is a log line each minute.
+`--log`, it is a log line each minute. `fasti --help` reads this module too, so what only a worker needs is
+imported where it is used.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import importlib
 import logging
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.status import Status
 
 import fasti
 
@@ -58,6 +57,8 @@ def work(
     if expiry is not None:
         worker.expiry = expiry
 
+    import asyncio
+
     async def go(client: fasti.Client, out: Printer) -> None:
         with logs(out, logging.DEBUG if verbose else logging.INFO, log):
             telling = asyncio.create_task(_tell(worker, out, out.errors.is_terminal and log is None))
@@ -97,6 +98,10 @@ def _found(name: str) -> fasti.Worker:
 
 async def _tell(worker: fasti.Worker, out: Printer, is_live: bool) -> None:
     """Show the progress, each second on a terminal."""
+    import asyncio
+
+    from rich.status import Status
+
     status = Status("", console=out.errors)
     with status if is_live else contextlib.nullcontext():
         before, at_s = 0, time.monotonic()
