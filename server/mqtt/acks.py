@@ -64,6 +64,8 @@ class Acks:
         self._max_delay_ms = max_delay_ms
         self._sink = sink
         self._refuse = refuse
+        self.is_resumed = False
+        """Whether the session is from before: then either side may not know a packet id of the other."""
         self.unsent = 0
         """Answers to acks that wait for the store."""
 
@@ -92,7 +94,7 @@ class Acks:
         """Handle PUBREL: free the packet id of the client's publish, durably."""
         packet_id = packet.packet_id
         if packet_id not in subscriber.session.received:
-            self._put(wire.PUBCOMP, packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND)
+            self._put_unknown(wire.PUBCOMP, packet_id)
             return
         self.unsent += 1
         self._publishing.released(subscriber, packet_id, self._answering(wire.PUBCOMP, packet_id))
@@ -123,7 +125,7 @@ class Acks:
             case Receipt.LATER:
                 self.unsent += 1
             case Receipt.UNKNOWN:
-                self._put(wire.PUBREL, packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND)
+                self._put_unknown(wire.PUBREL, packet_id)
             case Receipt.NOTED | Receipt.RETIRED:
                 # An exchange that was given up is ended in order too: the packet id is free with PUBCOMP.
                 self._put(wire.PUBREL, packet_id)
@@ -140,6 +142,11 @@ class Acks:
                 self._sink.close(Closing.STORE_FAILED)
 
         return answer
+
+    def _put_unknown(self, kind: int, packet_id: int) -> None:
+        """Answer an ack of an exchange that is over here. In recovery it is no error (MQTT 5.0, 3.6.2.1), and
+        clients such as MQTT.js take 0x92 for a publish that was not accepted."""
+        self._put(kind, packet_id, 0 if self.is_resumed else Reason.PACKET_IDENTIFIER_NOT_FOUND)
 
     def _put(self, kind: int, packet_id: int, reason: int = 0) -> None:
         """Send an ack; below level 5 it carries no reason."""

@@ -90,6 +90,9 @@ class Inbound:
         self._mqtt = config.mqtt
         self._limits = config.limits
         self._level = 0
+        self._counts = False
+        """Whether the client keeps to the Receive Maximum of CONNACK. Below level 5 nobody is told one, and
+        mosquitto's bridges go a whole window beyond it with each ack."""
         self._is_usual = False
         """Nothing but the time and the properties of a publish decides what is made of it."""
         self._publisher = self._owner = b""
@@ -123,9 +126,10 @@ class Inbound:
         self._reach_before = 0
         """The part of that which has been handed over."""
 
-    def learn(self, level: int, client_id: str, rights: Rights | None) -> None:
+    def learn(self, level: int, client_id: str, rights: Rights | None, *, is_bridge: bool) -> None:
         """Set the publisher from CONNECT. `rights`: None: everything."""
         self._level = level
+        self._counts = level == 5 and not is_bridge
         self._rights = rights
         self._publisher = publisher_of(client_id)
         self._owner = owner_of(rights)
@@ -154,11 +158,11 @@ class Inbound:
 
     def _check_excess(self, packet_id: int, session: Session) -> None:
         """Raises PublishRefused if too many publishes wait for an answer."""
-        if self._level == 5 and packet_id not in session.received:
+        if self._counts and packet_id not in session.received:
             detail = "more publishes in flight than CONNACK allowed"
             raise PublishRefused(Reason.RECEIVE_MAXIMUM_EXCEEDED, detail)
-        # Below level 5 nobody was told a number; what is known counts already, until it is asked for again.
-        bound = self._mqtt.receive_maximum if self._level == 5 else PACKET_ID_MAX
+        # What is known counts already, until it is asked for again.
+        bound = self._mqtt.receive_maximum if self._counts else PACKET_ID_MAX
         if len(self._unanswered) >= bound:
             detail = "too many publishes wait for an answer"
             raise PublishRefused(Reason.RECEIVE_MAXIMUM_EXCEEDED, detail)

@@ -1,7 +1,7 @@
 """CONNECT: what is refused, and what CONNACK grants."""
 
 from shards.fields import Record
-from timeline.filters import levels_of, refused_character
+from timeline.filters import levels_of, matches, refused_character
 
 from ..codec.fields import Properties
 from ..codec.packets import Connect
@@ -11,7 +11,10 @@ from ..delivery.message import publisher_of
 from ..delivery.publish_request import Will
 from ..delivery.shared import DOTS, TEXT_PREFIXES
 from ..settings.config import Config
-from .publish_requests import expires_ms, is_payload_as_said, may_publish, refused_in
+from .publish_requests import BRIDGE_STATE, expires_ms, is_payload_as_said, may_publish, refused_in
+
+BRIDGE_WINDOW = 20
+"""`max_inflight_messages` of mosquitto: it drops QoS 2 beyond that, and below level 5 it cannot say so."""
 
 
 def connect_fault(packet: Connect, config: Config) -> Reason | None:
@@ -85,9 +88,17 @@ def granted_expiry_s(packet: Connect, config: Config) -> int:
     return 0 if packet.clean_start else longest
 
 
+def is_bridge(packet: Connect) -> bool:
+    """Whether the client says that it is a bridge: in its level, or by a will at the topic of its state."""
+    will = packet.will
+    return packet.is_bridge or (will is not None and matches(BRIDGE_STATE, will.topic.decode()))
+
+
 def granted_window(packet: Connect, config: Config) -> int:
     """How many deliveries may be in flight."""
     asked = packet.properties.receive_maximum if packet.properties is not None else None
+    if packet.level < 5 and is_bridge(packet):
+        asked = BRIDGE_WINDOW
     return min(asked or 65_535, config.sessions.max_in_flight)
 
 

@@ -54,6 +54,7 @@ from .opening import (
     granted_expiry_s,
     granted_keep_alive_s,
     granted_window,
+    is_bridge,
     read_will,
 )
 from .outbox import Outbox
@@ -428,7 +429,7 @@ class Connection:
         self._rights = rights
         if rights is not None:
             self._clients.connections.add(rights.name)
-        self._inbound.learn(packet.level, self.client_id, rights)
+        self._inbound.learn(packet.level, self.client_id, rights, is_bridge=is_bridge(packet))
         self._publishing.traffic.connects += 1
         self._open_session(packet)
 
@@ -491,6 +492,7 @@ class Connection:
 
     def _opened(self, subscriber: Subscriber, is_present: bool, packet: Connect) -> None:
         self._outbox.open()
+        self._acks.is_resumed = is_present
         properties = None
         if self.level == 5:
             assigned = None if packet.client_id else self.client_id

@@ -2,10 +2,14 @@
 
 import pytest
 
-from server.codec.packets import Connack, Connect
-from tests.support.rig import Peer, Rig
+from server.codec.packets import Ack, Connack, Connect, Publish, Will
+from tests.support.rig import Peer, Rig, config
 
 LEVELS = pytest.mark.parametrize("level", [3, 4])
+
+
+STATE = Will(b"$SYS/broker/connection/h.b/state", b"0", 1, True)
+"""A bridge says so by this will, too: with `try_private false`, and at level 5."""
 
 
 def bridged(rig: Rig, level: int, *, lasting: bool = False) -> Peer:
@@ -73,3 +77,33 @@ def test_a_bridge_in_a_group(level: int) -> None:
     assert bridge.subscribe("$share/g/a", qos=1) == (1,)
     bridge.publish("a", "x")
     assert bridge.payloads() == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("level", "is_named", "will"), [(3, True, None), (4, True, STATE), (4, False, STATE)]
+)
+def test_a_bridge_below_level_5_has_20_in_flight(level: int, is_named: bool, will: Will | None) -> None:
+    """mosquitto takes 20 (`max_inflight_messages`), and drops what comes beyond at QoS 2."""
+    rig = Rig()
+    bridge = rig.peer(level)
+    bridge.send(Connect(level, "bridge", clean_start=False, is_bridge=is_named, will=will))
+    bridge.take(Connack)
+    bridge.subscribe("t")
+    publisher = rig.connected("p")
+    for number in range(50):
+        publisher.publish1("t", str(number))
+        publisher.publish2("t", str(number))
+    assert len(bridge.inbox) == 20
+    assert len(bridge.take_all()) == 100
+
+
+def test_a_bridge_at_level_5_may_go_beyond_receive_maximum() -> None:
+    """mosquitto's does, sends it all again at each new try, and would never come to an end."""
+    rig = Rig(config(receive_maximum=3))
+    bridge = rig.connected("bridge", will=STATE)
+    bridge.send(*[Publish(b"t", b"x", 1 + n % 2, packet_id=n + 1) for n in range(9)])
+    assert [bridge.take(Ack).packet_id for _ in range(9)] == list(range(1, 10))
+    assert bridge.gone_with == -1
+    other = rig.connected("other", will=Will(b"state", b"0", 1, True))
+    other.send(*[Publish(b"t", b"x", 1, packet_id=n + 1) for n in range(9)])
+    assert other.gone_with == 0x93

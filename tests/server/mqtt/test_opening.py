@@ -405,6 +405,19 @@ def test_an_ack_of_something_unknown() -> None:
         assert peer.inbox == [Ack(wire.PUBREL, 5, reason), Ack(wire.PUBCOMP, 6, reason)]
 
 
+@pytest.mark.parametrize("level", [4, 5])
+def test_in_a_resumed_session_it_is_no_error(level: int) -> None:
+    """MQTT 5.0, 3.6.2.1: 0x92 is for other times than recovery. The answer to the first PUBREL was lost."""
+    rig = Rig()
+    peer = rig.lasting("a", level)
+    peer.publish2("t", packet_id=6)
+    peer.drop()
+    peer = rig.lasting("a", level)
+    peer.ack(wire.PUBREL, 6)
+    peer.ack(wire.PUBREC, 5)
+    assert peer.inbox == [Ack(wire.PUBCOMP, 6, 0), Ack(wire.PUBREL, 5, 0)]
+
+
 def test_a_will_with_what_the_server_does_not_take() -> None:
     """[MQTT-3.2.2-12], [MQTT-3.2.2-13]"""
     rig = Rig(config(maximum_qos=1, retain_available=False))
