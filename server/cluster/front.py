@@ -23,7 +23,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from ..auth.keyring import Keyring
 from ..fair import Part
-from ..http.access import Access
+from ..http.access import Access, sees_totals
 from ..http.admission import unasked
 from ..http.answers import RETRY_AFTER, json_answer, name_server
 from ..http.calls import OPEN, READ, Gives, described
@@ -183,8 +183,9 @@ class Redirects:
         raise Problem("not-ready", detail, headers=RETRY_AFTER)
 
     @described("Prometheus metrics", READ, Gives(200, str, media="text/plain"), query=None)
-    async def metrics(self, _: web.Request) -> web.Response:
-        return web.Response(body=self._metrics.render(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    async def metrics(self, request: web.Request) -> web.Response:
+        body = self._metrics.collected(is_whole=sees_totals(request)).text()
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     @described("Where the leader is", OPEN, Gives(307), query=None, problems=("no-leader",))
     async def away(self, request: web.Request) -> web.Response:

@@ -27,7 +27,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from ..auth.keyring import Keyring, Refusal, Why, split_shown
-from ..auth.rights import Principal, Rights
+from ..auth.rights import READ, Principal, Rights
 from ..delivery.owners import posting_topic
 from ..delivery.retained import Retained
 from ..delivery.subscriber import Subscriber
@@ -53,6 +53,7 @@ __all__ = [
     "rights_of",
     "sees",
     "sees_every_session",
+    "sees_totals",
     "unretained",
 ]
 RIGHTS = web.RequestKey("rights", Rights)
@@ -62,6 +63,9 @@ BASIC_SCHEME = "basic "
 CALENDAR = "/v1/schedules.ics"
 """The only call that asks for Basic: its programs know nothing else, and send it only when asked."""
 BASIC = 'Basic realm="fasti", charset="UTF-8"'
+
+TOTALS = b"$SYS/broker"
+"""Topic below which MQTT clients are sent figures of all clients."""
 
 Sees = Callable[[bytes], bool]
 """Whether the caller may see messages to this topic."""
@@ -173,6 +177,16 @@ def sees(request: web.Request) -> Sees | None:
     """Messages that the sender of the request may see; None: all."""
     rights = rights_of(request)
     return None if rights is None or rights.sees_all else rights.may_see
+
+
+def sees_totals(request: web.Request) -> bool:
+    """Whether the sender of the request may know figures of all clients: it sees all messages, but for those
+    at `$...` perhaps, or would be sent these figures over MQTT."""
+    rights = rights_of(request)
+    if rights is None or rights.sees_all or rights.may_receive(TOTALS):
+        return True
+    deliver = rights.principal.grant.deliver
+    return rights.principal.has(READ) and "#" in (deliver.allow or ()) and not deliver.deny
 
 
 def changes(request: web.Request) -> Sees | None:

@@ -19,6 +19,8 @@ from prometheus_client.core import HistogramMetricFamily, Metric
 from ..build import form
 from .version import server_version
 
+OF_ALL = ("fasti_build", "fasti_horizon_behind_seconds", "fasti_cluster_")
+"""Beginnings of the names of metrics that count nothing of clients."""
 LATENESS_MS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 5_000, 30_000, 300_000, 3_600_000)
 TURN_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5)
 COMMIT_S = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5)
@@ -184,12 +186,11 @@ class Metrics:
             sum_value=self._turns_s,
         )
 
-    def collected(self) -> "Collected":
-        """Collect all metrics now, for any thread to write out."""
-        return Collected(list(self.registry.collect()))
-
-    def render(self) -> bytes:
-        return self.collected().text()
+    def collected(self, *, is_whole: bool = True) -> "Collected":
+        """Collect metrics now, for any thread to write out. `is_whole` False: only those that count nothing
+        of clients."""
+        families = self.registry.collect()
+        return Collected([one for one in families if is_whole or one.name.startswith(OF_ALL)])
 
 
 class Collected:

@@ -6,6 +6,7 @@ Those of a cluster too, with what docs/cluster.md prints.
 import configparser
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -176,7 +177,7 @@ def test_the_key_of_prometheus_opens_the_metrics_and_no_message(tmp_path: Path) 
     file = str(tmp_path / "keys.toml")
 
     def added(arguments: str) -> dict[str, str]:
-        made = [sys.executable, "-m", "server", *arguments.split(), "--file", file]
+        made = [sys.executable, "-m", "server", *shlex.split(arguments), "--file", file]
         done = subprocess.run(made, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
         return {"Authorization": f"Bearer {done.stdout.strip()}"}
 

@@ -4,8 +4,8 @@
     data: {"time":"2026-11-21T08:00:01.000Z","horizon":"2026-11-21T08:00:01.000Z","behind_ms":0,...}
 
 One a second, the first at once. The figures are those of `/metrics` (server/reports/figures.py), read when
-they are sent. A key that does not see every message gets only the time and the horizon, since totals count
-all messages.
+they are sent. A key that neither sees every message nor may receive `$SYS/broker/#` gets only the time and
+the horizon, since totals count all messages.
 
 Source: HTML Living Standard, 9.2 "Server-sent events".
 """
@@ -15,7 +15,7 @@ from collections.abc import Callable
 import msgspec
 from aiohttp import web
 
-from ..access import Rights, client_of, rights_of, sees
+from ..access import Rights, client_of, rights_of, sees_totals
 from ..calls import READ, Gives, described
 from ..streams import MEDIA, Streams, begin_events, ends_within
 from ..values import shapes
@@ -56,7 +56,7 @@ class Events:
     def _event(self, request: web.Request) -> bytes:
         """The event for this key, by its current rights."""
         figures = self._figures()
-        told = figures if sees(request) is None else {name: figures[name] for name in OF_ALL}  # type: ignore[literal-required]
+        told = figures if sees_totals(request) else {name: figures[name] for name in OF_ALL}  # type: ignore[literal-required]
         return b"event: figures\ndata: " + _encode(told) + b"\n\n"
 
 

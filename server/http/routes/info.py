@@ -16,7 +16,7 @@ from ...observe.metrics import Metrics
 from ...observe.version import server_version
 from ...settings.kinds import Address
 from ...settings.times import format_ms
-from ..access import sees
+from ..access import sees, sees_totals
 from ..answers import RETRY_AFTER, json_answer
 from ..calls import ANY, OPEN, READ, Gives, described
 from ..problems import Problem, why_unavailable
@@ -32,7 +32,7 @@ TRANSPORTS: dict[str, Literal["tcp", "tls", "ws", "wss"]] = {
 
 
 class Looking(Protocol):
-    """Takes measurements before `metrics.render`. `is_whole`: the caller may see single clients."""
+    """Takes measurements before `metrics.collected`. `is_whole`: the caller may see single clients."""
 
     is_whole: bool
 
@@ -115,5 +115,6 @@ class Info:
         await self._status.look(self._turns.of(request))
         # For this answer: no other answer comes in between, and rules may have changed during the look.
         self._status.is_whole = sees(request) is None
-        body = await self._turns.of(request).in_thread(self._thread, self._metrics.collected().text)
+        collected = self._metrics.collected(is_whole=sees_totals(request))
+        body = await self._turns.of(request).in_thread(self._thread, collected.text)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})

@@ -782,7 +782,8 @@ class Tried(TypedDict):
 
 
 class Figures(TypedDict):
-    """State of the server. A key that does not see every message gets only `time`, `horizon` and `behind_ms`.
+    """State of the server. A key that neither sees every message nor may receive `$SYS/broker/#` gets only
+    `time`, `horizon` and `behind_ms`.
 
     `behind_ms`: how far dispatch is behind due messages; `lateness`: dispatched messages by lateness, as
     upper bounds in seconds (the last is "+Inf") and the count up to each.

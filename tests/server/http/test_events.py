@@ -170,3 +170,17 @@ async def test_a_stream_is_counted_and_not_timed(server: Running) -> None:
     page = (await server.call("GET", "/metrics")).body.decode()
     assert 'fasti_http_answers_total{method="GET",route="/v1/events",status="200"} 1.0' in page
     assert 'fasti_http_seconds_count{route="/v1/events"' not in page
+
+
+async def test_totals_are_for_who_sees_all_or_would_be_sent_them_over_mqtt(
+    tmp_path: Path, config: Config, clock: SimulatedClock
+) -> None:
+    file = KeysFile(tmp_path / "keys.toml")
+    rules = {"a/#": False, "a": False, "+/#": False, "#": True, "$SYS/#": True, "$SYS/broker/#": True}
+    keys = {rule: file.add(f"key{n}", "read", deliver=[rule]) for n, rule in enumerate(rules)}
+    async with running(tmp_path / "data", with_keys(config, file.path), clock) as server:
+        for name, key in keys.items():
+            async with stream(server, Authorization=f"Bearer {key}") as answer:
+                has_totals = "pending" in await figures(answer)
+            metrics = (await server.call("GET", "/metrics", Authorization=f"Bearer {key}")).body
+            assert (has_totals, b"fasti_messages_pending" in metrics) == (rules[name],) * 2, name

@@ -70,7 +70,7 @@ async def count(served: Served, wanted: int) -> None:
 
 async def test_the_bound_is_told_with_what_is_taken_of_it(served: Served) -> None:
     def taken() -> bytes:
-        lines = served.app.metrics.render().splitlines()
+        lines = served.app.metrics.collected().text().splitlines()
         return next(line for line in lines if line.startswith(b'fasti_limit_used{name="limits.connections"}'))
 
     await dial(served, "mqtt")

@@ -135,18 +135,21 @@ async def test_the_look_gives_turns_to_others(server: Running, monkeypatch: pyte
 async def test_who_does_not_see_every_message_is_told_of_nobody(
     tmp_path: Path, config: Config, clock: SimulatedClock
 ) -> None:
-    """A key for a/# need not know who else there is, nor what they listen to."""
+    """A key for a/# need not know who else there is, what they listen to, nor how much they do."""
     file = KeysFile(tmp_path / "keys.toml")
     wide, narrow = file.add("wide", "read"), file.add("narrow", "read", deliver=["a/#"])
+    counts = file.add("counts", "read", deliver=["$SYS/#"])
     async with running(tmp_path / "data", with_keys(config, file.path), clock) as server:
         await server.connect("c", "b/#", "$share/hidden/secret/#")
         pages = [
             (await server.call("GET", "/metrics", Authorization=f"Bearer {key}")).body.decode()
-            for key in (wide, narrow, wide)
+            for key in (wide, narrow, counts, wide)
         ]
         assert ["secret" in page for page in pages] == ["hidden" in page for page in pages]
-        assert ["secret" in page for page in pages] == [True, False, True]
-        assert all("fasti_sessions 1.0" in page for page in pages)
+        assert ["secret" in page for page in pages] == [True, False, False, True]
+        assert ["fasti_sessions 1.0" in page for page in pages] == [True, False, True, True]
+        families = {line.split()[2] for line in pages[1].splitlines() if line.startswith("# TYPE")}
+        assert families == {"fasti_build_info", "fasti_horizon_behind_seconds"}
 
 
 async def test_figures_are_written_out_in_a_thread(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
