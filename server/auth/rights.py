@@ -215,9 +215,13 @@ class Rights:
     def sees_all(self) -> bool:
         """Whether it may see every message."""
         grant = self.principal.grant
-        return (grant.publish.is_every and SCHEDULE in grant.scopes) or (
-            grant.deliver.is_every and READ in grant.scopes
-        )
+        return self.sends_all or (grant.deliver.is_every and READ in grant.scopes)
+
+    @property
+    def sends_all(self) -> bool:
+        """Whether it may publish to every topic."""
+        grant = self.principal.grant
+        return grant.publish.is_every and SCHEDULE in grant.scopes
 
     def may_publish(self, topic: bytes) -> bool:
         """Whether it may publish to the topic, now or later, and cancel its messages there."""

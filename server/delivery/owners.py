@@ -60,6 +60,11 @@ def posting_topic(deliver_to: bytes) -> bytes:
     return b"$deliver/" + (URLS.encode() if b"://" in deliver_to else deliver_to)
 
 
+def manages(rights: Rights | None, endpoint: str, owner: str) -> bool:
+    """Whether a key may see and change an endpoint: its owner, and who may have messages delivered there."""
+    return rights is None or rights.name == owner or rights.may_publish(posting_topic(endpoint.encode()))
+
+
 class Auth(Bounds, Protocol):
     """Current rights, as the files define them."""
 

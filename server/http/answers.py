@@ -92,7 +92,7 @@ def refusal(error: Refused, line: int | None = None) -> Problem:
         return Problem("over-quota", str(error), headers=RETRY_AFTER)
     if error.why == BATCH_MISMATCH:
         return Problem(MISMATCH, str(error), errors=[{"field": "key", "detail": str(error)}])
-    slug = error.why if error.why in ("unreadable", "wrong-state") else "refused"
+    slug = error.why if error.why in ("unreadable", "wrong-state", "forbidden") else "refused"
     detail, more = str(error), dict[str, Any]()
     if error.why in (MISMATCH, NOT_DEBOUNCED):
         slug = MISMATCH

@@ -32,6 +32,7 @@ from timeline.session import USUAL, Terms
 from ..delivery.burials import GROUP_DELETED, GROUP_EXPIRED
 from ..delivery.membership import Membership
 from ..delivery.message import Message
+from ..delivery.owners import manages
 from ..delivery.router import is_unnamed
 from ..delivery.settling.settling import Settling
 from ..delivery.shared import ENDPOINT_PREFIX, Group, endpoint_text
@@ -292,6 +293,11 @@ class Webhooks(CommitHook):
         status = self.status(_name_of(group))
         return status is not None and status.group is group
 
+    def is_managed(self, name: str, rights: Rights | None) -> bool:
+        """Whether the key may see and change the endpoint."""
+        group = self._group(name)
+        return manages(rights, name, "" if group is None else group.owner)
+
     def failing(self, name: str) -> Failing:
         """Results of the last posts to the endpoint since the start."""
         return self._last_posts(name).failing
@@ -336,6 +342,8 @@ class Webhooks(CommitHook):
 
     def _put(self, commit: Commit, name: str, wanted: Wanted, rights: Rights | None) -> bool:
         known = self.registry.get(name)
+        if known is not None and not self.is_managed(name, rights):
+            raise Refused("forbidden", f"the endpoint {name!r} belongs to another key")
         if known is None and len(self.registry) >= self.registry.max_endpoints:
             raise Refused("over-quota", f"the limit of {len(self.registry)} endpoints is reached")
         now_ms = self._clock.wall_ms()
@@ -372,7 +380,9 @@ class Webhooks(CommitHook):
     ) -> None:
         self._groups.make(commit, endpoint_text(name), terms, keeping, rights)
 
-    async def drop(self, name: str, may_go: Callable[[Group], bool], *, is_dead: bool) -> Group | None:
+    async def drop(
+        self, name: str, rights: Rights | None, may_go: Callable[[Group], bool], *, is_dead: bool
+    ) -> Group | None:
         """Delete an endpoint and its group. Pending messages are dropped, or dead letters if `is_dead`.
 
         `may_go`: called in the writer; if False, nothing is done and the group is returned. Raises Unknown,
@@ -380,7 +390,7 @@ class Webhooks(CommitHook):
         """
 
         def decide(commit: Commit) -> tuple[bool, Group | None]:
-            if self.registry.get(name) is None:
+            if self.registry.get(name) is None or not self.is_managed(name, rights):
                 return False, None
             group = self._group(name)
             if group is not None and not may_go(group):

@@ -14,6 +14,7 @@ import msgspec
 from aiohttp import web
 
 from ...delivery.membership import Membership
+from ...delivery.owners import manages
 from ...delivery.settling.dead_letters import DeadLetters
 from ...delivery.shared import Group
 from ...engine.clock import Clock
@@ -104,10 +105,15 @@ class DeadRoutes:
 
     def _named(self, name: str, rights: Rights | None) -> Group:
         """The one group or endpoint with that name. Raises FieldError."""
-        found = [group for group in self._groups.called(name) if is_own(rights, group)]
+        found = [group for group in self._groups.called(name) if _may_have(rights, group)]
         match found:
             case [group]:
                 return group
             case []:
                 raise FieldError("to", f"names no group or endpoint: {name[:100]!r}")
         raise FieldError("to", "names several: give one as $share/group/filter, or rename the endpoint")
+
+
+def _may_have(rights: Rights | None, group: Group) -> bool:
+    """Whether the key may have messages sent to that group or endpoint."""
+    return is_own(rights, group) and (not group.is_endpoint or manages(rights, group.endpoint, group.owner))

@@ -6,8 +6,9 @@
     :skip    200 {"from", "to", "undone"}
     :test    200 {"ok", "status", "latency_ms", "reason"}: one post at once, beside the queue
 
-An endpoint's URL and headers may hold credentials, so every call needs the scope admin. Header values and
-secrets are never shown; secrets have a fingerprint.
+An endpoint's URL and headers may hold credentials, so every call needs the scope admin, and a key with rules
+manages only its own endpoints and those that it may have messages delivered to. Header values and secrets are
+never shown; secrets have a fingerprint.
 """
 
 import re
@@ -62,7 +63,7 @@ class EndpointRoutes:
             ADMIN,
             shapes.Endpoint,
             self._found,
-            lambda group, _: webhooks.has(group),
+            lambda group, rights: webhooks.has(group) and webhooks.is_managed(group.endpoint, rights),
             self._answer,
             webhooks.pause,
         )
@@ -81,12 +82,15 @@ class EndpointRoutes:
 
     @described("Endpoints by name", ADMIN, Gives(200, shapes.EndpointPage), query=PAGED)
     async def list(self, request: web.Request) -> web.Response:
-        limit, cursor = limit_of(request), request.query.get("cursor", "")
-        names = [name for name in self._webhooks.registry.names() if name > cursor]
+        limit, cursor, rights = limit_of(request), request.query.get("cursor", ""), rights_of(request)
+        every = [name for name in self._webhooks.registry.names() if name > cursor]
+        names = [name for name in every if self._webhooks.is_managed(name, rights)]
 
         def view(name: str) -> shapes.Endpoint | None:
             status = self._webhooks.status(name)
-            return None if status is None else self._view(status, LIST_LOOK_ROWS, LISTED)
+            if status is None or not self._webhooks.is_managed(name, rights):
+                return None
+            return self._view(status, LIST_LOOK_ROWS, LISTED)
 
         views, following = await self._places.page(request, names, limit, view)
         page: shapes.EndpointPage = {"endpoints": views, "next": following}
@@ -134,7 +138,7 @@ class EndpointRoutes:
 
         try:
             with refusals():
-                left = await self._webhooks.drop(name, may_go, is_dead=fate != DROP)
+                left = await self._webhooks.drop(name, rights_of(request), may_go, is_dead=fate != DROP)
         except Unknown:
             raise self._kind.unknown(request) from None
         if left is not None:
@@ -148,7 +152,7 @@ class EndpointRoutes:
         problems=("not-found", "over-quota"),
     )
     async def test(self, request: web.Request) -> web.Response:
-        name = request.match_info["name"]
+        name = self._status(request).endpoint.name
         message = f"test_{secrets.token_hex(TEST_BYTES)}"
         now = format_ms(self._places.clock.wall_ms())
         sent = {"type": "fasti.test", "endpoint": name, "timestamp": now, "data": {"endpoint": name}}
@@ -172,7 +176,7 @@ class EndpointRoutes:
 
     def _status(self, request: web.Request) -> EndpointStatus:
         status = self._webhooks.status(request.match_info["name"])
-        if status is None:
+        if status is None or not self._webhooks.is_managed(status.endpoint.name, rights_of(request)):
             raise self._kind.unknown(request)
         return status
 

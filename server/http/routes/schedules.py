@@ -5,31 +5,32 @@
     :pause :resume :skip :trigger      200
     :preview, /upcoming          200 {"fires": [{"at", "local", "note"?}]}
 
-Names are `[A-Za-z0-9._-]{1,128}`, so none can contain a verb. Some rules take long to compute, so that is
-done in a thread.
+A key with rules sees schedules to topics that it sees, and changes those whose messages it may send itself:
+the writer looks at the stored row. Names are `[A-Za-z0-9._-]{1,128}`, so none can contain a verb. Some rules
+take long to compute, so that is done in a thread.
 """
 
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from aiohttp import web
 
 from shards.commit import Commit
 from shards.record import deliver_to_of, topic_of
-from shards.schedules import ScheduleRow
+from shards.schedules import ScheduleRow, read_schedule
 from timeline.fires import due_by
 from timeline.position import MessageId, id_text
 
 from ...engine.clock import Clock
-from ...engine.writer import Ask
+from ...engine.writer import Ask, Decide
 from ...schedules.recurring import Schedules
 from ...settings.config import Limits
 from ...settings.times import format_ms
 from ...webhook.webhooks import Webhooks
-from ..access import check_send, rights_of
+from ..access import check_send, may_send, not_to_send, rights_of, sees
 from ..answers import asked, json_answer, refusals
 from ..calls import ADMIN, READ, WRITES, Gives, described
 from ..problems import Problem
@@ -56,6 +57,8 @@ from ..values.schedule_views import schedule_view
 NAME = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
 ONE = "/v1/schedules/{name:[^/]+(?<!:pause)(?<!:resume)(?<!:skip)(?<!:trigger)}"
 """The path of a schedule; paths with a verb behind it have their own handlers, for every method."""
+STEP_ROWS = 20
+"""Maximum schedules read in one turn of a list."""
 _RULES = ("cron", "every", "rrule")
 ONE_RULE = (only_one(*_RULES), some_of(*_RULES))
 Count = Annotated[
@@ -136,8 +139,13 @@ class ScheduleRoutes:
             barred = await self._webhooks.barred([(0, deliver_to)] if deliver_to else [])
         if barred:
             raise FieldError("deliver_to", barred[0])
-        decide = partial(self._schedules.put, name=name, timing=timing, record=record, body=body)
-        row, is_new = await asked(self._ask, decide)
+
+        def decide(commit: Commit) -> tuple[ScheduleRow, bool] | Problem:
+            if rights is not None and not may_send(rights, topic_of(record), deliver_to):
+                return not_to_send(rights)  # the rules have changed meanwhile
+            return self._schedules.put(commit, name, timing, record, body)
+
+        row, is_new = await self._decided(request, name, decide, is_put=True)
         answer = json_answer(self._view(name, row), 201 if is_new else 200)
         if is_new:
             answer.headers["Location"] = f"/v1/schedules/{name}"
@@ -150,19 +158,21 @@ class ScheduleRoutes:
 
     @described("Schedules by name", ADMIN, Gives(200, shapes.SchedulePage), query=PAGED)
     async def list(self, request: web.Request) -> web.Response:
-        limit, cursor = limit_of(request), request.query.get("cursor", "")
-        names = [name for name, _ in self._schedules.after(cursor, limit + 1)]
-        views, turn = [], self._turns.of(request)
-        await turn.begin()
-        for number, name in enumerate(names[:limit], 1):
-            row = self._schedules.get(name)  # it may be gone by its turn
-            if row is not None:
-                views.append(self._view(name, row))
-            if turn.is_over(number):
-                await turn.begin()
+        limit, after = limit_of(request), request.query.get("cursor", "")
+        views, turn = list[shapes.Schedule](), self._turns.of(request)
+        while len(views) <= limit:
+            await turn.begin()
+            step = self._schedules.after(after, STEP_ROWS)
+            if not step or request.transport is None:
+                break
+            for number, (after, row) in enumerate(step, 1):
+                if _is_seen(request, row):
+                    views.append(self._view(after, row))
+                if turn.is_over(number):
+                    break
         page: shapes.SchedulePage = {
-            "schedules": views,
-            "next": names[limit - 1] if len(names) > limit else None,
+            "schedules": views[:limit],
+            "next": views[limit - 1]["name"] if len(views) > limit else None,
         }
         return json_answer(page)
 
@@ -174,7 +184,8 @@ class ScheduleRoutes:
     )
     async def delete(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
-        if not NAME.fullmatch(name) or not await asked(self._ask, partial(self._schedules.delete, name=name)):
+        decide = partial(self._schedules.delete, name=name)
+        if not NAME.fullmatch(name) or not await self._decided(request, name, decide):
             raise _unknown(name)
         return web.Response(status=204)
 
@@ -213,7 +224,8 @@ class ScheduleRoutes:
     async def trigger(self, request: web.Request) -> web.Response:
         name, _ = self._found(request)
         now_ms = self._clock.wall_ms()
-        message: MessageId | None = await asked(self._ask, partial(self._schedules.trigger, name=name))
+        decide = partial(self._schedules.trigger, name=name)
+        message: MessageId | None = await self._decided(request, name, decide)
         if message is None:
             raise _unknown(name)
         view: shapes.Triggered = {"name": name, "id": id_text(message), "deliver_at": format_ms(now_ms)}
@@ -261,10 +273,25 @@ class ScheduleRoutes:
         self, request: web.Request, change: Callable[[Commit, str], ScheduleRow | None]
     ) -> web.Response:
         name, _ = self._found(request)
-        row = await asked(self._ask, lambda commit: change(commit, name))
+        row = await self._decided(request, name, lambda commit: change(commit, name))
         if row is None:
             raise _unknown(name)
         return json_answer(self._view(name, row))
+
+    async def _decided(self, request: web.Request, name: str, decide: Decide, *, is_put: bool = False) -> Any:
+        """The writer's answer to `decide`, if the key may send what the schedule sends now. Raises Problem.
+        `is_put`: it is told also of a schedule that it does not see, since it cannot have the name."""
+        rights = rights_of(request)
+
+        def allowed(commit: Commit) -> Any:
+            if rights is None or rights.sends_all:
+                return decide(commit)
+            row = read_schedule(commit, name)
+            if row is None or may_send(rights, topic_of(row.record), deliver_to_of(row.record)):
+                return decide(commit)
+            return not_to_send(rights) if is_put or _is_seen(request, row) else _unknown(name)
+
+        return await asked(self._ask, allowed)
 
     async def _in_thread(self, request: web.Request, work: Callable[[], Found]) -> Found:
         return await self._turns.of(request).in_thread(self._thread, work)
@@ -272,7 +299,7 @@ class ScheduleRoutes:
     def _found(self, request: web.Request) -> tuple[str, ScheduleRow]:
         name = request.match_info["name"]
         row = self._schedules.get(name) if NAME.fullmatch(name) else None
-        if row is None:
+        if row is None or not _is_seen(request, row):
             raise _unknown(name)
         return name, row
 
@@ -293,3 +320,9 @@ async def _read(request: web.Request, decoder: "msgspec.json.Decoder[Body]") -> 
 
 def _unknown(name: str) -> Problem:
     return Problem("not-found", f"Schedule {name[:128]!r} not found.")
+
+
+def _is_seen(request: web.Request, row: ScheduleRow) -> bool:
+    """Whether the key may see the schedule's messages."""
+    may_see = sees(request)
+    return may_see is None or may_see(topic_of(row.record))

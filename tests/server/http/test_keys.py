@@ -789,3 +789,53 @@ async def test_a_group_that_changes_hands_meanwhile_is_set_back_by_nobody_else(
         patch.setattr(core.writer, "submit", joined)
         await keyed.call("a", "POST", "/v1/groups/g:replay", {"from": "PT1H"}, status=404)
     assert not sent
+
+
+RACED = {
+    "PUT /v1/schedules/s": 403,
+    "DELETE /v1/schedules/s": 404,
+    "POST /v1/schedules/s:pause": 404,
+    "POST /v1/schedules/s:skip": 404,
+    "POST /v1/schedules/s:trigger": 404,
+    "PUT /v1/endpoints/e": 403,
+    "DELETE /v1/endpoints/e?undone=drop": 404,
+    "POST /v1/endpoints/e:pause": 404,
+}
+"""Calls of an admin key whose rules change before the writer's turn, and the answers."""
+
+
+@pytest.mark.parametrize("call", RACED)
+async def test_the_writer_looks_at_the_rules_and_at_what_is_stored(
+    keyed: Keyed, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    schedule, endpoint = {"every": "PT1H", "topic": "a/1", "payload": "x"}, {"url": "https://a.invalid/"}
+    await keyed.call("ops", "PUT", "/v1/schedules/s", schedule, status=201)
+    await keyed.call("ops", "PUT", "/v1/endpoints/e", endpoint, status=201)
+    keyed.add("boss", "admin", publish=["a/#", "$deliver/e"], deliver=["a/#"])
+    method, path = call.split()
+    one = path.partition(":")[0].partition("?")[0]
+    body = {**schedule, "payload": "y"} if "schedules" in path else {"url": "https://b.invalid/"}
+    before, submit = await keyed.body("ops", "GET", one), keyed.server.app.core.writer.submit
+
+    def narrowed(*args: Any, **options: Any) -> None:
+        if '"a/#"' in keyed.file._blocks["boss"]:
+            keyed.file.change("boss", '"a/#", "$deliver/e"', '"b/#"')
+            keyed.file.change("boss", '"a/#"', '"b/#"')
+            keyed.take()
+        submit(*args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(keyed.server.app.core.writer, "submit", narrowed)
+        await keyed.call("boss", method, path, body if method == "PUT" else None, status=RACED[call])
+    assert await keyed.body("ops", "GET", one) == before
+
+
+async def test_an_admin_with_rules_has_dead_letters_sent_to_no_endpoint_of_others(keyed: Keyed) -> None:
+    await keyed.call("ops", "PUT", "/v1/endpoints/e", {"url": "https://a.invalid/"}, status=201)
+    keyed.add("boss", "admin", publish=["a/#"])
+    body = {"filter": {"topic": "a/#"}, "to": "e"}
+    answer = await keyed.call("boss", "POST", "/v1/dead:requeue", body, status=422)
+    assert answer.body["errors"][0]["field"] == "to"
+    keyed.file.change("boss", '"a/#"', '"a/#", "$deliver/e"')
+    keyed.take()
+    await keyed.call("boss", "POST", "/v1/dead:requeue", body)
