@@ -30,6 +30,7 @@ to 8 ms).
 import fcntl
 import logging
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -71,6 +72,8 @@ new: to find that out in a list of 100,000 takes 2 to 4 us, by the filter 0.4. T
 as its own key is then put into a list that is not in the processor's cache yet."""
 LOG_BYTES = 2 * MEMTABLE_BYTES
 """Bytes of logs above which the tables that hold the oldest log are flushed."""
+INFO_LOG_BYTES = 1 << 20
+"""Bytes of one of the four files LOG and LOG.old.*, in which the engine says what it does."""
 RUNS = 8
 """Flushed files of a table that trigger a compaction."""
 ZSTD_LEVEL = 1
@@ -94,6 +97,9 @@ _TRACKING = """[Version]
 [TableOptions/BlockBasedTable "default"]
 """
 """An engine options file with what the binding has no setter for. See synced.py."""
+_DROPPED = re.compile(rb"(\d+\.log): dropping \d+ bytes; Corruption")
+REFUSAL_BYTES = 64 << 10
+"""End of the engine's LOG in which a refused opening has said why."""
 _OF_THE_BINDING = "(os error "
 """Ending of the binding's own errors; the engine words them differently."""
 _WRITTEN = frozenset(("rocksdict-config.json", "LOG", "LOCK"))
@@ -603,8 +609,20 @@ def _refusal(path: Path, error: Exception) -> ShardsError:
     if "lock" in text.lower():
         return StoreLocked(f"{path} is open in another process: {text}")
     if "Corruption" in text:
-        return Corrupt(f"{path}: {text}")
+        return Corrupt(f"{_damaged(path, text)}: {text}; restore a backup (docs/failures.md)")
     return StoreFailed(f"{path}: {text}")
+
+
+def _damaged(path: Path, text: str) -> str:
+    """The damaged file. A text without a name is about a log of rows: the engine's LOG says which one, except
+    for a read-only opening, where it may be any. The directory, if the text has a name."""
+    if "CURRENT" in text or f"{path}{os.sep}" in text:
+        return str(path)
+    with suppress(OSError), (path / "LOG").open("rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - REFUSAL_BYTES))
+        if found := _DROPPED.search(file.read()):
+            return f"{path / found[1].decode()}"
+    return f"{path}{os.sep}{' or '.join(sorted(log.name for log in path.glob('*.log')))}"
 
 
 def _options(cache: Cache, memtable_bytes: int, base: Options | None = None) -> Options:
@@ -632,5 +650,6 @@ def _options(cache: Cache, memtable_bytes: int, base: Options | None = None) -> 
     options.set_bottommost_compression_type(DBCompressionType.zstd())
     options.set_bottommost_compression_options(_WINDOW_BITS, ZSTD_LEVEL, 0, 0, True)
     options.set_keep_log_file_num(4)
+    options.set_max_log_file_size(INFO_LOG_BYTES)
     options.set_block_based_table_factory(blocks)
     return options

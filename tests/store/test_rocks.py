@@ -399,3 +399,26 @@ def test_the_binding_s_own_words_are_not_told(
     store._db.close()
     with pytest.raises(StoreFailed, match=r"sync of .*: the store is being reopened$"):
         store.flush()
+
+
+def test_what_the_engine_says_has_a_bound(store: RocksStore) -> None:
+    """LOG grows while the process runs: four files of it, of a mebibyte each, are all that there is."""
+    (options,) = store.path.glob("OPTIONS-*")
+    told = dict(line.strip().split("=", 1) for line in options.read_text().splitlines() if "=" in line)
+    assert told["max_log_file_size"] == str(1 << 20)
+    assert told["keep_log_file_num"] == "4"
+
+
+def test_a_damaged_log_is_named_with_what_to_do(tmp_path: Path) -> None:
+    store = RocksStore(tmp_path / "db")
+    fill(store)
+    store.flush()
+    shutil.copytree(store.path, tmp_path / "copy")
+    store.close()
+    (log,) = (tmp_path / "copy").glob("*.log")
+    raw = bytearray(log.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    log.write_bytes(raw)
+    for read_only in (True, False):
+        with pytest.raises(Corrupt, match=f"^{log}: Corruption: .*restore a backup"):
+            RocksStore(tmp_path / "copy", read_only=read_only)
