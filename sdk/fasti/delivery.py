@@ -1,4 +1,7 @@
-"""A delivered message that waits for `ack()` or `nack()`."""
+"""A delivered message that waits for `ack()` or `nack()`.
+
+What cannot be read in its details is as if it were not there: no value ends a program that reads it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from .entries import Try, tries_of
-from .mqtt_values import ACK_TIMEOUT, Came, Incoming, UserProperties
+from .mqtt_values import ACK_TIMEOUT, Came, Incoming, UserProperties, readable
 from .traces import NAMES, handling
 from .wire import Span, parse_instant, seconds
 from .wire import span as _span
@@ -70,24 +73,24 @@ class Received:
     @property
     def due(self) -> datetime | None:
         """Due time, UTC."""
-        text = self._said.get("fasti-due")
-        return None if text is None else parse_instant(text)
+        return readable(self._said.get("fasti-due"), parse_instant, None)
 
     @property
     def lateness(self) -> timedelta | None:
         """Dispatch time minus due, by the server's clock."""
-        text = self._said.get("fasti-late-ms")
-        return None if text is None else timedelta(milliseconds=float(text))
+        return readable(
+            self._said.get("fasti-late-ms"), lambda text: timedelta(milliseconds=float(text)), None
+        )
 
     @property
     def attempt(self) -> int:
         """1 at the first delivery to this session or group."""
-        return int(self._said.get("fasti-attempt", "1"))
+        return max(1, readable(self._said.get("fasti-attempt"), int, 1))
 
     @property
     def tries(self) -> tuple[Try, ...]:
         """The last failed attempts before this one, at most 20, oldest first."""
-        return tries_of({"tries": json.loads(self._said.get("fasti-tries", "[]"))})
+        return readable(self._said.get("fasti-tries"), lambda text: tries_of({"tries": json.loads(text)}), ())
 
     @property
     def schedule(self) -> str | None:
@@ -102,8 +105,7 @@ class Received:
     @property
     def ack_timeout(self) -> timedelta | None:
         """Time to ack before the server gives it to another member; None: until the connection ends."""
-        text = self._said.get(ACK_TIMEOUT)
-        return None if text is None else timedelta(milliseconds=int(text))
+        return self._came.lease
 
     @property
     def headers(self) -> Mapping[str, str]:

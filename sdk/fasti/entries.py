@@ -39,7 +39,7 @@ class Try:
             by=str(said.get("by") or ""),
             outcome=str(said.get("outcome") or ""),
             reason=str(said.get("reason") or ""),
-            seconds=said.get("seconds"),
+            seconds=seconds if isinstance(seconds := said.get("seconds"), int | float) else None,
         )
 
 

@@ -48,7 +48,7 @@ from paho.mqtt.client import Client as Paho
 from paho.mqtt.client import ConnectFlags, MQTTMessage
 from paho.mqtt.enums import LogLevel, MQTTErrorCode
 from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties
+from paho.mqtt.properties import Properties, VariableByteIntegers
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
@@ -76,6 +76,7 @@ _HUNG_UP = getattr(select, "POLLRDHUP", 0)  # beside POLLHUP and POLLERR, which 
 _ACK = {1: 0x40, 2: 0x50}
 _PINGREQ = b"\xc0\x00"
 _USER_PROPERTY = 0x26
+_BOM, _REPLACEMENT = "\ufeff".encode(), "\ufffd".encode()
 _UNSPECIFIED = 0x80  # the first reason code that is a no
 _NOT_OURS = 0x83  # answer to an extension: the message is no longer ours
 _EXTEND, _DONE = "$control/extend", "$control/done"
@@ -368,6 +369,8 @@ class Connection:
 
         def on_publish_packet() -> MQTTErrorCode:
             self._came += 1
+            flags, packet = paho._in_packet["command"], paho._in_packet["packet"]
+            paho._in_packet["packet"] = _readable(packet, has_mid=bool(flags & 0x06))
             code = handle_publish()
             while self._withheld:
                 self._on_message(paho, None, paho._in_messages.pop(self._withheld.pop()))
@@ -509,6 +512,17 @@ def _ack_packet(incoming: Incoming, refusal: UserProperties | None) -> bytes:
         said = b"".join(bytes((_USER_PROPERTY,)) + _text(name) + _text(value) for name, value in refusal)
         body += bytes((_UNSPECIFIED,)) + _length(len(said)) + said
     return bytes((_ACK[incoming.qos],)) + _length(len(body)) + body
+
+
+def _readable(packet: bytearray, *, has_mid: bool) -> bytearray:
+    """A PUBLISH with another character for U+FEFF in its properties: MQTT allows it there, but paho takes it
+    for a fault, and the same message would come again on each connection."""
+    if _BOM not in packet:
+        return packet
+    start = 2 + int.from_bytes(packet[:2], "big") + (2 if has_mid else 0)
+    size, width = VariableByteIntegers.decode(packet[start:])  # type: ignore[no-untyped-call]
+    end = start + width + size
+    return packet[:start] + packet[start:end].replace(_BOM, _REPLACEMENT) + packet[end:]
 
 
 def _text(text: str) -> bytes:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Protocol, TypedDict, TypeVar
 
 from .addresses import Broker
@@ -10,12 +12,15 @@ from .errors import Error, Problem, Refused
 from .tls import Tls
 
 R = TypeVar("R", bound=Refused)
+T = TypeVar("T")
 
 NEVER = 0xFFFF_FFFF
 """Session expiry interval that means: keep it as long as the server allows."""
 ACK_TIMEOUT = "fasti-ack-timeout"
 """User property of a delivery: the time for which it is ours, ms, before another member gets it."""
 MESSAGE_ID = "fasti-id"
+LEASE_MAX = timedelta(days=1)
+"""A longer lease is no lease: the server grants 12 h."""
 
 # A CONNACK with one of these may be different next time; all other refusals are final.
 TRY_AGAIN = frozenset({0x80, 0x83, 0x88, 0x89, 0x97, 0x9F})
@@ -24,6 +29,15 @@ TRY_AGAIN = frozenset({0x80, 0x83, 0x88, 0x89, 0x97, 0x9F})
 STAY_AWAY = frozenset({0x87, 0x8E, 0x98})
 # "Use another server", "server moved": come back, but elsewhere.
 ELSEWHERE = frozenset({0x9C, 0x9D})
+
+
+def readable(text: str | None, read: Callable[[str], T], otherwise: T) -> T:
+    """What a value from the wire says. `otherwise`: it is not there, or cannot be read; another broker passes
+    on whatever a publisher says."""
+    try:
+        return otherwise if text is None else read(text)
+    except Exception:
+        return otherwise
 
 
 def fits(topic_filter: str, topic: str) -> bool:
@@ -91,6 +105,16 @@ class Came:
     properties: UserProperties = ()
     content_type: str | None = None
 
+    def says(self, name: str) -> str | None:
+        """The last user property of that name: the server's own come last."""
+        return next((value for said, value in reversed(self.properties) if said == name), None)
+
+    @property
+    def lease(self) -> timedelta | None:
+        """How long it is ours; None: until the connection ends."""
+        lease = readable(self.says(ACK_TIMEOUT), lambda text: timedelta(milliseconds=int(text)), None)
+        return lease if lease and timedelta() < lease <= LEASE_MAX else None
+
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Incoming(Came):
@@ -109,7 +133,7 @@ class Incoming(Came):
     @property
     def id(self) -> str | None:
         """The message's, the same at every delivery; None: it has none, or the server is not ours."""
-        return next((value for name, value in self.properties if name == MESSAGE_ID), None)
+        return self.says(MESSAGE_ID)
 
     def adopt(self, connection: Origin) -> None:
         """It was redelivered: an answer on an earlier connection is void."""
@@ -127,8 +151,8 @@ class Incoming(Came):
 
     def is_overdue(self, now_s: float) -> bool:
         """Whether it has waited here longer than the server held it for us (`fasti-ack-timeout`, ms)."""
-        held_ms = next((value for name, value in self.properties if name == ACK_TIMEOUT), None)
-        return held_ms is not None and (now_s - self.arrived_s) * 1_000 >= int(held_ms)
+        lease = self.lease
+        return lease is not None and now_s - self.arrived_s >= lease.total_seconds()
 
 
 class Link(Origin, Protocol):

@@ -365,7 +365,8 @@ class Subscription:
 
     async def _finish(self, incoming: Incoming) -> bool:
         """Ack a group's message over the current connection, if there is one in time."""
-        request = self._requests[incoming.numbers[0] - 1 if incoming.numbers else 0]
+        numbered = dict(enumerate(self._requests, 1))
+        request = numbered.get(incoming.numbers[0] if incoming.numbers else 1, self._request)
         if incoming.id is None or not request.is_member:
             return False
         with contextlib.suppress(TimeoutError, Error, _Closed):

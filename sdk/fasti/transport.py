@@ -401,10 +401,10 @@ def _retry_after_s(said: str | None) -> float | None:
     """`Retry-After` in seconds or as an HTTP date; None if there is none that can be read."""
     if not said:
         return None
-    if said.strip().isdigit():
-        return float(said)
     try:
+        if said.strip().isdecimal():
+            return float(said)
         at = parsedate_to_datetime(said)
-    except ValueError:
+        return max(0.0, (at.replace(tzinfo=at.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
+    except (ValueError, OverflowError):
         return None
-    return max(0.0, (at - datetime.now(UTC)).total_seconds())

@@ -383,7 +383,7 @@ class Worker:
 
     def _job_of(self, d: Delivery) -> _Job | None:
         """That of the subscription it came for, if its filter fits, else the first one whose filter does."""
-        asked = [self._jobs[number - 1] for number in d._incoming.numbers]
+        asked = [job for number, job in enumerate(self._jobs, 1) if number in d._incoming.numbers]
         jobs = [*asked, *self._jobs]
         return next((job for job in jobs if fits(job.request.topic_filter, d.topic)), None)
 

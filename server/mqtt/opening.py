@@ -5,13 +5,12 @@ from timeline.filters import levels_of, matches, refused_character
 
 from ..codec.fields import Properties
 from ..codec.packets import Connect
-from ..codec.properties import forwarded
 from ..codec.reasons import Reason
 from ..delivery.message import publisher_of
 from ..delivery.publish_request import Will
 from ..delivery.shared import DOTS, TEXT_PREFIXES
 from ..settings.config import Config
-from .publish_requests import BRIDGE_STATE, expires_ms, is_payload_as_said, may_publish, refused_in
+from .publish_requests import BRIDGE_STATE, expires_ms, handed_on, is_payload_as_said, may_publish, refused_in
 
 BRIDGE_WINDOW = 20
 """`max_inflight_messages` of mosquitto: it drops QoS 2 beyond that, and below level 5 it cannot say so."""
@@ -53,7 +52,7 @@ def read_will(packet: Connect, client_id: str, owner: bytes) -> Will | None:
         will.retain,
         expires_ms=expires_ms(properties),
         publisher=publisher_of(client_id),
-        properties=forwarded(properties),
+        properties=handed_on(properties),
         owner=owner,
     )
     return Will(record, (properties.will_delay or 0) if properties is not None else 0)

@@ -112,7 +112,7 @@ def read_publish(
         packet.retain,
         expires_ms=expires_ms(properties),
         publisher=publisher,
-        properties=forwarded(_without_own(properties)) if properties is not None else b"",
+        properties=handed_on(properties),
         key=key_of("mqtt", key) if key else b"",
         zone=zone,
         owner=owner,
@@ -302,12 +302,14 @@ def _asked_due(properties: Properties, now_ms: int) -> int:
     return 0
 
 
-def _without_own(properties: Properties) -> Properties:
+def handed_on(properties: Properties | None) -> bytes:
+    """What subscribers get of the properties of a publish or a will, encoded: not what tells the server how
+    to take it, nor what only the server says."""
+    if properties is None:
+        return b""
     users = tuple(
         pair
         for pair in properties.user_properties
         if pair[0] not in OWN_PROPERTIES and not pair[0].startswith(OWN_PREFIX)
     )
-    if len(users) == len(properties.user_properties):
-        return properties
-    return msgspec.structs.replace(properties, user_properties=users)
+    return forwarded(msgspec.structs.replace(properties, user_properties=users))

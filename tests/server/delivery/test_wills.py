@@ -5,9 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from server.codec.packets import Will
+from server.codec.packets import Suback, Subscribe, SubscribeOptions, Will
 from server.delivery.link import Closing
 from server.engine.writer import Busy
+from server.mqtt.forms import GIVES_WAY
+from server.mqtt.publish_requests import OWN_PROPERTIES
 from server.settings.config import Config, Slices
 from shards.errors import StoreFailed
 from shards.record import decode
@@ -471,3 +473,32 @@ def test_a_delayed_will_is_a_plain_publish_for_its_receivers() -> None:
     watch.drop()
     (packet,) = rig.lasting("watch").publishes()
     assert (packet.dup, packet.properties) == (True, props(message_expiry=59, content_type="t"))
+
+
+@pytest.mark.parametrize("how", ["publish", "at once", "delayed", "retained"])
+def test_a_will_says_nothing_that_is_the_servers_to_say(how: str) -> None:
+    """Nor keeps what only tells the server how to take a publish; the same as a publish."""
+    added = {name for name in GIVES_WAY if name} | {"fasti-anything"}
+    forged = [*sorted(OWN_PROPERTIES - {"deliver-at", "deliver-in"}), *sorted(added)]
+    users = (
+        *((name, "true" if "replace" in name or "only" in name else "kept") for name in forged),
+        ("own", "1"),
+    )
+    rig = Rig()
+    watch = _watch(rig)
+    if how == "publish":
+        rig.connected("p").publish("w", "gone", 1, user_properties=users)
+    else:
+        carried = props(user_properties=users, will_delay=1 if how == "delayed" else None)
+        peer = rig.lasting("a", will=Will(b"w", b"gone", 1, how == "retained", properties=carried))
+        peer.drop()
+        rig.pass_ms(2_000)
+    if how == "retained":
+        watch.publishes()
+        watch = rig.connected("late")
+        watch.send(Subscribe(1, (("w", SubscribeOptions(1)),)))
+        watch.take(Suback)
+    (came,) = watch.publishes()
+    assert came.properties is not None
+    ours = (("fasti-ordering-key", "kept"),) if how == "publish" else ()
+    assert came.properties.user_properties == (("own", "1"), *ours)

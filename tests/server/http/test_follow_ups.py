@@ -184,3 +184,20 @@ async def test_who_may_place_them(guarded: Keyed) -> None:
     other = {**body, "then": [{**NEXT, "topic": "jobs/2"}]}
     assert (await guarded.call("both", "POST", f"{JOBS}:ack", other, status=403)).slug == "forbidden"
     assert (await guarded.body("both", "POST", f"{JOBS}:ack", body))["acked"] == 1
+
+
+async def test_no_way_takes_a_header_that_only_the_server_sets(server: Running) -> None:
+    """It would be taken for the server's own, by each program that works on the message."""
+    (mine,) = await lease(server)
+    forged = {**NEXT, "headers": {"own": "1", "fasti-id": "forged"}}
+    nightly = {"cron": "0 3 * * *", "timezone": "UTC", "topic": "a", "payload": "x"}
+    for verb, path, body in (
+        ("POST", "/v1/messages", forged),
+        ("POST", "/v1/messages:batch", [NEXT, forged]),
+        ("PUT", "/v1/messages/by-key/k", forged),
+        ("PUT", "/v1/schedules/nightly", {**nightly, "headers": forged["headers"]}),
+        ("POST", f"{JOBS}:ack", {"lease_ids": [mine], "then": [forged]}),
+    ):
+        problem = (await server.call(verb, path, body, status=422)).body
+        assert "fasti-" in str(problem), path
+    assert await undone(server) == 1
