@@ -180,7 +180,7 @@ class Core:
         self.ready = Ready(wake)
         kept_ms = config.slices.kept_behind_ms
         self.awaited = Awaited(self.opened, self.owners, self.ready, self.writer, clock, kept_ms=kept_ms)
-        self.leases = Leases(clock, self.horizon.seq)
+        self.leases = Leases(clock)
         store, writer = self.opened.store, self.writer
         self.decisions = Decisions(writer)
         self.retries = Retries(store, self.horizon, self.ready, self.decisions, clock, node=self.node)

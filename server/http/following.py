@@ -69,7 +69,7 @@ class Following:
         user = "" if rights is None else rights.name
         reader = Reader(now_ms, self._limits, user, trace.context)
         items: list[Item | Wrong] = list(_read(reader, raw))
-        decide = partial(self._decide, lease=lease)
+        decide = partial(self._decide, lease=lease, rights=rights)
         coming = Coming(items, reader.topics.values(), now_ms, AS_EVER, rights, turn, trace, decide, _refuse)
         with trace, refusals():
             try:
@@ -87,6 +87,7 @@ class Following:
         commit: Commit,
         drafts: Sequence[Draft],
         lease: LeaseId,
+        rights: Rights | None,
         given: Given,
     ) -> Sequence[Placed]:
         """In the writer; empty: the lease is gone. Raises Refused, with nothing done."""
@@ -95,7 +96,7 @@ class Following:
             return flight.origin == (lease.position, lease.shard)
 
         placing = partial(place, commit, drafts, given)
-        return self._follow_ups.follow(commit, lease.text, lease.number, is_it, placing) or []
+        return self._follow_ups.follow(commit, lease.text, lease.number, is_it, placing, rights) or []
 
 
 def _read(reader: Reader, raw: bytes) -> Sequence[Item]:

@@ -214,7 +214,7 @@ class Leasing:
         def view(settled: Settled) -> shapes.Acked:
             return {"acked": settled.done, "gone": _texts_of(settled, others)}
 
-        self._pull.ack(mine, _telling(view, answered))
+        self._pull.ack(mine, _telling(view, answered), rights)
 
     def _nack(self, name: str, raw: bytes, rights: Rights | None, answered: Answered) -> None:
         body = decoded(raw, _NACK)
@@ -226,7 +226,7 @@ class Leasing:
         def view(settled: Settled) -> shapes.Nacked:
             return {"nacked": settled.done, "dead": settled.dead, "gone": _texts_of(settled, others)}
 
-        self._pull.nack(mine, wait_ms, body.reason or "", _telling(view, answered))
+        self._pull.nack(mine, wait_ms, body.reason or "", _telling(view, answered), rights)
 
     def _extend(self, name: str, raw: bytes, rights: Rights | None, answered: Answered) -> None:
         body = decoded(raw, _EXTEND)
@@ -237,7 +237,7 @@ class Leasing:
             gone, until = _texts_of(settled, others), time_text(settled.until_ms)
             return {"extended": settled.done, "lease_until": until, "gone": gone}
 
-        self._pull.extend(mine, lease_ms, _telling(view, answered))
+        self._pull.extend(mine, lease_ms, _telling(view, answered), rights)
 
     def _release(self, name: str, raw: bytes, rights: Rights | None, answered: Answered) -> None:
         mine, others = self._sorted(name, rights, decoded(raw, _RELEASE).lease_ids)
@@ -245,7 +245,7 @@ class Leasing:
         def view(settled: Settled) -> shapes.Released:
             return {"released": settled.done, "gone": _texts_of(settled, others)}
 
-        self._pull.release_leases(mine, _telling(view, answered))
+        self._pull.release_leases(mine, _telling(view, answered), rights)
 
     def _lease_ms(self, text: str | float) -> int:
         """Parse a lease time. Raises FieldError."""

@@ -1,6 +1,6 @@
 """Lease ids: a lease as opaque text that contains all that is needed to find it.
 
-    version  1 byte                       number    7   of the lease (server/delivery/settling/leases.py)
+    version  1 byte, and 2 of zero        number    8   of the lease (server/delivery/settling/leases.py)
     shard    4   signed, -1: not stored   position  12  of the row that was leased
     text     the rest: `$share/group/filter`
 
@@ -8,10 +8,10 @@ in base64url without padding. The part before the text fills whole characters, s
 share their end, which is encoded and decoded once, and their beginnings are encoded and decoded as one text:
 half the time. While the lease runs its number finds it, and no other
 lease of the same message. The position finds the message, whatever has happened to it. Version 1 had a packet
-id of 4 bytes instead of the number: such a lease can only be acked. A message that was already done when it
-was given still gets an id of version 1, with packet id 0.
+id of 4 bytes instead of the number: such a lease can only be acked. No release gave version 2. A message that
+was already done when it was given still gets an id of version 1, with packet id 0.
 
-It is no secret and no proof: a key that may lease from the group may ack all its leases.
+The number is random, so nobody can guess it. An ack by position needs the right to receive the message.
 """
 
 import struct
@@ -24,17 +24,13 @@ from timeline.position import Position
 
 from ..delivery.settling.leases import NUMBER_MIN
 
-_VERSION = 2
-_HEAD = struct.Struct(">Qi12s")
+_VERSION = 3
+_HEAD = struct.Struct(">BHQi12s")
 _HEAD_CHARS = _HEAD.size // 3 * 4
 _FIRST_HEAD = struct.Struct(">BIi12s")
 _FIRST_CHARS = _FIRST_HEAD.size // 3 * 4
 _FIRST_BEGINS = "AQ"
 """Begins with byte 1. The second character has four bits of the packet id, which are 0."""
-_NUMBER_BITS = 56
-_NUMBERS = (1 << _NUMBER_BITS) - 1
-_VERSIONED = _VERSION << _NUMBER_BITS
-_VERSIONED_MIN = _VERSIONED | NUMBER_MIN
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _STANDARD = bytes.maketrans(b"-_+/", b"+/**")
 """To the alphabet of `a2b_base64`; characters only in that one become invalid."""
@@ -64,8 +60,8 @@ def lease_heads(leases: Sequence[tuple[int, Position, int]]) -> list[str]:
     """The part of its own of each, by number, position and shard; followed by `lease_tail`."""
     if any(number < NUMBER_MIN for number, _, _ in leases):
         return [_lease_head(*lease) for lease in leases]
-    pack, head = _HEAD.pack, _VERSIONED
-    heads = [pack(head | number, shard, place.to_bytes(12, "big")) for number, place, shard in leases]
+    pack = _HEAD.pack
+    heads = [pack(_VERSION, 0, number, shard, place.to_bytes(12, "big")) for number, place, shard in leases]
     text = _encoded(b"".join(heads))
     return [text[at : at + _HEAD_CHARS] for at in range(0, len(text), _HEAD_CHARS)]
 
@@ -74,7 +70,7 @@ def _lease_head(number: int, position: Position, shard: int) -> str:
     place = position.to_bytes(12, "big")
     if number < NUMBER_MIN:
         return _encoded(_FIRST_HEAD.pack(1, number, shard, place))
-    return _encoded(_HEAD.pack(_VERSIONED | number, shard, place))
+    return _encoded(_HEAD.pack(_VERSION, 0, number, shard, place))
 
 
 def _encoded(head: bytes) -> str:
@@ -93,7 +89,7 @@ def parse_leases(texts: Iterable[str]) -> list[LeaseId]:
 
 
 def _parsed_together(texts: Sequence[str]) -> list[LeaseId]:
-    """Lease ids of version 2 and of one group; empty if these are not."""
+    """Lease ids of version 3 and of one group; empty if these are not."""
     tails = {text[_HEAD_CHARS:] for text in texts}
     heads = "".join([text[:_HEAD_CHARS] for text in texts])
     if len(tails) != 1 or len(heads) < len(texts) * _HEAD_CHARS:
@@ -102,9 +98,9 @@ def _parsed_together(texts: Sequence[str]) -> list[LeaseId]:
         share = _share_of(tails.pop().encode("ascii"))
         data = a2b_base64(heads.encode("ascii").translate(_STANDARD), strict_mode=True)
         leases = [
-            LeaseId(share, first & _NUMBERS, Position(int.from_bytes(place, "big")), shard)
-            for first, shard, place in _HEAD.iter_unpack(data)
-            if _VERSIONED_MIN <= first <= _VERSIONED | _NUMBERS
+            LeaseId(share, number, Position(int.from_bytes(place, "big")), shard)
+            for version, zero, number, shard, place in _HEAD.iter_unpack(data)
+            if version == _VERSION and not zero and number >= NUMBER_MIN
         ]
     except (UnicodeError, Error, struct.error):
         return []
@@ -117,16 +113,15 @@ def _parsed(text: str, shares: Shares) -> LeaseId:
         chars = _FIRST_CHARS if is_first else _HEAD_CHARS
         head = a2b_base64(text[:chars].encode("ascii").translate(_STANDARD), strict_mode=True)
         if is_first:
-            version, number, shard, place = _FIRST_HEAD.unpack(head)
+            (version, number, shard, place), zero = _FIRST_HEAD.unpack(head), 0
         else:
-            first, shard, place = _HEAD.unpack(head)
-            version, number = first >> _NUMBER_BITS, first & _NUMBERS
+            version, zero, number, shard, place = _HEAD.unpack(head)
         share = shares.get(text[chars:])
         if share is None:
             share = shares[text[chars:]] = _share_of(text[chars:].encode("ascii"))
     except (UnicodeError, Error, struct.error):
         raise BadLeaseId(f"{text[:40]!r} is not a lease_id") from None
-    if version != _VERSION - is_first or (number < NUMBER_MIN) != is_first:
+    if version != (1 if is_first else _VERSION) or zero or (number < NUMBER_MIN) != is_first:
         raise BadLeaseId(f"{text[:40]!r} is not a lease_id")
     return LeaseId(share, number, Position(int.from_bytes(place, "big")), shard)
 

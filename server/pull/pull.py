@@ -14,6 +14,8 @@ batch. The same holds for releases and extensions. An ack counts whoever has the
 waits for a retry or is a dead letter: a message whose lease is over is found by its position
 (server/delivery/settling/late.py). All other verbs need the lease itself: one of an earlier try is gone.
 
+The lease of another key counts for a caller only if it may receive the message (`rights`, None: it may).
+
 A lease survives a restart, a kill or a takeover (server/delivery/settling/former.py).
 
 Bounds, parts of `limits.memory`: the number of waiting calls, of which one group name and one key have as
@@ -356,14 +358,14 @@ class Pull:
 
     # -- settling leases
 
-    def ack(self, leases: Iterable[LeaseId], done: Done) -> None:
+    def ack(self, leases: Iterable[LeaseId], done: Done, rights: Rights | None = None) -> None:
         """Ack the messages; calls `done` when that is durable.
 
         Raises Busy, before anything is done, if too many late acks wait.
         """
         awaited, touched = _Awaited(self._cursors, done), set()
         held: dict[Subscriber, list[int]] = {}
-        named = [(lease, self._flight(lease)) for lease in leases]
+        named = [(lease, self._flight(lease, rights)) for lease in leases]
         if sum(found is None for _, found in named) > self._late.room:
             raise Busy("too many acks wait of what is not leased any more")
         groups = {text: self._groups.get(text) for text in {lease.text for lease, _ in named}}
@@ -384,16 +386,23 @@ class Pull:
                     )  # another client has decided otherwise: there is room for another message
                 awaited.left += 1
                 told = partial(awaited.finished, lease)
-                self._late.finish(group, lease.position, lease.shard, told)
+                self._late.finish(group, lease.position, lease.shard, told, rights)
         for member, packet_ids in held.items():
             self._settling.ack_run(member, packet_ids)
         self._secure(touched, awaited)
 
-    def nack(self, leases: Iterable[LeaseId], delay_ms: int | None, reason: str, done: Done) -> None:
+    def nack(
+        self,
+        leases: Iterable[LeaseId],
+        delay_ms: int | None,
+        reason: str,
+        done: Done,
+        rights: Rights | None = None,
+    ) -> None:
         """Redeliver after `delay_ms` (None: the group's back-off); calls `done` when that is durable."""
         awaited = _Awaited(self._cursors, done)
         for lease in leases:
-            found = self._flight(lease)
+            found = self._flight(lease, rights)
             if found is None:
                 awaited.settled.gone.append(lease)
                 continue
@@ -403,29 +412,36 @@ class Pull:
             self._settling.nack(member, flight.packet_id, delay_ms=delay_ms, reason=reason, done=told)
         awaited.end()
 
-    def extend(self, leases: Iterable[LeaseId], lease_ms: int, done: Done) -> None:
+    def extend(
+        self, leases: Iterable[LeaseId], lease_ms: int, done: Done, rights: Rights | None = None
+    ) -> None:
         """Extend the leases from now on; calls `done` when that is durable."""
 
         def extend(member: Subscriber, flight: Flight) -> bool:
             return self._settling.extend(member, flight.packet_id, lease_ms)
 
-        self._change(leases, extend, _Awaited(self._cursors, done, until_ms=self._clock.wall_ms() + lease_ms))
+        until_ms = self._clock.wall_ms() + lease_ms
+        self._change(leases, extend, _Awaited(self._cursors, done, until_ms=until_ms), rights)
 
-    def release_leases(self, leases: Iterable[LeaseId], done: Done) -> None:
+    def release_leases(self, leases: Iterable[LeaseId], done: Done, rights: Rights | None = None) -> None:
         """Return the messages in order: another member gets them at once, and it counts as no try. Calls
         `done` when that is durable."""
 
         def release(member: Subscriber, flight: Flight) -> bool:
             return self._settling.release(member, flight.packet_id)
 
-        self._change(leases, release, _Awaited(self._cursors, done))
+        self._change(leases, release, _Awaited(self._cursors, done), rights)
 
     def _change(
-        self, leases: Iterable[LeaseId], change: Callable[[Subscriber, Flight], bool], awaited: "_Awaited"
+        self,
+        leases: Iterable[LeaseId],
+        change: Callable[[Subscriber, Flight], bool],
+        awaited: "_Awaited",
+        rights: Rights | None,
     ) -> None:
         touched = set()
         for lease in leases:
-            found, group = self._flight(lease), self._groups.get(lease.text)
+            found, group = self._flight(lease, rights), self._groups.get(lease.text)
             if found is not None and group is not None and change(*found):
                 awaited.settled.done += 1
                 touched.add(group)
@@ -439,9 +455,9 @@ class Pull:
             self._cursors.secure(group, awaited.stored)
         awaited.end()
 
-    def _flight(self, lease: LeaseId) -> tuple[Subscriber, Flight] | None:
+    def _flight(self, lease: LeaseId, rights: Rights | None) -> tuple[Subscriber, Flight] | None:
         """The member that has the message by this very lease, and the flight."""
-        found = self._settling.leased(lease.text, lease.number)
+        found = self._settling.leased(lease.text, lease.number, rights)
         is_it = found is not None and found[1].origin == (lease.position, lease.shard)
         return found if is_it else None
 

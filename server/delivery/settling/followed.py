@@ -26,7 +26,7 @@ from ...engine.decisions import Decisions
 from ..cursors import Cursors
 from ..membership import Membership
 from ..shared import Group
-from ..subscriber import Subscriber
+from ..subscriber import Rights, Subscriber
 from ..tries import LOST
 from .settling import Settling
 from .undone import Undone
@@ -63,10 +63,12 @@ class FollowUps:
         number: int,
         is_it: Callable[[Flight], bool],
         place: Callable[[], Sequence[Placed]],
+        rights: Rights | None = None,
     ) -> Sequence[Placed] | None:
         """In the writer: ack the message that is leased under this number, and `place` its follow-ups. None:
-        the lease is over, and nothing is done. Raises what `place` raises, with nothing done."""
-        group, found = self._groups.get(text), self._settling.leased(text, number)
+        the lease is over, or `rights` do not allow to end it (`Settling.leased`), and nothing is done. Raises
+        what `place` raises, with nothing done."""
+        group, found = self._groups.get(text), self._settling.leased(text, number, rights)
         if group is None or found is None or not is_it(found[1]) or not group.is_held(found[1]):
             return None
         member, lent = found

@@ -9,7 +9,8 @@ A member did not ack in time, and does now. The ack ends the message, whatever h
     done                      nothing to do
 
 After a reconnect a member names the message by its id, since its packet id has no meaning on the new
-connection. Then it is checked that the message belongs to the group, and that the member may have it.
+connection. Then it is checked that the message belongs to the group. Whoever names a message by its id, or by
+a lease that it does not hold, must be allowed to receive it.
 
 The message is found by the id in its row, and decided in the writer, which sees retries placed in the same
 batch or in one that is not durable yet. The end is written in one batch with the group's cursor.
@@ -24,10 +25,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from shards.commit import Commit
-from shards.dead import remove_of
+from shards.dead import DEAD, remove_of
 from shards.errors import Corrupt, StoreFailed
-from shards.record import decode, is_stub
-from shards.retries import end_retries
+from shards.record import decode, is_stub, topic_of
+from shards.retries import RETRIES, end_retries
 from timeline.filters import matches, parse_share
 from timeline.horizon import Horizon
 from timeline.position import MessageId, Position, at_of
@@ -42,7 +43,7 @@ from ..cursors import Cursors, cursor_cost
 from ..membership import Membership
 from ..sent import Sent
 from ..shared import Group
-from ..subscriber import Subscriber
+from ..subscriber import Rights, Subscriber
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +68,8 @@ class LateAck:
     message: MessageId | None = None
     member: Subscriber | None = None
     """The member that acks a message by its id."""
+    rights: Rights | None = None
+    """Of who acks by a lease; None: they allow it."""
     retries: list[Position] = field(default_factory=list)
     """Its retries that have ended."""
 
@@ -117,9 +120,21 @@ class Late:
         """Number of late acks that may still be queued."""
         return WAITING_MAX - len(self._waiting)
 
-    def finish(self, group: Group, place: Position, shard: int, answered: Answered) -> None:
-        """Ack a message of the group by the position of its row."""
-        self._take(LateAck(group, place, shard, answered))
+    def finish(
+        self,
+        group: Group,
+        place: Position,
+        shard: int,
+        answered: Answered,
+        rights: Rights | None = None,
+    ) -> None:
+        """Ack a message of the group by the position of its row, if `rights` allow to receive it."""
+        self._take(LateAck(group, place, shard, answered, rights=rights))
+
+    def may_finish(self, flight: Flight, rights: Rights | None) -> bool:
+        """Whether these rights allow to receive a message in flight."""
+        message = self._sent.message(flight)
+        return rights is None or (message is not None and rights.may_receive(message.topic))
 
     def finish_named(self, group: Group, member: Subscriber, message: MessageId, answered: Answered) -> None:
         """Ack a message of the group by its id, for a member."""
@@ -149,7 +164,7 @@ class Late:
             message = self._sent.name_at(place, ack.shard, self._node)
         elif message is not None and ack.member is not None:
             place = self._place_of(commit, message, group, ack.member)
-        if place is None:
+        if place is None or not _may_receive(commit, message, group, ack.rights):
             return False
         places, key = {place}, b""
         ended = 0
@@ -211,6 +226,19 @@ class Late:
         answered, ack.answered = ack.answered, ignore
         answered(None)
         return RETRY_S if isinstance(why, Busy | StoreFailed) else None
+
+
+def _may_receive(commit: Commit, message: MessageId | None, group: Group, rights: Rights | None) -> bool:
+    """Whether these rights allow to receive a message, as its row says, or its retries and dead letters."""
+    if rights is None or rights.may_receive_all(group.filter):
+        return True
+    if message is None:
+        return False
+    found = commit.find(message)
+    topics = [] if found is None or is_stub(found.value) else [topic_of(found.value)]
+    for kept in (RETRIES, DEAD):
+        topics += [topic_of(row.record) for _, row in kept.of_message_in(commit.open_batch, message)]
+    return bool(topics) and all(map(rights.may_receive, topics))
 
 
 def _origin(commit: Commit, message: MessageId, place: Position) -> tuple[Position, bytes]:

@@ -13,19 +13,18 @@ Never early: a lease counts monotonic time from when it was given. It may lapse 
 looks. If more have lapsed than one look takes, those that ended first come first, whatever their length: a
 group whose short leases always lapse does not delay others.
 
-A lease with an id has a *number*, by which it is found while it runs. Numbers rise. Each start has 2^28 of
-its own, above those of all earlier starts, because seq is then 2^20 higher (timeline/horizon.py). So a later
-lease of the same message has another number, also after a restart, when the server has forgotten ended
-leases.
+A lease with an id has a *number*, by which it is found while it runs: 64 random bits, which nobody can guess.
+So a later lease of the same message has another number, also after a restart, when the server has forgotten
+ended leases.
 """
 
-from collections.abc import Iterator, Sequence
+import secrets
+from collections.abc import Callable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
 
 from sortedcontainers import SortedDict
 
-from timeline.horizon import SEQ_GAP
 from timeline.session import Flight, Loan
 
 from ...engine.clock import Clock
@@ -37,15 +36,16 @@ Lease = tuple[Subscriber, Subscriber, Flight]
 _NONE: dict[int, Lease] = {}
 NUMBER_MIN = 1 << 28
 """Minimum number of a lease: the packet ids of 0.1.0 are lower (server/pull/lease_id.py). All are below
-2^56."""
+2^64."""
 
 
 class Leases:
     """All running leases. At most as many as loans."""
 
-    def __init__(self, clock: Clock, seq: int = SEQ_GAP) -> None:
-        """`seq`: at the start."""
+    def __init__(self, clock: Clock, token: Callable[[int], bytes] = secrets.token_bytes) -> None:
+        """`token`: so many random bytes."""
         self._clock = clock
+        self._token = token
         self.turn_s = clock.mono()
         """Start of this turn of the server, s of monotonic time: for inexact uses."""
         self._given = 0
@@ -53,7 +53,6 @@ class Leases:
         """Queues by lease time, ms; none is empty."""
         self._others: SortedDict[tuple[float, int], Lease] = SortedDict()
         """Leases beyond QUEUES_MAX, and remaining ones from before the start: by end."""
-        self._number = seq // SEQ_GAP * NUMBER_MIN
         self._named: dict[int, Lease] = {}
         """Leases with a number, by that."""
 
@@ -92,10 +91,14 @@ class Leases:
         loan.until_s, loan.term_ms = self._clock.mono() + for_ms / 1000, for_ms
         self._others[loan.until_s, loan.lease] = (group, member, lent)
 
-    def new_number(self) -> int:
-        """A new, unused number."""
-        self._number += 1
-        return self._number
+    def new_numbers(self, count: int) -> Iterator[int]:
+        """So many new, unused numbers."""
+        drawn = self._token(8 * count)
+        for at in range(0, len(drawn), 8):
+            number = int.from_bytes(drawn[at : at + 8], "big")
+            while number < NUMBER_MIN or number in self._named:
+                number = int.from_bytes(self._token(8), "big")
+            yield number
 
     def name(self, group: Subscriber, member: Subscriber, lent: Flight, loan: Loan, number: int) -> None:
         """Set the lease's number, in place of a former one."""

@@ -28,7 +28,7 @@ from ...engine.commit_hook import ignore
 from ..cursors import Cursors
 from ..membership import Membership
 from ..shared import Group
-from ..subscriber import Inside, Subscriber
+from ..subscriber import Inside, Rights, Subscriber
 from ..tries import LOST, RETURNED, UNANSWERED
 from .former import Former
 from .late import Late
@@ -209,13 +209,13 @@ class Settling:
         group, flights, until_ms = self._groups.get(text), member.session.flights, self.running_ms + for_ms
         numbers: list[int] = []
         run: list[Flight] = []
-        for packet_id in packet_ids:
+        packet_ids = list(packet_ids)
+        for packet_id, number in zip(packet_ids, self._leases.new_numbers(len(packet_ids)), strict=True):
             flight = flights.get(packet_id)
             loan = None if flight is None or flight.fate else flight.loan
             if flight is None or loan is None or group is None or not group.is_held(flight):
                 numbers.append(0)
                 continue
-            number = self._leases.new_number()
             self._leases.name(group, member, flight, loan, number)
             if loan.flight is not None:
                 loan.flight.number, loan.flight.until_ms, loan.flight.stored_as = number, until_ms, -1
@@ -226,10 +226,17 @@ class Settling:
             group.dirty.add(group)
         return numbers
 
-    def leased(self, text: str, number: int) -> tuple[Subscriber, Flight] | None:
-        """The member that has a message of a group by the lease of that number, and the flight."""
-        found = self._leases.find(number)
-        return None if found is None or found[0] is not self._groups.get(text) else found[1:]
+    def leased(
+        self, text: str, number: int, rights: Rights | None = None
+    ) -> tuple[Subscriber, Flight] | None:
+        """The member that has a message of a group by the lease of that number, and the flight. `rights`: of
+        who names the lease; another's message counts only if it may receive that."""
+        found, group = self._leases.find(number), self._groups.get(text)
+        if found is None or group is None or found[0] is not group:
+            return None
+        _, member, flight = found
+        is_own = rights is None or member.rights is rights or rights.may_receive_all(group.filter)
+        return (member, flight) if is_own or self._late.may_finish(flight, rights) else None
 
     @property
     def running_ms(self) -> int:

@@ -11,7 +11,7 @@ A worker that pulls is a member of the group like MQTT subscribers, and shares w
 `$share/{name}/{filter}` would; without, all groups of that name in turn.
 
 A key may lease what it may subscribe to; without `filter` it sees only its own groups, as in /v1/groups. A
-key that may lease from a group may ack, nack, extend and release its leases; for any other key they count as
+key may ack, nack, extend and release its leases, and those of messages that it may receive; others count as
 gone.
 
 A waiting call is answered empty as soon as its client shuts down its side of the connection: that is all that
@@ -42,7 +42,7 @@ from ..requests import json_of, trace_of
 from ..turns import Turn, Turns
 from ..values import shapes
 
-LEASE_ID = "AgAAADAAAAEAAAABAAAAAAAAAAAAEKLxJHNoYXJlL3ByaW50ZXJzL2pvYnMvIw"
+LEASE_ID = "AwAAnzxafSHoSwYAAAABAaH9XZ7_AAAAEAACJHNoYXJlL3ByaW50ZXJzL2pvYnMvIw"
 """In examples."""
 
 

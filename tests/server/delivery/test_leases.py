@@ -40,3 +40,16 @@ def test_those_that_ended_first_are_first_whatever_their_length() -> None:
     assert victim.loan is not None
     assert victim.loan.until_s == 0
     assert looks < 20
+
+
+def test_numbers_are_the_bits_that_are_drawn_and_never_one_that_runs() -> None:
+    drawn = [
+        (7).to_bytes(8, "big") + (1 << 63).to_bytes(8, "big"),
+        *(n.to_bytes(8, "big") for n in (1 << 63, 9 << 40)),
+    ]
+    leases, who = Leases(HandClock(0), lambda count: drawn.pop(0)), _somebody()
+    lent = _give(leases, who, 1, 1)
+    assert lent.loan is not None
+    leases.name(who, who, lent, lent.loan, 1 << 63)
+    drawn[1:1] = [(8 << 40).to_bytes(8, "big")]
+    assert list(leases.new_numbers(2)) == [8 << 40, 9 << 40], "7 is a packet id of 0.1.0"

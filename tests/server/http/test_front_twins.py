@@ -215,7 +215,7 @@ async def test_of_batches_that_were_there_one_is_looked_up_in_a_turn_of_the_loop
         assert again["results"] == [{"id": name, "replayed": True, "state": "pending"} for name in ids]
 
 
-LEASE_ID = "AgAAADAAAAEAAAABAAAAAAAAAAAAEKLxJHNoYXJlL3ByaW50ZXJzL2pvYnMvIw"
+LEASE_ID = "AwAAnzxafSHoSwYAAAABAaH9XZ7_AAAAEAACJHNoYXJlL3ByaW50ZXJzL2pvYnMvIw"
 LEASE_CALLS = [
     ("lease", {"max": 1}),
     ("lease", {"max": 1, "filter": "jobs/#"}),

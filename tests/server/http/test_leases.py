@@ -5,6 +5,7 @@ import gc
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from server.engine.clock import SimulatedClock
 from server.http.values import shapes
 from server.pull.call import Call
+from server.pull.lease_id import lease_text, parse_leases
 from server.settings.config import Config
 from tests.support.http import Http
 from tests.support.keys import KeysFile, with_keys
@@ -455,3 +457,61 @@ async def test_a_late_ack_of_the_retry_of_a_moved_message_that_is_set_back_ends_
     assert (await server.call("POST", f"{PATH}:ack", _ids(leased))).body["acked"] == 1
     await server.call("POST", "/v1/groups/workers:resume")
     assert await _lease(server) == []
+
+
+def _forged(lease_id: str, version: int) -> str:
+    """The id that somebody makes of what anybody may know: the group, and where the message stands."""
+    (lease,) = parse_leases([lease_id])
+    return lease_text(lease._replace(number=1 if version == 1 else lease.number ^ 1))
+
+
+@pytest.mark.parametrize("when", ["running", "lapsed", "restored"])
+async def test_leases_of_what_a_key_may_not_receive_are_gone_for_it(tmp_path: Path, when: str) -> None:
+    """It may subscribe to the filter, and knows the ids."""
+    async with _keyed(tmp_path) as (server, file):
+        own = file.add("own")
+        other = file.add("other", deliver=["else/#"])
+        some = file.add("some", deliver=["jobs/#"])
+        _take(server)
+        await _as(server, own, "lease", {"max": 1, "filter": "jobs/#"})
+        for n in range(5):
+            shown = {"Authorization": f"Bearer {own}"}
+            await server.call(
+                "POST", "/v1/messages", {"topic": f"jobs/{n}", "payload": n}, status=201, **shown
+            )
+        await server.app.quiet()
+        leased = (await _as(server, own, "lease", {"max": 5, "filter": "jobs/#", "lease": "10m"}))["messages"]
+        ids = [one["lease_id"] for one in leased]
+        assert len(ids) == 5
+        if when == "lapsed":
+            await server.pass_time(700_000)
+        elif when == "restored":
+            core = server.app.core
+            for consumers in core.pull._consumers.values():
+                for consumer in consumers.values():
+                    consumer.member.rights = None  # as a former lease's holder has none
+        calls: tuple[tuple[str, dict[str, object]], ...] = (
+            ("ack", {}),
+            ("nack", {"delay": "never"}),
+            ("extend", {"lease": "1h"}),
+            ("release", {}),
+            ("ack", {"then": [{"topic": "else/1", "payload": "x"}]}),
+        )
+        for verb, more in calls:
+            for lease_id in (ids[0], _forged(ids[0], 1), _forged(ids[0], 3)):
+                told = await _as(server, other, verb, {"lease_ids": [lease_id], **more})
+                assert told["gone"] == [lease_id]
+                assert told.get("acked", 0) == told.get("nacked", 0) == told.get("dead", 0) == 0
+        assert await _as(server, some, "ack", {"lease_ids": ids[1:2]}) == {"acked": 1, "gone": []}
+        assert await _as(server, own, "ack", {"lease_ids": ids}) == {"acked": 4, "gone": ids[1:2]}
+
+
+async def test_no_lease_id_can_be_made_of_others(server: Running) -> None:
+    await server.call("PUT", "/v1/groups/workers", {"filter": "jobs/#"}, status=201)
+    for n in range(3):
+        await server.schedule(f"jobs/{n}")
+    await server.app.quiet()
+    numbers = [lease.number for lease in parse_leases(_ids(await _lease(server))["lease_ids"])]
+    assert len(set(numbers)) == 3
+    steps = {abs(after - before) for before, after in pairwise(numbers)}
+    assert min(steps) > 1 << 32
