@@ -1,10 +1,11 @@
 """Reads a PUBLISH as a publish request: when, where, under which key.
 
-Three ways to delay: `$delayed/{n}/{topic}` (n seconds, or a Unix time in seconds from 42,949,670 on, as EMQX
-reads it), or at level 5 the user properties `deliver-at` or `deliver-in` on any topic. `idempotency-key`
-makes a repeated publish the same message. `idempotency-replace` and `idempotency-key-only`, `true` or
-`false`, and `idempotency-key-scope`, `kept` or `pending`, are the parameters `replace`, `key_only` and
-`key_scope` of a POST. `ordering-key` is the message's ordering key.
+Three ways to delay: `$delayed/{n}/{topic}` (n seconds, as EMQX reads it below 42,949,670, or a Unix time from
+1,000,000,000 on; what is between would be a time of the 1970s there), or at level 5 the user properties
+`deliver-at` or `deliver-in` on any topic. `idempotency-key` makes a repeated publish the same message.
+`idempotency-replace` and `idempotency-key-only`, `true` or `false`, and `idempotency-key-scope`, `kept` or
+`pending`, are the parameters `replace`, `key_only` and `key_scope` of a POST. `ordering-key` is the message's
+ordering key.
 
 A publish to `$control/extend` asks for more time for a delivery; one to `$control/done` acks a message of a
 group from an earlier connection. Other reserved topics are the server's, except one where bridges of
@@ -31,7 +32,7 @@ from ..codec.reasons import Reason
 from ..delivery.publish_request import PublishRequest
 from ..settings.config import ACK_MS_MAX
 from ..settings.durations import TimeError, parse_delay
-from ..settings.times import parse_deliver_at, wall_time
+from ..settings.times import SECONDS_MAX, format_ms, other_reading, parse_due, wall_time
 
 DELAYED = b"$delayed/"
 EXTEND = b"$control/extend"
@@ -39,7 +40,7 @@ DONE = b"$control/done"
 _NUMBER_AT = len(DELAYED)
 NUMBER_DIGITS = 12
 BRIDGE_STATE = "$SYS/broker/connection/+/state"
-EPOCH_FROM_S = 42_949_670
+DELAY_MAX_S = 42_949_669
 LEVELS_MAX = 65_535
 """The limit of MQTT itself."""
 REPLACE, KEY_ONLY, KEY_SCOPE = "idempotency-replace", "idempotency-key-only", "idempotency-key-scope"
@@ -103,7 +104,9 @@ def read_publish(
         if key and owner:
             key = owner + b"\0" + key
     if due_ms > now_ms + max_delay_ms:
-        raise PublishRefused(Reason.TOPIC_NAME_INVALID, "the delay is longer than limits.max_delay")
+        is_delay = properties is not None and properties.user("deliver-in") is not None
+        other = other_reading((due_ms - now_ms if is_delay else due_ms) // 1_000)
+        raise PublishRefused(Reason.TOPIC_NAME_INVALID, f"the delay is longer than limits.max_delay{other}")
     record = Record(
         topic,
         packet.payload,
@@ -268,15 +271,24 @@ def usual_delayed(topic: bytes, now_ms: int) -> tuple[bytes, int] | None:
         or not topic.decode().isprintable()
     ):
         return None
-    seconds = int(number)
-    return rest, seconds * 1000 if seconds >= EPOCH_FROM_S else now_ms + seconds * 1000
+    due_ms = _due(int(number), now_ms)
+    return None if due_ms is None else (rest, due_ms)
+
+
+def _due(seconds: int, now_ms: int) -> int | None:
+    """The time that a number names, UTC ms; None: it cannot be meant."""
+    if DELAY_MAX_S < seconds < SECONDS_MAX:
+        return None
+    return seconds * 1_000 if seconds >= SECONDS_MAX else now_ms + seconds * 1_000
 
 
 def _delayed(topic: bytes, now_ms: int) -> tuple[bytes, int]:
     """Topic and due time of `$delayed/{n}/{topic}`."""
     number, _, rest = topic[len(DELAYED) :].partition(b"/")
     if not number.isdigit() or len(number) > NUMBER_DIGITS:
-        raise PublishRefused(Reason.TOPIC_NAME_INVALID, "$delayed/{n}/{topic}: n must be whole seconds")
+        other = other_reading(int(number[:20])) if number.isdigit() else ""
+        detail = f"$delayed/{{n}}/{{topic}}: n must be whole seconds{other}"
+        raise PublishRefused(Reason.TOPIC_NAME_INVALID, detail)
     try:
         check_topic(rest)
     except TopicError as error:
@@ -284,7 +296,12 @@ def _delayed(topic: bytes, now_ms: int) -> tuple[bytes, int]:
     if is_reserved(rest):
         raise PublishRefused(Reason.TOPIC_NAME_INVALID, _RESERVED)
     seconds = int(number)
-    return rest, seconds * 1000 if seconds >= EPOCH_FROM_S else now_ms + seconds * 1000
+    due_ms = _due(seconds, now_ms)
+    if due_ms is None:
+        detail = f"$delayed/{seconds}: is it a delay of {seconds // 86_400} days, or a Unix time, "
+        detail += f"{format_ms(seconds * 1_000)}? At level 5 give deliver-in or deliver-at"
+        raise PublishRefused(Reason.TOPIC_NAME_INVALID, detail)
+    return rest, due_ms
 
 
 def _asked_due(properties: Properties, now_ms: int) -> int:
@@ -293,7 +310,7 @@ def _asked_due(properties: Properties, now_ms: int) -> int:
         raise PublishRefused(Reason.TOPIC_NAME_INVALID, "deliver-at and deliver-in exclude each other")
     try:
         if at is not None:
-            return max(1, parse_deliver_at(at))
+            return parse_due(at)
         if delay is not None:
             return now_ms + parse_delay(delay)
     except TimeError as error:

@@ -14,6 +14,9 @@ length; a doubled one is read with the offset from before too, which makes it th
 says just that. A leap second (23:59:60 UTC) is the first second of the next day, as clocks here never show
 it.
 
+A number may be of another unit than the one that is read: Unix seconds for milliseconds, a time for a
+duration. What can only be that is refused, and `other_reading` names what it may be.
+
 Source: RFC 3339, RFC 9557 (the zone in brackets), PEP 495 (fold).
 """
 
@@ -28,6 +31,13 @@ from .zones import meant
 
 INSTANT_MS_MAX = 253_402_300_799_999
 """9999-12-31T23:59:59.999Z, the last instant that RFC 3339 can write."""
+
+MEANT_FROM_MS = 100_000_000_000
+"""1973-03-03T09:46:40Z. Unix seconds of today, read as ms, lie before it."""
+SECONDS_MAX = 1_000_000_000
+"""31 years, or 2001-09-09 in Unix seconds. A number of seconds from now or back is below it."""
+_READ_TO_MS = 4_102_444_800_000
+"""2100."""
 
 _EPOCH = datetime(1970, 1, 1)
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
@@ -62,6 +72,31 @@ def parse_deliver_at(text: str) -> int:
     return _parse_slowly(text)
 
 
+def parse_due(text: str) -> int:
+    """`parse_deliver_at` for the time of a message: not of 1970. Raises TimeError."""
+    due_ms = parse_deliver_at(text)
+    if due_ms < MEANT_FROM_MS:
+        raise TimeError(f"{text} is {due_ms} in Unix ms{other_reading(due_ms)}")
+    return due_ms
+
+
+def unix_ms(number: int) -> int:
+    """Unix ms; 0 is the beginning. Raises TimeError for a number that is of another unit."""
+    if 0 < number < MEANT_FROM_MS:
+        said = f"{number} in Unix ms is {format_ms(number)}{other_reading(number)}"
+        raise TimeError(f"{said}; give ms, or RFC 3339")
+    return number
+
+
+def other_reading(number: int) -> str:
+    """The time that a number may mean, as the end of an error; empty: none from 1973 to 2100."""
+    for unit, per_s in (("s", 1), ("ms", 1_000), ("µs", 1_000_000)):
+        at_ms = number * 1_000 // per_s
+        if MEANT_FROM_MS <= at_ms < _READ_TO_MS:
+            return f"; {number} in Unix {unit} is {format_ms(at_ms)}"
+    return ""
+
+
 def instant_or_back(text: str, now_ms: int) -> int:
     """An instant, or one that a duration before `now_ms` names, in UTC ms. Raises TimeError."""
     try:
@@ -69,12 +104,20 @@ def instant_or_back(text: str, now_ms: int) -> int:
     except TimeError:
         if text[4:5] == "-":
             raise
+    if _number(text) >= SECONDS_MAX:
+        said = f"{text[:20]} s is more than 31 years{other_reading(_number(text))}"
+        raise TimeError(f"{said}; give RFC 3339, or a duration back from now")
     try:
         return max(0, now_ms - parse_delay(text))
     except TimeError:
         raise TimeError(
             f"{text[:40]!r} is neither an RFC 3339 time nor a duration back from now such as 1h"
         ) from None
+
+
+def _number(text: str) -> int:
+    """A number in digits; 0: it is none."""
+    return int(text[:20]) if text.isascii() and text.isdigit() else 0
 
 
 def wall_time(text: str) -> bytes:
@@ -93,6 +136,7 @@ def _parse_slowly(text: str) -> int:
     if found is None:
         raise TimeError(
             "not an RFC 3339 time such as 2026-11-21T08:00:00Z or 2027-03-28T09:00[Europe/Bucharest]"
+            + other_reading(_number(text))
         )
     year, month, day, hour, minute, second, fraction, offset, zone = found.groups()
     leap = second == "60"

@@ -15,6 +15,8 @@ from enum import Enum, auto
 from http import HTTPStatus
 from typing import NamedTuple
 
+from ..settings.times import SECONDS_MAX
+
 RETRY_AFTER_MIN_MS = 1_000
 RETRY_AFTER_MAX_MS = 86_400_000
 _ASKS = (429, 503)
@@ -65,9 +67,11 @@ def verdict_of(reply: Reply, now_ms: int) -> Verdict:
 
 
 def retry_after_ms(text: str, now_ms: int) -> int | None:
-    """The wait in Retry-After, within bounds; None: not understood."""
+    """The wait in Retry-After, within bounds; None: not understood, as a Unix time."""
     text = text.strip()
     if re.fullmatch(r"[0-9]{1,15}", text):
+        if SECONDS_MAX <= int(text) < 10 * SECONDS_MAX:
+            return None  # a Unix time
         wait_ms = int(text) * 1_000
     else:
         try:

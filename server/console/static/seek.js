@@ -8,6 +8,8 @@ import { textOf } from "./payload.js";
 const SECOND = 1_000, PAGE = 1_000;
 /** A span that takes more pages is read in shorter ones; one second that takes more than CUT_PAGES is cut. */
 const SPAN_PAGES = 4, CUT_PAGES = 20;
+/** The server refuses lower times in ms, except 0. */
+const UNIX_MS_FROM = 100_000_000_000;
 
 /** { rows, upTo } in the order of the timeline; `upTo`: ms, null where only the server knows. */
 export async function* forward(api, { from, to, ...query }, signal) {
@@ -27,7 +29,7 @@ export async function* backward(api, { from = 0, to, now, ...query }, signal) {
   let width = SECOND, end = Math.min(to ?? now, now);
   let last = to;  // without an end: what was dispatched since `now` too
   while (end > from) {
-    const start = Math.max(from, end - width), rows = [];
+    const start = Math.max(from, end - width < UNIX_MS_FROM ? 0 : end - width), rows = [];
     let pages = 0, cursor = null;
     do {
       const page = await api.call("GET", "/v1/messages", { query: { ...query, due_from: start, due_to: last, limit: PAGE, cursor }, signal });

@@ -12,7 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from ...settings.durations import TimeError, parse_delay
-from ...settings.times import parse_deliver_at
+from ...settings.times import parse_deliver_at, unix_ms
 
 Body = TypeVar("Body")
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -134,10 +134,9 @@ def media_type(content_type: str) -> str:
 
 def instant_ms(field: str, text: str) -> int:
     """UTC ms of an instant in RFC 3339, or Unix ms in digits. Raises FieldError."""
-    if text.isascii() and text.isdigit() and len(text) < 15:
-        return int(text)
     try:
-        return parse_deliver_at(text)
+        is_number = text.isascii() and text.isdigit() and len(text) < 15
+        return unix_ms(int(text)) if is_number else parse_deliver_at(text)
     except TimeError as error:
         raise FieldError(field, str(error)) from None
 

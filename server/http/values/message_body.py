@@ -27,7 +27,7 @@ from ...delivery.payloads import Encoding
 from ...observe.trace_context import NAMES
 from ...settings.config import Limits
 from ...settings.durations import TimeError, parse_delay
-from ...settings.times import parse_deliver_at, wall_time
+from ...settings.times import other_reading, parse_due, wall_time
 from ...webhook.targets import TargetError, checked_target, own_topic
 from .bodies import FieldError, delay_ms, field_error
 from .scalars import (
@@ -297,7 +297,7 @@ def due_of(
         if deliver_in is msgspec.UNSET:
             if deliver_at is msgspec.UNSET:
                 raise FieldError("deliver_at", "or deliver_in is required")
-            due_ms = parse_deliver_at(deliver_at)
+            due_ms = parse_due(deliver_at)
         elif deliver_at is msgspec.UNSET:
             due_ms = now_ms + parse_delay(deliver_in)
         else:
@@ -306,7 +306,8 @@ def due_of(
         raise FieldError(_time_field(deliver_in), str(error)) from None
     if due_ms - now_ms > max_delay_ms:
         field = _time_field(deliver_in)
-        raise FieldError(field, f"exceeds limits.max_delay ({max_delay_ms // 86_400_000} days)")
+        other = other_reading((due_ms - now_ms) // 1_000) if field == "deliver_in" else ""
+        raise FieldError(field, f"exceeds limits.max_delay ({max_delay_ms // 86_400_000} days){other}")
     return due_ms
 
 

@@ -85,8 +85,8 @@ Shift = Annotated[_ShiftText | int | float, _meta("a delay, or one backwards: -P
 Point = Annotated[
     str,
     _meta(
-        "RFC 3339 with an offset, or Unix ms",
-        anyOf=[{"format": "date-time"}, {"pattern": rf"{_ZONED}|^\d{{1,14}}$"}],
+        "RFC 3339 with an offset, or Unix ms: 0, or from 1973 on",
+        anyOf=[{"format": "date-time"}, {"pattern": rf"{_ZONED}|^(0|[1-9]\d{{11,13}})$"}],
     ),
     named("Point"),
 ]

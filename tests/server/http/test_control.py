@@ -190,6 +190,8 @@ async def test_what_goes_too_far_stays(server: Running) -> None:
         (SHIFT, {"filter": ALL, "shift": "P1Y"}, "shift"),
         (CANCEL, {"filter": {"topic": "a/#/b"}}, "topic"),
         (CANCEL, {"filter": {"due_from": "soon"}}, "due_from"),
+        (CANCEL, {"filter": {"due_from": 1_796_127_600}}, "due_from"),
+        (CANCEL, {"filter": {"due_from": "1796127600"}}, "due_from"),
         (CANCEL, {"filter": ALL, "as_of": "x"}, "as_of"),
         (CANCEL, {"filter": ALL, "cursor": "x"}, "cursor"),
         (CANCEL, {"filter": ALL, "limit": 0}, "limit"),

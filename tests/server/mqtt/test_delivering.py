@@ -342,7 +342,8 @@ def test_replay_from() -> None:
     assert peer.take_all() == ["3", "4"]
     peer.subscribe("t", user_properties=(("replay-from", "PT60S"),))
     assert peer.inbox == []
-    assert peer.subscribe("v", user_properties=(("replay-from", "soon"),)) == (0x83,)
+    for text in ("soon", "1796127600", "1796127600000"):
+        assert peer.subscribe("v", user_properties=(("replay-from", text),)) == (0x83,)
 
 
 def test_expired_messages_are_not_sent_and_the_rest_counts_down() -> None:

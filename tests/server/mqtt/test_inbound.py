@@ -241,6 +241,74 @@ def test_topics_of_the_server_are_refused(topic: str) -> None:
     assert not quiet.is_closed
 
 
+DAY_S = 86_400
+NOW_S = 1_795_248_000
+"""2026-11-21T08:00:00Z, when a rig begins."""
+
+
+@pytest.mark.parametrize("level", [4, 5])
+@pytest.mark.parametrize(
+    ("number", "due_s"),
+    [
+        ("0", 0),
+        ("900", 900),
+        (f"{497 * DAY_S}", 497 * DAY_S),
+        ("42949669", 42_949_669),
+        ("42949670", None),
+        ("43200000", None),
+        ("100000000", None),
+        ("315360000", None),
+        ("999999999", None),
+        ("1000000000", 1_000_000_000 - NOW_S),
+        (f"{NOW_S - 3 * 365 * DAY_S}", -3 * 365 * DAY_S),
+        (f"{NOW_S + 50}", 50),
+        ("3000000000", None),  # 2065: beyond limits.max_delay
+        ("179524805000", None),
+        (f"{NOW_S + 50}000", None),
+    ],
+)
+def test_what_cannot_be_meant_behind_delayed_is_refused(level: int, number: str, due_s: int | None) -> None:
+    """One alone, and two in one chunk, which are read another way."""
+    rig = Rig()
+    peer = rig.connected("p", level=level)
+    peer.send(*(Publish(b"$delayed/%b/t" % number.encode(), b"x", 1, packet_id=n) for n in (1, 2)))
+    rows = rig.core.opened.store.scan(Table.MESSAGES, b"", b"\xff" * 32)
+    dues = [decode(value).due_ms // 1_000 - NOW_S for _, value in rows]
+    assert dues == ([] if due_s is None else [due_s, due_s])
+    assert peer.is_closed is (level == 4 and due_s is None)
+
+
+@pytest.mark.parametrize(
+    ("topic", "said"),
+    [
+        ("$delayed/43200000/t", ("500 days", "1971-05-16T00:00:00.000Z")),
+        ("$delayed/1796127600000/t", ("Unix ms is 2026-12-01T12:20:00.000Z",)),
+        ("$delayed/999999999999/t", ("Unix ms is 2001-09-09T01:46:39.999Z",)),
+    ],
+)
+def test_the_refusal_names_both_readings(topic: str, said: tuple[str, ...]) -> None:
+    ack = Rig().connected().publish1(topic)
+    assert ack.reason == 0x90
+    assert ack.properties is not None
+    assert all(words in str(ack.properties.reason_string) for words in said), ack.properties
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("deliver-at", "1796127600", "Unix s is 2026-12-01T12:20:00.000Z"),
+        ("deliver-at", "1970-01-21T18:55:27.600Z", "Unix s is 2026-12-01T12:20:00.000Z"),
+        ("deliver-in", "1796127600", "Unix s is 2026-12-01T12:20:00.000Z"),
+        ("deliver-in", "1796127600000", "Unix ms is 2026-12-01T12:20:00.000Z"),
+    ],
+)
+def test_a_property_of_another_unit_is_refused(name: str, value: str, said: str) -> None:
+    ack = Rig().connected().publish1("t", user_properties=((name, value),))
+    assert ack.reason == 0x90
+    assert ack.properties is not None
+    assert said in str(ack.properties.reason_string)
+
+
 def test_properties_go_through_as_they_came() -> None:
     """[MQTT-3.3.2-4], [MQTT-3.3.2-15] to [MQTT-3.3.2-20]"""
     rig = Rig()

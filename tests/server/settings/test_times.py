@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.settings.durations import TimeError
-from server.settings.times import INSTANT_MS_MAX, format_ms, parse_deliver_at
+from server.settings.times import (
+    INSTANT_MS_MAX,
+    format_ms,
+    instant_or_back,
+    other_reading,
+    parse_deliver_at,
+    parse_due,
+    unix_ms,
+)
 
 
 def utc_ms(*fields: int) -> int:
@@ -152,3 +160,49 @@ def test_an_instant_is_written_as_datetime_writes_it_and_read_back(at_ms: int) -
     assert text == at.strftime("%Y").zfill(4) + at.strftime("-%m-%dT%H:%M:%S.") + f"{at_ms % 1000:03}Z"
     if at_ms:
         assert parse_deliver_at(text) == at_ms
+
+
+NOW_MS = utc_ms(2026, 11, 21, 8)
+MEANT = "2026-12-01T12:20:00.000Z"
+"""1,796,127,600 s."""
+
+
+@pytest.mark.parametrize(
+    ("number", "unit", "meant"),
+    [
+        (1_796_127_600, "s", MEANT),
+        (1_796_127_600_000, "ms", MEANT),
+        (1_796_127_600_000_000, "µs", MEANT),
+        (1_000_000_000, "s", "2001-09-09T01:46:40.000Z"),
+    ],
+)
+def test_a_number_that_may_be_a_time_is_named_as_that(number: int, unit: str, meant: str) -> None:
+    assert other_reading(number) == f"; {number} in Unix {unit} is {meant}"
+    with pytest.raises(TimeError, match=rf"Unix {unit} is {meant}"):
+        parse_deliver_at(str(number))
+    with pytest.raises(TimeError, match=f"31 years; {number} in Unix {unit} is {meant}"):
+        instant_or_back(str(number), NOW_MS)
+
+
+@pytest.mark.parametrize("number", [0, 1, 900, 43_200_000, 10**10, 10**20, 10**30])
+def test_others_are_no_time_of_these_decades(number: int) -> None:
+    assert other_reading(number) == ""
+
+
+def test_what_can_only_be_another_unit_is_refused() -> None:
+    with pytest.raises(TimeError, match=f"1970-01-21T18:55:27.600Z; 1796127600 in Unix s is {MEANT}"):
+        unix_ms(1_796_127_600)
+    with pytest.raises(TimeError, match=f"is 1796127600 in Unix ms; 1796127600 in Unix s is {MEANT}"):
+        parse_due("1970-01-21T18:55:27.600Z")
+    with pytest.raises(TimeError, match=r"1970-01-01T01:00:00\.000Z; give ms"):
+        unix_ms(3_600_000)
+
+
+def test_the_past_is_not_refused() -> None:
+    assert parse_due("1973-03-03T09:46:40Z") == unix_ms(100_000_000_000) == 100_000_000_000
+    assert unix_ms(0) == 0
+    assert unix_ms(978_307_200_000) == parse_due("2001-01-01T00:00:00Z")
+    assert instant_or_back("900", NOW_MS) == NOW_MS - 900_000
+    assert instant_or_back("999999999", NOW_MS) == NOW_MS - 999_999_999_000
+    assert instant_or_back("99999d", NOW_MS) == 0
+    assert instant_or_back("1970-01-02T00:00:00Z", NOW_MS) == 86_400_000
