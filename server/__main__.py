@@ -33,6 +33,7 @@ from .observe.logs import EACH, configure_logging
 from .observe.version import server_version
 from .settings.config import Config, ConfigError
 from .settings.durations import TimeError
+from .settings.exposed import exposed
 from .settings.kinds import CannotListen
 from .settings.memory import told
 from .settings.reading import load, remarks, table
@@ -65,12 +66,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(f"fasti-server: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_USAGE
+    warnings = [*remarks(config, origins), *exposed(config, origins, options.config)]
     if options.check:
-        return _check(config, origins)
+        return _check(config, origins, warnings)
     if options.command == "keys":
         return _keys(options, config)
     configure_logging(options.log, config.log.level, is_limited=options.command is None)
-    for line in remarks(config, origins):
+    for line in warnings:
         log.warning("%s", line, extra=EACH)
     try:
         return _run(options, config)
@@ -142,7 +144,7 @@ def _serve(options: argparse.Namespace, config: Config, umask: int) -> int:
     return serve(config, is_simulated=is_simulated, start_ms=options.clock_start, umask=umask)
 
 
-def _check(config: Config, origins: Mapping[str, str]) -> int:
+def _check(config: Config, origins: Mapping[str, str], warnings: Sequence[str]) -> int:
     """Print every setting with its origin; checks the files of certificates and keys, too."""
     from .auth.keyring import Keyring
     from .auth.offload import at_once
@@ -152,7 +154,7 @@ def _check(config: Config, origins: Mapping[str, str]) -> int:
 
     lines = told(config.limits.memory)
     print("\n".join([*table(config, origins), "", "Parts of limits.memory:", *lines]))  # noqa: T201
-    for line in remarks(config, origins):
+    for line in warnings:
         print(f"fasti-server: {line}", file=sys.stderr)  # noqa: T201
     try:
         http_certificates(config), mqtt_certificates(config)

@@ -29,6 +29,7 @@ from .kinds import (
     NETWORKS,
     ORIGINS,
     SECONDS,
+    SECRET,
     SPARK,
     TEXT,
     URL,
@@ -419,7 +420,7 @@ class Cluster:
     peers: tuple[str, ...] = _key(ORIGINS, [])
     """HTTP of the other nodes: ["http://b.example:8080", ...]. Its own may be among them. All of them must
     have answered before a log is begun."""
-    key: str = _key(TEXT, "")
+    key: str = _key(SECRET, "")
     """What the nodes show each other, and what signs their claims in the log: the same on all, 16 characters
     or more. Needed with a log. Two keys with a comma between them while it is changed."""
     takeover_after_ms: int = _key(ms(TAKEOVER_MS_MIN, TAKEOVER_MS_MAX), "3s")

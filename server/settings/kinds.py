@@ -26,6 +26,13 @@ T = TypeVar("T")
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
+HIDDEN = "***"
+"""Shown in place of a secret."""
+_PASSWORD = re.compile(
+    r"""((?:nats|tls)://)[^\s'":/]+(?=@)|(://[^\s'":/@]*:)[^\s'"]*(?=@)|([?&]\w*password=)[^&\s'"]*"""
+)
+
+
 class KindError(ValueError):
     """A value of the wrong kind; the message says what is expected."""
 
@@ -36,6 +43,8 @@ class Kind(Generic[T]):
 
     read: Callable[[object], T]
     show: Callable[[T], str] = str
+    is_secret: bool = False
+    """Whether errors must not repeat a value either."""
 
 
 def where(host: object, port: object) -> str:
@@ -158,12 +167,9 @@ def _read_name(value: object) -> str:
 
 
 def without_password(url: str) -> str:
-    """A URL without its password, for display; PostgreSQL takes it as a parameter, too."""
-    return re.sub(r"(?<=://)([^/@]*?):[^/@]*@|([?&]\w*password=)[^&]*", _hidden, url)
-
-
-def _hidden(found: re.Match[str]) -> str:
-    return f"{found[1]}:***@" if found[2] is None else f"{found[2]}***"
+    """A URL without its password, for display. PostgreSQL takes it as a parameter, too; NATS takes a token
+    in place of the user's name. A password may have been written with a raw `/` or `@`."""
+    return _PASSWORD.sub(lambda found: f"{found[1] or found[2] or found[3]}{HIDDEN}", url)
 
 
 def _read_log(value: object) -> str:
@@ -403,6 +409,7 @@ MS = Kind(_some_ms, _show_ms)
 NAME = Kind(_read_name, json.dumps)
 NETWORKS = Kind(_read_networks, lambda networks: json.dumps([str(one) for one in networks]))
 ORIGINS = Kind(_read_origins, lambda origins: json.dumps(list(origins)))
+SECRET = Kind(_read_text, lambda text: json.dumps(text and HIDDEN), is_secret=True)
 SECONDS = Kind(_whole_s, lambda seconds: _show_ms(seconds * 1_000))
 SPARK = Kind(_read_spark)
 TEXT = Kind(_read_text, json.dumps)

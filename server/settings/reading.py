@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from .config import Config, ConfigError, is_same
-from .kinds import Kind, show_size, without_password
+from .kinds import HIDDEN, Kind, show_size, without_password
 from .memory import Memory, automatic, bounds_of
 from .removed import REMOVED
 
 ENV_PREFIX = "FASTI__"
+FILE = "file"
 CUT = ", cut by limits.memory"
 CLUSTER_KEY_MIN = 16
 CLUSTER_KEYS = 2
@@ -40,7 +41,7 @@ def load(
     overrides: Mapping[str, object],
     found: Callable[[], Memory] = found,
 ) -> tuple[Config, dict[str, str]]:
-    """The configuration, and the origin of each `section.key`: "default", "file", "env FASTI__…" or "option",
+    """The configuration, and the origin of each `section.key`: "default", FILE, "env FASTI__…" or "option",
     with CUT behind it where `limits.memory` has no room for a value that is not the default. Removed settings
     that are present have an origin too (`remarks`).
 
@@ -59,7 +60,7 @@ def load(
     _check_together(config)
     said = {name: origin for name, (_, origin) in given.items()}
     for name, bound in bounds_of(config.limits.memory.bytes).items():
-        if name in said and name not in REMOVED and bound < _value(asked, name) != _value(Config(), name):
+        if name in said and name not in REMOVED and bound < value_of(asked, name) != value_of(Config(), name):
             said[name] += CUT
     return config, dict.fromkeys([name for name, _, _ in keys()], "default") | said
 
@@ -82,7 +83,7 @@ def remarks(config: Config, origins: Mapping[str, str]) -> list[str]:
         for name, instead in sorted(REMOVED.items())
         if name in origins
     ] + [
-        f"{name} ({origin.removesuffix(CUT)}) is {_value(config, name):,}: limits.memory allows no more"
+        f"{name} ({origin.removesuffix(CUT)}) is {value_of(config, name):,}: limits.memory allows no more"
         for name, origin in origins.items()
         if origin.endswith(CUT)
     ]
@@ -109,7 +110,7 @@ def settable(section: Any) -> "Iterator[Field[Any]]":
     return (item for item in fields(section) if "kind" in item.metadata)
 
 
-def _value(config: Config, key: str) -> Any:
+def value_of(config: Config, key: str) -> Any:
     section, _, attribute = key.partition(".")
     return getattr(getattr(config, section), attribute)
 
@@ -134,9 +135,9 @@ def _from_file(path: Path | None) -> Iterator[Entry]:
         if not isinstance(keys, dict):
             raise ConfigError(section, "unknown key: every key belongs to a [section]")
         if not keys:
-            _check_section(section, "file")
+            _check_section(section, FILE)
         for key, value in keys.items():
-            yield f"{section}.{key}", value, "file"
+            yield f"{section}.{key}", value, FILE
 
 
 def _from_environ(environ: Mapping[str, str]) -> Iterator[Entry]:
@@ -177,8 +178,8 @@ def _section(name: str, given: Mapping[str, tuple[object, str]]) -> Any:
             try:
                 changes[item.name] = item.metadata["kind"].read(value)
             except (ValueError, RecursionError) as error:
-                told = without_password(value) if isinstance(value, str) else value
-                raise ConfigError(key, f"{error}, got {told!r} ({origin})") from None
+                told = HIDDEN if item.metadata["kind"].is_secret else repr(value)
+                raise ConfigError(key, without_password(f"{error}, got {told} ({origin})")) from None
     return replace(default, **changes)
 
 
@@ -210,7 +211,7 @@ def _check_cluster(config: Config) -> None:
         ("http.public_url", config.http.listen),
         *(("mqtt.public_urls", one) for one in config.mqtt.listen),
     ):
-        if listener.is_everywhere and not _value(config, key):
+        if listener.is_everywhere and not value_of(config, key):
             raise ConfigError(key, f"is required in a cluster: others cannot use the address {listener}")
     for key, value in (("node", cluster.node), ("key", cluster.key)):
         if not value:
@@ -247,7 +248,7 @@ def _check_together(config: Config) -> None:
         ("mqtt.tls_identity_as_username", "mqtt.tls_require_certificate"),
         ("mqtt.proxy_protocol", "limits.trusted_proxies"),
     ):
-        if _value(config, given) and not _value(config, needed):
+        if value_of(config, given) and not value_of(config, needed):
             raise ConfigError(needed, f"is required, because {given} is set")
     allowed = config.mqtt.allow_anonymous
     for one in allowed if isinstance(allowed, tuple) else ():
