@@ -13,7 +13,8 @@ Standard Webhooks recommends. Its libraries verify the bytes and then read them 
 that was signed rightly is an error.
 
 The endpoint's own headers come next, then the message's. Neither replaces one of these or of the connection,
-and the message's none of the endpoint's. A message's header that is not valid in HTTP, or beyond
+and the message's none of the endpoint's. Receivers believe some headers because a proxy in front of them sets
+these: whoever may publish must not. A message's header of these, or not valid in HTTP, or beyond
 HEADERS_BYTES_MAX, is left out.
 """
 
@@ -46,6 +47,16 @@ _NOT_OURS = frozenset(
     )
 )
 _PREFIXES = ("webhook-", "fasti-", "proxy-")
+_NOT_OF_MESSAGES = frozenset(
+    (
+        *("cookie", "cookie2", "set-cookie", "set-cookie2", "content-encoding", "content-range"),
+        *("forwarded", "via", "client-ip", "true-client-ip", "remote-user", "x-host", "x-method-override"),
+    )
+)
+_PREFIXES_OF_PROXIES = (
+    *("x-forwarded", "x-real-", "x-client-", "x-cluster-client-", "x-original-", "x-rewrite-"),
+    *("x-http-method", "x-remote-", "x-auth-request-", "x-ssl-", "x-envoy-", "cf-", "fastly-"),
+)
 _PLAIN = {"text": "text/plain; charset=utf-8", "json": "application/json"}
 
 
@@ -67,6 +78,13 @@ def is_header(name: str, value: str) -> bool:
         and lower not in _NOT_OURS
         and not lower.startswith(_PREFIXES)
     )
+
+
+def _is_sent(name: str, value: str) -> bool:
+    """Whether a message's header is sent."""
+    lower = _as_read(name)
+    is_believed = lower in _NOT_OF_MESSAGES or lower.startswith(_PREFIXES_OF_PROXIES)
+    return is_header(name, value) and not is_believed
 
 
 def _as_read(name: str) -> str:
@@ -146,7 +164,7 @@ def request_for(
         left -= len(name) + len(value)
         if left < 0:
             break
-        if is_header(name, value) and _as_read(name) not in taken:
+        if _is_sent(name, value) and _as_read(name) not in taken:
             taken.add(_as_read(name))
             headers[name.lower()] = value
     return WebhookRequest(url, headers, body, timeout_s)

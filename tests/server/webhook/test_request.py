@@ -147,6 +147,28 @@ def test_a_header_that_is_ours_or_none_is_never_replaced(name: str) -> None:
         assert made(with_headers((name, "forged"))).headers == before
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("cookie", "Set-Cookie", "Content-Encoding", "content-range", "Forwarded", "via", "Remote-User"),
+        *("X-Forwarded-For", "x-forwarded-host", "X_Forwarded_Proto", "x-real-ip", "X-Client-IP"),
+        *("true-client-ip", "CF-Connecting-IP", "x-original-url", "X-Rewrite-URL", "x_remote_user"),
+        *("X-HTTP-Method-Override", "x-http-method", "x-method-override", "x-auth-request-email"),
+    ],
+)
+def test_what_a_receiver_believes_of_a_proxy_comes_from_no_message(name: str) -> None:
+    before = made().headers
+    assert made(with_headers((name, "gzip"))).headers == before
+    assert made(**{name: "ours"}).headers == before | {name.lower().replace("_", "-"): "ours"}, (
+        "an endpoint may set it"
+    )
+
+
+@pytest.mark.parametrize("name", ["authorization", "x-tenant", "traceparent", "x-forward", "accept", "vias"])
+def test_other_headers_of_a_message_are_sent(name: str) -> None:
+    assert made(with_headers((name, "x"))).headers[name] == "x"
+
+
 @pytest.mark.parametrize("value", ["a\r\nx: y", "a\nb", " a", "a ", "\x00", "ü", "\x7f"])
 def test_a_value_that_http_does_not_carry_stays_behind(value: str) -> None:
     assert not is_header("x-a", value)
