@@ -12,6 +12,8 @@ from ..delivery.shared import DOTS, TEXT_PREFIXES
 from ..settings.config import Config
 from .publish_requests import BRIDGE_STATE, expires_ms, handed_on, is_payload_as_said, may_publish, refused_in
 
+SUBSCRIPTION_IDS = "subscription-identifiers"
+"""User property of CONNECT."""
 BRIDGE_WINDOW = 20
 """`max_inflight_messages` of mosquitto: it drops QoS 2 beyond that, and below level 5 it cannot say so."""
 
@@ -102,8 +104,10 @@ def granted_window(packet: Connect, config: Config) -> int:
 
 
 def connack_properties(packet: Connect, config: Config, expiry_s: int, assigned: str | None) -> Properties:
-    """What the server says of itself at level 5."""
-    asked = packet.properties.session_expiry if packet.properties is not None else None
+    """What the server says of itself at level 5. Node-RED can read no PUBLISH with several subscription
+    identifiers, so a client may ask to be told that there are none: then it sends none."""
+    properties = packet.properties or Properties()
+    asked = properties.session_expiry
     mqtt = config.mqtt
     return Properties(
         session_expiry=expiry_s if expiry_s != (asked or 0) else None,
@@ -114,4 +118,5 @@ def connack_properties(packet: Connect, config: Config, expiry_s: int, assigned:
         assigned_client_id=assigned,
         topic_alias_maximum=mqtt.topic_alias_maximum or None,
         server_keep_alive=mqtt.keep_alive_s or None,
+        subscription_ids_available=False if properties.user(SUBSCRIPTION_IDS) == "false" else None,
     )

@@ -405,6 +405,15 @@ def test_an_ack_of_something_unknown() -> None:
         assert peer.inbox == [Ack(wire.PUBREL, 5, reason), Ack(wire.PUBCOMP, 6, reason)]
 
 
+@pytest.mark.parametrize(("said", "told"), [("false", False), ("true", None), (None, None)])
+def test_a_client_may_have_no_subscription_identifiers(said: str | None, told: bool | None) -> None:
+    """Node-RED matches topics by itself then; of several identifiers in one PUBLISH it can read none."""
+    users = () if said is None else (("subscription-identifiers", said),)
+    connack = Rig().peer().connect("a", user_properties=users)
+    assert connack.properties is not None
+    assert connack.properties.subscription_ids_available is told
+
+
 @pytest.mark.parametrize("level", [4, 5])
 def test_in_a_resumed_session_it_is_no_error(level: int) -> None:
     """MQTT 5.0, 3.6.2.1: 0x92 is for other times than recovery. The answer to the first PUBREL was lost."""
