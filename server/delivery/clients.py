@@ -63,6 +63,12 @@ class Clients:
         self._expiry_max_s = expiry_max_ms // 1000
         self._assigned = 0
         self.connections = connections
+        self.present: set[Subscriber] = set()
+        """Sessions with a connection."""
+        self.most_present = 0
+        """The largest number of them since the start."""
+        self.expired = 0
+        """Sessions that have expired since then."""
 
     def restore(self) -> None:
         """At start, publish the wills of the clients that were connected when the server died."""
@@ -111,6 +117,7 @@ class Clients:
                     if known.owner != rights.name:
                         self._subscriptions.keep_allowed(known, rights)
                     self._sessions.entrust(known, rights)
+                self._meet(known)
                 return known, True
             self._forget(known)
         try:
@@ -119,6 +126,7 @@ class Clients:
             log.warning("connect refused: %s", error, extra=by("clients"))
             return None, False
         fresh.link = link
+        self._meet(fresh)
         return fresh, False
 
     def admission(self, client_id: str, rights: Rights) -> str:
@@ -181,6 +189,7 @@ class Clients:
         DISCONNECT, or because the server stops."""
         session = subscriber.session
         subscriber.ended_ms = self._clock.wall_ms()
+        self.present.discard(subscriber)
         self._settling.disconnected(subscriber, is_clean=is_clean)
         if not session.is_persistent:
             self._wills.publish(subscriber, at_once=True)
@@ -239,6 +248,7 @@ class Clients:
             elif self._sessions.get(client_id) is subscriber and self._sessions.is_over(subscriber):
                 self._forget(subscriber)
                 log.info("session %s: expired", client_id)
+                self.expired += 1
                 ended += 1
         return ended
 
@@ -257,9 +267,15 @@ class Clients:
 
     def _forget(self, subscriber: Subscriber) -> None:
         """End the session in RAM. The next batch deletes its rows."""
+        self.present.discard(subscriber)
         self._groups.forget(subscriber)
         self._burials.end_session(subscriber)
         self._sessions.drop(subscriber)
+
+    def _meet(self, subscriber: Subscriber) -> None:
+        """The session has a connection."""
+        self.present.add(subscriber)
+        self.most_present = max(self.most_present, len(self.present))
 
     def _displace(self, known: Subscriber, *, is_resumed: bool) -> None:
         """The client connects again: its old connection is closed, and its former will is dealt with."""

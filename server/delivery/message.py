@@ -122,6 +122,10 @@ class Message:
         return self._value[self._body_at :] if record is None else record.payload
 
     @property
+    def payload_bytes(self) -> int:
+        return len(self._value) - self._body_at if self._record is None else len(self._record.payload)
+
+    @property
     def likeness(self) -> bytes:
         """Equal for usual messages that differ in position, due, key and payload alone; empty: unknown."""
         return likeness(self._value, self._body_at) if self._body_at else b""

@@ -74,6 +74,9 @@ class Traffic:
     """Opened, whatever came of them."""
     bytes_received: int = 0
     bytes_sent: int = 0
+    payload_received: int = 0
+    """Bytes of the payloads of PUBLISH packets."""
+    payload_sent: int = 0
     connects: int = 0
     received: int = 0
     sent: int = 0

@@ -21,13 +21,14 @@ RUN_MAX = 128
 class Run:
     """Messages that are all usual and of one QoS, in position order."""
 
-    __slots__ = ("addresses", "lease_ms", "messages", "qos", "wire")
+    __slots__ = ("addresses", "lease_ms", "messages", "payload_bytes", "qos", "wire")
 
     def __init__(self, messages: Sequence[Message], lease_ms: int = 0) -> None:
         """`lease_ms`: ack timeout that a member of a group is told; 0: none."""
         self.messages = messages
         self.lease_ms = lease_ms
         self.qos = messages[0].qos
+        self.payload_bytes = sum([one.payload_bytes for one in messages])
         self.addresses: list[tuple[Position, int]] = [(one.position, one.shard) for one in messages]
         """(position, shard) of each."""
         self.wire: dict[int, tuple[list[bytes], int]] = {}

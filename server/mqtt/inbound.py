@@ -205,6 +205,7 @@ class Inbound:
     def take(self, packet: Publish, subscriber: Subscriber) -> None:
         """Read a publish and keep it for `flush`, or answer a refusal. Raises PublishRefused for a fault that
         ends the connection."""
+        self._publishing.traffic.payload_received += len(packet.payload)
         if self._is_usual and packet.properties is None:
             if packet.topic.startswith(b"$"):
                 if not self._requests and self._take_delayed(packet, subscriber.session):

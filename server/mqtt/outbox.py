@@ -180,7 +180,9 @@ class Outbox:
         size = self._out_bytes = self._out_bytes + len(head) + len(tail)
         if size >= self.out_max:
             self.has_room = False
-        self._traffic.sent += 1
+        traffic = self._traffic
+        traffic.sent += 1
+        traffic.payload_sent += message.payload_bytes
 
     def _lose(self, message: Message, packet_id: int) -> None:
         """The client does not take it: it is larger than it asked for, or has a topic that is refused."""
@@ -206,6 +208,7 @@ class Outbox:
         self._out += pieces
         self._out_bytes += size
         self._traffic.sent += len(run.addresses)
+        self._traffic.payload_sent += run.payload_bytes
 
     def release(self, packet_id: int) -> None:
         self.put(Ack(wire.PUBREL, packet_id))

@@ -390,22 +390,30 @@ def _record(name: str, value: object) -> Record:
 def sys_records(core: Core, version: str, uptime_s: int) -> list[Record]:
     """One record a figure; payloads are decimal text."""
     traffic = core.publishing.traffic
-    connected = sum(1 for subscriber in core.sessions if subscriber.link is not None)
+    connected = len(core.clients.present)
+    stored, stored_bytes = sum(one.live for one in core.directory), sum(one.bytes for one in core.directory)
     figures = {
         "version": f"fasti {version}",
         "uptime": f"{uptime_s} seconds",
         "clients/connected": connected,
         "clients/disconnected": len(core.sessions) - connected,
         "clients/total": len(core.sessions),
+        "clients/maximum": core.clients.most_present,
+        "clients/expired": core.clients.expired,
         "clients/active": connected,
         "clients/inactive": len(core.sessions) - connected,
         "subscriptions/count": len(core.router),
         "shared_subscriptions/count": len(core.groups),
         "retained messages/count": core.retained.count,
+        "messages/stored": stored,
+        "store/messages/count": stored,
+        "store/messages/bytes": stored_bytes,
         "bytes/received": traffic.bytes_received,
         "bytes/sent": traffic.bytes_sent,
         "messages/received": traffic.received,
         "messages/sent": traffic.sent,
+        "publish/bytes/received": traffic.payload_received,
+        "publish/bytes/sent": traffic.payload_sent,
         "publish/messages/received": traffic.received,
         "publish/messages/sent": traffic.sent,
         "publish/messages/dropped": _dropped(core),

@@ -10,6 +10,7 @@ from server.codec.packets import Ack, Pingreq, Publish, Subscribe, SubscribeOpti
 from server.codec.publish import Decoder
 from server.delivery.message import Message
 from server.mqtt.forms import Shape
+from server.reports.figures import sys_records
 from shards.fields import Record, Retry, TryRow
 from shards.properties import user_property
 from tests.support.rig import START_MS, Rig, config, props
@@ -595,8 +596,6 @@ def test_wildcards_do_not_match_the_server_s_topics() -> None:
     wild, own = rig.connected("a"), rig.connected("b")
     wild.subscribe("#", "+/broker/#", "+/#")
     own.subscribe("$SYS/#", "$SYS/broker/+")
-    from server.reports.figures import sys_records
-
     rig.core.publishing.publish_system(sys_records(rig.core, "1", 5), rig.core.retained.note_volatile)
     rig.pump()
     assert wild.inbox == []
@@ -607,6 +606,58 @@ def test_wildcards_do_not_match_the_server_s_topics() -> None:
     late.subscribe("$SYS/broker/uptime")
     (packet,) = late.publishes()
     assert (packet.retain, packet.payload) == (True, b"5 seconds")
+
+
+def figures_of(rig: Rig) -> dict[str, str]:
+    records = sys_records(rig.core, "1", 5)
+    return {one.topic.decode().removeprefix("$SYS/broker/"): one.payload.decode() for one in records}
+
+
+def test_sys_tells_of_clients_as_mosquitto_does() -> None:
+    rig = Rig()
+    lasting, brief = rig.lasting("a"), rig.connected("b")
+    lasting.drop()
+    rig.lasting("a", expiry=1)
+    again = rig.lasting("a", expiry=1)  # takes over: one client, not two
+    assert figures_of(rig)["clients/maximum"] == figures_of(rig)["clients/connected"] == "2"
+    brief.disconnect()
+    again.drop()
+    told = figures_of(rig)
+    assert (told["clients/connected"], told["clients/disconnected"], told["clients/maximum"]) == (
+        "0",
+        "1",
+        "2",
+    )
+    rig.pass_ms(2_000)
+    rig.core.clients.end_expired(list(rig.core.sessions))
+    told = figures_of(rig)
+    assert (told["clients/expired"], told["clients/total"], told["clients/maximum"]) == ("1", "0", "2")
+    refused = Rig(config(sessions=1))
+    refused.connected("a")
+    assert refused.peer().connect("b").reason == 0x97
+    assert figures_of(refused)["clients/maximum"] == "1"
+
+
+@pytest.mark.parametrize("level", [4, 5])
+@pytest.mark.parametrize("count", [1, 5])
+def test_sys_counts_payloads_and_what_is_stored(level: int, count: int) -> None:
+    """One by one, in a run, again after a lost connection, and late."""
+    rig = Rig()
+    peer, publisher = rig.lasting("a", level), rig.connected("p", level)
+    peer.subscribe("t", qos=1)
+    publisher.send(*[Publish(b"t", b"x" * 10, 1, packet_id=n + 1) for n in range(count)])
+    peer.drop()
+    peer = rig.lasting("a", level)
+    assert len(peer.publishes()) == count
+    publisher.inbox.clear()
+    publisher.publish1("$delayed/60/t", "x" * 7, packet_id=99)
+    told = figures_of(rig)
+    assert told["publish/bytes/received"] == str(10 * count + 7)
+    assert told["publish/bytes/sent"] == str(2 * 10 * count)
+    assert told["store/messages/count"] == told["messages/stored"] == str(count + 1)
+    assert int(told["store/messages/bytes"]) > 10 * count + 7
+    rig.pass_ms(61_000)
+    assert figures_of(rig)["publish/bytes/sent"] == str(2 * 10 * count + 7)
 
 
 def test_the_fasti_properties_and_attempts() -> None:

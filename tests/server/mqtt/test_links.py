@@ -816,6 +816,7 @@ def test_sys_counts_the_bytes_of_mqtt(served: Served, scheme: str) -> None:
     assert int(figures["bytes/received"]) == received
     assert int(figures["bytes/sent"]) > 100 + len(answers) * 2
     assert figures["publish/messages/received"] == figures["publish/messages/sent"] == "1"
+    assert figures["publish/bytes/received"] == figures["publish/bytes/sent"] == "100"
     assert float(figures["load/bytes/received/1min"]) > 0
     assert float(figures["load/sockets/15min"]) >= float(figures["load/connections/15min"]) > 0
     assert float(figures["load/publish/dropped/5min"]) == 0
