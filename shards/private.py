@@ -6,7 +6,8 @@ Existing files keep their modes: their directory keeps others out.
 
     new                                          0700
     0750, set by a user                          shared with its group, as with Spark workers that run as
-                                                 another user: kept, logged at each start; files 0640
+                                                 another user: kept, with setgid; logged at each start;
+                                                 new files 0640, of that group
     others may enter, or the group may write     narrowed to 0700 if it is this user's, and logged;
                                                  else, or with the sticky bit (it is /tmp), only logged
 
@@ -20,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from stat import S_IMODE, S_ISDIR, S_ISVTX
+from stat import S_IMODE, S_ISDIR, S_ISGID, S_ISVTX
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +60,7 @@ def narrow(data: Path) -> None:
     if not mode & _TOO_MUCH:
         text = "%s: mode %04o, so group %d can read the data: chmod 700 unless it is shared on purpose"
         log.warning(text, data, mode, found.st_gid)
+        _share(data, mode, found.st_gid)
         return
     if found.st_uid == os.geteuid() and not mode & S_ISVTX:
         with suppress(OSError):
@@ -69,6 +71,18 @@ def narrow(data: Path) -> None:
         "%s: mode %04o and owner %d, so others can read or change the data: give it to this user, chmod 700"
     )
     log.warning(text, data, mode, found.st_uid)
+
+
+def _share(data: Path, mode: int, group: int) -> None:
+    """Let new files and directories have the directory's group in place of the process's."""
+    if group == os.getegid():
+        return
+    with suppress(OSError):
+        data.chmod(mode | S_ISGID)
+    # The system clears the bit silently if the group is not one of this user's.
+    if not data.stat().st_mode & S_ISGID:
+        text = "%s: new files do not get its group %d: add user %d to it, or set the bit setgid (chmod g+s)"
+        log.warning(text, data, group, os.geteuid())
 
 
 def warn_of_open(backups: Path) -> None:

@@ -64,6 +64,30 @@ def test_a_directory_of_its_group_stays_and_is_said(tmp_path: Path, caplog: pyte
     assert line.startswith(f"{data}: mode 0750, so group {os.getgid()} can read the data: chmod 700 unless")
 
 
+OTHER_GROUP = os.getegid() + 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files to any group")
+def test_new_files_of_a_shared_directory_have_its_group(tmp_path: Path) -> None:
+    data = made(tmp_path / "data", 0o750)
+    os.chown(data, -1, OTHER_GROUP)
+    narrow(data)
+    (data / "jobs").mkdir()
+    (data / "jobs" / "file").touch()
+    assert mode(data) == 0o2750
+    assert {one.stat().st_gid for one in data.rglob("*")} == {OTHER_GROUP}
+
+
+def test_a_group_that_new_files_cannot_get_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = made(tmp_path / "data", 0o750)
+    monkeypatch.setattr(os, "getegid", lambda: OTHER_GROUP)
+    monkeypatch.setattr(Path, "chmod", lambda *_: None)
+    narrow(data)
+    assert caplog.messages[-1].startswith(f"{data}: new files do not get its group {os.getgid()}")
+
+
 def test_a_directory_of_ours_alone_is_not_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     narrow(made(tmp_path / "data", 0o700))
     narrow(tmp_path / "not there")
