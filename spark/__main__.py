@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 TOKEN = "FASTI_JOB_TOKEN"
 KEY = "FASTI_KEY"
+CA = "FASTI_CA"
 UMASK = "FASTI_JOB_UMASK"
 
 
@@ -36,7 +37,9 @@ def main(arguments: Sequence[str]) -> int:
         os.umask(int(os.environ[UMASK], 8))  # the server's own is for its data; an archive is for others too
     try:
         _check_machine(options.master)
-        for line in COMMANDS[options.command](Remote(options.server, os.environ.get(KEY, "")), options):
+        ca = options.ca or os.environ.get(CA, "")
+        remote = Remote(options.server, os.environ.get(KEY, ""), ca)
+        for line in COMMANDS[options.command](remote, options):
             sys.stdout.write(f"{line}\n")
             sys.stdout.flush()
     except SparkError as error:
@@ -62,6 +65,7 @@ def parser() -> argparse.ArgumentParser:
     expire.add_argument("--job", metavar="ID", help=f"a job that is there already; its token in {TOKEN}")
     for command in (split, expire):
         command.add_argument("--server", metavar="URL", required=True, help="of the fasti server")
+        command.add_argument("--ca", metavar="FILE", help=f"CA certificates; else {CA}, the system's")
         command.add_argument("--master", metavar="URL", help="local[n] (local[2]), spark://… or sc://…")
     return made
 

@@ -8,14 +8,15 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from http.client import HTTPException
+from ssl import SSLCertVerificationError, SSLContext, create_default_context
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlsplit
-from urllib.request import ProxyHandler, Request, build_opener
+from urllib.request import BaseHandler, HTTPSHandler, ProxyHandler, Request, build_opener
 
 from shards.jobs import DONE
 
-from .errors import Refused, Unreachable
+from .errors import Refused, SparkError, Unreachable
 from .job import Job, job_from
 
 TIMEOUT_S = 60.0
@@ -24,20 +25,27 @@ COMMIT_TIMEOUT_S = 1_800.0
 PAUSES_S = (1.0, 2.0, 4.0, 8.0)
 """Pauses before further tries of an unanswered commit."""
 
+_NOT_THE_CA = (9, 10, 62, 64)
+"""OpenSSL's numbers of other faults: not yet valid, expired, another host, another address."""
+
 Body = dict[str, Any]
 
 
 class Remote:
-    """A server. `key`: an API key, or empty."""
+    """A server. `key`: an API key, or empty. `ca`: a file of CA certificates to trust over https, else the
+    system's."""
 
-    def __init__(self, url: str, key: str = "") -> None:
+    def __init__(self, url: str, key: str = "", ca: str = "") -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise Unreachable(f"{url!r} is no address of a server, as http://127.0.0.1:8080 is")
         self.url = url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         # Web proxies do not apply between a job and its server.
-        self._open = build_opener(ProxyHandler({})).open
+        handlers: list[BaseHandler] = [ProxyHandler({})]
+        if parts.scheme == "https":
+            handlers.append(HTTPSHandler(context=_trusting(ca)))
+        self._open = build_opener(*handlers).open
 
     def create(self, kind: str, **wish: object) -> Job:
         """Create a job that this program runs. `wish`: slice, parts, archive."""
@@ -98,9 +106,23 @@ class Remote:
                 raise _refusal(error.code, error.read()) from None
         except (URLError, OSError, HTTPException) as error:
             why = getattr(error, "reason", None) or error
+            if isinstance(why, SSLCertVerificationError):
+                raise Unreachable(f"{self.url}: {_mistrust(why)}") from error
             raise Unreachable(f"{self.url} does not answer: {why}") from error
         except ValueError as error:
             raise Unreachable(f"{self.url} answers, but not as a fasti server does: {error}") from error
+
+
+def _trusting(ca: str) -> SSLContext:
+    try:
+        return create_default_context(cafile=ca or None)
+    except OSError as error:
+        raise SparkError(f"the CA file {ca} cannot be used: {error.strerror or error}") from None
+
+
+def _mistrust(error: SSLCertVerificationError) -> str:
+    why = f"the server's certificate is refused: {error.verify_message}"
+    return why if error.verify_code in _NOT_THE_CA else f"{why}; give its CA as --ca or FASTI_CA"
 
 
 def _refusal(status: int, raw: bytes) -> Refused:
