@@ -10,13 +10,24 @@ has changed, the wall clock was set, and the next time of every job is shifted:
 It checks at least every LOOK_S. Steps below STEP_S are ignored until they add up to one.
 """
 
+from asyncio import CancelledError
 from collections.abc import Callable
 from datetime import UTC, timedelta
+from types import TracebackType
 
+from apscheduler.executors.asyncio import AsyncIOExecutor
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 STEP_S = 0.1
 LOOK_S = 1.0
+
+
+class _OnTheLoop(AsyncIOExecutor):  # type: ignore[misc]
+    """Runs jobs on the loop. One that the shutdown cancels, before it began or later, is no error."""
+
+    def _run_job_error(self, job_id: str, exc: BaseException, traceback: TracebackType | None = None) -> None:
+        if not isinstance(exc, CancelledError):
+            super()._run_job_error(job_id, exc, traceback)
 
 
 class Timetable(AsyncIOScheduler):  # type: ignore[misc]
@@ -30,6 +41,9 @@ class Timetable(AsyncIOScheduler):  # type: ignore[misc]
         self._wall = wall
         self._mono = mono
         self._ahead_s = wall() - mono()
+
+    def _create_default_executor(self) -> AsyncIOExecutor:
+        return _OnTheLoop()
 
     def _process_jobs(self) -> float:
         """Run due jobs on waking; returns the seconds to sleep."""

@@ -120,3 +120,18 @@ async def test_every_chore_of_a_server_keeps_its_interval(wall: Wall, tmp_path: 
         assert len(jobs) == 9
         assert all(job.next_run_time - now <= job.trigger.interval for job in jobs)
     await server.stop()
+
+
+async def test_a_chore_that_the_shutdown_catches_is_no_error(
+    wall: Wall, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Due in the moment of the stop: its task is there, and has not begun."""
+    timetable, chore = Timetable(wall, time.monotonic, {}), Chore()
+    timetable.start()
+    timetable.add_job(chore.run, "interval", seconds=60, next_run_time=datetime.now(UTC))
+    timetable.shutdown(wait=False)  # in the next turn of the loop
+    timetable._process_jobs()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert chore.runs == 0
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
