@@ -47,6 +47,8 @@ _MADE_ID = re.compile("fasti-[0-9a-f]+")
 """Client ids made by the server (server/mqtt/state.py); a client may return with one."""
 Fits = Callable[[str], bool]
 """Whether a rule matches a topic."""
+Relation = Callable[[str, str], bool]
+"""Of a rule to a filter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +185,7 @@ class Principal:
 class Rights:
     """The rights of a principal as one client."""
 
-    __slots__ = ("_client_id", "_deliver", "_grant", "_publish", "_subscribe", "principal")
+    __slots__ = ("_client_id", "_deliver", "_grant", "_publish", "_receive", "_subscribe", "principal")
 
     def __init__(self, principal: Principal, client_id: str) -> None:
         """`client_id`: empty without one."""
@@ -191,7 +193,7 @@ class Rights:
         self._client_id = client_id
         self._grant: Grant | None = None
         self._publish = self._deliver = _Answers(NOTHING, matcher)
-        self._subscribe = NOTHING
+        self._subscribe = self._receive = NOTHING
 
     @property
     def name(self) -> str:
@@ -243,30 +245,27 @@ class Rights:
         """Whether it may subscribe to everything that the filter, without `$share/group/`, can match."""
         if self._grant is not self.principal.grant:
             self._learn()
-        rules = self._subscribe
-        if any(covers(denied, topic_filter) for denied in rules.deny):
-            return False
-        return rules.allow is None or any(_admits(allowed, topic_filter) for allowed in rules.allow)
+        return _permit(self._subscribe, topic_filter, covers, _admits)
 
     def may_receive_all(self, topic_filter: str) -> bool:
         """Whether it may receive everything that the filter can match."""
-        return self.has_read and _allows(self.bound(self.principal.grant.deliver), topic_filter)
+        if self._grant is not self.principal.grant:
+            self._learn()
+        return _permit(self._receive, topic_filter, _overlap, _admits)
 
     def may_receive_some(self, topic_filter: str) -> bool:
-        """Whether it may receive anything that the filter can match, as far as permissions say."""
-        return self.has_read and _reaches(self.bound(self.principal.grant.deliver), topic_filter)
-
-    @property
-    def has_read(self) -> bool:
-        return READ in self.principal.grant.scopes
+        """Whether it may receive something that the filter can match, as far as one can tell by filters."""
+        if self._grant is not self.principal.grant:
+            self._learn()
+        return _permit(self._receive, topic_filter, covers, _overlap)
 
     def _learn(self) -> None:
         grant = self.principal.grant
         self._grant = grant
         publish = self.bound(grant.publish) if SCHEDULE in grant.scopes else NOTHING
-        deliver = self.bound(grant.deliver) if READ in grant.scopes else NOTHING
+        self._receive = self.bound(grant.deliver) if READ in grant.scopes else NOTHING
         self._publish = _Answers(publish, self.principal.fits)
-        self._deliver = _Answers(deliver, self.principal.fits)
+        self._deliver = _Answers(self._receive, self.principal.fits)
         self._subscribe = self.bound(grant.subscribe) if READ in grant.scopes else NOTHING
 
     def bound(self, rules: Rules) -> Rules:
@@ -370,22 +369,13 @@ class _Sends:
         return Rules(None if self._rules.allow is None else allow, deny, otherwise)
 
 
-def _allows(rules: Rules, topic_filter: str) -> bool:
-    """Whether the rules allow everything that the filter can match."""
-    if any(_overlap(denied, topic_filter) for denied in rules.deny):
+def _permit(rules: Rules, topic_filter: str, denies: Relation, allows: Relation) -> bool:
+    """Whether the rules permit what a filter matches; `denies`, `allows`: when a rule counts for it."""
+    if any(denies(denied, topic_filter) for denied in rules.deny):
         return False
-    if rules.allow is None or any(_admits(allowed, topic_filter) for allowed in rules.allow):
+    if rules.allow is None or any(allows(allowed, topic_filter) for allowed in rules.allow):
         return True
-    return rules.otherwise is not None and _allows(rules.otherwise, topic_filter)
-
-
-def _reaches(rules: Rules, topic_filter: str) -> bool:
-    """Whether the rules allow something that the filter can match."""
-    if any(covers(denied, topic_filter) for denied in rules.deny):
-        return False
-    if rules.allow is None or any(_overlap(allowed, topic_filter) for allowed in rules.allow):
-        return True
-    return rules.otherwise is not None and _reaches(rules.otherwise, topic_filter)
+    return rules.otherwise is not None and _permit(rules.otherwise, topic_filter, denies, allows)
 
 
 def _overlap(one: str, other: str) -> bool:

@@ -225,13 +225,15 @@ class Membership:
             group.session.order.belong_to(owner)
         group.rights = None if group.is_endpoint else rights
 
-    def _claim(self, group: Group, owner: str, rights: Rights | None, client: str) -> None:
-        """Give the group to who may receive all of it, if its owner may receive nothing."""
+    def claim(self, group: Group, rights: Rights | None, client: str = "") -> bool:
+        """Give the group to who may receive all of it, if its owner may receive nothing; whether it did."""
         own = group.rights
         if own is None or rights is None or own.may_receive_some(group.filter):
-            return
-        if rights.may_receive_all(group.filter):
-            self._give(group, owner, rights, client)
+            return False
+        is_given = rights.may_receive_all(group.filter)
+        if is_given:
+            self._give(group, rights.name, rights, client)
+        return is_given
 
     def is_over(self, group: Group) -> bool:
         """Its expiry has come, and nobody holds it or has leased of it; an endpoint: it is paused."""
@@ -327,7 +329,7 @@ class Membership:
         self._wake(group)
 
     def _take_in(self, group: Group, member: Subscriber, subscription: Subscription) -> None:
-        self._claim(group, member.owner, member.rights, member.session.client_id)
+        self.claim(group, member.rights, member.session.client_id)
         group.join(member, subscription)
         member.groups[group.text] = group
         if member.is_restricted or group.rights is not None:
@@ -355,7 +357,7 @@ class Membership:
         is_last = group.leave(member)
         if member.is_restricted:
             self._router.forget()
-        may = group.obeys(member.rights)
+        may = member.owner == group.owner or group.obeys(member.rights)
         is_given_up = is_given_up and may and not group.is_lasting
         if is_last and (is_given_up or not group.session.is_persistent):
             self.end(group, GROUP_DELETED)

@@ -175,10 +175,15 @@ class Group(Subscriber):
 
     def hear(self, terms: Terms, keeping: Keeping) -> None:
         """Change the given terms; the others stay."""
-        if terms != USUAL or keeping != UNSAID:
-            agreed = self.terms.changed_by(terms), self.keeping.changed_by(keeping)
-            if agreed != (self.terms, self.keeping):
-                self.agree(*agreed)
+        if self.is_news(terms, keeping):
+            self.agree(self.terms.changed_by(terms), self.keeping.changed_by(keeping))
+
+    def is_news(self, terms: Terms, keeping: Keeping) -> bool:
+        """Whether these would change its terms."""
+        if terms == USUAL and keeping == UNSAID:
+            return False
+        agreed = self.terms.changed_by(terms), self.keeping.changed_by(keeping)
+        return agreed != (self.terms, self.keeping)
 
     @property
     def on_dead(self) -> OnDead:
@@ -243,8 +248,10 @@ class Group(Subscriber):
         return is_made_by or super().is_of(name)
 
     def obeys(self, rights: Rights | None) -> bool:
-        """Whether a client decides about the group: its owner, and who may receive all that it gets."""
-        return rights is None or rights.name == self.owner or rights.may_receive_all(self.filter)
+        """Whether a client sets its terms: it may receive all that the group gets, or as the owner some."""
+        if rights is None or rights.may_receive_all(self.filter):
+            return True
+        return rights.name == self.owner and rights.may_receive_some(self.filter)
 
     @property
     def filter(self) -> str:

@@ -12,7 +12,7 @@ from enum import Enum, auto
 from timeline.filters import SHARE_PREFIX, covers, parse_share
 from timeline.horizon import Horizon
 from timeline.position import Position
-from timeline.session import Subscription
+from timeline.session import USUAL, Subscription, Terms
 from timeline.slices import Directory
 
 from ..engine.commit_hook import ignore
@@ -26,7 +26,7 @@ from .router import Router
 from .sessions import Sessions
 from .shared import DOTS
 from .subscriber import Rights, Subscriber
-from .terms import UNSAID, Keeping
+from .terms import UNSAID, Keeping, TermsForbidden
 
 log = logging.getLogger(__name__)
 
@@ -77,11 +77,23 @@ class Subscriptions:
             return Denial.OVER_QUOTA
         return None
 
-    def check(self, text: str, keeping: Keeping) -> None:
-        """Raises TermsError if the terms of a SUBSCRIBE contradict the group's other terms."""
+    def check(self, text: str, terms: Terms, keeping: Keeping, rights: Rights | None) -> None:
+        """Raises TermsError if the terms of a SUBSCRIBE contradict the group's other terms, TermsForbidden if
+        they are not the client's to set."""
+        group = self._groups.get(text)
         if keeping != UNSAID:
-            group = self._groups.get(text)
             (UNSAID if group is None else group.keeping).changed_by(keeping).checked()
+        name, topic_filter = parse_share(text)
+        if name is None or rights is None:
+            return
+        if group is None:
+            is_forbidden = (terms, keeping) != (USUAL, UNSAID) and not rights.may_receive_some(topic_filter)
+        else:
+            is_forbidden = group.is_news(terms, keeping) and not group.obeys(rights)
+        if is_forbidden:
+            raise TermsForbidden(
+                "terms", f"of {text[:128]!r} are for its owner and who may receive all of it"
+            )
 
     def may_ask(self, topic_filter: str, rights: Rights | None) -> bool:
         """Whether these rights, and `mqtt.deny_subscribe`, allow a subscription to the filter."""

@@ -47,6 +47,10 @@ class TermsError(ValueError):
         self.detail = detail
 
 
+class TermsForbidden(TermsError):
+    """Terms of a group that another client decides about."""
+
+
 @dataclass(frozen=True, slots=True)
 class Keeping:
     """Terms of groups alone. None: not given, so as before or as the settings have it."""

@@ -26,7 +26,7 @@ from ..delivery.link import Closing
 from ..delivery.publishing import Publishing
 from ..delivery.subscriber import Subscriber
 from ..delivery.subscriptions import Denial, Subscriptions
-from ..delivery.terms import UNSAID, Keeping, TermsError, read_keeping, read_terms
+from ..delivery.terms import UNSAID, Keeping, TermsError, TermsForbidden, read_keeping, read_terms
 from ..engine.clock import Clock
 from ..engine.commit_hook import ignore
 from ..observe.logs import shown
@@ -270,7 +270,9 @@ def subscribe(
             reason, asking = int(Reason.TOPIC_FILTER_INVALID), None
         except TermsError as error:
             invalid[:] = [_told(error)]
-            reason, asking = int(Reason.IMPLEMENTATION_SPECIFIC_ERROR), None
+            is_forbidden = isinstance(error, TermsForbidden)
+            reason = int(Reason.NOT_AUTHORIZED if is_forbidden else Reason.IMPLEMENTATION_SPECIFIC_ERROR)
+            asking = None
         reasons.append(reason)
         if asking is not None:
             subscriptions.ask_retained(subscriber, asking)
@@ -336,7 +338,7 @@ def _subscribe_one(
     denied = subscriptions.denial(text, topic_filter, subscriber)
     if denied is not None:
         return _REASONS[denied], None
-    subscriptions.check(text, properties.keeping)
+    subscriptions.check(text, properties.terms, properties.keeping, subscriber.rights)
     granted = min(options.qos, config.mqtt.maximum_qos)
     wanted = Subscription(
         text,

@@ -122,15 +122,18 @@ class GroupRoutes:
 
         def make(commit: Commit) -> tuple[Group | None, bool]:
             known = groups.get(text)
-            if known is not None and not is_own(rights, known):
+            if known is not None and not (is_own(rights, known) or groups.claim(known, rights)):
                 return None, False
             if not self._subscriptions.may_ask(body.filter, rights):
+                return None, False
+            if known is None and rights is not None and not rights.may_receive_some(body.filter):
                 return None, False
             return groups.make(commit, text, terms, keeping, rights), known is None
 
         group, is_new = await asked(self._places.ask, make)
         if group is None:
-            raise Problem("forbidden", f"The filter {body.filter[:128]!r} may not be subscribed to.")
+            which = f"the group {name[:64]!r} with the filter {body.filter[:128]!r}"
+            raise Problem("forbidden", f"You may not create or change {which}.")
         await self._places.turns.of(request).begin()
         view = cast("shapes.MadeGroup", group_view(group, self._places.progress(group, LOOK_ROWS)))
         others = [one for one in groups.of_name(name) if one is not group and is_own(rights, one)]

@@ -241,3 +241,35 @@ def test_a_bucket_gives_a_second_s_worth_and_takes_what_is_more_on_credit() -> N
     somebody.replace(Grant(rate=1))
     assert rate_limiter.take() == 0.0
     assert rate_limiter.take() > 0.0
+
+
+@pytest.mark.parametrize(
+    ("deliver", "deny", "topic_filter", "has_all", "has_some"),
+    [
+        (None, (), "#", True, True),
+        (("a/#",), (), "a/+/b", True, True),
+        (("a/#",), (), "a", True, True),
+        (("a/#",), (), "#", False, True),
+        (("a/#",), (), "+/x", False, True),
+        (("a/#",), (), "b/#", False, False),
+        (("a/+",), (), "a/b/c", False, False),
+        (("a/#",), (), "$SYS/#", False, False),
+        (("#",), (), "$SYS/#", False, False),
+        (("#",), ("a/b",), "a/#", False, True),
+        (("#",), ("a/#",), "a/b", False, False),
+        (("#",), ("$SYS/#",), "#", True, True),
+        ((), (), "#", False, False),
+    ],
+)
+def test_of_a_filter_a_key_may_receive_all_some_or_nothing(
+    deliver: tuple[str, ...] | None, deny: tuple[str, ...], topic_filter: str, has_all: bool, has_some: bool
+) -> None:
+    grant = Grant(deliver=Rules(deliver, deny))
+    rights = Rights(Principal("k", grant, lambda: 0.0), "c")
+    assert rights.may_receive_all(topic_filter) is has_all
+    assert rights.may_receive_some(topic_filter) is has_some
+    nobody = Rights(
+        Principal("k", Grant(frozenset({"schedule"}), deliver=Rules(deliver, deny)), lambda: 0.0), "c"
+    )
+    assert not nobody.may_receive_all(topic_filter)
+    assert not nobody.may_receive_some(topic_filter)

@@ -183,3 +183,37 @@ def test_more_than_are_looked_at_for_a_message_do_not_hide_who_may_have_it(rig: 
     send(rig, payloads=["1", "2"])
     rig.pass_ms(3_000)
     assert alice.take_all() == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    "terms", [{"rate": "1/h"}, {"max_attempts": "1"}, {"expiry": "0s"}, {"order": "true"}]
+)
+def test_who_may_not_have_it_sets_no_terms(rig: Keyed, terms: dict[str, str]) -> None:
+    said = tuple((key.replace("_", "-"), value) for key, value in terms.items())
+    mallory = rig.come("mallory")
+    assert mallory.subscribe(TEXT, user_properties=said) == (0x87,)
+    assert rig.core.groups.get(TEXT) is None
+    assert mallory.subscribe(TEXT) == (2,)
+    assert mallory.subscribe(TEXT, user_properties=said) == (0x87,), "also of a group that it has created"
+    alice = join(rig, "alice", backoff="1s")
+    before = group_of(rig).terms, group_of(rig).keeping
+    assert mallory.subscribe(TEXT, user_properties=said) == (0x87,)
+    assert (group_of(rig).terms, group_of(rig).keeping) == before
+    assert mallory.subscribe(TEXT, user_properties=(("backoff", "1s"),)) == (2,), "these are its terms"
+    send(rig)
+    assert alice.take_all() == TEN
+
+
+@pytest.mark.parametrize("name", ["owner", "ops"])
+def test_the_owner_and_who_may_have_all_set_terms(rig: Keyed, name: str) -> None:
+    rig.add("owner", deliver=["jobs/+/state"])
+    join(rig, "owner", rate="5")
+    rig.add("other", deliver=["jobs/1/#"])
+    said = (("rate", "7"),)
+    assert rig.come("other").subscribe(TEXT, user_properties=said) == (0x87,)
+    assert rig.come(name, "c1").subscribe(TEXT, user_properties=said) == (2,)
+    assert group_of(rig).keeping.rate == 7
+
+
+def test_terms_of_a_session_are_its_own(rig: Keyed) -> None:
+    assert rig.come("mallory").subscribe("jobs/#", user_properties=(("max-attempts", "1"),)) == (2,)

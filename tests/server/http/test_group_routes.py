@@ -247,6 +247,44 @@ async def test_a_key_sees_and_changes_its_own(keyed: Keyed) -> None:
     await keyed.call("a", "DELETE", f"{GROUPS}/a", status=204)
 
 
+async def test_the_owner_is_never_locked_out_by_who_may_not_receive_what_the_group_gets(keyed: Keyed) -> None:
+    """Nor does such a key see the group, or change it, though its clients are the only members."""
+    keyed.add("own", "read", "schedule")
+    keyed.add("other", "read", "schedule", deliver=["else/#"])
+    await keyed.call("own", "PUT", f"{GROUPS}/g", {"filter": "jobs/#"}, status=201)
+    await connected(keyed, "other", "c1", "$share/g/jobs/#")
+    calls: tuple[tuple[str, str, object], ...] = (
+        ("GET", "", None),
+        ("PUT", "", {"filter": "jobs/#", "max_attempts": 3}),
+        ("POST", ":pause", None),
+        ("POST", ":resume", None),
+        ("POST", ":replay", {"from": "PT1H"}),
+        ("POST", ":skip", {}),
+        ("POST", "/messages:lease", {"max": 1}),
+        ("DELETE", "?undone=drop", None),
+    )
+    for is_there in (True, False):
+        if not is_there:
+            await keyed.call("other", "DELETE", "/v1/sessions/c1", status=204)
+        for method, verb, body in calls:
+            refused = 403 if method == "PUT" else 404
+            await keyed.call("other", method, f"{GROUPS}/g{verb}", body, status=refused)
+            if method != "DELETE":
+                await keyed.call("own", method, f"{GROUPS}/g{verb}", body, status=200)
+    await keyed.call("own", "DELETE", f"{GROUPS}/g?undone=drop", status=204)
+
+
+async def test_a_key_that_may_receive_nothing_of_it_holds_no_group_for_itself(keyed: Keyed) -> None:
+    keyed.add("own", "read")
+    keyed.add("other", "read", deliver=["else/#"])
+    await keyed.call("other", "PUT", f"{GROUPS}/g", {"filter": "jobs/#"}, status=403)
+    await connected(keyed, "other", "c1", "$share/g/jobs/#")
+    await keyed.call("own", "PUT", f"{GROUPS}/g", {"filter": "jobs/#", "rate": 5}, status=200)
+    await keyed.call("other", "PUT", f"{GROUPS}/g", {"filter": "jobs/#", "rate": 1}, status=403)
+    (group,) = (await keyed.body("own", "GET", f"{GROUPS}/g"))["groups"]
+    assert group["rate"] == 5
+
+
 async def test_a_group_is_made_only_of_what_its_key_may_subscribe_to(keyed: Keyed) -> None:
     keyed.add("a", "read", subscribe=["mine/#"])
     await keyed.call("a", "PUT", f"{GROUPS}/g", {"filter": "mine/x"}, status=201)
