@@ -28,9 +28,7 @@ FIELD_OF = {
     MISMATCH: "key",
     NOT_DEBOUNCED: "key",
     "late": "deliver_at",
-    "id": "id",
-    "deliver_to": "deliver_to",
-    "concurrency": "concurrency",
+    **{field: field for field in ("id", "deliver_to", "concurrency", "end", "cron", "every", "rrule")},
 }
 """The field to name for a refusal of the writer."""
 

@@ -308,7 +308,8 @@ class Schedules(CommitHook):
 
         A change counts from now on; an occurrence that the old definition still owes is written first, unless
         it is refused. With the same rule the schedule keeps its anchor, so that repeated changes of the
-        message do not defer it for ever. An unreadable schedule counts as missing: this one is new.
+        message do not defer it for ever. An unreadable schedule counts as missing: this one is new. A new
+        timing whose fires are all in the past is refused.
         """
         old, now_ms, taken_back = self._if_readable(commit, name), self._clock.wall_ms(), None
         is_new = old is None
@@ -334,6 +335,9 @@ class Schedules(CommitHook):
                 row = _with_rule(row, now_ms, None if taken_back is not None else old.occurrence)
             row = msgspec.structs.replace(row, timing=timing, record=record, body=body, changed_ms=changed_ms)
         row = self._next(commit, name, self._from_now(name, row))
+        is_done = row.paused or 0 < timing.limit <= row.count
+        if row.occurrence is None and not is_done and (old is None or old.timing != timing):
+            raise Refused("end" if timing.end_ms else timing.kind, "leaves no fire after now")
         self._take_back(commit, taken_back)
         self._write(commit, name, row)
         return row, is_new

@@ -27,7 +27,7 @@ REFUSALS = re.compile(
             r".*a time must be after 1970", r".*\bin Unix (s|ms|µs)\b", r".* is more than 31 years",
             r"by: is after the year 9999",
             r"(deliver_at|start|end|due_from|due_to|from|to): no such time",
-            r"end: leaves no fire",
+            r"(end|rrule): leaves no fire",
             r"to: must be later than from",
             # The length of a duration, in whichever unit.
             r"\S+: must be (at most|from|above|longer than|at least) .*\b(s|seconds|never)\b",

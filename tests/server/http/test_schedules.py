@@ -362,6 +362,54 @@ async def test_made_while_the_clock_is_set_back(server: Running, clock: Simulate
     assert (await server.call("GET", "/v1/messages?state=pending")).body["messages"] == []
 
 
+PAST = {"start": "2020-01-01T00:00:00Z"}
+DAILY = {"cron": "0 9 * * *", "timezone": "UTC"}
+
+
+@pytest.mark.parametrize(
+    ("rule", "field"),
+    [
+        ({**DAILY, **PAST, "end": "2020-02-01T00:00:00Z"}, "end"),
+        ({**DAILY, **PAST, "end": "2026-11-21T07:59:59Z"}, "end"),
+        ({**DAILY, "end": "2026-11-21T07:59:59Z"}, "end"),
+        ({"every": "1h", **PAST, "end": "2020-02-01T00:00:00Z"}, "end"),
+        ({"rrule": "FREQ=DAILY;COUNT=3", "timezone": "UTC", **PAST}, "rrule"),
+        ({"rrule": "FREQ=DAILY;UNTIL=20200201T000000Z", "timezone": "UTC", **PAST}, "rrule"),
+    ],
+)
+async def test_a_new_timing_whose_fires_are_all_past_is_refused(
+    server: Running, rule: dict[str, object], field: str
+) -> None:
+    """As a new schedule, and as a change of one, which goes on as it was."""
+    body = {"topic": "t", "payload": "x"}
+    path = f"{SCHEDULES}/one"
+    for status in (404, 200):
+        refused = await server.call("PUT", path, {**body, **rule}, status=422)
+        assert [one["field"] for one in refused.body["errors"]] == [field]
+        await server.call("GET", path, status=status)
+        await server.call("PUT", path, {**body, **DAILY}, status=201 if status == 404 else 200)
+    assert (await server.call("GET", path)).body["next"]["at"] == "2026-11-21T09:00:00.000Z"
+    assert server.app.core.opened.pending == 1
+
+
+async def test_one_that_has_finished_may_be_put_again(server: Running) -> None:
+    """Its body as it was, and with another message."""
+    path = f"{SCHEDULES}/one"
+    body = {"topic": "t", "payload": "x", **DAILY, **PAST, "end": "2026-11-21T10:00:00Z"}
+    await server.call("PUT", path, body, status=201)
+    await server.pass_time(3 * 3_600_000)
+    for payload in ("x", "y"):
+        told = (await server.call("PUT", path, {**body, "payload": payload})).body
+        assert (told["state"], told["next"]) == ("finished", None)
+
+
+async def test_a_limit_that_is_reached_ends_a_schedule(server: Running) -> None:
+    path, body = f"{SCHEDULES}/one", {"topic": "t", "payload": "x", **DAILY}
+    await server.call("PUT", path, body, status=201)
+    await server.pass_time(48 * 3_600_000)
+    assert (await server.call("PUT", path, {**body, "limit": 1})).body["state"] == "finished"
+
+
 async def test_one_whose_zone_is_no_more_does_not_hide_the_others(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
