@@ -199,17 +199,24 @@ class FastiServer:
             time.sleep(_POLL_S)
 
 
-async def until(true: Callable[[], Any], *, within_s: float = 30.0) -> None:
+async def until(true: Callable[[], Any], within_s: float = 30.0) -> None:
     """Wait until `true()` is true, in real time, since a worker runs beside the test. `true` may be async.
 
-    Raises TimeoutError.
+    Raises BadArgument, TimeoutError.
     """
-    async with asyncio.timeout(within_s):
-        while True:
-            found = true()
-            if await found if inspect.isawaitable(found) else found:
-                return
-            await asyncio.sleep(_POLL_S)
+    if not callable(true):
+        raise BadArgument("true", f"must be a function, such as lambda: {true!r:.40}")
+    try:
+        async with asyncio.timeout(within_s) as bound:
+            while True:
+                found = true()
+                if await found if inspect.isawaitable(found) else found:
+                    return
+                await asyncio.sleep(_POLL_S)
+    except TimeoutError:
+        if not bound.expired():
+            raise
+        raise TimeoutError(f"not true within {within_s:g} s") from None
 
 
 def server_command() -> list[str] | None:

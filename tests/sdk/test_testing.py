@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import fasti
-from fasti.testing import FastiServer, server_command
+from fasti.testing import FastiServer, server_command, until
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "server"]
@@ -141,3 +141,25 @@ def test_without_an_event_loop(server: FastiServer, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"did not come up") as failed:
         server.restart_sync(kill=True)
     assert "listening" not in str(failed.value), "what it says is of this start"
+
+
+async def test_until() -> None:
+    """Takes the bound by place, too; says what was waited for in vain; a TimeoutError of the test's own goes
+    through."""
+    seen = iter([False, True])
+    await until(lambda: next(seen), 30)
+
+    async def soon() -> bool:
+        return next(seen, True)
+
+    await until(soon, within_s=30)
+    with pytest.raises(TimeoutError, match=r"not true within 0\.01 s"):
+        await until(lambda: False, 0.01)
+    with pytest.raises(fasti.BadArgument, match="true must be a function, such as lambda: True"):
+        await until(True, 30)  # type: ignore[arg-type]
+
+    def own() -> bool:
+        raise TimeoutError("own")
+
+    with pytest.raises(TimeoutError, match="own"):
+        await until(own)
