@@ -53,6 +53,8 @@ class TimingRow(msgspec.Struct, frozen=True, array_like=True):
     gap: str = "after"
     overlap: str = "first"
     misfire: str = "fire_once"
+    skipped_ms: int = -1
+    """The local start, as if it were UTC, if the clocks skip it."""
 
 
 class Occurrence(msgspec.Struct, frozen=True, array_like=True):
@@ -105,6 +107,8 @@ class ScheduleRow(msgspec.Struct, frozen=True, array_like=True):
     """The clock when the occurrence was written. Later than now: the clock was set back."""
     changed_ms: int = 0
     """When the definition was last changed; 0: at `anchor_ms`."""
+    stopped: str = ""
+    """Why no next occurrence could be computed."""
 
 
 _decoder = msgspec.msgpack.Decoder(ScheduleRow)

@@ -25,7 +25,8 @@ Who reads it
 
 What comes again
     cron.py         cron expressions on local times
-    recurrence.py   recurrence rules (RFC 5545) on local times
+    recurrence.py   recurrence rules (RFC 5545): their text
+    series.py       their local times
     sent.py         which fires were sent, as few ranges: for a clock that was ahead
     fires.py        local times made into instants: zones, jitter, misfires
 """

@@ -37,8 +37,9 @@ from typing import Literal
 from zoneinfo import ZoneInfo
 
 from .cron import Cron
-from .recurrence import Rule
+from .recurrence import Rule, RuleError
 from .sent import Ranges, end_of
+from .series import YEAR_LAST
 
 Gap = Literal["skip", "after", "before"]
 Overlap = Literal["first", "second", "both"]
@@ -48,11 +49,11 @@ GRACE_MS = 1_000
 """A fire that is later than this was missed."""
 CATCH_UP = 1_000
 """Missed fires that `fire_all` makes up for in a row."""
-YEAR_LAST = 9_900
 
 _EPOCH = datetime(1970, 1, 1)
 _MS = timedelta(milliseconds=1)
-_END_MS = 250_000_000_000_000
+END_MS = 250_000_000_000_000
+"""No fire comes later, in 9892."""
 _NEAR = timedelta(hours=3)
 _FAR = timedelta(hours=26)
 """Some zones have skipped a whole day."""
@@ -102,8 +103,11 @@ class Fire:
 
 
 def fires(plan: Plan, after_ms: int) -> Iterator[Fire]:
-    """The fires whose base is later than `after_ms`, in order."""
+    """The fires whose base is later than `after_ms`, in order. Raises RuleError where the next one takes too
+    long to find."""
     after_ms = max(after_ms, plan.start_ms - 1)
+    if after_ms >= END_MS:
+        return iter(())
     bases = _elapsed(plan, after_ms) if isinstance(plan.source, Every) else _local(plan, after_ms)
     if plan.end_ms is not None:
         end_ms = plan.end_ms
@@ -153,7 +157,7 @@ def just_before(plan: Plan, nominal_ms: int, before_ms: int) -> int:
     `before_ms`: up to where they were handled before, perhaps by other rules. It distinguishes the second of
     a repeated local time from the first.
     """
-    nominal = _EPOCH + nominal_ms * _MS
+    nominal = nominal_at(nominal_ms)
     instants = [fire.base_ms for fire in _instants(nominal, plan.zone, plan.gap, plan.overlap)]
     if not instants:
         literal = nominal.replace(tzinfo=plan.zone).utcoffset() or timedelta()
@@ -166,7 +170,7 @@ def note_of(nominal_ms: int, base_ms: int, zone: ZoneInfo, gap: Gap, overlap: Ov
 
     Empty if that local time is another instant by the zone's current rules.
     """
-    found = _instants(_EPOCH + nominal_ms * _MS, zone, gap, overlap)
+    found = _instants(nominal_at(nominal_ms), zone, gap, overlap)
     return next((fire.note for fire in found if fire.base_ms == base_ms), "")
 
 
@@ -214,6 +218,11 @@ def local_text(at_ms: int, zone: ZoneInfo) -> str:
     return f"{text}[{zone.key}]"
 
 
+def nominal_at(nominal_ms: int) -> datetime:
+    """The naive local time that is stored as if it were UTC."""
+    return _EPOCH + nominal_ms * _MS
+
+
 def local_of(at_ms: int, zone: ZoneInfo) -> datetime:
     """The naive local time of an instant."""
     return (_EPOCH + at_ms * _MS).replace(tzinfo=UTC).astimezone(zone).replace(tzinfo=None)
@@ -236,7 +245,7 @@ def _elapsed(plan: Plan, after_ms: int) -> Iterator[Fire]:
     every = plan.source
     assert isinstance(every, Every)
     step = max(0, (after_ms - every.first_ms) // every.interval_ms + 1)
-    while (base_ms := every.first_ms + step * every.interval_ms) < _END_MS:
+    while (base_ms := every.first_ms + step * every.interval_ms) < END_MS:
         yield Fire(base_ms, base_ms, local_of(base_ms, plan.zone))
         step += 1
 
@@ -249,25 +258,31 @@ def _local(plan: Plan, after_ms: int) -> Iterator[Fire]:
     waiting: list[tuple[int, str, Fire]] = []
     until = datetime.max
     last_ms = after_ms
-    for nominal in source.times(after + _offsets(plan.zone, after)[0]):
-        while waiting and nominal > until:
-            fire = heappop(waiting)[2]
-            if fire.base_ms > last_ms:
-                last_ms = fire.base_ms
-                yield fire
-            until = _until(plan, waiting)
-        if nominal.year > YEAR_LAST or _is_beyond(plan, nominal):
-            break
-        for fire in _instants(nominal, plan.zone, plan.gap, plan.overlap):
-            if fire.base_ms > after_ms and not _is_over(source, fire):
-                heappush(waiting, (fire.base_ms, fire.note, fire))
-                if waiting[0][2] is fire:
-                    until = _until(plan, waiting)
+    unfound: RuleError | None = None
+    try:
+        for nominal in source.times(after + _offsets(plan.zone, after)[0]):
+            while waiting and nominal > until:
+                fire = heappop(waiting)[2]
+                if fire.base_ms > last_ms:
+                    last_ms = fire.base_ms
+                    yield fire
+                until = _until(plan, waiting)
+            if nominal.year > YEAR_LAST or _is_beyond(plan, nominal):
+                break
+            for fire in _instants(nominal, plan.zone, plan.gap, plan.overlap):
+                if fire.base_ms > after_ms and not _is_over(source, fire):
+                    heappush(waiting, (fire.base_ms, fire.note, fire))
+                    if waiting[0][2] is fire:
+                        until = _until(plan, waiting)
+    except RuleError as error:  # what was found before comes first
+        unfound = error
     while waiting:
         fire = heappop(waiting)[2]
         if fire.base_ms > last_ms:
             last_ms = fire.base_ms
             yield fire
+    if unfound is not None:
+        raise unfound
 
 
 def _until(plan: Plan, waiting: list[tuple[int, str, Fire]]) -> datetime:
@@ -283,7 +298,7 @@ def _is_beyond(plan: Plan, nominal: datetime) -> bool:
     bounds = [] if plan.end_ms is None else [_EPOCH + plan.end_ms * _MS]
     if isinstance(plan.source, Rule) and plan.source.until_utc is not None:
         bounds.append(plan.source.until_utc)
-    return any(nominal > bound + 2 * _FAR for bound in bounds)
+    return any(nominal - 2 * _FAR > bound for bound in bounds)
 
 
 def _is_over(source: Cron | Rule, fire: Fire) -> bool:

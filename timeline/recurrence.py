@@ -1,37 +1,26 @@
-"""Recurrence rules (RFC 5545) on local times, by dateutil, made safe to ask far from their start.
+"""Recurrence rules (RFC 5545) on local times: from a text to numbers (timeline/series.py).
 
     FREQ=MONTHLY;BYDAY=-1FR                         the last Friday of each month, at the start's time of day
     RRULE:FREQ=DAILY;INTERVAL=2                     lines as in a calendar file, EXDATE lines
     EXDATE:20261224T090000,20261226T090000          leave these out
 
-The start is the schedule's own, so DTSTART is not taken, nor a TZID: every time here is local. `UNTIL` with
-a Z is an instant, and dealt with where zones are known.
+The start is the schedule's own, so DTSTART is not taken. Every time here is local, and a TZID must be the
+schedule's zone. `UNTIL` with a Z is an instant, and dealt with where zones are known. What a rule does not
+say is the start's: its day of the month, its time of day.
 
-dateutil counts from the start of the rule, each time. A rule that began ten years ago would take long to be
-asked for its next time, so its start is first moved on by whole intervals, which changes nothing (what the
-start lent to the rule, the day of the month say, is written into the rule before). A rule with COUNT cannot
-be moved; it is counted once and kept, hence the bound on COUNT.
-
-A rule that has no next time (30 February) would be searched up to the year 9999, for 12 seconds. The months
-that it is limited to are asked for each day that dateutil looks at, before anything else, so they are given
-as a tuple that counts the questions and ends the search: `_Budget`.
-
-A rule by the second or the minute that is limited to hours or minutes is stepped through one time of day
-after the other, on each day that dateutil looks at: `FREQ=SECONDLY;BYMONTH=2;BYMONTHDAY=29;BYHOUR=17` took
-20 s to its first time. Those questions are counted in the same way (`_Tries`), and such a rule is refused.
-
-For each of its positions (BYSETPOS) a rule goes through the days of a month, say. So positions are distinct
-and at most 366, and those of each period count as tries, by their number and its days (`_Positions`).
+The tables are those of section 3.3.10: the numbers that a part takes (`_RANGES`), and the values of FREQ that
+a part may stand with (`_STANDS_WITH`). A rule that is stored already was perhaps accepted by a version that
+checked neither. It is read as that version did (`strict` is false): numbers out of range have no effect.
 """
 
 import re
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import islice
+from types import MappingProxyType
 
-from dateutil.rrule import rrulestr
+from .series import Series, TooLong
 
 COUNT_MAX = 1_000
 TIMES_MAX = 1_440
@@ -40,29 +29,35 @@ EXDATES_MAX = 1_000
 POSITIONS_MAX = 366
 """Values of BYSETPOS."""
 CHARS_MAX = 32_768
-DAYS = 20_000
-"""Days that a search for the next time looks at."""
-COUNT_DAYS = 100_000
-"""Days that a rule with COUNT may take to be counted."""
 
-TRIES = 150_000
-"""Maximum tries of a search for the next time: times of day of a rule by second or minute, and positions.
-0.15 s."""
-TRIES_IN_ALL = 10 * TRIES
-"""The same for all times requested at once: a preview of 1,000 took two minutes."""
-DAYS_A_TRY = 32
-"""Days that a position covers in the time of a try."""
-
-_UNITS = ("SECONDLY", "MINUTELY", "HOURLY", "DAILY", "WEEKLY")
-_UNIT_S = dict(zip(_UNITS, (1, 60, 3_600, 86_400, 604_800), strict=True))
-_PERIOD_DAYS = {"WEEKLY": 7, "MONTHLY": 31, "YEARLY": 366}
+_FREQS = ("SECONDLY", "MINUTELY", "HOURLY", "DAILY", "WEEKLY", "MONTHLY", "YEARLY")
+_RANGES = MappingProxyType(
+    {
+        "BYMONTH": (1, 12),
+        "BYMONTHDAY": (-31, 31),
+        "BYYEARDAY": (-366, 366),
+        "BYWEEKNO": (-53, 53),
+        "BYHOUR": (0, 23),
+        "BYMINUTE": (0, 59),
+        "BYSECOND": (0, 59),
+        "BYSETPOS": (-366, 366),
+    }
+)
+"""Least and greatest number. Where the least is negative, 0 is none."""
+_STANDS_WITH = MappingProxyType(
+    {
+        "BYWEEKNO": ("YEARLY",),
+        "BYYEARDAY": ("SECONDLY", "MINUTELY", "HOURLY", "YEARLY"),
+        "BYMONTHDAY": ("SECONDLY", "MINUTELY", "HOURLY", "DAILY", "MONTHLY", "YEARLY"),
+    }
+)
 _DAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 _BY_DAY = ("BYDAY", "BYMONTHDAY", "BYYEARDAY", "BYWEEKNO")
-_KNOWN = {
-    *("FREQ", "INTERVAL", "COUNT", "UNTIL", "WKST", "BYSETPOS", "BYMONTH", "BYHOUR", "BYMINUTE", "BYSECOND"),
-    *_BY_DAY,
-}
-_STAMP = re.compile(r"\d{8}(?:T\d{6}Z?)?", re.ASCII)
+_KNOWN = {"FREQ", "INTERVAL", "COUNT", "UNTIL", "WKST", "BYDAY", *_RANGES}
+_STAMP = re.compile(r"(\d{4})(\d\d)(\d\d)(?:T(\d\d)(\d\d)(\d\d)Z?)?", re.ASCII)
+_NUMBER = re.compile(r"[+-]?\d{1,9}", re.ASCII)
+_WEEKDAY = re.compile(r"([+-]?\d{1,2})?(MO|TU|WE|TH|FR|SA|SU)", re.ASCII)
+_FOLD = re.compile(r"\r?\n[ \t]")
 
 
 class RuleError(ValueError):
@@ -71,168 +66,121 @@ class RuleError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule that starts at `start`. `until`: its last local time; `until_utc`: last instant, naive UTC."""
+    """A rule. `until`: its last local time; `until_utc`: last instant, naive UTC; `count`: times in all, 0:
+    no bound."""
 
-    parts: Mapping[str, str]
-    start: datetime
+    series: Series
     exdates: frozenset[datetime]
     until: datetime | None
     until_utc: datetime | None
-    counted: tuple[datetime, ...] | None
-    """All times of a rule with COUNT."""
+    count: int
 
     def times(self, local: datetime) -> Iterator[datetime]:
-        """The times later than `local` that are not excluded, in order; it ends where none is near."""
-        if self.counted is not None:
-            times = iter(self.counted[bisect_right(self.counted, local) :])
-        else:
-            times = _times(self.parts, _moved(self.parts, self.start, local), DAYS)
-        for at in times:
-            if self.until is not None and at > self.until:
-                return
-            if at > local and at not in self.exdates:
-                yield at
+        """The times later than `local` that are not excluded, in order. Raises RuleError."""
+        times = self.series.times(local)
+        if self.count:
+            times = islice(self.series.times(self.series.start - timedelta(seconds=1)), self.count)
+        try:
+            for at in times:
+                if self.until is not None and at > self.until:
+                    return
+                if at > local and at not in self.exdates:
+                    yield at
+        except TooLong as error:
+            raise RuleError(str(error)) from None
 
 
-def parse_rule(text: str, start: datetime) -> Rule:
-    """Read an RRULE, with or without its name, and EXDATE lines. `start`: local. Raises RuleError."""
+def parse_rule(text: str, start: datetime, zone: str = "", *, strict: bool = True) -> Rule:
+    """Read an RRULE, with or without its name, and EXDATE lines. `start`: local, in `zone`. Raises RuleError.
+
+    `strict`: a rule that has just been sent.
+    """
     if len(text) > CHARS_MAX:
         raise RuleError(f"has {len(text)} characters, at most {CHARS_MAX} are read")
-    rule, exdates = _lines(text)
+    rule, exdates = _lines(text, zone)
     parts = _parts(rule)
     start = start.replace(microsecond=0)
     until, until_utc = _until(parts.pop("UNTIL", ""))
     count = _bounded(parts, "COUNT", COUNT_MAX)
-    _bounded(parts, "INTERVAL", 100_000)
-    _check_times(parts)
-    _check_positions(parts.get("BYSETPOS", "1"))
-    _lend(parts, start)
     if count and (until or until_utc):
         raise RuleError("COUNT and UNTIL exclude each other")
-    try:
-        counted = tuple(_times(parts, start, COUNT_DAYS)) if count else None
-        made = Rule(parts, start, exdates, until, until_utc, counted)
-        first = next(made.times(start - timedelta(seconds=1)), None)
-    except RuleError:
-        raise
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError) as error:
-        raise RuleError(f"not a rule: {str(error) or type(error).__name__}") from None
-    if first is None:
+    if strict:
+        _check_standing(parts)
+    _check_times(parts)
+    made = Rule(_series(parts, start, strict=strict), exdates, until, until_utc, count)
+    if strict and next(made.times(start - timedelta(seconds=1)), None) is None:
         raise RuleError("gives no time at all from its start on")
     return made
 
 
-class _Budget(tuple[int, ...]):
-    """Months of the year, with a bound on how often they are asked for."""
-
-    left = 0
-
-    def __contains__(self, month: object) -> bool:
-        self.left -= 1
-        if self.left < 0:
-            raise _Exhausted
-        return super().__contains__(month)
+def untold_times(text: str) -> list[str]:
+    """The parts about the time of day that a rule does not have, and takes from its start."""
+    freq = re.search(r"FREQ=(\w+)", text.upper())
+    fixed = ("HOURLY", "MINUTELY", "SECONDLY").index(freq[1]) + 1 if freq and freq[1] in _FREQS[:3] else 0
+    return [name for name in ("BYHOUR", "BYMINUTE", "BYSECOND")[fixed:] if name not in text.upper()]
 
 
-class _Exhausted(Exception):
-    pass
+def _series(parts: Mapping[str, str], start: datetime, *, strict: bool) -> Series:
+    """The rule in numbers, with what it takes from its start."""
+    _check_positions(parts.get("BYSETPOS", "1"))
+    freq, of = parts["FREQ"], {name: _numbers(parts, name, strict=strict) for name in _RANGES}
+    week_start = parts.get("WKST", "MO")
+    if week_start not in _DAYS:
+        raise RuleError(f"WKST: {week_start[:40]!r} is no day such as MO")
+    months, month_days = of["BYMONTH"], of["BYMONTHDAY"]
+    weekdays = frozenset(_weekdays(parts, strict=strict))
+    by_day = [name for name in _BY_DAY if name in parts]
+    if (freq == "WEEKLY" and not by_day) or (freq == "YEARLY" and by_day == ["BYWEEKNO"]):
+        weekdays = frozenset({(0, start.weekday())})
+    elif freq in ("MONTHLY", "YEARLY") and not by_day:
+        month_days = frozenset({start.day})
+        if freq == "YEARLY" and not months:
+            months = frozenset({start.month})
+    return Series(
+        freq,
+        start,
+        _bounded(parts, "INTERVAL", 100_000) or 1,
+        _DAYS.index(week_start),
+        months,
+        of["BYWEEKNO"],
+        of["BYYEARDAY"],
+        month_days,
+        weekdays,
+        *(tuple(sorted(of[name])) for name in ("BYHOUR", "BYMINUTE", "BYSECOND", "BYSETPOS")),
+    )
 
 
-class _Left:
-    """Remaining tries, of hours, minutes, seconds and positions together."""
-
-    def __init__(self) -> None:
-        self.count = TRIES
-        self._in_all = TRIES_IN_ALL
-
-    def renew(self) -> None:
-        """A time has been found: search for the next one."""
-        self._in_all -= TRIES - self.count
-        self.count = min(TRIES, self._in_all)
-
-    def take(self, tries: int, instead: str) -> None:
-        """Raises RuleError when none are left."""
-        self.count -= tries
-        if self.count < 0:
-            raise RuleError(f"takes too long to search: {instead}")
-
-
-class _Tries(tuple[int, ...]):
-    """Hours, minutes or seconds, with a bound on how often they are asked for."""
-
-    left: _Left
-
-    def __contains__(self, number: object) -> bool:
-        self.left.take(1, "say BYHOUR, BYMINUTE, BYSECOND with FREQ=DAILY")
-        return super().__contains__(number)
-
-
-class _Positions(tuple[int, ...]):
-    """Positions, with a bound on how often they are iterated."""
-
-    left: _Left
-    tries = 1
-    """Cost of each position, in tries."""
-
-    def __iter__(self) -> Iterator[int]:
-        self.left.take(len(self) * self.tries, "give fewer positions in BYSETPOS")
-        return super().__iter__()
-
-
-def _count_tries(rule: object, freq: str) -> _Left:
-    """Bound a search's tries: per day, by second or minute; per period, by position."""
-    left = _Left()
-    if getattr(rule, "_bysetpos", None):
-        positions = _Positions(getattr(rule, "_bysetpos"))  # noqa: B009 - no public name for it
-        positions.left, positions.tries = left, 1 + _PERIOD_DAYS.get(freq, 1) // DAYS_A_TRY
-        setattr(rule, "_bysetpos", positions)  # noqa: B010
-    for name in ("_byhour", "_byminute", "_bysecond") if freq in ("SECONDLY", "MINUTELY") else ():
-        numbers: tuple[int, ...] | None = getattr(rule, name, None)
-        if numbers:
-            tries = _Tries(numbers)
-            tries.left = left
-            setattr(rule, name, tries)
-    return left
-
-
-def _times(parts: Mapping[str, str], start: datetime, days: int) -> Iterator[datetime]:
-    """The times of the rule from `start` on, within `days` days. Raises what dateutil raises."""
-    rule = rrulestr(";".join(f"{name}={value}" for name, value in parts.items()), dtstart=start)
-    months: tuple[int, ...] | None = getattr(rule, "_bymonth", None)
-    # Without BYMONTH the n-th weekday of a yearly rule is one of the year: then months must stay unset.
-    if months or parts["FREQ"] != "YEARLY":
-        budget = _Budget(months or range(1, 13))
-        budget.left = days
-        setattr(rule, "_bymonth", budget)  # noqa: B010 - no public name for it
-    else:
-        budget = _Budget()
-    left = _count_tries(rule, parts["FREQ"])
-    with suppress(_Exhausted):
-        for at in rule:
-            yield at
-            if "COUNT" not in parts:
-                budget.left = days
-                left.renew()
-
-
-def _lines(text: str) -> tuple[str, frozenset[datetime]]:
+def _lines(text: str, zone: str) -> tuple[str, frozenset[datetime]]:
     """The rule and the excluded times of the lines."""
     rules: list[str] = []
     exdates: set[datetime] = set()
-    for line in text.strip().splitlines():
-        name, colon, value = line.strip().partition(":")
+    for line in _FOLD.sub("", text.strip()).splitlines():
+        head, colon, value = line.strip().partition(":")
+        name, *parameters = head.split(";") if colon else ["RRULE"]
         name = name.upper()
-        if not colon or name == "RRULE":
+        if name == "RRULE":
             rules.append(value if colon else line.strip())
         elif name == "EXDATE":
+            _check_parameters(parameters, zone)
             exdates.update(_stamp(stamp, "EXDATE")[0] for stamp in value.split(","))
-        else:
-            raise RuleError(f"{name[:40]}: only RRULE and EXDATE lines are read, in local time; see start")
+        elif line.strip():
+            raise RuleError(
+                f"{name[:40]}: only RRULE and EXDATE lines are read; use the fields start and timezone"
+            )
     if len(rules) != 1:
         raise RuleError(f"one RRULE is expected, there are {len(rules)}")
     if len(exdates) > EXDATES_MAX:
         raise RuleError(f"EXDATE: at most {EXDATES_MAX} times can be left out")
     return rules[0], frozenset(exdates)
+
+
+def _check_parameters(parameters: list[str], zone: str) -> None:
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
+        if name.upper() == "TZID" and value.strip('"') != zone:
+            raise RuleError(f"EXDATE: its zone {value[:64]} must be timezone, {zone}")
+        if name.upper() != "TZID" and parameter.upper() != "VALUE=DATE-TIME":
+            raise RuleError(f"EXDATE: {parameter[:40]} is not read; write times such as 20261224T090000")
 
 
 def _parts(rule: str) -> dict[str, str]:
@@ -244,9 +192,54 @@ def _parts(rule: str) -> dict[str, str]:
         if name in parts:
             raise RuleError(f"{name} is given twice")
         parts[name] = value
-    if parts.get("FREQ") not in (*_UNITS, "MONTHLY", "YEARLY"):
+    if parts.get("FREQ") not in _FREQS:
         raise RuleError("FREQ is required: SECONDLY, MINUTELY, HOURLY, DAILY, WEEKLY, MONTHLY or YEARLY")
     return parts
+
+
+def _check_standing(parts: Mapping[str, str]) -> None:
+    """Raise RuleError for parts that must not stand together."""
+    freq = parts["FREQ"]
+    for name, freqs in _STANDS_WITH.items():
+        if name in parts and freq not in freqs:
+            raise RuleError(f"{name} does not stand with FREQ={freq}, only with {', '.join(freqs)}")
+    if "BYSETPOS" in parts and not parts.keys() & {"BYDAY", *_RANGES.keys() - {"BYSETPOS"}}:
+        raise RuleError("BYSETPOS picks from the times of another BY part, such as BYDAY: give one")
+
+
+def _numbers(parts: Mapping[str, str], name: str, *, strict: bool) -> frozenset[int]:
+    low, high = _RANGES[name]
+    found = set()
+    for text in parts[name].split(",") if name in parts else ():
+        if not _NUMBER.fullmatch(text.strip()):
+            raise RuleError(f"{name}: {text[:40]!r} is not a number")
+        number = int(text)
+        if strict and not (low <= number <= high and (number or not low)):
+            span = f"from {low} to {high}" if low >= 0 else f"from 1 to {high} or from {low} to -1"
+            raise RuleError(f"{name}: {text[:40]} is not a number {span}")
+        if number or low == 0:
+            found.add(number)
+    return frozenset(found)
+
+
+def _weekdays(parts: Mapping[str, str], *, strict: bool) -> Iterator[tuple[int, int]]:
+    """(n-th, weekday) of BYDAY; 0: each."""
+    freq = parts["FREQ"]
+    of_month = freq == "MONTHLY" or "BYMONTH" in parts
+    for text in parts["BYDAY"].split(",") if "BYDAY" in parts else ():
+        found = _WEEKDAY.fullmatch(text.strip())
+        if found is None:
+            raise RuleError(f"BYDAY: {text[:40]!r} is no day such as MO or -1FR")
+        number, day = int(found[1] or 0), found[2]
+        counts = freq in ("MONTHLY", "YEARLY")
+        if strict and found[1] and (not counts or "BYWEEKNO" in parts):
+            where = "BYWEEKNO" if counts else f"FREQ={freq}"
+            raise RuleError(
+                f"BYDAY: {found[0]} does not stand with {where}; use FREQ=MONTHLY, or BYDAY={day}"
+            )
+        if strict and found[1] and not 1 <= abs(number) <= (5 if of_month else 53):
+            raise RuleError(f"BYDAY: there is no {found[0]} in a {'month' if of_month else 'year'}")
+        yield number if counts else 0, _DAYS.index(day)
 
 
 def _bounded(parts: Mapping[str, str], name: str, most: int) -> int:
@@ -270,10 +263,7 @@ def _check_positions(text: str) -> None:
         raise RuleError(f"BYSETPOS has {count} positions, at most {POSITIONS_MAX}")
     seen: set[int] = set()
     for position in text.split(","):
-        try:
-            number = int(position[:9])
-        except ValueError:
-            number = 0
+        number = int(position) if _NUMBER.fullmatch(position.strip()) else 0
         if not 0 < abs(number) <= POSITIONS_MAX:
             raise RuleError(f"BYSETPOS: {position[:40]!r} is no position, from 1 to 366 or from -366 to -1")
         if number in seen:
@@ -284,9 +274,10 @@ def _check_positions(text: str) -> None:
 def _stamp(text: str, name: str) -> tuple[datetime, bool]:
     """A calendar time, and whether it is UTC."""
     text = text.strip().upper()
+    found = _STAMP.fullmatch(text)
+    numbers = [int(number or 0) for number in found.groups()[:6]] if found else [0, 0, 0]
     try:
-        read = text.rstrip("Z") if _STAMP.fullmatch(text) else ""
-        at = datetime.strptime(read, "%Y%m%dT%H%M%S" if "T" in text else "%Y%m%d")
+        at = datetime(*numbers)  # type: ignore[arg-type]
     except ValueError:
         raise RuleError(f"{name}: {text[:40]!r} is no time such as 20261224T090000") from None
     if name == "EXDATE" and (text.endswith("Z") or "T" not in text):
@@ -301,38 +292,3 @@ def _until(text: str) -> tuple[datetime | None, datetime | None]:
     if is_utc:
         return None, at
     return at if "T" in text else at + timedelta(days=1, seconds=-1), None
-
-
-def _lend(parts: dict[str, str], start: datetime) -> None:
-    """Write into the rule which day it would take from its start: `_moved` keeps the time of day only."""
-    freq = parts["FREQ"]
-    by_day = [name for name in _BY_DAY if name in parts]
-    if freq == "YEARLY" and by_day == ["BYWEEKNO"]:
-        # dateutil takes all seven days of the week.
-        parts["BYDAY"] = _DAYS[start.weekday()]
-    if by_day:
-        return
-    if freq == "WEEKLY":
-        parts["BYDAY"] = _DAYS[start.weekday()]
-    elif freq in ("MONTHLY", "YEARLY"):
-        parts["BYMONTHDAY"] = str(start.day)
-        if freq == "YEARLY":
-            parts.setdefault("BYMONTH", str(start.month))
-
-
-def _moved(parts: Mapping[str, str], start: datetime, local: datetime) -> datetime:
-    """A later start, whole intervals on, that gives the same times after `local`."""
-    if local <= start:
-        return start
-    every = int(parts.get("INTERVAL", "1"))
-    unit_s = _UNIT_S.get(parts["FREQ"])
-    if unit_s:
-        step = timedelta(seconds=unit_s * every)
-        # A week's rule may count from another weekday than the start's: stay a whole step behind.
-        return start + step * max(0, (local - start) // step - 1)
-    months = every * (12 if parts["FREQ"] == "YEARLY" else 1)
-    steps = ((local.year - start.year) * 12 + local.month - start.month) // months
-    if steps < 2:
-        return start
-    total = start.year * 12 + start.month - 1 + (steps - 1) * months
-    return start.replace(year=total // 12, month=1 if parts["FREQ"] == "YEARLY" else total % 12 + 1, day=1)

@@ -22,7 +22,7 @@ from ..schedules.recurring import plan_of
 from .timeline import Timeline
 from .turns import OneThread, Turn
 from .values import shapes
-from .values.schedule_views import fire_view
+from .values.schedule_views import fire_view, start_note
 
 AHEAD_MS = 100 * 366 * 86_400_000
 """How far ahead to look."""
@@ -41,7 +41,7 @@ class Upcoming:
     ) -> list[shapes.Fire]:
         """At most the next `count` fires, within `ahead_ms` behind the handled ones.
 
-        Raises ValueError, KeyError, OSError for a zone or rule that this server no longer knows.
+        Only the pending one, if this server does not know the zone or cannot search the rule.
         """
         views: list[shapes.Fire] = []
         now_ms = self._clock.wall_ms()
@@ -56,7 +56,8 @@ class Upcoming:
             after_ms = row.through_ms if pending else max(row.through_ms, due_by(plan, now_ms))
             return fire_views(plan, after_ms, wanted, ahead_ms, row.sent)
 
-        views += await turn.in_thread(self._thread, beyond)
+        with suppress(ValueError, KeyError, OSError):
+            views += await turn.in_thread(self._thread, beyond)
         return views
 
     def pending(self, row: ScheduleRow) -> shapes.Fire | None:
@@ -83,6 +84,7 @@ class Upcoming:
             if timing.kind != "every" and nominal_ms >= 0:
                 gap, overlap = cast("Gap", timing.gap), cast("Overlap", timing.overlap)
                 note = note_of(nominal_ms, occurrence.base_ms, zone, gap, overlap)
+            note = start_note(timing, note)
             fire = Fire(occurrence.base_ms, occurrence.at_ms, local_of(occurrence.at_ms, zone), note)
         return {**fire_view(fire, zone), "id": id_text(message)}
 

@@ -65,6 +65,7 @@ from timeline.fires import (
     due_by,
     following,
     local_of,
+    nominal_at,
 )
 from timeline.horizon import Horizon
 from timeline.position import MessageId, Position, at_of, before
@@ -86,12 +87,12 @@ NAMES_END = b"\x7f"
 """Above every name: names are ASCII."""
 
 
-def plan_of(timing: TimingRow, name: str, anchor_ms: int) -> Plan:
-    """The plan of a schedule's fires. Raises CronError, RuleError; KeyError, ValueError or OSError for the
-    zone."""
+def plan_of(timing: TimingRow, name: str, anchor_ms: int, *, strict: bool = False) -> Plan:
+    """The plan of a schedule's fires. `strict`: its rule has just been sent. Raises CronError, RuleError;
+    KeyError, ValueError or OSError for the zone."""
     zone = ZoneInfo(timing.zone)
     return Plan(
-        _source(timing, zone, anchor_ms),
+        _source(timing, zone, anchor_ms, strict=strict),
         zone,
         timing.start_ms,
         timing.end_ms or None,
@@ -102,13 +103,14 @@ def plan_of(timing: TimingRow, name: str, anchor_ms: int) -> Plan:
     )
 
 
-def _source(timing: TimingRow, zone: ZoneInfo, anchor_ms: int) -> Cron | Rule | Every:
+def _source(timing: TimingRow, zone: ZoneInfo, anchor_ms: int, *, strict: bool) -> Cron | Rule | Every:
     if timing.kind == "cron":
         return parse_cron(timing.expression)
     if timing.kind == "rrule":
         # A rule counts from its start, which is its first time; the default is the next whole second.
         start_ms = timing.start_ms or anchor_ms // 1_000 * 1_000 + 1_000
-        return parse_rule(timing.expression, local_of(start_ms, zone))
+        start = local_of(start_ms, zone) if timing.skipped_ms < 0 else nominal_at(timing.skipped_ms)
+        return parse_rule(timing.expression, start, timing.zone, strict=strict)
     interval_ms = int(timing.expression)
     # Without a start it extends from the anchor both ways: a clock that was ahead then may be set back.
     return Every(interval_ms, timing.start_ms or anchor_ms % interval_ms)
@@ -263,7 +265,8 @@ class Schedules(CommitHook):
 
     def _next(self, commit: Commit, name: str, row: ScheduleRow, *, was_late: bool = False) -> ScheduleRow:
         """The row with its next occurrence, written; without one if there is none. Raises Refused."""
-        fire, progress = self._following(name, row, was_late=was_late)
+        fire, progress, stopped = self._following(name, row, was_late=was_late)
+        row = msgspec.structs.replace(row, stopped=stopped)
         return row if fire is None else place(commit, name, row, fire, progress)
 
     def _instead(
@@ -271,7 +274,8 @@ class Schedules(CommitHook):
     ) -> ScheduleRow:
         """`bare` with its next occurrence. The message that `row` names stays if it is for the same fire;
         else it is cancelled. Raises Refused."""
-        fire, progress = self._following(name, bare)
+        fire, progress, stopped = self._following(name, bare)
+        bare = msgspec.structs.replace(bare, stopped=stopped)
         known = row.occurrence
         if known is not None and taken_back is not None and (fire is None or fire.base_ms == known.base_ms):
             made_up, through_ms = row.made_up, row.through_ms
@@ -283,21 +287,22 @@ class Schedules(CommitHook):
 
     def _following(
         self, name: str, row: ScheduleRow, *, was_late: bool = False
-    ) -> tuple[Fire | None, Progress]:
-        """The next fire of a row without an occurrence, if any."""
+    ) -> tuple[Fire | None, Progress, str]:
+        """The next fire of a row without an occurrence, if any, and why it cannot be computed."""
         now_ms, misfire = self._clock.wall_ms(), cast("Misfire", row.timing.misfire)
         progress = Progress(row.through_ms, row.made_up)
         if row.paused or (row.timing.limit and row.count >= row.timing.limit):
-            return None, progress
+            return None, progress, ""
         try:
             plan = plan_of(row.timing, name, row.anchor_ms)
             if self._is_set_back(row.through_ms, now_ms):
                 # Of future fires, only the sent ones are left out.
                 progress = Progress(due_by(plan, now_ms), row.made_up)
-            return following(plan, misfire, progress, now_ms, was_late=was_late, sent=row.sent)
+            fire, progress = following(plan, misfire, progress, now_ms, was_late=was_late, sent=row.sent)
         except (ValueError, KeyError, OSError) as error:
             log.error("schedule %s: stopped, no next occurrence can be computed: %s", name, error)
-            return None, progress
+            return None, progress, f"{row.timing.kind}: {error}"
+        return fire, progress, ""
 
     # -- requests, decided in the writer
 

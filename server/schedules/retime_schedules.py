@@ -14,6 +14,7 @@ stays, and so does one that is too near. `every` counts elapsed time: only its `
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
@@ -45,6 +46,7 @@ from timeline.sent import shifted
 from ..settings.durations import TimeError
 from ..settings.times import format_ms, parse_deliver_at, wall_time
 from .recurring import NAMES_END, plan_of
+from .starts import start_of
 
 STEP = 100
 _EPOCH = datetime(1970, 1, 1)
@@ -110,19 +112,19 @@ def _follow(opened: Opened, name: str, row: ScheduleRow, wall_ms: int, report: S
         return ""
     report.looked += 1
     label = f"{_local_text(occurrence)} "
+    misfire = cast("Misfire", timing.misfire)
     try:
         plan = plan_of(timing, name, row.anchor_ms)
+        through_ms = _dealt_with(plan, occurrence)
+        same = next_fire(plan, through_ms)
+        fire, progress = following(plan, misfire, Progress(through_ms), wall_ms, was_late=False)
     except (ValueError, KeyError, OSError) as error:
         report.kept += 1
         return f"{label}stays at {format_ms(occurrence.at_ms)}: {error}"
-    through_ms = _dealt_with(plan, occurrence)
-    fire = next_fire(plan, through_ms)
-    if fire is not None and fire.base_ms == occurrence.base_ms:
+    if same is not None and same.base_ms == occurrence.base_ms:
         return ""
-    if fire is not None:
-        row = msgspec.structs.replace(row, sent=shifted(row.sent, fire.base_ms - occurrence.base_ms))
-    misfire = cast("Misfire", timing.misfire)
-    fire, progress = following(plan, misfire, Progress(through_ms), wall_ms, was_late=False)
+    if same is not None:
+        row = msgspec.structs.replace(row, sent=shifted(row.sent, same.base_ms - occurrence.base_ms))
     why = _replace(commit, Journal(opened.store), name, row, fire, progress)
     if why:
         report.kept += 1
@@ -134,12 +136,13 @@ def _follow(opened: Opened, name: str, row: ScheduleRow, wall_ms: int, report: S
 
 def _timing(row: ScheduleRow) -> TimingRow:
     """The timing with current `start` and `end`."""
-    bounds = msgspec.json.decode(row.body, type=_Bounds)
-    return msgspec.structs.replace(
-        row.timing,
-        start_ms=_bound(bounds.start, row.timing.start_ms),
-        end_ms=_bound(bounds.end, row.timing.end_ms),
-    )
+    timing, bounds = row.timing, msgspec.json.decode(row.body, type=_Bounds)
+    start_ms, skipped_ms = _bound(bounds.start, timing.start_ms), -1
+    if timing.kind != "every" and bounds.start and wall_time(bounds.start):
+        with suppress(ValueError, KeyError, OSError):  # told when the plan is made
+            start_ms, skipped_ms = start_of(bounds.start, timing.zone, timing.gap)
+    end_ms = _bound(bounds.end, timing.end_ms)
+    return msgspec.structs.replace(timing, start_ms=start_ms, end_ms=end_ms, skipped_ms=skipped_ms)
 
 
 def _bound(text: str | None, known_ms: int) -> int:

@@ -30,7 +30,7 @@ from ..access import CALENDAR, sees
 from ..calls import READ, Gives, described
 from ..requests import number_parameter
 from ..timeline import Timeline
-from ..turns import OneThread, Turn, Turns
+from ..turns import OneThread, Turns
 from ..upcoming import Upcoming
 from ..values import shapes
 
@@ -92,7 +92,8 @@ class Calendar:
                 may_see = sees(request)  # rules may change meanwhile
                 if row.paused or not (may_see is None or may_see(topic_of(row.record))):
                     continue
-                fires = await self._fires(turn, name, row, min(EVENTS_EACH, EVENTS_MAX - count), ahead_ms)
+                most = min(EVENTS_EACH, EVENTS_MAX - count)
+                fires = await self._upcoming.of(turn, name, row, most, ahead_ms)
                 await turn.begin()
                 for number, fire in enumerate(fires, 1):
                     at_ms = parse_deliver_at(fire["at"])
@@ -102,14 +103,6 @@ class Calendar:
                     if turn.is_over(number):
                         await turn.begin()
         return lines
-
-    async def _fires(
-        self, turn: Turn, name: str, row: ScheduleRow, most: int, ahead_ms: int
-    ) -> list[shapes.Fire]:
-        try:
-            return await self._upcoming.of(turn, name, row, most, ahead_ms)
-        except (ValueError, KeyError, OSError):
-            return []  # a schedule whose zone is gone must not hide the others
 
 
 def folded(line: str) -> str:

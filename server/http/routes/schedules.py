@@ -21,7 +21,6 @@ from aiohttp import web
 from shards.commit import Commit
 from shards.record import deliver_to_of, topic_of
 from shards.schedules import ScheduleRow, read_schedule
-from timeline.fires import due_by
 from timeline.position import MessageId, id_text
 
 from ...engine.clock import Clock
@@ -52,7 +51,7 @@ from ..values.schedule_body import (
     record_of,
     timing_of,
 )
-from ..values.schedule_views import schedule_view
+from ..values.schedule_views import schedule_view, start_note
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
 ONE = "/v1/schedules/{name:[^/]+(?<!:pause)(?<!:resume)(?<!:skip)(?<!:trigger)}"
@@ -236,7 +235,11 @@ class ScheduleRoutes:
         READ,
         Gives(200, shapes.Fires),
         body=Annotated[PreviewRequest, rules(*ONE_RULE)],
-        example={"rrule": "FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=17", "timezone": "Europe/Bucharest", "count": 3},
+        example={
+            "rrule": "FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=17;BYMINUTE=0;BYSECOND=0",
+            "timezone": "Europe/Bucharest",
+            "count": 3,
+        },
     )
     async def preview(self, request: web.Request) -> web.Response:
         definition = await _read(request, _PREVIEW)
@@ -246,9 +249,11 @@ class ScheduleRoutes:
 
         def found() -> list[shapes.Fire]:
             timing = timing_of(definition, definition.name, now_ms, self._limits)
-            plan = checked_plan(timing, definition.name, now_ms)
-            after_ms = plan.start_ms - 1 if plan.start_ms else due_by(plan, now_ms)
-            return fire_views(plan, after_ms, min(definition.count, timing.limit or definition.count))
+            plan, after_ms = checked_plan(timing, definition.name, now_ms)
+            views = fire_views(plan, after_ms, min(definition.count, timing.limit or definition.count))
+            if note := start_note(timing, views[0].get("note", "")):
+                views[0]["note"] = note
+            return views
 
         view: shapes.Fires = {"fires": await self._in_thread(request, found)}
         return json_answer(view)

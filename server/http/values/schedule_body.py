@@ -9,6 +9,7 @@ One of `cron`, `every` and `rrule` says when; the rest of the body is a message 
 The body is stored as sent, for display.
 """
 
+from itertools import islice
 from typing import Annotated, Literal
 
 import msgspec
@@ -16,14 +17,15 @@ import msgspec
 from shards.record import decode, encode
 from shards.schedules import TimingRow
 from timeline.cron import CronError
-from timeline.fires import Gap, Misfire, Overlap, Plan, next_fire
+from timeline.fires import END_MS, Gap, Misfire, Overlap, Plan, due_by, fires
 from timeline.recurrence import RuleError
 
 from ...delivery.payloads import Encoding
 from ...schedules.recurring import plan_of
+from ...schedules.starts import start_of
 from ...settings.config import Limits
 from ...settings.durations import TimeError
-from ...settings.times import parse_deliver_at, zone_of
+from ...settings.times import format_ms, parse_deliver_at, zone_of
 from .bodies import FieldError, delay_ms
 from .drafts import draft_of
 from .message_body import MessageRequest, ParsedMessage
@@ -90,7 +92,11 @@ class ResumeRequest(msgspec.Struct, forbid_unknown_fields=True):
 def timing_of(request: ScheduleRequest, name: str, now_ms: int, limits: Limits) -> TimingRow:
     """The schedule's timing. Raises FieldError."""
     kind, expression, zone = _expression(request, limits)
-    start_ms, end_ms = _instant("start", request.start), _instant("end", request.end)
+    start_ms, end_ms, skipped_ms = _instant("start", request.start), _instant("end", request.end), -1
+    if start_ms >= END_MS:
+        raise FieldError("start", f"must be before {format_ms(END_MS)}")
+    if start_ms and kind != "every":
+        start_ms, skipped_ms = start_of(request.start, zone, request.dst.gap)
     if start_ms - now_ms > limits.max_delay_ms:
         raise FieldError("start", "exceeds limits.max_delay")
     if end_ms and end_ms < start_ms:
@@ -109,20 +115,23 @@ def timing_of(request: ScheduleRequest, name: str, now_ms: int, limits: Limits) 
         request.dst.gap,
         request.dst.overlap,
         request.misfire,
+        skipped_ms,
     )
     checked_plan(timing, name, now_ms)
     return timing
 
 
-def checked_plan(timing: TimingRow, name: str, anchor_ms: int) -> Plan:
-    """The plan of its fires, which has at least one. Raises FieldError."""
+def checked_plan(timing: TimingRow, name: str, now_ms: int) -> tuple[Plan, int]:
+    """The plan of its fires, which has at least one, and up to where they are over. Raises FieldError."""
     try:
-        plan = plan_of(timing, name, anchor_ms)
+        plan = plan_of(timing, name, now_ms, strict=True)
+        over_ms = plan.start_ms - 1 if plan.start_ms else due_by(plan, now_ms)
+        found = list(islice(fires(plan, over_ms), 2))  # a rule that would stop after one fire is refused
     except (CronError, RuleError) as error:
         raise FieldError(timing.kind, str(error)) from None
-    if next_fire(plan, plan.start_ms - 1 if plan.start_ms else anchor_ms) is None:
+    if not found:
         raise FieldError("end" if timing.end_ms else timing.kind, "leaves no fire")
-    return plan
+    return plan, over_ms
 
 
 def record_of(request: ScheduleRequest, now_ms: int, limits: Limits, user: str = "") -> bytes:

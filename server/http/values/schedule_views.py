@@ -4,11 +4,12 @@ If the clock was ahead and was set back, some future fires have already been sen
 schedule sends nothing, and its view says so.
 """
 
-from typing import cast
+from typing import Literal, cast
 from zoneinfo import ZoneInfo
 
-from shards.schedules import ScheduleRow
+from shards.schedules import ScheduleRow, TimingRow
 from timeline.fires import GRACE_MS, Fire, local_text
+from timeline.recurrence import untold_times
 
 from ...settings.times import format_ms
 from . import shapes
@@ -24,7 +25,7 @@ def schedule_view(
         "timezone": timing.zone,
         "dst": {"gap": timing.gap, "overlap": timing.overlap},
         "misfire": timing.misfire,
-        "state": "paused" if row.paused else "active" if row.occurrence is not None else "finished",
+        "state": _state(row),
         "created_at": format_ms(row.created_ms),
         "changed_at": format_ms(row.changed_ms or row.anchor_ms),
         "count": row.count,
@@ -32,7 +33,17 @@ def schedule_view(
         "last": _last(row),
         "silent": _silence(row, now_ms, shown_ms),
     }
+    if row.stopped:
+        state["reason"] = row.stopped
     return cast("shapes.Schedule", {"name": name, **MEMBERS.decode(row.body), **state})
+
+
+def _state(row: ScheduleRow) -> Literal["active", "paused", "stopped", "finished"]:
+    if row.paused:
+        return "paused"
+    if row.occurrence is not None:
+        return "active"
+    return "stopped" if row.stopped else "finished"
 
 
 def _silence(row: ScheduleRow, now_ms: int, shown_ms: int) -> shapes.Silence | None:
@@ -50,6 +61,13 @@ def _silence(row: ScheduleRow, now_ms: int, shown_ms: int) -> shapes.Silence | N
     else:
         return None
     return {"until": format_ms(occurrence.at_ms), "why": why}
+
+
+def start_note(timing: TimingRow, note: str = "") -> str:
+    """The note of a schedule's next fire: also says which parts of its time nobody has chosen."""
+    names = untold_times(timing.expression) if timing.kind == "rrule" and not timing.start_ms else []
+    told = f"without start, {', '.join(names)} are those of when the rule was sent: give them, or start"
+    return "; ".join(filter(None, (note, told if names else "")))
 
 
 def _last(row: ScheduleRow) -> shapes.Fire | None:

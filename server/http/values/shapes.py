@@ -408,19 +408,20 @@ class Silence(TypedDict):
 class ScheduleState(TypedDict):
     """State of a schedule. `next` is on the timeline, `last` went out.
 
-    `silent`: null if `next` is the next fire of the rule.
+    `silent`: null if `next` is the next fire of the rule. `reason`: why it is stopped.
     """
 
     timezone: str
     dst: DstPolicy
     misfire: str
-    state: Literal["active", "paused", "finished"]
+    state: Literal["active", "paused", "stopped", "finished"]
     created_at: Instant
     changed_at: Instant
     count: int
     next: Fire | None
     last: Fire | None
     silent: Silence | None
+    reason: NotRequired[str]
 
 
 class Schedule(ScheduleState):

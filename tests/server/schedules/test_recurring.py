@@ -481,11 +481,15 @@ def test_a_rule_that_was_taken_and_would_be_searched_for_long_stops(
     rig.put()
     row = rig.schedules.get("s")
     assert row is not None
-    slow = TimingRow("rrule", "FREQ=SECONDLY;BYMONTH=2;BYMONTHDAY=29;BYHOUR=17", "UTC")
-    rig.ask(lambda c: write_schedule(c, "s", msgspec.structs.replace(row, timing=slow)))
+    never = TimingRow("rrule", "FREQ=DAILY;INTERVAL=7;BYDAY=MO", "UTC")  # counted from a Saturday
+    rig.ask(lambda c: write_schedule(c, "s", msgspec.structs.replace(row, timing=never)))
     rig.walk(START_MS + 2 * HOUR_MS, HOUR_MS)
     assert rig.fired() == hours(1, 1)
     assert "no next occurrence" in caplog.text
+    row = rig.schedules.get("s")
+    assert row is not None
+    assert row.stopped == "rrule: takes too long to search: change INTERVAL"
+    assert rig.put(timing=timing_with(HOURLY, limit=99)).stopped == "", "it goes on with another rule"
 
 
 def jittered(misfire: str) -> tuple[TimingRow, list[Fire]]:

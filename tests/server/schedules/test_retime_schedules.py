@@ -9,7 +9,7 @@ import pytest
 
 from server.engine.lease import Lease
 from server.schedules import recurring as schedules
-from server.schedules import retime, retime_schedules
+from server.schedules import retime, retime_schedules, starts
 from server.settings.times import parse_deliver_at
 from shards.schedules import TimingRow
 from timeline.fires import local_of
@@ -36,10 +36,12 @@ def move_bucharest(monkeypatch: pytest.MonkeyPatch, to: str) -> None:
     def zone(name: str) -> ZoneInfo:
         return ZoneInfo(to if name == BUCHAREST else name)
 
-    monkeypatch.setattr(schedules, "ZoneInfo", zone)
-    monkeypatch.setattr(
-        retime_schedules, "parse_deliver_at", lambda text: parse_deliver_at(text.replace(BUCHAREST, to))
-    )
+    for module in (schedules, starts):
+        monkeypatch.setattr(module, "ZoneInfo", zone)
+    for module in (retime_schedules, starts):
+        monkeypatch.setattr(
+            module, "parse_deliver_at", lambda text: parse_deliver_at(text.replace(BUCHAREST, to))
+        )
 
 
 async def fill(server: Running) -> dict[str, str]:
