@@ -191,6 +191,10 @@ async def test_keys_that_see_little_see_the_page(browser: Browser, tmp_path: Pat
                 await page.get_by_text('-H "Authorization: Bearer $FASTI_KEY"').wait_for()
                 assert key not in await page.content()
             else:
-                await page.get_by_text("Nothing is wrong").wait_for()
-                await page.get_by_text("This key may not see endpoints").wait_for()
+                unseen = "This key may not see endpoints and the server's figures."
+                await page.get_by_text(unseen).wait_for()
+                assert not await page.get_by_text("Nothing is wrong").count(), "who can tell"
+                await console.open("node")
+                await page.get_by_text("Number in message ids").wait_for()
+                assert not await page.get_by_text("None since the server started").count()
         assert [one for one in console.faults if "403" not in one] == []

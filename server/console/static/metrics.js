@@ -27,6 +27,9 @@ export class Metrics {
 
   has(prefix) { return this.samples.some(([name]) => name.startsWith(prefix)); }
 
+  /** False: the key may not know what clients do, so only a few figures came. */
+  get isWhole() { return this.has("fasti_sync_seconds"); }
+
   value(name) { return this.samples.find(([one]) => one === name)?.[2]; }
 
   all(name) { return this.samples.filter(([one]) => one === name).map(([, of, value]) => [of, value]); }

@@ -16,8 +16,8 @@ export async function open(root, { api, every }) {
       api.get("/metrics").catch(denied),
       api.get("/readyz").then(() => null, (error) => error.message),
     ]);
-    const metrics = text === null ? null : new Metrics(text);
-    const cluster = metrics?.has("fasti_cluster_") ? await api.get("/v1/cluster").catch(denied) : null;
+    const told = text === null ? null : new Metrics(text), metrics = told?.isWhole ? told : null;
+    const cluster = told?.has("fasti_cluster_") ? await api.get("/v1/cluster").catch(denied) : null;
     fill(root, h("h1", {}, "Node"), ready && h("p", { class: "bad" }, ready), h("div", { class: "columns" },
       h("section", {}, h("h2", {}, "Server"), facts([
         ["State", ready ? tag("not ready", "bad") : tag("ready", "good")],

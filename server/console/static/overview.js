@@ -26,10 +26,10 @@ export async function open(root, context) {
       ask("/metrics"), ask("/v1/endpoints", { limit: LISTED }), ask("/v1/groups", { limit: LISTED }), ask("/v1/sessions", { limit: LISTED }),
       history(api), history(api, { from: server.now() - length, step }),
     ]);
-    const metrics = text === null ? null : new Metrics(text);
+    const told = text === null ? null : new Metrics(text), metrics = told?.isWhole ? told : null;
     const known = {
       figures, metrics, points: hour?.points ?? null, endpoints: rows("endpoint", endpoints), groups: rows("group", groups), sessions: rows("session", sessions),
-      cluster: metrics?.has("fasti_cluster_") ? await ask("/v1/cluster") : null,
+      cluster: told?.has("fasti_cluster_") ? await ask("/v1/cluster") : null,
     };
     if (isEmpty(metrics)) {
       isFirst ||= openFirst(root, context);
