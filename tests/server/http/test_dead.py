@@ -429,3 +429,15 @@ async def test_what_its_owner_may_not_send_any_more_is_withheld(keyed: Keyed) ->
     assert subscriber.link.sent == []  # type: ignore[attr-defined]
     assert core.owners.withheld > before
     assert core.opened.owned.pending(b"ops") == 0
+
+
+async def test_pages_while_letters_come_and_go(server: Running) -> None:
+    """In the order of death: what is requeued or dropped is not there any more, what died since is the last."""
+    ids = await poison(server, *range(5))
+    first = (await server.call("GET", f"{DEAD}?limit=2")).body
+    assert [one["id"] for one in first["messages"]] == ids[:2]
+    await act(server, "drop", ids=[ids[0], ids[3]])
+    await act(server, "requeue", ids=[ids[1], ids[2]], deliver_in="1h")
+    ids += await poison(server, 5)
+    second = (await server.call("GET", f"{DEAD}?limit=5&cursor={first['next']}")).body
+    assert ([one["id"] for one in second["messages"]], second["next"]) == ([ids[4], ids[5]], None)

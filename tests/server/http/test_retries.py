@@ -319,3 +319,38 @@ async def test_what_is_set_back_and_ends_with_its_group_is_one_dead_letter(serve
     await server.app.quiet()
     letters = (await server.call("GET", "/v1/dead")).body["messages"]
     assert sorted(one["id"] for one in letters) == sorted(names)
+
+
+@pytest.mark.parametrize("wait", ["30s", "90s", "1h"])
+async def test_a_try_at_another_time_moves_each_retry_once(
+    server: Running, monkeypatch: pytest.MonkeyPatch, wait: str
+) -> None:
+    """Before, among, and behind those that the call has still to reach."""
+    monkeypatch.setattr(kept, "STEP_ROWS", 2)
+    monkeypatch.setattr(kept, "LOOK_ROWS", 3)
+    ids = []
+    for number in range(7):
+        ids += await fail(server, str(number))
+        await server.pass_time(5_000)
+    assert await act(server, "try", filter={"topic": "#"}, deliver_in=wait, dry_run=True) == {
+        "matched": 7,
+        "changed": 0,
+    }
+    assert await act(server, "try", filter={"topic": "#"}, deliver_in=wait) == {"matched": 7, "changed": 7}
+    found = await listed(server)
+    assert sorted(one["id"] for one in found) == sorted(ids)
+    assert len({one["retry_at"] for one in found}) == 1
+
+
+async def test_pages_while_retries_move(server: Running) -> None:
+    """One that goes to a later time is shown there, one that is over is not."""
+    ids = []
+    for number in range(5):
+        ids += await fail(server, str(number))
+        await server.pass_time(5_000)
+    first = (await server.call("GET", f"{RETRIES}?limit=2")).body
+    assert [one["id"] for one in first["retries"]] == ids[:2]
+    await act(server, "try", ids=[ids[2]], deliver_in="2h")
+    await act(server, "drop", ids=[ids[3]])
+    second = (await server.call("GET", f"{RETRIES}?limit=5&cursor={first['next']}")).body
+    assert ([one["id"] for one in second["retries"]], second["next"]) == ([ids[4], ids[2]], None)
