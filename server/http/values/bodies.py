@@ -12,7 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from ...settings.durations import TimeError, parse_delay
-from ...settings.times import parse_deliver_at, unix_ms
+from ...settings.times import SECONDS_MAX, other_reading, parse_deliver_at, unix_ms
 
 Body = TypeVar("Body")
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -142,8 +142,13 @@ def instant_ms(field: str, text: str) -> int:
 
 
 def delay_ms(field: str, value: str | float) -> int:
-    """A duration, ms. Raises FieldError."""
+    """A duration, ms. Raises FieldError, also for a number that is a Unix time."""
     try:
-        return parse_delay(value)
+        span_ms = parse_delay(value)
     except TimeError as error:
         raise FieldError(field, str(error)) from None
+    is_number = not isinstance(value, str) or value.isdigit()
+    other = other_reading(span_ms // 1_000) if is_number and span_ms >= SECONDS_MAX * 1_000 else ""
+    if other:
+        raise FieldError(field, f"{span_ms // 1_000} s is more than 31 years{other}")
+    return span_ms

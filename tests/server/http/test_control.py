@@ -187,6 +187,8 @@ async def test_what_goes_too_far_stays(server: Running) -> None:
         (CANCEL, {"filter": {}}, "filter"),
         (CANCEL, {"filter": ALL, "shift": 1}, "shift"),
         (SHIFT, {"filter": ALL}, "shift"),
+        (SHIFT, {"filter": ALL, "shift": 1_796_127_600}, "shift"),
+        (SHIFT, {"filter": ALL, "shift": "-1796127600000"}, "shift"),
         (SHIFT, {"filter": ALL, "shift": "P1Y"}, "shift"),
         (CANCEL, {"filter": {"topic": "a/#/b"}}, "topic"),
         (CANCEL, {"filter": {"due_from": "soon"}}, "due_from"),
