@@ -38,7 +38,7 @@ from ..net.pool import Pool
 from ..net.revoked import CertificateId
 from ..net.tls import client_certificate_id, common_name
 from ..net.unsent import counting
-from ..observe.logs import by
+from ..observe.logs import by, shown
 from .authenticator import Authenticator
 from .parts import Parts
 from .state import Connection
@@ -86,7 +86,7 @@ def _go_on(link: "MqttLink") -> None:
     try:
         link.go_on()
     except Exception:
-        log.exception("connection: failed inside the server")
+        log.exception("connection: failed inside the server", extra=by(link.address))
         link.refuse(Reason.IMPLEMENTATION_SPECIFIC_ERROR, "the server failed")
 
 
@@ -575,6 +575,8 @@ class MqttLink(Opening):
             self._timer.cancel()
             self._check_alive()
         elif connection.is_open:
+            cause = by(self.address, client=connection.client_id)
+            log.info("connection closed: %s, keep alive timeout", shown(connection.client_id), extra=cause)
             connection.close(Closing.TIMED_OUT)
             self.flush()
         else:

@@ -303,6 +303,7 @@ def _absence(text: str) -> int:
     """Why there was no subscription to end."""
     try:
         parse_share(text)
+        check_characters(text)
     except TopicError:
         return Reason.TOPIC_FILTER_INVALID
     return Reason.NO_SUBSCRIPTION_EXISTED

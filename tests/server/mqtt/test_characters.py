@@ -87,7 +87,9 @@ def test_a_will_is_refused(level: int, reason: int) -> None:
 @pytest.mark.parametrize("one", BAD)
 def test_filters_are_refused(text: str, one: str) -> None:
     rig = Rig()
-    assert rig.connected("a").subscribe("ok", text.format(one)) == (2, 0x8F)
+    peer = rig.connected("a")
+    assert peer.subscribe("ok", text.format(one)) == (2, 0x8F)
+    assert peer.unsubscribe("ok", text.format(one)) == (0, 0x8F)
     assert rig.connected("b", 4).subscribe("ok", text.format(one)) == (2, 0x80)
 
 

@@ -248,14 +248,17 @@ async def test_an_idle_connection_costs_less_than_20_kb(served: Served) -> None:
     assert (after - before) / 150 < 20_000
 
 
-async def test_keep_alive_counts_from_connect(served: Served) -> None:
+async def test_keep_alive_counts_from_connect(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     """[MQTT-3.1.2-22]: also for a client that sends nothing after it."""
+    caplog.set_level(logging.INFO)
     stream = await _dial(served)
     stream.send(Connect(5, "a", keep_alive=1))
     await stream.take(Connack)
     started = asyncio.get_running_loop().time()
     await _ended(stream)
     assert 1.2 < asyncio.get_running_loop().time() - started < 4
+    (line,) = [one for one in caplog.records if "keep alive" in one.getMessage()]
+    assert (vars(line)["by"], vars(line)["told"]) == ("127.0.0.1", {"client": "a"})
 
 
 async def test_answers_that_nobody_reads_do_not_pile_up(served: Served) -> None:
