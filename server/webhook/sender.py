@@ -25,7 +25,7 @@ from yarl import URL
 
 from ..settings.config import ConfigError, Webhook
 from .request import WebhookRequest
-from .targets import Blocked, Sockets
+from .targets import PRIVATE, Blocked, Sockets
 from .verdicts import Reply
 
 ANSWER_BYTES = 64 << 10
@@ -382,7 +382,7 @@ def _fault_of(error: Exception) -> str:
         case aiohttp.ClientConnectorSSLError():
             said = "TLS: the handshake failed"
         case aiohttp.ClientConnectorError() if isinstance(error.os_error, Blocked):
-            said = "the address is private or reserved"
+            said = PRIVATE
         case aiohttp.ClientConnectorError():
             said = _with_words("not connected", error.os_error)
         case aiohttp.ServerDisconnectedError():

@@ -24,6 +24,7 @@ from ..delivery.owners import posting_topic
 from ..settings.config import Webhook
 
 URL_CHARS_MAX = 2_048
+PRIVATE = "the address is private or reserved (webhook.allow_private = true allows it)"
 NAME = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
 """Valid endpoint names."""
 KEEP_ALIVE_S = 60
@@ -93,9 +94,15 @@ def check_allowed(url: URL, config: Webhook) -> None:
     address = _literal(host)
     is_inner = host.rstrip(".") == "localhost" if address is None else not is_public(address)
     if is_inner and not config.allow_private:
-        raise TargetError("must not be a private or reserved address (webhook.allow_private)")
+        raise TargetError(f"must not be a private or reserved address, {_unless('allow_private')}")
     if url.scheme == "http" and not (config.allow_http or config.allow_private):
-        raise TargetError("must be https (webhook.allow_http)")
+        raise TargetError(f"must be https, {_unless('allow_http')}")
+
+
+def _unless(setting: str) -> str:
+    """How an operator allows it."""
+    variable = f"FASTI__WEBHOOK__{setting.upper()}"
+    return f"unless the server's configuration has webhook.{setting} = true (or {variable}=true)"
 
 
 def is_public(address: IPv4Address | IPv6Address) -> bool:
@@ -140,7 +147,7 @@ class Sockets:
         if not self._allow_private:
             address = _literal(str(where[0]))
             if address is None or not is_public(address):
-                raise Blocked("the address is private or reserved")
+                raise Blocked(PRIVATE)
         made = socket.socket(family, kind, protocol)
         made.setblocking(False)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -530,5 +530,12 @@ async def test_null_is_no_time(server: Running, field: str) -> None:
 async def test_where_nothing_may_be_posted_the_url_is_named(server: Running) -> None:
     url = "http://127.0.0.1:9/hook"
     refused = await server.call("POST", "/v1/messages", {"payload": "x", "deliver_to": url}, status=422)
-    why = f"{url!r} must not be a private or reserved address (webhook.allow_private)"
-    assert refused.body["errors"] == [{"field": "deliver_to", "detail": why}]
+    allowed = "webhook.allow_private = true (or FASTI__WEBHOOK__ALLOW_PRIVATE=true)"
+    why = f"must not be a private or reserved address, unless the server's configuration has {allowed}"
+    assert refused.body["errors"] == [{"field": "deliver_to", "detail": f"{url!r} {why}"}]
+    refused = await server.call("PUT", "/v1/endpoints/inner", {"url": url}, status=422)
+    assert refused.body["errors"] == [{"field": "url", "detail": why}]
+    plain = await server.call("PUT", "/v1/endpoints/plain", {"url": "http://example.com/"}, status=422)
+    allowed = "webhook.allow_http = true (or FASTI__WEBHOOK__ALLOW_HTTP=true)"
+    why = f"must be https, unless the server's configuration has {allowed}"
+    assert plain.body["errors"] == [{"field": "url", "detail": why}]

@@ -187,7 +187,7 @@ async def test_a_name_that_resolves_to_something_inner_is_not_connected_to() -> 
     names = Names("127.0.0.1", "127.0.0.1 ::1")
     async with receiving() as receiver, sending(Webhook(allow_http=True), names) as sender:
         reply = await sender.post(request(f"http://evil.example:{receiver.port}/"))
-        assert reply.fault == "the address is private or reserved"
+        assert reply.fault == "the address is private or reserved (webhook.allow_private = true allows it)"
         assert (receiver.connections, names.asked) == (0, ["evil.example"])
 
 
@@ -207,14 +207,14 @@ async def test_who_resolves_otherwise_the_second_time_gains_nothing(monkeypatch:
         for number in range(3):
             faults.append((await sender.post(request(f"http://evil{number}.example/"))).fault)
     assert connected == ["93.184.216.34", "93.184.216.34"]
-    assert faults[1] == "the address is private or reserved"
+    assert faults[1] == "the address is private or reserved (webhook.allow_private = true allows it)"
 
 
 SECRET = "db-7.internal"
 REASONS = {
     "not sent",
     "the URL is not usable",
-    "the address is private or reserved",
+    "the address is private or reserved (webhook.allow_private = true allows it)",
     "the answer is not HTTP",
     "the answer is not HTTP: its end is undefined",
     "more than 2 interim answers (1xx)",
