@@ -71,6 +71,9 @@ from .wire import dumps
 
 _SETTLE_S = 2.0
 _HTTP = "this port speaks HTTP: leave out mqtt= (--mqtt), or give the port of MQTT"
+_TLS = "this port speaks TLS: give mqtts:// or wss://, or another port"
+_NO_WEBSOCKET = "no websocket of MQTT is there: give wss:// if the port speaks TLS, or another port or path"
+_TLS_ALERT = b"\x15\x03"
 _BURST = 256
 _HUNG_UP = getattr(select, "POLLRDHUP", 0)  # beside POLLHUP and POLLERR, which are always told
 _ACK = {1: 0x40, 2: 0x50}
@@ -120,7 +123,7 @@ class Connection:
         self._tls = target.tls
         self._socket: socket.socket | None = None  # the last that was opened
         self._is_given_up = False  # before it was connected
-        self._is_http = False  # what CONNECT is answered with
+        self._greeting = b""  # what CONNECT is answered with
         self._paho: Paho = self._mqtt._client
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
@@ -174,7 +177,11 @@ class Connection:
         """Why there is no connection. `said`: its text and what paho has logged."""
         if why := trouble(said, self._tls):
             return Untrusted(f"{self._broker}: {why}")
-        if self._is_http:
+        if self._greeting.startswith(_TLS_ALERT) or b"speaks TLS" in self._greeting:
+            return Untrusted(f"{self._broker}: {_TLS}")
+        if "not upgraded" in said:
+            return Unreachable(f"{self._broker}: {_NO_WEBSOCKET}")
+        if self._greeting.startswith(b"HTTP/"):
             return Unreachable(f"{self._broker}: {_HTTP}")
         failed = _refused_connect(error, self._broker, self._reference)
         is_lost = isinstance(failed, Unreachable) and self._paho.socket() is None
@@ -389,7 +396,7 @@ class Connection:
 
         def loop_read(_max_packets: int = 1) -> MQTTErrorCode:
             """paho's, for as long as each call brings something: it does not say so itself."""
-            self._is_http = self._is_http or (not self._is_entered and self._has_http())
+            self._greeting = self._greeting or (b"" if self._is_entered else self._peeked())
             for _ in range(_BURST):
                 came, code = self._came, read()
                 if code != MQTTErrorCode.MQTT_ERR_SUCCESS or self._came == came:
@@ -403,11 +410,11 @@ class Connection:
         paho._handle_pubrel = on_pubrel_packet  # type: ignore[method-assign]
         paho._handle_pingresp = on_pingresp_packet  # type: ignore[method-assign]
 
-    def _has_http(self) -> bool:
-        """Whether an answer in HTTP is there to be read. Not seen through TLS."""
+    def _peeked(self) -> bytes:
+        """The first bytes of an answer that is there to be read. Not seen through TLS."""
         with contextlib.suppress(OSError, ValueError):  # of TLS
-            return self._socket is not None and self._socket.recv(5, socket.MSG_PEEK) == b"HTTP/"
-        return False
+            return b"" if self._socket is None else self._socket.recv(512, socket.MSG_PEEK)
+        return b""
 
     def _hook_socket(self) -> None:
         paho = self._paho

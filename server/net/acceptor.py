@@ -58,6 +58,12 @@ ROOM_TURNS = 8
 NO_TLS = ("HTTP_REQUEST", "WRONG_VERSION_NUMBER")
 """What OpenSSL calls a client that does not begin with TLS."""
 
+_SAID = b"This port speaks TLS: use https://, wss:// or mqtts://.\n"
+TLS_HERE = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n"
+    b"content-length: %d\r\n\r\n%b" % (len(_SAID), _SAID)
+)
+"""The answer to a client that speaks HTTP without TLS to a port of TLS."""
 _REASONS = {
     errno.EADDRINUSE: "another program uses this port; stop it, or name another port",
     errno.EADDRNOTAVAIL: "this machine has no such address; use one that it has, or 0.0.0.0 for all",
@@ -247,12 +253,20 @@ class Acceptor:
             await connect()
             return
         try:
+            answering = accepted.dup()  # a failed handshake closes the other
+        except OSError:
+            self._refuse_full(cause)
+            accepted.close()
+            return
+        try:
             await connect(
                 ssl=way.context(), ssl_handshake_timeout=self._handshake_s, ssl_shutdown_timeout=TLS_END_S
             )
         except ssl.SSLError as error:
             # Nothing above would report it.
             if error.reason in NO_TLS:
+                with suppress(OSError):
+                    answering.send(TLS_HERE)
                 log.warning("connection closed: a client without TLS, this port speaks TLS", extra=cause)
             else:
                 log.warning("connection closed: the TLS handshake failed (%s)", error.reason, extra=cause)
@@ -262,6 +276,8 @@ class Acceptor:
             log.info(text, self._handshake_s, extra=cause)
         except OSError:
             log.info("connection closed: the client left during the TLS handshake", extra=cause)
+        finally:
+            answering.close()
 
     def _refuse_full(self, cause: Mapping[str, object]) -> None:
         self._crowd.note(FILES)

@@ -35,6 +35,7 @@ TURN_S = 0.005
 RESERVE_S = 0.002
 """Reserve beyond it, for owners that have not worked in this turn."""
 TLS_HELLO = b"\x16\x03"
+NO_TLS_HERE = b"this port does not speak TLS\r\n"
 KEY = "key "
 """Prefix of owners with a key."""
 
@@ -228,7 +229,8 @@ class Paced(Opening):
         if cause is not None and data.startswith(TLS_HELLO):
             log.warning("connection closed: a TLS client on a port without TLS", extra=cause)
             assert self._transport is not None
-            self._transport.abort()
+            self._transport.write(NO_TLS_HERE)  # which TLS libraries call a wrong version, not a cut
+            self._transport.close()
             return
         owner = inner.owner
         if not self._kept and (began_s := time.begin(owner)):

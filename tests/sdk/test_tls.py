@@ -436,11 +436,31 @@ async def test_mqtt_where_tls_is_expected(server: Server) -> None:
     plain = (await server.broker("mqtt")).replace("mqtt://", "mqtts://")
     retry = fasti.Retry(attempts=2, first_s=0.01)
     async with server.client(mqtt=plain, retry=retry) as c:
-        with pytest.raises(fasti.Unreachable, match=rf"{plain}: .*does this port speak TLS\?"):
+        with pytest.raises(fasti.Unreachable, match=rf"{plain}: this port does not speak TLS"):
             await anext(c.subscribe("a"))
     async with server.client(url=plain.replace("mqtts://", "https://"), retry=retry) as c:
-        with pytest.raises(fasti.Unreachable, match=r"does this port speak TLS\?"):
+        with pytest.raises(fasti.Unreachable, match="this port does not speak TLS"):
             await c.info()
+
+
+async def test_no_tls_where_tls_is_expected(server: Server) -> None:
+    """Both sides say so: that the port speaks TLS, and what to give instead."""
+    retry = fasti.Retry(attempts=2, first_s=0.01)
+    async with server.client(url=server.url.replace("https://", "http://"), retry=retry) as c:
+        with pytest.raises(fasti.Refused, match="This port speaks TLS: use https://"):
+            await c.info()
+        for call in (c.messages.cancel("0" * 32), c.groups.delete("g"), c.messages.reschedule("0", delay=5)):
+            with pytest.raises(fasti.Refused, match="This port speaks TLS: use https://"):
+                await call
+    for scheme, said in (
+        ("mqtts", "this port speaks TLS: give mqtts://"),
+        ("wss", "no websocket .* give wss://"),
+    ):
+        plain = (await server.broker(scheme)).replace(f"{scheme}://", f"{scheme[:-1]}://")
+        async with server.client(mqtt=plain, retry=retry, allow_plain=True) as c:
+            with pytest.raises(fasti.Unreachable, match=rf"{plain}: {said}"):
+                async with asyncio.timeout(60):
+                    await anext(c.subscribe("a"))
 
 
 async def test_the_first_that_can_be_trusted_of_several(home: Home, server: Server) -> None:

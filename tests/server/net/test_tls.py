@@ -163,8 +163,11 @@ def test_a_process_speaks_tls_and_takes_new_certificates(tmp_path: Path) -> None
             assert one.recv(65_536).startswith(b"HTTP/1.1 200 ")
         with socket.create_connection(server.http, timeout=60) as plain:
             plain.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            with suppress(ConnectionError):
-                assert not plain.recv(65_536).startswith(b"HTTP")
+            assert plain.recv(65_536) == (
+                b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n"
+                b"content-length: 56\r\n\r\nThis port speaks TLS: use https://, wss:// or mqtts://.\n"
+            )
+            assert plain.recv(65_536) == b""
         (tmp_path / "now-key.pem").write_text("half of it")
         stays = "tls_cert: not reloaded, the old content stays in force: cannot be used"
         wait_for(server, f"http.{stays}", f"mqtt.{stays}")
