@@ -102,12 +102,13 @@ FIGURES = {
 
 @dataclass(slots=True)
 class Totals:
-    """Totals of all sessions."""
+    """Totals of all sessions; `keys_held`: of all groups and endpoints."""
 
     sessions: int = 0
     connected: int = 0
     in_flight: int = 0
     waiting: int = 0
+    keys_held: int = 0
 
     def add(self, subscriber: Subscriber) -> None:
         self.sessions += 1
@@ -160,6 +161,11 @@ class Status(Collector):
         await turn.begin()
         for number, subscriber in enumerate(list(self._core.sessions), 1):
             totals.add(subscriber)
+            if turn.is_over(number):
+                await turn.begin()
+        for number, group in enumerate(list(self._core.groups), 1):
+            order = group.session.order
+            totals.keys_held += 0 if order is None else len(order.held)
             if turn.is_over(number):
                 await turn.begin()
         return totals
@@ -280,6 +286,11 @@ class Status(Collector):
             ("fasti_connections", "Sessions with a connection", totals.connected),
             ("fasti_in_flight", "Messages sent at QoS 1 or 2 and not acked", totals.in_flight),
             ("fasti_replay_queue", "Sessions that wait for their turn to read on", totals.waiting),
+            (
+                "fasti_ordering_keys_held",
+                "Ordering keys that a dead letter or somebody holds, of all groups and endpoints",
+                totals.keys_held,
+            ),
             ("fasti_groups_without_consumers", "Groups without a connected member", self._idle_groups),
         ):
             yield GaugeMetricFamily(name, text, value=value)

@@ -107,6 +107,34 @@ async def test_a_failing_endpoint_is_found_and_mended(browser: Browser, tmp_path
         assert console.faults == []
 
 
+async def test_a_dead_endpoint_leads_to_its_dead_letters(browser: Browser, tmp_path: Path) -> None:
+    async with (
+        receiving() as receiver,
+        looking(browser, tmp_path / "data", webhook__allow_private="true") as console,
+    ):
+        page = console.page
+        receiver.behave = answer(500)
+        body = {"url": receiver.url(), "retry": {"max_attempts": 1}}
+        await console.http.call("PUT", "/v1/endpoints/billing", body, status=201)
+        for number in range(3):
+            await console.http.schedule("orders/17/bill", number, deliver_to="billing")
+        await receiver.posts(3)
+        await console.open("overview")
+        wrong = page.get_by_role("region", name="What is wrong")
+        await wrong.get_by_role("link", name="3 dead letters").click()
+        await console.shown("dead")
+        await page.get_by_text("orders/17/bill").first.wait_for()
+        await console.open("overview")
+        table = page.get_by_role("region", name="Failing endpoints")
+        await table.get_by_role("link", name="3 dead letters").wait_for()
+        await table.get_by_role("link", name="billing").click()
+        await console.shown("endpoints")
+        await page.get_by_text("0 in 3 tries since the server started").wait_for()
+        await page.get_by_role("link", name="3 dead letters").click()
+        await console.shown("dead")
+        assert console.faults == []
+
+
 async def test_an_empty_server_says_what_to_do_first(console: Console) -> None:
     page = console.page
     await console.page.goto(console.server.url)

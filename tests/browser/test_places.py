@@ -331,8 +331,17 @@ async def test_ordering_keys_are_seen_held_and_released(console: Console) -> Non
     await call(
         "POST", f"{group}/messages:nack", {"lease_ids": [one["lease_id"]], "delay": "never"}, status=200
     )
-    await console.open(GROUP)
+    assert (await console.get(group))["groups"][0]["keys_held"] == 1
+    await console.open("overview")
+    wrong = page.get_by_role("region", name="What is wrong")
+    await wrong.get_by_text("holds an ordering key: nothing more of it is delivered until").wait_for()
+    await wrong.get_by_role("link", name="1 dead letter").click()
+    await console.shown("dead")
+    await console.open("overview")
+    await wrong.get_by_role("link", name="workers").first.click()
+    await console.shown("places")
     await page.get_by_text("1 behind or in trouble, 1 of them held").wait_for()
+    await expect(page.get_by_text("Held ordering keys")).to_be_visible()
     await page.get_by_text("a dead letter holds its key").wait_for()
     row = page.get_by_role("region", name="Ordering keys").locator("tbody tr")
     await expect(row).to_contain_text("held by a dead letter")

@@ -68,8 +68,10 @@ SESSION_COLUMNS = (
     *("client_id", "connected", "subscriptions", "read_position"),
     *("lag_messages", "lag_seconds", "in_flight"),
 )
-GROUP_COLUMNS = ("name", "filter", "state", "members", "position", "undone")
-ENDPOINT_COLUMNS = ("name", "url", "state", "concurrency", "rate", "timeout", "undone", "failing")
+GROUP_COLUMNS = ("name", "filter", "state", "members", "position", "undone", "keys_held")
+ENDPOINT_COLUMNS = (
+    *("name", "url", "state", "concurrency", "rate", "timeout", "undone", "keys_held", "failing"),
+)
 
 
 def shown(place: Row) -> Row:

@@ -12,6 +12,7 @@ import { lines } from "./lines.js";
 import { orderedKeys } from "./ordered.js";
 import { behind, deadOf, failed, kept, lagOf, stateOf } from "./place.js";
 import { retries } from "./retries.js";
+import { deadLink } from "./wrong.js";
 
 const REFRESH_MS = 3_000;
 const UNITS = { s: 1_000, m: MINUTE, h: HOUR, d: DAY };
@@ -45,11 +46,12 @@ export async function openPlace(root, { api, every, go }, { read, settings, more
       ["Lag", `${lagOf(one)} ${one.lag_messages === 1 ? "message" : "messages"}${one.lag_seconds ? `, the oldest due ${behind(one)} ago` : ""}`],
       ["In flight", count(one.in_flight)],
       ["Retries", `${count(undone.retries)}${undone.next_retry_at ? `, the next try ${Date.parse(undone.next_retry_at) > server.now() ? away(undone.next_retry_at, server.now()) : "is due"}` : ""}`],
-      ["Dead letters", deadOf(one)],
+      ["Dead letters", one.dead_letters ? deadLink(place) : deadOf(one)],
+      ["Held ordering keys", one.keys_held ? h("span", { class: "warn" }, count(one.keys_held)) : null],
       ["Failed tries", failed(one)],
       ["Oldest unfinished", undone.oldest_at && [moment(undone.oldest_at), ` (${away(undone.oldest_at, server.now())})`]],
       ["Read up to", moment(one.position?.at)],
-      ["Delivered", one.delivered === undefined ? null : `${count(one.delivered)} since the server started`],
+      ["Delivered", one.delivered === undefined ? null : `${count(Math.max(0, one.delivered - one.failed - one.in_flight))} in ${one.delivered === 1 ? "1 try" : `${count(one.delivered)} tries`} since the server started`],
     ]));
     fill(terms, h("h2", {}, "Settings"), facts([...settings(one), ["Order", one.order ? `one message of an ordering key at a time${one.on_dead === "hold" ? "; a dead letter holds its key" : ""}` : null], ["Kept", one.expiry === undefined ? null : kept(one.expiry)]]));
     fill(rest, more(one));

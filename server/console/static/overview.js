@@ -9,7 +9,7 @@ import { lines } from "./lines.js";
 import { Metrics } from "./metrics.js";
 import { behind, lagOf, placed } from "./place.js";
 import { lagLine } from "./places.js";
-import { OTHERS, deathsByReason, drawn, troubles } from "./wrong.js";
+import { OTHERS, deadLink, deathsByReason, drawn, troubles } from "./wrong.js";
 
 const REFRESH_MS = 10_000, LISTED = 1_000, TOP = 10, SHORTEST = 10 * MINUTE;
 const RANGES = { hour: ["Last hour", HOUR, MINUTE], day: ["Last day", DAY, 10 * MINUTE] };
@@ -125,5 +125,6 @@ function failing({ endpoints, points }) {
     ["Failed", ({ one: { failing: { share, of } } }) => `${percent(share)}${of ? ` of ${count(of)}` : ""}`, "nowrap"],
     ["Last reason", ({ one }) => one.failing.last_reason ?? "–", "text"],
     ["Retries", ({ one }) => count(one.undone?.retries), "number"],
+    ["Dead letters", (row) => row.one.dead_letters ? deadLink(row) : "–", "nowrap", ({ one }) => one.dead_letters],
   ], found, "Failing endpoints") : h("p", { class: "empty" }, "No post has failed."));
 }

@@ -6,7 +6,7 @@
 import { h, tag } from "./dom.js";
 import { away, bytes, clock, count, percent, server, span, DAY, HOUR } from "./format.js";
 import { addressOf, placeOf } from "./history.js";
-import { behind, lagOf, stateOf } from "./place.js";
+import { behind, deadOf, lagOf, stateOf } from "./place.js";
 
 const BEHIND_MS = 1_000, LAG_S = HOUR / 1_000, AWAY_MS = HOUR, FREE_BYTES = 1 << 30, NEAR = 0.9;
 const EACH = 8;
@@ -37,6 +37,7 @@ export function troubles({ figures, metrics, cluster, endpoints, groups, session
   const found = [
     ...serverOf(figures, metrics, cluster),
     ...some(endpoints, endpoint, "endpoints"), ...some(groups, group, "places"),
+    ...some(endpoints, held, "endpoints"), ...some(groups, held, "places"),
     ...gone(sessions), ...floor(metrics), ...nobody(points), ...deaths(points), ...retries(points), ...bounds(metrics),
   ];
   return [...found.filter(([kind]) => kind === "bad"), ...found.filter(([kind]) => kind !== "bad")];
@@ -59,7 +60,7 @@ function* serverOf(figures, metrics, cluster) {
 }
 
 function endpoint(place) {
-  const { one } = place, [, kind] = stateOf(place), rest = [waiting(place), retriesOf(place)];
+  const { one } = place, [, kind] = stateOf(place), rest = [waiting(place), retriesOf(place), one.dead_letters ? [" ", deadLink(place), "."] : null];
   if (one.state === "paused") {
     return one.reason || one.lag_messages || one.undone?.retries ? [kind, "paused", link(place), ` is paused${one.left_at ? ` ${since(one)}` : ""}${one.reason ? `: ${one.reason}` : " by hand"}.`, rest] : null;
   }
@@ -85,6 +86,17 @@ function* gone(sessions) {
   yield ["warn", "offline", found.length === 1 ? "A client is offline with messages waiting: " : `${count(found.length)} clients are offline with messages waiting: `,
     found.slice(0, 3).map((place, index) => [index ? "; " : "", link(place), ` (${messages(place.one)}, ${since(place.one)})`]), found.length > 3 ? "; …" : "."];
 }
+
+/** Places where somebody or a dead letter holds ordering keys: their messages wait until they are released. */
+function held(place) {
+  const { one } = place, n = one.keys_held;
+  if (!n) return null;
+  return ["warn", "held", link(place), ` holds ${n === 1 ? "an ordering key" : `${count(n)} ordering keys`}: nothing more of ${n === 1 ? "it" : "them"} is delivered until ${n === 1 ? "it is" : "they are"} released.`,
+    one.dead_letters ? [" ", deadLink(place), "."] : null];
+}
+
+/** The way to what a place has given up. */
+export const deadLink = ({ called, one }) => h("a", { href: `#/dead?${new URLSearchParams({ group: called })}` }, `${deadOf(one)} dead ${one.dead_letters === 1 ? "letter" : "letters"}`);
 
 /** Who is so far behind that slices stay for it alone. */
 function* floor(metrics) {

@@ -626,13 +626,15 @@ class PerKey(TypedDict):
 
 
 class Keeping(TypedDict):
-    """What a group or endpoint does with its messages. `rate`: messages a second; 0: no limit."""
+    """What a group or endpoint does with its messages. `rate`: messages a second; 0: no limit. `keys_held`:
+    ordering keys that a dead letter or somebody holds."""
 
     rate: float
     order: bool
     on_dead: Literal["next", "hold"]
     per_key: PerKey
     fair: bool
+    keys_held: int
 
 
 class Retry(TypedDict):
@@ -746,6 +748,7 @@ class Endpoint(TypedDict):
     on_dead: NotRequired[Literal["next", "hold"]]
     per_key: NotRequired[PerKey]
     fair: NotRequired[bool]
+    keys_held: NotRequired[int]
     retry: NotRequired[Retry]
     expiry: NotRequired[Expiry]
     position: NotRequired[Position]
