@@ -24,6 +24,7 @@ from typing import Any
 from yarl import URL
 
 from .errors import BadArgument, UnencryptedWarning
+from .names import items_of
 from .warned import warn
 
 HOPS = 5
@@ -92,16 +93,18 @@ class Plain:
 
 
 def base_url(text: str) -> str:
-    """The address of a server; the default scheme is `http://`. Raises ValueError."""
+    """The address of a server; the default scheme is `http://`. Raises BadArgument."""
     _check_user("url", text)
     named = text if "://" in text else f"http://{text}"
     try:
         url = URL(named)
     except ValueError as error:
-        raise ValueError(f"{text!r} is no address of a server: {error}") from None
+        raise BadArgument("url", f"{text!r} is no address of a server: {error}") from None
     # `https:/host` and `https//host` would be plain HTTP to a host of that name.
     if url.scheme not in ("http", "https") or url.host in (None, "", "http", "https"):
-        raise ValueError(f"{text!r} is no address of a server: http://host:port is expected, or https")
+        raise BadArgument(
+            "url", f"{text!r} is no address of a server: http://host:port is expected, or https"
+        )
     return f"{url.scheme}://{named.partition('://')[2].rstrip('/')}"
 
 
@@ -113,12 +116,14 @@ def _check_user(argument: str, text: str) -> None:
         )
 
 
-def addresses(said: str | Sequence[str]) -> tuple[str, ...]:
-    """The addresses in a sequence, or in text separated by commas. Raises ValueError if there is none."""
-    texts = said.split(",") if isinstance(said, str) else said
-    found = tuple(text.strip() for text in texts if text.strip())
-    if not found:
-        raise ValueError("no address of a server")
+def addresses(said: str | Sequence[str], argument: str = "url") -> tuple[str, ...]:
+    """The addresses in a sequence, or in text separated by commas. Raises BadArgument if there is none."""
+    texts = said.split(",") if isinstance(said, str) else [*items_of(argument, said)]
+    for text in texts:
+        if not isinstance(text, str):
+            raise BadArgument(argument, f"must be text, or a list of texts, not {text!r:.100}")
+    if not (found := tuple(text.strip() for text in texts if text.strip())):
+        raise BadArgument(argument, "holds no address of a server")
     return found
 
 
@@ -239,7 +244,7 @@ class Brokers:
 
 
 def broker(text: str) -> Broker:
-    """The address in "host:port", "mqtts://host", "wss://host/path". Raises ValueError."""
+    """The address in "host:port", "mqtts://host", "wss://host/path". Raises BadArgument."""
     _check_user("mqtt", text)
     found = _BROKER.fullmatch(text.strip())
     if found is not None:
@@ -249,8 +254,8 @@ def broker(text: str) -> Broker:
         is_odd = found["path"] not in (path, "/")
         if scheme in _PORTS and 0 < port <= _PORT_MAX and not is_odd:
             return Broker(found["host"].strip("[]"), port, scheme, path or "/mqtt")
-    raise ValueError(
-        f"mqtt must be host:port, or a URL with mqtt://, mqtts://, ws:// or wss://, not {text!r}"
+    raise BadArgument(
+        "mqtt", f"must be host:port, or a URL with mqtt://, mqtts://, ws:// or wss://, not {text!r}"
     )
 
 

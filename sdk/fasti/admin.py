@@ -191,4 +191,4 @@ def _session(client_id: str) -> str:
 
 
 def _slice(start: When) -> str:
-    return f"/v1/slices/{quoted(instant(start))}"
+    return f"/v1/slices/{quoted(instant(start, 'start'))}"

@@ -18,7 +18,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from .coalesce import MAX_BYTES, MAX_ITEMS
-from .errors import Error, Problem, error_of
+from .errors import BadArgument, Error, Problem, error_of
+from .names import check_count, items_of
 from .transport import NDJSON, Transport
 from .warned import warn_of_past
 from .wire import (
@@ -45,10 +46,12 @@ Items = Iterable[Item] | AsyncIterable[Item]
 
 
 def line_of(item: Item, key_scope: KeyScope | None = None) -> tuple[bytes, Json]:
-    """An NDJSON line without its end, and its object. Raises TypeError, ValueError for invalid values.
+    """An NDJSON line without its end, and its object. Raises BadArgument.
 
     `key_scope`: of the item's key, if it has one.
     """
+    if not isinstance(item, NewMessage | Mapping):
+        raise BadArgument("items", f"must be of NewMessage or mappings, not of {item!r:.100}")
     body = item.body() if isinstance(item, NewMessage) else _body_of(item)
     if not body.get("key"):
         check_scope(body.get("key_scope"))
@@ -115,7 +118,7 @@ async def _lines(items: Items, key_scope: KeyScope | None) -> AsyncIterator[tupl
         async for item in items:
             yield line_of(item, key_scope)
     else:
-        for item in items:
+        for item in items_of("items", items):
             yield line_of(item, key_scope)
 
 
@@ -136,8 +139,7 @@ async def send_all(
     first refused batch: `error.accepted` messages before it are stored, of that batch none; `line` in its
     `errors` counts from 1 over the whole iterable.
     """
-    if not 1 <= batch <= MAX_ITEMS:
-        raise ValueError(f"batch must be 1 to {MAX_ITEMS}, not {batch}")
+    check_count("batch", batch, 1, MAX_ITEMS)
     sender = _Sender(transport, on_progress, params or {}, headers or {})
     filling = _Batch()
     try:

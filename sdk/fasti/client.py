@@ -74,7 +74,7 @@ class Client:
             timeout_s=timeout,
             retry=self._retry,
         )
-        self._brokers = () if mqtt is None else tuple(broker(text) for text in addresses(mqtt))
+        self._brokers = () if mqtt is None else tuple(broker(text) for text in addresses(mqtt, "mqtt"))
         self._plain.warn(*self._transport.given, *self._brokers)
         self._subscriptions: WeakSet[Subscription] = WeakSet()
         self._pulls: WeakSet[Pull] = WeakSet()
@@ -125,7 +125,7 @@ class Client:
         runs on the system's clock.
         """
         answer = await self._transport.call(
-            "POST", "/v1/clock:advance", body=dumps({"by": span(by)}), repeatable=False, timeout_s=0
+            "POST", "/v1/clock:advance", body=dumps({"by": span(by, "by")}), repeatable=False, timeout_s=0
         )
         now = answer.body.get("now") if isinstance(answer.body, dict) else None
         return parse_instant(now) if isinstance(now, str) else (await self.info()).now

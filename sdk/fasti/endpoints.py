@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Self, Unpack
 
+from .errors import BadArgument
 from .groups import TERMS
 from .keys import OrderingKey, change, keys_of
 from .options import EndpointOptions, RetryOptions
@@ -102,7 +103,10 @@ class Endpoints:
         Raises Refused, whose `errors` name the field: say a URL of a private address.
         """
         check(EndpointOptions.__optional_keys__, options)
-        check(RetryOptions.__optional_keys__, options.get("retry") or {})
+        retry = options.get("retry") or {}
+        if not isinstance(retry, dict):
+            raise BadArgument("retry", f"must be a mapping of max_attempts and backoff, not {retry!r:.100}")
+        check(RetryOptions.__optional_keys__, retry)
         body = {"url": url, **spelled(_TERMS, options)}
         if options.get("secret") == "":
             body["secret"] = None

@@ -12,6 +12,8 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, Self
 
+from .errors import BadArgument
+from .names import items_of
 from .ranges import BulkResult
 from .transport import PAGE_MAX, Transport
 from .wire import Json, dumps, get_headers, get_payload, instant, key_text, parse_instant
@@ -119,12 +121,12 @@ class Entries:
     async def change(
         self, verb: str, ids: Iterable[str] | None, body: Json, chosen: Mapping[str, Any]
     ) -> BulkResult:
-        """Change by ids, of all groups or of one, or by a filter. Raises Refused, ValueError."""
+        """Change by ids, of all groups or of one, or by a filter. Raises Refused, BadArgument."""
         found = selection(chosen)
         if ids is None:
             return await self._ask(verb, {**body, "filter": found})
         if not found.keys() <= {"group"}:
-            raise ValueError("give ids, or a filter; only `group` goes with ids")
+            raise BadArgument("ids", "or a filter must be given, not both; only `group` goes with ids")
         matched = changed = 0
         for some in _some(ids):
             one = await self._ask(verb, {**body, **found, "ids": some})
@@ -141,7 +143,7 @@ class Entries:
 
 def _some(ids: Iterable[str]) -> Iterator[list[str]]:
     """The ids in portions that fit one request."""
-    rest = iter(ids)
+    rest = items_of("ids", ids)
     while some := list(islice(rest, IDS_MAX)):
         yield some
 
@@ -149,7 +151,7 @@ def _some(ids: Iterable[str]) -> Iterator[list[str]]:
 def selection(chosen: Mapping[str, Any]) -> dict[str, str]:
     """The members that are given, as the server calls them."""
     return {
-        _TIMES.get(name, name): instant(value) if name in _TIMES else _text(name, value)
+        _TIMES.get(name, name): instant(value, name) if name in _TIMES else _text(name, value)
         for name, value in chosen.items()
         if value is not None
     }

@@ -76,6 +76,7 @@ class BadArgument(ValueError):
     def __init__(self, argument: str, problem: str) -> None:
         super().__init__(f"{argument} {problem}")
         self.argument = argument
+        self.problem = problem
 
 
 class NotFound(Error):

@@ -15,18 +15,18 @@ from datetime import timedelta
 from typing import Any, Self, Unpack
 
 from .keys import OrderingKey, change, keys_of
-from .names import check_group
+from .names import check_group, items_of
 from .options import GroupOptions
 from .places import Fate, Skipped, Undone, delete, expiry_of, skip, undone_of
 from .signatures import check, unfolded
-from .transport import Transport, quoted
+from .transport import Transport, quoted, rows_of
 from .wire import Json, Spell, When, as_is, dumps, moment, span, spelled
 
 TERMS: Mapping[str, Spell] = {
     "expiry": span,
     "ack_timeout": span,
     "max_attempts": as_is,
-    "backoff": lambda spans: [span(each) for each in spans],
+    "backoff": lambda spans: [span(each) for each in items_of("backoff", spans)],
     "rate": as_is,
     "order": as_is,
     "on_dead": as_is,
@@ -162,7 +162,7 @@ class Groups:
 
 
 def _groups(said: Json) -> tuple[Group, ...]:
-    return tuple(Group.of(each) for each in said["groups"])
+    return tuple(Group.of(each) for each in rows_of(said, "groups"))
 
 
 def _chosen(topic_filter: str | None) -> dict[str, str]:

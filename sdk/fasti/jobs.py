@@ -59,7 +59,7 @@ class Jobs:
 
         Raises NotFound; Refused with the slug `too-near`, `job-active` or `no-spark`.
         """
-        body: Json = {"kind": "split", "slice": instant(start), "run": "server"}
+        body: Json = {"kind": "split", "slice": instant(start, "start"), "run": "server"}
         return await self._start(body if parts is None else {**body, "parts": parts})
 
     async def expire(self) -> Job:

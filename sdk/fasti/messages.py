@@ -321,7 +321,7 @@ class Messages:
         if debounce is not None:
             if not own:
                 raise BadArgument("key", "is needed with debounce")
-            body["debounce"] = {"wait": span(debounce[0]), "max_wait": span(debounce[1])}
+            body["debounce"] = _debounce(debounce)
         line = message_line(body)
         if payload is NO_PAYLOAD and options.get("deliver_to") is None:
             warn_of_empty(f"schedule({topic!r})")
@@ -492,7 +492,7 @@ class Messages:
         check(Due.__optional_keys__, when)
         body = due(**when)
         if not body:
-            raise ValueError("give `at` or `delay`")
+            raise BadArgument("at", "or `delay` is needed")
         try:
             answer = await self._transport.call("PATCH", path, body=dumps(body))
         except Refused as error:
@@ -547,3 +547,11 @@ def _listed(state: State | None = None, **chosen: Unpack[Selection]) -> dict[str
     if state is not None:
         params["state"] = state
     return params
+
+
+def _debounce(spans: tuple[Span, Span]) -> Json:
+    try:
+        wait, most = spans
+    except (TypeError, ValueError):
+        raise BadArgument("debounce", f"must be two spans of time, not {spans!r:.100}") from None
+    return {"wait": span(wait, "debounce"), "max_wait": span(most, "debounce")}

@@ -6,13 +6,19 @@ another's filter: `$share/{group}/{filter}`. Subscriptions, pulls and the calls 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeVar
+
 from .errors import BadArgument
 
+T = TypeVar("T")
 _MAX_BYTES = 0xFFFF
 
 
 def check_text(argument: str, text: str) -> None:
     """1 to 65,535 bytes of UTF-8 without NUL. Raises BadArgument."""
+    if not isinstance(text, str):
+        raise BadArgument(argument, f"must be text, not {text!r:.100}")
     if not text:
         raise BadArgument(argument, "must not be empty")
     if "\0" in text:
@@ -23,6 +29,20 @@ def check_text(argument: str, text: str) -> None:
         raise BadArgument(argument, "is no text that UTF-8 can say") from None
     if size > _MAX_BYTES:
         raise BadArgument(argument, f"has {size:,} bytes, more than {_MAX_BYTES:,}")
+
+
+def check_count(argument: str, value: object, least: int, most: int | None = None) -> None:
+    """A whole number within bounds. Raises BadArgument."""
+    if not (type(value) is int and least <= value and (most is None or value <= most)):
+        bound = f"at least {least:,}" if most is None else f"{least:,} to {most:,}"
+        raise BadArgument(argument, f"must be {bound}, a whole number, not {value!r:.100}")
+
+
+def items_of(argument: str, value: Iterable[T]) -> Iterator[T]:
+    """Of a list or another iterable that is no text. Raises BadArgument."""
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise BadArgument(argument, f"must be a list, not {value!r:.100}")
+    return iter(value)
 
 
 def check_filter(argument: str, topic_filter: str) -> None:

@@ -104,7 +104,7 @@ async def skip(
     transport: Transport, path: str, params: Mapping[str, str], to: When | timedelta, undone: Fate
 ) -> Skipped:
     """Move a place forward. Raises NotFound, Refused."""
-    body = dumps({"to": moment(to), "undone": undone})
+    body = dumps({"to": moment(to, "to"), "undone": undone})
     said = (await transport.call("POST", f"{path}:skip", params=params, body=body)).object()
     start, end = parse_instant(said["from"]), parse_instant(said["to"])
     return Skipped(start, end, Undone.of(said["undone"]), said)

@@ -32,9 +32,9 @@ from typing import Self
 
 from .coalesce import MAX_ITEMS, Outbox, Terms
 from .delivery import NEVER_AGAIN, Received, reason_of
-from .errors import BadArgument, Error, Refused, Unreachable
+from .errors import Error, Refused, Unreachable
 from .mqtt_values import Came, UserProperties
-from .names import check_group, check_text
+from .names import check_count, check_group, check_text
 from .transport import Transport, quoted
 from .wire import Json, NewMessage, Span, dumps, get_payload, parse_instant, seconds, span
 
@@ -125,7 +125,7 @@ class Pulled(Leased):
 
     async def extend(self, lease: Span) -> bool:
         """Extend the lease to `span` from now. False: the lease is lost. Raises Unreachable, Refused."""
-        return await self._leases.settle("extend", self.lease_id, {"lease": span(lease)})
+        return await self._leases.settle("extend", self.lease_id, {"lease": span(lease, "lease")})
 
 
 _Verb = tuple[str, Terms]
@@ -193,12 +193,11 @@ class Pull:
         check_group("group", group)
         if topic_filter is not None:
             check_text("topic_filter", topic_filter)
-        if not 1 <= max <= MAX_ITEMS:
-            raise BadArgument("max", f"must be 1 to {MAX_ITEMS}, not {max}")
+        check_count("max", max, 1, MAX_ITEMS)
         self._transport = transport
         self._leases = Leases(transport, group)
         self._wait_s, self._lease_s = seconds("wait", wait), seconds("lease", lease)
-        self._body: Json = {"max": max, "wait": span(wait), "lease": span(lease)}
+        self._body: Json = {"max": max, "wait": span(wait, "wait"), "lease": span(lease, "lease")}
         if topic_filter is not None:
             self._body["filter"] = topic_filter
         self._here: deque[Pulled] = deque()  # of one answer

@@ -42,9 +42,9 @@ def selection(
     if topic is not None:
         chosen["topic"] = topic
     if due_from is not None:
-        chosen["due_from"] = instant(due_from)
+        chosen["due_from"] = instant(due_from, "due_from")
     if due_to is not None:
-        chosen["due_to"] = instant(due_to)
+        chosen["due_to"] = instant(due_to, "due_to")
     if ordering_key is not None:
         chosen["ordering_key"] = ordering_key
     return chosen
@@ -54,8 +54,9 @@ def signed_span(by: Span) -> str:
     """A duration that may be negative: `-PT15M`."""
     if isinstance(by, str):
         return by
-    exact = by if isinstance(by, timedelta) else timedelta(seconds=by)
-    return f"-{span(-exact)}" if exact < timedelta(0) else span(exact)
+    if isinstance(by, timedelta):
+        return f"-{span(-by, 'by')}" if by < timedelta(0) else span(by, "by")
+    return f"-{span(-by, 'by')}" if isinstance(by, int | float) and by < 0 else span(by, "by")
 
 
 async def sweep(
@@ -98,5 +99,5 @@ async def export(transport: Transport, chosen: Mapping[str, str], *, ids: bool) 
     async for line in transport.lines("/v1/messages:export", params):
         try:
             yield json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise Error(f"not a line of JSON: {line!r:.100}") from error

@@ -59,7 +59,7 @@ from .addresses import HOPS, Broker, Brokers
 from .delivery import Delivery, refusal
 from .errors import BadArgument, Error, Unreachable, Untrusted
 from .mqtt_values import NEVER, Ended, Incoming, Link, SentOn, Target, UserProperties
-from .names import check_filter, check_group, check_text
+from .names import check_count, check_filter, check_group, check_text, items_of
 from .options import OnDead, PerKey
 from .tls import Tls
 from .transport import Retry
@@ -103,20 +103,22 @@ class SubscribeRequest:
                 raise BadArgument("topic_filter", "names a group already; give group= or $share/, not both")
         if self.qos not in (0, 1, 2):
             raise BadArgument("qos", f"must be 0, 1 or 2, not {self.qos!r}")
-        if not 1 <= self.max_in_flight <= 0xFFFF:
-            raise BadArgument("max_in_flight", f"must be 1 to 65,535, not {self.max_in_flight}")
+        check_count("max_in_flight", self.max_in_flight, 1, 0xFFFF)
         if self.expiry is not None and not (isinstance(self.expiry, str) and self.session is None):
             seconds("expiry", self.expiry)
-        if self.max_attempts is not None and self.max_attempts < 0:
-            raise BadArgument("max_attempts", f"must not be negative: {self.max_attempts}")
-        if self.backoff is not None and (isinstance(self.backoff, str) or not self.backoff):
-            raise BadArgument("backoff", f"must be a list of spans, one at least: {self.backoff!r}")
-        if self.rate is not None and not (self.is_member and self.rate >= 0):
+        if self.max_attempts is not None:
+            check_count("max_attempts", self.max_attempts, 0)
+        if self.backoff is not None and not [*items_of("backoff", self.backoff)]:
+            raise BadArgument("backoff", "must be a list of spans, one at least")
+        if self.rate is not None and not (
+            self.is_member and isinstance(self.rate, int | float) and self.rate >= 0
+        ):
             raise BadArgument("rate", f"is of a group, and not negative: {self.rate}")
         for name in ("order", "on_dead", "per_key", "fair"):
             if getattr(self, name) is not None and not self.is_member:
                 raise BadArgument(name, "is of a group")
-        _ = self.replay_text, self.terms  # raises for wrong values now, not in the loop
+        for name, text in (("replay-from", self.replay_text), *self.terms):  # raises now, not in the loop
+            check_text(name.replace("-", "_"), text or " ")
 
     def target(self, broker: Broker, tls: Tls, password: str | None) -> Target:
         """The connection that goes with it."""
@@ -145,10 +147,10 @@ class SubscribeRequest:
     @property
     def terms(self) -> UserProperties:
         """User properties of SUBSCRIBE with the subscription's terms."""
-        backoff = None if self.backoff is None else ",".join(_said("backoff", each) for each in self.backoff)
+        backoff = None if self.backoff is None else ",".join(span(each, "backoff") for each in self.backoff)
         per_key = self.per_key or {}
         asked = {
-            "ack-timeout": None if self.ack_timeout is None else _said("ack_timeout", self.ack_timeout),
+            "ack-timeout": None if self.ack_timeout is None else span(self.ack_timeout, "ack_timeout"),
             "max-attempts": None if self.max_attempts is None else str(self.max_attempts),
             "backoff": backoff,
             "rate": _number(self.rate),
@@ -157,14 +159,14 @@ class SubscribeRequest:
             "per-key-concurrency": _number(per_key.get("concurrency")),
             "per-key-rate": _number(per_key.get("rate")),
             "fair": None if self.fair is None else str(self.fair).lower(),
-            "expiry": _said("expiry", self.expiry) if self.is_member and self.expiry is not None else None,
+            "expiry": span(self.expiry, "expiry") if self.is_member and self.expiry is not None else None,
         }
         return tuple((name, value) for name, value in asked.items() if value is not None)
 
     @property
     def replay_text(self) -> str | None:
         """Where a new subscription starts, in the server's form."""
-        return None if self.replay_from is None else moment(self.replay_from)
+        return None if self.replay_from is None else moment(self.replay_from, "replay_from")
 
     @property
     def wire_filter(self) -> str:
@@ -173,14 +175,6 @@ class SubscribeRequest:
 
 def _number(value: float | str | None) -> str | None:
     return f"{value:f}".rstrip("0").rstrip(".") if isinstance(value, int | float) else value
-
-
-def _said(argument: str, value: Span) -> str:
-    """A span of time as the server reads it. Raises BadArgument."""
-    try:
-        return span(value)
-    except (TypeError, ValueError):
-        raise BadArgument(argument, f"must be a span of time, not negative: {value!r}") from None
 
 
 class Ledger:

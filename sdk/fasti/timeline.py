@@ -54,10 +54,10 @@ class Timeline:
         topic: str | None = None,
     ) -> Density:
         """Exact counts per bucket; from now and for a day if not said otherwise. Raises Refused."""
-        params = {**selection(topic), "bucket": span(bucket)}
+        params = {**selection(topic), "bucket": span(bucket, "bucket")}
         if start is not None:
-            params["from"] = instant(start)
+            params["from"] = instant(start, "start")
         if end is not None:
-            params["to"] = instant(end)
+            params["to"] = instant(end, "end")
         answer = await self._transport.call("GET", "/v1/timeline/density", params=params, timeout_s=0)
         return Density.of(answer.object())

@@ -66,7 +66,7 @@ class Tls:
     def _made(self) -> ssl.SSLContext:
         try:
             context = ssl.create_default_context(cafile=None if self.ca is None else fspath(self.ca))
-        except (OSError, TypeError) as error:
+        except (OSError, TypeError, ValueError) as error:
             raise BadArgument("ca", f"cannot be used: {self.ca}: {_why(error)}") from None
         if self.cert is None:
             return context

@@ -31,6 +31,7 @@ from yarl import URL
 
 from .addresses import HOPS, REDIRECTS, Plain, Servers
 from .errors import BadArgument, Error, Refused, Unreachable, Untrusted, error_of, problem_of
+from .names import check_count, check_text
 from .tls import CUT, Tls, is_cut, trouble
 
 NDJSON = "application/x-ndjson"
@@ -38,6 +39,7 @@ JSON = "application/json"
 PAGE_MAX = 1_000
 """Maximum number of objects of a listing in one answer."""
 _WAIT_AND_RETRY = (429, 503)
+_TIMEOUT_MAX_S = 1e9
 _TAKEOVER_WAIT_S = 1.0
 _NO_LEADER = "no-leader"
 
@@ -71,10 +73,28 @@ class Answer:
     url: str = ""
 
     def object(self) -> dict[str, Any]:
-        """The body as an object. Raises Error if it is something else."""
-        if not isinstance(self.body, dict):
-            raise Error(f"expected a JSON object, got {self.body!r:.100}")
-        return self.body
+        """The body as an object. Raises Error if it is something else, or where a member is missing."""
+        return _object(self.body)
+
+
+class _Object(dict[str, Any]):
+    """What the server answered. A member that must be there and is not is an Error, not a KeyError."""
+
+    def __missing__(self, name: str) -> Any:
+        raise Error(f"the answer has no {name!r}: is this a fasti server?")
+
+
+def rows_of(said: Mapping[str, Any], name: str) -> list[_Object]:
+    """The objects of a list. Raises Error."""
+    if not isinstance(said[name], list):
+        raise Error(f"expected a list of {name}, got {said[name]!r:.100}: is this a fasti server?")
+    return [_object(each) for each in said[name]]
+
+
+def _object(said: Any) -> _Object:
+    if not isinstance(said, dict):
+        raise Error(f"expected a JSON object, got {said!r:.100}: is this a fasti server?")
+    return _Object(said)
 
 
 class _Course:
@@ -155,7 +175,13 @@ class Transport:
         timeout_s: float,
         retry: Retry,
     ) -> None:
-        """Raises ValueError if there is no address in `url`."""
+        """Raises BadArgument."""
+        if not isinstance(retry, Retry):
+            raise BadArgument("retry", f"must be a fasti.Retry, not {retry!r:.100}")
+        if not isinstance(timeout_s, int | float) or not 0 < timeout_s < _TIMEOUT_MAX_S:
+            raise BadArgument("timeout", f"must be seconds, more than 0, not {timeout_s!r:.100}")
+        if key is not None and not (isinstance(key, str) and key.isascii() and key.isprintable()):
+            raise BadArgument("key", "(API key) must be text of printable ASCII characters")
         self._servers = Servers(url)
         self.tls = tls
         self.retry = retry
@@ -230,6 +256,7 @@ class Transport:
         sent = dict(headers or {})
         if body is not None:
             sent["Content-Type"] = content_type
+        _check(params)
         if self.retry.attempts < 1:
             raise Unreachable(f"{self.url}: no attempt allowed")
         course = _Course(self._servers, self._plain, self.retry, path, timeout_s or self._timeout_s)
@@ -274,23 +301,29 @@ class Transport:
 
         Raises what `call` raises, also in the middle.
         """
+        if limit is not None:
+            check_count("limit", limit, 0)
+        if page is not None:
+            check_count("page", page, 1)
         asked, left = dict(params or {}), limit
         while left is None or left > 0:
             if page is not None:
                 asked["limit"] = str(page if left is None else min(page, left))
             answer = (await self.call("GET", path, params=asked)).object()
-            for found in answer[name]:
+            rows = rows_of(answer, name)
+            for found in rows:
                 yield found
             if not answer.get("next"):
                 return
             asked["cursor"] = str(answer["next"])
-            left = None if left is None else left - len(answer[name])
+            left = None if left is None else left - len(rows)
 
     async def lines(self, path: str, params: Mapping[str, str]) -> AsyncIterator[bytes]:
         """The lines of a streamed answer as they arrive. Not retried, because lines were already yielded.
 
         Raises Refused, Unreachable, also in the middle.
         """
+        _check(params)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=self._timeout_s)
         course = _Course(self._servers, self._plain, replace(self.retry, attempts=1), path, 0)
         while True:
@@ -350,6 +383,12 @@ class Transport:
             return response.status, response.headers, await response.read()
 
 
+def _check(params: Mapping[str, str] | None) -> None:
+    """Raises BadArgument for what is no text: yarl would raise something else, or change it."""
+    for name, value in (params or {}).items():
+        check_text(name, " " if value == "" else value)
+
+
 def _timeout(total_s: float) -> aiohttp.ClientTimeout:
     """The time-out of one attempt; `total_s` 0: none."""
     return aiohttp.ClientTimeout(total=total_s or None, sock_connect=5)
@@ -358,11 +397,16 @@ def _timeout(total_s: float) -> aiohttp.ClientTimeout:
 def quoted(part: str) -> str:
     """A part of a path with every reserved character percent-encoded; if it is only dots, these too.
 
-    Raises BadArgument for an empty one, which would give another path.
+    Raises BadArgument, for an empty one too, which would give another path.
     """
+    if not isinstance(part, str):
+        raise BadArgument("name", f"or id must be text, not {part!r:.100}")
     if not part:
         raise BadArgument("name", "or id must not be empty")
-    return quote(part, safe="") if part.strip(".") else part.replace(".", "%2E")
+    try:
+        return quote(part, safe="") if part.strip(".") else part.replace(".", "%2E")
+    except UnicodeEncodeError:
+        raise BadArgument("name", f"or id is no text that UTF-8 can say: {part!r:.100}") from None
 
 
 async def _raised_from(step: Awaitable[None], cause: Exception) -> None:
@@ -386,14 +430,15 @@ def _parsed(raw: bytes, headers: Mapping[str, str]) -> Any:
         return None
     try:
         return json.loads(raw)
-    except ValueError as error:
-        raise Error(f"not JSON but {headers.get('Content-Type')}: is this a fasti server?") from error
+    except (ValueError, RecursionError) as error:
+        kind = headers.get("Content-Type")
+        raise Error(f"the answer is no JSON, though {kind}: {error}: is this a fasti server?") from error
 
 
 def _parsed_or_text(raw: bytes) -> Any:
     try:
         return json.loads(raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         return raw.decode(errors="replace").strip()
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
@@ -48,20 +49,25 @@ KEY_HEADER = "Idempotency-Key"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 _JSON = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _WHEN_AND_KEY = frozenset({"at", "delay", "key", "key_scope"})
 
 
-def instant(at: When) -> str:
-    """RFC 3339 UTC with ms. Raises ValueError for a datetime without a time zone."""
+def instant(at: When, argument: str = "at") -> str:
+    """RFC 3339 UTC with ms. Raises BadArgument, for a datetime without a time zone too."""
     if isinstance(at, str):
         return at
-    if at.tzinfo is not UTC:
-        if at.utcoffset() is None:
-            raise ValueError(f"{at!r} has no time zone; give it one, such as tzinfo=UTC")
-        at = at.astimezone(UTC)
-    below_us = at.microsecond % 1000
-    if below_us:
-        at += timedelta(microseconds=1000 - below_us)
+    if not isinstance(at, datetime):
+        raise BadArgument(
+            argument, f"must be an aware datetime, or text such as 2027-03-28T09:00Z, not {at!r:.100}"
+        )
+    if at.tzinfo is not UTC or at.microsecond % 1000:
+        try:
+            if at.utcoffset() is None:
+                raise BadArgument(argument, f"has no time zone: {at!r}; give it one, such as tzinfo=UTC")
+            at = at.astimezone(UTC) + timedelta(microseconds=-at.microsecond % 1000)
+        except OverflowError:
+            raise BadArgument(argument, f"is beyond the years of the calendar: {at!r}") from None
     return (
         at.replace(tzinfo=None).isoformat("T", "milliseconds") + "Z"
     )  # with its offset it takes twice as long
@@ -72,28 +78,35 @@ def due_text(at: When) -> str:
 
     So the server decides about a local time that does not exist, by its time zones, also when these change.
     The second occurrence of a repeated local time, `fold=1`, can only be given as an instant. Raises
-    ValueError as `instant` does.
+    BadArgument.
     """
-    zone = None if isinstance(at, str) else at.tzinfo
+    zone = at.tzinfo if isinstance(at, datetime) else None
     if isinstance(at, str) or not isinstance(zone, ZoneInfo) or zone.key in (None, "UTC", "Etc/UTC"):
         return instant(at)
-    if at.utcoffset() != at.replace(fold=0).utcoffset():
-        return instant(at)
+    as_instant = instant(at)  # raises at the edges of the calendar
     wall = at.replace(tzinfo=None)
-    wall += timedelta(microseconds=-wall.microsecond % 1000)
+    try:
+        wall += timedelta(microseconds=-wall.microsecond % 1000)
+        is_second = at.utcoffset() != at.replace(fold=0).utcoffset()
+    except OverflowError:
+        return as_instant
+    if is_second:
+        return as_instant
     return f"{wall.isoformat(timespec='milliseconds')}[{zone.key}]"
 
 
-def span(delay: Span) -> str:
-    """ISO 8601 duration of a timedelta or of a number of seconds. Raises ValueError below zero."""
+def span(delay: Span, argument: str = "delay") -> str:
+    """ISO 8601 duration of a timedelta or of a number of seconds. Raises BadArgument, below zero too."""
     if isinstance(delay, str):
         return delay
     try:
         exact = delay if isinstance(delay, timedelta) else timedelta(seconds=delay)
     except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{delay!r:.100} is no timedelta, number of seconds or text such as 15m") from None
+        raise BadArgument(
+            argument, f"must be a timedelta, a number of seconds or text such as 15m, not {delay!r:.100}"
+        ) from None
     if exact.days < 0:
-        raise ValueError(f"{delay!r} is negative; leave out the time to send at once")
+        raise BadArgument(argument, f"must not be negative: {delay!r}; leave it out for now")
     minutes, seconds = divmod(exact.seconds, 60)
     hours, minutes = divmod(minutes, 60)
     clock = f"{hours}H" if hours else ""
@@ -120,15 +133,18 @@ def seconds(argument: str, value: Span) -> float:
         raise BadArgument(
             argument, f"must be a timedelta, a number of seconds or text such as 15m: {value!r}"
         )
-    found = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    try:
+        found = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    except OverflowError:
+        raise BadArgument(argument, "is longer than a number can say") from None
     if not found >= 0:  # no number is neither
         raise BadArgument(argument, f"must not be negative: {value!r}")
     return found
 
 
-def moment(at: When | timedelta) -> str:
-    """An instant, or a duration that is meant backwards from now (`replay_from`)."""
-    return span(at) if isinstance(at, timedelta) else instant(at)
+def moment(at: When | timedelta, argument: str = "since") -> str:
+    """An instant, or a duration that is meant backwards from now (`replay_from`). Raises BadArgument."""
+    return span(at, argument) if isinstance(at, timedelta) else instant(at, argument)
 
 
 def parse_instant(text: str) -> datetime:
@@ -154,11 +170,12 @@ def new_key() -> str:
 
 def key_text(key: Key | None) -> str:
     """A key in the form of the wire; empty: none. Raises BadArgument for an invalid key."""
-    if type(key) is str:
-        return key
     if isinstance(key, bool) or not isinstance(key, (str, int, UUID, type(None))):
         raise BadArgument("key", f"must be text, an int or a UUID: {key!r}")
-    return "" if key is None else str(key)
+    text = "" if key is None else str(key)
+    if not text.isprintable() and _CONTROL.search(text):
+        raise BadArgument("key", f"must not hold control characters: {text!r:.100}")
+    return text
 
 
 def check_scope(scope: object) -> None:
@@ -174,17 +191,38 @@ def key_terms(*, replace: bool = False, key_only: bool = False) -> dict[str, str
 
 
 def dumps(value: object) -> bytes:
-    """Compact JSON. Raises TypeError for values that JSON cannot express."""
-    return _JSON.encode(value).encode()
+    """Compact JSON. Raises BadArgument for values that JSON cannot express."""
+    try:
+        return _JSON.encode(value).encode()
+    except (TypeError, ValueError, RecursionError):
+        raise _unsaid(value) from None
+
+
+def _unsaid(value: object) -> BadArgument:
+    """Which member of a body JSON or UTF-8 cannot express, and why."""
+    for name, member in value.items() if isinstance(value, dict) else ():
+        try:
+            _JSON.encode(member).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            argument = _ARGUMENTS.get(name, str(name))
+            if isinstance(error, UnicodeEncodeError):
+                instead = "; give bytes (--file)" if argument == "payload" else ""
+                return BadArgument(argument, f"is no text that UTF-8 can say: {member!r:.100}{instead}")
+            return BadArgument(argument, f"cannot be sent as JSON: {error}")
+    return BadArgument("body", "cannot be sent as JSON")
 
 
 def message_line(body: Json) -> bytes:
     """`dumps` of a message's body, in a third of the time: most of it is text, which has a shortcut."""
     encode, quoted = _JSON.encode, encode_basestring
-    members = [
-        f'"{name}":{quoted(value) if type(value) is str else encode(value)}' for name, value in body.items()
-    ]
-    return ("{" + ",".join(members) + "}").encode()
+    try:
+        members = [
+            f'"{name}":{quoted(value) if type(value) is str else encode(value)}'
+            for name, value in body.items()
+        ]
+        return ("{" + ",".join(members) + "}").encode()
+    except (TypeError, ValueError, RecursionError):
+        raise _unsaid(body) from None
 
 
 def put_payload(body: Json, payload: object) -> None:
@@ -216,9 +254,19 @@ def as_is(value: Any) -> Any:
 
 
 def spelled(how: Mapping[str, Spell], options: Mapping[str, Any]) -> Json:
-    """The given options, each converted as `how` says, in the order of `how`."""
-    found = ((name, spell(options[name])) for name, spell in how.items() if options.get(name) is not None)
-    return {name: value for name, value in found if value is not None}
+    """The given options, each converted as `how` says, in the order of `how`. Raises BadArgument."""
+    found: Json = {}
+    for name, spell in how.items():
+        if options.get(name) is not None:
+            try:
+                value = spell(options[name])
+            except BadArgument as error:
+                raise BadArgument(name, error.problem) from None
+            except (TypeError, ValueError, AttributeError):
+                raise BadArgument(name, f"has a wrong type or form: {options[name]!r:.100}") from None
+            if value is not None:
+                found[name] = value
+    return found
 
 
 SENDING: Mapping[str, Spell] = {
@@ -274,7 +322,7 @@ _OPTIONAL = tuple(one.name for one in fields(NewMessage) if one.name not in ("to
 def message_body(topic: str, payload: object, options: Mapping[str, Any]) -> Json:
     """The object of `POST /v1/messages`; `options` as `fasti.options.MessageOptions` has them.
 
-    Raises BadArgument if there is nowhere to go, ValueError for an invalid time.
+    Raises BadArgument, also if there is nowhere to go.
     """
     body: Json = {"topic": topic} if topic else where(topic, options.get("deliver_to"))
     put_payload(body, payload)
@@ -298,12 +346,13 @@ def where(topic: str, deliver_to: str | None) -> Json:
 
 DUE_NAMES = {"deliver_at": "at", "deliver_in": "delay"}
 """Field -> argument."""
+_ARGUMENTS = {**DUE_NAMES, "from": "since"}
 
 
 def due(at: When | None = None, delay: Span | None = None) -> Json:
-    """`deliver_at` or `deliver_in`. Raises ValueError when both are given."""
+    """`deliver_at` or `deliver_in`. Raises BadArgument, also when both are given."""
     if at is not None and delay is not None:
-        raise ValueError("give `at` or `delay`, not both")
+        raise BadArgument("at", "and `delay` are both given; give one, not both")
     if at is not None:
         return {"deliver_at": due_text(at)}
     if delay is not None:

@@ -233,7 +233,7 @@ class Worker:
         it says no, ValueError if there is no handler.
         """
         if not self._jobs:
-            raise ValueError("the worker has no handler; decorate one with @worker.on(filter)")
+            raise BadArgument("worker", "has no handler; decorate one with @worker.on(filter)")
         stop = self._stop = asyncio.Event()
         async with contextlib.AsyncExitStack() as stack:
             client = self._host.client or client

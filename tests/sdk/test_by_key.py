@@ -53,7 +53,7 @@ async def test_the_message_under_a_key(c: fasti.Client) -> None:
         with pytest.raises(fasti.Refused) as caught:
             await named.reschedule(delay=1)
         assert caught.value.slug == "cancelled"
-        with pytest.raises(ValueError, match="give `at` or `delay`"):
+        with pytest.raises(ValueError, match="at or `delay` is needed"):
             await named.reschedule()
     assert await c.messages.count() == 0
     for call in (c.messages.by_key("nobody").get, c.messages.by_key("nobody").cancel):

@@ -222,7 +222,7 @@ async def test_lasting_trouble_of_one_request_is_told_to_each_of_its_calls(
 
 async def test_a_payload_that_cannot_be_said_is_refused_at_the_call() -> None:
     async with fasti.Client(f"http://127.0.0.1:{free_port()}") as c:
-        with pytest.raises(TypeError):
+        with pytest.raises(fasti.BadArgument, match="payload cannot be sent as JSON"):
             await c.messages.schedule("a", object())
         with pytest.raises(ValueError, match="JSON"):
             await c.messages.schedule("a", {"a": float("nan")})

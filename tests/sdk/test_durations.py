@@ -35,7 +35,8 @@ def test_the_refusal_names_the_argument_and_the_value(value: str, said: str) -> 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), 1e20, b"5s", [5]])
 def test_what_is_no_duration_is_said_so(value: Any) -> None:
-    with pytest.raises(ValueError, match=re.escape(f"{value!r} is no timedelta, number of seconds or text")):
+    said = f"delay must be a timedelta, a number of seconds or text such as 15m, not {value!r}"
+    with pytest.raises(BadArgument, match=re.escape(said)):
         span(value)
     if value != value:
         with pytest.raises(BadArgument, match=r"lease must not be negative: nan"):

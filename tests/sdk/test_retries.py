@@ -46,9 +46,9 @@ async def test_try_bury_and_drop(client: fasti.Client, fake: Fake) -> None:
     assert fake.asked == {"verb": "bury", "filter": {"reason": "db"}, "dry_run": True}
     await client.retries.drop(id="1", retry_to=AT)
     assert fake.asked["filter"] == {"id": "1", "to": "2030-01-01T00:00:00.000Z"}
-    with pytest.raises(ValueError, match="`at` or `delay`"):
+    with pytest.raises(fasti.BadArgument, match="at and `delay` are both given"):
         await client.retries.try_(["1"], deliver_in=5, deliver_at=AT)
-    with pytest.raises(ValueError, match="give ids, or"):
+    with pytest.raises(fasti.BadArgument, match="ids or a filter must be given"):
         await client.retries.drop(["1"], topic="a")
 
 
