@@ -161,7 +161,8 @@ def debounce(commit: Commit, what: Under, draft: Draft, until_ms: int) -> Upsert
         if not bound_ms and commit.winnable(row.id).outcome is Outcome.DONE:
             detail = "the key's pending message was sent without debounce; cancel it, or use another key"
             raise Refused(NOT_DEBOUNCED, detail, 0, found.value, draft.value)
-        sooner = msgspec.structs.replace(draft, due_ms=min(draft.due_ms, bound_ms))
+        due_ms = max(commit.open_batch.wall_ms, min(draft.due_ms, bound_ms))  # a move may have passed it
+        sooner = msgspec.structs.replace(draft, due_ms=due_ms)
         changed = _changed(commit, what.key, row, sooner, row.extra)
         if changed is not None:
             return changed

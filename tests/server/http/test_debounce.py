@@ -43,6 +43,18 @@ async def test_the_last_payload_wins_and_never_beyond_the_bound(server: Running)
     assert server.app.core.opened.pending == 0
 
 
+async def test_one_that_was_moved_past_its_bound_comes_at_once(server: Running) -> None:
+    """Also if it is not wanted late: it is not late, but due now."""
+    _, link = await server.connect("s", "#")
+    await post(server, status=201)
+    await server.call("PATCH", BY_KEY + "k", {"deliver_in": "1h"})
+    await server.pass_time(10 * MINUTE_MS)
+    told = (await post(server, payload="last", late="drop")).body
+    assert told["deliver_at"] == "2026-11-21T08:10:00.000Z"
+    await server.pass_time(SECOND_MS)
+    assert [m.record.payload for m in link.sent] == [b"last"]
+
+
 async def test_cancelled_it_is_made_anew_with_a_bound_of_its_own(server: Running) -> None:
     first = await post(server, status=201)
     await server.pass_time(20 * SECOND_MS)
