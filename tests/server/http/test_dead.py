@@ -432,7 +432,7 @@ async def test_what_its_owner_may_not_send_any_more_is_withheld(keyed: Keyed) ->
 
 
 async def test_pages_while_letters_come_and_go(server: Running) -> None:
-    """In the order of death: what is requeued or dropped is not there any more, what died since is the last."""
+    """In the order of death: what is requeued or dropped is not there, what died since is the last."""
     ids = await poison(server, *range(5))
     first = (await server.call("GET", f"{DEAD}?limit=2")).body
     assert [one["id"] for one in first["messages"]] == ids[:2]

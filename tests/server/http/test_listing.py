@@ -305,6 +305,30 @@ async def test_pages_while_rows_move_appear_and_vanish(server: Running, state: s
     assert ([one["id"] for one in third["messages"]], third["next"]) == (left, None)
 
 
+@pytest.mark.parametrize("seed", range(8))
+async def test_any_changes_between_pages(server: Running, seed: int) -> None:
+    """What is pending from the first page to the last comes once, what was made since never."""
+    chance = random.Random(seed)
+    model = await filled(server, seed)
+    await server.pass_time(1_000)
+    there = set(model.select(server.clock.now_ms, "pending", 0, 1 << 48, ""))
+    left, seen, cursor = set(there), list[str](), ""
+    while cursor is not None:
+        answer = await page(server, limit=chance.randrange(1, 60), **({"cursor": cursor} if cursor else {}))
+        seen += [one["id"] for one in answer["messages"]]
+        cursor = answer["next"]
+        for name in chance.sample(sorted(left), 12):
+            if chance.random() < 0.2:
+                await server.call("DELETE", f"{LIST}/{name}", status=204)
+                left.discard(name)
+            else:
+                await server.call("PATCH", f"{LIST}/{name}", {"deliver_in": chance.randrange(10**3, 10**5)})
+        await server.schedule("new", deliver_in=chance.randrange(10**5))
+        await server.pass_time(chance.randrange(1_000))
+    assert len(seen) == len(set(seen))
+    assert left <= set(seen) <= there
+
+
 async def test_a_message_that_is_moved_after_its_page_was_made_comes_though_its_place_has_passed(
     server: Running,
 ) -> None:

@@ -27,7 +27,7 @@ async def make(server: Running, what: str, name: str) -> None:
 @pytest.mark.parametrize("what", NAMED)
 @pytest.mark.parametrize("gone", ["b", "c", "d"])
 async def test_pages_by_name(server: Running, what: str, gone: str) -> None:
-    """The last row of the first page goes, or one beside it. One comes before the cursor, and one behind it."""
+    """The last row of the first page goes, or one beside it. One comes before the cursor, one behind it."""
     for name in "gabcdef":
         await make(server, what, name)
     first = (await server.call("GET", f"/v1/{what}?limit=3")).body
