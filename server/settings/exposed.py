@@ -19,25 +19,14 @@ def exposed(config: Config, origins: Mapping[str, str], path: Path | None) -> li
     return [
         f"{file} has mode {mode:04o}: other users can read {what} in it; chmod 600 {file}"
         for file, what in _files(config, origins, path)
-        if (mode := _mode(file)) & OTHERS_READ
+        if os.access(file, os.R_OK) and (mode := file.stat().st_mode & 0o777) & OTHERS_READ
     ]
 
 
 def _files(config: Config, origins: Mapping[str, str], path: Path | None) -> Iterator[tuple[Path, str]]:
     for name, _, kind in keys():
-        if (
-            path is not None
-            and origins[name].startswith(FILE)
-            and HIDDEN in kind.show(value_of(config, name))
-        ):
+        if path and origins[name].startswith(FILE) and HIDDEN in kind.show(value_of(config, name)):
             yield path, name
     for one in dict.fromkeys(part.tls_key or part.tls_cert for part in (config.http, config.mqtt)):
         if one:  # a certificate without a key beside it has the key in its file
             yield Path(one), "the private key"
-
-
-def _mode(path: Path) -> int:
-    try:
-        return os.stat(path).st_mode & 0o777
-    except OSError:
-        return 0
