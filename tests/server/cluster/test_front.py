@@ -301,6 +301,17 @@ async def test_keys_are_asked_for_what_is_told_here(keys: KeysFile) -> None:
             assert (await stand.ask(head.encode()))[0] == expected, (path, key)
 
 
+async def test_a_narrow_key_is_told_no_totals_here_either(keys: KeysFile) -> None:
+    narrow = keys.add("narrow", "read", subscribe=["a/#"], deliver=["a/#"])
+    counts = keys.add("counts", "read", deliver=["$SYS/#"])
+    async with standing(keys.path) as stand:
+        for key, is_told in ((narrow, False), (counts, True)):
+            head = f"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n\r\n"
+            status, _, body = await stand.ask(head.encode())
+            assert (status, "fasti_build_info" in body) == (200, True)
+            assert ("fasti_messages_accepted_total" in body) is is_told
+
+
 @pytest.mark.parametrize("path", ["/v1/messages", "/metrics", "/livez"])
 async def test_another_host_is_refused(stand: Standing, path: str) -> None:
     status, headers, body = await stand.ask(f"GET {path} HTTP/1.1\r\nHost: evil.example\r\n\r\n".encode())
