@@ -233,6 +233,7 @@ class Membership:
         is_given = rights.may_receive_all(group.filter)
         if is_given:
             self._give(group, rights.name, rights, client)
+            self._router.forget()
         return is_given
 
     def is_over(self, group: Group) -> bool:

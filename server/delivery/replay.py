@@ -253,7 +253,8 @@ class Replay:
         elif subscriber.is_group and message is not None and self._is_over(message, flight):
             self._undone.lose(subscriber, flight, EXPIRED, delay_ms=NEVER)
         elif message is not None and flight.is_stored and not subscriber.may_receive(message.topic):
-            self._undone.lose(subscriber, flight, FORBIDDEN, delay_ms=NEVER)
+            lender = None if flight.loan is None else self._groups.get(flight.loan.share)
+            self._undone.lose(subscriber, flight, FORBIDDEN, delay_ms=NEVER, addressee=lender)
         elif message is not None and flight.is_stored and not may_have and self._awaited.waits(message):
             self._undone.fail(subscriber, flight, WITHHELD, delay_ms=WAIT_MS, is_attempt=False)
         elif message is None or not may_have or self._is_over(message, flight):

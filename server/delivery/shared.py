@@ -353,9 +353,13 @@ class Group(Subscriber):
         self._put_by = min(retry, self._put_by or retry)
 
     @property
+    def has_put_by(self) -> bool:
+        return bool(self._put_by)
+
+    @property
     def looks_again(self) -> bool:
         """Whether there are such retries, and a member has come since."""
-        return bool(self._put_by) and self.picker.has_new
+        return self.has_put_by and self.picker.has_new
 
     def take_put_by(self) -> Position:
         """From where to look at them again; START: nowhere."""

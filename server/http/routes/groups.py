@@ -122,11 +122,13 @@ class GroupRoutes:
 
         def make(commit: Commit) -> tuple[Group | None, bool]:
             known = groups.get(text)
-            if known is not None and not (is_own(rights, known) or groups.claim(known, rights)):
-                return None, False
             if not self._subscriptions.may_ask(body.filter, rights):
                 return None, False
-            if known is None and rights is not None and not rights.may_receive_some(body.filter):
+            if known is None:
+                may = rights is None or rights.may_receive_some(body.filter)
+            else:
+                may = is_own(rights, known) or groups.claim(known, rights)
+            if not may:
                 return None, False
             return groups.make(commit, text, terms, keeping, rights), known is None
 

@@ -1,18 +1,20 @@
 """Members of a group that may not receive its topics count as absent: nothing is lost by them, nor theirs."""
 
 import logging
+import random
 from pathlib import Path
 
 import pytest
 
 from server.codec import wire
-from server.codec.packets import Ack
+from server.codec.packets import Ack, Publish, Subscribe, SubscribeOptions
 from server.delivery.shared import Group
 from shards.dead import DEAD
 from shards.keys import kept_of
 from tests.support.keyed import Keyed
 from tests.support.pulling import Puller
 from tests.support.rig import Peer, props
+from tests.support.soak import SOAK
 
 TEXT = "$share/g/jobs/#"
 TEN = [str(number) for number in range(10)]
@@ -217,3 +219,112 @@ def test_the_owner_and_who_may_have_all_set_terms(rig: Keyed, name: str) -> None
 
 def test_terms_of_a_session_are_its_own(rig: Keyed) -> None:
     assert rig.come("mallory").subscribe("jobs/#", user_properties=(("max-attempts", "1"),)) == (2,)
+
+
+def test_a_retry_goes_to_another_filter_of_the_name_if_its_own_has_none_that_may_have_it(rig: Keyed) -> None:
+    alice = join(rig, "alice", backoff="1s")
+    send(rig, payloads=["1"])
+    join(rig, "mallory")
+    bob = rig.come("ops", "bob")
+    bob.subscribe("$share/g/jobs/+")
+    alice.drop()
+    rig.pass_ms(5_000)
+    assert bob.take_all() == ["1"]
+
+
+def test_what_is_with_a_client_for_good_is_the_group_s_dead_letter_if_it_may_not_have_it(rig: Keyed) -> None:
+    """QoS 2 stays with the client that it was sent to."""
+    alice = join(rig, "alice", stays=True, qos=2)
+    send(rig, payloads=["1"], qos=2)
+    alice.drop()
+    rig.change("alice", '["jobs/#"]', '["other"]')
+    assert join(rig, "alice", stays=True, qos=2).inbox == []
+    rig.pass_ms(1_000)
+    (letter,) = [row for _, row in DEAD.of(rig.store, kept_of("g")) if row is not None]
+    assert (letter.group, letter.reason) == ("g", "its place may not receive the topic any more")
+
+
+class Walk:
+    """Clients of different rights come, work and go; rights change, and the server is killed."""
+
+    def __init__(self, rig: Keyed, seed: int, terms: dict[str, str]) -> None:
+        self.rig, self.rnd = rig, random.Random(seed)
+        self.may = {"alice": ["jobs/1", "jobs/2"], "one": ["jobs/1"], "two": ["jobs/2"], "mallory": []}
+        for name in ("one", "two"):
+            rig.add(name, deliver=self.may[name])
+        join(rig, "alice", backoff="1s", max_attempts="0", **terms).drop()
+        self.here: dict[str, Peer] = {}
+        self.sent = 0
+        self.acked: set[str] = set()
+
+    def send(self) -> None:
+        ops, more = self.rig.come("ops"), (("ordering-key", self.rnd.choice("abc")),)
+        ops.publish1(self.rnd.choice(["jobs/1", "jobs/2"]), str(self.sent), user_properties=more)
+        ops.disconnect()
+        self.sent += 1
+
+    def come(self, name: str) -> None:
+        peer = self.here[name] = self.rig.come(name)
+        peer.send(Subscribe(peer.next_id(), ((TEXT, SubscribeOptions(1)),)))
+        peer.inbox = [packet for packet in peer.inbox if isinstance(packet, Publish)]
+
+    def take(self, name: str, part: float) -> None:
+        for packet in self.here[name].publishes():
+            assert packet.topic.decode() in self.may[name]
+            if self.rnd.random() < part:
+                self.here[name].ack(wire.PUBACK, packet.packet_id)
+                self.acked.add(packet.payload.decode())
+
+    def swap(self) -> None:
+        """Who is connected keeps what it has."""
+        for name in self.here:
+            self.take(name, 0.5)
+        for name in ("one", "two"):
+            before, after = self.may[name][0], "jobs/1" if self.may[name] == ["jobs/2"] else "jobs/2"
+            self.may[name] = [after]
+            self.rig.change(name, f'["{before}"]', f'["{after}"]')
+
+    def step(self) -> None:
+        match self.rnd.choice(["send"] * 4 + ["come"] * 3 + ["go", "go", "take", "time", "swap", "kill"]):
+            case "send":
+                self.send()
+            case "come":
+                if absent := sorted(self.may.keys() - self.here.keys()):
+                    self.come(self.rnd.choice(absent))
+            case "go" if self.here:
+                name = self.rnd.choice(sorted(self.here))
+                self.take(name, 0.5)
+                peer = self.here.pop(name)
+                self.rnd.choice([peer.drop, peer.disconnect])()
+            case "take" if self.here:
+                self.take(self.rnd.choice(sorted(self.here)), 0.7)
+            case "time":
+                self.rig.pass_ms(self.rnd.choice([500, 3_000]))
+            case "swap":
+                self.swap()
+            case "kill" if self.rnd.random() < 0.3:
+                self.rig.kill()
+                self.rig.read_keys()
+                self.here.clear()
+
+    def end(self) -> None:
+        """Everybody goes, and alice finishes what is left."""
+        for name in list(self.here):
+            self.here.pop(name).drop()
+        self.come("alice")
+        for _ in range(20):
+            self.take("alice", 1.0)
+            self.rig.pass_ms(4_000)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("terms", [{}, {"order": "true"}, {"fair": "true"}, {"per_key_concurrency": "1"}])
+@pytest.mark.parametrize("seed", range(100 if SOAK else 4))
+def test_all_is_done_by_who_may_have_it_whoever_comes_and_goes(
+    rig: Keyed, seed: int, terms: dict[str, str]
+) -> None:
+    walk = Walk(rig, seed, terms)
+    for _ in range(60):
+        walk.step()
+    walk.end()
+    assert walk.acked == {str(number) for number in range(walk.sent)}
