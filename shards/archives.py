@@ -37,21 +37,19 @@ class ArchivedFile(msgspec.Struct, frozen=True):
     sha256: Sha256
 
 
-def archive_path(name: str) -> str:
-    """The absolute path of an archive; a relative one is resolved in the working directory. Raises
-    ValueError."""
+def local_path(name: str) -> str:
+    """The absolute path of a directory of this machine, named by a path or `file:` URL; a relative one is
+    resolved in the working directory. Raises ValueError."""
     if name.startswith("~"):
         raise ValueError("must be written out: only a shell replaces ~")
     if not name or "\0" in name:
         raise ValueError("must be a directory")
     if not _SCHEME.match(name):
         return os.path.abspath(name)
-    parts = urlsplit(name)
-    path = unquote(parts.path)
-    if parts.scheme != "file" or parts.netloc not in ("", "localhost") or parts.query or parts.fragment:
+    scheme, host, path, *more = urlsplit(name)
+    path = unquote(path)
+    if scheme != "file" or host not in ("", "localhost") or any(more) or path[:1] != "/" or "\0" in path:
         raise ValueError("must be a directory or a URL such as file:///var/fasti/archive")
-    if not path.startswith("/") or "\0" in path:
-        raise ValueError("must be an absolute path after file:")
     return os.path.abspath(path)
 
 

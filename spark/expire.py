@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from shards.archives import ArchivedFile, archive_path, fault_in, why_not_usable
+from shards.archives import ArchivedFile, fault_in, local_path, why_not_usable
 
 from .archive import archive_slice, clear_unfinished, extent_of, manifest_path, piece_of
 from .errors import SparkError
@@ -22,7 +22,7 @@ SAID = ("start_ms", "generation", "rows", "archived", "files")
 def usable_archive(name: str) -> str:
     """The absolute path of an archive that this program can write to. Raises SparkError."""
     try:
-        path = archive_path(name)
+        path = local_path(name)
     except ValueError as error:
         raise SparkError(f"the archive {error}, not {name!r}") from None
     why = why_not_usable(Path(path))
@@ -37,7 +37,7 @@ def archive_all(session: SparkSession, job: Job, archive: str) -> list[Line]:
     What tasks have written is read back here: on their machine the archive may be another directory. Raises
     SparkError."""
     uri, node = job.checkpoint, job.node
-    archive = archive_path(archive) if archive else ""
+    archive = local_path(archive) if archive else ""
     if archive:
         prepare(job, archive)
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
+from shards.archives import local_path
 from timeline.slices import Home, Shard
 
 from .errors import NotAStore
@@ -92,10 +92,8 @@ def _source(body: Mapping[str, Any]) -> Source:
 
 
 def path_of(uri: str) -> Path:
-    """The path of a `file://` URI, or a plain path. Raises NotAStore for another scheme."""
-    parts = urlsplit(uri)
-    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
-        return Path(unquote(parts.path))
-    if parts.scheme and "://" in uri:
-        raise NotAStore(f"{uri}: only file:// can be read here")
-    return Path(uri)
+    """The absolute path of a `file:` URI or a plain path. Raises NotAStore for anything else."""
+    try:
+        return Path(local_path(uri))
+    except ValueError:
+        raise NotAStore(f"{uri}: only file:// can be read here") from None

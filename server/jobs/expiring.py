@@ -17,7 +17,7 @@ from typing import Annotated, Protocol
 
 import msgspec
 
-from shards.archives import FILES_MAX, ArchivedFile, archive_path, fault_in
+from shards.archives import FILES_MAX, ArchivedFile, fault_in, local_path
 from shards.commit import Commit
 from shards.dedupe import Refused
 from shards.expiry import expire
@@ -221,7 +221,7 @@ class Expiries:
 
 def _is_same(given: str, ours: str) -> bool:
     try:
-        return os.path.realpath(archive_path(given)) == os.path.realpath(ours)
+        return os.path.realpath(local_path(given)) == os.path.realpath(ours)
     except ValueError:
         return False
 

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from shards import handover, keys
-from shards.archives import archive_path
+from shards.archives import local_path
 from shards.commit import Commit
 from shards.dedupe import Refused
 from shards.errors import ShardsError, StoreFailed
@@ -196,7 +196,7 @@ class Pipeline:
     def holds(self, path: str) -> bool:
         """Whether a path or file: URL lies in the data directory."""
         try:
-            return Path(archive_path(path)).is_relative_to(self._folder.parent.absolute())
+            return Path(local_path(path)).is_relative_to(self._folder.parent.absolute())
         except ValueError:
             return False
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from shards.archives import archive_path
+from shards.archives import local_path
 from timeline.filters import check_filter
 
 from .durations import parse_delay
@@ -313,7 +313,7 @@ def _show_listeners(listeners: tuple[Address, ...]) -> str:
 def _read_archive(value: object) -> str:
     """Read the directory of an archive, made absolute; empty: none."""
     text = _read_text(value)
-    return archive_path(text) if text else ""
+    return local_path(text) if text else ""
 
 
 def _read_spark(value: object) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shards.archives import ArchivedFile, archive_path, fault_in, why_not_usable
+from shards.archives import ArchivedFile, fault_in, local_path, why_not_usable
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from shards.archives import ArchivedFile, archive_path, fault_in, why_not_usable
     ],
 )
 def test_a_name_is_made_absolute_once(name: str, path: str) -> None:
-    assert archive_path(name) == os.path.normpath(path.replace("{cwd}", str(Path.cwd())))
+    assert local_path(name) == os.path.normpath(path.replace("{cwd}", str(Path.cwd())))
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_a_name_is_made_absolute_once(name: str, path: str) -> None:
 )
 def test_what_is_no_directory_of_this_machine_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="must be"):
-        archive_path(name)
+        local_path(name)
 
 
 def test_an_archive_is_a_directory_or_can_become_one(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from shards.archives import archive_path
+from shards.archives import local_path
 from shards.record import is_stub
 from shards.rocks import RocksStore
 from shards.store import Store, Table
@@ -42,7 +42,7 @@ def archived(created: Mapping[str, Any]) -> list[dict[str, Any]]:
         if job.archive:
             from spark.archive import archive_slice, clear_unfinished
 
-            folder = Path(archive_path(job.archive))
+            folder = Path(local_path(job.archive))
             folder.mkdir(parents=True, exist_ok=True)
             for piece in job.slices:
                 clear_unfinished(folder, piece.home)
