@@ -11,8 +11,10 @@ change of the clocks makes of one is decided in fires.py. So this file is plain 
 The rules are those of Vixie cron: 0 and 7 are Sunday; names of months and days in three letters; if both the
 day of the month and the day of the week are restricted (do not begin with `*`), a day that fits either is
 taken. `?` is read as `*`, and Sunday ends a range of days: `mon-sun`. What else Quartz has (`L-3`, `LW`,
-`15W`, `6#3`, `6L`) is refused by that name, with the rrule that says the same. Quartz counts its days of the
-week from 1, Sunday, so beside a `?` a day has to be named: `2-6` would silently be other days. APScheduler's
+`15W`, `6#3`, `6L`) is refused by that name, with the rrule that says the same, at the same times of day.
+Quartz counts its days of the week from 1, Sunday, so beside a `?` a day has to be named: `2-6` would silently
+be other days. The numbers of `6#3` and `6L` are Quartz's only beside a `?`; other programs that read these
+forms count as cron does. APScheduler's
 CronTrigger counts days from Monday, joins the two by "and", and looks for a date that never comes (30
 February) up to the year 9999; it is what the tests compare with where the rules are the same.
 
@@ -23,9 +25,10 @@ The rarest date that there is comes after 40 years at most: a 29 February that h
 import re
 from bisect import bisect_left
 from calendar import monthrange
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
+from math import prod
 from types import MappingProxyType
 
 SEARCH_YEARS = 40
@@ -60,7 +63,11 @@ LAST = 0
 _SECOND = timedelta(seconds=1)
 _DAY_NUMBER = re.compile(r"(?<![/\d])\d", re.ASCII)
 _QUARTZ_DAY = re.compile(r"l-(\d\d?)|lw|wl|(\d\d?)w", re.ASCII)
-_QUARTZ_WEEKDAY = re.compile(r"(sun|mon|tue|wed|thu|fri|sat|[1-7])(?:#([1-5])|l)", re.ASCII)
+_QUARTZ_WEEKDAY = re.compile(r"(sun|mon|tue|wed|thu|fri|sat|[0-7])(?:#([1-5])|l)", re.ASCII)
+_WEEKDAY_FIELD = re.compile(r"(?:sun|mon|tue|wed|thu|fri|sat|[\d*?,/#lw-])*", re.ASCII)
+_WORKDAYS = "BYDAY=MO,TU,WE,TH,FR"
+_RRULE_TIMES = 366
+"""Times of a day that an rrule in an error may have: BYSETPOS takes as many positions."""
 
 
 class CronError(ValueError):
@@ -142,6 +149,13 @@ def parse_cron(text: str) -> Cron:
     if len(text) > CHARS_MAX:
         raise CronError(f"has {len(text)} characters, at most {CHARS_MAX} are read")
     fields = MACROS.get(text.strip().lower(), text).lower().split()
+    if fields and fields[0] == "@every":
+        raise CronError(
+            f"{text[:40]!r} is no cron expression; use every: {' '.join(fields[1:])[:40] or '5m'}"
+        )
+    if len(fields) > 5 and not _WEEKDAY_FIELD.fullmatch(fields[5]):
+        command = "if it is the command of a crontab, leave it out: a schedule sends its topic and payload"
+        raise CronError(f"{fields[5][:40]!r} is no day of the week; {command}")
     if len(fields) == 7:
         raise CronError(
             f"the year {fields[6]!r} is read by Quartz alone; leave it out, and use start and end"
@@ -154,6 +168,8 @@ def parse_cron(text: str) -> Cron:
     is_quartz = "?" in (fields[3], fields[5])
     for index in (3, 5):
         fields[index] = "*" if fields[index] == "?" else fields[index]
+    for index in (3, 5):
+        _refuse_quartz(fields, index, is_quartz=is_quartz)
     values = [_values(field, *kind) for field, kind in zip(fields, _FIELDS, strict=True)]
     if is_quartz and _DAY_NUMBER.search(fields[5]):
         raise CronError("day of week: Quartz counts from 1, Sunday; beside ? name the days, as in mon-fri")
@@ -176,7 +192,6 @@ def _values(field: str, name: str, low: int, high: int) -> tuple[int, ...]:
         if name == "day" and part == "l":
             found.add(LAST)
             continue
-        _refuse_quartz(part, name)
         span, slash, step = part.partition("/")
         by = _number(step, name, 1, high) if slash else 1
         first, dash, last = span.partition("-")
@@ -188,27 +203,74 @@ def _values(field: str, name: str, low: int, high: int) -> tuple[int, ...]:
         if start > end == 0 and name == "day of week":
             end = high
         if start > end:
-            raise CronError(f"{name}: {part!r} runs backwards")
+            raise CronError(
+                f"{name}: {part!r} runs backwards; write {_wrapped(name, start, end, by, low, high)}"
+            )
         found.update(range(start, end + 1, by))
     return tuple(sorted(found))
 
 
-def _refuse_quartz(part: str, name: str) -> None:
-    """Raise CronError for what is Quartz's alone, with the rrule in its place."""
-    rule = ""
-    if name == "day" and (found := _QUARTZ_DAY.fullmatch(part)):
-        if found[1]:
-            rule = f"BYMONTHDAY=-{int(found[1]) + 1}"
-        elif found[2] is None:
-            rule = "BYDAY=MO,TU,WE,TH,FR;BYSETPOS=-1"
-    elif name == "day of week" and (found := _QUARTZ_WEEKDAY.fullmatch(part)):
-        days = _NAMES[name]
-        day = days[int(found[1]) - 1] if found[1].isdigit() else found[1]
-        rule = f"BYDAY={found[2] or -1}{day[:2].upper()}"
+def _wrapped(name: str, start: int, end: int, by: int, low: int, high: int) -> str:
+    """The values of a range that goes on from the end of a field at its beginning."""
+    if name == "day of week":
+        names, high = _NAMES[name], 6
     else:
-        return
-    instead = f"; use rrule: FREQ=MONTHLY;{rule}" if rule else ""
-    raise CronError(f"{name}: {part.upper()!r} is read by Quartz alone{instead}")
+        names = [str(number) for number in range(high + 1)]
+    return ",".join(names[number] for number in [*range(start, high + 1), *range(low, end + 1)][::by])
+
+
+def _refuse_quartz(fields: Sequence[str], index: int, *, is_quartz: bool) -> None:
+    """Raise CronError for forms of Quartz, with the rrule in its place."""
+    field, name = fields[index], _FIELDS[index][0]
+    for part in field.split(","):
+        day, weekday = _QUARTZ_DAY.fullmatch(part), _QUARTZ_WEEKDAY.fullmatch(part)
+        if day is None if index == 3 else weekday is None:
+            continue
+        text = f"{name}: {part.upper()!r}, a form of Quartz, is not read; "
+        if part != field or fields[8 - index] != "*":
+            raise CronError(f"{text}give that day a schedule of its own")
+        times = [_values(fields[at], *_FIELDS[at]) for at in (2, 1, 0)]
+        count = prod(map(len, times))
+        rules = _month_days(day, count) if day else _nth_weekday(weekday, is_quartz=is_quartz)
+        if not rules or count > _RRULE_TIMES:
+            why = "no rrule says the same in every month: name the day, such as 28"
+            if rules:
+                why = f"for an rrule, say at most {_RRULE_TIMES} times of day, not {count}"
+            raise CronError(f"{text}{why}")
+        months = _values(fields[4], *_FIELDS[4])
+        at = "".join(
+            f";{part}={','.join(map(str, numbers))}"
+            for part, numbers in zip(("BYHOUR", "BYMINUTE", "BYSECOND"), times, strict=True)
+        )
+        at += f";BYMONTH={','.join(map(str, months))}" if len(months) < 12 else ""
+        use = "use rrule: " if len(rules) == 1 else f"use {len(rules)} schedules, with rrule: "
+        raise CronError(text + use + " and ".join(f"FREQ=MONTHLY;{rule}{at}" for rule in rules))
+
+
+def _month_days(found: re.Match[str], count: int) -> list[str]:
+    """Rules for `L-3`, `LW` and `15W`: the working day nearest to the 15th, in the same month.
+
+    `count`: times of a day. BYSETPOS counts them.
+    """
+    if found[1]:
+        return [f"BYMONTHDAY=-{int(found[1]) + 1}"] if int(found[1]) <= 30 else []
+    if found[2] is None:
+        return [f"{_WORKDAYS};BYSETPOS={','.join(map(str, range(-count, 0)))}"]
+    day = int(found[2])
+    if day == 1:
+        return [f"{_WORKDAYS};BYSETPOS={','.join(map(str, range(1, count + 1)))}"]
+    if not 2 <= day <= 27:
+        return []  # some months end before the day behind it
+    on, before, after = f"BYMONTHDAY={day};{_WORKDAYS}", day - 1, day + 1
+    return [on, f"BYMONTHDAY={before};BYDAY=FR", f"BYMONTHDAY={after};BYDAY=MO"]
+
+
+def _nth_weekday(found: re.Match[str] | None, *, is_quartz: bool) -> list[str]:
+    """The rule for `6#3` and `6L`."""
+    assert found is not None
+    days = _NAMES["day of week"]
+    day = days[(int(found[1]) - is_quartz) % 7] if found[1].isdigit() else found[1]
+    return [f"BYDAY={found[2] or -1}{day[:2].upper()}"]
 
 
 def _number(text: str, name: str, low: int, high: int) -> int:

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
+from math import prod
 from types import MappingProxyType
 
 from .series import Series, TooLong
@@ -116,8 +117,13 @@ def parse_rule(text: str, start: datetime, zone: str = "", *, strict: bool = Tru
 def untold_times(text: str) -> list[str]:
     """The parts about the time of day that a rule does not have, and takes from its start."""
     freq = re.search(r"FREQ=(\w+)", text.upper())
-    fixed = ("HOURLY", "MINUTELY", "SECONDLY").index(freq[1]) + 1 if freq and freq[1] in _FREQS[:3] else 0
-    return [name for name in ("BYHOUR", "BYMINUTE", "BYSECOND")[fixed:] if name not in text.upper()]
+    return [name for name in _told_times(freq[1] if freq else "") if name not in text.upper()]
+
+
+def _told_times(freq: str) -> tuple[str, ...]:
+    """The parts about the time of day that make times of a period; the others only limit."""
+    fixed = 3 - _FREQS.index(freq) if freq in _FREQS[:3] else 0
+    return ("BYHOUR", "BYMINUTE", "BYSECOND")[fixed:]
 
 
 def _series(parts: Mapping[str, str], start: datetime, *, strict: bool) -> Series:
@@ -250,11 +256,9 @@ def _bounded(parts: Mapping[str, str], name: str, most: int) -> int:
 
 
 def _check_times(parts: Mapping[str, str]) -> None:
-    times = 1
-    for name in ("BYHOUR", "BYMINUTE", "BYSECOND"):
-        times *= len(parts.get(name, "").split(","))
+    times = prod(len(parts.get(name, "").split(",")) for name in _told_times(parts["FREQ"]))
     if times > TIMES_MAX:
-        raise RuleError(f"makes {times} times a day, at most {TIMES_MAX}: take a smaller FREQ")
+        raise RuleError(f"makes {times} times a day or hour, at most {TIMES_MAX}: use FREQ=SECONDLY")
 
 
 def _check_positions(text: str) -> None:

@@ -73,7 +73,8 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A schedule as the server knows it. `state`: active, paused or finished; `count`: messages so far.
+    """A schedule as the server knows it. `state`: active, paused, finished, or stopped (`reason`: why it
+    cannot go on); `count`: messages so far.
 
     It fires by one of `cron`, `every` (as it was given: "PT15M", 90) and `rrule`, in `timezone`.
     """
@@ -93,6 +94,7 @@ class Schedule:
     """Id of the pending message of the next fire."""
     silent: Silence | None
     """The clock was ahead and has sent the fires before `next`; `resume(name, from_="now")` ends that."""
+    reason: str | None
     raw: Mapping[str, Any] = field(repr=False)
 
     @classmethod
@@ -111,6 +113,7 @@ class Schedule:
             next=None if following is None else Fire.of(following),
             next_id=None if following is None else following.get("id"),
             silent=None if silent is None else Silence.of(silent),
+            reason=said.get("reason"),
             raw=said,
         )
 

@@ -1,6 +1,9 @@
 """Cron fields on local times, against APScheduler's where the rules are the same."""
 
-from datetime import datetime, timedelta
+import re
+from calendar import monthrange
+from collections.abc import Callable
+from datetime import date, datetime, timedelta
 from itertools import islice
 from zoneinfo import ZoneInfo
 
@@ -9,6 +12,7 @@ from apscheduler.triggers.cron import CronTrigger
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from server.settings.durations import parse_delay
 from timeline.cron import MACROS, CronError, parse_cron
 from timeline.recurrence import parse_rule
 
@@ -58,27 +62,116 @@ def test_a_range_that_ends_on_sunday_is_the_whole_week() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said", "rule"),
+    ("text", "said"),
     [
-        ("0 0 L-3 * *", "day: 'L-3'", "BYMONTHDAY=-4"),
-        ("0 0 12 LW * ?", "day: 'LW'", "BYDAY=MO,TU,WE,TH,FR;BYSETPOS=-1"),
-        ("0 0 15W * *", "day: '15W'", ""),
-        ("0 0 12 ? * 6#3", "day of week: '6#3'", "BYDAY=3FR"),
-        ("0 0 12 ? * FRI#3", "day of week: 'FRI#3'", "BYDAY=3FR"),
-        ("0 0 * * 1L", "day of week: '1L'", "BYDAY=-1SU"),
-        ("0 0 * * friL", "day of week: 'FRIL'", "BYDAY=-1FR"),
-        ("0 0 12 ? * 2-6", "day of week: Quartz counts from 1", ""),
-        ("0 0 12 * * ? 2027-2030", "the year '2027-2030' is read by Quartz alone", ""),
-        ("0 0 12 ? * mon/2,5", "day of week: Quartz counts from 1", ""),
+        ("0 0 12 ? * 2-6", "day of week: Quartz counts from 1"),
+        ("0 0 12 * * ? 2027-2030", "the year '2027-2030' is read by Quartz alone"),
+        ("0 0 12 ? * mon/2,5", "day of week: Quartz counts from 1"),
+        ("0 9 L-31 * *", "day: 'L-31', a form of Quartz, is not read; no rrule"),
+        ("0 9 31W * *", "day: '31W', a form of Quartz, is not read; no rrule"),
+        ("* * LW * *", "day: 'LW', a form of Quartz, is not read; for an rrule, say at most 366 times"),
+        ("0 9 1,15W * *", "day: '15W', a form of Quartz, is not read; give that day a schedule of its own"),
+        ("0 9 15W * mon", "day: '15W', a form of Quartz, is not read; give that day a schedule of its own"),
+        ("0 9 * * * /usr/bin/x", "'/usr/bin/x' is no day of the week; if it is the command of a crontab"),
+        ("*/5 * * * * root run a", "'root' is no day of the week; if it is the command"),
     ],
 )
-def test_what_quartz_alone_reads_is_refused_by_its_name(text: str, said: str, rule: str) -> None:
-    with pytest.raises(CronError, match="Quartz") as refused:
+def test_what_others_read_is_refused_by_its_name(text: str, said: str) -> None:
+    with pytest.raises(CronError) as refused:
         parse_cron(text)
     assert str(refused.value).startswith(said)
-    assert str(refused.value).endswith(rule and f"use rrule: FREQ=MONTHLY;{rule}")
-    if rule:
-        assert parse_rule(f"FREQ=MONTHLY;{rule}", START)
+
+
+def nth(numbers: list[int], weekday: int) -> Callable[[date], bool]:
+    """The n-th of a weekday in its month, from the beginning or the end."""
+
+    def fits(day: date) -> bool:
+        left = monthrange(day.year, day.month)[1] - day.day
+        return day.weekday() == weekday and bool({(day.day - 1) // 7 + 1, -(left // 7) - 1} & {*numbers})
+
+    return fits
+
+
+def nearest_working_day(number: int) -> Callable[[date], bool]:
+    """Of a day of the month: Friday for Saturday, Monday for Sunday, in the same month."""
+
+    def fits(day: date) -> bool:
+        wanted = day.replace(day=number)
+        shift = {5: 2 if number == 1 else -1, 6: 1}.get(wanted.weekday(), 0)
+        return day == wanted + timedelta(shift)
+
+    return fits
+
+
+def from_the_end(days: int) -> Callable[[date], bool]:
+    return lambda day: monthrange(day.year, day.month)[1] - day.day == days
+
+
+def last_working_day(day: date) -> bool:
+    rest = range(day.day + 1, monthrange(day.year, day.month)[1] + 1)
+    return day.weekday() < 5 and all(day.replace(day=number).weekday() > 4 for number in rest)
+
+
+@pytest.mark.parametrize(
+    ("text", "fits", "clock"),
+    [
+        ("0 9 L-3 * *", from_the_end(3), "09:00:00"),
+        ("0 9 L-30 * *", from_the_end(30), "09:00:00"),
+        ("0 9 L-0 * *", from_the_end(0), "09:00:00"),
+        ("30 0 12 LW * ?", last_working_day, "12:00:30"),
+        ("0 9,17 LW * *", last_working_day, "09:00:00 17:00:00"),
+        ("0 9 15W * *", nearest_working_day(15), "09:00:00"),
+        ("0 9 1W * *", nearest_working_day(1), "09:00:00"),
+        ("0,30 9 1W * *", nearest_working_day(1), "09:00:00 09:30:00"),
+        ("0 9 27W * *", nearest_working_day(27), "09:00:00"),
+        ("0 0 12 ? * 6#3", nth([3], 4), "12:00:00"),
+        ("0 0 12 ? * FRI#3", nth([3], 4), "12:00:00"),
+        ("0 9 * * 5#3", nth([3], 4), "09:00:00"),
+        ("0 9 * * 5L", nth([-1], 4), "09:00:00"),
+        ("0 9 * * 1#1", nth([1], 0), "09:00:00"),
+        ("0 9 * * 0#1", nth([1], 6), "09:00:00"),
+        ("0 9 * * 7L", nth([-1], 6), "09:00:00"),
+        ("0 0 9 ? * 7L", nth([-1], 5), "09:00:00"),
+        ("0 9 * 3 friL", lambda day: day.month == 3 and nth([-1], 4)(day), "09:00:00"),
+    ],
+)
+def test_the_rrule_in_an_error_says_the_same(text: str, fits: Callable[[date], bool], clock: str) -> None:
+    """The advice is followed, and its times are those of a count of days."""
+    with pytest.raises(CronError) as refused:
+        parse_cron(text)
+    rules = re.findall(r"FREQ=\S+", str(refused.value))
+    assert rules
+    start = datetime(2027, 1, 1)
+    made = (islice(parse_rule(rule, start).times(start), 100) for rule in rules)
+    found = sorted({at for times in made for at in times})[:40]
+    days = (start.date() + timedelta(number) for number in range(20_000))
+    times = (datetime.fromisoformat(f"{day} {at}") for day in days if fits(day) for at in clock.split())
+    assert found == list(islice(times, 40))
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("0 0 * * fri-mon", "fri,sat,sun,mon"),
+        ("0 22-3 * * *", "22,23,0,1,2,3"),
+        ("0 22-4/2 * * *", "22,0,2,4"),
+        ("0 0 1 nov-feb *", "11,12,1,2"),
+        ("0 0 30-2 * *", "30,31,1,2"),
+        ("0 0 ? * sat-tue/2", "sat,mon"),
+    ],
+)
+def test_the_values_in_an_error_about_a_range_are_read(text: str, values: str) -> None:
+    with pytest.raises(CronError, match=f"runs backwards; write {values}$"):
+        parse_cron(text)
+    part = next(part for part in text.split() if "-" in part)
+    assert parse_cron(text.replace(part, values))
+
+
+@pytest.mark.parametrize("text", ["@every 5m", "@EVERY  1h30m", "@every"])
+def test_every_is_a_field_of_its_own(text: str) -> None:
+    with pytest.raises(CronError, match="use every: ") as refused:
+        parse_cron(text)
+    assert parse_delay(str(refused.value).rpartition("every: ")[2]) >= 300_000
 
 
 @pytest.mark.parametrize(

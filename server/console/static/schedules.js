@@ -14,7 +14,7 @@ const KINDS = [
   ["every", "every: one interval after the other", "90s, 15m, 2h"],
   ["rrule", "rrule: a calendar rule (RFC 5545)", "FREQ=MONTHLY;BYMONTHDAY=1"],
 ];
-const GAPS = [["after", "run as soon as the gap is over (after)"], ["before", "run just before the gap (before)"], ["skip", "leave this fire out (skip)"]];
+const GAPS = [["after", "run later, by the length of the gap (after)"], ["before", "run earlier, by the length of the gap (before)"], ["skip", "leave this fire out (skip)"]];
 const OVERLAPS = [["first", "run the first time (first)"], ["second", "run the second time (second)"], ["both", "run both times (both)"]];
 const MISSED = [["fire_once", "send one message for all of them (fire_once)"], ["fire_all", "send one message for each, up to 1,000 (fire_all)"], ["skip", "send nothing for them (skip)"]];
 const STATES = { active: "good", paused: "warn" };

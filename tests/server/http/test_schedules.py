@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfoNotFoundError
 
+import msgspec
 import pytest
 
 from server.codec.fields import Properties
@@ -19,7 +20,9 @@ from server.schedules.retime_schedules import retime_schedules
 from server.settings.config import Config, Limits
 from shards.properties import headers_of
 from shards.rocks import RocksStore
+from shards.schedules import TimingRow
 from shards.store import Table
+from shards.tables import encode_row
 from timeline.fires import Plan
 
 from ..conftest import DAY_MS, HOUR_MS, START_MS, TOGETHER, Running, running
@@ -474,3 +477,91 @@ async def test_the_last_fire_is_told(server: Running) -> None:
     await server.call("POST", "/v1/clock:advance", {"by": "PT2H"})
     await server.call("POST", f"{SCHEDULES}/nightly:pause", status=200)
     assert (await server.call("GET", f"{SCHEDULES}/nightly")).body["last"]["at"] == moved["deliver_at"]
+
+
+@pytest.mark.parametrize(
+    ("gap", "first"), [("after", "03-28T01:30"), ("before", "03-28T00:30"), ("skip", "03-29T00:30")]
+)
+@pytest.mark.parametrize("kind", [{"rrule": "FREQ=DAILY"}, {"cron": "30 3 * * *"}])
+async def test_a_start_that_the_clocks_skip_does_not_shift_the_series(
+    server: Running, kind: dict[str, str], gap: str, first: str
+) -> None:
+    """Bucharest, 2027-03-28: 03:00 becomes 04:00. The day after, it is 03:30 again, 00:30 UTC."""
+    body = {**kind, "timezone": "Europe/Bucharest", "start": "2027-03-28T03:30[Europe/Bucharest]"}
+    found = [fire["at"][5:16] for fire in await preview(server, **body, dst={"gap": gap}, count=3)]
+    later = ["03-29T00:30", "03-30T00:30", "03-31T00:30"]
+    assert found == (later if gap == "skip" else [first, *later[:2]])
+    sent = {**body, "topic": "a", "dst": {"gap": gap}}
+    made = await server.call("PUT", f"{SCHEDULES}/gap", sent, status=201)
+    assert made.body["next"]["at"][5:16] == found[0]
+
+
+async def test_lines_of_a_calendar_file(server: Running) -> None:
+    """As Google Calendar writes them, folded: the zone is the schedule's."""
+    lines = (
+        "RRULE:FREQ=DAILY;COUNT=4\r\nEXDATE;TZID=Europe/Bucharest:20270102T0900\r\n 00,20270103T090000\r\n"
+    )
+    body = {"timezone": "Europe/Bucharest", "start": "2027-01-01T09:00[Europe/Bucharest]"}
+    found = await preview(server, rrule=lines, **body)
+    assert [fire["at"][5:10] for fire in found] == ["01-01", "01-04"]
+    other = {**body, "rrule": lines.replace("Europe/Bucharest", "Europe/Paris")}
+    refused = await server.call("POST", f"{SCHEDULES}:preview", other, status=422)
+    assert refused.body["errors"][0]["detail"] == (
+        "EXDATE: its zone Europe/Paris must be timezone, Europe/Bucharest"
+    )
+
+
+MANY = "BYHOUR=" + ",".join(map(str, range(24))) + ";BYMINUTE=" + ",".join(map(str, range(60)))
+
+
+@pytest.mark.parametrize(
+    ("rule", "advice", "followed"),
+    [
+        ("FREQ=WEEKLY;BYDAY=1MO", "use FREQ=MONTHLY, or BYDAY=MO", ["FREQ=MONTHLY;BYDAY=1MO"]),
+        ("FREQ=DAILY;BYDAY=1MO", "use FREQ=MONTHLY, or BYDAY=MO", ["FREQ=DAILY;BYDAY=MO"]),
+        ("FREQ=MONTHLY;BYWEEKNO=20", "only with YEARLY", ["FREQ=YEARLY;BYWEEKNO=20"]),
+        ("FREQ=MONTHLY;BYSETPOS=1", "such as BYDAY: give one", ["FREQ=MONTHLY;BYDAY=MO;BYSETPOS=1"]),
+        (f"FREQ=DAILY;{MANY};BYSECOND=1,2", "use FREQ=SECONDLY", [f"FREQ=SECONDLY;{MANY};BYSECOND=1,2"]),
+        ("FREQ=DAILY;INTERVAL=7;BYDAY=MO", "change INTERVAL", ["FREQ=DAILY;INTERVAL=6;BYDAY=MO"]),
+        ("FREQ=DAILY\nEXDATE:20270101", "such as 20261224T090000", ["FREQ=DAILY\nEXDATE:20261224T090000"]),
+    ],
+)  # fmt: skip
+async def test_the_advice_about_a_rule_works(
+    server: Running, rule: str, advice: str, followed: list[str]
+) -> None:
+    body = {"timezone": "UTC", "start": "2027-01-01T09:00:00Z"}  # a Friday
+    refused = await server.call("POST", f"{SCHEDULES}:preview", {**body, "rrule": rule}, status=422)
+    assert refused.body["errors"][0]["detail"].endswith(advice)
+    for good in followed:
+        assert await preview(server, **body, rrule=good)
+
+
+async def test_a_rule_without_a_start_tells_what_nobody_has_chosen(server: Running) -> None:
+    body = {"rrule": "FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=17", "timezone": "UTC"}
+    told = "without start, BYMINUTE, BYSECOND are those of when the rule was sent: give them, or start"
+    assert [fire.get("note") for fire in await preview(server, **body, count=2)] == [told, None]
+    made = await server.call("PUT", f"{SCHEDULES}/m", {**body, "topic": "a"}, status=201)
+    assert made.body["next"]["note"] == told
+    given = {**body, "rrule": body["rrule"] + ";BYMINUTE=0;BYSECOND=0"}
+    for good in (given, {**body, "start": "2027-01-01T09:00:00Z"}, {"every": "1h"}):
+        assert "note" not in (await preview(server, **good))[0]
+
+
+async def test_a_schedule_that_cannot_go_on_is_stopped_and_says_why(server: Running) -> None:
+    """Accepted by an earlier version, say: its next time is too far."""
+    await put(server)
+    row = server.app.core.schedules.get("nightly")
+    assert row is not None
+    timing = TimingRow("rrule", "FREQ=DAILY;INTERVAL=7;BYDAY=MO", "UTC")
+    row = msgspec.structs.replace(row, timing=timing)
+    batch = server.store.batch()
+    batch.put(Table.SCHEDULES, b"nightly", encode_row(row))
+    server.store.write(batch)
+    assert len((await server.call("GET", f"{SCHEDULES}/nightly/upcoming")).body["fires"]) == 1
+    await server.call("POST", "/v1/clock:advance", {"by": "P1D"})
+    shown = (await server.call("GET", f"{SCHEDULES}/nightly")).body
+    why = "rrule: takes too long to search: change INTERVAL"
+    assert (shown["state"], shown["reason"], shown["next"]) == ("stopped", why, None)
+    assert (await server.call("GET", f"{SCHEDULES}/nightly/upcoming")).body["fires"] == []
+    again = await put(server, status=200)
+    assert (again["state"], "reason" in again) == ("active", False)
