@@ -123,6 +123,8 @@ class Publishing:
         self._dispatch = dispatch
         self._spill = spill
         self._retained = retained
+        self.retaining = 0
+        """Runs of publishes that are under way and hold some that become retained."""
         self._writer = writer
 
     @property
@@ -265,6 +267,15 @@ class Publishing:
             log.warning("publish by the server refused: %s", error, extra=by("the server"))
             return None
         return placed
+
+    def note_retained(self, owner: str) -> None:
+        """Publishes of this owner that become retained are with the writer now."""
+        self.retaining += 1
+        if not self.after_publishes(owner, self._have_retained):
+            self._have_retained()
+
+    def _have_retained(self) -> None:
+        self.retaining -= 1
 
     def after_publishes(self, owner: str, then: Callable[[], None]) -> bool:
         """Call `then` once, when all earlier publishes of this owner have been handed on, or cannot be.

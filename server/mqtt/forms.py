@@ -62,28 +62,15 @@ class Shape:
         attempt: int,
         is_dup: bool,
     ) -> Parts | None:
-        """As `fitting`; the topic of what goes out has its alias from then on."""
-        found, alias = self._fit(message, qos, retain, subscriptions, attempt, is_dup)
+        """As `fit`; the topic of what goes out has its alias from then on."""
+        found, alias = self.fit(message, qos, retain, subscriptions, attempt, is_dup)
         if alias:
             topic = message.record.topic
             self._aliases[topic] = alias
             self._alias_room -= len(topic)
         return found
 
-    def fitting(
-        self,
-        message: Message,
-        qos: int,
-        retain: bool,
-        subscriptions: tuple[Subscription, ...],
-        attempt: int,
-        is_dup: bool,
-    ) -> Parts | None:
-        """(head, tail) of a delivery; None if it is larger than the client takes, or has a topic that clients
-        may close the connection at."""
-        return self._fit(message, qos, retain, subscriptions, attempt, is_dup)[0]
-
-    def _fit(
+    def fit(
         self,
         message: Message,
         qos: int,
@@ -92,7 +79,8 @@ class Shape:
         attempt: int,
         is_dup: bool,
     ) -> tuple[Parts | None, int]:
-        """`fitting`, and the alias that it gives to its topic; 0: none."""
+        """(head, tail) of a delivery, None if it is larger than the client takes, or has a topic that clients
+        may close the connection at; and the alias that it gives to its topic, 0: none."""
         if is_refused(message):
             return None, 0
         lease_ms = subscriptions[0].lease_ms if len(subscriptions) == 1 and qos == 1 else 0

@@ -140,7 +140,7 @@ class Outbox:
         self, message: Message, qos: int, subscriptions: tuple[Subscription, ...], attempt: int
     ) -> bool:
         retain = message.retain and any(s.retain_as_published for s in subscriptions)
-        return self._shape.fitting(message, qos, retain, subscriptions, attempt, attempt > 1) is not None
+        return self._shape.fit(message, qos, retain, subscriptions, attempt, attempt > 1)[0] is not None
 
     def send(
         self,

@@ -1,7 +1,7 @@
 """SUBSCRIBE and UNSUBSCRIBE: each filter checked, granted or refused with its reason.
 
-A packet takes effect when all that the client published before has been handed on. Until then it waits, with
-everything behind it.
+A packet takes effect when all that the client published before has been handed on, and what others have
+retained before. Until then it waits, with everything behind it.
 
 A packet may hold 10,000 filters, and one of many levels takes 45 us. So both are generators that yield after
 each portion (some 5 ms) and continue in their owner's next turn (server/net/loop_time.py). The answer follows
@@ -113,17 +113,23 @@ class Subscribing:
         is_spent = self._portion <= 0
         if is_spent:
             self._portion = PORTION_BYTES
-        is_at_once = self._inbound.is_settled and not is_spent
+        is_at_once = self._is_settled and not is_spent
         if is_at_once or not self._later(lambda: self._take_effect(packet, subscriber)):
             self._take_effect(packet, subscriber)
         self._inbound.settle()
+
+    @property
+    def _is_settled(self) -> bool:
+        """Whether no publish is under way that counts as earlier: this client's, or one that others get as
+        retained if they subscribe after it."""
+        return self._inbound.is_settled and not self._publishing.retaining
 
     def _later(self, work: Callable[[], None]) -> bool:
         """Do it in a turn, when all earlier publishes have been handed on; later packets wait. False: it
         cannot wait, and the caller does it."""
         self._backlog.work = work
         in_turn = partial(self._in_turn, partial(self._go_on, work))
-        if self._inbound.is_settled:
+        if self._is_settled:
             in_turn()
         elif not self._publishing.after_publishes(self._inbound.key, in_turn):
             self._backlog.work = None

@@ -20,6 +20,8 @@ from typing import Protocol
 log = logging.getLogger(__name__)
 
 LOOK_S = 2.0
+AT_ONCE_BYTES = 16 << 10
+"""Files up to this size are read in the loop on request: who connects after a SIGHUP meets the new rules."""
 RETRY_LOOKS = 5
 """Number of looks after which a failed read is tried again."""
 
@@ -83,7 +85,10 @@ class Watch:
             is_retried = bool(self._faults[at]) and self._looks[at] >= RETRY_LOOKS
             if one.paths and (is_told or (is_still and (is_other or is_retried))):
                 self._read[at], self._looks[at] = now, 0
-                fault = await _read_again(one, "" if is_other else self._faults[at])
+                is_small = sum(stamp[2] for stamp in now if stamp) <= AT_ONCE_BYTES
+                fault = await _read_again(
+                    one, "" if is_other else self._faults[at], at_once=is_told and is_small
+                )
                 self._faults[at] = fault
                 if not fault:
                     self._review()
@@ -103,10 +108,11 @@ class Watch:
                 log.exception("files: check failed")
 
 
-async def _read_again(one: Watched, known: str) -> str:
-    """Reread one. Returns its error; empty: done. `known`: the error already logged."""
+async def _read_again(one: Watched, known: str, *, at_once: bool) -> str:
+    """Reread one. Returns its error; empty: done. `known`: the error already logged. `at_once`: nobody has a
+    turn before."""
     try:
-        put = await asyncio.to_thread(one.again)
+        put = one.again() if at_once else await asyncio.to_thread(one.again)
         put()
     except Exception as error:
         fault = str(error) or repr(error)

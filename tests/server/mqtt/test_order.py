@@ -212,3 +212,32 @@ def test_too_many_filters_in_one_packet(level: int) -> None:
     peer = rig.connected("s", level)
     peer.send(Unsubscribe(2, many[1:]))
     peer.take(Unsuback)
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("level", [4, 5])
+@pytest.mark.parametrize("lasting", [True, False])
+def test_who_subscribes_after_a_retained_publish_of_another_gets_it_as_such(
+    lasting: bool, level: int, qos: int
+) -> None:
+    """[MQTT-3.3.1-8]. At QoS 0 nothing tells its publisher when that is."""
+    rig = Rig()
+    publisher, peer = rig.connected("p"), (rig.lasting if lasting else rig.connected)("a", level)
+    publisher.publish("t", "kept", qos, retain=True, pump=False)
+    peer.send(Subscribe(1, (("t", SubscribeOptions(1)),)), pump=False)
+    rig.pump()
+    peer.take(Suback)
+    assert [(one.payload, one.retain) for one in peer.publishes()] == [(b"kept", True)]
+    assert rig.core.publishing.retaining == 0
+
+
+def test_subscribing_does_not_wait_for_a_store_that_takes_nothing() -> None:
+    rig = Rig()
+    publisher, peer = rig.connected("p"), rig.connected("a")
+    publisher.publish("t", "kept", retain=True, pump=False)
+    peer.send(Subscribe(1, (("t", SubscribeOptions(1)),)), pump=False)
+    rig.compose()
+    rig.fail_sync()
+    rig.pump()
+    peer.take(Suback)
+    assert rig.core.publishing.retaining == 0

@@ -15,7 +15,7 @@ from server.auth.keyring import Keyring
 from server.auth.last_use import FILE, LastUse, read_last_use
 from server.auth.rights import Principal
 from server.codec.packets import Connack, Connect, Disconnect
-from server.settings.watch import RETRY_LOOKS, Watch
+from server.settings.watch import AT_ONCE_BYTES, RETRY_LOOKS, Watch
 from tests.support.http import http
 from tests.support.keys import NOW_MS, Clock, KeysFile, ring, shown
 from tests.support.mqtt import dial
@@ -58,6 +58,29 @@ async def test_a_change_is_seen(watched: Watched) -> None:
     assert watched.reviews == 1
     await watched.watch.look(is_told=True)
     assert watched.reviews == 2
+
+
+async def test_on_request_small_files_are_read_before_anybody_has_a_turn(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that connects after a SIGHUP, and what it is sent then, are judged by the new rules."""
+    aside: list[object] = []
+    in_thread = asyncio.to_thread
+
+    async def to_thread(read: Callable[[], Callable[[], None]]) -> Callable[[], None]:
+        aside.append(read)
+        return await in_thread(read)
+
+    monkeypatch.setattr(asyncio, "to_thread", to_thread)
+    b = watched.file.add("b")
+    await watched.watch.look(is_told=True)
+    assert watched.knows("b", b)
+    assert aside == []
+    c = watched.file.add("c")
+    watched.file.path.write_text(watched.file.path.read_text() + "\n" + "#" * AT_ONCE_BYTES)
+    await watched.watch.look(is_told=True)
+    assert watched.knows("c", c)
+    assert len(aside) == 1
 
 
 async def test_half_a_file_is_not_taken(watched: Watched) -> None:
