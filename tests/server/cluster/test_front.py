@@ -450,7 +450,7 @@ async def test_nonsense_is_refused_without_a_traceback(
     stand: Standing, caplog: pytest.LogCaptureFixture
 ) -> None:
     for data, expected in (
-        (b"\x16\x03\x01\x02\x00\r\n\r\n", 400),
+        (b"\x00\x03\x01\x02\x00\r\n\r\n", 400),
         (b"GET /\xff HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
         (b"CONNECT a:1 HTTP/1.1\r\nHost: localhost\r\n\r\n", 501),
         (b"GET / HTTP/1.1\r\n\r\n", 400),
