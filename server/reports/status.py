@@ -145,7 +145,7 @@ class Status(Collector):
                 (
                     *await self._furthest(turn, list(self._core.groups)),
                     *await self._retrying(turn),
-                    *await self._blocked(turn),
+                    *await self._blocked(turn, totals),
                 )
             )
         ]
@@ -161,11 +161,6 @@ class Status(Collector):
         await turn.begin()
         for number, subscriber in enumerate(list(self._core.sessions), 1):
             totals.add(subscriber)
-            if turn.is_over(number):
-                await turn.begin()
-        for number, group in enumerate(list(self._core.groups), 1):
-            order = group.session.order
-            totals.keys_held += 0 if order is None else len(order.held)
             if turn.is_over(number):
                 await turn.begin()
         return totals
@@ -209,12 +204,13 @@ class Status(Collector):
 
         return [found for _, found in await least(turn, list(self._core.groups), next_try, TOP)]
 
-    async def _blocked(self, turn: Turn) -> list[Group]:
-        """The groups with the most ordering keys in trouble."""
+    async def _blocked(self, turn: Turn, totals: Totals) -> list[Group]:
+        """The groups with the most ordering keys in trouble; counts those that are held, of all groups."""
         number = count()
 
         def blocked(group: Group) -> tuple[int, int] | None:
             order = group.session.order
+            totals.keys_held += 0 if order is None else len(order.held)
             return (-order.blocked, next(number)) if order is not None and order.blocked else None
 
         return [found for _, found in await least(turn, list(self._core.groups), blocked, TOP)]

@@ -69,6 +69,7 @@ async def test_a_group_is_made_ahead_of_any_member_and_keeps_what_comes(
             "on_dead": "next",
             "per_key": {"concurrency": 0, "rate": 0.0},
             "fair": False,
+            "keys_held": 0,
         }
         await server.schedule("jobs/1", deliver_in=60)
         await server.pass_time(5 * MINUTE_MS)
