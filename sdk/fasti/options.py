@@ -222,12 +222,12 @@ class GroupOptions(RetryOptions, KeyOptions, total=False):
 
     `expiry`: how long it is kept without members, default "never" (until it is deleted).
     `ack_timeout`: a message that is neither acked nor extended for this time goes to another member.
-    `rate`: maximum messages a second for the group.
+    `rate`: maximum messages a second for the group, or text such as `100/m`.
     """
 
     expiry: Span | None
     ack_timeout: Span | None
-    rate: float | None
+    rate: float | str | None
 
 
 class SubscribeOptions(GroupOptions, total=False):
@@ -261,7 +261,7 @@ class EndpointOptions(KeyOptions, total=False):
     `secret`: signs the requests, `whsec_` and base64; if absent it stays as it was, "" removes it.
     `headers`: added to each request.
     `concurrency`: maximum concurrent requests.
-    `rate`: maximum requests a second.
+    `rate`: maximum requests a second, or text such as `100/m`.
     `timeout`: maximum time of one request.
     `body`: what is posted: "raw", the payload, or "envelope", JSON with the payload in it.
     `retry`: how often a message is tried, `{"max_attempts": 5, "backoff": ["1s", "5m"]}`.
@@ -271,7 +271,7 @@ class EndpointOptions(KeyOptions, total=False):
     secret: str | None
     headers: Mapping[str, str] | None
     concurrency: int | None
-    rate: float | None
+    rate: float | str | None
     timeout: Span | None
     body: Body | None
     retry: RetryOptions | None

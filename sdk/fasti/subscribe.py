@@ -86,7 +86,7 @@ class SubscribeRequest:
     ack_timeout: Span | None = None
     max_attempts: int | None = None
     backoff: Sequence[Span] | None = None
-    rate: float | None = None
+    rate: float | str | None = None
     order: bool | None = None
     on_dead: OnDead | None = None
     per_key: PerKey | None = None
@@ -110,9 +110,8 @@ class SubscribeRequest:
             check_count("max_attempts", self.max_attempts, 0)
         if self.backoff is not None and not [*items_of("backoff", self.backoff)]:
             raise BadArgument("backoff", "must be a list of spans, one at least")
-        if self.rate is not None and not (
-            self.is_member and isinstance(self.rate, int | float) and self.rate >= 0
-        ):
+        is_number = isinstance(self.rate, int | float) and self.rate >= 0
+        if self.rate is not None and not (self.is_member and (is_number or isinstance(self.rate, str))):
             raise BadArgument("rate", f"is of a group, and not negative: {self.rate}")
         for name in ("order", "on_dead", "per_key", "fair"):
             if getattr(self, name) is not None and not self.is_member:

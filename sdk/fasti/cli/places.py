@@ -127,7 +127,7 @@ endpoint = Noun("endpoint", "name", EndpointName, ENDPOINT_COLUMNS, shown).app(
 
 
 TERMS = (
-    option("rate", Annotated[float | None, typer.Option(help="Maximum messages a second.")]),
+    option("rate", Annotated[str | None, typer.Option(help="Maximum rate: 10 a second, 100/m, 5/h.")]),
     option(
         "order",
         Annotated[bool | None, typer.Option("--order/--no-order", help="Order messages by ordering key.")],

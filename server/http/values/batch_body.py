@@ -234,7 +234,7 @@ def _elements(body: bytes) -> Iterator[tuple[int, bytes]]:
     except json.JSONDecodeError as error:
         raise NotReadable(f"not JSON: {error}") from None
     except (UnicodeDecodeError, RecursionError) as error:
-        raise NotReadable(why_unreadable(error)) from None
+        raise NotReadable(why_unreadable(error, body)) from None
 
 
 def _walk(text: str, at: int) -> Iterator[tuple[int, bytes]]:

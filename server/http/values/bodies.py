@@ -17,6 +17,8 @@ from ...settings.times import SECONDS_MAX, other_reading, parse_deliver_at, unix
 Body = TypeVar("Body")
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Exceptions of decoding invalid JSON."""
+_OF_SURROGATES = re.compile("truncated|hex escape|surrogate")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 
 
 class RequestError(ValueError):
@@ -104,11 +106,14 @@ def decoded(raw: bytes, decoder: "msgspec.json.Decoder[Body]") -> Body:
     except msgspec.ValidationError as error:
         raise field_error(error, decoder.type) from None
     except UNREADABLE as error:
-        raise NotReadable(why_unreadable(error)) from None
+        raise NotReadable(why_unreadable(error, raw)) from None
 
 
-def why_unreadable(error: Exception) -> str:
-    """The error for one of UNREADABLE, in words."""
+def why_unreadable(error: Exception, raw: bytes) -> str:
+    """The error for one of UNREADABLE, in words. msgspec calls half of a surrogate pair truncated input."""
+    is_whole = raw.rstrip()[-1:] in (b"}", b"]")
+    if is_whole and _OF_SURROGATES.search(str(error)) and (half := _SURROGATE.search(raw)):
+        return f"{half[0].decode()} is half of a surrogate pair, and no character"
     if isinstance(error, UnicodeDecodeError):
         return "not UTF-8"
     if isinstance(error, RecursionError):

@@ -18,7 +18,7 @@ from ...webhook.targets import TargetError, check_allowed, checked_url
 from ...webhook.webhooks import Wanted
 from .bodies import FieldError, delay_ms
 from .group_body import PerKeyRequest, field_of, limits_of
-from .scalars import Attempts, Backoff, Delay, Expiry, OnDead, Rate
+from .scalars import Attempts, Backoff, Delay, Expiry, KeyRate, OnDead
 
 HEADERS_MAX = 64
 _URL = msgspec.Meta(max_length=2_048, description="absolute, of https, without user and password")
@@ -41,7 +41,7 @@ class EndpointRequest(msgspec.Struct, forbid_unknown_fields=True):
     secret: Annotated[str, _SECRET] | msgspec.UnsetType | None = msgspec.UNSET
     headers: dict[str, str] | None = None
     concurrency: Annotated[int, msgspec.Meta(ge=1, le=POSTS_MAX)] | None = None
-    rate: Rate | None = None
+    rate: KeyRate | None = None
     order: bool | None = None
     on_dead: OnDead | None = None
     per_key: PerKeyRequest | None = None

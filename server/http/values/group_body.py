@@ -13,7 +13,7 @@ from timeline.session import Terms
 from ...delivery.terms import LASTING, Keeping, TermsError, read_keeping, read_terms
 from ...settings.config import Config
 from .bodies import FieldError
-from .scalars import Attempts, Backoff, Concurrency, Delay, Expiry, Filter, KeyRate, OnDead, Rate
+from .scalars import Attempts, Backoff, Concurrency, Delay, Expiry, Filter, KeyRate, OnDead
 
 _PER_KEY = "per_key"
 
@@ -44,7 +44,7 @@ class GroupRequest(msgspec.Struct, forbid_unknown_fields=True):
     max_attempts: Attempts | None = None
     backoff: Backoff | None = None
     expiry: Expiry | None = None
-    rate: Rate | None = None
+    rate: KeyRate | None = None
     order: bool | None = None
     on_dead: OnDead | None = None
     per_key: PerKeyRequest | None = None

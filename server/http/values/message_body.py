@@ -353,7 +353,9 @@ def _headers(headers: dict[str, str]) -> tuple[tuple[str, str], ...]:
     if len(headers) > HEADERS_MAX:
         raise FieldError("headers", f"at most {HEADERS_MAX} are allowed, there are {len(headers)}")
     for name, value in headers.items():
-        if not name or len(name.encode()) > HEADER_BYTES_MAX or len(value.encode()) > HEADER_BYTES_MAX:
+        if not name:
+            raise FieldError("headers", f"has an empty name, with the value {value[:64]!r}")
+        if len(name.encode()) > HEADER_BYTES_MAX or len(value.encode()) > HEADER_BYTES_MAX:
             raise FieldError(
                 "headers", f"{name[:64]!r}: name and value have at most {HEADER_BYTES_MAX} bytes each"
             )

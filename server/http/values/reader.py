@@ -154,7 +154,7 @@ class Reader:
         try:
             request = decode_one(body)
         except UNREADABLE as error:
-            raise NotReadable(why_unreadable(error)) from None
+            raise NotReadable(why_unreadable(error, body)) from None
         if key is not None:
             if request.key not in (None, key):
                 raise FieldError("key", "differs from the header Idempotency-Key")
@@ -175,7 +175,7 @@ class Reader:
         try:
             return self.read((decode(raw),), (raw,))[0]
         except UNREADABLE as error:
-            raise FieldError("", why_unreadable(error)) from None
+            raise FieldError("", why_unreadable(error, raw)) from None
 
     def _topic(self, request: MessageRequest) -> bytes:
         wanted = request.topic

@@ -59,7 +59,7 @@ def wish_of(body: bytes, key: str) -> Wish:
     except msgspec.ValidationError as error:
         raise field_error(error, UpsertRequest) from None
     except UNREADABLE as error:
-        raise NotReadable(why_unreadable(error)) from None
+        raise NotReadable(why_unreadable(error, body)) from None
     if request.key not in (None, key):
         raise FieldError("key", "differs from the key in the path")
     request.key = key

@@ -539,3 +539,31 @@ async def test_where_nothing_may_be_posted_the_url_is_named(server: Running) -> 
     allowed = "webhook.allow_http = true (or FASTI__WEBHOOK__ALLOW_HTTP=true)"
     why = f"must be https, unless the server's configuration has {allowed}"
     assert plain.body["errors"] == [{"field": "url", "detail": why}]
+
+
+@pytest.mark.parametrize(
+    "body", [rb'{"topic":"a","payload":"\ud800"}', rb'{"payload":"\udc00x","topic":"a"}']
+)
+async def test_half_of_a_surrogate_pair_is_called_that(server: Running, body: bytes) -> None:
+    half = body[body.index(b"\\") :][:6].decode()
+    refused = await server.call("POST", "/v1/messages", body, status=400)
+    assert refused.body["detail"] == f"{half} is half of a surrogate pair, and no character"
+    cut = await server.call("POST", "/v1/messages", body[:-2], status=400)
+    assert "half of" not in cut.body["detail"]
+
+
+async def test_an_empty_name_of_a_header_is_called_that(server: Running) -> None:
+    body = {"topic": "a", "payload": "x", "headers": {"": "v"}}
+    refused = await server.call("POST", "/v1/messages", body, status=422)
+    assert refused.body["errors"] == [{"field": "headers", "detail": "has an empty name, with the value 'v'"}]
+
+
+async def test_a_rate_is_said_as_its_error_says_it(server: Running) -> None:
+    """Of a group and an endpoint, as over MQTT and of each ordering key."""
+    made = await server.call("PUT", "/v1/groups/g", {"filter": "a/#", "rate": "120/m"}, status=201)
+    assert made.body["rate"] == 2.0
+    url = "https://example.com/"
+    made = await server.call("PUT", "/v1/endpoints/e", {"url": url, "rate": "7200/h"}, status=201)
+    assert made.body["rate"] == 2.0
+    refused = await server.call("PUT", "/v1/groups/g", {"filter": "a/#", "rate": -1}, status=422)
+    assert "or like 100/m, 5/h" in refused.body["detail"]
