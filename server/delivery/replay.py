@@ -49,6 +49,7 @@ from .settling.undone import EXPIRED, NEVER, UNREADABLE, Undone
 from .shared import Group
 from .spill_buffer import SpillBuffer, is_owed
 from .subscriber import Subscriber
+from .tries import LOST
 
 log = logging.getLogger(__name__)
 
@@ -254,7 +255,7 @@ class Replay:
             self._undone.lose(subscriber, flight, EXPIRED, delay_ms=NEVER)
         elif message is not None and flight.is_stored and not subscriber.may_receive(message.topic):
             lender = None if flight.loan is None else self._groups.get(flight.loan.share)
-            self._undone.lose(subscriber, flight, FORBIDDEN, delay_ms=NEVER, addressee=lender)
+            self._undone.fail(subscriber, flight, FORBIDDEN, delay_ms=NEVER, addressee=lender, outcome=LOST)
         elif message is not None and flight.is_stored and not may_have and self._awaited.waits(message):
             self._undone.fail(subscriber, flight, WITHHELD, delay_ms=WAIT_MS, is_attempt=False)
         elif message is None or not may_have or self._is_over(message, flight):

@@ -298,29 +298,12 @@ class Undone:
         self._dead_letters.keep_buried(commit, row, reason)
         return True
 
-    def lose(
-        self,
-        holder: Subscriber,
-        flight: Flight,
-        reason: str,
-        *,
-        delay_ms: int | None = None,
-        addressee: Subscriber | None = None,
-    ) -> None:
+    def lose(self, holder: Subscriber, flight: Flight, reason: str, *, delay_ms: int | None = None) -> None:
         """Fail a flight that is not resent: its last delivery ended with its connection, or with the
         server."""
         ended_ms = holder.ended_ms
         by = holder.name if ended_ms else ""
-        self.fail(
-            holder,
-            flight,
-            reason,
-            delay_ms=delay_ms,
-            addressee=addressee,
-            by=by,
-            outcome=LOST,
-            ended_ms=ended_ms,
-        )
+        self.fail(holder, flight, reason, delay_ms=delay_ms, by=by, outcome=LOST, ended_ms=ended_ms)
 
     # -- in the writer, and back
 
