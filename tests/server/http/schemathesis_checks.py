@@ -39,6 +39,7 @@ REFUSALS = re.compile(
             r"ordering_key: must have 1 to 128 bytes of UTF-8",
             # Text with a grammar of its own.
             r"(key|ordering_key|content_type): must not hold control characters",
+            r"topic: a topic must not contain the non-character", r"filter: a filter must not contain the ",
             r"cron: '", r"rrule: ", r"\S+: unknown time zone", r"timezone: is required",
             r"cursor: (was not issued|is not one that)", r"lease_ids: .* is (not a lease_id|of the group)",
             r"payload: is not base64", r"secret: ", r"url: ", r"slice: not an RFC 3339 time", r"headers: ",
