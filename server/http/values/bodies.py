@@ -50,6 +50,8 @@ _STEPS = re.compile(r"^[^$]*\$|\[[^\]]*\]")
 """The parts of a place that are not names: `$`, and list indices."""
 _NO_WORD = "Invalid enum value "
 _NAMED = re.compile(r"Object (?:contains unknown|(missing required)) field `")
+_TIMES = ("deliver_at", "start", "end")
+_A_NUMBER = re.compile(r"Expected `str.*`, got `(?:int|float)`")
 NAME_CHARS_MAX = 256
 """Maximum characters of a client's name repeated in an error."""
 
@@ -75,6 +77,8 @@ def field_error(error: msgspec.ValidationError, kind: type) -> FieldError:
         detail = (
             f"must be one of {', '.join(words)}, not {detail.removeprefix(_NO_WORD)}" if words else detail
         )
+    if found and _A_NUMBER.fullmatch(detail) and found[1].rpartition(".")[2] in _TIMES:
+        detail = "must be RFC 3339, such as 2026-11-21T08:00:00Z; a number may be Unix seconds, ms or a delay"
     return FieldError(found[1], detail) if found else FieldError("", text)
 
 
