@@ -55,6 +55,7 @@ _MS = timedelta(milliseconds=1)
 END_MS = 250_000_000_000_000
 """No fire comes later, in 9892."""
 _NEAR = timedelta(hours=3)
+_CLOSE_MS = (2_000, 120_000)
 _FAR = timedelta(hours=26)
 """Some zones have skipped a whole day."""
 
@@ -133,22 +134,32 @@ def next_fire(plan: Plan, after_ms: int, sent: Ranges = ()) -> Fire | None:
 
 
 def due_by(plan: Plan, now_ms: int) -> int:
-    """Up to where fires are due by `now_ms`: earlier than that if jitter delays a fire beyond it.
+    """Up to where fires are due by `now_ms`: earlier than that if jitter delays a fire beyond it."""
+    last = _last_begun(plan, now_ms) if plan.jitter_ms else None
+    return now_ms if last is None or last.at_ms <= now_ms else last.base_ms - 1
 
-    Halves the span that the last fire may be in, of the length of the jitter.
+
+def _last_begun(plan: Plan, now_ms: int) -> Fire | None:
+    """The last fire that is planned for now or before, if jitter may delay it beyond now.
+
+    Fires that are close together are walked through. Else it halves the span that the last one may be in:
+    each step computes a fire, and one that is far or near a change of the clocks takes some ms.
     """
-    if not plan.jitter_ms:
-        return now_ms
     low, high, last = now_ms - plan.jitter_ms - 1, now_ms, None
-    while (fire := next(fires(plan, low), None)) is not None and fire.base_ms <= now_ms:
-        last, low = fire, fire.base_ms
+    for span_ms in _CLOSE_MS:
+        for fire in takewhile(lambda one: one.base_ms <= now_ms, fires(plan, max(low, now_ms - span_ms))):
+            last = fire
+        if last is not None:
+            return last
+    while (found := next(fires(plan, low), None)) is not None and found.base_ms <= now_ms:
+        last, low = found, found.base_ms
         middle = (low + high) // 2
-        fire = next(fires(plan, middle), None)
-        if fire is not None and fire.base_ms <= now_ms:
-            last, low = fire, fire.base_ms
+        found = next(fires(plan, middle), None)
+        if found is not None and found.base_ms <= now_ms:
+            last, low = found, found.base_ms
         else:
             high = middle
-    return now_ms if last is None or last.at_ms <= now_ms else last.base_ms - 1
+    return last
 
 
 def just_before(plan: Plan, nominal_ms: int, before_ms: int) -> int:

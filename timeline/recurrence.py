@@ -4,9 +4,9 @@
     RRULE:FREQ=DAILY;INTERVAL=2                     lines as in a calendar file, EXDATE lines
     EXDATE:20261224T090000,20261226T090000          leave these out
 
-The start is the schedule's own, so DTSTART is not taken. Every time here is local, and a TZID must be the
-schedule's zone. `UNTIL` with a Z is an instant, and dealt with where zones are known. What a rule does not
-say is the start's: its day of the month, its time of day.
+The start is the schedule's own, so DTSTART is not taken, nor a TZID: every time here is local. `UNTIL` with
+a Z is an instant, and dealt with where zones are known. What a rule does not say is the start's: its day of
+the month, its time of day.
 
 The tables are those of section 3.3.10: the numbers that a part takes (`_RANGES`), and the values of FREQ that
 a part may stand with (`_STANDS_WITH`). A rule that is stored already was perhaps accepted by a version that
@@ -91,14 +91,14 @@ class Rule:
             raise RuleError(str(error)) from None
 
 
-def parse_rule(text: str, start: datetime, zone: str = "", *, strict: bool = True) -> Rule:
-    """Read an RRULE, with or without its name, and EXDATE lines. `start`: local, in `zone`. Raises RuleError.
+def parse_rule(text: str, start: datetime, *, strict: bool = True) -> Rule:
+    """Read an RRULE, with or without its name, and EXDATE lines. `start`: local. Raises RuleError.
 
     `strict`: a rule that has just been sent.
     """
     if len(text) > CHARS_MAX:
         raise RuleError(f"has {len(text)} characters, at most {CHARS_MAX} are read")
-    rule, exdates = _lines(text, zone)
+    rule, exdates = _lines(text)
     parts = _parts(rule)
     start = start.replace(microsecond=0)
     until, until_utc = _until(parts.pop("UNTIL", ""))
@@ -156,7 +156,7 @@ def _series(parts: Mapping[str, str], start: datetime, *, strict: bool) -> Serie
     )
 
 
-def _lines(text: str, zone: str) -> tuple[str, frozenset[datetime]]:
+def _lines(text: str) -> tuple[str, frozenset[datetime]]:
     """The rule and the excluded times of the lines."""
     rules: list[str] = []
     exdates: set[datetime] = set()
@@ -167,7 +167,11 @@ def _lines(text: str, zone: str) -> tuple[str, frozenset[datetime]]:
         if name == "RRULE":
             rules.append(value if colon else line.strip())
         elif name == "EXDATE":
-            _check_parameters(parameters, zone)
+            if parameters:
+                told = f"leave {';'.join(parameters)[:80]} out"
+                raise RuleError(
+                    f"EXDATE: {told}, as its times are in the schedule's timezone: EXDATE:{value[:15]}"
+                )
             exdates.update(_stamp(stamp, "EXDATE")[0] for stamp in value.split(","))
         elif line.strip():
             raise RuleError(
@@ -178,15 +182,6 @@ def _lines(text: str, zone: str) -> tuple[str, frozenset[datetime]]:
     if len(exdates) > EXDATES_MAX:
         raise RuleError(f"EXDATE: at most {EXDATES_MAX} times can be left out")
     return rules[0], frozenset(exdates)
-
-
-def _check_parameters(parameters: list[str], zone: str) -> None:
-    for parameter in parameters:
-        name, _, value = parameter.partition("=")
-        if name.upper() == "TZID" and value.strip('"') != zone:
-            raise RuleError(f"EXDATE: its zone {value[:64]} must be timezone, {zone}")
-        if name.upper() != "TZID" and parameter.upper() != "VALUE=DATE-TIME":
-            raise RuleError(f"EXDATE: {parameter[:40]} is not read; write times such as 20261224T090000")
 
 
 def _parts(rule: str) -> dict[str, str]:

@@ -110,7 +110,7 @@ def _source(timing: TimingRow, zone: ZoneInfo, anchor_ms: int, *, strict: bool) 
         # A rule counts from its start, which is its first time; the default is the next whole second.
         start_ms = timing.start_ms or anchor_ms // 1_000 * 1_000 + 1_000
         start = local_of(start_ms, zone) if timing.skipped_ms < 0 else nominal_at(timing.skipped_ms)
-        return parse_rule(timing.expression, start, timing.zone, strict=strict)
+        return parse_rule(timing.expression, start, strict=strict)
     interval_ms = int(timing.expression)
     # Without a start it extends from the anchor both ways: a clock that was ahead then may be set back.
     return Every(interval_ms, timing.start_ms or anchor_ms % interval_ms)
