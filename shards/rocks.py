@@ -285,6 +285,8 @@ class RocksStore:
         self._cache.set_capacity(self._cache_bytes)
 
     def _flush_tables(self) -> None:
+        if self._is_reading:
+            raise StoreFailed(f"{self.path} takes no writes now")
         try:
             for family in list(self._families.values()):
                 family.flush()
@@ -292,8 +294,6 @@ class RocksStore:
             raise StoreFailed(f"tables of {self.path}: {_words(error)}") from error
 
     def checkpoint(self, path: Path) -> None:
-        if self._is_reading:
-            raise StoreFailed(f"checkpoint into {path}: the store takes no writes now")
         try:
             self._flush_tables()
             Checkpoint(self._db).create_checkpoint(str(path))
