@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Self, Unpack
 
-from .errors import BadArgument
 from .groups import TERMS
 from .keys import OrderingKey, change, keys_of
-from .options import EndpointOptions, RetryOptions
+from .options import EndpointOptions
 from .places import Fate, Skipped, Undone, delete, expiry_of, skip, undone_of
-from .signatures import check, unfolded
+from .signatures import check, check_retry, unfolded
 from .transport import Transport, quoted
 from .wire import Json, Spell, When, as_is, dumps, moment, span, spelled
 
@@ -103,10 +102,8 @@ class Endpoints:
         Raises Refused, whose `errors` name the field: say a URL of a private address.
         """
         check(EndpointOptions.__optional_keys__, options)
-        retry = options.get("retry") or {}
-        if not isinstance(retry, dict):
-            raise BadArgument("retry", f"must be a mapping of max_attempts and backoff, not {retry!r:.100}")
-        check(RetryOptions.__optional_keys__, retry)
+        if options.get("retry") is not None:
+            check_retry(options["retry"])
         body = {"url": url, **spelled(_TERMS, options)}
         if options.get("secret") == "":
             body["secret"] = None

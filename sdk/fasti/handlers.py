@@ -42,6 +42,7 @@ from .delivery import Delivery
 from .errors import BadArgument
 from .messages import Message
 from .mqtt_values import fits
+from .names import check_text
 from .options import MessageOptions
 from .signatures import unfolded
 from .wire import dumps
@@ -165,6 +166,7 @@ class Pattern:
     """A filter whose levels may have names: `orders/{order}/remind`."""
 
     def __init__(self, text: str) -> None:
+        check_text("topic_filter", text)
         self._levels = text.split("/")
         for level in self._levels:
             if "{" in level and not _LEVEL.fullmatch(level):

@@ -21,7 +21,8 @@ from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from . import options as _options
-from .options import DEFAULTS
+from .errors import BadArgument
+from .options import DEFAULTS, RetryOptions
 
 C = TypeVar("C", bound=type)
 
@@ -103,6 +104,13 @@ def check(allowed: frozenset[str], options: Mapping[str, object]) -> None:
     if not options.keys() <= allowed:
         name = min(options.keys() - allowed)
         raise TypeError(f"got an unexpected keyword argument {name!r}{_advice(name, allowed)}")
+
+
+def check_retry(retry: object) -> None:
+    """Check `retry=`. Raises BadArgument, and TypeError for an unknown member."""
+    if not isinstance(retry, Mapping):
+        raise BadArgument("retry", f"must be a mapping of max_attempts and backoff, not {retry!r:.100}")
+    check(RetryOptions.__optional_keys__, retry)
 
 
 def ours_for(name: str, known: Collection[str]) -> str | None:

@@ -66,6 +66,7 @@ from .transport import Retry
 from .wire import Qos, Span, When, moment, seconds, span
 
 DEFAULT_IN_FLIGHT = 64
+_RATE_MAX = 1e18
 LATE_S = 30.0
 """Time for which an ack waits for the next connection."""
 _log = logging.getLogger("fasti.subscribe")
@@ -110,14 +111,18 @@ class SubscribeRequest:
             check_count("max_attempts", self.max_attempts, 0)
         if self.backoff is not None and not [*items_of("backoff", self.backoff)]:
             raise BadArgument("backoff", "must be a list of spans, one at least")
-        is_number = isinstance(self.rate, int | float) and self.rate >= 0
+        is_number = isinstance(self.rate, int | float) and 0 <= self.rate < _RATE_MAX
         if self.rate is not None and not (self.is_member and (is_number or isinstance(self.rate, str))):
             raise BadArgument("rate", f"is of a group, and not negative: {self.rate}")
+        if not isinstance(self.per_key or {}, dict):
+            raise BadArgument(
+                "per_key", f"must be a mapping of concurrency and rate, not {self.per_key!r:.100}"
+            )
         for name in ("order", "on_dead", "per_key", "fair"):
             if getattr(self, name) is not None and not self.is_member:
                 raise BadArgument(name, "is of a group")
         for name, text in (("replay-from", self.replay_text), *self.terms):  # raises now, not in the loop
-            check_text(name.replace("-", "_"), text or " ")
+            check_text(name.replace("-", "_"), " " if text in (None, "") else text)
 
     def target(self, broker: Broker, tls: Tls, password: str | None) -> Target:
         """The connection that goes with it."""

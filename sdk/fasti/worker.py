@@ -50,8 +50,9 @@ from .errors import BadArgument, Error, NotFound, Refused
 from .groups import Group
 from .handlers import Handler, Host, P, Pattern, R, Unfit
 from .mqtt_values import fits
+from .names import check_count
 from .options import GroupOptions, NoOptions, OnDead, PerKey, RetryOptions
-from .signatures import check, unfolded
+from .signatures import check, check_retry, unfolded
 from .subscribe import SubscribeRequest, Subscription
 from .warned import warn
 from .wire import Span, seconds
@@ -143,7 +144,7 @@ class Worker:
         lease: Span = LEASE,
         grace: Span = GRACE_S,
         expiry: Span | None = None,
-        rate: float | None = None,
+        rate: float | str | None = None,
         order: bool | None = None,
         on_dead: OnDead | None = None,
         per_key: PerKey | None = None,
@@ -157,8 +158,9 @@ class Worker:
         "10/s"}`: limits of each ordering key, without order. `fair`: True: ordering keys take turns, whatever
         one of them has dumped.
         """
-        if concurrency < 1:
-            raise BadArgument("concurrency", f"must be at least 1, not {concurrency}")
+        check_count("concurrency", concurrency, 1)
+        if client is not None and not hasattr(client, "messages"):  # a stand-in of a test has them
+            raise BadArgument("client", f"must be a fasti.Client, not {client!r:.100}")
         self.concurrency = concurrency
         self.expiry = expiry
         self.figures = Figures()
@@ -206,7 +208,8 @@ class Worker:
         check(_ON, others)
         if one_per is not None:
             warn(_ONE_PER, DeprecationWarning)
-        check(RetryOptions.__optional_keys__, retry or {})
+        if retry is not None:
+            check_retry(retry)
         request = replace(self._terms, topic_filter=pattern.filter, **(retry or {}))
         timeout_s = None if timeout is None else seconds("timeout", timeout)
 
@@ -230,7 +233,7 @@ class Worker:
         """Work until `stop()`, SIGTERM or SIGINT. `client`: where the worker was made without one.
 
         Raises Unreachable if the server is not there at the start (afterwards it is waited for), Refused when
-        it says no, ValueError if there is no handler.
+        it says no, BadArgument if there is no handler.
         """
         if not self._jobs:
             raise BadArgument("worker", "has no handler; decorate one with @worker.on(filter)")

@@ -414,3 +414,22 @@ async def test_an_unknown_command_names_the_nearest(words: str, said: str) -> No
     code, _, err = await fasti_cli(*words.split())
     assert code == 2
     assert said in " ".join(err.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("message", "schedule", "t", "a\udcff"), "PAYLOAD is no text that UTF-8 can say"),
+        (("message", "schedule", "a\udcff", "x"), "TOPIC is no text that UTF-8 can say"),
+        (("message", "schedule", "t", "x", "-k", "a\udcff"), "-k is no text that UTF-8 can say"),
+        (("message", "ls", "--topic", "a\udcff"), "--topic is no text that UTF-8 can say"),
+        (("group", "put", "g", "a\udcff"), "FILTER is no text that UTF-8 can say"),
+        (("session", "show", "a\udcff"), "is no text that UTF-8 can say"),
+        (("subscribe", "a", "--session", "a\udcff"), "--session is no text that UTF-8 can say"),
+    ],
+)
+async def test_an_argument_of_other_bytes_is_named(words: tuple[str, ...], named: str) -> None:
+    """What is no UTF-8 comes from the shell as halves of surrogate pairs."""
+    code, _, err = await fasti_cli(*words, "--url", f"http://127.0.0.1:{free_port()}")
+    assert (code, "codec" in err, "surrogates" in err) == (2, False, False)
+    assert named in err

@@ -153,6 +153,26 @@ async def test_every_option_of_a_subscription_and_a_pull(url: str) -> None:
     assert raw == {}
 
 
+def test_every_option_of_a_worker_and_a_handler() -> None:
+    async def handle(_: fasti.Delivery) -> None: ...
+
+    raw = {}
+    for call, needed in ((fasti.Worker, {}), (fasti.Worker().on, {"topic_filter": "a"})):
+        for one in inspect.signature(call).parameters.values():
+            for value in ODD if one.kind is not one.VAR_KEYWORD else ():
+                try:
+                    made: Any = call(**{**needed, one.name: value})
+                    if not isinstance(made, fasti.Worker):
+                        made(handle)
+                except (fasti.BadArgument, DeprecationWarning):
+                    pass
+                except Exception as error:
+                    is_name = isinstance(error, TypeError) and "unexpected keyword argument" in str(error)
+                    if not is_name:
+                        raw[f"{one.name}={value!r:.40}"] = f"{type(error).__name__}: {error}"
+    assert raw == {}
+
+
 ANSWERS = {
     "a page of a proxy": (b"text/html", b"<html>Bad gateway"),
     "JSON that breaks off": (b"application/json", b'{"id":"a","mess'),
