@@ -17,9 +17,9 @@ const KINDS = [
 const GAPS = [["after", "run later, by the length of the gap (after)"], ["before", "run earlier, by the length of the gap (before)"], ["skip", "leave this fire out (skip)"]];
 const OVERLAPS = [["first", "run the first time (first)"], ["second", "run the second time (second)"], ["both", "run both times (both)"]];
 const MISSED = [["fire_once", "send one message for all of them (fire_once)"], ["fire_all", "send one message for each, up to 1,000 (fire_all)"], ["skip", "send nothing for them (skip)"]];
-const STATES = { active: "good", paused: "warn" };
+const STATES = { active: "good", paused: "warn", stopped: "bad" };
 /** What the server tells of a schedule and does not take back. */
-const STANDING = ["name", "state", "created_at", "changed_at", "count", "next", "last", "silent"];
+const STANDING = ["name", "state", "created_at", "changed_at", "count", "next", "last", "silent", "reason"];
 /** What the form shows of it. All else is kept as it is. */
 const SHOWN_OF_IT = ["cron", "every", "rrule", "timezone", "topic", "dst", "misfire", "start", "end", "limit", "jitter", "payload", "encoding"];
 
@@ -121,6 +121,7 @@ async function openOne(root, { api, go }, name) {
     Object.keys(kept).length ? h("p", { class: "wide faint" }, "Not in this form, kept as they are: ", h("code", {}, JSON.stringify(kept))) : null,
     h("div", { class: "wide row" }, h("button", { class: "act" }, "Save"), said));
   fill(root, h("h1", {}, name === null ? "New schedule" : name, " ", known.state ? tag(known.state, STATES[known.state]) : null),
+    known.reason ? h("p", { class: "warn", role: "status" }, `Stopped: ${known.reason}`) : null,
     known.silent ? h("p", { class: "warn", role: "status" }, `Silent until ${both(known.silent.until)}: ${known.silent.why}. `, act.fromNow(known)) : null,
     name === null ? null : [h("div", { class: "row" }, act.toggle(known), act.skip(known), act.trigger(known), button("Delete…", remove, "danger")), facts([
       ["Next fire", known.next ? [h("a", { href: `#/messages/${known.next.id}` }, both(known.next.at)), `, ${away(known.next.at, server.now())}`] : "none"],
