@@ -3,7 +3,7 @@
 import re
 from calendar import monthrange
 from collections.abc import Callable
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, time, timedelta
 from itertools import islice
 from zoneinfo import ZoneInfo
 
@@ -242,3 +242,50 @@ def test_a_number_has_three_digits_at_most() -> None:
 def test_the_rarest_date_is_found() -> None:
     cron = parse_cron("0 0 29 2 */7")
     assert cron.after(datetime(2088, 2, 29)) == datetime(2128, 2, 29)
+
+
+NAMES = ["sun", "mon", "tue", "wed", "thu", "fri", "sat", "7"]
+
+
+def spelled(values: list[int], names: list[str]) -> str:
+    """A list, with a range or a name where the numbers allow it."""
+    if len(values) > 2 and values == list(range(values[0], values[-1] + 1)):
+        return f"{names[values[0]]}-{names[values[-1]]}"
+    return ",".join(names[value] for value in values) or "*"
+
+
+@given(
+    st.lists(st.integers(1, 32), max_size=4, unique=True).map(sorted),
+    st.lists(st.integers(0, 7), max_size=4, unique=True).map(sorted),
+    st.lists(st.integers(1, 12), max_size=3, unique=True).map(sorted),
+    st.sampled_from([1, 2, 3, 7]),
+    st.datetimes(datetime(1996, 1, 1), datetime(2090, 1, 1)),
+)
+@settings(max_examples=300, deadline=None)
+def test_days_of_cron_against_a_count_of_all_days(
+    days: list[int], weekdays: list[int], months: list[int], step: int, after: datetime
+) -> None:
+    """32 is L. Either kind of day is enough if both are restricted; one with a star is not."""
+    last, plain = 32 in days, [day for day in days if day < 32]
+    every = [n for n in range(1, 32) if (n - 1) % step == 0]
+    day_field = ",".join([*map(str, plain), *(["l"] if last else [])]) or (f"*/{step}" if step > 1 else "*")
+    week_field = spelled(weekdays, NAMES)
+    month_field = spelled(months, [str(number) for number in range(13)])
+
+    def fits(day: date) -> bool:
+        is_last = (day + timedelta(1)).month != day.month
+        by_month = (day.day in plain or (last and is_last)) if days else day.day in every
+        by_week = day.isoweekday() % 7 in {number % 7 for number in weekdays} or not weekdays
+        both = by_month or by_week if days and weekdays else by_month and by_week
+        return both and (not months or day.month in months)
+
+    first = after.date() + timedelta(1)
+    span = [first + timedelta(number) for number in range(1_500)]
+    expected = [datetime(day.year, day.month, day.day) for day in span if fits(day)][:5]
+    try:
+        cron = parse_cron(f"0 0 {day_field} {month_field} {week_field}")
+    except CronError:
+        assert not expected
+        return
+    found = list(islice(cron.times(datetime.combine(after.date(), time.max)), 5))
+    assert found[: len(expected)] == expected
