@@ -87,10 +87,10 @@ class Cron:
     either_day: bool
     """Both kinds of day are restricted: one of them is enough."""
 
-    def times(self, local: datetime) -> Iterator[datetime]:
-        """All matches later than `local`, in order."""
+    def times(self, local: datetime, last: datetime = datetime.max) -> Iterator[datetime]:
+        """All matches later than `local`, in order, to `last`."""
         found = self.after(local)
-        while found is not None:
+        while found is not None and found <= last:
             yield found
             found = self.after(found)
 

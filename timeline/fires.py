@@ -135,28 +135,31 @@ def next_fire(plan: Plan, after_ms: int, sent: Ranges = ()) -> Fire | None:
 
 def due_by(plan: Plan, now_ms: int) -> int:
     """Up to where fires are due by `now_ms`: earlier than that if jitter delays a fire beyond it."""
-    last = _last_begun(plan, now_ms) if plan.jitter_ms else None
+    last_ms = _last_begun(plan, now_ms) if plan.jitter_ms else None
+    last = None if last_ms is None else next_fire(plan, last_ms - 1)
     return now_ms if last is None or last.at_ms <= now_ms else last.base_ms - 1
 
 
-def _last_begun(plan: Plan, now_ms: int) -> Fire | None:
+def _last_begun(plan: Plan, now_ms: int) -> int | None:
     """The last fire that is planned for now or before, if jitter may delay it beyond now.
 
-    Fires that are close together are walked through. Else it halves the span that the last one may be in:
-    each step computes a fire, and one that is far or near a change of the clocks takes some ms.
+    Fires that are close together are walked through. Else it halves the span that the last one may be in. No
+    step searches beyond now.
     """
+    end_ms = now_ms if plan.end_ms is None else min(now_ms, plan.end_ms)
+    begun = replace(plan, jitter_ms=0, end_ms=end_ms)
     low, high, last = now_ms - plan.jitter_ms - 1, now_ms, None
     for span_ms in _CLOSE_MS:
-        for fire in takewhile(lambda one: one.base_ms <= now_ms, fires(plan, max(low, now_ms - span_ms))):
-            last = fire
+        for fire in fires(begun, max(low, now_ms - span_ms)):
+            last = fire.base_ms
         if last is not None:
             return last
-    while (found := next(fires(plan, low), None)) is not None and found.base_ms <= now_ms:
-        last, low = found, found.base_ms
+    while (found := next_fire(begun, low)) is not None:
+        last = low = found.base_ms
         middle = (low + high) // 2
-        found = next(fires(plan, middle), None)
-        if found is not None and found.base_ms <= now_ms:
-            last, low = found, found.base_ms
+        found = next_fire(begun, middle)
+        if found is not None:
+            last = low = found.base_ms
         else:
             high = middle
     return last
@@ -268,17 +271,17 @@ def _local(plan: Plan, after_ms: int) -> Iterator[Fire]:
     after = _EPOCH + after_ms * _MS
     waiting: list[tuple[int, str, Fire]] = []
     until = datetime.max
-    last_ms = after_ms
+    last_ms, last = after_ms, _last_of(plan)
     unfound: RuleError | None = None
     try:
-        for nominal in source.times(after + _offsets(plan.zone, after)[0]):
+        for nominal in source.times(after + _offsets(plan.zone, after)[0], last):
             while waiting and nominal > until:
                 fire = heappop(waiting)[2]
                 if fire.base_ms > last_ms:
                     last_ms = fire.base_ms
                     yield fire
                 until = _until(plan, waiting)
-            if nominal.year > YEAR_LAST or _is_beyond(plan, nominal):
+            if nominal.year > YEAR_LAST or nominal > last:
                 break
             for fire in _instants(nominal, plan.zone, plan.gap, plan.overlap):
                 if fire.base_ms > after_ms and not _is_over(source, fire):
@@ -304,12 +307,13 @@ def _until(plan: Plan, waiting: list[tuple[int, str, Fire]]) -> datetime:
     return at + _offsets(plan.zone, at)[1]
 
 
-def _is_beyond(plan: Plan, nominal: datetime) -> bool:
-    """Whether no further fire can count: saves a useless search."""
-    bounds = [] if plan.end_ms is None else [_EPOCH + plan.end_ms * _MS]
+def _last_of(plan: Plan) -> datetime:
+    """The nominal time beyond which no fire can count: saves a useless search."""
+    latest = datetime.max - 2 * _FAR
+    bounds = [latest if plan.end_ms is None else min(latest, _EPOCH + plan.end_ms * _MS)]
     if isinstance(plan.source, Rule) and plan.source.until_utc is not None:
         bounds.append(plan.source.until_utc)
-    return any(nominal - 2 * _FAR > bound for bound in bounds)
+    return min(bounds) + 2 * _FAR
 
 
 def _is_over(source: Cron | Rule, fire: Fire) -> bool:

@@ -76,11 +76,11 @@ class Rule:
     until_utc: datetime | None
     count: int
 
-    def times(self, local: datetime) -> Iterator[datetime]:
-        """The times later than `local` that are not excluded, in order. Raises RuleError."""
-        times = self.series.times(local)
+    def times(self, local: datetime, last: datetime = datetime.max) -> Iterator[datetime]:
+        """The times later than `local` that are not excluded, in order, to `last`. Raises RuleError."""
+        times = self.series.times(local, last)
         if self.count:
-            times = islice(self.series.times(self.series.start - timedelta(seconds=1)), self.count)
+            times = islice(self.series.times(self.series.start - timedelta(seconds=1), last), self.count)
         try:
             for at in times:
                 if self.until is not None and at > self.until:

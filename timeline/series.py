@@ -64,10 +64,10 @@ class Series:
     seconds: tuple[int, ...] = ()
     positions: tuple[int, ...] = ()
 
-    def times(self, local: datetime) -> Iterator[datetime]:
-        """The times later than `local`, from the start on. Raises TooLong."""
+    def times(self, local: datetime, last: datetime = datetime.max) -> Iterator[datetime]:
+        """The times later than `local`, from the start on, to the day of `last`. Raises TooLong."""
         first = max(self.start, local.replace(microsecond=0) + timedelta(seconds=1))
-        search = _Search(self)
+        search = _Search(self, min(last.toordinal(), _LAST))
         for day, second in search.found(first):
             at = datetime.fromordinal(day) + timedelta(seconds=second)
             if at >= first:
@@ -112,8 +112,8 @@ class Series:
 class _Search:
     """One search through a series."""
 
-    def __init__(self, series: Series) -> None:
-        self._series = series
+    def __init__(self, series: Series, last: int) -> None:
+        self._series, self._last = series, last
         self._kinds: dict[tuple[int, bool, bool, bool], list[int]] = {}
         """Days that fit, counted from 1 January, by kind of year."""
         self._looks, self._in_all = 0, 0
@@ -158,7 +158,7 @@ class _Search:
 
     def _days(self, day: int) -> Iterator[int]:
         """Days that fit, in periods that count, from `day` on."""
-        while self._offsets and day <= _LAST:
+        while self._offsets and day <= self._last:
             year = date.fromordinal(day).year
             begin = date(year, 1, 1).toordinal()
             days = self._days_of(year, begin)
