@@ -174,19 +174,21 @@ def export(data: bytes) -> None:
         message = parse_one(data, NOW_MS, LIMITS)
     except RequestError:
         return
-    first, due_ms = _stored(message)
-    reading = Reading(Mock(), query_over(None, None, None), lambda: None, NOW_MS, with_ids=True)
-    line = reading._encoded(MessageId(7 << 64), before(due_ms), first)
+    stored, due_ms = _stored(message)
+    timeline = Mock()
+    timeline.id_at.return_value = MessageId(7 << 64)
+    reading = Reading(timeline, query_over(None, None, None), lambda: None, with_ids=True)
+    line = reading._line(before(due_ms), 0, stored)
     (back,) = parse_each(line, "application/x-ndjson", NOW_MS, LIMITS, 1, keep_ids=True)
     assert not isinstance(back, FieldError), f"{back.field}: {back}"
     second, again_ms = _stored(back)
     assert again_ms == due_ms
-    assert _told(second) == _told(first)
+    assert _told(decode(second)) == _told(decode(stored))
 
 
-def _stored(message: ParsedMessage) -> tuple[Record, int]:
+def _stored(message: ParsedMessage) -> tuple[bytes, int]:
     draft = draft_of(message, NOW_MS)
-    return decode(draft.value), draft.due_ms
+    return draft.value, draft.due_ms
 
 
 def _told(record: Record) -> tuple[object, ...]:

@@ -254,8 +254,10 @@ def schedule(data: bytes) -> None:
 
 
 CURSORS = Cursors(bytes(32))
-PLACE, SEALED = (
-    CURSORS.text(keys.place_of(b"place of it."), is_hidden=is_hidden) for is_hidden in (False, True)
+PLACES = tuple(
+    CURSORS.text(keys.place_of(b"place of it."), as_of, is_hidden=is_hidden).encode()
+    for as_of in (None, keys.place_of(b"a moment of."))
+    for is_hidden in (False, True)
 )
 
 
@@ -263,7 +265,7 @@ def cursor(data: bytes) -> None:
     """Cursors and ids as users send them."""
     text = data.decode("utf-8", "surrogateescape")
     with suppress(RequestError):
-        assert CURSORS.text(CURSORS.place(text), is_hidden=len(text) > 24) == text
+        assert CURSORS.text(*CURSORS.place(text), is_hidden=len(text) not in (24, 48)) == text
     with suppress(BadId):
         assert f"{parse_id(text):032x}" == text
 
@@ -495,7 +497,11 @@ TARGETS = (
         steps=500_000,
         steps_per_byte=500,
     ),
-    Target("cursor", cursor, (PLACE.encode(), SEALED.encode(), b"%032x" % (1 << 100))),
+    Target(
+        "cursor",
+        cursor,
+        (*PLACES, b"%032x" % (1 << 100)),
+    ),
     Target(
         "record",
         record,

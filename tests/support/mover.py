@@ -4,6 +4,7 @@ It knows the agreement (docs/http.md, "Jobs") and nothing of the server: it read
 job names and counts the rows of each piece. An expiry is archived by the very code that Spark runs in a task.
 """
 
+import hashlib
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -69,3 +70,11 @@ def pieces_of(store: Store, piece: Mapping[str, Any], cuts: Sequence[int]) -> Pi
             one["live"] += not is_stub(value)
             one["bytes"] += len(value) + 22
     return found
+
+
+def archived_file(folder: Path, name: str, rows: int) -> dict[str, Any]:
+    """Write a file of an archive, and report it as a job does."""
+    content = f"PAR1 {name}".encode()
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_bytes(content)
+    return {"path": name, "rows": rows, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}

@@ -438,7 +438,6 @@ async def test_empty_lines_before_a_call_are_passed_over(bench: Bench) -> None:
     ("sent", "status"),
     [
         (b"NONSENSE\r\n\r\n", 400),
-        (b"\x16\x03\x01\x02\x00\x01", 400),
         (GET.replace(b"Host: localhost\r\n", b""), 400),
         (b"GET /" + b"a" * 9_000 + b" HTTP/1.1\r\n", 414),
         (OTHER.replace(b"100-continue", b"miracle"), 417),
@@ -462,6 +461,17 @@ async def test_what_is_refused_is_a_problem_and_the_end(
     assert (answered, body["status"]) == (status, status)
     assert await wire.end() == b""
     assert [record for record in caplog.records if record.levelno > logging.INFO] == []
+
+
+async def test_a_tls_client_on_a_port_without_tls_is_cut_off_and_logged(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    wire, _ = await bench.one()
+    wire.send(b"\x16\x03\x01\x02\x00\x01")
+    assert await wire.end() == b"this port does not speak TLS\r\n"
+    assert [record.getMessage() for record in caplog.records if record.levelno > logging.INFO] == [
+        "connection closed: a TLS client on a port without TLS"
+    ]
 
 
 @pytest.mark.parametrize("call", [POST, OTHER, GET])

@@ -15,6 +15,7 @@ from shards.dead import DEAD as LETTERS
 from shards.store import Table
 from tests.support.keys import KeysFile, with_keys
 from tests.support.link import FakeLink
+from tests.support.mover import archived_file
 from timeline.position import END, START
 
 from ..conftest import MINUTE_MS, Running, running
@@ -327,7 +328,8 @@ async def test_retention_counts_what_passed_since_the_last_write(
 async def test_an_archive_need_not_have_the_retries(
     tmp_path: Path, config: Config, clock: SimulatedClock
 ) -> None:
-    slices = replace(config.slices, archive="somewhere", retention_ms=86_400_000)
+    archive = tmp_path / "archive"
+    slices = replace(config.slices, archive=str(archive), retention_ms=86_400_000)
     async with running(tmp_path / "data", replace(config, slices=slices), clock) as server:
         (name,) = await poison(server, "bad")
         await act(server, "requeue", ids=[name], deliver_in=60)
@@ -337,7 +339,10 @@ async def test_an_archive_need_not_have_the_retries(
         (piece,) = job["slices"]
         assert (piece["count"], piece["live"]) == (1, 1)
         told = {"start_ms": piece["start_ms"], "generation": piece["generation"], "rows": 1, "archived": 1}
-        body = {"token": job["token"], "slices": [told]}
+        body = {
+            "token": job["token"],
+            "slices": [{**told, "files": [archived_file(archive, "1.parquet", 1)]}],
+        }
         await server.call("POST", f"/v1/jobs/{job['id']}:commit", body)
 
 

@@ -1,7 +1,6 @@
 """The hand-over over HTTP, against a plain-Python job: the good way, and everything that is refused."""
 
 import asyncio
-import hashlib
 import json
 import os
 import threading
@@ -24,7 +23,7 @@ from shards.rocks import RocksStore
 from shards.store import Table
 from shards.verify import verify_counts
 from tests.server.conftest import DAY_MS, HOUR_MS, MINUTE_MS, START_MS, Running, running
-from tests.support.mover import counted
+from tests.support.mover import archived_file, counted
 from timeline import slices
 
 pytestmark = pytest.mark.long  # on disk
@@ -561,17 +560,10 @@ def written(folder: Path, job: dict[str, Any]) -> list[dict[str, Any]]:
             "generation": piece["generation"],
             "rows": piece["count"],
             "archived": piece["live"],
-            "files": [file_in(folder, f"{piece['start_ms']}.parquet", piece["live"])],
+            "files": [archived_file(folder, f"{piece['start_ms']}.parquet", piece["live"])],
         }
         for piece in job["slices"]
     ]
-
-
-def file_in(folder: Path, name: str, rows: int) -> dict[str, Any]:
-    content = f"PAR1 {name}".encode()
-    folder.mkdir(exist_ok=True)
-    (folder / name).write_bytes(content)
-    return {"path": name, "rows": rows, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 async def test_expire_jobs_drop_what_they_have_read(

@@ -209,7 +209,7 @@ async def test_paho_is_told(away: Turning, level: int, transport: Any, code: int
     ("data", "answer"),
     [
         (b"GET / HTTP/1.1\r\n\r\n", b""),
-        (b"\x16\x03\x01\x02\x00\x01", b""),
+        (b"\x16\x03\x01\x02\x00\x01", b"this port does not speak TLS\r\n"),
         (encode(Publish(b"t", b"x"), 4), b""),
         (HELLO.replace(b"\x04MQTT\x05", b"\x04MQTT\x06"), b"\x20\x03\x00\x84\x00"),
         (HELLO.replace(b"\x04MQTT\x05\x02", b"\x04MQTT\x05\x03"), b"\x20\x03\x00\x81\x00"),
