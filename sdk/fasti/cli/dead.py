@@ -9,7 +9,7 @@ import typer
 import fasti
 from fasti.options import DeadSelection
 
-from .entries import Count, Ids, Limit, change, print_all, print_each
+from .entries import Ids, add_change, add_ls, add_show, change
 from .options import with_client
 from .output import Printer
 from .ranges import DryRun
@@ -26,31 +26,21 @@ Place = Annotated[
     str | None,
     typer.Option("--place", help="Send to another place: $share/GROUP/FILTER, or an endpoint."),
 ]
-
-
-@app.command()
-@with_client(DeadSelection, key=Key)
-async def ls(
-    client: fasti.Client,
-    out: Printer,
-    limit: Limit = 100,
-    count: Count = False,
-    **chosen: Unpack[DeadSelection],
-) -> None:
-    """List dead letters, ordered by the time at which they died."""
-    if count:
-        out.count(await client.dead.count(**chosen))
-    else:
-        await print_all(out, client.dead.list(limit=limit, **chosen), "died_at")
-
-
-@app.command()
-@with_client()
-async def show(
-    client: fasti.Client, out: Printer, message_id: Annotated[str, typer.Argument(metavar="ID")]
-) -> None:
-    """Show a dead letter; one for each session or group that has given the message up."""
-    print_each(out, await client.dead.get(message_id), f"dead letter {message_id} not found")
+COLUMNS = ("id", "died_at", "group", "attempts", "reason", "topic", "payload")
+add_ls(
+    app,
+    "dead",
+    DeadSelection,
+    COLUMNS,
+    "List dead letters, ordered by the time at which they died.",
+    key=Key,
+)
+add_show(
+    app,
+    "dead",
+    "dead letter {} not found",
+    "Show a dead letter; one for each session or group that has given the message up.",
+)
 
 
 @app.command()
@@ -69,14 +59,4 @@ async def requeue(
     await change(out, client.dead.requeue, ids, chosen, delay=delay, to=place, dry_run=dry_run)
 
 
-@app.command()
-@with_client(DeadSelection)
-async def drop(
-    client: fasti.Client,
-    out: Printer,
-    ids: Ids = None,
-    dry_run: DryRun = False,
-    **chosen: Unpack[DeadSelection],
-) -> None:
-    """Forget dead letters: by id, or all that the options select."""
-    await change(out, client.dead.drop, ids, chosen, dry_run=dry_run)
+add_change(app, "dead", "drop", DeadSelection, "Forget dead letters: by id, or all that the options select.")

@@ -1,40 +1,71 @@
-"""Shared by `fasti dead` and `fasti retry`: listing entries, and changing them by id or selection."""
+"""Commands that `fasti dead`, `fasti retry` and `fasti message` share: to list, to show, to change by id or
+selection."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
 import fasti
 
+from .options import with_client
 from .output import Format, Printer
+from .ranges import DryRun
 
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...")]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of results.")]
 Count = Annotated[bool, typer.Option("--count", help="Print only how many there are.")]
 
 
-async def print_all(
-    out: Printer, found: AsyncIterator[fasti.DeadLetter] | AsyncIterator[fasti.WaitingRetry], time: str
+def add_ls(
+    app: typer.Typer, noun: str, kind: Any, columns: Sequence[str], meaning: str, **other: Any
 ) -> None:
-    """Print a list; `time`: the field that orders it."""
-    if out.format is Format.ndjson:
-        async for entry in found:
-            out.line(entry.raw)
-    else:
-        columns = ("id", time, "group", "attempts", "reason", "topic", "payload")
-        out.many([entry.raw async for entry in found], columns)
+    """Add `ls`: what `client.{noun}` lists of a selection (`kind`, `other`: as of `with_client`)."""
+
+    async def ls(
+        client: fasti.Client, out: Printer, limit: Limit = 100, count: Count = False, **chosen: Any
+    ) -> None:
+        calls = getattr(client, noun)
+        if count:
+            out.count(await calls.count(**chosen))
+            return
+        found = calls.list(limit=limit, **chosen)
+        if out.format is Format.ndjson:
+            async for one in found:
+                out.line(one.raw)
+        else:
+            out.many([one.raw async for one in found], columns)
+
+    app.command("ls", help=meaning)(with_client(kind, **other)(ls))
 
 
-def print_each(out: Printer, found: Sequence[fasti.DeadLetter | fasti.WaitingRetry], missing: str) -> None:
-    """Print the entries of one message; exit code 1 if there is none."""
-    if not found:
-        out.complain(missing)
-        raise typer.Exit(1)
-    for entry in found:
-        out.one(entry.raw)
+def add_show(app: typer.Typer, noun: str, missing: str, meaning: str) -> None:
+    """Add `show`: the entries of one message; exit code 1, with `missing` and its id, if there is none."""
+
+    async def show(
+        client: fasti.Client, out: Printer, message_id: Annotated[str, typer.Argument(metavar="ID")]
+    ) -> None:
+        found = await getattr(client, noun).get(message_id)
+        if not found:
+            out.complain(missing.format(message_id))
+            raise typer.Exit(1)
+        for entry in found:
+            out.one(entry.raw)
+
+    app.command("show", help=meaning)(with_client()(show))
+
+
+def add_change(app: typer.Typer, noun: str, word: str, kind: Any, meaning: str) -> None:
+    """Add a command that changes entries by id or selection and has no more options."""
+
+    async def work(
+        client: fasti.Client, out: Printer, ids: Ids = None, dry_run: DryRun = False, **chosen: Any
+    ) -> None:
+        await change(out, getattr(getattr(client, noun), word), ids, chosen, dry_run=dry_run)
+
+    app.command(word, help=meaning)(with_client(kind)(work))
 
 
 async def change(

@@ -14,7 +14,7 @@ import typer
 import fasti
 from fasti.options import Due, Listed, MessageOptions, Selection
 
-from .entries import Count, Ids, Limit
+from .entries import Ids, add_ls
 from .options import with_client
 from .output import Format, Printer, Row
 from .ranges import DryRun, cancel_where, export, shift
@@ -237,25 +237,7 @@ async def move(
         _said(out, await client.messages.by_key(key).reschedule(**when))
 
 
-@app.command()
-@with_client(Listed)
-async def ls(
-    client: fasti.Client,
-    out: Printer,
-    limit: Limit = 100,
-    count: Count = False,
-    **chosen: Unpack[Listed],
-) -> None:
-    """List messages in order of time."""
-    if count:
-        out.count(await client.messages.count(**chosen))
-        return
-    found = client.messages.list(limit=limit, **chosen)
-    if out.format is Format.ndjson:
-        async for message in found:
-            out.line(message.raw)
-    else:
-        out.many([message.raw async for message in found], COLUMNS)
+add_ls(app, "messages", Listed, COLUMNS, "List messages in order of time.")
 
 
 @app.command("count")
