@@ -12,7 +12,7 @@ from fasti.options import Body, OnDead
 
 from .complete import endpoint_names, group_names, session_names
 from .nouns import NEEDED, Noun, Verb, option
-from .options import DECLARED, command
+from .options import DECLARED, Work, command
 from .output import Printer, Row
 
 
@@ -126,41 +126,27 @@ endpoint = Noun("endpoint", "name", EndpointName, ENDPOINT_COLUMNS, shown).app(
 )
 
 
-TERMS = (
-    option("rate", Annotated[str | None, typer.Option(help="Maximum rate: 10 a second, 100/m, 5/h.")]),
-    option(
-        "order",
-        Annotated[bool | None, typer.Option("--order/--no-order", help="Order messages by ordering key.")],
-    ),
-    option(
-        "on_dead", Annotated[OnDead | None, typer.Option(help="After a dead letter its key: next, or hold.")]
-    ),
-    option(
-        "per_key_concurrency",
-        Annotated[int | None, typer.Option(min=1, help="Maximum messages of an ordering key at a time.")],
-    ),
-    option(
-        "per_key_rate",
-        Annotated[str | None, typer.Option(help="Maximum rate of an ordering key: 10 a second, 100/m, 5/h.")],
-    ),
-    option(
-        "fair", Annotated[bool | None, typer.Option("--fair/--no-fair", help="Ordering keys take turns.")]
-    ),
-    option(
-        "max_attempts",
-        Annotated[
-            int | None,
-            typer.Option(min=0, help="Attempts before a message becomes a dead letter; 0: no limit."),
-        ],
-    ),
-    option(
-        "backoff",
-        Annotated[
-            str | None, typer.Option(help="Waits after failed attempts: 1s,30s,5m; the last one repeats.")
-        ],
-    ),
-    option("expiry", Expiry),
-)
+TERMS = {
+    "rate": Annotated[str | None, typer.Option(help="Maximum rate: 10 a second, 100/m, 5/h.")],
+    "order": Annotated[
+        bool | None, typer.Option("--order/--no-order", help="Order messages by ordering key.")
+    ],
+    "on_dead": Annotated[OnDead | None, typer.Option(help="After a dead letter its key: next, or hold.")],
+    "per_key_concurrency": Annotated[
+        int | None, typer.Option(min=1, help="Maximum messages of an ordering key at a time.")
+    ],
+    "per_key_rate": Annotated[
+        str | None, typer.Option(help="Maximum rate of an ordering key: 10 a second, 100/m, 5/h.")
+    ],
+    "fair": Annotated[bool | None, typer.Option("--fair/--no-fair", help="Ordering keys take turns.")],
+    "max_attempts": Annotated[
+        int | None, typer.Option(min=0, help="Attempts before a message becomes a dead letter; 0: no limit.")
+    ],
+    "backoff": Annotated[
+        str | None, typer.Option(help="Waits after failed attempts: 1s,30s,5m; the last one repeats.")
+    ],
+    "expiry": Expiry,
+}
 """What `put` of a group and of an endpoint have in common."""
 
 
@@ -173,49 +159,41 @@ def given(**said: Any) -> dict[str, Any]:
 
 
 async def put_group(client: fasti.Client, out: Printer, name: str, filter: str, **said: Any) -> None:  # noqa: A002
+    """Make a group, or set its terms: what is left out is the default again."""
     out.one((await client.groups.put(name, filter, **given(**said))).raw)
 
 
 async def put_endpoint(client: fasti.Client, out: Printer, name: str, url: str, **said: Any) -> None:
+    """Make an endpoint, or change it in place."""
     terms = given(**said)
     if retry := {term: terms.pop(term) for term in ("max_attempts", "backoff") if term in terms}:
         terms["retry"] = retry
     out.one((await client.endpoints.put(name, url, **terms)).raw)
 
 
-group.command("put", help="Make a group, or set its terms: what is left out is the default again.")(
-    command(
-        put_group,
-        (
-            option("name", GroupName, NEEDED),
-            option("filter", Annotated[str, typer.Argument(metavar="FILTER")], NEEDED),
-            option(
-                "ack_timeout",
-                Annotated[
-                    str | None, typer.Option(help="A message not acked for this time goes to another member.")
-                ],
-            ),
-            *TERMS,
-        ),
-    )
-)
-endpoint.command("put", help="Make an endpoint, or change it in place.")(
-    command(
-        put_endpoint,
-        (
-            option("name", EndpointName, NEEDED),
-            option("url", Annotated[str, typer.Argument(metavar="URL")], NEEDED),
-            option(
-                "secret",
-                Annotated[str | None, typer.Option(help="Signing secret: whsec_ and base64.")],
-            ),
-            option("headers", DECLARED["headers"]),
-            option(
-                "concurrency", Annotated[int | None, typer.Option(min=1, help="Maximum concurrent requests.")]
-            ),
-            option("timeout", Annotated[str | None, typer.Option(help="Request timeout: 10s.")]),
-            option("body", Annotated[Body | None, typer.Option(help="What is posted.")]),
-            *TERMS,
-        ),
-    )
-)
+GROUP_TERMS = {
+    "ack_timeout": Annotated[
+        str | None, typer.Option(help="A message not acked for this time goes to another member.")
+    ],
+    **TERMS,
+}
+ENDPOINT_TERMS = {
+    "secret": Annotated[str | None, typer.Option(help="Signing secret: whsec_ and base64.")],
+    "headers": DECLARED["headers"],
+    "concurrency": Annotated[int | None, typer.Option(min=1, help="Maximum concurrent requests.")],
+    "timeout": Annotated[str | None, typer.Option(help="Request timeout: 10s.")],
+    "body": Annotated[Body | None, typer.Option(help="What is posted.")],
+    **TERMS,
+}
+
+
+def put(app: typer.Typer, work: Work, name: Any, target: str, terms: dict[str, Any]) -> None:
+    """Add `put NAME TARGET` with the terms; its help is the docstring of `work`."""
+    arguments = {"name": name, target: Annotated[str, typer.Argument(metavar=target.upper())]}
+    parameters = [option(word, kind, NEEDED) for word, kind in arguments.items()]
+    parameters += [option(word, kind) for word, kind in terms.items()]
+    app.command("put")(command(work, parameters))
+
+
+put(group, put_group, GroupName, "filter", GROUP_TERMS)
+put(endpoint, put_endpoint, EndpointName, "url", ENDPOINT_TERMS)

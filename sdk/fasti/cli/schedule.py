@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Unpack
 
 import typer
@@ -12,7 +11,7 @@ import fasti
 from fasti.options import ScheduleOptions, Timing
 
 from .complete import schedule_names
-from .message import Payload, Topic, sent_of
+from .message import AsJson, File, Payload, Topic, sent_of
 from .nouns import Noun, Verb, option
 from .options import with_client
 from .output import Format, Printer, Row
@@ -63,8 +62,8 @@ async def put(
     name: Name,
     topic: Topic = None,
     payload: Payload = None,
-    file: Annotated[Path | None, typer.Option(help="Read the payload from this file, as bytes.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The payload is JSON.")] = False,
+    file: File = None,
+    as_json: AsJson = False,
     **options: Unpack[ScheduleOptions],
 ) -> None:
     """Make a schedule, or change it in place."""

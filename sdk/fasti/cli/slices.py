@@ -8,20 +8,13 @@ import typer
 
 import fasti
 
-from .complete import slice_starts
 from .job import Wait, follow
 from .nouns import Noun, Verb
 from .options import with_client
 from .output import Printer
 from .shard import COLUMNS as SHARD_COLUMNS
-from .shard import rows
+from .shard import Start, rows
 
-Start = Annotated[
-    str,
-    typer.Argument(
-        metavar="START", help="First instant of the slice, RFC 3339 or Unix ms.", autocompletion=slice_starts
-    ),
-]
 COLUMNS = ("start", "end", "generation", "count", "live", "bytes", "shards")
 app = Noun("slice", "start", Start, COLUMNS).app(Verb("ls", "List slices in order of time."))
 
