@@ -503,8 +503,8 @@ class Commit:
     def _retire(self, found: Found, kind: int) -> None:
         """Overwrite the row by a stub, so that nobody gets the message from it."""
         group = self.open_batch
-        # Of a move by T, which is never set back: a list as of a moment finds what was moved since.
-        left = stub(decode(found.value), kind, self.horizon.clock_ms if kind == MOVED else group.wall_ms)
+        # Of a move the seq of the row to come: a list as of a moment finds what was moved since.
+        left = stub(decode(found.value), kind, self.horizon.seq + 1 if kind == MOVED else group.wall_ms)
         if found.shard is not None:
             group.retire(found, found.shard, left)
         elif kind == MOVED:

@@ -212,15 +212,16 @@ class Selection:
         if seq_of(place) > seq_of(as_of):
             return None
         if is_moved(value):
-            found = self._moved_since(place, number, decode(value), at_of(as_of))
-            if found is None or seq_of(found.position) <= seq_of(as_of):
+            found = self._moved_since(place, number, decode(value), seq_of(as_of))
+            if found is None:
                 return None
             (place, number), value = found.address, found.value
         is_past = self._query.state == PENDING and place <= self._horizon and number != HELD_SHARD
         return None if is_past else (place, number, value)
 
-    def _moved_since(self, place: Position, number: int, record: Record, since_ms: int) -> Found | None:
-        if record.stub == MOVED and record.when_ms >= since_ms:
+    def _moved_since(self, place: Position, number: int, record: Record, seq: int) -> Found | None:
+        # A stub of an earlier version has ms there, which are above every seq.
+        if record.stub == MOVED and seq < record.when_ms <= self._timeline.horizon.seq:
             with suppress(Corrupt):  # the store logs it
                 return self._timeline.reader.find(self._timeline.id_at(place, number, record))
         return None

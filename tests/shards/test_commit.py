@@ -14,7 +14,7 @@ from shards.recover import Opened, count_pending
 from shards.store import Table
 from shards.tables import cursor_from
 from shards.verify import verify_counts
-from timeline.position import HELD_SHARD, MessageId, Position, at_of, before, id_position, id_shard
+from timeline.position import HELD_SHARD, MessageId, Position, at_of, before, id_position, id_shard, seq_of
 from timeline.slices import DAY_MS
 
 from .timelines import CAPS, NOW, QUARTER, draft, group, open_at, put, sync, texts
@@ -333,7 +333,7 @@ def test_a_move_keeps_the_id_and_takes_a_new_place(opened: Opened) -> None:
     assert (record.id, record.due_ms) == (message, NOW + 90)
     old = opened.reader.value_at(id_position(message), id_shard(message))
     assert old is not None
-    assert decode(old).stub == MOVED
+    assert (decode(old).stub, decode(old).when_ms) == (MOVED, seq_of(id_position(control.row)))
     assert opened.pending == 1
     assert consistent(opened)
 

@@ -340,6 +340,17 @@ async def test_a_message_that_is_moved_after_its_page_was_made_comes_though_its_
     assert ([one["id"] for one in second["messages"]], second["next"]) == ([ids[1], ids[2]], None)
 
 
+async def test_moves_before_and_after_the_first_page_in_one_millisecond_show_a_message_once(
+    server: Running,
+) -> None:
+    ids = [await server.schedule(deliver_in=60 * n) for n in range(1, 4)]
+    await server.call("PATCH", f"/v1/messages/{ids[1]}", {"deliver_in": 200})
+    first = await page(server, limit=1)
+    await server.call("PATCH", f"/v1/messages/{ids[1]}", {"deliver_in": 300})
+    second = await page(server, limit=5, cursor=first["next"])
+    assert [one["id"] for one in second["messages"]] == [ids[2], ids[1]]
+
+
 async def test_what_leaves_the_range_is_not_shown(server: Running) -> None:
     ids = [await server.schedule(deliver_in=60 * n) for n in range(1, 5)]
     end = START_MS + HOUR_MS
