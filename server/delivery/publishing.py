@@ -58,6 +58,8 @@ RETAINED_COST = 6
 PLACED_BOUNDS = 4
 """Bounds up to which publishes are remembered by owner. Then all counts are halved, so that an owner that has
 published for an hour is not held back until another one has published as much."""
+RETAINING_S = 0.03
+"""How long a publish may take to become retained if subscriptions of others are to wait for it."""
 LIVE_MAX = 100_000
 """Plain publishes that may wait for the horizon."""
 UNDONE_RUN = 10
@@ -123,8 +125,8 @@ class Publishing:
         self._dispatch = dispatch
         self._spill = spill
         self._retained = retained
-        self.retaining = 0
-        """Runs of publishes that are under way and hold some that become retained."""
+        self._retaining: dict[object, float] = {}
+        """Since when runs of publishes are under way that hold some that become retained."""
         self._writer = writer
 
     @property
@@ -268,16 +270,19 @@ class Publishing:
             return None
         return placed
 
-    def note_retained(self, owner: str) -> None:
+    def note_retained(self, owner: str, now_s: float) -> None:
         """Publishes of this owner that become retained are with the writer now."""
-        self.retaining += 1
-        if not self.after_publishes(owner, self._have_retained):
-            self._have_retained()
+        run = object()
+        self._retaining[run] = now_s
+        if not self.after_publishes(owner, partial(self._retaining.pop, run)):
+            del self._retaining[run]
 
-    def _have_retained(self) -> None:
-        self.retaining -= 1
+    def is_retaining(self, now_s: float) -> bool:
+        """Whether others' publishes are about to become retained, and it does not take so long that waiting
+        for them would be in a client's way."""
+        return bool(self._retaining) and now_s - next(iter(self._retaining.values())) < RETAINING_S
 
-    def after_publishes(self, owner: str, then: Callable[[], None]) -> bool:
+    def after_publishes(self, owner: str, then: Callable[[], object]) -> bool:
         """Call `then` once, when all earlier publishes of this owner have been handed on, or cannot be.
         False: it cannot wait, and `then` is not called."""
         called = False

@@ -372,7 +372,7 @@ class Inbound:
             reach, self._reach_before = self.reach - self._reach_before, self.reach
             self._publishing.publish(requests, self.key, reach, can_refuse=self._level == 5)
             if any([request.record.retain for request, _ in requests]):  # noqa: C419 - half the time
-                self._publishing.note_retained(self.key)
+                self._publishing.note_retained(self.key, self._clock.mono())
 
     def refuse(self, reason: Reason, why: str) -> None:
         """End the connection after a fault of the client, with a reason at level 5. What came before is

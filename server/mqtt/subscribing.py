@@ -122,7 +122,7 @@ class Subscribing:
     def _is_settled(self) -> bool:
         """Whether no publish is under way that counts as earlier: this client's, or one that others get as
         retained if they subscribe after it."""
-        return self._inbound.is_settled and not self._publishing.retaining
+        return self._inbound.is_settled and not self._publishing.is_retaining(self._clock.mono())
 
     def _later(self, work: Callable[[], None]) -> bool:
         """Do it in a turn, when all earlier publishes have been handed on; later packets wait. False: it

@@ -228,7 +228,7 @@ def test_who_subscribes_after_a_retained_publish_of_another_gets_it_as_such(
     rig.pump()
     peer.take(Suback)
     assert [(one.payload, one.retain) for one in peer.publishes()] == [(b"kept", True)]
-    assert rig.core.publishing.retaining == 0
+    assert not rig.core.publishing._retaining
 
 
 def test_subscribing_does_not_wait_for_a_store_that_takes_nothing() -> None:
@@ -240,4 +240,15 @@ def test_subscribing_does_not_wait_for_a_store_that_takes_nothing() -> None:
     rig.fail_sync()
     rig.pump()
     peer.take(Suback)
-    assert rig.core.publishing.retaining == 0
+    assert not rig.core.publishing._retaining
+
+
+def test_subscribing_does_not_wait_where_much_is_being_retained() -> None:
+    rig = Rig()
+    publisher, peer = rig.connected("p"), rig.connected("a")
+    publisher.publish("t", "1", 0, retain=True, pump=False)
+    rig.clock.now_ms += 100
+    publisher.publish("t", "2", 0, retain=True, pump=False)
+    peer.send(Subscribe(1, (("t", SubscribeOptions(1)),)), pump=False)
+    peer.deliver()
+    peer.take(Suback)
