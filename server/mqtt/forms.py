@@ -108,9 +108,9 @@ class Shape:
             own += b"".join(subscription_id(s.identifier) for s in subscriptions if s.identifier)
             added = added_properties(message, self._node, attempt, lease_ms)
             known = self._aliases.get(topic, 0)
-            if known:
-                topic, own = b"", own + topic_alias(known)
-            elif self._is_to_alias(topic):
+            if known and not self._exceeds(b"", payload, len(own) + len(topic_alias(known)), qos):
+                topic, own = b"", own + topic_alias(known)  # else it is shorter than its alias
+            elif not known and self._is_to_alias(topic):
                 alias = len(self._aliases) + 1
                 added[ALIAS] = topic_alias(alias)
             for name in GIVES_WAY:

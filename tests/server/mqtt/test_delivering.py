@@ -450,6 +450,11 @@ def test_what_the_server_adds_gives_way(qos: int, aliases_max: int) -> None:
     tight = Shape(5, 1, bare, aliases_max)
     assert tight.parts(message, qos, False, by, 1, False) == tight.parts(message, qos, False, by, 1, False)
     assert tight._aliases == {}
+    # One that was told is not used where it is longer than the topic, and too long.
+    if aliases_max:
+        told = Shape(5, 1, bare, aliases_max)
+        told._aliases[b"t"] = 1
+        assert told.parts(message, qos, False, by, 1, False) == tight.parts(message, qos, False, by, 1, False)
 
 
 @pytest.mark.parametrize("topic", ["t", "$share/g/t"])
