@@ -31,6 +31,7 @@ from ..delivery.settling.settling import Settling
 from ..delivery.subscriber import Subscriber
 from ..delivery.verdict import Answer, Verdict
 from ..engine.clock import Clock
+from ..observe.logs import TOLD_MAX, shown
 from ..observe.trace_context import context_in
 from ..observe.tracing import Scheduling, Traces
 from ..settings.config import Config
@@ -233,7 +234,7 @@ class Inbound:
         except PublishRefused as error:
             self._publishing.traffic.refused += 1
             if pending is not None:
-                pending.detail = str(error)[:200]
+                pending.detail = shown(error, TOLD_MAX)
             self._answer(pending, error.reason, 0, session)
             log.info("publish refused: %s, %s", self._peer, error, extra=self._peer.told(error.reason, error))
             return

@@ -25,7 +25,7 @@ from ..delivery.message import Message
 from ..delivery.publishing import Traffic
 from ..delivery.run import Run
 from ..engine.commit_hook import ignore
-from ..observe.logs import shown
+from ..observe.logs import TOLD_MAX, shown
 from .forms import Shape, fasti_id, is_refused, parts, puback_with_id, run_pieces
 from .peer import Peer
 
@@ -244,7 +244,7 @@ class Outbox:
     def with_why(self, packet: Suback, why: str) -> Suback:
         """It with a reason string, if the client wants that."""
         if self.level == 5 and self._tells_more:
-            return msgspec.structs.replace(packet, properties=Properties(reason_string=why[:200]))
+            return msgspec.structs.replace(packet, properties=Properties(reason_string=shown(why, TOLD_MAX)))
         return packet
 
     def put_ack(self, kind: int, packet_id: int, reason: int, more: bytes) -> None:
@@ -277,7 +277,7 @@ class Outbox:
     def say_why(self, reason: int, why: str = "") -> None:
         """DISCONNECT, which only level 5 has and which may not come before CONNACK."""
         if self.level == 5 and self.is_open:
-            properties = Properties(reason_string=why[:200]) if why else None
+            properties = Properties(reason_string=shown(why, TOLD_MAX)) if why else None
             self.put(Disconnect(reason, properties))
 
     def write(self, data: bytes) -> None:

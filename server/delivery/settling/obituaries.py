@@ -7,16 +7,11 @@ import msgspec
 from shards.commit import Commit, Refused
 from shards.fields import Record
 from shards.properties import user_property
-from timeline.filters import TOPIC_BYTES_MAX
+from timeline.filters import TOPIC_BYTES_MAX, refused_character
 
 from ..owners import Owners
 from ..publish_request import PublishRequest
 from ..publishing import Publishing
-
-_NOT_IN_LEVEL = str.maketrans(
-    {one: quote(one, safe="") for one in ("%", "/", "+", "#", *map(chr, (*range(1, 32), *range(127, 160))))}
-)
-"""A client id may contain characters that a topic level may not."""
 
 
 class Obituaries:
@@ -39,8 +34,13 @@ class Obituaries:
         return obituary.topic
 
 
+def _level(name: str) -> str:
+    """A name as a level of a topic, which may not contain all that a client id may."""
+    return "".join(quote(one, "") if one in "%/+#" or refused_character(one) else one for one in name)
+
+
 def _obituary(name: str, record: Record, reason: str) -> Record:
-    topic = f"$dead/{name.translate(_NOT_IN_LEVEL)}/".encode() + record.topic
+    topic = f"$dead/{_level(name)}/".encode() + record.topic
     if len(topic) > TOPIC_BYTES_MAX:
         topic = topic[: TOPIC_BYTES_MAX - 3].decode(errors="ignore").encode()
     told = user_property("fasti-dead-reason", reason)

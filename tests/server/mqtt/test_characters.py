@@ -192,3 +192,30 @@ def test_it_holds_up_no_group_of_any_kind(terms: tuple[tuple[str, str], ...], mo
     group = rig.core.groups.get("$share/g/t/#")
     assert group is not None
     assert group.session.read == rig.core.horizon.position
+
+
+@pytest.mark.parametrize("one", ["\x7f", "\ufdd0"])
+def test_what_the_server_quotes_in_a_reason_is_escaped(one: str) -> None:
+    rig = Rig()
+    peer = rig.connected("p")
+    ack = peer.publish1("$control/done", f'{{"{one}": 1}}')
+    assert ack.properties is not None
+    assert ascii(one)[1:-1] in str(ack.properties.reason_string)
+    assert one not in str(ack.properties.reason_string)
+    peer.subscribe("t")
+    rig.connected("other").publish1("t")
+    (came,) = peer.publishes()
+    peer.send(Ack(wire.PUBACK, came.packet_id, 0x83, props(user_properties=(("retry-in", one),))))
+    assert ascii(one)[1:-1] in str(peer.inbox[-1])
+
+
+@pytest.mark.parametrize(("name", "level"), [("a\ufdd0b", "a%EF%B7%90b"), ("a\x85/b", "a%C2%85%2Fb")])
+def test_a_copy_of_a_dead_letter_names_any_session(name: str, level: str) -> None:
+    rig = Rig()
+    grave, peer = rig.connected("grave"), rig.lasting(name)
+    grave.subscribe("$dead/#")
+    peer.subscribe("t")
+    rig.connected("p").publish1("t")
+    (came,) = peer.publishes()
+    peer.send(Ack(wire.PUBACK, came.packet_id, 0x83, props(user_properties=(("retry-in", "never"),))))
+    assert [one.topic.decode() for one in grave.publishes()] == [f"$dead/{level}/t"]
