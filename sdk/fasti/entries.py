@@ -14,14 +14,12 @@ from typing import Any, Self
 
 from .errors import BadArgument
 from .names import items_of
-from .ranges import BulkResult
+from .ranges import BulkResult, selection
 from .transport import PAGE_MAX, Transport
-from .wire import Json, dumps, get_headers, get_payload, instant, key_text, parse_instant
+from .wire import Json, dumps, get_headers, get_payload, parse_instant
 
 IDS_MAX = 1_000
 """Maximum number of ids in one request."""
-_TIMES = {"died_from": "from", "died_to": "to", "retry_from": "from", "retry_to": "to"}
-"""The server's names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,16 +144,3 @@ def _some(ids: Iterable[str]) -> Iterator[list[str]]:
     rest = items_of("ids", ids)
     while some := list(islice(rest, IDS_MAX)):
         yield some
-
-
-def selection(chosen: Mapping[str, Any]) -> dict[str, str]:
-    """The members that are given, as the server calls them."""
-    return {
-        _TIMES.get(name, name): instant(value, name) if name in _TIMES else _text(name, value)
-        for name, value in chosen.items()
-        if value is not None
-    }
-
-
-def _text(name: str, value: Any) -> str:
-    return key_text(value) if name == "key" else value

@@ -16,7 +16,7 @@ from .bulk import Items, send_all
 from .coalesce import MAX_ITEMS, message_outbox, send_one
 from .entries import Try, tries_of
 from .errors import AlreadyDispatched, BadArgument, NotFound, Refused, key_cancelled, of_key, renamed
-from .options import Door, Due, Listed, MessageOptions, Selection, State
+from .options import Door, Due, Listed, MessageOptions, Selection
 from .ranges import BulkResult, Progress, export, selection, signed_span, sweep
 from .signatures import check, unfolded
 from .traces import current, joined
@@ -47,6 +47,7 @@ from .wire import (
 
 Version = tuple[int, int]
 _OPTIONS = MessageOptions.__optional_keys__
+_SELECTED, _LISTED = Selection.__optional_keys__, Listed.__optional_keys__
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,14 +257,9 @@ class ByKey:
         check(_OPTIONS, options)
         if options.get("key") is not None:
             raise BadArgument("key", "is the one of by_key()")
-        body = message_body(topic, payload, options)
-        headers = joined(body.get("headers"))
-        if headers is not None:
-            body["headers"] = headers
+        body = _body("upsert", topic, payload, options)
         if version is not None:
             body["version"] = version
-        if payload is NO_PAYLOAD and options.get("deliver_to") is None:
-            warn_of_empty(f"upsert({topic!r})")
         return await self._calls._upsert(self._path, body)
 
     async def reschedule(self, **when: Unpack[Due]) -> Message:
@@ -314,17 +310,12 @@ class Messages:
                 raise BadArgument("key", "is needed with replace and key_only")
             check_scope(options.get("key_scope"))
         terms = tuple(key_terms(replace=replace, key_only=key_only).items()) if replace or key_only else ()
-        body = message_body(topic, payload, options)
-        headers = joined(body.get("headers"))
-        if headers is not None:
-            body["headers"] = headers
+        body = _body("schedule", topic, payload, options)
         if debounce is not None:
             if not own:
                 raise BadArgument("key", "is needed with debounce")
             body["debounce"] = _debounce(debounce)
         line = message_line(body)
-        if payload is NO_PAYLOAD and options.get("deliver_to") is None:
-            warn_of_empty(f"schedule({topic!r})")
         try:
             if claims or debounce is not None:
                 asked = (*terms, ("claims", "true")) if claims else terms
@@ -420,13 +411,15 @@ class Messages:
 
         `topic` is a topic filter, `limit` bounds the whole listing, `page` what one request asks for.
         """
-        found = self._transport.pages("/v1/messages", "messages", _listed(**chosen), page=page, limit=limit)
-        async for message in found:
+        params = _selected(_LISTED, chosen)
+        async for message in self._transport.pages(
+            "/v1/messages", "messages", params, page=page, limit=limit
+        ):
             yield self._handle(message)
 
     async def count(self, **chosen: Unpack[Listed]) -> int:
         """Exact number of messages that `list` would return."""
-        params = _listed(**chosen)
+        params = _selected(_LISTED, chosen)
         params.update(limit="1", count="true")
         answer = await self._transport.call("GET", "/v1/messages", params=params)
         return int(answer.object()["count"])
@@ -439,7 +432,7 @@ class Messages:
         **chosen: Unpack[Selection],
     ) -> BulkResult:
         """Cancel every pending message that matches; give at least one of the three."""
-        found = selection(**chosen)
+        found = _selected(_SELECTED, chosen)
         return await sweep(self._transport, "cancel", found, dry_run=dry_run, on_progress=on_progress)
 
     async def shift(
@@ -451,7 +444,7 @@ class Messages:
         **chosen: Unpack[Selection],
     ) -> BulkResult:
         """Move every pending message that matches by a duration, which may be negative; each once."""
-        found, shift = selection(**chosen), signed_span(by)
+        found, shift = _selected(_SELECTED, chosen), signed_span(by)
         try:
             return await sweep(
                 self._transport, "reschedule", found, shift=shift, dry_run=dry_run, on_progress=on_progress
@@ -461,7 +454,7 @@ class Messages:
 
     async def export(self, *, ids: bool = False, **chosen: Unpack[Selection]) -> AsyncIterator[Json]:
         """Pending messages in order of time as `schedule_many` takes them, with their ids if asked."""
-        async for item in export(self._transport, selection(**chosen), ids=ids):
+        async for item in export(self._transport, _selected(_SELECTED, chosen), ids=ids):
             yield item
 
     async def close(self) -> None:
@@ -542,11 +535,20 @@ def _path(message_id: str) -> str:
     return f"/v1/messages/{quoted(message_id)}"
 
 
-def _listed(state: State | None = None, **chosen: Unpack[Selection]) -> dict[str, str]:
-    params = selection(**chosen)
-    if state is not None:
-        params["state"] = state
-    return params
+def _selected(allowed: frozenset[str], chosen: Mapping[str, Any]) -> dict[str, str]:
+    check(allowed, chosen)
+    return selection(chosen)
+
+
+def _body(call: str, topic: str, payload: Any, options: Mapping[str, Any]) -> Json:
+    """The object of one message, with the context of a trace. Warns if it has no payload; `call`: of what."""
+    body = message_body(topic, payload, options)
+    headers = joined(body.get("headers"))
+    if headers is not None:
+        body["headers"] = headers
+    if payload is NO_PAYLOAD and options.get("deliver_to") is None:
+        warn_of_empty(f"{call}({topic!r})")
+    return body
 
 
 def _debounce(spans: tuple[Span, Span]) -> Json:

@@ -1,4 +1,4 @@
-"""Many messages by topic filter and due range: cancel, shift, export.
+"""Many messages by topic filter and due range: cancel, shift, export. How all calls spell what they select.
 
 The server changes a bounded number per request here, so that a caller sees how far it is, and every request
 carries the `as_of` of the first one: the server passes over what was placed after it. That makes each request
@@ -11,13 +11,20 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from .errors import Error
 from .transport import Transport
-from .wire import Json, Span, When, dumps, instant, span
+from .wire import Json, Span, dumps, instant, key_text, span
 
 STEP_MESSAGES = 5_000
 """Messages changed by one request."""
+_TIMES = {
+    **{name: name for name in ("due_from", "due_to")},
+    **dict.fromkeys(("died_from", "retry_from", "start"), "from"),
+    **dict.fromkeys(("died_to", "retry_to", "end"), "to"),
+}
+"""The server's names of times that select."""
 
 Progress = Callable[[int], None]
 """Told after each request how many messages were matched so far."""
@@ -31,23 +38,17 @@ class BulkResult:
     changed: int
 
 
-def selection(
-    topic: str | None = None,
-    due_from: When | None = None,
-    due_to: When | None = None,
-    ordering_key: str | None = None,
-) -> dict[str, str]:
-    """The members that are given."""
-    chosen: dict[str, str] = {}
-    if topic is not None:
-        chosen["topic"] = topic
-    if due_from is not None:
-        chosen["due_from"] = instant(due_from, "due_from")
-    if due_to is not None:
-        chosen["due_to"] = instant(due_to, "due_to")
-    if ordering_key is not None:
-        chosen["ordering_key"] = ordering_key
-    return chosen
+def selection(chosen: Mapping[str, Any]) -> dict[str, str]:
+    """The members that are given, as the server calls them. Raises BadArgument."""
+    return {
+        _TIMES.get(name, name): instant(value, name) if name in _TIMES else _text(name, value)
+        for name, value in chosen.items()
+        if value is not None
+    }
+
+
+def _text(name: str, value: Any) -> str:
+    return key_text(value) if name == "key" else value
 
 
 def signed_span(by: Span) -> str:

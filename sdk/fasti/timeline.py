@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from .ranges import selection
 from .transport import Transport
-from .wire import Json, Span, When, instant, parse_instant, span
+from .wire import Json, Span, When, parse_instant, span
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +54,7 @@ class Timeline:
         topic: str | None = None,
     ) -> Density:
         """Exact counts per bucket; from now and for a day if not said otherwise. Raises Refused."""
-        params = {**selection(topic), "bucket": span(bucket, "bucket")}
-        if start is not None:
-            params["from"] = instant(start, "start")
-        if end is not None:
-            params["to"] = instant(end, "end")
+        chosen = selection({"topic": topic, "start": start, "end": end})
+        params = {**chosen, "bucket": span(bucket, "bucket")}
         answer = await self._transport.call("GET", "/v1/timeline/density", params=params, timeout_s=0)
         return Density.of(answer.object())
