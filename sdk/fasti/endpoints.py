@@ -23,18 +23,12 @@ from .transport import Transport, quoted
 from .wire import Json, Spell, When, as_is, dumps, moment, span, spelled
 
 _TERMS: Mapping[str, Spell] = {
+    **TERMS,
     "secret": lambda secret: secret or None,
     "headers": dict,
-    "concurrency": as_is,
-    "rate": as_is,
-    "order": as_is,
-    "on_dead": as_is,
-    "per_key": as_is,
-    "fair": as_is,
     "timeout": span,
-    "body": as_is,
+    **dict.fromkeys(("concurrency", "body"), as_is),
     "retry": lambda retry: spelled(TERMS, retry),
-    "expiry": span,
 }
 
 

@@ -23,15 +23,9 @@ from .transport import Transport, quoted, rows_of
 from .wire import Json, Spell, When, as_is, dumps, moment, span, spelled
 
 TERMS: Mapping[str, Spell] = {
-    "expiry": span,
-    "ack_timeout": span,
-    "max_attempts": as_is,
+    **dict.fromkeys(("expiry", "ack_timeout"), span),
+    **dict.fromkeys(("max_attempts", "rate", "order", "on_dead", "per_key", "fair"), as_is),
     "backoff": lambda spans: [span(each) for each in items_of("backoff", spans)],
-    "rate": as_is,
-    "order": as_is,
-    "on_dead": as_is,
-    "per_key": as_is,
-    "fair": as_is,
 }
 """The field names of a group's options."""
 

@@ -32,15 +32,9 @@ from .wire import (
 )
 
 _TIMING: Mapping[str, Spell] = {
-    "cron": as_is,
-    "rrule": as_is,
-    "timezone": as_is,
-    "limit": as_is,
-    "misfire": as_is,
-    "every": span,
-    "jitter": span,
-    "start": instant,
-    "end": instant,
+    **dict.fromkeys(("cron", "rrule", "timezone", "limit", "misfire"), as_is),
+    **dict.fromkeys(("every", "jitter"), span),
+    **dict.fromkeys(("start", "end"), instant),
 }
 """When a schedule fires; `gap` and `overlap` go into an object of their own."""
 
