@@ -25,8 +25,9 @@ equal parts; if only some do, the run is given one by one.
 
 A member without room leaves its line, and comes back when it acks, drains or connects. A member whose client
 does not accept a message of its size, or may not have it, is passed over: LOOKED_AT of them before one that
-takes everything, UNABLE_MAX otherwise. If the message is too large for all of them, one gets it and drops it.
-If none may have it, nobody gets it (`barred`).
+takes everything, UNABLE_MAX otherwise. More than LOOKED_AT of them come after the others, until they are
+given something. If the message is too large for all of them, one gets it and drops it. If none may have it,
+nobody gets it (`barred`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -43,6 +44,8 @@ CAPACITY_FIRST = 16
 LOOKED_AT = 8
 UNABLE_MAX = 100
 """Members checked for one message whether their clients accept its size, if nobody accepts all sizes."""
+LAST = 0.99
+"""Share of a member that was passed over with many others: behind all that have room."""
 STALE_MAX = 16
 """Stale heap entries tolerated before a rebuild, in addition to one per member."""
 ROUNDING = 1e-6
@@ -110,7 +113,7 @@ class Picker:
     """The members of one group that are connected, and which of them is next."""
 
     __slots__ = (
-        *("_capacities", "_lent", "_members", "_picky", "_turn", "_unlimited", "_usual"),
+        *("_capacities", "_last", "_lent", "_members", "_picky", "_turn", "_unlimited", "_usual"),
         *("barred", "has_new", "present"),
     )
 
@@ -128,6 +131,8 @@ class Picker:
         """Of these, whose clients take messages of any size, and may have all."""
         self._capacities: dict[Subscriber, int] = {}
         """Messages that each member has proven it can take."""
+        self._last: set[Subscriber] = set()
+        """Members that were passed over with many others, and have been given nothing since."""
         self._usual = Line()
         """Those of the unlimited ones that may have room."""
         self._picky = Line()
@@ -160,6 +165,7 @@ class Picker:
         self._unlimited.discard(member)
         self._usual.discard(member)
         self._picky.discard(member)
+        self._last.discard(member)
         self._capacities.pop(member, None)
 
     def acked(self, member: Subscriber, count: int) -> None:
@@ -213,6 +219,7 @@ class Picker:
     def gave(self, member: Subscriber) -> None:
         """The member has been given messages: it waits for its next turn."""
         self._turn += 1
+        self._last.discard(member)
         self._line_of(member).put((self._share(member), self._turn, member))
 
     def next(self, message: Message | None, attempt: int = 1) -> Subscriber | None:
@@ -237,9 +244,11 @@ class Picker:
                 break
             line.discard(place[2])
             unable.append(place)
-        for share, _, member in unable:
+        if len(unable) > LOOKED_AT:
+            self._last.update([member for _, _, member in unable])
+        for _, _, member in unable:
             self._turn += 1
-            line.put((share, self._turn, member))
+            line.put((self._share(member), self._turn, member))
         if best is not None:
             return best[2]
         if unable and message is not None and not self._is_another_s(message, attempt):
@@ -277,7 +286,8 @@ class Picker:
     def _share(self, member: Subscriber) -> float:
         """Which part of its capacity it has in flight."""
         lent = self._lent.get(member)
-        return 0.0 if lent is None else len(lent) / self._capacity(member)
+        share = 0.0 if lent is None else len(lent) / self._capacity(member)
+        return max(share, LAST) if member in self._last else share
 
     def _lent_to(self, member: Subscriber) -> int:
         lent = self._lent.get(member)

@@ -23,7 +23,6 @@ The cache is dropped whole when any subscription changes. Bound in bytes: half o
 and half for the answers; when one half is full, all is dropped. An answer larger than its half is kept alone.
 """
 
-import logging
 import re
 from collections.abc import Sequence
 from functools import lru_cache
@@ -35,10 +34,7 @@ from timeline.filters import SHARE_PREFIX, Trie, matches
 from timeline.position import Position
 from timeline.session import Subscription
 
-from ..observe.logs import by, shown
 from .subscriber import Subscriber
-
-log = logging.getLogger(__name__)
 
 TOPIC_OVERHEAD = 150
 """Bytes of a cached topic besides its own."""
@@ -46,8 +42,6 @@ ANSWER_OVERHEAD = 400
 PAIR_BYTES = 170
 """Of a subscriber and its subscription in an answer."""
 
-BARRED_TOLD = 10
-"""Groups that the log names of one topic that they pass over."""
 URLS = "*"
 """What stands for every full URL among the names of endpoints."""
 ORIGIN_CHARS_MAX = 300
@@ -216,9 +210,8 @@ class Router:
                 self.forget()
             if barred:
                 self._barred[topic] = barred
-                for one in barred[:BARRED_TOLD]:
-                    told = "group %s: passes over %s, none of its clients may receive it"
-                    log.warning(told, shown(one.name), shown(topic), extra=by(one.name))
+                for one in barred:
+                    one.warn(topic)
         self._cache[topic] = targets
         self._topic_bytes += size
         return targets

@@ -52,6 +52,8 @@ TEXT_PREFIXES = (SHARE_PREFIX, ENDPOINT_PREFIX)
 """How the texts of groups begin; no client id may begin so, as groups stand among the sessions."""
 LOOK_AGAIN_S = 0.1
 """After how long other members are looked at, where there are more than are looked at for one message."""
+WARN_S = 60.0
+"""How often a group logs that a message is for none of its members: others decide how many there are."""
 PASSED_MAX = 16
 """Messages, one after the other, that a tailing group passes over. Read in runs they take half the time."""
 DOTS = (".", "..")
@@ -70,6 +72,7 @@ class Group(Subscriber):
         "_key_bound",
         "_leases",
         "_put_by",
+        "_warn_at",
         "ahead",
         "all_returned",
         "client",
@@ -85,7 +88,6 @@ class Group(Subscriber):
         "rate_limited",
         "rate_limiter",
         "settings",
-        "stands_at",
         "text",
     )
 
@@ -136,8 +138,7 @@ class Group(Subscriber):
         """Loans by member and packet id, in the order of lending. Former members are here too, and nobody
         without loans."""
         self.picker = Picker(self.members, self.lent)
-        self.stands_at = START
-        """The last message of which the log says that no connected member may receive it."""
+        self._warn_at = 0.0
         self._put_by = START
         self.in_force = in_force(self.terms, settings, is_group=True)
         """Terms in force: the group's own, else the settings."""
@@ -243,9 +244,10 @@ class Group(Subscriber):
         return theirs or frozenset(("" if self.is_endpoint else self.owner,))
 
     def is_of(self, name: str) -> bool:
-        """Whether it is that key's: its creator's as long as it is lasting, or that of all its clients."""
-        is_made_by = self.is_lasting and not self.is_endpoint and self.owner == name
-        return is_made_by or super().is_of(name)
+        """Whether it is that key's: its owner's, unless that may receive nothing of what ends without it, or
+        that of all its clients."""
+        counts = not self.is_endpoint and (self.is_lasting or self.obeys(self.rights))
+        return (counts and self.owner == name) or super().is_of(name)
 
     def obeys(self, rights: Rights | None) -> bool:
         """Whether a client sets its terms: it may receive all that the group gets, or as the owner some."""
@@ -301,8 +303,15 @@ class Group(Subscriber):
         return any(member.is_restricted for member in self.members)
 
     def may_receive(self, topic: bytes) -> bool:
-        """Whether its owner or a member may receive it, here or away."""
-        return super().may_receive(topic) or any(member.may_receive(topic) for member in self.members)
+        """Whether its owner or a member may receive it, here or away. What waits for an owner without a key
+        waits for the next key of that name, or for whoever may have it, if no member may have anything."""
+        if super().may_receive(topic) or any(member.may_receive(topic) for member in self.members):
+            return True
+        rights = self.rights
+        if rights is None or (rights.name and rights.is_live):
+            return False
+        theirs = [member.rights for member in self.members]
+        return not any(one is None or one.may_receive_some(self.filter) for one in theirs)
 
     def offer(self, message: Message, subscriptions: tuple[Subscription, ...]) -> bool:  # noqa: ARG002
         session = self.session
@@ -339,14 +348,22 @@ class Group(Subscriber):
     def bars(self, message: Message) -> bool:
         if self.picker.barred != message.position:
             return False
-        if self.stands_at != message.position:
-            self.stands_at = message.position
-            text = "group %s: a message waits, no connected member may receive %s"
-            log.warning(text, shown(self.name), shown(message.topic), extra=by(self.name))
+        self.warn(message.topic, waits=True)
         if self.picker.is_crowded:
             self.picker.has_new = True
             self.pause_for(LOOK_AGAIN_S)
         return True
+
+    def warn(self, topic: bytes, *, waits: bool = False) -> None:
+        now_s = self.rate_limited.now_ms / 1_000
+        if now_s < self._warn_at:
+            return
+        self._warn_at = now_s + WARN_S
+        told, cause = (shown(self.name), shown(topic)), by(self.name)
+        if waits:
+            log.warning("group %s: a message waits, no connected member may receive %s", *told, extra=cause)
+        else:
+            log.warning("group %s: passes over %s, none of its clients may receive it", *told, extra=cause)
 
     def put_by(self, retry: Position) -> None:
         """Note that a due retry waits for a member that may receive it."""

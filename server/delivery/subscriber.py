@@ -248,6 +248,9 @@ class Subscriber:
         """Whether a message was not sent just now as no connected member of the group may receive it."""
         return False
 
+    def warn(self, topic: bytes, *, waits: bool = False) -> None:
+        """Of a group: log that a message of this topic waits, or is passed over."""
+
     @property
     def is_reachable(self) -> bool:
         """Whether the session or a member is connected and has room."""

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from server.auth.rights import NO_GRANT
 from server.codec import wire
 from server.codec.packets import Ack, Publish, Subscribe, SubscribeOptions
+from server.delivery import picker
 from server.delivery.shared import Group
 from shards.dead import DEAD
 from shards.keys import kept_of
@@ -146,6 +148,23 @@ def test_what_none_of_them_may_have_is_counted_and_told(rig: Keyed, caplog: pyte
     assert "group g: passes over jobs/1, none of its clients may receive it" in caplog.messages
 
 
+def test_what_waits_for_a_group_of_before_the_keys_waits_for_who_may_have_it(rig: Keyed) -> None:
+    join(rig, "alice").drop()
+    group_of(rig).owner = ""
+    rig.core.cursors.store_next(group_of(rig))
+    send(rig)
+    rig.kill()
+    rig.read_keys()
+    rig.keyring.anonymous.replace(NO_GRANT)  # as an ACL file does that says nothing of them
+    assert group_of(rig).owner == ""
+    mallory = join(rig, "mallory")
+    rig.pass_ms(1_000)
+    mallory.unsubscribe(TEXT)
+    mallory.drop()
+    assert join(rig, "alice").take_all() == TEN
+    assert group_of(rig).owner == "alice"
+
+
 def test_what_was_given_and_may_not_be_given_again_is_a_dead_letter(rig: Keyed) -> None:
     alice = join(rig, "alice", stays=True, backoff="1s")
     send(rig, payloads=["1"])
@@ -177,14 +196,33 @@ def test_a_group_passes_from_who_may_have_nothing_to_who_may_have_all(rig: Keyed
     assert join(rig, "alice").take_all() == TEN
 
 
-def test_more_than_are_looked_at_for_a_message_do_not_hide_who_may_have_it(rig: Keyed) -> None:
-    for number in range(150):
+@pytest.mark.parametrize("order", ["false", "true"])
+def test_more_than_are_looked_at_for_a_message_do_not_hide_who_may_have_it(
+    rig: Keyed, monkeypatch: pytest.MonkeyPatch, order: str
+) -> None:
+    """They are looked at once, not again for each message."""
+    monkeypatch.setattr(picker, "UNABLE_MAX", 10)
+    alice = join(rig, "alice", order=order, fair=order)
+    for number in range(30):
         rig.come("mallory", f"m{number}").subscribe(TEXT)
-    alice = rig.come("alice")
-    alice.subscribe(TEXT)
-    send(rig, payloads=["1", "2"])
-    rig.pass_ms(3_000)
-    assert alice.take_all() == ["1", "2"]
+    send(rig)
+    found = []
+    for _ in range(5):
+        found += alice.take_all()
+        rig.pass_ms(100)
+    assert found == TEN
+
+
+def test_the_log_tells_once_in_a_while_of_each_group(rig: Keyed, caplog: pytest.LogCaptureFixture) -> None:
+    """However many messages somebody sends, at QoS 0 too."""
+    join(rig, "alice").drop()
+    mallory = join(rig, "mallory")
+    mallory.subscribe("$share/own/jobs/#")
+    ops = rig.come("ops")
+    for number in range(20):
+        ops.publish(f"jobs/{number}", "x")
+    told = [text.partition(", no")[0].partition(" jobs")[0] for text in caplog.messages if "group " in text]
+    assert sorted(told) == ["group g: a message waits", "group own: passes over"]
 
 
 @pytest.mark.parametrize(

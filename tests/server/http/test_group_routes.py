@@ -231,13 +231,13 @@ async def test_a_key_sees_and_changes_its_own(keyed: Keyed) -> None:
     for name in ("a", "b"):
         keyed.add(name, "read")
         await keyed.call(name, "PUT", f"{GROUPS}/{name}", {"filter": "t"}, status=201)
-    await connected(keyed, "a", "a1", "$share/both/t")
     await connected(keyed, "b", "b1", "$share/both/t")
+    await connected(keyed, "a", "a1", "$share/both/t")
     seen = {}
     for name in ("a", "b", "ops"):
         page = await keyed.body(name, "GET", GROUPS)
         seen[name] = [view["name"] for view in page["groups"]]
-    assert seen == {"a": ["a"], "b": ["b"], "ops": ["a", "b", "both"]}
+    assert seen == {"a": ["a"], "b": ["b", "both"], "ops": ["a", "b", "both"]}
     for other in ("b", "both"):
         await keyed.call("a", "GET", f"{GROUPS}/{other}", status=404)
         await keyed.call("a", "DELETE", f"{GROUPS}/{other}", status=404)
