@@ -29,7 +29,8 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 HIDDEN = "***"
 """Shown in place of a secret."""
 _PASSWORD = re.compile(
-    r"""((?:nats|tls)://)[^\s'":/]+(?=@)|(://[^\s'":/@]*:)[^\s'"]*(?=@)|([?&]\w*password=)[^&\s'"]*"""
+    r"""((?:nats|tls)://)[^\s'":/]+(?=@)|(://[^'":/@]*:)[^"]*(?=@)|(\b[\w%]*pass[\w%]*=)[^&"]*?(?=[&"]|'?$)""",
+    re.IGNORECASE,
 )
 
 
@@ -168,7 +169,7 @@ def _read_name(value: object) -> str:
 
 def without_password(url: str) -> str:
     """A URL without its password, for display. PostgreSQL takes it as a parameter, too; NATS takes a token
-    in place of the user's name. A password may have been written with a raw `/` or `@`."""
+    in place of the user's name. A password may have been written with a raw `/`, `@` or blank."""
     return _PASSWORD.sub(lambda found: f"{found[1] or found[2] or found[3]}{HIDDEN}", url)
 
 

@@ -178,8 +178,8 @@ def _section(name: str, given: Mapping[str, tuple[object, str]]) -> Any:
             try:
                 changes[item.name] = item.metadata["kind"].read(value)
             except (ValueError, RecursionError) as error:
-                told = HIDDEN if item.metadata["kind"].is_secret else repr(value)
-                raise ConfigError(key, without_password(f"{error}, got {told} ({origin})")) from None
+                told = HIDDEN if item.metadata["kind"].is_secret else without_password(repr(value))
+                raise ConfigError(key, f"{without_password(str(error))}, got {told} ({origin})") from None
     return replace(default, **changes)
 
 

@@ -78,6 +78,8 @@ def test_a_private_key_that_others_can_read_is_told(tmp_path: Path) -> None:
         {"FASTI__CLUSTER__KEY": f"{SECRET}\0"},
         {"FASTI__CLUSTER__LOG": "postgres://u:SECRET@h/db"},
         {"FASTI__CLUSTER__LOG": "mysql://u:SECRET@h/db?password=SECRET"},
+        {"FASTI__CLUSTER__LOG": "host=h password=SECRET"},
+        {"FASTI__CLUSTER__LOG": "mysql://h/db?PassWord='SEC SECRET'"},
         {"FASTI__CLUSTER__PEERS": "http://u:SECRET@h:1/x"},
     ],
 )
@@ -102,6 +104,9 @@ def test_a_key_that_is_no_text_is_not_repeated(tmp_path: Path) -> None:
         ("nats://a:4222,b:4222", "nats://a:4222,b:4222"),
         ("postgresql://u@h:5432/db", "postgresql://u@h:5432/db"),
         ("postgresql://u:p/w@x@h/db", "postgresql://u:***@h/db"),
+        ("nats://u:p w'@a:4222", "nats://u:***@a:4222"),
+        ("postgresql://h/db?PASSWORD='p w'&user=u", "postgresql://h/db?PASSWORD=***&user=u"),
+        ("postgresql://h/db?pass%77ord=p", "postgresql://h/db?pass%77ord=***"),
         ("postgresql://h/db?user=u&password=a@b&sslpassword=c", "postgresql://h/db?user=u&password=***&sslpassword=***"),
     ],
 )  # fmt: skip
