@@ -51,11 +51,13 @@ _NOT_OF_MESSAGES = frozenset(
     (
         *("cookie", "cookie2", "set-cookie", "set-cookie2", "content-encoding", "content-range"),
         *("forwarded", "via", "client-ip", "true-client-ip", "remote-user", "x-host", "x-method-override"),
+        *("client-cert", "client-cert-chain", "x-scheme", "x-url-scheme", "front-end-https"),
     )
 )
 _PREFIXES_OF_PROXIES = (
     *("x-forwarded", "x-real-", "x-client-", "x-cluster-client-", "x-original-", "x-rewrite-"),
     *("x-http-method", "x-remote-", "x-auth-request-", "x-ssl-", "x-envoy-", "cf-", "fastly-"),
+    *("ssl-client-", "x-webauth-", "x-authenticated-", "x-goog-", "x-amzn-", "x-ms-client-", "x-middleware-"),
 )
 _PLAIN = {"text": "text/plain; charset=utf-8", "json": "application/json"}
 

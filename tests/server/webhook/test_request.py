@@ -154,6 +154,9 @@ def test_a_header_that_is_ours_or_none_is_never_replaced(name: str) -> None:
         *("X-Forwarded-For", "x-forwarded-host", "X_Forwarded_Proto", "x-real-ip", "X-Client-IP"),
         *("true-client-ip", "CF-Connecting-IP", "x-original-url", "X-Rewrite-URL", "x_remote_user"),
         *("X-HTTP-Method-Override", "x-http-method", "x-method-override", "x-auth-request-email"),
+        *("Client-Cert", "ssl_client_verify", "X-Scheme", "x-webauth-user", "x-authenticated-userid"),
+        *("X-Goog-Authenticated-User-Email", "x-amzn-oidc-identity", "X-MS-CLIENT-PRINCIPAL-NAME"),
+        *("x-middleware-subrequest",),
     ],
 )
 def test_what_a_receiver_believes_of_a_proxy_comes_from_no_message(name: str) -> None:
