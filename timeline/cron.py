@@ -109,18 +109,15 @@ class Cron:
 
     def _time_from(self, start: time) -> time | None:
         """The first time of day at or after `start`."""
-        second, minute, hour = _next(self.seconds, start.second), start.minute, start.hour
-        if second is None:
-            second, minute = self.seconds[0], minute + 1
-        found = _next(self.minutes, minute)
-        if found is None:
-            second, found, hour = self.seconds[0], self.minutes[0], hour + 1
-        elif found != minute:
-            second = self.seconds[0]
-        at = _next(self.hours, hour)
-        if at is None:
-            return None
-        return time(at, found, second) if at == hour else time(at, self.minutes[0], self.seconds[0])
+        for hour in _from(self.hours, start.hour):
+            if hour > start.hour:
+                return time(hour, self.minutes[0], self.seconds[0])
+            for minute in _from(self.minutes, start.minute):
+                if minute > start.minute:
+                    return time(hour, minute, self.seconds[0])
+                if seconds := _from(self.seconds, start.second):
+                    return time(hour, minute, seconds[0])
+        return None
 
     def _day_after(self, day: date) -> date | None:
         last_year = min(day.year + SEARCH_YEARS, 9999)
@@ -181,9 +178,8 @@ def parse_cron(text: str) -> Cron:
     return cron
 
 
-def _next(values: tuple[int, ...], start: int) -> int | None:
-    index = bisect_left(values, start)
-    return values[index] if index < len(values) else None
+def _from(values: tuple[int, ...], start: int) -> tuple[int, ...]:
+    return values[bisect_left(values, start) :]
 
 
 def _values(field: str, name: str, low: int, high: int) -> tuple[int, ...]:

@@ -265,45 +265,41 @@ def _elapsed(plan: Plan, after_ms: int) -> Iterator[Fire]:
 
 
 def _local(plan: Plan, after_ms: int) -> Iterator[Fire]:
-    """Nominal times made instants; one is given out when nothing that is still to come can be before it."""
+    """Nominal times made instants, in order, each instant once."""
+    last_ms = after_ms
+    for fire in _ordered(plan, after_ms):
+        if fire.base_ms > last_ms:
+            last_ms = fire.base_ms
+            yield fire
+
+
+def _ordered(plan: Plan, after_ms: int) -> Iterator[Fire]:
+    """One is given out when nothing that is still to come can be before it."""
     source = plan.source
     assert not isinstance(source, Every)
-    after = _EPOCH + after_ms * _MS
+    after, last = _EPOCH + after_ms * _MS, _last_of(plan)
     waiting: list[tuple[int, str, Fire]] = []
-    until = datetime.max
-    last_ms, last = after_ms, _last_of(plan)
     unfound: RuleError | None = None
     try:
         for nominal in source.times(after + _offsets(plan.zone, after)[0], last):
-            while waiting and nominal > until:
-                fire = heappop(waiting)[2]
-                if fire.base_ms > last_ms:
-                    last_ms = fire.base_ms
-                    yield fire
-                until = _until(plan, waiting)
+            while waiting and nominal > _until(plan, waiting[0][0]):
+                yield heappop(waiting)[2]
             if nominal.year > YEAR_LAST or nominal > last:
                 break
             for fire in _instants(nominal, plan.zone, plan.gap, plan.overlap):
                 if fire.base_ms > after_ms and not _is_over(source, fire):
                     heappush(waiting, (fire.base_ms, fire.note, fire))
-                    if waiting[0][2] is fire:
-                        until = _until(plan, waiting)
     except RuleError as error:  # what was found before comes first
         unfound = error
     while waiting:
-        fire = heappop(waiting)[2]
-        if fire.base_ms > last_ms:
-            last_ms = fire.base_ms
-            yield fire
+        yield heappop(waiting)[2]
     if unfound is not None:
         raise unfound
 
 
-def _until(plan: Plan, waiting: list[tuple[int, str, Fire]]) -> datetime:
-    """The nominal time beyond which nothing comes before the first that waits."""
-    if not waiting:
-        return datetime.max
-    at = _EPOCH + waiting[0][0] * _MS
+def _until(plan: Plan, base_ms: int) -> datetime:
+    """The nominal time beyond which nothing comes before that fire."""
+    at = _EPOCH + base_ms * _MS
     return at + _offsets(plan.zone, at)[1]
 
 

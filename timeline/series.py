@@ -21,12 +21,11 @@ A search that looks at more than LOOKS days, years or positions for one time rai
 
 from bisect import bisect_left
 from calendar import isleap, monthrange
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from itertools import groupby, product
 from math import gcd
-from types import MappingProxyType
 
 YEAR_LAST = 9_900
 LOOKS = 10_000
@@ -39,6 +38,8 @@ _UNIT_S = {"SECONDLY": 1, "MINUTELY": 60, "HOURLY": 3_600}
 _FIXED = {"SECONDLY": 3, "MINUTELY": 2, "HOURLY": 1}
 """How many of hour, minute and second are those of the period's beginning."""
 _LAST = date(YEAR_LAST, 12, 31).toordinal()
+_OF_DAYS = ("WEEKLY", "MONTHLY", "YEARLY")
+"""Frequencies whose period has several days."""
 
 
 class TooLong(ValueError):
@@ -75,12 +76,18 @@ class Series:
                 yield at
 
     def index_of(self, day: int) -> int:
-        """The number of the period that a day is in."""
-        return _PERIODS[self.freq][0](day, self.week_start)
+        """The number of the period of several days that a day is in."""
+        if self.freq == "WEEKLY":
+            return (day - 1 - self.week_start) // 7
+        at = date.fromordinal(day)
+        return at.year if self.freq == "YEARLY" else at.year * 12 + at.month - 1
 
-    def since(self, day: int) -> int:
-        """Days from the beginning of its period."""
-        return day - _PERIODS[self.freq][1](self.index_of(day), self.week_start)
+    def begin_of(self, index: int) -> int:
+        """The first day of a period of several days."""
+        if self.freq == "WEEKLY":
+            return index * 7 + 1 + self.week_start
+        year, month = (index, 0) if self.freq == "YEARLY" else divmod(index, 12)
+        return date(min(year, YEAR_LAST + 1), month + 1, 1).toordinal()
 
     @property
     def limits_days(self) -> bool:
@@ -125,7 +132,7 @@ class _Search:
         self._origin_s = start_s - start_s % self._unit_s
         self._offsets = _offsets(series)
         self._start_index = 0
-        if series.freq in _PERIODS:
+        if series.freq in _OF_DAYS:
             self._start_index = series.index_of(series.start.toordinal())
         elif series.positions:
             self._offsets = [self._offsets[index] for index in self._picked(len(self._offsets))]
@@ -143,8 +150,8 @@ class _Search:
                 yield from ((one, second) for second in self._points(one, first))
                 if len(self._empty) == self._step_s // gcd(self._step_s, DAY_S):
                     return  # no point is ever at a time of day that fits
-        elif series.positions and series.freq in _PERIODS:
-            for _, days in groupby(self._days(day - series.since(day)), series.index_of):
+        elif series.positions and series.freq in _OF_DAYS:
+            for _, days in groupby(self._days(series.begin_of(series.index_of(day))), series.index_of):
                 yield from self._at_positions(list(days))
         else:
             for one in self._days(day):
@@ -188,13 +195,13 @@ class _Search:
     def _wait(self, day: int) -> int:
         """Days from `day` to the next period that counts; 0: it is in one."""
         series = self._series
-        if series.freq not in _PERIODS:
+        if series.freq not in _OF_DAYS:
             return (self._origin_s - day * DAY_S) % self._step_s // DAY_S
         index = series.index_of(day)
         late = (index - self._start_index) % series.interval
         if not late:
             return 0
-        return _PERIODS[series.freq][1](index + series.interval - late, series.week_start) - day
+        return series.begin_of(index + series.interval - late) - day
 
     def _points(self, day: int, first: datetime) -> Iterator[int]:
         """The times of a day, of a rule below a day."""
@@ -245,26 +252,3 @@ def _week(day: date, week_start: int) -> tuple[int, int]:
     middle = day + timedelta(days=3 - (day.weekday() - week_start) % 7)
     year_day = middle.timetuple().tm_yday
     return (year_day - 1) // 7 + 1, -((365 + isleap(middle.year) - year_day) // 7) - 1
-
-
-def _month_index(day: int, _: int) -> int:
-    at = date.fromordinal(day)
-    return at.year * 12 + at.month - 1
-
-
-def _month_begin(index: int, _: int) -> int:
-    return date(min(index // 12, YEAR_LAST + 1), index % 12 + 1, 1).toordinal()
-
-
-_PERIODS: Mapping[str, tuple[Callable[[int, int], int], Callable[[int, int], int]]] = MappingProxyType(
-    {
-        "WEEKLY": (lambda day, first: (day - 1 - first) // 7, lambda index, first: index * 7 + 1 + first),
-        "MONTHLY": (_month_index, _month_begin),
-        "YEARLY": (
-            lambda day, _: date.fromordinal(day).year,
-            lambda year, _: date(min(year, YEAR_LAST + 1), 1, 1).toordinal(),
-        ),
-    }
-)
-"""Periods of several days: the number of a day's period, and the first day of a period. Second argument: the
-day on which weeks begin, 0 is Monday."""
