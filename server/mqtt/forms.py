@@ -61,34 +61,25 @@ class Shape:
         subscriptions: tuple[Subscription, ...],
         attempt: int,
         is_dup: bool,
+        *,
+        is_trial: bool = False,
     ) -> Parts | None:
-        """As `fit`; the topic of what goes out has its alias from then on."""
-        found, alias = self.fit(message, qos, retain, subscriptions, attempt, is_dup)
-        if alias:
-            topic = message.record.topic
-            self._aliases[topic] = alias
-            self._alias_room -= len(topic)
-        return found
-
-    def fit(
-        self,
-        message: Message,
-        qos: int,
-        retain: bool,
-        subscriptions: tuple[Subscription, ...],
-        attempt: int,
-        is_dup: bool,
-    ) -> tuple[Parts | None, int]:
         """(head, tail) of a delivery, None if it is larger than the client takes, or has a topic that clients
-        may close the connection at; and the alias that it gives to its topic, 0: none."""
+        may close the connection at. The topic of what goes out may have an alias from then on. `is_trial`:
+        nothing goes out."""
         if is_refused(message):
-            return None, 0
+            return None
         lease_ms = subscriptions[0].lease_ms if len(subscriptions) == 1 and qos == 1 else 0
         if not (self._aliases_max or attempt != 1 or any(s.identifier for s in subscriptions)):
             found = _parts(message, self._level, qos, retain, self._node, lease_ms)
             if not self._is_too_large(sum(map(len, found)), qos):
-                return found, 0
-        return self._special(message, qos, retain, subscriptions, attempt, is_dup, lease_ms)
+                return found
+        special, alias = self._special(message, qos, retain, subscriptions, attempt, is_dup, lease_ms)
+        if alias and not is_trial:
+            topic = message.record.topic
+            self._aliases[topic] = alias
+            self._alias_room -= len(topic)
+        return special
 
     def _special(
         self,
@@ -101,7 +92,7 @@ class Shape:
         lease_ms: int,
     ) -> tuple[Parts | None, int]:
         """With subscription identifiers or a topic alias, not for the first time, or with less of what the
-        server adds."""
+        server adds; and the alias that it gives to its topic, 0: none."""
         topic, payload, properties, alias = message.topic, message.payload, b"", 0
         if self._level == 5:
             own = own_properties(message)
@@ -172,7 +163,8 @@ def _parts(message: Message, level: int, qos: int, retain: bool, node: int, leas
         if message.is_usual:
             found = joined(message.topic, _usual_tail(message, level, node, lease_ms), qos, retain)
         else:
-            found = _unusual_parts(message, level, qos, retain, node, lease_ms)
+            properties = common_properties(message, node, lease_ms) if level == 5 else b""
+            found = publish_parts(level, message.topic, message.payload, qos, retain, False, properties)
         wire[form] = found
     return found
 
@@ -205,12 +197,6 @@ def run_pieces(run: Run, level: int, qos: int, node: int) -> tuple[list[bytes], 
             total += len(head) + size
         found = run.wire[form] = pieces, total
     return found
-
-
-def _unusual_parts(message: Message, level: int, qos: int, retain: bool, node: int, lease_ms: int) -> Parts:
-    record = message.record
-    properties = common_properties(message, node, lease_ms) if level == 5 else b""
-    return publish_parts(level, record.topic, record.payload, qos, retain, False, properties)
 
 
 def _usual_tail(message: Message, level: int, node: int, lease_ms: int) -> bytes:

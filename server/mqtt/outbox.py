@@ -140,7 +140,9 @@ class Outbox:
         self, message: Message, qos: int, subscriptions: tuple[Subscription, ...], attempt: int
     ) -> bool:
         retain = message.retain and any(s.retain_as_published for s in subscriptions)
-        return self._shape.fit(message, qos, retain, subscriptions, attempt, attempt > 1)[0] is not None
+        is_dup = attempt > 1
+        fit = self._shape.parts(message, qos, retain, subscriptions, attempt, is_dup, is_trial=True)
+        return fit is not None
 
     def send(
         self,
