@@ -8,13 +8,14 @@ because most messages of a turn share one (0.05 µs a message, where a histogram
 
 from bisect import bisect_left
 from collections import Counter as Tally
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from platform import python_version
 from typing import cast
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, Info, ProcessCollector, generate_latest
-from prometheus_client.core import HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from ..build import form
 from .version import server_version
@@ -206,3 +207,25 @@ class Collected:
     def text(self) -> bytes:
         """The text format of Prometheus."""
         return generate_latest(cast("CollectorRegistry", self))
+
+
+class Scraped(Collector):
+    """Metrics that are read when Prometheus asks for them."""
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing; otherwise the registry would collect everything once just for the names."""
+        return ()
+
+
+def labelled(
+    kind: type[CounterMetricFamily] | type[GaugeMetricFamily],
+    name: str,
+    text: str,
+    labels: Sequence[str],
+    values: Iterable[tuple[str | tuple[str, ...], float]],
+) -> Metric:
+    """A metric with one value for each of its labels, or of their tuples."""
+    family = kind(name, text, labels=labels)
+    for label, value in values:
+        family.add_metric((label,) if isinstance(label, str) else label, value)
+    return family

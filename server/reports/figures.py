@@ -5,11 +5,10 @@ that broker users know. server/observe/metrics.py counts what cannot be read lat
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from shards.fields import Record
 from timeline.position import at_of
@@ -29,7 +28,7 @@ from ..http.values.shapes import HeldBy
 from ..jobs.expiring import Expiries
 from ..jobs.pipeline import Pipeline
 from ..net.pool import Pool
-from ..observe.metrics import Metrics
+from ..observe.metrics import Metrics, Scraped, labelled
 from ..observe.version import server_version
 from ..settings.memory import PARTS
 from ..settings.times import format_ms
@@ -38,9 +37,10 @@ from ..webhook.webhooks import Webhooks
 from .loads import Loads
 
 PREFIX = "$SYS/broker/"
+DROPPED = (GROUP_EXPIRED, GROUP_DELETED, ENDPOINT_DELETED, SESSION_ENDED, SKIPPED, KEPT_TOO_LONG)
 
 
-class Figures(Collector):
+class Figures(Scraped):
     """Reads the parts of one server at each request."""
 
     def __init__(
@@ -63,10 +63,6 @@ class Figures(Collector):
 
     # -- Prometheus
 
-    def describe(self) -> Iterable[Metric]:
-        """Nothing; otherwise the registry would collect everything once just for the names."""
-        return ()
-
     def collect(self) -> Iterator[Metric]:
         yield self._metrics.lateness()
         yield self._metrics.turns()
@@ -74,90 +70,56 @@ class Figures(Collector):
             yield CounterMetricFamily(f"fasti_{name}", text, value=value)
         for name, text, value in self._gauges():
             yield GaugeMetricFamily(f"fasti_{name}", text, value=value)
-        answers = CounterMetricFamily(
-            "fasti_http_answers",
-            "HTTP answers by method, route and status",
-            labels=("method", "route", "status"),
-        )
-        for (method, route, status), count in self._metrics.answers.items():
-            answers.add_metric((method, route, str(status)), count)
-        yield answers
+        answers = [((*one[:2], str(one[2])), count) for one, count in self._metrics.answers.items()]
+        text, labels = "HTTP answers by method, route and status", ("method", "route", "status")
+        yield labelled(CounterMetricFamily, "fasti_http_answers", text, labels, answers)
         for door, counted in (("http", self._metrics.bounded), ("mqtt", self._metrics.bounded_mqtt)):
-            bounded = CounterMetricFamily(
-                f"fasti_{door}_connections_bounded",
+            text = (
                 f"Connections of {door.upper()} refused or closed, by the bound that was reached (open files:"
-                " shed because descriptors ran out)",
-                labels=("bound",),
+                " shed because descriptors ran out)"
             )
-            for bound, count in counted.items():
-                bounded.add_metric((bound,), count)
-            yield bounded
+            name = f"fasti_{door}_connections_bounded"
+            yield labelled(CounterMetricFamily, name, text, ("bound",), counted.items())
         yield self._metrics.latency()
-        connects = CounterMetricFamily(
-            "fasti_mqtt_connects", "CONNECTs by the reason that they were answered with", labels=("reason",)
-        )
-        for reason, count in self._core.publishing.traffic.answered.items():
-            connects.add_metric((reason_name(reason),), count)
-        yield connects
-        bounds = GaugeMetricFamily(
-            "fasti_limit",
-            "Bounds of the whole server by name: settings and parts of limits.memory; 0: none",
-            labels=("name",),
-        )
-        used = GaugeMetricFamily(
-            "fasti_limit_used",
-            "How much of each bound is taken, by name; of limits.memory RSS",
-            labels=("name",),
-        )
-        taken_of: dict[str, float] = {}
-        for name, most, taken in self._limits():
-            bounds.add_metric((name,), most)
-            used.add_metric((name,), taken)
-            taken_of[name] = taken
-        yield bounds
-        yield used
-        yield self._memory(taken_of)
+        connects = self._core.publishing.traffic.answered
+        text = "CONNECTs by the reason that they were answered with"
+        named = [(reason_name(reason), count) for reason, count in connects.items()]
+        yield labelled(CounterMetricFamily, "fasti_mqtt_connects", text, ("reason",), named)
+        limits = list(self._limits())
+        text = "Bounds of the whole server by name: settings and parts of limits.memory; 0: none"
+        bounds = [(name, most) for name, most, _ in limits]
+        yield labelled(GaugeMetricFamily, "fasti_limit", text, ("name",), bounds)
+        text = "How much of each bound is taken, by name; of limits.memory RSS"
+        taken_of = {name: taken for name, _, taken in limits}
+        yield labelled(GaugeMetricFamily, "fasti_limit_used", text, ("name",), taken_of.items())
+        text = "Bytes taken of each part of limits.memory, by part, as they are counted"
+        parts = self._memory(taken_of)
+        yield labelled(GaugeMetricFamily, "fasti_memory_bytes", text, ("part",), parts)
         yield from self._jobs()
 
-    def _memory(self, taken_of: Mapping[str, float]) -> Metric:
-        """The counted parts of memory. `taken_of`: usage of each bound."""
-        text = "Bytes taken of each part of limits.memory, by part, as they are counted"
-        memory = GaugeMetricFamily("fasti_memory_bytes", text, labels=("part",))
+    def _memory(self, taken_of: Mapping[str, float]) -> Iterator[tuple[str, float]]:
+        """The counted parts of memory, and their bytes. `taken_of`: usage of each bound."""
         core = self._core
         known = {"tail": core.tail.bytes + core.spill.bytes, "unread and unsent": self._pool.held}
         for part in PARTS:
             sizes = [unit.each * taken_of[name] for name, unit in part.bounds.items() if name in taken_of]
             if sizes:
-                memory.add_metric((part.name,), known.get(part.name, max(sizes)))
-        return memory
+                yield part.name, known.get(part.name, max(sizes))
 
     def _jobs(self) -> Iterator[Metric]:
-        pipeline = self._pipeline
-        ended = CounterMetricFamily(
-            "fasti_jobs_ended", "Ended jobs by kind and outcome (done, aborted)", labels=("kind", "outcome")
-        )
-        for (kind, outcome), count in pipeline.outcomes.items():
-            ended.add_metric((kind, outcome), count)
-        yield ended
+        pipeline, dropped = self._pipeline, self._core.burials.dropped
+        text, labels = "Ended jobs by kind and outcome (done, aborted)", ("kind", "outcome")
+        yield labelled(CounterMetricFamily, "fasti_jobs_ended", text, labels, pipeline.outcomes.items())
         text = "Messages that a place left unfinished and that became no dead letters, by reason"
-        dropped = CounterMetricFamily("fasti_undone_dropped", text, labels=("reason",))
-        for reason in (GROUP_EXPIRED, GROUP_DELETED, ENDPOINT_DELETED, SESSION_ENDED, SKIPPED, KEPT_TOO_LONG):
-            # All of them from the start, so that an increase from 0 is visible.
-            dropped.add_metric((reason,), self._core.burials.dropped[reason])
-        yield dropped
+        # All of them from the start, so that an increase from 0 is visible.
+        by_reason = [(reason, dropped[reason]) for reason in DROPPED]
+        yield labelled(CounterMetricFamily, "fasti_undone_dropped", text, ("reason",), by_reason)
         text = "How long slices behind retention have been kept, by the group or endpoint furthest behind"
-        kept = GaugeMetricFamily("fasti_floor_kept_seconds", text, labels=("group",))
-        if (held_by := self.held_by()) is not None:
-            kept.add_metric((held_by["group"],), held_by["seconds"])
-        yield kept
-        rows = CounterMetricFamily(
-            "fasti_job_rows",
-            "Rows of slices that jobs cut (split) or dropped (expire), by kind",
-            labels=("kind",),
-        )
-        for kind, count in pipeline.rows.items():
-            rows.add_metric((kind,), count)
-        yield rows
+        held_by = self.held_by()
+        kept = [] if held_by is None else [(held_by["group"], held_by["seconds"])]
+        yield labelled(GaugeMetricFamily, "fasti_floor_kept_seconds", text, ("group",), kept)
+        text = "Rows of slices that jobs cut (split) or dropped (expire), by kind"
+        yield labelled(CounterMetricFamily, "fasti_job_rows", text, ("kind",), pipeline.rows.items())
 
     def _counters(self) -> Iterator[tuple[str, str, float]]:
         counts = self._core.dispatch.counts

@@ -32,7 +32,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from shards.errors import ShardsError
 from timeline.filters import SHARE_PREFIX, parse_share
@@ -47,6 +46,7 @@ from ..http.turns import Turn, least
 from ..http.undone import retries_of
 from ..observe.history import SessionSample
 from ..observe.logs import shown
+from ..observe.metrics import Scraped, labelled
 from ..webhook.last_posts import LAST_POSTS, Failing
 from ..webhook.webhooks import Webhooks
 
@@ -117,7 +117,7 @@ class Totals:
         self.waiting += subscriber.is_ready
 
 
-class Status(Collector):
+class Status(Scraped):
     """The status at the last request."""
 
     def __init__(self, core: Core, timeline: Timeline, webhooks: Webhooks, folder: Path) -> None:
@@ -271,10 +271,6 @@ class Status(Collector):
 
     # -- Prometheus
 
-    def describe(self) -> Iterable[Metric]:
-        """Nothing; otherwise the registry would collect everything once just for the names."""
-        return ()
-
     def collect(self) -> Iterator[Metric]:
         totals = self._totals
         for name, text, value in (
@@ -304,10 +300,8 @@ class Status(Collector):
             f"Share that failed of the last {LAST_POSTS} posts since the start, by endpoint, of the {TOP}"
             " that fail most; no series before the first post"
         )
-        shares = GaugeMetricFamily("fasti_endpoint_failing_share", text, labels=("endpoint",))
-        for failing, name in self.failing():
-            shares.add_metric((name,), failing.share)
-        return shares
+        shares = [(name, failing.share) for failing, name in self.failing()]
+        return labelled(GaugeMetricFamily, "fasti_endpoint_failing_share", text, ("endpoint",), shares)
 
     def failing(self) -> list[tuple[Failing, str]]:
         """The TOP endpoints that fail most, of those with posts since the start."""
@@ -315,16 +309,12 @@ class Status(Collector):
         return nlargest(TOP, [one for one in every if one[0].of])
 
 
-def _families(rows: list[Row]) -> list[Metric]:
-    families: list[Metric] = []
+def _families(rows: list[Row]) -> Iterator[Metric]:
     for name, what in FIGURES.items():
         kind = CounterMetricFamily if name == "redeliveries" else GaugeMetricFamily
         text = f"{what}; by group and filter, of the {TOP} groups with the most lag"
-        family = kind(f"fasti_group_{name}", text, labels=("group", "filter"))
-        for row in rows:
-            family.add_metric(row.labels, getattr(row, name))
-        families.append(family)
-    return families
+        values = [(row.labels, getattr(row, name)) for row in rows]
+        yield labelled(kind, f"fasti_group_{name}", text, ("group", "filter"), values)
 
 
 def label_of(text: str) -> str:
