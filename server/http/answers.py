@@ -49,6 +49,14 @@ def json_answer(body: object, status: int = 200) -> web.Response:
     return web.Response(body=msgspec.json.encode(body), status=status, content_type="application/json")
 
 
+def put_answer(body: object, *, is_new: bool, where: str) -> web.Response:
+    """The answer of a PUT; `where`: the path of what it has put there."""
+    answer = json_answer(body, 201 if is_new else 200)
+    if is_new:
+        answer.headers["Location"] = where
+    return answer
+
+
 def raw_answer(body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
     """An answer of already encoded JSON."""
     return web.Response(body=body, status=status, headers=headers, content_type="application/json")

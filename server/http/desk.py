@@ -58,6 +58,7 @@ from .written import Written
 PATH = "/v1/messages"
 BATCH_PATH = "/v1/messages:batch"
 LEASES_PATH = "/v1/groups/{group}/messages:"
+JSON = "application/json"
 ACCEPTED = 201
 BATCH_ITEMS = 300
 LEASE_MAX = 100
@@ -262,12 +263,16 @@ class Desk:
         self._leasing.done(call, is_read=is_read)
 
     def _answer_leases(self, verb: str, now_ms: int, said: bytes | Exception) -> bytes:
-        path, media, headers, status = LEASES_PATH + verb, "application/json", NO_HEADERS, 200
+        path = LEASES_PATH + verb
         if isinstance(said, Exception):
-            problem = _problem_of(said, path)
-            status, headers, said, media = problem.status, problem.headers, problem.to_bytes(), MEDIA_TYPE
-        self._metrics.answered("POST", path, status, self._since(now_ms))
-        return self._written.said(status, headers, said, media)
+            return self._failed(path, now_ms, _problem_of(said, path))
+        self._metrics.answered("POST", path, 200, self._since(now_ms))
+        return self._written.said(200, NO_HEADERS, said, JSON)
+
+    def _failed(self, path: str, now_ms: int, problem: Problem) -> bytes:
+        """Answer with a problem."""
+        self._metrics.answered("POST", path, problem.status, self._since(now_ms))
+        return self._written.said(problem.status, problem.headers, problem.to_bytes(), MEDIA_TYPE)
 
     def _tell(
         self, kind: Kind, body: bytes, drafts: Sequence[Draft], now_ms: int, answer: Answer, placed: Any
@@ -304,42 +309,35 @@ class Desk:
     def _answer_batch(
         self, kind: Kind, placed: Any, drafts: Sequence[Draft], body: bytes, now_ms: int
     ) -> bytes:
-        media, headers = "application/json", NO_HEADERS
+        if isinstance(placed, Refused):
+            problem = refusal(placed, line_of(body, True, placed.index, len(drafts)))
+            return self._failed(BATCH_PATH, now_ms, problem)
         if isinstance(placed, Exception):
-            if isinstance(placed, Refused):
-                problem = refusal(placed, line_of(body, True, placed.index, len(drafts)))
-            else:
-                problem = _problem_of(placed, BATCH_PATH)
-            status, headers, text = problem.status, problem.headers, problem.to_bytes()
-            media = MEDIA_TYPE
-        elif kind is Kind.EACH:
+            return self._failed(BATCH_PATH, now_ms, _problem_of(placed, BATCH_PATH))
+        if kind is Kind.EACH:
             status, text = 200, b'{"results":[' + b",".join(said(placed, self._timeline)) + b"]}"
             self._metrics.accepted.inc(len({one for one in placed if isinstance(one, int)}))
         else:
             status, text = 201, accepted(placed)
             self._metrics.accepted.inc(fresh(placed))
         self._metrics.answered("POST", BATCH_PATH, status, self._since(now_ms))
-        return self._written.said(status, headers, text, media)
+        return self._written.said(status, NO_HEADERS, text, JSON)
 
     def refusal(self, problem: Problem, head: bytes) -> bytes:
         return self._written.refusal(problem, head)
 
     def _answer(self, placed: Any, due_ms: int, now_ms: int) -> bytes:
-        media = "application/json"
         if isinstance(placed, Exception):
-            problem = _problem_of(placed, PATH)
-            status, headers, text = problem.status, problem.headers, problem.to_bytes()
-            media = MEDIA_TYPE
-        else:
-            (one,) = placed
-            status, headers, text = first_answer(one, due_ms, now_ms, self._timeline)
+            return self._failed(PATH, now_ms, _problem_of(placed, PATH))
+        (one,) = placed
+        status, headers, text = first_answer(one, due_ms, now_ms, self._timeline)
         if status == ACCEPTED:
             if not self._came_ms:
                 asyncio.get_running_loop().call_soon(self._count)
             self._came_ms.append(now_ms)
         else:
             self._metrics.answered("POST", PATH, status, self._since(now_ms))
-        return self._written.said(status, headers, text, media)
+        return self._written.said(status, headers, text, JSON)
 
     def _count(self) -> None:
         """Count the messages accepted in this turn together; known ones have another status."""

@@ -15,6 +15,7 @@ from aiohttp import web
 from timeline.position import NUMBER_MAX, BadId, MessageId, id_node, id_text, parse_id
 
 from ..observe.trace_context import NO_TRACE, PARENT, STATE, Headers, context_of
+from ..webhook.targets import NAME
 from .problems import Problem
 from .values.bodies import Body, FieldError, NotReadable, check_json, decoded, instant_ms
 from .values.scalars import LIMIT_DEFAULT, LIMIT_MAX
@@ -41,6 +42,14 @@ def key_of(request: web.Request) -> str | None:
     if len(keys) > 1:
         raise FieldError("key", f"The header {KEY_HEADER} must appear only once.")
     return keys[0] if keys else None
+
+
+def name_of(request: web.Request) -> str:
+    """The name in the path of a schedule or endpoint that is put. Raises FieldError."""
+    name = request.match_info["name"]
+    if not NAME.fullmatch(name):
+        raise FieldError("name", "has 1 to 128 characters of A-Z, a-z, 0-9, '.', '_' and '-'")
+    return name
 
 
 def check_escapes(raw: str) -> None:

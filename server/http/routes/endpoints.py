@@ -11,7 +11,6 @@ manages only its own endpoints and those that it may have messages delivered to.
 never shown; secrets have a fingerprint.
 """
 
-import re
 import secrets
 from collections.abc import Sequence
 from typing import Annotated
@@ -27,20 +26,18 @@ from ...webhook.last_posts import LAST_POSTS
 from ...webhook.verdicts import Outcome
 from ...webhook.webhooks import EndpointStatus, TooMany, Unknown, Webhooks
 from ..access import over_quota, rights_of
-from ..answers import json_answer, refusals
+from ..answers import json_answer, put_answer, refusals
 from ..calls import ADMIN, WRITES, Gives, described
 from ..lag import LIST_LOOK_ROWS, LOOK_ROWS
-from ..requests import body_of, limit_of
+from ..requests import body_of, limit_of, name_of
 from ..undone import DELETED, DROP, fate_of, refuse_undone
 from ..values import shapes
-from ..values.bodies import FieldError
 from ..values.endpoint_body import EndpointRequest, wanted_of
 from ..values.endpoint_views import endpoint_view
 from ..values.scalars import PAGED, WITH_ORDER, WITHOUT_ORDER, Location, rules
 from .keys import KeyRoutes
 from .places import Kind, Places, Verbs
 
-NAME = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
 ONE = "/v1/endpoints/{name:[^/]+(?<!:pause)(?<!:resume)(?<!:test)(?<!:replay)(?<!:skip)}"
 """The path of an endpoint; paths with a verb behind it have their own handlers, for every method."""
 TEST_BYTES = 16
@@ -111,16 +108,11 @@ class EndpointRoutes:
         problems=WRITES,
     )
     async def put(self, request: web.Request) -> web.Response:
-        name = request.match_info["name"]
-        if not NAME.fullmatch(name):
-            raise FieldError("name", "has 1 to 128 characters of A-Z, a-z, 0-9, '.', '_' and '-'")
+        name = name_of(request)
         wanted = wanted_of(await body_of(request, _ENDPOINT), self._config)
         with refusals():
             status, is_new = await self._webhooks.put(name, wanted, rights_of(request))
-        answer = json_answer(self._view(status), 201 if is_new else 200)
-        if is_new:
-            answer.headers["Location"] = f"/v1/endpoints/{name}"
-        return answer
+        return put_answer(self._view(status), is_new=is_new, where=f"/v1/endpoints/{name}")
 
     @described(
         "Forget an endpoint",

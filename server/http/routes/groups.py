@@ -29,7 +29,7 @@ from ...delivery.shared import Group
 from ...delivery.subscriptions import Subscriptions
 from ...settings.config import Config
 from ..access import Rights, is_own, rights_of
-from ..answers import asked, json_answer
+from ..answers import asked, json_answer, put_answer
 from ..calls import READ, WRITES, Gives, described
 from ..lag import LIST_LOOK_ROWS, LOOK_ROWS
 from ..problems import Problem
@@ -141,11 +141,8 @@ class GroupRoutes:
         others = [one for one in groups.of_name(name) if one is not group and is_own(rights, one)]
         if body.order and others:
             view["warnings"] = [_several(parse_share(one.text)[1]) for one in others[:WARNINGS_MAX]]
-        answer = json_answer(view, 201 if is_new else 200)
-        if is_new:
-            where, which = quote(name, safe=""), quote(body.filter, safe="")
-            answer.headers["Location"] = f"/v1/groups/{where}?filter={which}"
-        return answer
+        where = f"/v1/groups/{quote(name, safe='')}?filter={quote(body.filter, safe='')}"
+        return put_answer(view, is_new=is_new, where=where)
 
     @described(
         "End a group; who holds it no longer subscribes to it",

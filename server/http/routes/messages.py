@@ -35,7 +35,7 @@ from shards.state import CANCELLED, DISPATCHED, EXPIRED, PENDING, State
 from shards.upsert import Effect, Upserted
 from timeline.position import MessageId, Position, id_position, id_text
 
-from ...delivery.deliveries import Deliveries, Delivery
+from ...delivery.deliveries import Deliveries
 from ...delivery.router import Router
 from ...engine.clock import Clock
 from ...engine.writer import Ask
@@ -265,18 +265,12 @@ class Messages:
     def _followed(
         self, view: shapes.Message, message: MessageId, place: Position, record: Record, rights: Rights | None
     ) -> shapes.MessageShown:
-        told, is_cut = self._deliveries_of(message, place, record, rights)
+        told, is_cut = self._deliveries.of(message, place, record, partial(owns, rights))
         return {
             **view,
             "deliveries": [delivery_view(one) for one in told],
             "deliveries_truncated": is_cut,
         }
-
-    def _deliveries_of(
-        self, message: MessageId, place: Position, record: Record, rights: Rights | None
-    ) -> tuple[list[Delivery], bool]:
-        may = partial(owns, rights)
-        return self._deliveries.of(message, place, record, may)
 
     @described(
         "Move a message; its id stays",
@@ -485,7 +479,8 @@ class Messages:
             if known is None:
                 self._refuse(message, control)
             place, record, when = id_position(message), known, {}
-        told, is_cut = self._deliveries_of(message, place, record, rights_of(request))
+        may = partial(owns, rights_of(request))
+        told, is_cut = self._deliveries.of(message, place, record, may)
         if found is not None and self._timeline.state_of(found, record)[0] == EXPIRED:
             told = []  # it was dropped as late: who has not read so far will not get it
         left = [delivery_view(one) for one in told if one.state not in OVER]

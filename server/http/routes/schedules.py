@@ -10,7 +10,6 @@ the writer looks at the stored row. Names are `[A-Za-z0-9._-]{1,128}`, so none c
 take long to compute, so that is done in a thread.
 """
 
-import re
 from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, TypeVar
@@ -28,12 +27,13 @@ from ...engine.writer import Ask, Decide
 from ...schedules.recurring import Schedules
 from ...settings.config import Limits
 from ...settings.times import format_ms
+from ...webhook.targets import NAME
 from ...webhook.webhooks import Webhooks
 from ..access import check_send, may_send, not_to_send, rights_of, sees
-from ..answers import asked, json_answer, refusals
+from ..answers import asked, json_answer, put_answer, refusals
 from ..calls import ADMIN, READ, WRITES, Gives, described
 from ..problems import Problem
-from ..requests import body_of, limit_of, number_parameter, whole_body
+from ..requests import body_of, limit_of, name_of, number_parameter, whole_body
 from ..timeline import Timeline
 from ..turns import OneThread, Turns
 from ..upcoming import Upcoming, fire_views
@@ -53,7 +53,6 @@ from ..values.schedule_body import (
 )
 from ..values.schedule_views import schedule_view, start_note
 
-NAME = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
 ONE = "/v1/schedules/{name:[^/]+(?<!:pause)(?<!:resume)(?<!:skip)(?<!:trigger)}"
 """The path of a schedule; paths with a verb behind it have their own handlers, for every method."""
 STEP_ROWS = 20
@@ -123,9 +122,7 @@ class ScheduleRoutes:
         problems=WRITES,
     )
     async def put(self, request: web.Request) -> web.Response:
-        name = request.match_info["name"]
-        if not NAME.fullmatch(name):
-            raise FieldError("name", "has 1 to 128 characters of A-Z, a-z, 0-9, '.', '_' and '-'")
+        name = name_of(request)
         definition = await _read(request, _SCHEDULE)
         now_ms = self._clock.wall_ms()
         timing = await self._in_thread(request, partial(timing_of, definition, name, now_ms, self._limits))
@@ -138,17 +135,9 @@ class ScheduleRoutes:
             barred = await self._webhooks.barred([(0, deliver_to)] if deliver_to else [])
         if barred:
             raise FieldError("deliver_to", barred[0])
-
-        def decide(commit: Commit) -> tuple[ScheduleRow, bool] | Problem:
-            if rights is not None and not may_send(rights, topic_of(record), deliver_to):
-                return not_to_send(rights)  # the rules have changed meanwhile
-            return self._schedules.put(commit, name, timing, record, body)
-
-        row, is_new = await self._decided(request, name, decide, is_put=True)
-        answer = json_answer(self._view(name, row), 201 if is_new else 200)
-        if is_new:
-            answer.headers["Location"] = f"/v1/schedules/{name}"
-        return answer
+        decide = partial(self._schedules.put, name=name, timing=timing, record=record, body=body)
+        row, is_new = await self._decided(request, name, decide, record)
+        return put_answer(self._view(name, row), is_new=is_new, where=f"/v1/schedules/{name}")
 
     @described("A schedule", ADMIN, Gives(200, shapes.Schedule), problems=("not-found",))
     async def get(self, request: web.Request) -> web.Response:
@@ -283,18 +272,21 @@ class ScheduleRoutes:
             raise _unknown(name)
         return json_answer(self._view(name, row))
 
-    async def _decided(self, request: web.Request, name: str, decide: Decide, *, is_put: bool = False) -> Any:
+    async def _decided(self, request: web.Request, name: str, decide: Decide, new: bytes = b"") -> Any:
         """The writer's answer to `decide`, if the key may send what the schedule sends now. Raises Problem.
-        `is_put`: it is told also of a schedule that it does not see, since it cannot have the name."""
+        `new`: what a PUT has it send, which the key must be allowed too. It is told also of a schedule that
+        it does not see, since it cannot have the name."""
         rights = rights_of(request)
 
         def allowed(commit: Commit) -> Any:
             if rights is None or rights.sends_all:
                 return decide(commit)
             row = read_schedule(commit, name)
-            if row is None or may_send(rights, topic_of(row.record), deliver_to_of(row.record)):
+            records = [new] if row is None else [new, row.record]
+            if all(may_send(rights, topic_of(one), deliver_to_of(one)) for one in records if one):
                 return decide(commit)
-            return not_to_send(rights) if is_put or _is_seen(request, row) else _unknown(name)
+            is_told = bool(new) or (row is not None and _is_seen(request, row))
+            return not_to_send(rights) if is_told else _unknown(name)
 
         return await asked(self._ask, allowed)
 
