@@ -27,7 +27,7 @@ from yarl import URL
 from shards.commit import Commit, Refused
 from shards.endpoints import EndpointRow
 from shards.errors import StoreFailed
-from timeline.session import USUAL, Terms
+from timeline.session import Terms
 
 from ..delivery.burials import GROUP_DELETED, GROUP_EXPIRED
 from ..delivery.membership import Membership
@@ -35,7 +35,7 @@ from ..delivery.message import Message
 from ..delivery.owners import manages
 from ..delivery.router import is_unnamed
 from ..delivery.settling.settling import Settling
-from ..delivery.shared import ENDPOINT_PREFIX, Group, endpoint_text
+from ..delivery.shared import Group, endpoint_text
 from ..delivery.subscriber import Rights
 from ..delivery.terms import LASTING, Keeping
 from ..delivery.url_groups import UrlGroups
@@ -173,7 +173,8 @@ class Webhooks(CommitHook):
             if self._group(endpoint.name) is None:
                 log.error("endpoint %s: read position lost, starting from now", endpoint.name)
                 try:
-                    await self._ask(partial(self._create_group, name=endpoint.name))
+                    text = endpoint_text(endpoint.name)
+                    await self._ask(partial(self._groups.make, text=text, keeping=LASTING))
                 except (Refused, Busy, StoreFailed) as error:
                     log.error("endpoint %s: cannot start, nothing is posted: %s", endpoint.name, error)
 
@@ -290,8 +291,8 @@ class Webhooks(CommitHook):
 
     def has(self, group: Group) -> bool:
         """Whether it is the group of an existing endpoint."""
-        status = self.status(_name_of(group))
-        return status is not None and status.group is group
+        name = group.endpoint
+        return self.registry.get(name) is not None and self._group(name) is group
 
     def is_managed(self, name: str, rights: Rights | None) -> bool:
         """Whether the key may see and change the endpoint."""
@@ -366,19 +367,9 @@ class Webhooks(CommitHook):
         if self.registry.concurrency_of(row) > left:
             of_all = f"of {ENDPOINT_POSTS_MAX:,} for all endpoints"
             raise Refused("concurrency", f"is more than the {max(0, left)} that are left {of_all}")
-        self._create_group(commit, name, wanted.terms, wanted.keeping, rights)
+        self._groups.make(commit, endpoint_text(name), wanted.terms, wanted.keeping, rights)
         self.registry.put(commit, name, row)
         return known is None
-
-    def _create_group(
-        self,
-        commit: Commit,
-        name: str,
-        terms: Terms = USUAL,
-        keeping: Keeping = LASTING,
-        rights: Rights | None = None,
-    ) -> None:
-        self._groups.make(commit, endpoint_text(name), terms, keeping, rights)
 
     async def drop(
         self, name: str, rights: Rights | None, may_go: Callable[[Group], bool], *, is_dead: bool
@@ -415,7 +406,7 @@ class Webhooks(CommitHook):
 
         def decide(_: Commit) -> None:
             for group in groups:
-                name = _name_of(group)
+                name = group.endpoint
                 if self._groups.get(group.text) is group and self._groups.is_over(group):
                     if self.registry.get(name) is not None:
                         self.registry.drop(name)
@@ -451,7 +442,7 @@ class Webhooks(CommitHook):
 
     def pause(self, commit: Commit, group: Group, is_paused: bool) -> None:
         """Pause or resume the endpoint of this group, in the writer."""
-        self._switch(commit, _name_of(group), "", is_paused=is_paused)
+        self._switch(commit, group.endpoint, "", is_paused=is_paused)
 
     def _switch(
         self, commit: Commit, name: str, gone: str, *, is_paused: bool, posted: Endpoint | None = None
@@ -520,7 +511,3 @@ class Webhooks(CommitHook):
 
 def _later(delay_s: float, call: Callable[[], None]) -> asyncio.TimerHandle:
     return asyncio.get_running_loop().call_later(delay_s, call)
-
-
-def _name_of(group: Group) -> str:
-    return group.text.removeprefix(ENDPOINT_PREFIX)
