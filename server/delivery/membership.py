@@ -94,8 +94,8 @@ class Membership:
         self._rate_limited = RateLimited(mono)
         self.returned = Returned(limits.returned)
         """Returned messages that no member holds."""
-        self._key_bound = KeyBound(limits.ordering_keys)
-        """Of the keys in trouble of groups that order."""
+        self.key_bound = KeyBound(limits.ordering_keys)
+        """How many ordering keys are behind or in trouble, and how many groups stand still for that."""
         self._by_text = by_text
         self._by_name: dict[str, dict[str, Group]] = {}
         """Groups of clients by name, the text between `$share/` and the filter; none is empty."""
@@ -104,11 +104,6 @@ class Membership:
         self._forms = Forms()
         self._notes = SharedNotes()
         self.refused = 0
-
-    @property
-    def key_bound(self) -> KeyBound:
-        """How many ordering keys are behind or in trouble, and how many groups stand still for that."""
-        return self._key_bound
 
     def __len__(self) -> int:
         return len(self._by_text)
@@ -537,8 +532,8 @@ class Membership:
             returned.is_missed = False
             for group in self._by_text.values():
                 self._ready.wake(group)
-        if self._key_bound.is_freed:
-            self._key_bound.is_freed = False
+        if self.key_bound.is_freed:
+            self.key_bound.is_freed = False
             for group in self._by_text.values():
                 if group.session.order is not None:
                     self._wake(group)
@@ -583,7 +578,7 @@ class Membership:
             self._settings,
             self._rate_limited,
             returned,
-            self._key_bound,
+            self.key_bound,
             incarnation=self._horizon.issue() if incarnation is None else incarnation,
         )
         # Who joined later does not move the group's beginning: it wants all that it has not read.
@@ -607,13 +602,13 @@ class Membership:
         """It gets what its filter matches; that of an endpoint what says so."""
         (own,) = group.session.subscriptions.values()
         if group.is_endpoint:
-            self._router.add_endpoint(group.text.removeprefix(ENDPOINT_PREFIX), group, own)
+            self._router.add_endpoint(group.endpoint, group, own)
         else:
             self._router.add(group, own)
 
     def _unroute(self, group: Group) -> None:
         if group.is_endpoint:
-            self._router.discard_endpoint(group.text.removeprefix(ENDPOINT_PREFIX))
+            self._router.discard_endpoint(group.endpoint)
         else:
             self._router.discard_all(group)
 

@@ -103,7 +103,6 @@ class Group(Subscriber):
         rate_limited: RateLimited,
         all_returned: Returned,
         key_bound: KeyBound,
-        keeping: Keeping = UNSAID,
         *,
         incarnation: int = 0,
     ) -> None:
@@ -112,12 +111,12 @@ class Group(Subscriber):
         super().__init__(session, dirty, secure, incarnation=incarnation)
         self._leases = leases
         self.rate_limited = rate_limited
-        self.rate_limiter = rate_limited.of(keeping.rate)
+        self.rate_limiter: RateLimiter | None = None
         """Rate limiter; None: no rate limit."""
         self.all_returned = all_returned
         self._key_bound = key_bound
         self.settings = settings
-        self.keeping = keeping
+        self.keeping = UNSAID
         """Requested expiry and rate."""
         self.is_buried_dead = True
         """When it ends, what is undone becomes dead letters; else it is dropped."""

@@ -108,13 +108,10 @@ class Subscriber:
         secure: "Secure",
         barrier_bytes: int = 1 << 20,
         *,
-        will: Will | None = None,
-        will_id: int = 0,
         owner: str = "",
         rights: Rights | None = None,
         incarnation: int = 0,
     ) -> None:
-        """`will`, `will_id`: as they were stored. From then on only server/delivery/wills writes them."""
         self.session = session
         self.incarnation = incarnation
         """Number that tells it from earlier places of its name. 0: stored by a version without numbers."""
@@ -163,13 +160,13 @@ class Subscriber:
         """Bytes that may wait at the barrier."""
         self.groups: dict[str, Subscriber] = {}
         """Its shared subscriptions, by the filter as it was subscribed to."""
-        self.will = will
-        """The will: published if the connection ends without DISCONNECT."""
+        self.will: Will | None = None
+        """The will: published if the connection ends without DISCONNECT. server/delivery/wills writes it."""
         self.former_will: Will | None = None
         """The delayed will of the connection before, until the client is back for certain."""
         self.unplaced: Will | None = None
         """A will to publish at once that has no place yet: stored until it has."""
-        self.will_id = will_id
+        self.will_id = 0
         """Message id of the delayed will on the timeline, while the client is away."""
         self.left_ms = self.left_running_ms = 0
         """When its last connection ended, by the wall clock and in running time; 0: it is there."""

@@ -144,8 +144,10 @@ class Connection:
         self.is_opening = False
         """Its key is being checked, or its session has been claimed and is not durable yet."""
         self.keep_alive_s = 0
-        self._is_ended = self._has_left = False
-        """The client sends no more; its session has been left, and only answers go out."""
+        self._is_ended = False
+        """The client sends no more."""
+        self.has_left = False
+        """And all its input is handled: its session has been left, and only answers go out."""
         self._is_stopped = False
         """Whether a publish that cannot be refused waits for the end of the congestion."""
 
@@ -161,7 +163,7 @@ class Connection:
         clock, decoder, backlog, outbox = self._clock, self._decoder, self._backlog, self._outbox
         self._inbound.begin_turn()
         until = 0.0
-        while not (outbox.is_closed or self._has_left):
+        while not (outbox.is_closed or self.has_left):
             came = decoder.kept_bytes + len(data)
             packets = self._decode(data)
             self._accept(packets)
@@ -181,7 +183,7 @@ class Connection:
         connection closes."""
         if self._is_ended and not (self.is_opening or self.is_unfinished):
             self._leave()
-        if self._has_left and not (self._inbound.is_awaited or self._acks.unsent):
+        if self.has_left and not (self._inbound.is_awaited or self._acks.unsent):
             self._outbox.abort()
         return self._outbox.take_output()
 
@@ -199,7 +201,7 @@ class Connection:
 
     def _leave(self) -> None:
         """Leave the session; a persistent one stays. Answers that wait for the store still go out."""
-        self._has_left = True
+        self.has_left = True
         self._backlog.clear()
         self._decoder = Decoder(4)
         rights, self._rights = self._rights, None
@@ -260,7 +262,7 @@ class Connection:
     @property
     def is_behind(self) -> bool:
         """More has come than is handled yet: read no more for now, and call `receive` when there is time."""
-        return not (self._outbox.is_closed or self._has_left) and (
+        return not (self._outbox.is_closed or self.has_left) and (
             bool(self._backlog.packets) or self._decoder.is_behind or self._asks_much
         )
 
@@ -268,11 +270,6 @@ class Connection:
     def is_unfinished(self) -> bool:
         """Whether input is unfinished; a client that disconnects in order may rely on it being done."""
         return not self._outbox.is_closed and (not self._backlog.is_empty or self._decoder.is_behind)
-
-    @property
-    def has_left(self) -> bool:
-        """Whether the client has said that it sends no more, and all its input is handled."""
-        return self._has_left
 
     @property
     def has_published(self) -> bool:
@@ -392,7 +389,7 @@ class Connection:
 
     def _on_first(self, packet: Packet | MqttError) -> None:
         """Handle CONNECT; the decoder guarantees that it comes first and once."""
-        if self._has_left:
+        if self.has_left:
             return  # what follows a DISCONNECT
         if isinstance(packet, MqttError):
             self._refuse_bytes(packet)

@@ -93,7 +93,7 @@ class Late:
         self._groups = groups
         self._sent = sent
         self._node = node
-        self._waiting: Errand[LateAck, bool] = Errand(
+        self.errand: Errand[LateAck, bool] = Errand(
             writer,
             clock,
             self._end,
@@ -111,14 +111,9 @@ class Late:
         self.finished = 0
 
     @property
-    def errand(self) -> Errand[LateAck, bool]:
-        """The queue of late acks."""
-        return self._waiting
-
-    @property
     def room(self) -> int:
         """Number of late acks that may still be queued."""
-        return WAITING_MAX - len(self._waiting)
+        return WAITING_MAX - len(self.errand)
 
     def finish(
         self,
@@ -146,7 +141,7 @@ class Late:
             log.warning("%s: too many late acks wait, a message is redelivered", name, extra=by(name))
             ack.answered(False)
             return
-        self._waiting.add(ack)
+        self.errand.add(ack)
 
     def _look_through(self, acks: Iterable[LateAck]) -> None:
         self._flights = {

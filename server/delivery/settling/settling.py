@@ -132,14 +132,12 @@ class Settling:
         reason: str,
         done: Callable[[Nacked], None],
         qos: int = 1,
-        is_attempt: bool = True,
     ) -> bool:
         """The client cannot do a message now: retry it, for the session or for the group that lent it.
 
-        `delay_ms`: delay; None: back-off; NEVER: it is dead at once. `is_attempt`: False if a group's message
-        was not tried, so that it does not count. The packet id becomes free. `done` is called when the
-        outcome is durable, or cannot be for now. False: the message under this packet id has another QoS, or
-        its exchange is too far; `done` is not called.
+        `delay_ms`: delay; None: back-off; NEVER: it is dead at once. The packet id becomes free. `done` is
+        called when the outcome is durable, or cannot be for now. False: the message under this packet id has
+        another QoS, or its exchange is too far; `done` is not called.
         """
         flight = subscriber.session.flights.get(packet_id)
         if qos == 2:
@@ -166,7 +164,6 @@ class Settling:
             addressee=group,
             is_ended=is_own,
             answered=done,
-            is_attempt=is_attempt or is_own,
             by=subscriber.name,
             since_s=_since_s(flight),
         )
