@@ -13,6 +13,7 @@ from functools import lru_cache
 from struct import Struct
 
 from shards.fate import AT_ONCE_MS
+from shards.fields import Record
 from shards.properties import sendable_properties, user_property
 from timeline.filters import refused_character
 from timeline.position import SEQ_MAX
@@ -23,6 +24,7 @@ from ..codec.publish import joined, publish_parts, with_dup
 from ..codec.wire import varint
 from ..delivery.message import Message
 from ..delivery.run import Run
+from ..delivery.settling.obituaries import DEAD_REASON
 from ..delivery.tries import tries_before, tries_text
 from ..settings.times import format_ms
 
@@ -31,7 +33,7 @@ ALIAS = ""
 ID, DUE, LATE, SCHEDULE = "fasti-id", "fasti-due", "fasti-late-ms", "fasti-schedule"
 ORDERING_KEY, ATTEMPT = "fasti-ordering-key", "fasti-attempt"
 TRIES, LEASE = "fasti-tries", "fasti-ack-timeout"
-GIVES_WAY = (ALIAS, TRIES, LATE, SCHEDULE, DUE, ORDERING_KEY, ATTEMPT, LEASE, ID)
+GIVES_WAY = (ALIAS, TRIES, DEAD_REASON, LATE, SCHEDULE, DUE, ORDERING_KEY, ATTEMPT, LEASE, ID)
 """What the server adds, in the order in which it is left out of a packet that is too large for its client:
 the new alias of a topic, then user properties, from those that only inform to those that an ack needs."""
 ALIASES_MAX = 256
@@ -135,6 +137,7 @@ _ID = b"\x26\x00\x08fasti-id\x00\x20"
 _ID_BYTES = len(_ID) + 32
 _ORDER = user_property(ORDERING_KEY, "")[:-2]
 """User property `fasti-ordering-key`, up to the length of its value."""
+_DEAD = user_property(DEAD_REASON, "")[:-2]
 _SEQ_BYTES = 6
 _PUBACK = Struct(">BBHBB").pack
 
@@ -242,12 +245,20 @@ def common_properties(message: Message, node: int, lease_ms: int = 0) -> bytes:
 def own_properties(message: Message) -> bytes:
     """The publisher's properties, and what is left of the expiry."""
     record = message.record
-    properties = sendable_properties(record.properties)
+    properties = sendable_properties(_published(record)[0])
     if record.expires_ms:
         left_ms = max(0, record.expires_ms - message.late_ms)
         # Rounded up, but for the one ms of a message that expires at once.
         properties += message_expiry(0 if left_ms <= AT_ONCE_MS else -(-left_ms // 1000))
     return properties
+
+
+def _published(record: Record) -> tuple[bytes, bytes]:
+    """What the publisher said, and the reason that the server wrote behind it: a copy of a dead letter."""
+    own, dead = record.properties, b""
+    if record.topic.startswith(b"$dead/") and (at := own.rfind(_DEAD)) >= 0:
+        own, dead = own[:at], own[at:]
+    return own, dead
 
 
 def added_properties(message: Message, node: int, attempt: int, lease_ms: int) -> dict[str, bytes]:
@@ -269,6 +280,8 @@ def added_properties(message: Message, node: int, attempt: int, lease_ms: int) -
         added[TRIES] = user_property(TRIES, tries_text(tries))
     if lease_ms:
         added[LEASE] = _lease_property(lease_ms)
+    if dead := _published(record)[1]:
+        added[DEAD_REASON] = sendable_properties(dead)
     return added
 
 

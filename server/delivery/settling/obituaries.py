@@ -13,6 +13,9 @@ from ..owners import Owners
 from ..publish_request import PublishRequest
 from ..publishing import Publishing
 
+DEAD_REASON = "fasti-dead-reason"
+"""The user property that says why: the last one of a copy."""
+
 
 class Obituaries:
     """Publishes them."""
@@ -43,7 +46,7 @@ def _obituary(name: str, record: Record, reason: str) -> Record:
     topic = f"$dead/{_level(name)}/".encode() + record.topic
     if len(topic) > TOPIC_BYTES_MAX:
         topic = topic[: TOPIC_BYTES_MAX - 3].decode(errors="ignore").encode()
-    told = user_property("fasti-dead-reason", reason)
+    told = user_property(DEAD_REASON, reason)
     return msgspec.structs.replace(
         record,
         topic=topic,

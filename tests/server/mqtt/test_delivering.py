@@ -426,7 +426,8 @@ def test_what_the_server_adds_gives_way(qos: int, aliases_max: int) -> None:
     message = Message(Position(START_MS << 48 | 1), 0, record, START_MS)
     by = (Subscription("t", qos, Position(0), identifier=7, lease_ms=30_000),)
     more = b"\0\x09" if qos else b""
-    order = [name for name in GIVES_WAY if qos == 1 or name != "fasti-ack-timeout"]
+    absent = ["fasti-dead-reason", *(["fasti-ack-timeout"] if qos != 1 else [])]
+    order = [name for name in GIVES_WAY if name not in absent]
     bare = 2 + (2 + 1) + len(more) + 1 + (1 + 2 + 3 + 2 + 1) + 5 + 2 + 60
     """Head, topic, packet id, length of the properties, `own`, expiry, subscription identifier, payload."""
     seen = set()
@@ -493,6 +494,25 @@ def test_a_delivery_of_just_the_largest_size_is_sent(qos: int) -> None:
         peer.subscribe("t", qos=qos)
         publisher.publish("t", "x" * (size - head), qos)
         assert len(peer.publishes()) == (size <= 60)
+
+
+def test_the_reason_of_a_dead_letter_gives_way() -> None:
+    rig = Rig()
+    bare = 2 + 2 + len("$dead/a/t") + 2 + 1 + 4 + 5
+    """Head, topic, packet id, length of the properties, content type, payload."""
+    fits, tight, short = (rig.connected(str(n), maximum_packet_size=n) for n in (200, bare, bare - 1))
+    peer = rig.lasting("a")
+    for one in (fits, tight, short):
+        one.subscribe("$dead/#", qos=1)
+    peer.subscribe("t", qos=1)
+    rig.connected("p").publish1("t", "hello", content_type="3")
+    (came,) = peer.publishes()
+    refused = props(user_properties=(("retry-in", "never"), ("reason", "no")))
+    peer.send(Ack(wire.PUBACK, came.packet_id, 0x83, refused))
+    (whole,), (less,) = fits.publishes(), tight.publishes()
+    assert whole.properties == props(content_type="3", user_properties=(("fasti-dead-reason", "no"),))
+    assert less.properties == props(content_type="3")
+    assert not short.publishes()
 
 
 def test_topic_aliases_of_the_server() -> None:
