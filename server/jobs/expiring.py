@@ -199,13 +199,17 @@ class Expiries:
         ours = self._slices.archive
         if not given:
             return ours
-        if ours and not _is_same(given, ours):
+        try:
+            path = local_path(given)
+        except ValueError:
+            path = ""  # a URL that only the caller's machines can read
+        if ours and not (path and os.path.realpath(path) == os.path.realpath(ours)):
             raise JobRefused("archive", f"must be slices.archive, {ours}, or be left out, not {given!r}")
         if not ours and run == "server":
             raise JobRefused("archive", "is for run=caller: the server's own job needs slices.archive")
         if not given.startswith("/") and "://" not in given:
             raise JobRefused("archive", f"must be an absolute path or a URL, not {given!r}")
-        if self._pipeline.holds(given):
+        if path and self._pipeline.holds(path):
             raise JobRefused("archive", "must not lie in store.dir")
         return ours or given
 
@@ -217,13 +221,6 @@ class Expiries:
                 if fault:
                     why = f"the server cannot read back what was archived: {fault}"
                     raise JobRefused("bad-manifest", why, [Fault(str(one.start_ms), "files", fault)])
-
-
-def _is_same(given: str, ours: str) -> bool:
-    try:
-        return os.path.realpath(local_path(given)) == os.path.realpath(ours)
-    except ValueError:
-        return False
 
 
 def _faults(job: Job, said: Sequence[DroppedSlice]) -> Iterator[Fault]:

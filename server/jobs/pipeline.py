@@ -31,7 +31,6 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from shards import handover, keys
-from shards.archives import local_path
 from shards.commit import Commit
 from shards.dedupe import Refused
 from shards.errors import ShardsError, StoreFailed
@@ -194,11 +193,8 @@ class Pipeline:
         yield from reversed(list(self._ended.values()))
 
     def holds(self, path: str) -> bool:
-        """Whether a path or file: URL lies in the data directory."""
-        try:
-            return Path(local_path(path)).is_relative_to(self._folder.parent.absolute())
-        except ValueError:
-            return False
+        """Whether an absolute path lies in the data directory."""
+        return Path(path).is_relative_to(self._folder.parent.absolute())
 
     def job_at(self, at_ms: int) -> Job | None:
         """The open job on the slice at `at_ms`."""
