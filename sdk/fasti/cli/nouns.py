@@ -22,7 +22,8 @@ import typer
 
 import fasti
 
-from .options import DECLARED, command
+from .entries import Count, Limit
+from .options import command
 from .output import Format, Printer, Row
 from .run import REFUSED
 
@@ -38,7 +39,7 @@ def option(name: str, kind: Any, default: Any = None) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=kind)
 
 
-LISTED = (option("limit", DECLARED["limit_"]), option("count", DECLARED["count"], default=False))
+LISTED = (option("limit", Limit), option("count", Count, default=False))
 """Of every list."""
 
 

@@ -93,9 +93,6 @@ DECLARED: dict[str, Any] = {
         str | None, typer.Option("--from", "--due-from", help="Due at or after this instant.")
     ],
     "due_to": Annotated[str | None, typer.Option("--to", "--due-to", help="Due before this instant.")],
-    # of a listing
-    "limit_": Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Maximum number of results.")],
-    "count": Annotated[bool, typer.Option("--count", help="Print only how many there are.")],
     # Kept, DeadSelection
     "group": Annotated[str | None, typer.Option(help="A group or client id, or $share/GROUP/FILTER.")],
     "died_from": Annotated[str | None, typer.Option("--from", help="Died at or after this instant.")],
