@@ -236,6 +236,7 @@ class Dispatch(CommitHook):
         how many of both, and what they cost."""
         live, late_ms = self._live, self.counts.late_ms
         given = count = cost = 0
+        self._router.take_cost()  # what others have spent
         for place, (shard, value) in due:
             if live and live[0][0].position < place:
                 handed, spent = self._hand_live(place, most - cost)
@@ -276,7 +277,7 @@ class Dispatch(CommitHook):
                     continue
             if self._traces is not None and not message.is_usual:
                 cost += self._tell(self._traces, message, wall_ms)
-            cost += self._give(message, wall_ms, size)
+            cost += self._give(message, wall_ms, size) + self._router.take_cost()
         handed, spent = self._hand_live(Position(to + 1), most - cost)
         return given, count + handed, cost + spent
 
@@ -296,7 +297,7 @@ class Dispatch(CommitHook):
             else:
                 matched = len(targets)
                 self._give_run(messages, sizes, targets)
-            cost += matched * len(messages)
+            cost += matched * len(messages) + self._router.take_cost()
             verdict = Verdict.TAKEN if matched else Verdict.UNWANTED
             for answer in answers:
                 try:

@@ -209,7 +209,8 @@ class Publishing:
         if request.is_scheduled:
             return 0
         record = request.record
-        return len(self.router.route(record.topic)) + RETAINED_COST * record.retain
+        matched = len(self.router.route(record.topic))
+        return matched + self.router.take_cost() + RETAINED_COST * record.retain
 
     def _came(self, owner: str, weight: int, size: int) -> None:
         """They are with the writer."""

@@ -61,7 +61,7 @@ backlogs."""
 RUN_BYTES = 1 << 16
 """Of messages that are read before they are sent."""
 TURN_OWNERS = 2_000
-"""Cost of new answers about owners in a turn (owners.py)."""
+"""Cost of new answers about owners and receivers in a turn (owners.py, router.py)."""
 WAITING = 100
 """Messages that wait for their next try, and are given up in one step."""
 TURN_RESENDS = 250
@@ -409,8 +409,9 @@ class Replay:
         session = subscriber.session
         self._is_blocked = False
         rows, read = TURN_ROWS, session.read
-        self._owners.take_cost()  # what others have spent
-        owners = self._owners
+        owners, router = self._owners, self._router
+        owners.take_cost()  # what others have spent
+        router.take_cost()
         run: list[Message] = []
         by: tuple[Subscription, ...] = ()
         size, self._run_most = 0, _most(subscriber)
@@ -443,7 +444,7 @@ class Replay:
                     if not self._send(subscriber, run, by):
                         return False
                     run, size = [], 0
-            if not left or owners.cost >= TURN_OWNERS or subscriber.delivered >= give:
+            if not left or owners.cost + router.cost >= TURN_OWNERS or subscriber.delivered >= give:
                 break
         else:
             read = horizon if rows else read
@@ -570,7 +571,8 @@ class Replay:
         if not by or len(run) < len(rows) or sum([message.body_bytes for message in run]) >= RUN_BYTES:
             return [], by
         for topic in {message.topic for message in run}:
-            if self._router.wanted(subscriber, place, topic) is not by:
+            is_spent = self._router.cost >= TURN_OWNERS
+            if is_spent or self._router.wanted(subscriber, place, topic) is not by:
                 return [], by
         for message in run:
             if message.is_judged and not self._owners.is_known(message):

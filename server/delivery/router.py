@@ -7,8 +7,8 @@ answer is made once for the filters that match, and shared by the topics that th
     devices/1/temp, devices/2/temp ... -> {devices/#} -> 1,000 sessions and their subscriptions
 
 A topic's answer leaves out subscribers that may not receive it: where keys are needed, such topics have
-answers of their own. `forget` when rules change. Groups that were left out are noted: what they pass over is
-counted and logged (`pass_over`).
+answers of their own. What that costs counts in a turn, also if nobody gets the message. `forget` when rules
+change. Groups that were left out are noted: what they pass over is counted and logged (`pass_over`).
 
 A message with `deliver_to` also goes to the group of that endpoint, whatever its topic (`posted`). A full URL
 is an unnamed endpoint, one for each origin (scheme, host, port) and key that sends there:
@@ -99,11 +99,18 @@ class Router:
         self._topic_bytes = self._answer_bytes = 0
         self._barred: dict[bytes, list[Subscriber]] = {}
         """Groups that were left out of cached topics. None is empty."""
+        self.cost = 0
+        """Checks of who may receive a topic, some 2 us each, since `take_cost`."""
         self.barred = 0
         """Times that a group passed over a message that none of its clients may receive."""
 
     def __len__(self) -> int:
         return len(self._trie)
+
+    def take_cost(self) -> int:
+        """`cost`, which begins anew."""
+        cost, self.cost = self.cost, 0
+        return cost
 
     @property
     def cached_bytes(self) -> int:
@@ -196,6 +203,7 @@ class Router:
         key = tuple(map(id, found))
         targets, is_restricted = self._answers.get(key) or self._answer(key, found)
         if is_restricted:
+            self.cost += sum([subscriber.checks for subscriber in targets])
             every, targets = (
                 targets,
                 {

@@ -301,6 +301,10 @@ class Group(Subscriber):
             return self.rights is not None
         return any(member.is_restricted for member in self.members)
 
+    @property
+    def checks(self) -> int:
+        return 1 + len(self.members)
+
     def may_receive(self, topic: bytes) -> bool:
         """Whether its owner or a member may receive it, here or away. What waits for an owner without a key
         waits for the next key of that name, or for whoever may have it, if no member may have anything."""

@@ -263,6 +263,11 @@ class Subscriber:
         """Whether `may_receive` depends on the topic."""
         return self.rights is not None
 
+    @property
+    def checks(self) -> int:
+        """How many clients `may_receive` may have to ask."""
+        return 1
+
     def may_receive(self, topic: bytes) -> bool:
         """Whether current rules allow it to receive messages of this topic."""
         return self.rights is None or self.rights.may_receive(topic)

@@ -2,14 +2,17 @@
 
 import logging
 import random
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from server.auth.rights import NO_GRANT
 from server.codec import wire
 from server.codec.packets import Ack, Publish, Subscribe, SubscribeOptions
-from server.delivery import picker
+from server.delivery import dispatch, picker, replay
+from server.delivery.router import Router, Targets
 from server.delivery.shared import Group
 from shards.dead import DEAD
 from shards.keys import kept_of
@@ -223,6 +226,50 @@ def test_the_log_tells_once_in_a_while_of_each_group(rig: Keyed, caplog: pytest.
         ops.publish(f"jobs/{number}", "x")
     told = [text.partition(", no")[0].partition(" jobs")[0] for text in caplog.messages if "group " in text]
     assert sorted(told) == ["group g: a message waits", "group own: passes over"]
+
+
+def test_many_who_may_not_have_a_topic_do_not_hold_up_the_others(
+    rig: Keyed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each new topic is looked at for all of them; a turn's budget counts that, as does a reader's."""
+    monkeypatch.setattr(dispatch, "TURN_COST", 100)
+    monkeypatch.setattr(replay, "TURN_OWNERS", 100)
+    for number in range(20):
+        mallory = rig.come("mallory", f"m{number}")
+        mallory.subscribe("jobs/#")
+        mallory.subscribe("$share/own/jobs/#")
+    alice = rig.stay("alice")
+    alice.subscribe("jobs/#")
+    alice.drop()
+    ops = rig.come("ops")
+    for number in range(20):
+        ops.publish1(f"$delayed/10/jobs/{number}", "x")
+    routed: list[int] = []
+    match, turn, read = Router._match, rig.core.dispatch.turn, rig.core.replay._read_stretch
+    most = []
+
+    def counted(self: Router, topic: bytes) -> Targets:
+        routed.append(1)
+        return match(self, topic)
+
+    def in_turns(work: Callable[..., bool]) -> Callable[..., bool]:
+        def one(*args: Any) -> bool:
+            routed.clear()
+            has_more = work(*args)
+            most.append(len(routed))
+            return has_more
+
+        return one
+
+    monkeypatch.setattr(Router, "_match", counted)
+    monkeypatch.setattr(rig.core.dispatch, "turn", in_turns(turn))
+    rig.pass_ms(11_000)
+    assert 0 < max(most) <= 100 // (20 + 1 + 20) + 1, "in a turn of dispatch"
+    most.clear()
+    monkeypatch.setattr(rig.core.replay, "_read_stretch", in_turns(read))
+    rig.core.router.forget()
+    assert len(rig.stay("alice").take_all()) == 20
+    assert 0 < max(most) <= 100 // (20 + 1 + 20) + 1, "in a turn of a reader"
 
 
 @pytest.mark.parametrize(
