@@ -42,6 +42,9 @@ class Sink(Protocol):
     @property
     def is_closed(self) -> bool: ...
 
+    @property
+    def has_refused(self) -> bool: ...
+
     def put(self, packet: Packet) -> None: ...
 
     def close(self, why: Closing) -> None: ...
@@ -94,7 +97,7 @@ class Acks:
         """Handle PUBREL: free the packet id of the client's publish, durably."""
         packet_id = packet.packet_id
         if packet_id not in subscriber.session.received:
-            self._put_unknown(wire.PUBCOMP, packet_id)
+            self._put_unknown(wire.PUBCOMP, packet_id, is_error=self._sink.has_refused)
             return
         self.unsent += 1
         self._publishing.released(subscriber, packet_id, self._answering(wire.PUBCOMP, packet_id))
@@ -143,10 +146,12 @@ class Acks:
 
         return answer
 
-    def _put_unknown(self, kind: int, packet_id: int) -> None:
+    def _put_unknown(self, kind: int, packet_id: int, *, is_error: bool = False) -> None:
         """Answer an ack of an exchange that is over here. In recovery it is no error (MQTT 5.0, 3.6.2.1), and
-        clients such as MQTT.js take 0x92 for a publish that was not accepted."""
-        self._put(kind, packet_id, 0 if self.is_resumed else Reason.PACKET_IDENTIFIER_NOT_FOUND)
+        clients such as MQTT.js take 0x92 for a publish that was not accepted. `is_error`: it may be of a
+        publish that was refused here: paho releases these too, and takes 0 for success."""
+        is_known = self.is_resumed and not is_error
+        self._put(kind, packet_id, 0 if is_known else Reason.PACKET_IDENTIFIER_NOT_FOUND)
 
     def _put(self, kind: int, packet_id: int, reason: int = 0) -> None:
         """Send an ack; below level 5 it carries no reason."""

@@ -84,6 +84,8 @@ class Outbox:
         self.level = 0
         self._form = 0
         """Form of most deliveries (`forms.parts`), without QoS and retain."""
+        self.has_refused = False
+        """Whether a publish at QoS 2 was refused."""
         self.is_open = False
         """CONNACK may leave, and the end has not come."""
         self.is_closed = False
@@ -251,6 +253,7 @@ class Outbox:
 
     def put_ack(self, kind: int, packet_id: int, reason: int, more: bytes) -> None:
         """PUBACK or PUBREC; `more`, encoded properties, only if the client wants them and they fit."""
+        self.has_refused |= kind == wire.PUBREC and reason >= 0x80
         data = ack(self.level, kind, packet_id, reason, more if self._tells_more else b"")
         if self._max_packet and len(data) > self._max_packet:
             data = ack(self.level, kind, packet_id, reason)

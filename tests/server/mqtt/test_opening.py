@@ -427,6 +427,17 @@ def test_in_a_resumed_session_it_is_no_error(level: int) -> None:
     assert peer.inbox == [Ack(wire.PUBCOMP, 6, 0), Ack(wire.PUBREL, 5, 0)]
 
 
+def test_the_release_of_a_refused_publish_is_an_error_in_a_resumed_session_too() -> None:
+    """paho releases what PUBREC refused, and tells its program of success if PUBCOMP says 0."""
+    rig = Rig()
+    rig.lasting("a").drop()
+    peer = rig.lasting("a")
+    peer.send(Publish(b"$delayed/x/t", b"m", 2, packet_id=6))
+    peer.ack(wire.PUBREL, 6)
+    answers = [(one.kind, one.reason) for one in peer.inbox if isinstance(one, Ack)]
+    assert answers == [(wire.PUBREC, 0x90), (wire.PUBCOMP, 0x92)]
+
+
 def test_a_will_with_what_the_server_does_not_take() -> None:
     """[MQTT-3.2.2-12], [MQTT-3.2.2-13]"""
     rig = Rig(config(maximum_qos=1, retain_available=False))
