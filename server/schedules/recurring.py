@@ -387,9 +387,8 @@ class Schedules(CommitHook):
             row = self._successor(commit, name, row)
             self._write(commit, name, row)
         if row.occurrence is None:
-            raise Refused(
-                "wrong-state", f"it is {'paused' if row.paused else 'finished'}: no occurrence is pending"
-            )
+            state = "paused" if row.paused else "stopped" if row.stopped else "finished"
+            raise Refused("wrong-state", f"it is {state}: no occurrence is pending")
         bare, taken_back = without(commit, row, self._journal())
         if taken_back is not None:
             occurrence = row.occurrence

@@ -20,6 +20,7 @@ from aiohttp import web
 from shards.commit import Commit
 from shards.record import deliver_to_of, topic_of
 from shards.schedules import ScheduleRow, read_schedule
+from timeline.fires import END_MS
 from timeline.position import MessageId, id_text
 
 from ...engine.clock import Clock
@@ -239,7 +240,8 @@ class ScheduleRoutes:
         def found() -> list[shapes.Fire]:
             timing = timing_of(definition, definition.name, now_ms, self._limits)
             plan, after_ms = checked_plan(timing, definition.name, now_ms)
-            views = fire_views(plan, after_ms, min(definition.count, timing.limit or definition.count))
+            count = min(definition.count, timing.limit or definition.count)
+            views = fire_views(plan, after_ms, count) or fire_views(plan, after_ms, 1, END_MS)
             if note := start_note(timing, views[0].get("note", "")):
                 views[0]["note"] = note
             return views

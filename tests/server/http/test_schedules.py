@@ -187,6 +187,13 @@ async def test_a_preview_of_seconds_of_rare_days(server: Running) -> None:
     assert found[9]["at"] == "2027-04-05T17:03:05.000Z"
 
 
+async def test_a_preview_begins_with_the_next_fire_however_far_it_is(server: Running) -> None:
+    """Also when that is further ahead than others are looked for."""
+    rule = "FREQ=YEARLY;INTERVAL=200;BYMONTH=1;BYMONTHDAY=1"
+    found = await preview(server, rrule=rule, timezone="UTC", start="2000-06-01T09:00:00Z")
+    assert [fire["at"] for fire in found] == ["2200-01-01T09:00:00.000Z"]
+
+
 async def test_a_preview_ends_where_the_next_fire_takes_long_to_find(server: Running) -> None:
     """The days of 99,991 seconds come at one time of day each 99,991 days: a second fire there is too far."""
     rule = "FREQ=SECONDLY;INTERVAL=99991;BYHOUR=5,6;BYMINUTE=3;BYSECOND=7"

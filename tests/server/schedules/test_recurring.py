@@ -489,6 +489,8 @@ def test_a_rule_that_was_taken_and_would_be_searched_for_long_stops(
     row = rig.schedules.get("s")
     assert row is not None
     assert row.stopped == "rrule: takes too long to search: change INTERVAL"
+    with pytest.raises(Refused, match="it is stopped"):
+        rig.ask(lambda c: rig.schedules.skip(c, "s"))
     assert rig.put(timing=timing_with(HOURLY, limit=99)).stopped == "", "it goes on with another rule"
 
 
