@@ -167,12 +167,12 @@ def _lines(text: str) -> tuple[str, frozenset[datetime]]:
         if name == "RRULE":
             rules.append(value if colon else line.strip())
         elif name == "EXDATE":
+            exdates.update(_stamp(stamp, "EXDATE")[0] for stamp in value.split(","))
             if parameters:
                 told = f"leave {';'.join(parameters)[:80]} out"
                 raise RuleError(
                     f"EXDATE: {told}, as its times are in the schedule's timezone: EXDATE:{value[:15]}"
                 )
-            exdates.update(_stamp(stamp, "EXDATE")[0] for stamp in value.split(","))
         elif line.strip():
             raise RuleError(
                 f"{name[:40]}: only RRULE and EXDATE lines are read; use the fields start and timezone"

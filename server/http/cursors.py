@@ -15,7 +15,7 @@ fit.
 from hashlib import blake2b
 from hmac import compare_digest
 
-from timeline.position import Position
+from timeline.position import END, Position
 
 from .values.bodies import FieldError
 
@@ -50,6 +50,8 @@ class Cursors:
             if not compare_digest(code, self._code(told)):
                 raise FieldError("cursor", "was not issued since this server started: begin without a cursor")
         place, as_of = (Position(int.from_bytes(part)) for part in (told[:PLACE_BYTES], told[PLACE_BYTES:]))
+        if place == END:
+            raise FieldError("cursor", "was not issued by this server")  # there is nothing behind it
         return place, as_of or None
 
     def _code(self, told: bytes) -> bytes:

@@ -135,6 +135,11 @@ def test_so_many_times_may_be_left_out() -> None:
         parse_rule("FREQ=DAILY\nEXDATE:" + ",".join(times), START)
 
 
+def test_a_day_to_be_left_out_is_told_its_form() -> None:
+    with pytest.raises(RuleError, match="20261202 must be a local time such as 20261224T090000"):
+        parse_rule("RRULE:FREQ=DAILY\nEXDATE;VALUE=DATE:20261202", START)
+
+
 def test_a_rule_makes_so_many_times_a_day() -> None:
     hours, minutes = (",".join(map(str, range(count))) for count in (24, 60))
     text = f"FREQ=DAILY;BYHOUR={hours};BYMINUTE={minutes};BYSECOND="

@@ -256,7 +256,16 @@ BAD = (
     ("requeue", {"ids": [], "deliver_in": "400000d"}, "deliver_in"),
     ("requeue", {"filter": {"from": "soon"}}, "from"),
 )
-BAD_QUERIES = ("?topic=a%23", "?group=", "?id=x", "?limit=0", "?cursor=zz", "?from=x", "?what=1")
+BAD_QUERIES = (
+    "?topic=a%23",
+    "?group=",
+    "?id=x",
+    "?limit=0",
+    "?cursor=zz",
+    f"?cursor={'f' * 24}",
+    "?from=x",
+    "?what=1",
+)
 
 
 async def test_bad_requests(server: Running) -> None:
