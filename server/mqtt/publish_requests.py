@@ -105,7 +105,8 @@ def read_publish(
             key = owner + b"\0" + key
     if due_ms > now_ms + max_delay_ms:
         is_delay = properties is not None and properties.user("deliver-in") is not None
-        other = other_reading((due_ms - now_ms if is_delay else due_ms) // 1_000)
+        is_time = properties is not None and properties.user("deliver-at") is not None
+        other = "" if is_time else other_reading((due_ms - now_ms if is_delay else due_ms) // 1_000)
         raise PublishRefused(Reason.TOPIC_NAME_INVALID, f"the delay is longer than limits.max_delay{other}")
     record = Record(
         topic,
