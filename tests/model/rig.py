@@ -34,6 +34,7 @@ from shards.steps import Bits, Steps
 from shards.store import Table
 from shards.verify import verify_counts
 from tests.support.clock import HandClock
+from tests.support.invariants import check_wheel
 from tests.support.memory_store import MemoryStore
 from tests.support.stepper import Stepper
 from timeline.filters import matches
@@ -564,7 +565,7 @@ class Rig:
         """What holds after every step."""
         core = self.core
         horizon = core.horizon
-        core.wheel.check()
+        check_wheel(core.wheel)
         need(core.writer.given_up == self.spoilt, "a group was given up")
         need(len(core.wheel) <= CONFIG.wheel.max_entries, "the wheel is over its bound")
         need(len(core.tail) <= CONFIG.tail.max_entries, "the tail is over its bound")

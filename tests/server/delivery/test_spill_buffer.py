@@ -8,6 +8,7 @@ from server.codec.packets import Ack, Publish
 from shards.commit import Commit
 from shards.errors import StoreFailed
 from shards.store import Table
+from tests.support.invariants import check_wheel
 from tests.support.rig import Peer, Rig, config
 from timeline.position import Position
 
@@ -221,7 +222,7 @@ def test_a_turn_passes_few_messages_that_many_want_or_that_are_large(monkeypatch
     turns = 0
     while rig.core.dispatch.turn():
         turns += 1
-        rig.core.wheel.check()
+        check_wheel(rig.core.wheel)
     assert turns >= 6
     assert rig.core.opened.pending == 0
     rig.pump()
