@@ -22,6 +22,7 @@ topics and as many of remembered filters, each dropped whole, as are MASKS_MAX w
 """
 
 from collections.abc import Iterable
+from itertools import zip_longest
 
 ANYTHING = 0
 FANOUT = 24
@@ -231,12 +232,10 @@ def overlap(pattern: list[str], levels: list[str]) -> bool:
 
     What `overlapping` says of all structures, of one.
     """
-    for index in range(max(len(pattern), len(levels))):
-        mine = pattern[index] if index < len(pattern) else None
-        theirs = levels[index] if index < len(levels) else None
-        if mine == "#" or theirs == "#":
+    for mine, theirs in zip_longest(pattern, levels):
+        if "#" in (mine, theirs):
             return True
-        if mine is None or theirs is None:
+        if None in (mine, theirs):
             return False
         if mine != theirs and "+" not in (mine, theirs):
             return False
