@@ -48,7 +48,7 @@ _MADE_ID = re.compile("fasti-[0-9a-f]+")
 Fits = Callable[[str], bool]
 """Whether a rule matches a topic."""
 Relation = Callable[[str, str], bool]
-"""Of a rule to a filter."""
+"""Of a rule to a filter or topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,8 @@ class Principal:
         if self._sends is None:
             self._sends = _Sends(rules)
         text = topic.decode()
-        return _match(Rights(self, client_id).bound(self._sends.narrowed(text)), text), self._sends.count
+        rules = Rights(self, client_id).bound(self._sends.narrowed(text))
+        return _permit(rules, text, matches, matches), self._sends.count
 
 
 class Rights:
@@ -369,13 +370,14 @@ class _Sends:
         return Rules(None if self._rules.allow is None else allow, deny, otherwise)
 
 
-def _permit(rules: Rules, topic_filter: str, denies: Relation, allows: Relation) -> bool:
-    """Whether the rules permit what a filter matches; `denies`, `allows`: when a rule counts for it."""
-    if any(denies(denied, topic_filter) for denied in rules.deny):
+def _permit(rules: Rules, text: str, denies: Relation, allows: Relation) -> bool:
+    """Whether the rules permit a topic, or what a filter matches; `denies`, `allows`: when a rule counts for
+    it. For a topic it is `_Answers.match` without a cache."""
+    if any(denies(denied, text) for denied in rules.deny):
         return False
-    if rules.allow is None or any(allows(allowed, topic_filter) for allowed in rules.allow):
+    if rules.allow is None or any(allows(allowed, text) for allowed in rules.allow):
         return True
-    return rules.otherwise is not None and _permit(rules.otherwise, topic_filter, denies, allows)
+    return rules.otherwise is not None and _permit(rules.otherwise, text, denies, allows)
 
 
 def _overlap(one: str, other: str) -> bool:
@@ -396,15 +398,6 @@ def _begun(rules: Iterable[str]) -> list[tuple[str, str]]:
     """Each rule with the common beginning of its topics; `a/#` matches `a` too."""
     found = ((_BEGIN.match(text), text) for text in rules)
     return [(begin[0].removesuffix("/"), text) for begin, text in found if begin is not None]
-
-
-def _match(rules: Rules, topic: str) -> bool:
-    """`_Answers.match` without a cache."""
-    if any(matches(denied, topic) for denied in rules.deny):
-        return False
-    if rules.allow is None or any(matches(allowed, topic) for allowed in rules.allow):
-        return True
-    return rules.otherwise is not None and _match(rules.otherwise, topic)
 
 
 def _is_like(text: str, pattern: str) -> bool:
