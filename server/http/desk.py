@@ -316,10 +316,9 @@ class Desk:
             return self._failed(BATCH_PATH, now_ms, _problem_of(placed, BATCH_PATH))
         if kind is Kind.EACH:
             status, text = 200, b'{"results":[' + b",".join(said(placed, self._timeline)) + b"]}"
-            self._metrics.accepted.inc(len({one for one in placed if isinstance(one, int)}))
         else:
             status, text = 201, accepted(placed)
-            self._metrics.accepted.inc(fresh(placed))
+        self._metrics.accepted.inc(fresh(placed))
         self._metrics.answered("POST", BATCH_PATH, status, self._since(now_ms))
         return self._written.said(status, NO_HEADERS, text, JSON)
 

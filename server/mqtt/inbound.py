@@ -248,15 +248,11 @@ class Inbound:
                     row = keys.received(session.client_id, packet.packet_id)
                     request = msgspec.structs.replace(request, received=row)
 
-            if request.is_scheduled or request.key:
+            is_named = request.is_scheduled or bool(request.key)
 
-                def answer(verdict: Verdict, message: int) -> None:
-                    pending.is_cancelled = verdict is Verdict.CANCELLED
-                    self._answer(pending, _REASONS[verdict], message, session)
-            else:
-
-                def answer(verdict: Verdict, message: int) -> None:  # noqa: ARG001 - a plain publish has no name
-                    self._answer(pending, _REASONS[verdict], 0, session)
+            def answer(verdict: Verdict, message: int) -> None:
+                pending.is_cancelled = is_named and verdict is Verdict.CANCELLED
+                self._answer(pending, _REASONS[verdict], message if is_named else 0, session)
 
         traces = self._traces
         self._add(request, answer if traces is None else _traced(traces, packet, request, answer))

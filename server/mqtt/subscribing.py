@@ -147,17 +147,16 @@ class Subscribing:
             self._wake()
 
     def _take_effect(self, packet: Subscribe | Unsubscribe, subscriber: Subscriber) -> None:
-        if isinstance(packet, Subscribe):
+        if self._is_in_use(packet.packet_id):
+            taken = (int(Reason.PACKET_IDENTIFIER_IN_USE),) * len(packet.filters)
+            answer = Suback if isinstance(packet, Subscribe) else Unsuback
+            self._outbox.put(answer(packet.packet_id, taken))
+        elif isinstance(packet, Subscribe):
             self._on_subscribe(packet, subscriber)
         else:
             self._on_unsubscribe(packet, subscriber)
 
     def _on_subscribe(self, packet: Subscribe, subscriber: Subscriber) -> None:
-        if self._is_in_use(packet.packet_id):
-            taken = (int(Reason.PACKET_IDENTIFIER_IN_USE),) * len(packet.filters)
-            self._outbox.put(Suback(packet.packet_id, taken))
-            return
-
         try:
             properties = properties_of(packet, self._config, self._clock.wall_ms())
         except TermsError as error:
@@ -186,11 +185,6 @@ class Subscribing:
         self._outbox.put(self._outbox.with_why(Suback(packet.packet_id, reasons), why))
 
     def _on_unsubscribe(self, packet: Unsubscribe, subscriber: Subscriber) -> None:
-        if self._is_in_use(packet.packet_id):
-            taken = (int(Reason.PACKET_IDENTIFIER_IN_USE),) * len(packet.filters)
-            self._outbox.put(Unsuback(packet.packet_id, taken))
-            return
-
         def taken_all(reasons: tuple[int, ...]) -> None:
             answer = Unsuback(packet.packet_id, reasons)
             self._put_stored(answer, subscriber, packet.filters, lambda: None)
