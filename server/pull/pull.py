@@ -377,7 +377,7 @@ class Pull:
                 held.setdefault(found[0], []).append(found[1].packet_id)
                 touched.add(group)
                 awaited.settled.done += 1
-            elif not lease.number:
+            elif not lease.number and (rights is None or rights.may_receive_some(group.filter)):
                 awaited.settled.done += 1
             else:
                 if found is not None:

@@ -460,9 +460,10 @@ async def test_a_late_ack_of_the_retry_of_a_moved_message_that_is_set_back_ends_
 
 
 def _forged(lease_id: str, version: int) -> str:
-    """The id that somebody makes of what anybody may know: the group, and where the message stands."""
+    """The id that somebody makes of what anybody may know: the group, and where the message stands.
+    `version` 0: that of a message that was done when it was given."""
     (lease,) = parse_leases([lease_id])
-    return lease_text(lease._replace(number=1 if version == 1 else lease.number ^ 1))
+    return lease_text(lease._replace(number=version if version < 2 else lease.number ^ 1))
 
 
 @pytest.mark.parametrize("when", ["running", "lapsed", "restored"])
@@ -498,7 +499,7 @@ async def test_leases_of_what_a_key_may_not_receive_are_gone_for_it(tmp_path: Pa
             ("ack", {"then": [{"topic": "else/1", "payload": "x"}]}),
         )
         for verb, more in calls:
-            for lease_id in (ids[0], _forged(ids[0], 1), _forged(ids[0], 3)):
+            for lease_id in (ids[0], *(_forged(ids[0], version) for version in (0, 1, 3))):
                 told = await _as(server, other, verb, {"lease_ids": [lease_id], **more})
                 assert told["gone"] == [lease_id]
                 assert told.get("acked", 0) == told.get("nacked", 0) == told.get("dead", 0) == 0
