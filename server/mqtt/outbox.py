@@ -62,6 +62,7 @@ class Outbox:
         wake: Callable[[], None],
         fill: Callable[[], None],
         drop: Callable[[int], None],
+        displaced: Callable[[], None] = ignore,
     ) -> None:
         self._node = node
         self._traffic = traffic
@@ -69,6 +70,7 @@ class Outbox:
         self._wake = wake
         self._fill = fill
         self._drop = drop
+        self._displaced = displaced
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._has_answer = False
@@ -220,6 +222,8 @@ class Outbox:
     def close(self, why: Closing | None = None) -> None:
         """Send the reason, if any, at level 5. Close once the queued output has been sent."""
         if not self.is_closed:
+            if why is Closing.TAKEN_OVER:
+                self._displaced()
             if why is not None:
                 self.say_why(_REASONS[why])
             self.abort()
@@ -300,7 +304,7 @@ class Outbox:
     def end(self) -> None:
         """Discard further output: the connection is gone. Let go of it and of its link."""
         self.abort()
-        self._wake = self._fill = self._drop = ignore
+        self._wake = self._fill = self._drop = self._displaced = ignore
 
     def abort(self) -> None:
         """Discard further output."""

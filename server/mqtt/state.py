@@ -118,6 +118,7 @@ class Connection:
             wake=wake,
             fill=fill,
             drop=self._pass_over,
+            displaced=self._displaced,
         )
         self._inbound = Inbound(
             config, parts.clock, publishing, settling, parts.traces, self._peer, self._outbox
@@ -524,6 +525,16 @@ class Connection:
         """Treat a delivery that is too large for the client as acked."""
         if self._subscriber is not None:
             self._settling.pass_over(self._subscriber, packet_id)
+
+    def _displaced(self) -> None:
+        """Its client has connected again. If it disconnected before, behind a packet that still waits, that
+        holds, and so do its publishes."""
+        held, subscriber = self._backlog.packets, self._subscriber
+        if held and isinstance(held[-1], Disconnect) and subscriber is not None:
+            for packet in [one for one in held if isinstance(one, Publish)]:
+                self._handle(packet)
+            self._inbound.flush()
+            self._clients.farewell(subscriber, None, keeps_will=held[-1].reason != 0)
 
     # -- the end
 

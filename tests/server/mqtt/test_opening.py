@@ -447,3 +447,19 @@ def test_a_will_with_what_the_server_does_not_take() -> None:
     said = props(payload_format=1)
     assert rig.peer().connect("a", will=Will(b"w", b"\xff", 1, properties=said)).reason == 0x99
     assert rig.peer().connect("a", will=Will(b"w", b"text", 1, properties=said)).reason == 0
+
+
+@pytest.mark.parametrize(("reason", "told"), [(0, []), (4, ["gone"])])
+def test_a_client_that_disconnects_and_comes_back_at_once_has_left_in_order(
+    reason: int, told: list[str]
+) -> None:
+    """Its DISCONNECT stands behind a SUBSCRIBE, which waits for the store."""
+    rig = Rig()
+    watch, peer = rig.connected("w"), rig.lasting("a", will=Will(b"t", b"gone", 0))
+    watch.subscribe("t", qos=0)
+    first = Publish(b"t", b"1", 2, packet_id=1)
+    again = Publish(b"t", b"2", 0)
+    peer.send(first, Subscribe(2, (("x", SubscribeOptions(1)),)), again, Disconnect(reason), pump=False)
+    peer.deliver()
+    rig.lasting("a")
+    assert sorted(watch.payloads()) == ["1", "2", *told]
