@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from server.delivery.message import Message
+from shards.memory import MemoryStore
 from shards.rocks import RocksStore
 from shards.store import Store
 from tests.support.clock import HandClock
-from tests.support.memory_store import MemoryStore
 from timeline.position import MessageId, before, id_position
 
 from .hand import Hand

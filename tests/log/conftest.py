@@ -9,10 +9,10 @@ from shards.log.chained import ChainedLog, open_engine
 from shards.log.contract import Clock
 from shards.log.engine import Engine
 from shards.log.jetstream import JetStream
+from shards.log.memory import MemoryEngine, Shelf
 from shards.log.postgres import Postgres as PostgresEngine
 from tests.support.engines import nats_servers, postgres_servers  # noqa: F401
 from tests.support.logs import Elapsing, Faulty, Skipping, created
-from tests.support.memory_engine import MemoryEngine, Shelf
 from tests.support.nats import Nats
 from tests.support.postgres import Postgres
 

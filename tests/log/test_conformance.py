@@ -25,6 +25,7 @@ from shards.log.errors import (
     Unfit,
     UnknownVersion,
 )
+from shards.log.memory import MemoryEngine, Shelf
 from shards.log.record import (
     DIGEST_BYTES,
     ORIGIN,
@@ -37,7 +38,6 @@ from shards.log.record import (
     opened,
 )
 from tests.support.logs import Elapsing, Lost
-from tests.support.memory_engine import MemoryEngine, Shelf
 
 from .conftest import DEADLINE_S, JetStreamPlace, Place
 

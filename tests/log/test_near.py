@@ -6,8 +6,8 @@ import pytest
 
 from shards.log.chained import open_engine
 from shards.log.errors import Damaged
+from shards.log.memory import MemoryEngine, Shelf
 from tests.support.logs import Elapsing, Faulty
-from tests.support.memory_engine import MemoryEngine, Shelf
 
 
 class Near(Faulty):

@@ -12,9 +12,9 @@ from shards.log.chained import ChainedLog, open_engine
 from shards.log.contract import Log
 from shards.log.errors import Trimmed
 from shards.log.jetstream import JetStream
+from shards.log.memory import MemoryEngine, Shelf
 from shards.log.postgres import NOTIFY_S
 from tests.support.logs import Elapsing, Faulty, created
-from tests.support.memory_engine import MemoryEngine, Shelf
 from tests.support.nats import Nats
 from tests.support.server import ROOT
 

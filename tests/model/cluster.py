@@ -27,12 +27,12 @@ from shards.log.chained import ChainedLog, open_engine
 from shards.log.contract import Log
 from shards.log.engine import LogState, Origin
 from shards.log.errors import LogError, Trimmed
+from shards.log.memory import MemoryEngine, Shelf
 from shards.log.record import ORIGIN
+from shards.memory import MemoryBatch, MemoryStore
 from shards.replicated import ReplicatedStore, applied_of
 from shards.store import Batch, Table
 from tests.support.logs import Elapsing, Faulty, Lost
-from tests.support.memory_engine import MemoryEngine, Shelf
-from tests.support.memory_store import MemoryBatch, MemoryStore
 
 from .node_rot import Rotting, scrubbed
 from .oracle import need

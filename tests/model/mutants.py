@@ -21,11 +21,11 @@ from shards.commit import Commit
 from shards.errors import ShardsError
 from shards.group_commit import GroupCommit
 from shards.handover import Tally
+from shards.memory import MemoryStore
 from shards.open_batch import OpenBatch
 from shards.owned import Owned
 from shards.tables import StoredCursor, cursor_value
 from shards.waiting import Waiting
-from tests.support.memory_store import MemoryStore
 from timeline.horizon import Horizon
 from timeline.position import SEQ_MAX, Position, before
 from timeline.session import Session

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from server.delivery.message import Message
+from shards.memory import MemoryBatch
 from shards.record import decode, is_stub
 from shards.store import Store, Table
 from shards.tables import META_CURSOR, cursor_from
-from tests.support.memory_store import MemoryBatch
 from timeline.filters import matches
 from timeline.position import END, START, MessageId, Position, at_of, id_position, message_id
 

@@ -13,6 +13,7 @@ from server.settings.reading import load
 from shards.cells import step
 from shards.dead import DEAD
 from shards.keys import GROUP_PREFIX, message_of, owned
+from shards.memory import MemoryStore
 from shards.pointers import pointers
 from shards.record import CANCELLED, MOVED, decode, is_retry, owner_of
 from shards.recover import count_owned, format_of
@@ -41,7 +42,6 @@ from shards.upgrade import raise_groups
 from shards.verify import verify_counts, verify_owners
 from tests.data.make_format import OWNER
 from tests.support.http import http
-from tests.support.memory_store import MemoryStore
 from tests.support.server import serving
 from timeline.position import END, START, at_of, parse_id
 from timeline.session import Terms

@@ -12,6 +12,7 @@ from shards.commit import Draft, Outcome
 from shards.dedupe import Refused
 from shards.errors import StoreFailed
 from shards.fields import Record
+from shards.memory import MemoryStore
 from shards.owned import Quota, QuotaOf, any_number
 from shards.record import encode, is_stub, owner_of
 from shards.recover import (
@@ -27,7 +28,6 @@ from shards.retries import RETRIES, end_retry, put_retry
 from shards.store import Table
 from shards.tables import KeptRow, owned_value
 from shards.verify import OwnerFault, repair_owners, verify_owners
-from tests.support.memory_store import MemoryStore
 from tests.support.soak import SOAK
 from timeline.position import END, HELD_SHARD, MessageId, Position, at_of, id_position, id_shard
 from timeline.slices import DAY_MS

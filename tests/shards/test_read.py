@@ -7,11 +7,11 @@ import pytest
 from shards import keys
 from shards.errors import Corrupt
 from shards.expiry import expire
+from shards.memory import MemoryStore
 from shards.read import Reader
 from shards.recover import Opened
 from shards.store import Table
 from shards.tables import wall_value
-from tests.support.memory_store import MemoryStore
 from timeline.position import (
     END,
     HELD_SHARD,

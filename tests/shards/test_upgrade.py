@@ -10,6 +10,7 @@ import pytest
 from shards import keys
 from shards.commit import Draft
 from shards.fields import Record, Retry
+from shards.memory import MemoryStore
 from shards.pointers import pointers
 from shards.record import MOVED, decode, encode
 from shards.recover import Opened, format_of, read_directory
@@ -32,7 +33,6 @@ from shards.tables import (
     owned_value,
 )
 from shards.verify import verify_counts, verify_owners, verify_tables
-from tests.support.memory_store import MemoryStore
 from timeline.position import (
     END,
     HELD_SHARD,

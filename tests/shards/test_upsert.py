@@ -20,6 +20,7 @@ from shards.commit import Commit
 from shards.dedupe import Refused
 from shards.draft import Draft, Terms
 from shards.garbage import clear, forget, left, look_through
+from shards.memory import MemoryStore
 from shards.open_batch import OpenBatch
 from shards.pointers import pointers
 from shards.recover import Opened
@@ -27,7 +28,6 @@ from shards.store import Table
 from shards.tables import NO_EXTRA
 from shards.upsert import Effect, Under, Upserted, Version, cancel_under, debounce, under, upsert
 from shards.verify import verify_tables
-from tests.support.memory_store import MemoryStore
 
 from .test_by_key import (
     KEY,

@@ -1,7 +1,7 @@
 """The two figures of what waits: each verb moves its own, and an undone group leaves them as they were."""
 
+from shards.memory import MemoryStore
 from shards.waiting import Waiting
-from tests.support.memory_store import MemoryStore
 from timeline.slices import DAY_MS
 
 from .timelines import NOW, draft, group, open_at, put, sync

@@ -19,13 +19,13 @@ from shards.changes import Changes, Recorded, decode_changes
 from shards.errors import Corrupt, StoreFailed
 from shards.log.chained import open_engine
 from shards.log.errors import Damaged, Fenced, LogError, OtherKey, OtherLog, Trimmed, UnknownVersion
+from shards.log.memory import LARGEST, MemoryEngine, Shelf
 from shards.log.record import EXTRA_BYTES, ORIGIN, VERSION, Claim, claim_data, claim_of, frame_of, opened
+from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore, applied_of
 from shards.store import Table
 from shards.tables import META_SEAL, META_TIMELINE, seal_value
 from tests.support.logs import Elapsing, Faulty, Lost
-from tests.support.memory_engine import LARGEST, MemoryEngine, Shelf
-from tests.support.memory_store import MemoryStore
 from tests.support.soak import SOAK
 
 KEYS = st.integers(0, 6)

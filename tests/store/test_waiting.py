@@ -26,15 +26,15 @@ import shards.replicated
 from shards.changes import Changes, Recorded, decode_changes
 from shards.errors import StoreFailed
 from shards.log.chained import open_engine
+from shards.log.memory import MemoryEngine, Shelf
 from shards.log.record import Seal
+from shards.memory import MemoryStore
 from shards.overlay import Layer, _Part, through
 from shards.replicated import ReplicatedStore, applied_of
 from shards.rocks import RocksStore
 from shards.store import Batch, Table
 from tests.support.build import OPENED
 from tests.support.logs import Elapsing, Faulty, Lost
-from tests.support.memory_engine import MemoryEngine, Shelf
-from tests.support.memory_store import MemoryStore
 from tests.support.soak import SOAK
 
 TABLES = (Table.MESSAGES, Table.HELD)

@@ -40,10 +40,10 @@ from server.mqtt.authenticator import Authenticator
 from server.mqtt.state import Connection
 from server.observe.tracing import Traces
 from server.settings.config import Config, Limits, Mqtt, Replay, Sessions
+from shards.memory import MemoryStore
 from shards.store import Table
 from shards.tables import cursor_row_of
 from tests.support.clock import RigClock
-from tests.support.memory_store import MemoryStore
 from tests.support.stepper import Stepper
 
 START_MS = 1_795_248_000_000

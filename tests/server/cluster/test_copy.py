@@ -24,11 +24,11 @@ from server.http.problems import problem_middleware
 from server.offline import verify
 from shards.errors import StoreFailed, StoreLocked
 from shards.log.chained import open_engine
+from shards.log.memory import MemoryEngine, Shelf
 from shards.replicated import ReplicatedStore, applied_of
 from shards.rocks import RocksStore
 from shards.store import Store, Table
 from tests.support.logs import Elapsing
-from tests.support.memory_engine import MemoryEngine, Shelf
 
 SECRET = "k" * 32
 KEY = ClusterKey([SECRET])

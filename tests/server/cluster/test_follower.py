@@ -8,7 +8,9 @@ from server.cluster.follower import HEAR_S, MOMENT_S, Follower
 from shards.errors import StoreFailed
 from shards.log.chained import open_engine
 from shards.log.errors import Trimmed
+from shards.log.memory import MemoryEngine, Shelf
 from shards.log.record import Seal
+from shards.memory import MemoryStore
 from shards.replicated import FOLLOW_BYTES, ReplicatedStore
 from shards.store import Table
 from shards.tables import (
@@ -21,8 +23,6 @@ from shards.tables import (
     cursor_value,
 )
 from tests.support.logs import Elapsing, Faulty
-from tests.support.memory_engine import MemoryEngine, Shelf
-from tests.support.memory_store import MemoryStore
 from timeline.horizon import BOUND_MS
 from timeline.position import START
 

@@ -28,14 +28,14 @@ from server.settings.reading import load
 from shards.log.chained import ChainedLog, open_engine
 from shards.log.engine import LogState
 from shards.log.errors import Trimmed, Unfit
+from shards.log.memory import MemoryEngine, Shelf
 from shards.log.record import ORIGIN, VERSION, Claim, claim_data, frame_of
+from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore
 from shards.rocks import RocksStore
 from shards.store import Table
 from shards.tables import FORMAT, META_CURSOR, META_FORMAT, SessionRow, StoredCursor, cursor_value, encode_row
 from tests.support.logs import Elapsing
-from tests.support.memory_engine import MemoryEngine, Shelf
-from tests.support.memory_store import MemoryStore
 from timeline.horizon import BOUND_MS
 from timeline.position import START
 

@@ -6,13 +6,13 @@ from server.cluster.standby import Standby
 from server.core import Core
 from server.settings.config import Config
 from shards.log.chained import open_engine
+from shards.log.memory import MemoryEngine, Shelf
+from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore
 from shards.store import Table
 from shards.tables import FORMAT_FIRST, META_FORMAT
 from tests.support.clock import HandClock
 from tests.support.logs import Elapsing
-from tests.support.memory_engine import MemoryEngine, Shelf
-from tests.support.memory_store import MemoryStore
 from tests.support.stepper import Stepper
 from timeline.position import START
 from timeline.session import Subscription

@@ -7,10 +7,10 @@ import pytest
 
 from server.cluster.standing import HEAL, INIT, Standing, is_last, standing_of, verdict
 from shards.log.chained import open_engine
+from shards.log.memory import MemoryEngine, Shelf
+from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore
 from tests.support.logs import Elapsing
-from tests.support.memory_engine import MemoryEngine, Shelf
-from tests.support.memory_store import MemoryStore
 
 A, B, C = (f"http://{name}" for name in "abc")
 

@@ -20,11 +20,11 @@ from server.settings.config import Config
 from shards.log.chained import ChainedLog, open_engine
 from shards.log.engine import LogState
 from shards.log.errors import Damaged, LogDown, LogError, OtherKey, OtherLog, Trimmed, UnknownVersion
+from shards.log.memory import MemoryEngine, Shelf
 from shards.log.record import ORIGIN, Claim, claim_data, frame_of
+from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore
 from tests.support.logs import Elapsing
-from tests.support.memory_engine import MemoryEngine, Shelf
-from tests.support.memory_store import MemoryStore
 
 from .test_follower import Node as Following
 from .test_follower import led

@@ -38,6 +38,7 @@ from shards.commit import Commit
 from shards.dead import DEAD
 from shards.fields import Record
 from shards.keys import kept
+from shards.memory import MemoryStore
 from shards.order import followers, keys_name, rows_under
 from shards.outcome import Outcome
 from shards.record import decode, is_moved, is_stub
@@ -47,7 +48,6 @@ from shards.tables import KeptRow
 from tests.model.cluster import Cluster, Node
 from tests.support.build import OPENED
 from tests.support.invariants import check_keys
-from tests.support.memory_store import MemoryStore
 from tests.support.pulling import Asked, Puller, lease_of
 from tests.support.rig import Peer, Rig, props
 from tests.support.stepper import Stepper

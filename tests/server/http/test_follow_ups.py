@@ -8,7 +8,7 @@ import pytest
 
 from server.engine.clock import SimulatedClock
 from server.settings.config import Config
-from tests.support.memory_store import MemoryStore
+from shards.memory import MemoryStore
 from tests.support.stores import FailingMemory
 
 from ..conftest import Running, running

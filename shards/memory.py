@@ -1,4 +1,4 @@
-"""The contract of a store in RAM: what most tests run on, and the model of the RocksDB store.
+"""The store contract in RAM: for tests, and as the model of the RocksDB store.
 
 Its write-ahead log is a list of batches, with a mark up to which they are durable. So a test can crash it at
 every prefix that a real crash could leave (`crash`).
@@ -10,8 +10,8 @@ from typing import cast
 
 from sortedcontainers import SortedDict
 
-from shards.errors import StoreFailed
-from shards.store import Batch, Table
+from .errors import StoreFailed
+from .store import Batch, Table
 
 Change = tuple[Table, bytes, bytes | None, bytes | None]
 """(table, key, value, None): put; (table, key, None, None): delete; (table, start, None, end): range."""
@@ -72,7 +72,7 @@ class MemoryStore:
     def written(self) -> int:
         return len(self.log)
 
-    def flush_to(self, written: int) -> None:
+    def flush_to(self, written: int) -> None:  # noqa: ARG002 - a sync takes all
         self.flush()
 
     def get(self, table: Table, key: bytes) -> bytes | None:
@@ -98,7 +98,7 @@ class MemoryStore:
     def drop_pages(self) -> None:
         """There are no files."""
 
-    def keys_beside(self, table: Table, start: bytes, end: bytes) -> Iterator[bytes]:
+    def keys_beside(self, table: Table, start: bytes, end: bytes) -> Iterator[bytes]:  # noqa: ARG002 - no files
         return iter(())
 
     def compact(self, table: Table, start: bytes, end: bytes) -> None:
