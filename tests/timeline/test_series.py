@@ -270,6 +270,7 @@ def rules(draw: st.DrawFn) -> Given:
     return Given(freq, draw(st.integers(1, 9)), draw(st.integers(0, 6)), by, days)
 
 
+@pytest.mark.long
 @given(rules(), st.datetimes(datetime(1999, 1, 1), datetime(2040, 1, 1)), st.integers(0, 1_000))
 @settings(max_examples=20_000 if SOAK else 250, deadline=None, phases=[Phase.explicit, Phase.generate])
 def test_a_rule_gives_what_a_count_of_all_days_gives(rule: Given, start: datetime, part: int) -> None:

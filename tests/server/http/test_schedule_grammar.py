@@ -10,6 +10,7 @@ from time import process_time
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -183,6 +184,7 @@ def bodies(draw: st.DrawFn) -> dict[str, Any]:
 LIMITS = Limits(max_delay_ms=10**15)
 
 
+@pytest.mark.long
 @given(bodies(), st.sampled_from(["fire_once", "fire_all", "skip"]), st.integers(0, 10**8))
 @settings(max_examples=20_000 if SOAK else 400, deadline=None, phases=[Phase.explicit, Phase.generate])
 def test_any_schedule_is_planned_or_refused(body: dict[str, Any], misfire: Any, later: int) -> None:
