@@ -3,7 +3,6 @@
 They are bound once. If port 0 is configured the node keeps the port that the system gave.
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -27,8 +26,6 @@ from ..settings.public import public_mqtt, public_url, reference_for
 from ..settings.watch import Watch
 from .front import Front
 from .view import Leader, Places
-
-log = logging.getLogger(__name__)
 
 
 class RedirectingListeners:

@@ -25,8 +25,6 @@ NODE, CLOCK = "Fasti-Node", "Fasti-Clock"
 """Headers of the answer to a report: the node's name, quoted, and its wall time, ms."""
 
 _REPORT = msgspec.json.Decoder(Member)
-ROWS = msgspec.json.Decoder(list[Row])
-"""The answer to a report."""
 
 
 class ClusterRoutes:

@@ -18,7 +18,6 @@ get StoreFailed. It is tried again after SPOILER_S only. When the writer takes n
 fail.
 """
 
-import logging
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from itertools import chain, filterfalse, islice
@@ -30,8 +29,6 @@ from shards.errors import Corrupt, StoreFailed
 from .clock import Clock
 from .commit_hook import ignore
 from .writer import GROUP_BYTES, Busy, Writer
-
-log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
 SPOILER_S = 60.0

@@ -27,7 +27,8 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from ..auth.keyring import Keyring, Refusal, Why, split_shown
-from ..auth.rights import READ, Principal, Rights
+from ..auth.rights import READ, Principal
+from ..auth.rights import Rights as Rights  # routes take it from here
 from ..delivery.owners import posting_topic
 from ..delivery.retained import Retained
 from ..delivery.subscriber import Subscriber
@@ -38,24 +39,6 @@ from .problems import Problem, address_of
 from .protocol import Protocol
 from .values.message_body import ParsedMessage
 
-__all__ = [
-    "Access",
-    "Rights",
-    "Sees",
-    "changes",
-    "charge",
-    "check_send",
-    "client_of",
-    "is_own",
-    "may_send",
-    "not_to_send",
-    "owns",
-    "rights_of",
-    "sees",
-    "sees_every_session",
-    "sees_totals",
-    "unretained",
-]
 RIGHTS = web.RequestKey("rights", Rights)
 CHALLENGE = 'Bearer realm="fasti"'
 SCHEME = "bearer"

@@ -117,12 +117,11 @@ class Registry:
     def concurrency_of(self, row: EndpointRow) -> int:
         return row.concurrency or POSTS
 
-    def put(self, commit: Commit, name: str, row: EndpointRow) -> Endpoint:
+    def put(self, commit: Commit, name: str, row: EndpointRow) -> None:
         """In the writer."""
         write_endpoint(commit, name, row)
         self._dropped.discard(name)
-        endpoint = self._by_name[name] = self._endpoint(name, row)
-        return endpoint
+        self._by_name[name] = self._endpoint(name, row)
 
     def drop(self, name: str) -> None:
         """In the writer."""
