@@ -13,7 +13,7 @@ between which no filter ends or branches are one node, so there are at most two 
 it is, and a node's levels are compared in one call. A last `#` is not a level: a node holds the pairs of the
 filters that end there and of those that continue with `#`.
 
-    add a/+ , a/b , a/# , # ,        holders("a/b")
+    add a/+ , a/b , a/# , # ,        match("a/b")
     c/d/+/e/#                        root: takes the pairs of `#`; `a` leads to node a
     root {#} - a {a/#} - b {a/b}     node a: takes the pairs of a/#; `b` and `+` lead to two nodes
          |             `- + {a/+}    the topic ends: takes the pairs of a/b and a/+
@@ -21,7 +21,7 @@ filters that end there and of those that continue with `#`.
 
 The number of visited nodes is bounded by the filters whose beginning matches the topic, at about 1 us each.
 The worst 1,000 filters found (of 126 levels that match except the last) take 1 ms; with a node per level they
-took 34. Topics are not checked here on the hot path: `holders` and `matches` expect what `check_topic` let
+took 34. Topics are not checked here on the hot path: `match` and `matches` expect what `check_topic` let
 through.
 
 Some characters are UTF-8 and still no part of a new topic, filter or property: control characters and code
@@ -259,7 +259,7 @@ class _Node(Generic[K, V]):
 
 
 class Trie(Generic[K, V]):
-    """Many (filter, key) -> value; `holders` gives the pairs of every filter that matches a topic.
+    """Many (filter, key) -> value; `match` gives the pairs of every filter that matches a topic.
 
     A key may stand under several filters and is then given once for each that matches, as MQTT wants one copy
     per subscription. `add` and `discard` cost the levels of the filter.
@@ -311,6 +311,10 @@ class Trie(Generic[K, V]):
             del path[-2].children[path.pop().levels[0]]
         if len(path) > 1:
             _merge(path[-2], path[-1])
+
+    def match(self, topic: str) -> list[tuple[K, V]]:
+        """Every (key, value) whose filter matches `topic`, in no promised order."""
+        return [pair for pairs in self.holders(topic) for pair in pairs.items()]
 
     def holders(self, topic: str) -> list[dict[K, V]]:
         """The pairs of each filter that matches `topic`: the trie's own dictionaries, to look at.

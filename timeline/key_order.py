@@ -659,6 +659,12 @@ class KeyOrder:
         found.known, found.is_whole = known[:KNOWN_MAX], is_all and len(known) <= KNOWN_MAX
         self._advance(key, found, found.next if is_all else Position(read + 1))
 
+    def give(self, key: bytes) -> Address:
+        """The first follower is in flight."""
+        address = self.drop(key)
+        self.launch(key)
+        return address
+
     def drop(self, key: bytes) -> Address:
         """The first follower is passed on: it is given, or nobody wants it any more."""
         found = self._keys[key]
@@ -824,3 +830,34 @@ class KeyOrder:
                 self._fresh[key] = places + self._fresh.get(key, [])
                 self._fresh_count += len(places)
         self._writing.clear()
+
+    def check(self) -> None:
+        """Assert what is true of each key."""
+        waits = {found.wait: key for key, found in self._keys.items() if found.wait != NOWHERE}
+        assert waits == self._waits, "each retry is known by its place"
+        is_ordered = self.rule.is_ordered
+        letters = {found.letter: key for key, found in self._keys.items() if found.letter != NOWHERE}
+        assert letters == self.letters, "each dead letter is known by its place"
+        for key, found in self._keys.items():
+            assert found.next != NOWHERE or found.is_resting or found.is_held, "a key row says something"
+            assert (found.root != NOWHERE) == found.is_resting, "what rests has a root"
+            assert found.wait == NOWHERE or found.letter == NOWHERE, "a key has one head"
+            assert not (is_ordered and found.is_resting and key in self.out), "a key has one head"
+            assert not found.known or found.known[0][0] == found.next, "the first one stands at next"
+            assert found.known == sorted(found.known), "followers are in order"
+            assert len(found.known) <= KNOWN_MAX, "RAM is bounded"
+            assert found.is_held == (key in self.held), "who is held is counted"
+        for key in [*self._keys, *self._lines]:
+            found = self._keys.get(key, _Key())
+            is_free = (found.next != NOWHERE or key in self._lines) and not found.is_resting
+            is_free = is_free and not found.is_held
+            assert (is_free and self._may_go(key)) == (key in self.free), "who may go on is free"
+        assert self.free.keys() <= self._keys.keys() | self._lines.keys(), "only who is behind is free"
+        assert all([line.places for line in self._lines.values()]), "a line has somebody"  # noqa: C419
+        assert self.held <= self._keys.keys(), "only who has a row is held"
+        firsts = [found.next for found in self._keys.values() if found.next != NOWHERE]
+        first = min(firsts, default=END)
+        assert self.first_needed == first or self._past, "nothing before is to be given"
+        assert self.first_needed <= first, "what is needed is kept"
+        assert self._past.keys() <= self._keys.keys(), "only a key with a row is looked at"
+        assert self._fresh_count == sum(map(len, self._fresh.values())), "what is not written is counted"

@@ -265,6 +265,19 @@ class Wheel(Generic[Item]):
         rotated = bits >> turn | (bits & ((1 << turn) - 1)) << (SLOTS - turn)
         return block + 1 + _lowest(rotated)
 
+    def check(self) -> None:
+        """Assert the wheel's own invariants. For tests."""
+        places: list[int] = []
+        for level, bits in ((self._fine, self._fine_bits), (self._coarse, self._coarse_bits)):
+            filled = [index for index, slot in enumerate(level) if slot]
+            assert bits == sum(1 << index for index in filled)
+            for index in filled:
+                places += level[index]
+        assert self._items.keys() <= set(places)
+        assert self._stale == len(places) - len(self._items) <= max(self.max_entries, SLOTS)
+        assert self.bytes == sum(size for _, size in self._items.values())
+        assert all(place <= self.loaded for place in self._items)
+
 
 def _lowest(bits: int) -> int:
     """The index of the lowest set bit."""

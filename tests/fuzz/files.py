@@ -20,7 +20,6 @@ from server.settings.config import ConfigError
 from server.settings.reading import load, table
 from shards.fields import Record
 from shards.record import decode
-from tests.support.invariants import matched
 from tests.support.reading import parse_each, parse_one
 from timeline.filters import (
     FilterError,
@@ -144,14 +143,14 @@ def filters(data: bytes) -> None:
     wanted = {number: text for number, text in enumerate(texts) if _fits(text.split("/"), topic.split("/"))}
     assert {number for number, text in enumerate(texts) if matches(text, topic)} == wanted.keys()
     assert {number for number, text in enumerate(texts) if matcher(text)(topic)} == wanted.keys()
-    assert dict(matched(trie, topic)) == wanted
+    assert dict(trie.match(topic)) == wanted
     for wide in texts:
         for narrow in wanted.values():
             if covers(wide, narrow) and not topic.startswith("$"):
                 assert matches(wide, topic), (wide, narrow)
     for number, text in enumerate(texts):
         trie.discard(text, number)
-    assert not matched(trie, topic)
+    assert not trie.match(topic)
     assert not len(trie)
 
 

@@ -23,7 +23,6 @@ from bisect import bisect_right, insort
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tests.support.invariants import check_keys, give
 from timeline import key_order
 from timeline.finished import Finished
 from timeline.key_order import KeyOrder, Meeting
@@ -288,8 +287,8 @@ class Group:
         self.order.advance(self.world.now)
         ways = [self.give_returned, self.give_head, self.give_due, self.give_behind, self.read_on]
         while any(way() for way in self.rnd.sample(ways, len(ways))):
-            check_keys(self.order)
-        check_keys(self.order)
+            self.order.check()
+        self.order.check()
         self.oracle.check(self)
         if len(self.order) > BOUND + WINDOW:
             raise Broken(f"4: {len(self.order)} key rows")
@@ -374,7 +373,7 @@ class Group:
             if found is None:
                 self.learn(name)
             elif self.is_wanted(found[0]):
-                give(self.order, name)
+                self.order.give(name)
                 return self.give(found[0])
             else:
                 self.order.drop(name)

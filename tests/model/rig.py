@@ -35,7 +35,6 @@ from shards.steps import Bits, Steps
 from shards.store import Table
 from shards.verify import verify_counts
 from tests.support.clock import HandClock
-from tests.support.invariants import check_wheel
 from tests.support.stepper import Stepper
 from timeline.filters import matches
 from timeline.position import END, MessageId, Position, at_of, before
@@ -565,7 +564,7 @@ class Rig:
         """What holds after every step."""
         core = self.core
         horizon = core.horizon
-        check_wheel(core.wheel)
+        core.wheel.check()
         need(core.writer.given_up == self.spoilt, "a group was given up")
         need(len(core.wheel) <= CONFIG.wheel.max_entries, "the wheel is over its bound")
         need(len(core.tail) <= CONFIG.tail.max_entries, "the tail is over its bound")

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from tests.support.invariants import matched
 from timeline.filters import (
     TOPIC_BYTES_MAX,
     FilterError,
@@ -205,7 +204,7 @@ def test_the_examples_of_the_standard(pattern: str, topic: str, expected: bool) 
     assert matches(pattern, topic) is expected
     trie: Trie[int, str] = Trie()
     trie.add(pattern, 1, "x")
-    assert matched(trie, topic) == ([(1, "x")] if expected else [])
+    assert trie.match(topic) == ([(1, "x")] if expected else [])
 
 
 @given(FILTERS, TOPICS)
@@ -219,14 +218,14 @@ def test_the_trie_equals_a_comparison_each(added: list[tuple[str, int]], topic: 
     for pattern, key in added:
         check_filter(pattern)
         trie.add(pattern, key, pattern)
-    assert sorted(matched(trie, topic)) == sorted((k, p) for p, k in set(added) if matches(p, topic))
+    assert sorted(trie.match(topic)) == sorted((k, p) for p, k in set(added) if matches(p, topic))
 
 
 def test_a_very_deep_filter_needs_no_recursion() -> None:
     trie: Trie[int, int] = Trie()
     deep = "/" * (TOPIC_BYTES_MAX - 1)
     trie.add(deep, 1, 1)
-    assert matched(trie, deep) == [(1, 1)]
+    assert trie.match(deep) == [(1, 1)]
     trie.discard(deep, 1)
     assert not trie._root.children
 
@@ -246,10 +245,10 @@ def test_deep_filters_cost_by_their_number_not_by_their_levels() -> None:
     topic, took = "a/" * 126, []
     for _ in range(5):
         begun = process_time()
-        assert matched(trie, topic) == []
+        assert trie.match(topic) == []
         took.append(process_time() - begun)
     assert min(took) < 0.01
-    assert len(matched(trie, topic + "b")) == 1_000
+    assert len(trie.match(topic + "b")) == 1_000
     for key, text in enumerate(beginnings):
         trie.discard(f"{text}/b", key)
     assert not trie._root.children
@@ -283,7 +282,7 @@ class TrieMachine(RuleBasedStateMachine):
     @rule(topic=TOPICS)
     def match(self, topic: str) -> None:
         wanted = [(key, value) for (pattern, key), value in self.model.items() if matches(pattern, topic)]
-        assert sorted(matched(self.trie, topic)) == sorted(wanted)
+        assert sorted(self.trie.match(topic)) == sorted(wanted)
 
     @invariant()
     def counts_and_no_needless_node(self) -> None:

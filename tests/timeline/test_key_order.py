@@ -4,7 +4,6 @@ import pytest
 
 from tests.model.order import _UNRULED, FAULTS, RULES, walk
 from tests.support.build import OPENED
-from tests.support.invariants import check_keys, give
 from tests.support.soak import SOAK
 from timeline.finished import Finished
 from timeline.key_order import KeyOrder, Meeting
@@ -32,7 +31,7 @@ def test_the_example() -> None:
     assert not order.free
     order.land(A)
     assert list(order.free) == [A]
-    assert give(order, A) == (at(4), 0)
+    assert order.give(A) == (at(4), 0)
     order.rest(A, at(4), at(20))
     assert order.row(A) == KeyRow(at(7), 0, at(20), at(4))
     assert not order.free
@@ -40,7 +39,7 @@ def test_the_example() -> None:
     assert order.row(A) == KeyRow(at(7), 0)
     for n in (7, 9):
         order.land(A)
-        assert give(order, A) == (at(n), 0)
+        assert order.give(A) == (at(n), 0)
     assert order.row(A) == KeyRow()
     assert order.take().keys == {A: None}
 
@@ -63,7 +62,7 @@ def test_the_reader_stops_at_the_bound_and_is_told_when_it_may_go_on() -> None:
     assert not order.may_read_on()
     order.release(A)
     assert not order.may_read_on()
-    give(order, A)
+    order.give(A)
     assert order.may_read_on()
     assert not order.may_read_on()
     assert order.meet(b"b", at(2), 0) is Meeting.GIVE
@@ -86,12 +85,12 @@ def test_a_replay_looks_at_some_keys_with_each_cursor() -> None:
     resting(order, 1_250)
     order.rewind(at(2), Finished())
     assert order.has_upto(NOWHERE)
-    check_keys(order)
+    order.check()
     for count in (500, 500, 250, 0):
         assert order.is_set_back == bool(count)
         assert order.first_needed == at(2) + 1 if count else END
         assert len(order.take().keys) == count
-        check_keys(order)
+        order.check()
     assert order.rows() == [(b"%d" % n, KeyRow(NOWHERE, NO_SHARD, at(9_000 + n), at(n))) for n in (1, 2)]
     assert not order.has_upto(NOWHERE)
 
@@ -110,7 +109,7 @@ def test_what_is_asked_of_a_key_is_as_the_replay_left_it() -> None:
     assert not order.is_behind(b"6", at(5_006))
     order.release(b"7")
     assert order.row(b"9") == KeyRow(by_hand=True)
-    check_keys(order)
+    order.check()
 
 
 def test_what_was_taken_and_lost_is_taken_again() -> None:
@@ -170,7 +169,7 @@ def test_a_replay_gives_back_the_rows_of_keys_that_come_again() -> None:
     assert (bound.count, len(order)) == (2, 2)
     assert order.row(A) == KeyRow(wait=at(21), root=at(1))
     assert order.row(b"b") == KeyRow(wait=at(22), root=at(2))
-    check_keys(order)
+    order.check()
     order.rewind(NOWHERE, Finished())
     order.take()
     assert (bound.count, len(order)) == (0, 0)
@@ -183,7 +182,7 @@ def test_after_a_start_followers_are_read_from_the_index() -> None:
     assert order.first(A) is None
     assert order.wants(A) == at(4)
     order.learn(A, [(at(7), 1)], at(9), is_all=False)
-    assert give(order, A) == (at(7), 1)
+    assert order.give(A) == (at(7), 1)
     order.land(A)
     assert order.first(A) is None
     order.learn(A, [], at(9), is_all=True)

@@ -5,7 +5,6 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tests.support.invariants import check_wheel
 from tests.support.soak import SOAK
 from timeline.position import Position, at_of, before, position
 from timeline.wheel import REACH_MS, SLOTS, Wheel
@@ -102,7 +101,7 @@ def test_a_cancelled_entry_is_passed_over() -> None:
     wheel.cancel(position(7_777, 0))
     assert (len(wheel), wheel.bytes) == (2, 20)
     assert advance(wheel, 10_000) == ["6000", "9000"]
-    check_wheel(wheel)
+    wheel.check()
 
 
 def test_cancelled_entries_do_not_pile_up() -> None:
@@ -114,7 +113,7 @@ def test_cancelled_entries_do_not_pile_up() -> None:
         wheel.add(position(500_000 + number % 7, number), "x", 1)
         wheel.cancel(position(500_000 + number % 7, number))
         if number % SLOTS == 0:
-            check_wheel(wheel)
+            wheel.check()
     assert sum(len(slot) for slot in wheel._coarse) <= SLOTS + 2
     assert advance(wheel, 500_001) == ["stays"]
 
@@ -214,7 +213,7 @@ def test_clear_forgets_everything() -> None:
     wheel.clear(before(5_500))
     assert (len(wheel), wheel.bytes, wheel.loaded) == (0, 0, before(5_500))
     assert (list(wheel.items()), wheel.given_back) == ([], 1)
-    check_wheel(wheel)
+    wheel.check()
     assert advance(wheel, 5_500) == []
 
 
@@ -338,7 +337,7 @@ class WheelMachine(RuleBasedStateMachine):
     @invariant()
     def bounds_and_structure_hold(self) -> None:
         wheel = self.wheel
-        check_wheel(wheel)
+        wheel.check()
         assert len(wheel) <= self.ENTRIES
         assert wheel.bytes < self.BYTES + 20
         held = [place for place in self.disk if place <= wheel.loaded]

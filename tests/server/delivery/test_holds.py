@@ -17,7 +17,6 @@ from shards.retries import RETRIES
 from shards.store import Table
 from tests.server.delivery.test_order import TEXT, came, nack, send, worker
 from tests.server.engine.test_decisions import spoil
-from tests.support.invariants import check_keys
 from tests.support.rig import Peer, Rig
 from timeline.position import Position
 
@@ -37,7 +36,7 @@ def group_of(rig: Rig) -> Group:
 def held(rig: Rig) -> set[bytes]:
     order = group_of(rig).session.order
     assert order is not None
-    check_keys(order)
+    order.check()
     return order.held
 
 

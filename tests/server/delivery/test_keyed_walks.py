@@ -47,7 +47,6 @@ from shards.store import Store, Table
 from shards.tables import KeptRow
 from tests.model.cluster import Cluster, Node
 from tests.support.build import OPENED
-from tests.support.invariants import check_keys
 from tests.support.pulling import Asked, Puller, lease_of
 from tests.support.rig import Peer, Rig, props
 from tests.support.stepper import Stepper
@@ -587,7 +586,7 @@ class Place:
         group = self.group
         order = group.session.order
         assert order is not None
-        check_keys(order)
+        order.check()
         rig = self.life.rig
         assert rig.core.floor.needed <= order.first_needed, "no slice goes that is needed"
         if self.life.window > 50:

@@ -23,7 +23,6 @@ from shards.record import decode
 from shards.retries import RETRIES
 from shards.store import Table
 from tests.support.build import OPENED
-from tests.support.invariants import check_keys
 from tests.support.rig import Peer, Rig, config, props
 from timeline import key_order
 from timeline.key_rows import Changes
@@ -524,7 +523,7 @@ def test_a_lost_batch_leaves_each_key_its_head(how: str) -> None:
     assert rig.recover()
     order = group.session.order
     assert order is not None
-    check_keys(order)
+    order.check()
     assert order.row(b"a").is_held or order.row(b"a").wait or b"a" in order.out, "a2 waits"
     rig.pump()
     rig.pass_ms(2_000)

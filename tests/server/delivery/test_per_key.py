@@ -12,7 +12,6 @@ from shards.order import rebuild_index
 from shards.retries import RETRIES
 from shards.store import Table
 from tests.server.delivery.test_order import TEXT, came, nack, send
-from tests.support.invariants import check_keys
 from tests.support.rig import Peer, Rig, config
 from timeline.position import START
 
@@ -234,7 +233,7 @@ def test_of_messages_without_a_key_only_turns_count(terms: dict[str, str]) -> No
     nack(peer, out["-2"], "2s")
     order = group_of(rig).session.order
     assert order is not None
-    check_keys(order)
+    order.check()
     assert not order.held
     send(rig, "-4")
     assert list(came(peer)) == ["-4"]

@@ -8,7 +8,6 @@ from server.codec.packets import Ack, Publish
 from shards.commit import Commit
 from shards.errors import StoreFailed
 from shards.store import Table
-from tests.support.invariants import check_wheel
 from tests.support.rig import Peer, Rig, config
 from timeline.position import Position
 
@@ -222,7 +221,7 @@ def test_a_turn_passes_few_messages_that_many_want_or_that_are_large(monkeypatch
     turns = 0
     while rig.core.dispatch.turn():
         turns += 1
-        check_wheel(rig.core.wheel)
+        rig.core.wheel.check()
     assert turns >= 6
     assert rig.core.opened.pending == 0
     rig.pump()
