@@ -366,7 +366,8 @@ async def test_nor_does_that_of_a_page_that_is_cut_at_what_is_not_there(
 
 def test_what_is_sealed_is_opened_by_who_has_sealed_it() -> None:
     one, other = Cursors(b"one"), Cursors(b"other")
-    for place, as_of in ((START, None), (END, None), (Position(12_345), Position(9)), (START, END)):
+    last = Position(END - 1)
+    for place, as_of in ((START, None), (last, None), (Position(12_345), Position(9)), (START, END)):
         open_text, sealed = one.text(place, as_of), one.text(place, as_of, is_hidden=True)
         assert one.place(open_text) == other.place(open_text) == one.place(sealed) == (place, as_of)
         assert sealed == one.text(place, as_of, is_hidden=True)
