@@ -74,9 +74,12 @@ class BadArgument(ValueError):
     """Invalid arguments. `argument` names the one that is wrong."""
 
     def __init__(self, argument: str, problem: str) -> None:
-        super().__init__(f"{argument} {problem}")
+        super().__init__(argument, problem)  # what a copy, or a pickled one, is made from
         self.argument = argument
         self.problem = problem
+
+    def __str__(self) -> str:
+        return f"{self.argument} {self.problem}"
 
 
 class NotFound(Error):
@@ -95,7 +98,8 @@ class AlreadyDispatched(Error):
     @property
     def deliveries(self) -> tuple[Mapping[str, Any], ...]:
         """Deliveries that are left, as the server lists them; `fasti.Handling.of` parses one."""
-        return tuple((self.problem.raw or {}).get("deliveries") or ())
+        left = (self.problem.raw or {}).get("deliveries")
+        return tuple(one for one in left if isinstance(one, Mapping)) if isinstance(left, list) else ()
 
 
 class Refused(Error):

@@ -74,7 +74,7 @@ class StillUndone(Refused):
     @property
     def undone(self) -> Undone:
         """The unfinished messages."""
-        return Undone.of(dict((self.problem.raw or {}).get("undone") or {}))
+        return undone_of(dict(self.problem.raw or {})) or Undone(0, 0, 0)
 
 
 def undone_of(said: Json) -> Undone | None:

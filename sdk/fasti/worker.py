@@ -77,8 +77,12 @@ class RetryIn(Exception):
 
     def __init__(self, delay: Span | None, reason: str = "not now") -> None:
         """Raises BadArgument for a delay that is none."""
-        super().__init__(reason)
+        super().__init__(delay, reason)  # what a copy, or a pickled one, is made from
         self.delay = None if delay is None else seconds("delay", delay)
+        self.reason = str(reason)
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 class Reject(Exception):

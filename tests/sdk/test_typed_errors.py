@@ -7,15 +7,18 @@ yarl. (A name that is no option stays a TypeError, as it is for every function.)
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
+import pickle
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, date, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 from zoneinfo import ZoneInfo
 
 import pytest
 
 import fasti
+from fasti.errors import problem_of
 
 ODD: list[Any] = [
     *(5, -1, 10**400, 1e300, float("nan"), True, object(), b"x", "\ud800", "a\nb", "", [], {}, ("a",)),
@@ -37,6 +40,30 @@ GIVEN: dict[str, Any] = {
     "number": 0,
     "items": [{"topic": "a"}],
 }
+
+
+def piped(error: Exception) -> Exception:
+    return cast("Exception", pickle.loads(pickle.dumps(error)))
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, piped])
+def test_an_error_goes_from_one_process_to_another(copied: Callable[[Exception], Exception]) -> None:
+    said = {"type": "/problems/undone", "detail": "it has messages", "undone": {"lag": 3}}
+    problem = problem_of(said, 409)
+    for error in (
+        *(fasti.BadArgument("at", "must be an instant"), fasti.NotFound("no such", problem=problem)),
+        *(fasti.StillUndone("not yet", problem=problem, reason_code=1), fasti.AlreadyDispatched("late")),
+        *(fasti.RetryIn(30, "not yet"), fasti.RetryIn(None), fasti.Reject("never")),
+    ):
+        found = copied(error)
+        assert (type(found), str(found), vars(found)) == (type(error), str(error), vars(error))
+
+
+@pytest.mark.parametrize("junk", [None, 5, "x", [5], {"a": 1}])
+def test_what_a_refusal_says_beside_may_be_anything(junk: object) -> None:
+    problem = problem_of({"type": "/problems/x", "deliveries": junk, "undone": junk, "dispatched_at": junk})
+    assert fasti.AlreadyDispatched("x", problem=problem).deliveries == ()
+    assert not fasti.StillUndone("x", problem=problem).undone
 
 
 @pytest.mark.parametrize(
