@@ -42,8 +42,8 @@ def local_path(name: str) -> str:
     resolved in the working directory. Raises ValueError."""
     if name.startswith("~"):
         raise ValueError("must be written out: only a shell replaces ~")
-    if not name or "\0" in name:
-        raise ValueError("must be a directory")
+    if not name or "\0" in name or name != name.strip():
+        raise ValueError("must be a directory, without a space at its ends")
     if not _SCHEME.match(name):
         return os.path.abspath(name)
     scheme, host, path, *more = urlsplit(name)
@@ -70,9 +70,9 @@ def fault_in(folder: Path, file: ArchivedFile) -> str:
     path = folder / file.path
     if Path(file.path).is_absolute() or ".." in path.parts:
         return f"{file.path} is not inside {folder}"
-    if not path.is_file():
-        return f"{path} is missing"
     try:
+        if not path.is_file():
+            return f"{path} is missing"
         with path.open("rb") as opened:
             size = os.fstat(opened.fileno()).st_size
             if size != file.bytes:

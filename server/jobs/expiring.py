@@ -207,7 +207,7 @@ class Expiries:
             raise JobRefused("archive", f"must be slices.archive, {ours}, or be left out, not {given!r}")
         if not ours and run == "server":
             raise JobRefused("archive", "is for run=caller: the server's own job needs slices.archive")
-        if not given.startswith("/") and "://" not in given:
+        if not given.startswith(("/", "file:/")) and "://" not in given:
             raise JobRefused("archive", f"must be an absolute path or a URL, not {given!r}")
         if path and self._pipeline.holds(path):
             raise JobRefused("archive", "must not lie in store.dir")

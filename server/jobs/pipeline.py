@@ -193,8 +193,8 @@ class Pipeline:
         yield from reversed(list(self._ended.values()))
 
     def holds(self, path: str) -> bool:
-        """Whether an absolute path lies in the data directory."""
-        return Path(path).is_relative_to(self._folder.parent.absolute())
+        """Whether a path lies in the data directory, also by way of a link."""
+        return Path(path).resolve().is_relative_to(self._folder.parent.resolve())
 
     def job_at(self, at_ms: int) -> Job | None:
         """The open job on the slice at `at_ms`."""

@@ -224,10 +224,10 @@ def _check_cluster(config: Config) -> None:
 
 def _check_together(config: Config) -> None:
     """Raise ConfigError for values that are invalid together."""
-    limits, auth, data = config.limits, config.auth, os.path.abspath(config.store.dir)
-    if Path(os.path.abspath(config.store.backups_dir)).is_relative_to(data):
+    limits, auth, data = config.limits, config.auth, os.path.realpath(config.store.dir)
+    if Path(os.path.realpath(config.store.backups_dir)).is_relative_to(data):
         raise ConfigError("store.backups", f"must not lie in store.dir ({data})")
-    if config.slices.archive and Path(config.slices.archive).is_relative_to(data):
+    if config.slices.archive and Path(os.path.realpath(config.slices.archive)).is_relative_to(data):
         raise ConfigError("slices.archive", f"must not lie in store.dir ({data})")
     largest = min(config.http.max_body, config.shards.cap_bytes)
     if limits.max_payload >= largest:

@@ -32,7 +32,7 @@ def test_a_name_is_made_absolute_once(name: str, path: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("", "~", "~/archive", "~root/archive", "a\0b"),
+        *("", " ", " /srv", "/srv\n", " s3://bucket/x", "~", "~/archive", "~root/archive", "a\0b"),
         *("s3://bucket/x", "s3a://bucket", "gs://b/x", "hdfs://n/x", "abfs://c@a/x", "http://h/x"),
         *("s3:bucket", "s3:/bucket/x", "C:\\archive", "C:/archive"),
         *("file://host/srv", "file:srv", "file:", "file://", "file:///a?b", "file:///a#b", "file:///a%00"),
@@ -79,6 +79,8 @@ def test_a_file_is_read_back(tmp_path: Path) -> None:
     assert fault_in(tmp_path, file) == f"{path} is missing"
     os.mkfifo(path)
     assert fault_in(tmp_path, file) == f"{path} is missing"
+    long = ArchivedFile("\u00e9" * 200, 1, 1, "0" * 64)  # 400 bytes
+    assert "cannot be read: File name too long" in fault_in(tmp_path, long)
 
 
 def test_only_files_of_the_archive_are_read(tmp_path: Path) -> None:

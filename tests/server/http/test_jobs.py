@@ -771,8 +771,10 @@ async def test_the_archive_of_a_caller_is_noted_with_its_files(
         await server.call("POST", "/v1/clock:advance", {"by": "P12D"})
         assert "absolute path or a URL" in await refused_archive(work, archive="archive")
         assert "run=caller" in await refused_archive(work, archive="/a", run="server")
-        for inside in (str(tmp_path / "data" / "jobs"), (tmp_path / "data").as_uri()):
-            assert "store.dir" in await refused_archive(work, archive=inside)
+        (tmp_path / "link").symlink_to(tmp_path / "data")
+        inside = (str(tmp_path / "data" / "jobs"), (tmp_path / "data").as_uri(), f"file:{tmp_path}/link/x")
+        for one in inside:
+            assert "store.dir" in await refused_archive(work, archive=one)
         await refused_archive(work, kind="split", slice=SLICE, archive="/a")
         job = await work.post("/v1/jobs", {"kind": "expire", "run": "caller", "archive": "s3://b/x"}, 201)
         slices = written(tmp_path / "bucket", job)

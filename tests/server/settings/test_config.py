@@ -213,6 +213,15 @@ def test_backups_do_not_lie_in_the_data(backups: str) -> None:
         load(None, {}, {"store.backups": fine})
 
 
+@pytest.mark.parametrize("key", ["store.backups", "slices.archive"])
+def test_nor_does_what_a_link_leads_there(tmp_path: Path, key: str) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    wish = {"store.dir": str(tmp_path / "data"), key: str(tmp_path / "link" / "x")}
+    with pytest.raises(ConfigError, match="must not lie in store") as caught:
+        load(None, {}, wish)
+    assert caught.value.key == key
+
+
 def test_told_to_be_open_it_starts_open() -> None:
     config, _ = load(
         None, {"FASTI__AUTH__ALLOW_OPEN": "true"}, {"http.listen": "0.0.0.0:80", "mqtt.listen": "h:1"}
