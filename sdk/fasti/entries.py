@@ -15,7 +15,7 @@ from typing import Any, Self
 from .errors import BadArgument
 from .names import items_of
 from .ranges import BulkResult, selection
-from .transport import PAGE_MAX, Transport
+from .transport import PAGE_MAX, Transport, rows_of
 from .wire import Json, dumps, get_headers, get_payload, parse_instant
 
 IDS_MAX = 1_000
@@ -45,7 +45,7 @@ class Try:
 
 def tries_of(said: Mapping[str, Any]) -> tuple[Try, ...]:
     """The last attempts, at most 20, oldest first."""
-    return tuple(Try.of(each) for each in said.get("tries") or ())
+    return tuple(map(Try.of, rows_of(said, "tries"))) if said.get("tries") else ()
 
 
 @dataclass(frozen=True, slots=True)

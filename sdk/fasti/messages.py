@@ -20,7 +20,7 @@ from .options import Door, Due, Listed, MessageOptions, Selection
 from .ranges import BulkResult, Progress, export, selection, signed_span, sweep
 from .signatures import check, unfolded
 from .traces import current, joined
-from .transport import PAGE_MAX, Transport, quoted
+from .transport import PAGE_MAX, Transport, quoted, rows_of
 from .warned import warn_of_empty, warn_of_past
 from .wire import (
     DUE_NAMES,
@@ -144,7 +144,9 @@ class Message:
     def claims(self) -> Claims | None:
         """Receivers counted by `schedule(..., claims=True)`; None if not requested."""
         found = self.raw.get("claims")
-        return None if found is None else Claims(found["groups"], found["endpoints"], found["sessions"])
+        if not isinstance(found, Mapping):
+            return None
+        return Claims(found["groups"], found["endpoints"], found["sessions"])
 
     @property
     def deliveries(self) -> tuple[Handling, ...]:
@@ -153,7 +155,7 @@ class Message:
         As the server said it when this message was last asked for alone (`get`, `refresh`), or when a cancel
         came too late; 100 at most.
         """
-        return tuple(Handling.of(one) for one in self.raw.get("deliveries", ()))
+        return tuple(map(Handling.of, rows_of(self.raw, "deliveries"))) if self.raw.get("deliveries") else ()
 
     async def cancel(self) -> bool:
         """Cancel it. True: nobody will get it. False: already dispatched; `deliveries` says what is left."""
@@ -161,7 +163,7 @@ class Message:
             await self._calls.cancel(self.id, strict=True)
         except AlreadyDispatched as error:
             self.state = "dispatched"
-            self.raw = {**self.raw, "deliveries": error.deliveries}
+            self.raw = {**self.raw, "deliveries": list(error.deliveries)}
             return False
         self.state = "cancelled"
         return True

@@ -154,13 +154,20 @@ def parse_instant(text: str) -> datetime:
 
 
 def parsed(text: object) -> datetime | None:
-    """The instant, where the server names one."""
-    return parse_instant(text) if isinstance(text, str) else None
+    """The instant, where the server names one that can be read."""
+    try:
+        return parse_instant(text) if isinstance(text, str) else None
+    except (ValueError, OverflowError):
+        return None
 
 
 def instant_of_id(message_id: str) -> datetime:
-    """The due instant that a message id opens with: 48 bits of Unix ms in 12 hex digits."""
-    return _EPOCH + int(message_id[:12], 16) * _MS
+    """The due instant that a message id opens with: 48 bits of Unix ms in 12 hex digits. Raises
+    BadArgument."""
+    try:
+        return _EPOCH + int(bytes.fromhex(message_id)[:6].hex(), 16) * _MS
+    except (TypeError, ValueError, OverflowError):
+        raise BadArgument("message_id", f"must be 32 hex digits, not {message_id!r:.100}") from None
 
 
 def new_key() -> str:

@@ -191,6 +191,8 @@ async def test_with_deliver_to_one_text_alone_is_the_payload(server: Server, tmp
 
 
 TYPED = {
+    ("group", "put", "g", "a", "--order", "--per-key-concurrency", "2"): "--per-key-concurrency: does not go",
+    ("group", "put", "g", "a", "--per-key-rate", "x"): "--per-key-rate: must be",
     ("message", "schedule", "t", "x", "--in", "5 moons"): "--in: '5 moons' is not a delay",
     ("message", "schedule", "t", "x", "--in=5 moons"): "--in: '5 moons' is not a delay",
     (

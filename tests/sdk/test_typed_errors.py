@@ -7,6 +7,7 @@ yarl. (A name that is no option stays a TypeError, as it is for every function.)
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import inspect
 import pickle
@@ -64,6 +65,25 @@ def test_what_a_refusal_says_beside_may_be_anything(junk: object) -> None:
     problem = problem_of({"type": "/problems/x", "deliveries": junk, "undone": junk, "dispatched_at": junk})
     assert fasti.AlreadyDispatched("x", problem=problem).deliveries == ()
     assert not fasti.StillUndone("x", problem=problem).undone
+
+
+@pytest.mark.parametrize(
+    "junk", [None, 5, "x", [5], {"groups": 1, "endpoints": 1, "sessions": 1}, [{"a": 1}]]
+)
+def test_what_a_message_says_may_be_anything(junk: object) -> None:
+    names = ("claims", "deliveries", "dispatched_at", "headers", "ordering_key", "payload", "schedule")
+    message = fasti.Message("", "a", datetime.now(UTC), "", dict.fromkeys(names, junk), cast("Any", None))
+    for name in names:
+        with contextlib.suppress(fasti.Error):
+            getattr(message, name)
+    if junk == "x":
+        assert message.dispatched_at is None
+
+
+@pytest.mark.parametrize("odd", [5, None, "", "zz" * 16, b"0" * 32, "f" * 32, "-1"])
+def test_an_id_that_is_none_is_named(odd: Any) -> None:
+    with pytest.raises(fasti.BadArgument, match="message_id must be 32 hex digits"):
+        fasti.instant_of_id(odd)
 
 
 @pytest.mark.parametrize(

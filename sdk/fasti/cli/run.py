@@ -101,6 +101,8 @@ def as_typed(context: typer.Context, text: str) -> str:
 
     `deliver_in: '5 moons' is not a delay` becomes `--in: '5 moons' is not a delay`.
     """
+    if text.startswith("per_key."):
+        text = text.replace(".", "_", 1)  # of a mapping of the SDK, an option for each member
     named = _NAME.match(text)
     source = context.get_parameter_source(_FIELDS.get(named[1], named[1])) if named else None
     if named and source and source.name == "COMMANDLINE":
