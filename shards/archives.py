@@ -1,13 +1,13 @@
 """Where an archive of dropped slices lies, and whether its files are there as they were written.
 
-An archive is a directory, named by a path or a `file:` URL. Whoever is told of it resolves the name once.
-From then on it is absolute, since the server, the job's program and its workers run in other directories:
+An archive is a directory, named by a path or a `file:` URL. The program that first reads the name makes it
+absolute, because the server, the job's program and its workers run in different directories:
 
     archive  in /srv            /srv/archive          file:///var/a%20b     /var/a b
     s3://bucket/x, C:\\x, ~/x    refused               file://host/x, a\\0b   refused
 
-A slice is dropped for good once its files are said to be written. So who drops, or asks for it, reads them
-back first (`fault_in`). Writing and Parquet are Spark's (spark/archive.py).
+A drop is final. So the server, or the program that asks it to drop a slice, first reads the slice's files
+back (`fault_in`). Writing and Parquet are Spark's (spark/archive.py).
 """
 
 import hashlib
@@ -66,7 +66,7 @@ def why_not_usable(folder: Path, *, is_written: bool = True) -> str:
 
 
 def fault_in(folder: Path, file: ArchivedFile) -> str:
-    """What is wrong with a file of the archive, read back; empty: nothing. Blocks."""
+    """Reads a file of the archive back. Returns what is wrong with it; empty: nothing. Blocks."""
     path = folder / file.path
     if Path(file.path).is_absolute() or ".." in path.parts:
         return f"{file.path} is not inside {folder}"

@@ -213,7 +213,7 @@ class Commit:
         self, wanted: MessageId, due_ms: int, expected: MessageId | None = None, *, zone: bytes = b""
     ) -> Control:
         """Move to another due (`zone`: as wall time); same id, new position. `expected`: only if its row is
-        this. What is not wanted late is cancelled if that due has passed: the answer names no row."""
+        this. A message with `late: drop` is cancelled if that due has passed: the answer names no row."""
         control = self.winnable(wanted)
         found = control.found
         if control.outcome is not Outcome.DONE or found is None:
@@ -503,7 +503,8 @@ class Commit:
     def _retire(self, found: Found, kind: int) -> None:
         """Overwrite the row by a stub, so that nobody gets the message from it."""
         group = self.open_batch
-        # Of a move the seq of the row to come: a list as of a moment finds what was moved since.
+        # A move stores the seq of its next row here, so that a list as of a moment finds messages moved
+        # since.
         left = stub(decode(found.value), kind, self.horizon.seq + 1 if kind == MOVED else group.wall_ms)
         if found.shard is not None:
             group.retire(found, found.shard, left)

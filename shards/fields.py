@@ -56,7 +56,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     zone: bytes = b""
     stub: int = 0
     when_ms: int = 0
-    """When it was cancelled; of a stub of a move the seq of the next row (before: ms)."""
+    """When it was cancelled, ms. In the stub of a move, the seq of the next row (older versions: ms)."""
     schedule: bytes = b""
     owner: bytes = b""
     """Name of the key that sent it, UTF-8; empty: no key."""

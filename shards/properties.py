@@ -52,8 +52,8 @@ def properties_of(headers: Iterable[tuple[str, str]], content_type: str = "") ->
 
 
 def sendable_properties(properties: bytes) -> bytes:
-    """The properties without characters at which MQTT clients may close the connection: a blank stands for
-    each. Raises Corrupt."""
+    """The properties, with a blank for each character at which MQTT clients may close the connection. Raises
+    Corrupt."""
     return _cleaned(properties) if len(properties) <= REMEMBERED_BYTES else _clean(properties)
 
 

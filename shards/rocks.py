@@ -73,7 +73,7 @@ as its own key is then put into a list that is not in the processor's cache yet.
 LOG_BYTES = 2 * MEMTABLE_BYTES
 """Bytes of logs above which the tables that hold the oldest log are flushed."""
 INFO_LOG_BYTES = 1 << 20
-"""Bytes of one of the four files LOG and LOG.old.*, in which the engine says what it does."""
+"""Bytes of one of the engine's four log files, LOG and LOG.old.*."""
 RUNS = 8
 """Flushed files of a table that trigger a compaction."""
 ZSTD_LEVEL = 1
@@ -99,7 +99,7 @@ _TRACKING = """[Version]
 """An engine options file with what the binding has no setter for. See synced.py."""
 _DROPPED = re.compile(rb"(\d+\.log): dropping \d+ bytes; Corruption")
 REFUSAL_BYTES = 64 << 10
-"""End of the engine's LOG in which a refused opening has said why."""
+"""Bytes at the end of the engine's LOG to search for the reason of a failed opening."""
 _OF_THE_BINDING = "(os error "
 """Ending of the binding's own errors; the engine words them differently."""
 _WRITTEN = frozenset(("rocksdict-config.json", "LOG", "LOCK"))

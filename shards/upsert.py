@@ -54,7 +54,7 @@ class Effect(Enum):
     CHANGED = "changed"
     CANCELLED = "cancelled"
     NOTED = "noted"
-    """The version is remembered; there was nothing to cancel, or to make."""
+    """The version is remembered; no message was cancelled or created."""
     NOTHING = "nothing"
     """Its version was not higher than the known one."""
     TOO_LATE = "too late"
@@ -187,7 +187,7 @@ def _unchanged(what: Under, effect: Effect) -> Upserted:
 
 
 def _dropped(commit: Commit, what: Under, version: Version | None) -> Upserted:
-    """There is no message to cancel: remember the version alone."""
+    """No message to cancel: remember only the version."""
     if what.row is None or what.is_cancelled or (what.found is None and not what.is_kept):
         cancelled = cancel_under(commit, what, version)
         return Upserted(Effect.NOTED) if cancelled.effect is Effect.UNKNOWN else cancelled

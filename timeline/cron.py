@@ -67,7 +67,7 @@ _QUARTZ_WEEKDAY = re.compile(r"(sun|mon|tue|wed|thu|fri|sat|[0-7])(?:#([1-5])|l)
 _WEEKDAY_FIELD = re.compile(r"(?:sun|mon|tue|wed|thu|fri|sat|[\d*?,/#lw-])*", re.ASCII)
 _WORKDAYS = "BYDAY=MO,TU,WE,TH,FR"
 _RRULE_TIMES = 366
-"""Times of a day that an rrule in an error may have: BYSETPOS takes as many positions."""
+"""Most times of day of an rrule in an error: BYSETPOS takes as many positions."""
 
 
 class CronError(ValueError):
@@ -207,7 +207,7 @@ def _values(field: str, name: str, low: int, high: int) -> tuple[int, ...]:
 
 
 def _wrapped(name: str, start: int, end: int, by: int, low: int, high: int) -> str:
-    """The values of a range that goes on from the end of a field at its beginning."""
+    """The values of a range that wraps around at the end of a field."""
     if name == "day of week":
         names, high = _NAMES[name], 6
     else:
@@ -222,7 +222,7 @@ def _refuse_quartz(fields: Sequence[str], index: int, *, is_quartz: bool) -> Non
         day, weekday = _QUARTZ_DAY.fullmatch(part), _QUARTZ_WEEKDAY.fullmatch(part)
         if day is None if index == 3 else weekday is None:
             continue
-        text = f"{name}: {part.upper()!r}, a form of Quartz, is not read; "
+        text = f"{name}: {part.upper()!r} is an unsupported Quartz form; "
         if part != field or fields[8 - index] != "*":
             raise CronError(f"{text}give that day a schedule of its own")
         times = [_values(fields[at], *_FIELDS[at]) for at in (2, 1, 0)]

@@ -62,7 +62,7 @@ class FilterError(TopicError):
 
 
 def refused_character(text: str) -> str:
-    """The first character that MQTT clients may close the connection at, as `the control character U+0007`;
+    """The first character at which MQTT clients may close the connection, as `the control character U+0007`;
     empty: none."""
     found = None if text.isprintable() else _REFUSED.search(text)
     if found is None:
@@ -77,7 +77,7 @@ def sendable(text: str) -> str:
 
 
 def check_characters(text: str, what: str = "a filter") -> None:
-    """Raise FilterError for a new filter, or group, that holds such a character. Those of before stay."""
+    """Raise FilterError for a new filter or group with such a character. Older ones stay."""
     refused = refused_character(text)
     if refused:
         raise FilterError(f"{what} must not contain {refused}")

@@ -53,7 +53,7 @@ CATCH_UP = 1_000
 _EPOCH = datetime(1970, 1, 1)
 _MS = timedelta(milliseconds=1)
 END_MS = 250_000_000_000_000
-"""No fire comes later, in 9892."""
+"""Last possible time of a fire, in 9892."""
 _NEAR = timedelta(hours=3)
 _CLOSE_MS = (2_000, 120_000)
 _FAR = timedelta(hours=26)
@@ -104,7 +104,7 @@ class Fire:
 
 
 def fires(plan: Plan, after_ms: int) -> Iterator[Fire]:
-    """The fires whose base is later than `after_ms`, in order. Raises RuleError where the next one takes too
+    """The fires whose base is later than `after_ms`, in order. Raises RuleError if the next one takes too
     long to find."""
     after_ms = max(after_ms, plan.start_ms - 1)
     if after_ms >= END_MS:
@@ -143,8 +143,8 @@ def due_by(plan: Plan, now_ms: int) -> int:
 def _last_begun(plan: Plan, now_ms: int) -> int | None:
     """The last fire that is planned for now or before, if jitter may delay it beyond now.
 
-    Fires that are close together are walked through. Else it halves the span that the last one may be in. No
-    step searches beyond now.
+    It walks through fires that are close together. Otherwise it halves the span that contains the last one.
+    No step searches beyond now.
     """
     end_ms = now_ms if plan.end_ms is None else min(now_ms, plan.end_ms)
     begun = replace(plan, jitter_ms=0, end_ms=end_ms)
@@ -274,7 +274,7 @@ def _local(plan: Plan, after_ms: int) -> Iterator[Fire]:
 
 
 def _ordered(plan: Plan, after_ms: int) -> Iterator[Fire]:
-    """One is given out when nothing that is still to come can be before it."""
+    """Yields an instant once no earlier one can follow."""
     source = plan.source
     assert not isinstance(source, Every)
     after, last = _EPOCH + after_ms * _MS, _last_of(plan)
@@ -298,7 +298,7 @@ def _ordered(plan: Plan, after_ms: int) -> Iterator[Fire]:
 
 
 def _until(plan: Plan, base_ms: int) -> datetime:
-    """The nominal time beyond which nothing comes before that fire."""
+    """The nominal time after which no fire can be earlier than that one."""
     at = _EPOCH + base_ms * _MS
     return at + _offsets(plan.zone, at)[1]
 

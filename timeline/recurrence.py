@@ -4,13 +4,13 @@
     RRULE:FREQ=DAILY;INTERVAL=2                     lines as in a calendar file, EXDATE lines
     EXDATE:20261224T090000,20261226T090000          leave these out
 
-The start is the schedule's own, so DTSTART is not taken, nor a TZID: every time here is local. `UNTIL` with
-a Z is an instant, and dealt with where zones are known. What a rule does not say is the start's: its day of
-the month, its time of day.
+The schedule gives the start, so a rule must not have DTSTART or TZID: every time here is local. `UNTIL` with
+a Z is an instant, and is handled where zones are known. A rule takes missing parts from the start: the day of
+the month, the time of day.
 
 The tables are those of section 3.3.10: the numbers that a part takes (`_RANGES`), and the values of FREQ that
-a part may stand with (`_STANDS_WITH`). A rule that is stored already was perhaps accepted by a version that
-checked neither. It is read as that version did (`strict` is false): numbers out of range have no effect.
+a part may stand with (`_STANDS_WITH`). An earlier version, which did not check them, may have stored a rule.
+Such a rule is read as before (`strict` is false): numbers out of range have no effect.
 """
 
 import re
@@ -203,7 +203,7 @@ def _check_standing(parts: Mapping[str, str]) -> None:
     freq = parts["FREQ"]
     for name, freqs in _STANDS_WITH.items():
         if name in parts and freq not in freqs:
-            raise RuleError(f"{name} does not stand with FREQ={freq}, only with {', '.join(freqs)}")
+            raise RuleError(f"{name} cannot be combined with FREQ={freq}, only with {', '.join(freqs)}")
     if "BYSETPOS" in parts and not parts.keys() & {"BYDAY", *_RANGES.keys() - {"BYSETPOS"}}:
         raise RuleError("BYSETPOS picks from the times of another BY part, such as BYDAY: give one")
 
@@ -236,7 +236,7 @@ def _weekdays(parts: Mapping[str, str], *, strict: bool) -> Iterator[tuple[int, 
         if strict and found[1] and (not counts or "BYWEEKNO" in parts):
             where = "BYWEEKNO" if counts else f"FREQ={freq}"
             raise RuleError(
-                f"BYDAY: {found[0]} does not stand with {where}; use FREQ=MONTHLY, or BYDAY={day}"
+                f"BYDAY: {found[0]} cannot be combined with {where}; use FREQ=MONTHLY, or BYDAY={day}"
             )
         if strict and found[1] and not 1 <= abs(number) <= (5 if of_month else 53):
             raise RuleError(f"BYDAY: there is no {found[0]} in a {'month' if of_month else 'year'}")

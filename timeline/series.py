@@ -9,9 +9,9 @@ A rule is a test of days, periods that count, and times of day:
 
 Whether a day fits depends on the kind of its year: its first weekday, and which of the three years around it
 have 366 days. There are 28 kinds, so a year of a known kind costs a look-up, and a search to the end of the
-calendar 10 ms. Periods that do not count are jumped over. Below a day the points are jumped to, also when a
-rule began long ago. Whether any of a day's points fits depends on the distance from midnight to the first,
-and is remembered.
+calendar 10 ms. The search jumps over periods that do not count. Below a day it jumps to the points, also when
+a rule began long ago. Whether any point of a day fits depends on the distance from midnight to the first
+point, and is cached.
 
 BYSETPOS picks from the times of one period. Up to a day these are the same in each period, so it picks once.
 
@@ -30,20 +30,21 @@ from math import gcd
 YEAR_LAST = 9_900
 LOOKS = 10_000
 LOOKS_IN_ALL = 20 * LOOKS
-"""The same for all times that are asked for at once, apart from a year's days for each."""
+"""Bound on the looks of one call for several times. Each time has LOOKS_FREE that do not count, a year's
+days."""
 LOOKS_FREE = 366
 
 DAY_S = 86_400
 _UNIT_S = {"SECONDLY": 1, "MINUTELY": 60, "HOURLY": 3_600}
 _FIXED = {"SECONDLY": 3, "MINUTELY": 2, "HOURLY": 1}
-"""How many of hour, minute and second are those of the period's beginning."""
+"""How many of hour, minute and second each time has from the beginning of its period."""
 _LAST = date(YEAR_LAST, 12, 31).toordinal()
 _OF_DAYS = ("WEEKLY", "MONTHLY", "YEARLY")
 """Frequencies whose period has several days."""
 
 
 class TooLong(ValueError):
-    """The next time is too hard to find."""
+    """The search for the next time took too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ class _Search:
             self._offsets = [self._offsets[index] for index in self._picked(len(self._offsets))]
 
     def renew(self) -> None:
-        """A time has been found: the next one may take as long."""
+        """Reset the effort once a time is found: the next search gets the same bound."""
         self._in_all += max(0, self._looks - LOOKS_FREE)
         self._looks = 0
 

@@ -123,7 +123,7 @@ def addresses(said: str | Sequence[str], argument: str = "url") -> tuple[str, ..
         if not isinstance(text, str):
             raise BadArgument(argument, f"must be text, or a list of texts, not {text!r:.100}")
     if not (found := tuple(text.strip() for text in texts if text.strip())):
-        raise BadArgument(argument, "holds no address of a server")
+        raise BadArgument(argument, "contains no server address")
     return found
 
 

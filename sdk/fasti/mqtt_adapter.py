@@ -123,7 +123,7 @@ class Connection:
         self._tls = target.tls
         self._socket: socket.socket | None = None  # the last that was opened
         self._is_given_up = False  # before it was connected
-        self._greeting = b""  # what CONNECT is answered with
+        self._greeting = b""  # the first bytes of the answer to CONNECT
         self._paho: Paho = self._mqtt._client
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
@@ -411,7 +411,7 @@ class Connection:
         paho._handle_pingresp = on_pingresp_packet  # type: ignore[method-assign]
 
     def _peeked(self) -> bytes:
-        """The first bytes of an answer that is there to be read. Not seen through TLS."""
+        """The first bytes of an answer that can be read now. Empty over TLS."""
         with contextlib.suppress(OSError, ValueError):  # of TLS
             return b"" if self._socket is None else self._socket.recv(512, socket.MSG_PEEK)
         return b""

@@ -32,8 +32,8 @@ ELSEWHERE = frozenset({0x9C, 0x9D})
 
 
 def readable(text: str | None, read: Callable[[str], T], otherwise: T) -> T:
-    """What a value from the wire says. `otherwise`: it is not there, or cannot be read; another broker passes
-    on whatever a publisher says."""
+    """The value of a property from the wire, or `otherwise` if it is missing or unreadable. Other brokers
+    pass on whatever a publisher sends."""
     try:
         return otherwise if text is None else read(text)
     except Exception:
@@ -111,7 +111,7 @@ class Came:
 
     @property
     def lease(self) -> timedelta | None:
-        """How long it is ours; None: until the connection ends."""
+        """How long this client holds the message; None: until the connection ends."""
         lease = readable(self.says(ACK_TIMEOUT), lambda text: timedelta(milliseconds=int(text)), None)
         return lease if lease and timedelta() < lease <= LEASE_MAX else None
 

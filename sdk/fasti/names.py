@@ -26,7 +26,7 @@ def check_text(argument: str, text: str) -> None:
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
-        raise BadArgument(argument, "is no text that UTF-8 can say") from None
+        raise BadArgument(argument, "cannot be encoded as UTF-8") from None
     if size > _MAX_BYTES:
         raise BadArgument(argument, f"has {size:,} bytes, more than {_MAX_BYTES:,}")
 

@@ -24,7 +24,7 @@ _TIMES = {
     **dict.fromkeys(("died_from", "retry_from", "start"), "from"),
     **dict.fromkeys(("died_to", "retry_to", "end"), "to"),
 }
-"""The server's names of times that select."""
+"""The server's names of the time fields of a selection."""
 
 Progress = Callable[[int], None]
 """Told after each request how many messages were matched so far."""
@@ -39,7 +39,7 @@ class BulkResult:
 
 
 def selection(chosen: Mapping[str, Any]) -> dict[str, str]:
-    """The members that are given, as the server calls them. Raises BadArgument."""
+    """The given members, by the server's names. Raises BadArgument."""
     return {
         _TIMES.get(name, name): instant(value, name) if name in _TIMES else _text(name, value)
         for name, value in chosen.items()

@@ -73,12 +73,12 @@ class Answer:
     url: str = ""
 
     def object(self) -> dict[str, Any]:
-        """The body as an object. Raises Error if it is something else, or where a member is missing."""
+        """The body as an object. Raises Error if it is something else, or if a required member is missing."""
         return _object(self.body)
 
 
 class _Object(dict[str, Any]):
-    """What the server answered. A member that must be there and is not is an Error, not a KeyError."""
+    """The server's answer. A missing required member raises Error, not KeyError."""
 
     def __missing__(self, name: str) -> Any:
         raise Error(f"the answer has no {name!r}: is this a fasti server?")
@@ -384,7 +384,7 @@ class Transport:
 
 
 def _check(params: Mapping[str, str] | None) -> None:
-    """Raises BadArgument for what is no text: yarl would raise something else, or change it."""
+    """Raises BadArgument unless it is text: yarl would raise another error, or change the value."""
     for name, value in (params or {}).items():
         check_text(name, " " if value == "" else value)
 
@@ -406,7 +406,7 @@ def quoted(part: str) -> str:
     try:
         return quote(part, safe="") if part.strip(".") else part.replace(".", "%2E")
     except UnicodeEncodeError:
-        raise BadArgument("name", f"or id is no text that UTF-8 can say: {part!r:.100}") from None
+        raise BadArgument("name", f"or id cannot be encoded as UTF-8: {part!r:.100}") from None
 
 
 async def _raised_from(step: Awaitable[None], cause: Exception) -> None:

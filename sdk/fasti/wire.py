@@ -67,7 +67,7 @@ def instant(at: When, argument: str = "at") -> str:
                 raise BadArgument(argument, f"has no time zone: {at!r}; give it one, such as tzinfo=UTC")
             at = at.astimezone(UTC) + timedelta(microseconds=-at.microsecond % 1000)
         except OverflowError:
-            raise BadArgument(argument, f"is beyond the years of the calendar: {at!r}") from None
+            raise BadArgument(argument, f"is outside the years 1 to 9999: {at!r}") from None
     return (
         at.replace(tzinfo=None).isoformat("T", "milliseconds") + "Z"
     )  # with its offset it takes twice as long
@@ -136,7 +136,7 @@ def seconds(argument: str, value: Span) -> float:
     try:
         found = value.total_seconds() if isinstance(value, timedelta) else float(value)
     except OverflowError:
-        raise BadArgument(argument, "is longer than a number can say") from None
+        raise BadArgument(argument, "is too large") from None
     if not found >= 0:  # no number is neither
         raise BadArgument(argument, f"must not be negative: {value!r}")
     return found
@@ -214,7 +214,7 @@ def _unsaid(value: object) -> BadArgument:
             argument = _ARGUMENTS.get(name, str(name))
             if isinstance(error, UnicodeEncodeError):
                 instead = "; give bytes (--file)" if argument == "payload" else ""
-                return BadArgument(argument, f"is no text that UTF-8 can say: {member!r:.100}{instead}")
+                return BadArgument(argument, f"cannot be encoded as UTF-8: {member!r:.100}{instead}")
             return BadArgument(argument, f"cannot be sent as JSON: {error}")
     return BadArgument("body", "cannot be sent as JSON")
 

@@ -106,7 +106,7 @@ def _row(key: StoredKey, used: Mapping[str, int] | None, shown: Sequence[str]) -
 
 
 def _topics(grant: Grant) -> str:
-    """All rules that a scope uses, also omitted ones, if any is given."""
+    """The rules that the key's scopes use, omitted ones included. "all" if no rule is given."""
     named = (SCHEDULE, "publish"), (READ, "subscribe"), (READ, "deliver")
     used = {what: getattr(grant, what).allow for scope, what in named if scope in grant.scopes}
     if all(allow is None for allow in used.values()):

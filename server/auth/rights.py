@@ -48,7 +48,7 @@ _MADE_ID = re.compile("fasti-[0-9a-f]+")
 Fits = Callable[[str], bool]
 """Whether a rule matches a topic."""
 Relation = Callable[[str, str], bool]
-"""Of a rule to a filter or topic."""
+"""Whether a rule applies to a filter or topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +255,7 @@ class Rights:
         return _permit(self._receive, topic_filter, _overlap, _admits)
 
     def may_receive_some(self, topic_filter: str) -> bool:
-        """Whether it may receive something that the filter can match, as far as one can tell by filters."""
+        """Whether it may receive something that the filter can match, judged by the filters alone."""
         if self._grant is not self.principal.grant:
             self._learn()
         return _permit(self._receive, topic_filter, covers, _overlap)
@@ -371,8 +371,8 @@ class _Sends:
 
 
 def _permit(rules: Rules, text: str, denies: Relation, allows: Relation) -> bool:
-    """Whether the rules permit a topic, or what a filter matches; `denies`, `allows`: when a rule counts for
-    it. For a topic it is `_Answers.match` without a cache."""
+    """Whether the rules permit a topic or filter. `denies` and `allows` say whether a rule applies to it. For
+    a topic this is `_Answers.match` without a cache."""
     if any(denies(denied, text) for denied in rules.deny):
         return False
     if rules.allow is None or any(allows(allowed, text) for allowed in rules.allow):

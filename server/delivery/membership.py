@@ -95,7 +95,7 @@ class Membership:
         self.returned = Returned(limits.returned)
         """Returned messages that no member holds."""
         self.key_bound = KeyBound(limits.ordering_keys)
-        """How many ordering keys are behind or in trouble, and how many groups stand still for that."""
+        """Numbers of ordering keys that are behind or in trouble, and of groups that wait because of them."""
         self._by_text = by_text
         self._by_name: dict[str, dict[str, Group]] = {}
         """Groups of clients by name, the text between `$share/` and the filter; none is empty."""
@@ -221,7 +221,8 @@ class Membership:
         group.rights = None if group.is_endpoint else rights
 
     def claim(self, group: Group, rights: Rights | None, client: str = "") -> bool:
-        """Give the group to who may receive all of it, if its owner may receive nothing; whether it did."""
+        """If the owner may receive nothing, make a client the owner that may receive all. Returns whether it
+        did."""
         own = group.rights
         if own is None or rights is None or own.may_receive_some(group.filter):
             return False

@@ -61,7 +61,7 @@ def posting_topic(deliver_to: bytes) -> bytes:
 
 
 def manages(rights: Rights | None, endpoint: str, owner: str) -> bool:
-    """Whether a key may see and change an endpoint: its owner, and who may have messages delivered there."""
+    """Whether a key may see and change an endpoint: the key owns it, or may send messages to it."""
     return rights is None or rights.name == owner or rights.may_publish(posting_topic(endpoint.encode()))
 
 

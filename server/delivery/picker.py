@@ -45,7 +45,7 @@ LOOKED_AT = 8
 UNABLE_MAX = 100
 """Members checked for one message whether their clients accept its size, if nobody accepts all sizes."""
 LAST = 0.99
-"""Share of a member that was passed over with many others: behind all that have room."""
+"""Share of a member that was passed over together with many others. It sorts after all members with room."""
 STALE_MAX = 16
 """Stale heap entries tolerated before a rebuild, in addition to one per member."""
 ROUNDING = 1e-6
@@ -138,9 +138,9 @@ class Picker:
         self._picky = Line()
         """The others that may."""
         self.barred = Position(0)
-        """The last message that nobody got, as none of those that were looked at may have it."""
+        """The last message that nobody got, because no examined member may receive it."""
         self.has_new = False
-        """A member has come, or another one may have more, since somebody set this to False."""
+        """True once a member has joined or has got more rights. Its reader sets it to False."""
         self._turn = 0
 
     def meet(self, member: Subscriber) -> None:
@@ -260,7 +260,7 @@ class Picker:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether more members are connected than are looked at for one message."""
+        """Whether more members are connected than are examined for one message."""
         return len(self.present) > UNABLE_MAX
 
     def _first(self, line: Line) -> Place | None:

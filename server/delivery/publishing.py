@@ -59,7 +59,7 @@ PLACED_BOUNDS = 4
 """Bounds up to which publishes are remembered by owner. Then all counts are halved, so that an owner that has
 published for an hour is not held back until another one has published as much."""
 RETAINING_S = 0.03
-"""How long a publish may take to become retained if subscriptions of others are to wait for it."""
+"""How long subscriptions of other clients wait for a publish that becomes retained."""
 LIVE_MAX = 100_000
 """Plain publishes that may wait for the horizon."""
 UNDONE_RUN = 10
@@ -126,7 +126,7 @@ class Publishing:
         self._spill = spill
         self._retained = retained
         self._retaining: dict[object, float] = {}
-        """Since when runs of publishes are under way that hold some that become retained."""
+        """Start times of unfinished runs of publishes that contain retained ones."""
         self._writer = writer
 
     @property

@@ -61,7 +61,7 @@ backlogs."""
 RUN_BYTES = 1 << 16
 """Of messages that are read before they are sent."""
 TURN_OWNERS = 2_000
-"""Cost of new answers about owners and receivers in a turn (owners.py, router.py)."""
+"""Maximum cost in a turn of checks that are not cached, of owners and receivers (owners.py, router.py)."""
 WAITING = 100
 """Messages that wait for their next try, and are given up in one step."""
 TURN_RESENDS = 250
@@ -272,7 +272,7 @@ class Replay:
                 return True
             if not subscriber.bars(message):
                 return False
-            # It waits as a retry for who may receive it; others go on.
+            # It becomes a retry and waits for a member that may receive it. Others go on.
             self._undone.fail(subscriber, flight, FORBIDDEN, delay_ms=0, is_attempt=False)
         return True
 
@@ -543,7 +543,7 @@ class Replay:
                 yield place, (whole,), found
 
     def _wanted(self, subscriber: Subscriber, place: Position, topic: bytes) -> tuple[Subscription, ...]:
-        """`Router.wanted`; what a group passes over is counted."""
+        """`Router.wanted`. Counts the messages that a group passes over."""
         found = self._router.wanted(subscriber, place, topic)
         if not found and subscriber.is_group:
             self._router.pass_over(topic, reader=subscriber)

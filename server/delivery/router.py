@@ -98,9 +98,9 @@ class Router:
         each: whether a subscriber in it may not receive every topic."""
         self._topic_bytes = self._answer_bytes = 0
         self._barred: dict[bytes, list[Subscriber]] = {}
-        """Groups that were left out of cached topics. None is empty."""
+        """Groups that cached topics leave out. No set is empty."""
         self.cost = 0
-        """Checks of who may receive a topic, some 2 us each, since `take_cost`."""
+        """Number of checks whether a client may receive a topic, some 2 us each, since `take_cost`."""
         self.barred = 0
         """Times that a group passed over a message that none of its clients may receive."""
 

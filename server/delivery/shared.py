@@ -51,9 +51,10 @@ ENDPOINT_PREFIX = "$endpoint/"
 TEXT_PREFIXES = (SHARE_PREFIX, ENDPOINT_PREFIX)
 """How the texts of groups begin; no client id may begin so, as groups stand among the sessions."""
 LOOK_AGAIN_S = 0.1
-"""After how long other members are looked at, where there are more than are looked at for one message."""
+"""Time after which the group examines other members, if it has more than it examines for one message."""
 WARN_S = 60.0
-"""How often a group logs that a message is for none of its members: others decide how many there are."""
+"""Least time between log lines about messages that no member may receive: publishers decide how many there
+are."""
 PASSED_MAX = 16
 """Messages, one after the other, that a tailing group passes over. Read in runs they take half the time."""
 DOTS = (".", "..")
@@ -123,8 +124,8 @@ class Group(Subscriber):
         self.is_paused = False
         """Paused: members are sent nothing; the read position stays."""
         self.client = ""
-        """The client that it belongs to, with `owner` and `rights`; empty: its creator was none. An endpoint
-        counts for its owner, but belongs to no key."""
+        """The client that owns it, with `owner` and `rights`; empty: no client created it. An endpoint counts
+        for its owner, but belongs to no key."""
         self.text = session.client_id.removeprefix(KEY_PREFIX)
         """The filter as its members subscribe to it: `$share/group/filter`."""
         self.is_endpoint = self.text.startswith(ENDPOINT_PREFIX)
@@ -179,7 +180,7 @@ class Group(Subscriber):
             self.agree(self.terms.changed_by(terms), self.keeping.changed_by(keeping))
 
     def is_news(self, terms: Terms, keeping: Keeping) -> bool:
-        """Whether these would change its terms."""
+        """Whether these terms differ from the group's."""
         if terms == USUAL and keeping == UNSAID:
             return False
         agreed = self.terms.changed_by(terms), self.keeping.changed_by(keeping)
@@ -243,13 +244,14 @@ class Group(Subscriber):
         return theirs or frozenset(("" if self.is_endpoint else self.owner,))
 
     def is_of(self, name: str) -> bool:
-        """Whether it is that key's: its owner's, unless that may receive nothing of what ends without it, or
-        that of all its clients."""
+        """Whether it belongs to that key: the key of all its clients, or of its owner. An owner that may
+        receive nothing does not count, unless the group ends only on request."""
         counts = not self.is_endpoint and (self.is_lasting or self.obeys(self.rights))
         return (counts and self.owner == name) or super().is_of(name)
 
     def obeys(self, rights: Rights | None) -> bool:
-        """Whether a client sets its terms: it may receive all that the group gets, or as the owner some."""
+        """Whether a client may set the terms: it may receive all that the group gets, or is the owner and may
+        receive some."""
         if rights is None or rights.may_receive_all(self.filter):
             return True
         return rights.name == self.owner and rights.may_receive_some(self.filter)
@@ -306,8 +308,9 @@ class Group(Subscriber):
         return 1 + len(self.members)
 
     def may_receive(self, topic: bytes) -> bool:
-        """Whether its owner or a member may receive it, here or away. What waits for an owner without a key
-        waits for the next key of that name, or for whoever may have it, if no member may have anything."""
+        """Whether its owner or a member, connected or not, may receive it. A message for an owner without a
+        key waits for the next key of that name, or for any key that may receive it, if no member may receive
+        anything."""
         if super().may_receive(topic) or any(member.may_receive(topic) for member in self.members):
             return True
         rights = self.rights
@@ -378,11 +381,11 @@ class Group(Subscriber):
 
     @property
     def looks_again(self) -> bool:
-        """Whether there are such retries, and a member has come since."""
+        """Whether such retries wait and a member has joined since."""
         return self.has_put_by and self.picker.has_new
 
     def take_put_by(self) -> Position:
-        """From where to look at them again; START: nowhere."""
+        """Where the next search for them begins; START: no search."""
         if not self.looks_again:
             return START
         self.picker.has_new = False

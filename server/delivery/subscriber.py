@@ -242,7 +242,7 @@ class Subscriber:
         return self.owners == {name}
 
     def bars(self, message: Message) -> bool:  # noqa: ARG002
-        """Whether a message was not sent just now as no connected member of the group may receive it."""
+        """Whether the group just kept back a message because no connected member may receive it."""
         return False
 
     def warn(self, topic: bytes, *, waits: bool = False) -> None:

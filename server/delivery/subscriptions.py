@@ -79,7 +79,7 @@ class Subscriptions:
 
     def check(self, text: str, terms: Terms, keeping: Keeping, rights: Rights | None) -> None:
         """Raises TermsError if the terms of a SUBSCRIBE contradict the group's other terms, TermsForbidden if
-        they are not the client's to set."""
+        the client may not set them."""
         group = self._groups.get(text)
         if keeping != UNSAID:
             (UNSAID if group is None else group.keeping).changed_by(keeping).checked()
@@ -92,7 +92,8 @@ class Subscriptions:
             is_forbidden = group.is_news(terms, keeping) and not group.obeys(rights)
         if is_forbidden:
             raise TermsForbidden(
-                "terms", f"of {text[:128]!r} are for its owner and who may receive all of it"
+                "terms",
+                f"of {text[:128]!r} may be set only by its owner or a client that may receive all of it",
             )
 
     def may_ask(self, topic_filter: str, rights: Rights | None) -> bool:

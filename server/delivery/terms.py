@@ -48,7 +48,7 @@ class TermsError(ValueError):
 
 
 class TermsForbidden(TermsError):
-    """Terms of a group that another client decides about."""
+    """The client may not set the group's terms."""
 
 
 @dataclass(frozen=True, slots=True)

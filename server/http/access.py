@@ -163,8 +163,8 @@ def sees(request: web.Request) -> Sees | None:
 
 
 def sees_totals(request: web.Request) -> bool:
-    """Whether the sender of the request may know figures of all clients: it sees all messages, but for those
-    at `$...` perhaps, or would be sent these figures over MQTT."""
+    """Whether the caller may know figures of all clients. It may if it sees all messages (those at `$...`
+    aside), or if it may receive these figures over MQTT."""
     rights = rights_of(request)
     if rights is None or rights.sees_all or rights.may_receive(TOTALS):
         return True

@@ -153,7 +153,7 @@ def problem_of_store(error: StoreFailed) -> Problem:
 
 
 def why_unavailable(error: ShardsError) -> str:
-    """What a client is told of a failure of the store; empty: nothing that anybody could mend."""
+    """What the client learns about a store failure. Empty if nobody could do anything about it."""
     return next((told for words, told in _LACKING.items() if words in str(error)), "")
 
 

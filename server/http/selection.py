@@ -204,8 +204,8 @@ class Selection:
         return rows
 
     def met(self, place: Position, number: int, value: bytes) -> Row | None:
-        """The row that a row stands for as of the query's moment: itself, or where its message was moved
-        since."""
+        """The row that counts in place of this one, as of the query's moment: itself, or the row to which its
+        message was moved since."""
         as_of = self._query.as_of
         if as_of is None:
             return place, number, value
@@ -253,7 +253,7 @@ class Selection:
         return self.shows(place, number, value) is not None
 
     def has(self, place: Position) -> bool:
-        """Whether it is in the query's range."""
+        """Whether a position is in the query's range."""
         return self._query.start <= place < self._query.end
 
     def _view(self, place: Position, number: int, value: bytes) -> shapes.Message | None:

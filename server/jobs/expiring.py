@@ -101,7 +101,7 @@ class Expiries:
 
     @property
     def has_archive(self) -> bool:
-        """Whether the server knows where to archive, so that its own job may drop what it has archived."""
+        """Whether `slices.archive` is set, so that the server's own job may drop archived slices."""
         return bool(self._slices.archive)
 
     def due(self) -> list[Slice]:
@@ -190,12 +190,12 @@ class Expiries:
         return gone
 
     def _unclaimed(self) -> list[Slice]:
-        """Due slices before the first one that a job is archiving."""
+        """Slices behind retention, up to the first one that a job is archiving."""
         jobs = ((piece, self._pipeline.job_at(piece.start_ms)) for piece in self.due())
         return [piece for piece, _ in takewhile(lambda one: one[1] is None or not one[1].row.archive, jobs)]
 
     def _archive_for(self, run: str, given: str) -> str:
-        """Where a new job archives to; empty: nowhere. Raises JobRefused."""
+        """The archive of a new job; empty: none. Raises JobRefused."""
         ours = self._slices.archive
         if not given:
             return ours
@@ -214,7 +214,7 @@ class Expiries:
         return ours or given
 
     async def _read_back(self, folder: Path, said: Sequence[DroppedSlice]) -> None:
-        """Compare the job's files with what this machine has. Raises JobRefused."""
+        """Compare the files that the job names with the files on this machine. Raises JobRefused."""
         for one in said:
             for file in one.files:
                 fault = await self._workers.in_thread(partial(fault_in, folder, file))

@@ -185,8 +185,8 @@ def idle() -> list[str]:
 
 
 def check_archive(config: Config) -> None:
-    """Raise ConfigError for an archive that no job can write. If the server starts none, it need only be
-    readable."""
+    """Raise ConfigError for an archive that no job can write. If the server starts no jobs, reading is
+    enough."""
     if config.slices.archive:
         is_written = config.spark.enabled != "off"
         why = why_not_usable(Path(config.slices.archive), is_written=is_written)

@@ -147,9 +147,9 @@ class Acks:
         return answer
 
     def _put_unknown(self, kind: int, packet_id: int, *, is_error: bool = False) -> None:
-        """Answer an ack of an exchange that is over here. In recovery it is no error (MQTT 5.0, 3.6.2.1), and
-        clients such as MQTT.js take 0x92 for a publish that was not accepted. `is_error`: it may be of a
-        publish that was refused here: paho releases these too, and takes 0 for success."""
+        """Answer an ack of an exchange that is over here. During recovery this is no error (MQTT 5.0,
+        3.6.2.1), and clients such as MQTT.js read 0x92 as a refused publish. `is_error`: the server may have
+        refused the publish. paho sends PUBREL for these too, and reads 0 as success."""
         is_known = self.is_resumed and not is_error
         self._put(kind, packet_id, 0 if is_known else Reason.PACKET_IDENTIFIER_NOT_FOUND)
 

@@ -34,8 +34,9 @@ ID, DUE, LATE, SCHEDULE = "fasti-id", "fasti-due", "fasti-late-ms", "fasti-sched
 ORDERING_KEY, ATTEMPT = "fasti-ordering-key", "fasti-attempt"
 TRIES, LEASE = "fasti-tries", "fasti-ack-timeout"
 GIVES_WAY = (ALIAS, TRIES, DEAD_REASON, LATE, SCHEDULE, DUE, ORDERING_KEY, ATTEMPT, LEASE, ID)
-"""What the server adds, in the order in which it is left out of a packet that is too large for its client:
-the new alias of a topic, then user properties, from those that only inform to those that an ack needs."""
+"""What the server adds to a PUBLISH, in the order in which it leaves this out if the packet is too large for
+the client: the new topic alias, then user properties. Those that only inform go first, those that an ack
+needs last."""
 ALIASES_MAX = 256
 """Topics of a connection that get an alias, if its client takes as many: the first ones."""
 ALIAS_BYTES = 65_536
@@ -66,9 +67,8 @@ class Shape:
         *,
         is_trial: bool = False,
     ) -> Parts | None:
-        """(head, tail) of a delivery, None if it is larger than the client takes, or has a topic that clients
-        may close the connection at. The topic of what goes out may have an alias from then on. `is_trial`:
-        nothing goes out."""
+        """(head, tail) of a delivery. None if it is too large for the client, or if clients may close the
+        connection at its topic. May give the topic an alias, unless `is_trial`: then nothing is sent."""
         if is_refused(message):
             return None
         lease_ms = subscriptions[0].lease_ms if len(subscriptions) == 1 and qos == 1 else 0
@@ -93,8 +93,8 @@ class Shape:
         is_dup: bool,
         lease_ms: int,
     ) -> tuple[Parts | None, int]:
-        """With subscription identifiers or a topic alias, not for the first time, or with less of what the
-        server adds; and the alias that it gives to its topic, 0: none."""
+        """Encodes a delivery that has subscription identifiers or a topic alias, is a redelivery, or has less
+        of what the server adds. Also returns the alias that it gives to the topic, 0: none."""
         topic, payload, properties, alias = message.topic, message.payload, b"", 0
         if self._level == 5:
             own = own_properties(message)
@@ -143,8 +143,8 @@ _PUBACK = Struct(">BBHBB").pack
 
 
 def is_refused(message: Message) -> bool:
-    """Whether the topic, stored by an earlier version, has a character that clients may close the connection
-    at. It is not sent to them."""
+    """Whether the topic has a character at which clients may close the connection. Only an earlier version
+    can have stored it. The server does not send it."""
     return bool(refused_character(message.topic.decode()))
 
 
@@ -154,7 +154,7 @@ def parts(message: Message, level: int, qos: int, retain: bool, node: int) -> Pa
 
 
 def _parts(message: Message, level: int, qos: int, retain: bool, node: int, lease_ms: int = 0) -> Parts:
-    """It, kept in `message.wire`."""
+    """The encoded message, cached in `message.wire`."""
     if qos != 1:
         lease_ms = 0
     form = lease_ms << 8 | level << 3 | qos << 1 | retain
@@ -254,7 +254,7 @@ def own_properties(message: Message) -> bytes:
 
 
 def _published(record: Record) -> tuple[bytes, bytes]:
-    """What the publisher said, and the reason that the server wrote behind it: a copy of a dead letter."""
+    """The publisher's user properties, and the reason that the server appended to a copy of a dead letter."""
     own, dead = record.properties, b""
     if record.topic.startswith(b"$dead/") and (at := own.rfind(_DEAD)) >= 0:
         own, dead = own[:at], own[at:]
@@ -262,7 +262,7 @@ def _published(record: Record) -> tuple[bytes, bytes]:
 
 
 def added_properties(message: Message, node: int, attempt: int, lease_ms: int) -> dict[str, bytes]:
-    """The server's own by name, for the `attempt`-th delivery from its row."""
+    """The server's own user properties by name, for the `attempt`-th delivery from its row."""
     record, before = message.record, message.attempts_before
     added: dict[str, bytes] = {}
     if record.due_ms:

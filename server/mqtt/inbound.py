@@ -92,8 +92,8 @@ class Inbound:
         self._limits = config.limits
         self._level = 0
         self._counts = False
-        """Whether the client keeps to the Receive Maximum of CONNACK. Below level 5 nobody is told one, and
-        mosquitto's bridges go a whole window beyond it with each ack."""
+        """Whether the client must keep to the Receive Maximum of CONNACK. Below level 5 CONNACK has none, and
+        mosquitto's bridges exceed it by a whole window with each ack."""
         self._is_usual = False
         """Nothing but the time and the properties of a publish decides what is made of it."""
         self._publisher = self._owner = b""

@@ -168,7 +168,7 @@ class MqttLink(Opening):
         self._is_waiting = False
         self._is_armed = False
         self._is_last = self._is_ending = False
-        """Its client sends no more; nothing more is sent to it."""
+        """The client sends no more, and the server sends it nothing more."""
         self._lingering: Lingering | None = None
         self._last_received = loop.time()
         self.held_bytes = 0
@@ -249,7 +249,7 @@ class MqttLink(Opening):
         self.linger()
 
     def eof_received(self) -> bool:
-        """The client sends no more. Returns whether the socket is still needed, for what has come before."""
+        """The client sends no more. Returns whether earlier input still needs the socket."""
         connection = self._connection
         if connection is None or self._is_ending:
             return False
@@ -405,7 +405,7 @@ class MqttLink(Opening):
     # -- the end
 
     def _answer_last(self) -> None:
-        """The client sends no more: read no further, and close when it is answered, after LINGER_S at the
+        """The client sends no more. Stop reading, and close once all answers are out, after LINGER_S at the
         latest."""
         transport = self._transport
         if not self._is_last and transport is not None:
@@ -417,7 +417,7 @@ class MqttLink(Opening):
         self.flush()
 
     def _give_up(self) -> None:
-        """Its answers take too long. What it has sent is handled all the same."""
+        """The answers take too long: close. The client's input is still handled."""
         connection, transport = self._connection, self._transport
         if connection is not None and connection.is_unfinished and transport is not None:
             abort_socket(transport)

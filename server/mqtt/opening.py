@@ -15,7 +15,8 @@ from .publish_requests import BRIDGE_STATE, expires_ms, handed_on, is_payload_as
 SUBSCRIPTION_IDS = "subscription-identifiers"
 """User property of CONNECT."""
 BRIDGE_WINDOW = 20
-"""`max_inflight_messages` of mosquitto: it drops QoS 2 beyond that, and below level 5 it cannot say so."""
+"""mosquitto's default `max_inflight_messages`. It drops QoS 2 beyond that, and cannot announce the number
+below level 5."""
 
 
 def connect_fault(packet: Connect, config: Config) -> Reason | None:
@@ -104,8 +105,8 @@ def granted_window(packet: Connect, config: Config) -> int:
 
 
 def connack_properties(packet: Connect, config: Config, expiry_s: int, assigned: str | None) -> Properties:
-    """What the server says of itself at level 5. Node-RED can read no PUBLISH with several subscription
-    identifiers, so a client may ask to be told that there are none: then it sends none."""
+    """CONNACK's properties at level 5. Node-RED cannot read a PUBLISH with several subscription identifiers.
+    A client may therefore ask the server to announce that it has none: then the client sends none."""
     properties = packet.properties or Properties()
     asked = properties.session_expiry
     mqtt = config.mqtt

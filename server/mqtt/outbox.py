@@ -191,7 +191,7 @@ class Outbox:
         traffic.payload_sent += message.payload_bytes
 
     def _lose(self, message: Message, packet_id: int) -> None:
-        """The client does not take it: it is larger than it asked for, or has a topic that is refused."""
+        """Drop a delivery that is larger than the client allows, or whose topic clients refuse."""
         if is_refused(message):
             text = "delivery dropped: %s, control characters in the topic %s"
             log.warning(text, self._peer, shown(message.topic), extra=self._peer.cause)
@@ -250,7 +250,7 @@ class Outbox:
         self.close()
 
     def with_why(self, packet: Suback, why: str) -> Suback:
-        """It with a reason string, if the client wants that."""
+        """The answer with a reason string, if the client wants one."""
         if self.level == 5 and self._tells_more:
             return msgspec.structs.replace(packet, properties=Properties(reason_string=shown(why, TOLD_MAX)))
         return packet

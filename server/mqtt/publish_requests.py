@@ -234,8 +234,8 @@ def _flag(properties: Properties, name: str, off: str = "false", on: str = "true
 
 
 def _check(packet: Publish, topic: bytes, levels_max: int) -> None:
-    """Raises PublishRefused for a topic, or text of a property, that may not be sent on. A retained message
-    of before can still be cleared."""
+    """Raises PublishRefused for a topic or property text that must not go to subscribers. An earlier
+    version's retained message can still be cleared."""
     if levels_of(topic) > levels_max:
         detail = f"the topic has {levels_of(topic)} levels, and may have {levels_max}"
         raise PublishRefused(Reason.TOPIC_NAME_INVALID, detail)
@@ -250,7 +250,7 @@ def _check(packet: Publish, topic: bytes, levels_max: int) -> None:
 
 
 def refused_in(properties: Properties | None) -> str:
-    """The first character of a publish's or a will's properties that clients may close the connection at, as
+    """The first character in a publish's or will's properties at which clients may close the connection, as
     `U+0007`; empty: none."""
     if properties is None:
         return ""
@@ -277,7 +277,8 @@ def usual_delayed(topic: bytes, now_ms: int) -> tuple[bytes, int] | None:
 
 
 def _due(seconds: int, now_ms: int) -> int | None:
-    """The time that a number names, UTC ms; None: it cannot be meant."""
+    """The time that a number names, UTC ms. None if it is too large for a delay and too small for a Unix
+    time."""
     if DELAY_MAX_S < seconds < SECONDS_MAX:
         return None
     return seconds * 1_000 if seconds >= SECONDS_MAX else now_ms + seconds * 1_000
@@ -321,8 +322,8 @@ def _asked_due(properties: Properties, now_ms: int) -> int:
 
 
 def handed_on(properties: Properties | None) -> bytes:
-    """What subscribers get of the properties of a publish or a will, encoded: not what tells the server how
-    to take it, nor what only the server says."""
+    """The properties of a publish or will that subscribers get, encoded. Instructions for the server are left
+    out, and so are names that only the server may use."""
     if properties is None:
         return b""
     users = tuple(

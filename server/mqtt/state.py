@@ -148,7 +148,8 @@ class Connection:
         self._is_ended = False
         """The client sends no more."""
         self.has_left = False
-        """And all its input is handled: its session has been left, and only answers go out."""
+        """The client sends no more and all its input is handled. The session has been left, and only answers
+        go out."""
         self._is_stopped = False
         """Whether a publish that cannot be refused waits for the end of the congestion."""
 
@@ -193,8 +194,9 @@ class Connection:
         self._is_ended = True
 
     def lost(self) -> None:
-        """Handle the lost connection, with unhandled input (`is_unfinished`). The parts that hold this or the
-        link let go of it: else only the collector would free them, after millions of objects."""
+        """Handle the lost connection, with unhandled input (`is_unfinished`). The parts that refer to this or
+        to the link drop the reference. Otherwise only the garbage collector would free them, after millions
+        of objects."""
         self._inbound.flush()
         self._outbox.end()
         self._subscribing.end()
@@ -527,8 +529,8 @@ class Connection:
             self._settling.pass_over(self._subscriber, packet_id)
 
     def _displaced(self) -> None:
-        """Its client has connected again. If it disconnected before, behind a packet that still waits, that
-        holds, and so do its publishes."""
+        """The client has connected again. If its earlier DISCONNECT still waits behind a packet, the
+        DISCONNECT and the publishes before it stay valid."""
         held, subscriber = self._backlog.packets, self._subscriber
         if held and isinstance(held[-1], Disconnect) and subscriber is not None:
             for packet in [one for one in held if isinstance(one, Publish)]:

@@ -120,8 +120,8 @@ class Subscribing:
 
     @property
     def _is_settled(self) -> bool:
-        """Whether no publish is under way that counts as earlier: this client's, or one that others get as
-        retained if they subscribe after it."""
+        """Whether every earlier publish has settled: this client's, and others' that a later subscriber gets
+        as retained."""
         return self._inbound.is_settled and not self._publishing.is_retaining(self._clock.mono())
 
     def _later(self, work: Callable[[], None]) -> bool:

@@ -56,14 +56,14 @@ HEADER = "mqtt.proxy_protocol"
 INTRODUCING_MAX = 1_024
 ROOM_TURNS = 8
 NO_TLS = ("HTTP_REQUEST", "WRONG_VERSION_NUMBER")
-"""What OpenSSL calls a client that does not begin with TLS."""
+"""OpenSSL's reasons for a client that does not begin with TLS."""
 
 _SAID = b"This port speaks TLS: use https://, wss:// or mqtts://.\n"
 TLS_HERE = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n"
     b"content-length: %d\r\n\r\n%b" % (len(_SAID), _SAID)
 )
-"""The answer to a client that speaks HTTP without TLS to a port of TLS."""
+"""The answer to HTTP without TLS on a TLS port."""
 _REASONS = {
     errno.EADDRINUSE: "another program uses this port; stop it, or name another port",
     errno.EADDRNOTAVAIL: "this machine has no such address; use one that it has, or 0.0.0.0 for all",

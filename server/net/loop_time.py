@@ -188,7 +188,8 @@ class Paced(Opening):
     A chunk that comes without time left is kept, and reading pauses, except after a first small chunk. The
     end of the stream waits too (two thousand at once took 0.2 s), and behind it the loss of the connection.
 
-    A client that begins with a TLS handshake where there is no TLS is closed, and the log says so.
+    If a client begins with a TLS handshake on a port without TLS, the server closes the connection and logs
+    it.
     """
 
     __slots__ = (
@@ -204,7 +205,7 @@ class Paced(Opening):
     )
 
     def __init__(self, inner: Opening, time: LoopTime, cause: Mapping[str, object] | None = None) -> None:
-        """`cause`: whom the log names when the first bytes are those of TLS; None: they cannot be."""
+        """`cause`: the address for the log if the first bytes are TLS; None: they cannot be."""
         self._cause = cause
         self._inner = inner
         self._time = time
@@ -229,7 +230,7 @@ class Paced(Opening):
         if cause is not None and data.startswith(TLS_HELLO):
             log.warning("connection closed: a TLS client on a port without TLS", extra=cause)
             assert self._transport is not None
-            self._transport.write(NO_TLS_HERE)  # which TLS libraries call a wrong version, not a cut
+            self._transport.write(NO_TLS_HERE)  # which TLS libraries report as a wrong version
             self._transport.close()
             return
         owner = inner.owner

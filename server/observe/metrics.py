@@ -21,7 +21,7 @@ from ..build import form
 from .version import server_version
 
 OF_ALL = ("fasti_build", "fasti_horizon_behind_seconds", "fasti_cluster_")
-"""Beginnings of the names of metrics that count nothing of clients."""
+"""Name prefixes of metrics that do not depend on clients."""
 LATENESS_MS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 5_000, 30_000, 300_000, 3_600_000)
 TURN_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5)
 COMMIT_S = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5)
@@ -188,8 +188,8 @@ class Metrics:
         )
 
     def collected(self, *, is_whole: bool = True) -> "Collected":
-        """Collect metrics now, for any thread to write out. `is_whole` False: only those that count nothing
-        of clients."""
+        """Collect metrics now, for any thread to write out. `is_whole` False: only those that do not depend
+        on clients."""
         families = self.registry.collect()
         return Collected([one for one in families if is_whole or one.name.startswith(OF_ALL)])
 
@@ -210,10 +210,10 @@ class Collected:
 
 
 class Scraped(Collector):
-    """Metrics that are read when Prometheus asks for them."""
+    """Metrics, computed when Prometheus asks for them."""
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing; otherwise the registry would collect everything once just for the names."""
+        """Returns nothing, so that the registry does not collect everything once for the names."""
         return ()
 
 
@@ -224,7 +224,7 @@ def labelled(
     labels: Sequence[str],
     values: Iterable[tuple[str | tuple[str, ...], float]],
 ) -> Metric:
-    """A metric with one value for each of its labels, or of their tuples."""
+    """A metric with one value for each label, or tuple of labels."""
     family = kind(name, text, labels=labels)
     for label, value in values:
         family.add_metric((label,) if isinstance(label, str) else label, value)

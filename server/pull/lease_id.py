@@ -89,7 +89,7 @@ def parse_leases(texts: Iterable[str]) -> list[LeaseId]:
 
 
 def _parsed_together(texts: Sequence[str]) -> list[LeaseId]:
-    """Lease ids of version 3 and of one group; empty if these are not."""
+    """Lease ids, decoded. Empty unless all have version 3 and name one group."""
     tails = {text[_HEAD_CHARS:] for text in texts}
     heads = "".join([text[:_HEAD_CHARS] for text in texts])
     if len(tails) != 1 or len(heads) < len(texts) * _HEAD_CHARS:

@@ -227,7 +227,7 @@ class Status(Scraped):
             await turn.begin()
             if self._core.clock.mono() > until_s:
                 break
-            with suppress(ShardsError):  # the others are still told
+            with suppress(ShardsError):  # the others are still reported
                 rows.append(self._row(group))
         rows.sort(
             key=lambda row: (

@@ -139,7 +139,7 @@ def _timing(row: ScheduleRow) -> TimingRow:
     timing, bounds = row.timing, msgspec.json.decode(row.body, type=_Bounds)
     start_ms, skipped_ms = _bound(bounds.start, timing.start_ms), -1
     if timing.kind != "every" and bounds.start and wall_time(bounds.start):
-        with suppress(ValueError, KeyError, OSError):  # told when the plan is made
+        with suppress(ValueError, KeyError, OSError):  # reported when the plan is made
             start_ms, skipped_ms = start_of(bounds.start, timing.zone, timing.gap)
     end_ms = _bound(bounds.end, timing.end_ms)
     return msgspec.structs.replace(timing, start_ms=start_ms, end_ms=end_ms, skipped_ms=skipped_ms)

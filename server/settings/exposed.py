@@ -15,7 +15,7 @@ OTHERS_READ = 0o004
 
 
 def exposed(config: Config, origins: Mapping[str, str], path: Path | None) -> list[str]:
-    """Warnings; `path`: the settings' file."""
+    """Warnings about files with secrets that other users can read. `path`: the settings file."""
     return [
         f"{file} has mode {mode:04o}: other users can read {what} in it; chmod 600 {file}"
         for file, what in _files(config, origins, path)

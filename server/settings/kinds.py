@@ -45,7 +45,7 @@ class Kind(Generic[T]):
     read: Callable[[object], T]
     show: Callable[[T], str] = str
     is_secret: bool = False
-    """Whether errors must not repeat a value either."""
+    """Whether errors must hide the value, too."""
 
 
 def where(host: object, port: object) -> str:
@@ -168,8 +168,8 @@ def _read_name(value: object) -> str:
 
 
 def without_password(url: str) -> str:
-    """A URL without its password, for display. PostgreSQL takes it as a parameter, too; NATS takes a token
-    in place of the user's name. A password may have been written with a raw `/`, `@` or blank."""
+    """A URL without its password, for display. PostgreSQL also reads a password from a parameter. NATS reads
+    a token in place of the user name. A password may have been written with a raw `/`, `@` or blank."""
     return _PASSWORD.sub(lambda found: f"{found[1] or found[2] or found[3]}{HIDDEN}", url)
 
 

@@ -73,7 +73,8 @@ def parse_deliver_at(text: str) -> int:
 
 
 def parse_due(text: str) -> int:
-    """`parse_deliver_at` for the time of a message: not of 1970. Raises TimeError."""
+    """`parse_deliver_at` for the time of a message. Raises TimeError, also for a time before
+    MEANT_FROM_MS."""
     due_ms = parse_deliver_at(text)
     if due_ms < MEANT_FROM_MS:
         raise TimeError(f"{text} is {due_ms} in Unix ms{other_reading(due_ms)}")
@@ -81,7 +82,7 @@ def parse_due(text: str) -> int:
 
 
 def unix_ms(number: int) -> int:
-    """Unix ms; 0 is the beginning. Raises TimeError for a number that is of another unit."""
+    """Unix ms; 0 is the beginning. Raises TimeError for a number that is probably in another unit."""
     if 0 < number < MEANT_FROM_MS:
         said = f"{number} in Unix ms is {format_ms(number)}{other_reading(number)}"
         raise TimeError(f"{said}; give ms, or RFC 3339")

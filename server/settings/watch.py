@@ -21,7 +21,8 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 2.0
 AT_ONCE_BYTES = 16 << 10
-"""Files up to this size are read in the loop on request: who connects after a SIGHUP meets the new rules."""
+"""Files up to this size are read in the loop on request, so that the new rules hold for a client that
+connects after a SIGHUP."""
 RETRY_LOOKS = 5
 """Number of looks after which a failed read is tried again."""
 
@@ -109,8 +110,8 @@ class Watch:
 
 
 async def _read_again(one: Watched, known: str, *, at_once: bool) -> str:
-    """Reread one. Returns its error; empty: done. `known`: the error already logged. `at_once`: nobody has a
-    turn before."""
+    """Reread one. Returns its error; empty: done. `known`: the error already logged. `at_once`: nothing else
+    runs before."""
     try:
         put = one.again() if at_once else await asyncio.to_thread(one.again)
         put()

@@ -83,7 +83,7 @@ def is_header(name: str, value: str) -> bool:
 
 
 def _is_sent(name: str, value: str) -> bool:
-    """Whether a message's header is sent."""
+    """Whether the webhook request may contain this header of a message."""
     lower = _as_read(name)
     is_believed = lower in _NOT_OF_MESSAGES or lower.startswith(_PREFIXES_OF_PROXIES)
     return is_header(name, value) and not is_believed

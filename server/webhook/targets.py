@@ -100,7 +100,7 @@ def check_allowed(url: URL, config: Webhook) -> None:
 
 
 def _unless(setting: str) -> str:
-    """How an operator allows it."""
+    """The end of an error: which setting allows the target."""
     variable = f"FASTI__WEBHOOK__{setting.upper()}"
     return f"unless the server's configuration has webhook.{setting} = true (or {variable}=true)"
 

@@ -67,7 +67,7 @@ def verdict_of(reply: Reply, now_ms: int) -> Verdict:
 
 
 def retry_after_ms(text: str, now_ms: int) -> int | None:
-    """The wait in Retry-After, within bounds; None: not understood, as a Unix time."""
+    """The wait in Retry-After, within bounds; None: unreadable, such as a Unix time."""
     text = text.strip()
     if re.fullmatch(r"[0-9]{1,15}", text):
         if SECONDS_MAX <= int(text) < 10 * SECONDS_MAX:

@@ -421,13 +421,13 @@ async def test_an_unknown_command_names_the_nearest(words: str, said: str) -> No
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (("message", "schedule", "t", "a\udcff"), "PAYLOAD is no text that UTF-8 can say"),
-        (("message", "schedule", "a\udcff", "x"), "TOPIC is no text that UTF-8 can say"),
-        (("message", "schedule", "t", "x", "-k", "a\udcff"), "-k is no text that UTF-8 can say"),
-        (("message", "ls", "--topic", "a\udcff"), "--topic is no text that UTF-8 can say"),
-        (("group", "put", "g", "a\udcff"), "FILTER is no text that UTF-8 can say"),
-        (("session", "show", "a\udcff"), "is no text that UTF-8 can say"),
-        (("subscribe", "a", "--session", "a\udcff"), "--session is no text that UTF-8 can say"),
+        (("message", "schedule", "t", "a\udcff"), "PAYLOAD cannot be encoded as UTF-8"),
+        (("message", "schedule", "a\udcff", "x"), "TOPIC cannot be encoded as UTF-8"),
+        (("message", "schedule", "t", "x", "-k", "a\udcff"), "-k cannot be encoded as UTF-8"),
+        (("message", "ls", "--topic", "a\udcff"), "--topic cannot be encoded as UTF-8"),
+        (("group", "put", "g", "a\udcff"), "FILTER cannot be encoded as UTF-8"),
+        (("session", "show", "a\udcff"), "cannot be encoded as UTF-8"),
+        (("subscribe", "a", "--session", "a\udcff"), "--session cannot be encoded as UTF-8"),
     ],
 )
 async def test_an_argument_of_other_bytes_is_named(words: tuple[str, ...], named: str) -> None:

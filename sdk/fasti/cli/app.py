@@ -36,7 +36,7 @@ _OWN = {
     **dict.fromkeys(("message schedule", "message put", "schedule put"), "--json"),
     "dead ls": "--key",
 }
-"""Commands that mean something of their own by a global option behind them."""
+"""Commands that give a global option another meaning when it follows them."""
 _WRONG_USAGE = cast("type[Exception]", typer.BadParameter.__mro__[2])
 """Base class of parsing errors: ClickException, of click or of typer's own copy."""
 _PARSERS_OWN = "Value error, "
@@ -53,7 +53,7 @@ _THEIRS = {
     **dict.fromkeys(("status", "health", "version"), "server"),
     **dict.fromkeys(("sub", "consume", "receive", "tail"), "subscribe"),
 }
-"""Words of others for commands, with ours."""
+"""Command names of other tools, with ours."""
 
 app = typer.Typer(
     name="fasti",
@@ -95,7 +95,7 @@ def _commands_of(noun: str) -> dict[str, Any]:
 
 
 class _Noun(TyperGroup):
-    """A noun whose commands are imported when they are asked for."""
+    """A noun whose commands are imported on first use."""
 
     @property
     def commands(self) -> dict[str, Any]:
@@ -223,7 +223,7 @@ def _teach(told: typer.BadParameter) -> None:
 
 
 def _teach_command(told: typer.BadParameter) -> None:
-    """The nearest command in the error about one that there is not; all of them, if none is near."""
+    """Names the nearest command in the error about an unknown one, or all commands if none is near."""
     missing, context = _NO_COMMAND.match(str(told.message)), getattr(told, "ctx", None)
     if missing and context:
         names = [name for name, command in context.command.commands.items() if not command.hidden]

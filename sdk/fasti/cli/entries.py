@@ -1,4 +1,4 @@
-"""Commands that `fasti dead`, `fasti retry` and `fasti message` share: to list, to show, to change by id or
+"""Commands that `fasti dead`, `fasti retry` and `fasti message` share: list, show, change by id or
 selection."""
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ class Printer:
         self._console.print(text, markup=False)
 
     def cut(self, text: str) -> None:
-        """`text`, as far as the terminal is wide."""
+        """Print `text`, cut to the width of the terminal."""
         self.text(_fitted(text, self._room) if self._room else text)
 
     def complain(self, text: str) -> None:

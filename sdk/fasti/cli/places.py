@@ -151,7 +151,7 @@ TERMS = {
 
 
 def given(**said: Any) -> dict[str, Any]:
-    """The options that are there, `per_key` and `backoff` as the SDK takes them."""
+    """The given options, with `per_key` and `backoff` in the SDK's form."""
     per_key = {name: said.pop(f"per_key_{name}") for name in ("concurrency", "rate")}
     said["per_key"] = {name: value for name, value in per_key.items() if value is not None} or None
     said["backoff"] = said["backoff"].split(",") if said["backoff"] else None
@@ -159,7 +159,7 @@ def given(**said: Any) -> dict[str, Any]:
 
 
 async def put_group(client: fasti.Client, out: Printer, name: str, filter: str, **said: Any) -> None:  # noqa: A002
-    """Make a group, or set its terms: what is left out is the default again."""
+    """Create a group, or set its terms. An omitted option gets its default again."""
     out.one((await client.groups.put(name, filter, **given(**said))).raw)
 
 

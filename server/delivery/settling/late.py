@@ -69,7 +69,7 @@ class LateAck:
     member: Subscriber | None = None
     """The member that acks a message by its id."""
     rights: Rights | None = None
-    """Of who acks by a lease; None: they allow it."""
+    """Rights of the caller that acks by a lease; None: they allow it."""
     retries: list[Position] = field(default_factory=list)
     """Its retries that have ended."""
 

@@ -92,7 +92,7 @@ class Leases:
         self._others[loan.until_s, loan.lease] = (group, member, lent)
 
     def new_numbers(self, count: int) -> Iterator[int]:
-        """So many new, unused numbers."""
+        """`count` new, unused numbers."""
         drawn = self._token(8 * count)
         for at in range(0, len(drawn), 8):
             number = int.from_bytes(drawn[at : at + 8], "big")

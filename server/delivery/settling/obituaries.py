@@ -14,7 +14,7 @@ from ..publish_request import PublishRequest
 from ..publishing import Publishing
 
 DEAD_REASON = "fasti-dead-reason"
-"""The user property that says why: the last one of a copy."""
+"""User property with the reason, the last one of the copy."""
 
 
 class Obituaries:

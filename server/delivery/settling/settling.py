@@ -226,8 +226,8 @@ class Settling:
     def leased(
         self, text: str, number: int, rights: Rights | None = None
     ) -> tuple[Subscriber, Flight] | None:
-        """The member that has a message of a group by the lease of that number, and the flight. `rights`: of
-        who names the lease; another's message counts only if it may receive that."""
+        """The member that holds the lease of that number, and the flight. `rights`: those of the caller. A
+        lease of another client counts only if the caller may receive the message."""
         found, group = self._leases.find(number), self._groups.get(text)
         if found is None or group is None or found[0] is not group:
             return None

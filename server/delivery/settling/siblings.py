@@ -133,8 +133,8 @@ class Siblings:
 
 
 def _is_left(group: Group, topic: bytes | None = None) -> bool:
-    """Whether a filter has no members, connected or not, that may receive the topic, or (None) some topic;
-    and is not paused."""
+    """Whether a filter is not paused and no member, connected or not, may receive the topic. None: whether
+    there may be such a topic."""
     if group.is_paused or group.is_endpoint:
         return False
     if topic is None:

@@ -9,8 +9,8 @@ again: seq only grows, so everything placed after the call began is above `as_of
 moment, and is skipped. The answer contains `as_of`, as does the cursor. A later call with either continues
 where the first one stopped, for whatever reason, and leaves its moved messages alone.
 
-A message that somebody else moves meanwhile is cancelled if the filter still selects it. It is not shifted:
-its new time is a later wish.
+If somebody else moves a message meanwhile, `:cancel` cancels it if the filter still selects it. `:reschedule`
+does not shift it, because the new time is the later request.
 
 If a call is refused half way, its problem says how far it came. An unreadable message counts as matched and
 is left as it is.
@@ -218,7 +218,7 @@ class Control:
             start, as_of = max(start, Position(last + 1)), moment or as_of
         if body.as_of is not None:
             as_of = Position(at_of(as_of) << 48 | min(seq_of(as_of), _seq(body.as_of)))
-        # Not as of a moment for a shift, which would meet what it has moved itself.
+        # A shift does not read as of a moment: it would find its own moved messages.
         query = query if body.shift is not None else replace(query, as_of=as_of)
         return Sweep(query, as_of, may_change, name, body.limit or 1 << 62, next=start)
 

@@ -360,7 +360,7 @@ def _headers(headers: dict[str, str]) -> tuple[tuple[str, str], ...]:
                 "headers", f"{name[:64]!r}: name and value have at most {HEADER_BYTES_MAX} bytes each"
             )
         if refused := refused_character(name + value):
-            raise FieldError("headers", f"{name[:64]!r}: must not hold {refused}")
+            raise FieldError("headers", f"{name[:64]!r}: must not contain {refused}")
         if name.startswith("fasti-"):
             raise FieldError("headers", f"{name[:64]!r}: the prefix 'fasti-' is the server's")
     return tuple(headers.items())

@@ -544,7 +544,7 @@ async def test_the_advice_about_a_rule_works(
 
 async def test_a_rule_without_a_start_tells_what_nobody_has_chosen(server: Running) -> None:
     body = {"rrule": "FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=17", "timezone": "UTC"}
-    told = "without start, BYMINUTE, BYSECOND are those of when the rule was sent: give them, or start"
+    told = "without start, BYMINUTE, BYSECOND come from the time when the rule was sent: give them, or start"
     assert [fire.get("note") for fire in await preview(server, **body, count=2)] == [told, None]
     made = await server.call("PUT", f"{SCHEDULES}/m", {**body, "topic": "a"}, status=201)
     assert made.body["next"]["note"] == told
