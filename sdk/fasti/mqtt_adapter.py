@@ -179,7 +179,7 @@ class Connection:
             return Untrusted(f"{self._broker}: {why}")
         if self._greeting.startswith(_TLS_ALERT) or b"speaks TLS" in self._greeting:
             return Untrusted(f"{self._broker}: {_TLS}")
-        if "not upgraded" in said:
+        if "WebSocket handshake error" in said:
             return Unreachable(f"{self._broker}: {_NO_WEBSOCKET}")
         if self._greeting.startswith(b"HTTP/"):
             return Unreachable(f"{self._broker}: {_HTTP}")

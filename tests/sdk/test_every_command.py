@@ -335,6 +335,10 @@ async def test_a_port_of_mqtt_is_recognised_and_one_of_http(server: Server) -> N
             await c.info()
         with pytest.raises(fasti.Unreachable, match="this port speaks HTTP: leave out mqtt="):
             await anext(c.subscribe("a/b"))
+    for port in (server.http, server.mqtt):
+        async with fasti.Client(server.url, mqtt=f"ws://{port}", retry=fasti.Retry(attempts=1)) as c:
+            with pytest.raises(fasti.Unreachable, match="no websocket of MQTT is there"):
+                await anext(c.subscribe("a/b"))
 
 
 async def test_every_noun_has_show_and_get() -> None:
