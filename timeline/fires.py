@@ -134,7 +134,8 @@ def next_fire(plan: Plan, after_ms: int, sent: Ranges = ()) -> Fire | None:
 
 
 def due_by(plan: Plan, now_ms: int) -> int:
-    """Up to where fires are due by `now_ms`: earlier than that if jitter delays a fire beyond it."""
+    """The time up to which all fires are due by `now_ms`. It is earlier than `now_ms` if jitter delays a fire
+    beyond that."""
     last_ms = _last_begun(plan, now_ms) if plan.jitter_ms else None
     last = None if last_ms is None else next_fire(plan, last_ms - 1)
     return now_ms if last is None or last.at_ms <= now_ms else last.base_ms - 1

@@ -199,7 +199,7 @@ def _parts(rule: str) -> dict[str, str]:
 
 
 def _check_standing(parts: Mapping[str, str]) -> None:
-    """Raise RuleError for parts that must not stand together."""
+    """Raise RuleError for parts that cannot be combined."""
     freq = parts["FREQ"]
     for name, freqs in _STANDS_WITH.items():
         if name in parts and freq not in freqs:

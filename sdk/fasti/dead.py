@@ -57,7 +57,7 @@ class Dead:
             yield DeadLetter.of(found)
 
     async def count(self, **chosen: Unpack[DeadSelection]) -> int:
-        """How many of them there are, exactly."""
+        """Their exact number."""
         check(_OPTIONS, chosen)
         return await self._entries.count(chosen)
 

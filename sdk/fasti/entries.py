@@ -110,7 +110,7 @@ class Entries:
         return self._transport.pages(self._path, self._name, selection(chosen), page=page, limit=limit)
 
     async def count(self, chosen: Mapping[str, Any]) -> int:
-        """The number of the chosen ones."""
+        """Number of the selected ones."""
         params = {**selection(chosen), "limit": "1", "count": "true"}
         return int(
             (await self._transport.call("GET", self._path, params=params, timeout_s=0)).object()["count"]

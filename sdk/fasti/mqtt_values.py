@@ -106,7 +106,7 @@ class Came:
     content_type: str | None = None
 
     def says(self, name: str) -> str | None:
-        """The last user property of that name: the server's own come last."""
+        """The last user property of that name, because the server appends its own."""
         return next((value for said, value in reversed(self.properties) if said == name), None)
 
     @property

@@ -39,7 +39,7 @@ def check_count(argument: str, value: object, least: int, most: int | None = Non
 
 
 def items_of(argument: str, value: Iterable[T]) -> Iterator[T]:
-    """Of a list or another iterable that is no text. Raises BadArgument."""
+    """The items of a list or another iterable, but not of text. Raises BadArgument."""
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise BadArgument(argument, f"must be a list, not {value!r:.100}")
     return iter(value)

@@ -51,7 +51,7 @@ class Retries:
             yield WaitingRetry.of(found)
 
     async def count(self, **chosen: Unpack[RetrySelection]) -> int:
-        """How many of them there are, exactly."""
+        """Their exact number."""
         check(_OPTIONS, chosen)
         return await self._entries.count(chosen)
 

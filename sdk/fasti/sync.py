@@ -267,7 +267,7 @@ class Dead(Facade[_dead.Dead]):
         return self._loop.iterate(self._inner.list(limit=limit, page=page, **chosen))
 
     def count(self, **chosen: Unpack[DeadSelection]) -> int:
-        """How many of them there are, exactly."""
+        """Their exact number."""
         return self._loop.run(self._inner.count(**chosen))
 
     def get(self, message_id: str) -> tuple[DeadLetter, ...]:
@@ -833,7 +833,7 @@ class Retries(Facade[_retries.Retries]):
         return self._loop.iterate(self._inner.list(limit=limit, page=page, **chosen))
 
     def count(self, **chosen: Unpack[RetrySelection]) -> int:
-        """How many of them there are, exactly."""
+        """Their exact number."""
         return self._loop.run(self._inner.count(**chosen))
 
     def get(self, message_id: str) -> tuple[WaitingRetry, ...]:

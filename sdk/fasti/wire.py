@@ -143,7 +143,7 @@ def seconds(argument: str, value: Span) -> float:
 
 
 def moment(at: When | timedelta, argument: str = "since") -> str:
-    """An instant, or a duration that is meant backwards from now (`replay_from`). Raises BadArgument."""
+    """An instant, or a duration back from now (`replay_from`). Raises BadArgument."""
     return span(at, argument) if isinstance(at, timedelta) else instant(at, argument)
 
 

@@ -246,7 +246,7 @@ class Subscriber:
         return False
 
     def warn(self, topic: bytes, *, waits: bool = False) -> None:
-        """Of a group: log that a message of this topic waits, or is passed over."""
+        """Log that the group keeps back or passes over a message of this topic."""
 
     @property
     def is_reachable(self) -> bool:

@@ -50,7 +50,7 @@ def json_answer(body: object, status: int = 200) -> web.Response:
 
 
 def put_answer(body: object, *, is_new: bool, where: str) -> web.Response:
-    """The answer of a PUT; `where`: the path of what it has put there."""
+    """The answer to a PUT. `where`: the path of the resource."""
     answer = json_answer(body, 201 if is_new else 200)
     if is_new:
         answer.headers["Location"] = where

@@ -87,7 +87,7 @@ _LACKING = {
     os.strerror(errno.EROFS): "The file system is read-only: no write can be made durable.",
     "being reopened": "The store is being reopened; try again.",
 }
-"""Words of an error of the store -> what the client is told."""
+"""Text in a store error -> detail for the client."""
 
 log = logging.getLogger(__name__)
 

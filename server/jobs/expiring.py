@@ -141,8 +141,8 @@ class Expiries:
         return expired_slices(self._opened.directory, running_s, kept_ms // 1000, needed)
 
     async def create(self, run: str, archive: str = "") -> Job:
-        """Create a job on the slices behind retention. `archive`: where the caller archives them, if
-        `slices.archive` does not say it. Raises JobRefused, StoreFailed, Busy."""
+        """Create a job on the slices behind retention. `archive`: the caller's archive, if `slices.archive`
+        is empty. Raises JobRefused, StoreFailed, Busy."""
         archive = self._archive_for(run, archive)
         is_settled = await self.settle()
         pieces = self.due()

@@ -1,6 +1,6 @@
-"""Files with secrets that other users can read: that of the settings, and private keys of TLS.
+"""Files with secrets that other users can read: the settings file and private keys for TLS.
 
-The keys file is not among them: one that others can read is refused (server/auth/keys_file.py).
+The keys file is not checked here: the server refuses one that others can read (server/auth/keys_file.py).
 """
 
 import os

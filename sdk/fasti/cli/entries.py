@@ -22,7 +22,7 @@ Count = Annotated[bool, typer.Option("--count", help="Print only how many there 
 def add_ls(
     app: typer.Typer, noun: str, kind: Any, columns: Sequence[str], meaning: str, **other: Any
 ) -> None:
-    """Add `ls`: what `client.{noun}` lists of a selection (`kind`, `other`: as of `with_client`)."""
+    """Add `ls`: list `client.{noun}` by a selection (`kind`, `other`: as for `with_client`)."""
 
     async def ls(
         client: fasti.Client, out: Printer, limit: Limit = 100, count: Count = False, **chosen: Any

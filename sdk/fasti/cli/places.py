@@ -131,7 +131,7 @@ TERMS = {
     "order": Annotated[
         bool | None, typer.Option("--order/--no-order", help="Order messages by ordering key.")
     ],
-    "on_dead": Annotated[OnDead | None, typer.Option(help="After a dead letter its key: next, or hold.")],
+    "on_dead": Annotated[OnDead | None, typer.Option(help="What a dead letter does to its ordering key.")],
     "per_key_concurrency": Annotated[
         int | None, typer.Option(min=1, help="Maximum messages of an ordering key at a time.")
     ],
@@ -147,7 +147,7 @@ TERMS = {
     ],
     "expiry": Expiry,
 }
-"""What `put` of a group and of an endpoint have in common."""
+"""Options of both `group put` and `endpoint put`."""
 
 
 def given(**said: Any) -> dict[str, Any]:
@@ -182,7 +182,7 @@ ENDPOINT_TERMS = {
     "headers": DECLARED["headers"],
     "concurrency": Annotated[int | None, typer.Option(min=1, help="Maximum concurrent requests.")],
     "timeout": Annotated[str | None, typer.Option(help="Request timeout: 10s.")],
-    "body": Annotated[Body | None, typer.Option(help="What is posted.")],
+    "body": Annotated[Body | None, typer.Option(help="Body of the request.")],
     **TERMS,
 }
 
