@@ -96,8 +96,9 @@ async def test_a_key_counts_those_that_it_sees(keyed: Keyed) -> None:
         keyed.add(name)
         await connected(keyed, name, f"{name}1", "jobs/#", f"$share/own-{name}/jobs/#", "$share/both/jobs/#")
     body = {"topic": "jobs/1", "payload": "x", "deliver_in": 3_600}
-    seen = {name: await keyed.body(name, "POST", PATH, body, status=201) for name in ("a", "ops")}
-    assert seen["a"]["claims"] == {"groups": 1, "endpoints": 0, "sessions": 1}
+    seen = {name: await keyed.body(name, "POST", PATH, body, status=201) for name in ("a", "b", "ops")}
+    assert seen["a"]["claims"] == {"groups": 2, "endpoints": 0, "sessions": 1}, "it made the one of both"
+    assert seen["b"]["claims"] == {"groups": 1, "endpoints": 0, "sessions": 1}
     assert seen["ops"]["claims"] == {"groups": 3, "endpoints": 0, "sessions": 2}
     keyed.add("poster", "schedule")
     await keyed.call("ops", "PUT", "/v1/endpoints/billing", {"url": "http://127.0.0.1:9/"}, status=201)
