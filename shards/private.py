@@ -74,7 +74,7 @@ def narrow(data: Path) -> None:
 
 
 def _share(data: Path, mode: int, group: int) -> None:
-    """Let new files and directories have the directory's group in place of the process's."""
+    """Give new files and directories the directory's group in place of the process's."""
     if group == os.getegid():
         return
     with suppress(OSError):

@@ -383,8 +383,8 @@ class RocksStore:
             self._drop_links()
 
     def _read_on(self) -> None:
-        """Take a read-only handle instead of the writable one, which is closed; if there can be none, reads
-        fail until the store is open again."""
+        """Close the writable handle and take a read-only one. If that fails, reads fail until the store is
+        open again."""
         writing = self._db
         try:
             self._open(read_only=True)
@@ -599,7 +599,7 @@ def _families_on_disk(path: Path, options: Options) -> list[str]:
 
 
 def _words(error: Exception) -> str:
-    """The engine's words for an error; plain ones for the binding's own, of a handle being closed."""
+    """The engine's text of an error. The binding's own error for a closing handle gets a plain text."""
     is_closing = isinstance(error, DbClosedError) or "borrowed" in str(error)
     return "the store is being reopened" if is_closing else str(error)
 
@@ -614,8 +614,8 @@ def _refusal(path: Path, error: Exception) -> ShardsError:
 
 
 def _damaged(path: Path, text: str) -> str:
-    """The damaged file. A text without a name is about a log of rows: the engine's LOG says which one, except
-    for a read-only opening, where it may be any. The directory, if the text has a name."""
+    """The damaged file, or the directory if the text names the file. A text without a name is about a log of
+    rows: the engine's LOG says which one. For a read-only opening it may be any of them."""
     if "CURRENT" in text or f"{path}{os.sep}" in text:
         return str(path)
     with suppress(OSError), (path / "LOG").open("rb") as file:

@@ -34,7 +34,7 @@ def usable_archive(name: str) -> str:
 def archive_all(session: SparkSession, job: Job, archive: str) -> list[Line]:
     """Read all slices of a job, and archive them if there is an archive. Returns the `slices` to commit.
 
-    What tasks have written is read back here: on their machine the archive may be another directory. Raises
+    Reads the tasks' files back here, because on their machine the archive may be another directory. Raises
     SparkError."""
     uri, node = job.checkpoint, job.node
     archive = local_path(archive) if archive else ""

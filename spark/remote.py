@@ -26,7 +26,7 @@ PAUSES_S = (1.0, 2.0, 4.0, 8.0)
 """Pauses before further tries of an unanswered commit."""
 
 _NOT_THE_CA = (9, 10, 62, 64)
-"""OpenSSL's numbers of other faults: not yet valid, expired, another host, another address."""
+"""OpenSSL's codes for faults that are not the CA's: not yet valid, expired, wrong host, wrong address."""
 
 Body = dict[str, Any]
 

@@ -132,7 +132,7 @@ class Picker:
         self._capacities: dict[Subscriber, int] = {}
         """Messages that each member has proven it can take."""
         self._last: set[Subscriber] = set()
-        """Members that were passed over with many others, and have been given nothing since."""
+        """Members that were passed over with many others and have got no message since."""
         self._usual = Line()
         """Those of the unlimited ones that may have room."""
         self._picky = Line()

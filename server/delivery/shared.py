@@ -14,9 +14,9 @@ end of the last member's connection. The next member gets what fell due meanwhil
 deletes it. Unless its expiry is `never`, it also ends when its last subscriber unsubscribes, or when it has
 expired without members.
 
-A member that may not receive a topic counts as absent. The read position stands before a message that an away
-member or the group's owner may receive. What none of them may receive is no message of the group: it is
-passed over and counted (router.py).
+A member that may not receive a topic counts as absent. The read position stands before a message that
+only an absent member or the owner may receive. If none of them may receive it, the group passes over the
+message and counts it (router.py).
 """
 
 import logging
@@ -331,7 +331,7 @@ class Group(Subscriber):
             return False
         member = None if len(session.flights) >= session.window else self.picker.next(message)
         if member is None and self.bars(message) and not (message.is_stored or message.qos):
-            return True  # it is for who is here
+            return True  # at QoS 0 only connected members count
         order = session.order
         if order is not None and order.rule is NO_RULE and order.is_over:
             order.leave()

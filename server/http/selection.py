@@ -220,7 +220,7 @@ class Selection:
         return None if is_past else (place, number, value)
 
     def _moved_since(self, place: Position, number: int, record: Record, seq: int) -> Found | None:
-        # A stub of an earlier version has ms there, which are above every seq.
+        # An earlier version's stub has ms there: more than any seq.
         if record.stub == MOVED and seq < record.when_ms <= self._timeline.horizon.seq:
             with suppress(Corrupt):  # the store logs it
                 return self._timeline.reader.find(self._timeline.id_at(place, number, record))

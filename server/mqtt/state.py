@@ -190,7 +190,7 @@ class Connection:
         return self._outbox.take_output()
 
     def end_input(self) -> None:
-        """The client has shut down its sending side: once its input is handled it leaves its session."""
+        """The client has shut down its sending side. It leaves its session once its input is handled."""
         self._is_ended = True
 
     def lost(self) -> None:
