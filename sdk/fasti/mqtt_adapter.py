@@ -179,7 +179,8 @@ class Connection:
             return Untrusted(f"{self._broker}: {why}")
         if self._greeting.startswith(_TLS_ALERT) or b"speaks TLS" in self._greeting:
             return Untrusted(f"{self._broker}: {_TLS}")
-        if "WebSocket handshake error" in said:
+        # With TLS a handshake also fails for want of a client certificate, which is told below.
+        if "not upgraded" in said or ("WebSocket handshake error" in said and not self._broker.has_tls):
             return Unreachable(f"{self._broker}: {_NO_WEBSOCKET}")
         if self._greeting.startswith(b"HTTP/"):
             return Unreachable(f"{self._broker}: {_HTTP}")

@@ -228,7 +228,7 @@ def test_what_may_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fasti.Client().url == "http://a"
     assert fasti.Client(["http://c", "http://d"], mqtt=["h:1", "h:2"]).url == "http://c"
     for no in (",", []):
-        with pytest.raises(ValueError, match="no address"):
+        with pytest.raises(ValueError, match="no server address"):
             fasti.Client(no or [""])
 
 
