@@ -69,13 +69,13 @@ class Shape:
     ) -> Parts | None:
         """(head, tail) of a delivery. None if it is too large for the client, or if clients may close the
         connection at its topic. May give the topic an alias, unless `is_trial`: then nothing is sent."""
-        if is_refused(message):
-            return None
         lease_ms = subscriptions[0].lease_ms if len(subscriptions) == 1 and qos == 1 else 0
         if not (self._aliases_max or attempt != 1 or any(s.identifier for s in subscriptions)):
-            found = _parts(message, self._level, qos, retain, self._node, lease_ms)
-            if not self._is_too_large(sum(map(len, found)), qos):
+            found = parts(message, self._level, qos, retain, self._node, lease_ms)
+            if found is not None and not self._is_too_large(sum(map(len, found)), qos):
                 return found
+        if is_refused(message):
+            return None
         special, alias = self._special(message, qos, retain, subscriptions, attempt, is_dup, lease_ms)
         if alias and not is_trial:
             topic = message.record.topic
@@ -148,13 +148,9 @@ def is_refused(message: Message) -> bool:
     return bool(refused_character(message.topic.decode()))
 
 
-def parts(message: Message, level: int, qos: int, retain: bool, node: int) -> Parts | None:
-    """(head, tail) for a first delivery without subscription identifiers; None: it is refused."""
-    return None if is_refused(message) else _parts(message, level, qos, retain, node)
-
-
-def _parts(message: Message, level: int, qos: int, retain: bool, node: int, lease_ms: int = 0) -> Parts:
-    """The encoded message, cached in `message.wire`."""
+def parts(message: Message, level: int, qos: int, retain: bool, node: int, lease_ms: int = 0) -> Parts | None:
+    """(head, tail) for a first delivery without subscription identifiers; None: it is refused. Cached in
+    `message.wire`."""
     if qos != 1:
         lease_ms = 0
     form = lease_ms << 8 | level << 3 | qos << 1 | retain
@@ -162,7 +158,7 @@ def _parts(message: Message, level: int, qos: int, retain: bool, node: int, leas
     if wire is None:
         wire = message.wire = {}
     found = wire.get(form)
-    if found is None:
+    if found is None and not is_refused(message):
         if message.is_usual:
             found = joined(message.topic, _usual_tail(message, level, node, lease_ms), qos, retain)
         else:
