@@ -16,6 +16,7 @@ from server.delivery.router import Router, Targets
 from server.delivery.shared import Group
 from shards.dead import DEAD
 from shards.keys import kept_of
+from tests.support.build import OPENED
 from tests.support.keyed import Keyed
 from tests.support.pulling import Puller
 from tests.support.rig import Peer, props
@@ -228,6 +229,7 @@ def test_the_log_tells_once_in_a_while_of_each_group(rig: Keyed, caplog: pytest.
     assert sorted(told) == ["group g: a message waits", "group own: passes over"]
 
 
+@OPENED
 def test_many_who_may_not_have_a_topic_do_not_hold_up_the_others(
     rig: Keyed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
