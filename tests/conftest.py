@@ -48,7 +48,7 @@ settings.register_profile("fasti", deadline=None)
 settings.load_profile("fasti")
 
 HERE = Path(__file__).parent
-QUICKLY = {"timeline", "shards", "store", "server", "told", "house"}
+QUICKLY = {"ledger", "timeline", "shards", "store", "server", "told", "house"}
 STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.spawn", "os.system"}
 """What the interpreter audits where a process begins."""
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0"))

@@ -10,11 +10,11 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TextIO
 
+from tests.support.ledger.deliveries import Deliveries
+from tests.support.ledger.rules import RULES, Rules
 from tests.support.receiver import receiving
 
-from .ledger import Ledger
 from .program import CALM, STEPPED, WILD, Program, Steps
-from .rules import RULES, Rules
 from .world import Tamper, World, honest
 
 
@@ -27,7 +27,7 @@ async def play(
     *,
     journal: TextIO | None = None,
     rules: Rules = RULES,
-) -> Ledger:
+) -> Deliveries:
     """One run in `home`; the ledger says what was wrong."""
     async with receiving() as receiver:
         world = World(home, receiver, seed=seed, tamper=tamper, rules=rules, journal=journal)
@@ -41,7 +41,7 @@ async def play(
         return world.ledger
 
 
-def report(ledger: Ledger, most: int = 3) -> str:
+def report(ledger: Deliveries, most: int = 3) -> str:
     """What was seen, and of each kind of fault the first ones."""
     lines = [", ".join(f"{count} {name}" for name, count in sorted(ledger.seen.items()))]
     kinds = Counter((fault.rule, fault.kind) for fault in ledger.faults)

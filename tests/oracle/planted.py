@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from tests.support.http import Answer
+from tests.support.ledger.words import DEAD, FLIGHT, UNDONE
 
-from .ledger import DEAD, FLIGHT, UNDONE
 from .world import EVERY, START_MS, Forward, World, iso, ms_of, name_of
 
 Plant = Callable[[World, str, Any, Forward], Awaitable[Answer | None]]
@@ -56,9 +56,9 @@ async def _leased_too(forward: Forward, ids: list[str]) -> Answer | None:
 
 
 async def early(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
-    messages = w.ledger.messages.values()
+    messages = w.ledger.messages.by_id.values()
     return await _leased_too(
-        forward, [m.id for m in messages if m.due > w.ledger.high and not m.is_cancelled]
+        forward, [m.id for m in messages if m.due > w.ledger.clock.high and not m.is_cancelled]
     )
 
 
@@ -70,8 +70,8 @@ async def twice_at_a_time(w: World, path: str, body: Any, forward: Forward) -> A
 async def of_another(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
     """A worker is given what its group is not for, as of the group that had its name before."""
     mine = {key for p in w.ledger.places if p.name == path.split("/")[3] for key in p.stakes}
-    others = (m for m in w.ledger.messages.values() if m.id not in mine and not m.is_cancelled)
-    return await _leased_too(forward, [m.id for m in others if m.due <= w.ledger.low])
+    others = (m for m in w.ledger.messages.by_id.values() if m.id not in mine and not m.is_cancelled)
+    return await _leased_too(forward, [m.id for m in others if m.due <= w.ledger.clock.low])
 
 
 async def done_by_nobody(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
@@ -101,8 +101,8 @@ async def sooner(w: World, path: str, body: Any, forward: Forward) -> Answer | N
 
 
 async def untrue_204(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
-    message = w.ledger.messages[path.rpartition("/")[2]]
-    is_ahead = message.due > w.ledger.high and not message.is_cancelled
+    message = w.ledger.messages.by_id[path.rpartition("/")[2]]
+    is_ahead = message.due > w.ledger.clock.high and not message.is_cancelled
     return Answer(204, None, {}) if is_ahead else None
 
 
@@ -116,7 +116,7 @@ async def given_away(w: World, path: str, body: Any, forward: Forward) -> Answer
 
 async def kept(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
     """A key stays taken though nothing of its message is undone."""
-    message = w.ledger.solo.get(body["key"])
+    message = w.ledger.messages.solo.get(body["key"])
     if message is None or not w.ledger.is_free(body["key"]):
         return None
     return Answer(200, {"id": message.id}, {})
@@ -285,7 +285,7 @@ async def other_reason(w: World, path: str, body: Any, forward: Forward) -> Answ
     return None
 
 
-# -- tries and leases: only where the server is held to them (rules.py)
+# -- tries and leases: only where the server is held to them (support/ledger/rules.py)
 
 
 async def release_lost(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
@@ -303,7 +303,7 @@ async def old_nack(w: World, path: str, body: Any, forward: Forward) -> Answer |
 
 async def early_after_a_step(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
     """What waits because the clock was set back is given all the same."""
-    held = (m for m in w.ledger.messages.values() if m.is_held and w.ledger.is_ahead(m))
+    held = (m for m in w.ledger.messages.by_id.values() if m.is_held and w.ledger.messages.is_ahead(m))
     return await _leased_too(forward, [m.id for m in held])
 
 
@@ -311,7 +311,7 @@ async def lapsed_by_wall(w: World, path: str, body: Any, forward: Forward) -> An
     """The clock was set ahead, so a lease of an hour counts as over: its message is given to another."""
     mine = (place for place in w.ledger.open() if place.name == path.split("/")[3])
     stakes = [stake for place in mine for stake in place.stakes.values()]
-    over = [s for s in stakes if s.may == {FLIGHT} and s.is_leased and s.wall_until <= w.ledger.low]
+    over = [s for s in stakes if s.may == {FLIGHT} and s.is_leased and s.wall_until <= w.ledger.clock.low]
     return await _leased_too(forward, [stake.message.id for stake in over])
 
 
@@ -319,7 +319,7 @@ async def ended_by_wall(w: World, path: str, body: Any, forward: Forward) -> Ans
     """The clock was set ahead by a week, so a session of which nobody is there ends."""
     for place in w.ledger.open():
         is_away = place.kind == "session" and place.name not in w.members
-        if is_away and place.expiry and w.ledger.low - w.ledger.walked - START_MS >= place.expiry:
+        if is_away and place.expiry and w.ledger.clock.low - w.ledger.clock.walked - START_MS >= place.expiry:
             await w.http.call("DELETE", f"/v1/sessions/{place.name}", status=204)
             return await forward()
     return None
@@ -329,8 +329,8 @@ async def fired_again(w: World, path: str, body: Any, forward: Forward) -> Answe
     """The clock was ahead, and what was sent then is sent once more in its time."""
     got = await forward()
     for one in got.body["messages"]:
-        is_again = one["state"] == "dispatched" and one["deliver_at"] > iso(w.ledger.low)
-        if is_again and w.ledger.fired.get((one["schedule"], ms_of(one["deliver_at"]))) == one["id"]:
+        is_again = one["state"] == "dispatched" and one["deliver_at"] > iso(w.ledger.clock.low)
+        if is_again and w.ledger.messages.fired.get((one["schedule"], ms_of(one["deliver_at"]))) == one["id"]:
             again = {**one, "id": f"{one['id'][:-4]}dead", "state": "pending"}
             return with_(got, messages=[*got.body["messages"], again])
     return None
@@ -351,12 +351,12 @@ async def high_water(w: World, path: str, body: Any, forward: Forward) -> Answer
     got = await forward()
     for one in got.body["schedules"]:
         every = EVERY.get(one.get("every") or one.get("cron"))
-        last = max((due for name, due in w.ledger.fired if name == one["name"]), default=0)
+        last = max((due for name, due in w.ledger.messages.fired if name == one["name"]), default=0)
         passed = {(one["name"], last - every)} if every and one["next"] else set()
         if (
             passed
             and last - every > ms_of(one["next"]["at"])
-            and not passed & {*w.ledger.fired, *w.ledger.spared}
+            and not passed & {*w.ledger.messages.fired, *w.ledger.messages.spared}
         ):
             one["next"] = {**one["next"], "at": iso(last)}
             return got

@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.support.http import Answer
+from tests.support.ledger.deliveries import Place, Stake
+from tests.support.ledger.messages import Message
+from tests.support.ledger.words import BOUND_MS, DAY, DEAD, DEAD_MS, DROPPED, UNDONE, WAITING
 from tests.support.mqtt import Closed, dial, user
 
-from .ledger import BOUND_MS, DAY, DEAD, DEAD_MS, DROPPED, UNDONE, WAITING, Message, Place, Stake
 from .world import EVERY, GONE, World, iso, ms_of, name_of
 
 SECOND, MINUTE, HOUR = 1_000, 60_000, 3_600_000
@@ -125,7 +127,7 @@ class Program:
         for name in PLACES:
             await self.open(name)
         for step in range(1, steps + 1):
-            self.ledger.step = step
+            self.ledger.book.step = step
             name = self._next(step)
             self.world.write(name)
             self.ledger.lapse(time.monotonic())
@@ -138,7 +140,7 @@ class Program:
             there = {place.name for place in self.ledger.open()}
             for missing in [name for name in PLACES if name not in there]:
                 await self.open(missing)
-        self.ledger.step = steps + 1
+        self.ledger.book.step = steps + 1
         await self.drain()
 
     def _next(self, step: int) -> str:
@@ -233,7 +235,7 @@ class Program:
         await self.world.settle()
         if await self._is_gone(place):
             return
-        to = self.ledger.high - self.chance.choice((MINUTE, HOUR, DAY))
+        to = self.ledger.clock.high - self.chance.choice((MINUTE, HOUR, DAY))
         self.ledger.set_back(place, to)  # before: it may come before the answer
         await self.world.insist("POST", f"/v1/{place.kind}s/{place.name}:replay", {"from": iso(to)})
         await self.world.settle()
@@ -247,7 +249,7 @@ class Program:
             return
         undone, back = self.chance.choice(("dead", "drop")), self.chance.choice((0, 0, 10 * MINUTE, DAY))
         body = {"to": f"{back // SECOND}s" if back else "now", "undone": undone}
-        to = self.ledger.high - back if back else self.ledger.top + 2
+        to = self.ledger.clock.high - back if back else self.ledger.clock.top + 2
         got = await self.world.call("POST", f"/v1/{place.kind}s/{place.name}:skip", body)
         if got is not None and got.status == 200:
             self.world.count(place, got.body["undone"])
@@ -305,10 +307,10 @@ class Program:
         got = await self.world.call("POST", "/v1/messages?key_only=true", body)
         if got is None:  # it may have been taken
             got = await self.world.insist("GET", f"/v1/messages/by-key/{key}")
-            if got.status != 200 or got.body["id"] in self.ledger.messages:
+            if got.status != 200 or got.body["id"] in self.ledger.messages.by_id:
                 return
         elif got.status == 200:
-            self.ledger.key_kept(key, got.body["id"], was_free=was_free)
+            self.ledger.messages.key_kept(key, got.body["id"], was_free=was_free)
             return
         due = ms_of(got.body["deliver_at"])
         to = str((got.body if "topic" in got.body else body).get("deliver_to", ""))
@@ -324,7 +326,7 @@ class Program:
         self.count += 1
         topic, delay = self.chance.choice(TOPICS), self.chance.choice(DELAYS)
         users = (("deliver-in", f"{delay}ms"), ("idempotency-key", f"m{self.count}"))
-        before, ack = self.ledger.low, None
+        before, ack = self.ledger.clock.low, None
         while ack is None:
             try:
                 peer = await dial(self.world.server.mqtt)
@@ -365,24 +367,24 @@ class Program:
             body["timezone"] = "UTC"
             body["misfire"] = self.chance.choice(("fire_once", "fire_all", "skip"))
             if rule != self.rules.get(name):
-                self.ledger.forgotten(name)
+                self.ledger.messages.forgotten(name)
             self.rules[name] = rule
             got = await self.world.insist("PUT", path, body)
             if got.status not in (200, 201):
                 self.ledger.fault(1, "refused", f"{path} {body}: {got.status} {got.body}")
         elif roll < 0.9:
             await self.world.insist("DELETE", path)
-            self.ledger.forgotten(name)
+            self.ledger.messages.forgotten(name)
             self.rules.pop(name, None)
         elif name in self.rules:
             await self.world.insist("POST", f"{path}:resume", {"from": "now"})
-            self.ledger.forgotten(name)
+            self.ledger.messages.forgotten(name)
         await self.world.settle()
 
     async def cancel(self) -> None:
-        if not self.ledger.messages:
+        if not self.ledger.messages.by_id:
             return
-        message = self.chance.choice(list(self.ledger.messages.values()))
+        message = self.chance.choice(list(self.ledger.messages.by_id.values()))
         await self.world.settle()
         got = await self.world.insist("DELETE", f"/v1/messages/{message.id}")
         if got.status == 204:
@@ -400,21 +402,21 @@ class Program:
         await self.world.settle()
         await self.world.insist("POST", "/v1/messages:cancel", {"filter": {"topic": "#"}})
         await self.world.settle()  # what schedules have written is found, as cancelled
-        for message in self.ledger.messages.values():
-            if self.ledger.is_ahead(message):
+        for message in self.ledger.messages.by_id.values():
+            if self.ledger.messages.is_ahead(message):
                 got = await self.world.insist("GET", f"/v1/messages/{message.id}")
                 if got.body["state"] == "cancelled":
                     self.ledger.cancelled(message)
-                elif not self.ledger.is_out(message, by=BOUND_MS) and not message.topic.startswith(
+                elif not self.ledger.messages.is_out(message, by=BOUND_MS) and not message.topic.startswith(
                     "jobs/sched"
                 ):  # it may have been written since
                     self.ledger.fault(4, "everything is not all", f"{message.id} of {message.topic}")
 
     async def move(self) -> None:
-        ahead = [m for m in self.ledger.messages.values() if self.ledger.is_ahead(m)]
+        ahead = [m for m in self.ledger.messages.by_id.values() if self.ledger.messages.is_ahead(m)]
         if ahead:
             message, delay = self.chance.choice(ahead), self.chance.choice(DELAYS)
-            self.ledger.moving(message, self.ledger.low + delay)
+            self.ledger.moving(message, self.ledger.clock.low + delay)
             path = f"/v1/messages/{message.id}"
             if (await self.world.call("PATCH", path, {"deliver_in": delay / 1_000})) is None:
                 await self.world.settle()
@@ -457,7 +459,7 @@ class Program:
         self.ledger.took(place, {one["id"] for one in got.body["messages"]}, waited)
         for one in got.body["messages"]:
             self.ledger.given(place, one["id"], lapses=lapses, attempt=one.get("attempt"))
-            if one["id"] not in self.ledger.messages:  # of a schedule: it is found by listing
+            if one["id"] not in self.ledger.messages.by_id:  # of a schedule: it is found by listing
                 await self.world.settle()
             if taken := place.stakes.get(one["id"]):
                 self.ledger.leased(taken, lapses)
@@ -490,7 +492,7 @@ class Program:
             self.ledger.buried(one.stake)
         elif got.body["nacked"]:
             wait = 8 * SECOND if delay is None and one.place.name == "put" else delay or 0
-            until = self.ledger.low + wait
+            until = self.ledger.clock.low + wait
             self.ledger.failed(one.place, one.stake, not_before=until, is_exact=delay is not None)
 
     async def extend(self) -> None:
@@ -609,7 +611,7 @@ class Program:
                 self.ledger.acked_unheard(place, stake, time.monotonic())
             elif roll < 0.8:
                 self.world.puback(peer, packet, "5m")
-                until = self.ledger.low + 5 * MINUTE
+                until = self.ledger.clock.low + 5 * MINUTE
                 self.ledger.failed(place, stake, not_before=until, mono=time.monotonic(), is_exact=True)
             else:
                 self.world.puback(peer, packet, "never")
@@ -621,7 +623,7 @@ class Program:
         found = [
             (place, stake)
             for place, stake in self.ledger.all_stakes()
-            if place.is_open and stake.may <= {*may} and self.ledger.age(stake.message) < DEAD_MS
+            if place.is_open and stake.may <= {*may} and self.ledger.messages.age(stake.message) < DEAD_MS
         ]
         return self.chance.choice(found) if found else None
 
@@ -663,7 +665,7 @@ class Program:
         for place, stake in self.ledger.all_stakes():
             others = [s for p, s in self.ledger.stakes_of(stake.message.id) if p.name == place.name]
             is_alone = not any(s.may & {DEAD} or s.was_finished for s in others if s is not stake)
-            is_fresh = self.ledger.age(stake.message) < DEAD_MS
+            is_fresh = self.ledger.messages.age(stake.message) < DEAD_MS
             if stake.may <= {DEAD} and is_alone and is_fresh and is_open in (None, place.is_open):
                 found.append((place, stake))
         return found
@@ -734,7 +736,7 @@ class Program:
             stake.not_before, stake.is_exact = 0, False
         text = f"$share/{place.name}/{place.filter}"
         body = {"filter": {"group": text}, "deliver_in": delay / 1_000}
-        numbers, before = [stake.number for stake in undone], self.ledger.low
+        numbers, before = [stake.number for stake in undone], self.ledger.clock.low
         got = await self.world.call("POST", "/v1/retries:try", body)
         left = 0 if got is None else got.body["matched"] - got.body["changed"]
         may_stay = sum(stake.message.expires is not None for stake in undone) if delay else 0
@@ -762,7 +764,7 @@ class Program:
     async def try_retry(self) -> None:
         delay = self.chance.choice((None, 20 * SECOND, HOUR))
         more = {} if delay is None else {"deliver_in": delay / 1_000}
-        before = self.ledger.low
+        before = self.ledger.clock.low
         await self._steer("try", lambda stake: self.ledger.tried(stake, before + (delay or 0)), **more)
 
     async def bury_retry(self) -> None:
@@ -822,7 +824,7 @@ class Program:
         """Everybody does all the work there is, until every delay is over. Then nothing may be left."""
         await self.world.look()
         self.world.all_is_well = True
-        behind = self.ledger.top - self.ledger.high
+        behind = self.ledger.clock.top - self.ledger.clock.high
         await (self.world.advance if behind < 2 * DAY else self.world.step)(behind)
         await self.world.settle()
         for place in self.ledger.open():

@@ -1,4 +1,4 @@
-"""Random work against a real server, held against the ledger of tests/oracle/ledger.py.
+"""Random work against a real server, held against the ledger of tests/support/ledger/.
 
 FASTI_SOAK=1 makes it 40 wild runs; `python -m tests.oracle --seed n` repeats one.
 """
@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.ledger.rules import RULES
 from tests.support.soak import SOAK
 
 from .__main__ import play, report
 from .planted import PLANTS, RUNS, RUNS_BY_RULE, STEERED_RUNS, STEPPED_RUNS, Planter
 from .program import CALM, RULED, SOLO, STEERED, STEPPED, WILD, Steps
-from .rules import RULES
 
 SEED = int(os.environ.get("FASTI_SEED", random.randrange(1 << 32)))
 PLANTED_SEED = 11
@@ -77,7 +77,7 @@ async def test_planted_faults_of_a_stepped_clock_are_found(
 @pytest.mark.parametrize("rule", RUNS_BY_RULE)
 async def test_planted_faults_of_a_rule_are_found(rule: str, tmp_path: Path) -> None:
     if not getattr(RULES, rule):
-        pytest.skip(f"the server is not held to {rule} yet: rules.py")
+        pytest.skip(f"the server is not held to {rule} yet: tests/support/ledger/rules.py")
     await plant(RUNS_BY_RULE[rule], PLANTED_SEED, 120, RULED, tmp_path)
 
 

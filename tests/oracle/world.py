@@ -22,13 +22,14 @@ from server.codec import wire
 from server.codec.fields import Properties
 from server.codec.packets import Ack, Publish
 from tests.support.http import Answer, Http
+from tests.support.ledger.deliveries import Deliveries, Place, Stake
+from tests.support.ledger.messages import Message
+from tests.support.ledger.rules import RULES, Rules
+from tests.support.ledger.words import UNDONE
 from tests.support.mqtt import Closed, Peer, dial, user
 from tests.support.receiver import Got, Receiver, answer, drop
 from tests.support.server import ServerProcess
 from tests.support.stepped import WALL, Wall
-
-from .ledger import UNDONE, Ledger, Message, Place, Stake
-from .rules import RULES, Rules
 
 START_MS = 1_772_445_600_000  # 2026-03-02T10:00:00Z
 SETTINGS = {
@@ -76,12 +77,12 @@ class World:
         journal: TextIO | None = None,
     ) -> None:
         self.home, self.receiver, self.seed, self.tamper = home, receiver, seed, tamper
-        self.ledger = Ledger(START_MS, rules)
-        self.ledger.mono = time.monotonic()
+        self.ledger = Deliveries(START_MS, rules)
+        self.ledger.clock.mono = time.monotonic()
         self.wall = Wall(home / "wall")
         self.journal = journal
         """Every call and its answer are written there."""
-        self.ledger.tell = lambda fault: self.write("FAULT", fault)
+        self.ledger.book.tell = lambda fault: self.write("FAULT", fault)
         self.members: dict[str, tuple[Place, Peer]] = {}
         """Who is connected over MQTT, by client key."""
         self.inbox: list[tuple[Place, Peer, Publish]] = []
@@ -104,7 +105,14 @@ class World:
         """`away_ms`: what the wall clock has gone on meanwhile, or was set back."""
         self.lives += 1
         self._set(away_ms)
-        clock = ("--clock", "simulated", "--clock-start", iso(self.ledger.high), WALL, str(self.wall.file))
+        clock = (
+            "--clock",
+            "simulated",
+            "--clock-start",
+            iso(self.ledger.clock.high),
+            WALL,
+            str(self.wall.file),
+        )
         self.server = ServerProcess(
             self.home / "data",
             *clock,
@@ -139,7 +147,7 @@ class World:
         await self.session.close()
         for place, peer in self.members.values():
             peer.drop()
-            place.left_at = self.ledger.ran
+            place.left_at = self.ledger.clock.ran
         self.members, self.inbox = {}, []
         await self.receiver_idle()
         self.ledger.restarted(time.monotonic(), was_killed=kill)
@@ -179,7 +187,7 @@ class World:
 
     def write(self, *what: object) -> None:
         if self.journal is not None:
-            print(self.ledger.step, " ".join(map(str, what))[:LINE], file=self.journal, flush=True)
+            print(self.ledger.book.step, " ".join(map(str, what))[:LINE], file=self.journal, flush=True)
 
     async def insist(self, method: str, path: str, body: Any = None, **headers: Any) -> Answer:
         """A call that can be repeated is, until it is answered."""
@@ -213,10 +221,10 @@ class World:
 
     def _set(self, by_ms: int) -> None:
         if by_ms < 0:
-            self.ledger.set_clock_back(self.ledger.high + by_ms)
+            self.ledger.set_clock_back(self.ledger.clock.high + by_ms)
         else:
-            self.ledger.advance(self.ledger.high + by_ms)
-        self.wall.now_ms = self.ledger.high
+            self.ledger.advance(self.ledger.clock.high + by_ms)
+        self.wall.now_ms = self.ledger.clock.high
 
     # -- what comes by itself
 
@@ -226,7 +234,11 @@ class World:
         places = [place for place in self.ledger.places if place.name == name]
         place, key, life = places[int(number) - 1], got.headers["webhook-id"], self.lives
         self.ledger.given(place, key, attempt=int(got.headers["fasti-attempt"]))
-        while key not in self.ledger.messages and self.server.process.poll() is None and life == self.lives:
+        while (
+            key not in self.ledger.messages.by_id
+            and self.server.process.poll() is None
+            and life == self.lives
+        ):
             await asyncio.sleep(0.005)  # its publish has not been answered
         seed = f"{self.seed} {key} {got.headers['fasti-attempt']}"
         roll = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:8], "big") / (1 << 64)
@@ -297,22 +309,22 @@ class World:
 
     async def _adopt(self) -> None:
         """Messages of schedules: nobody has posted them, so they are found by listing."""
-        ran = self.ledger.ran
+        ran = self.ledger.clock.ran
         listed = await self.pages("/v1/messages?topic=jobs/sched/%23&state=all&", "messages")
         for one in listed:
-            known = self.ledger.messages.get(one["id"])
+            known = self.ledger.messages.by_id.get(one["id"])
             if known is None or one["state"] not in ("cancelled", "expired"):
                 continue
             known.is_cancelled |= one["state"] == "cancelled"
             if one["state"] == "expired" and not known.is_late:
                 self.ledger.too_late(known)
-            self.ledger.not_fired(one["schedule"], one["id"])
+            self.ledger.messages.not_fired(one["schedule"], one["id"])
         for one in listed:
-            if one["id"] not in self.ledger.messages and one["state"] != "cancelled":
+            if one["id"] not in self.ledger.messages.by_id and one["state"] != "cancelled":
                 due, is_late = ms_of(one["deliver_at"]), one["state"] == "expired"
                 message = Message(one["id"], one["topic"], due, due, is_late=is_late)
                 self.ledger.accepted_of_schedule(message, one["schedule"])
-        self.ledger.listed_at = ran
+        self.ledger.messages.listed_at = ran
 
     async def look(self) -> None:
         """A quiet point: everything that the server shows is held against the ledger."""
@@ -322,8 +334,8 @@ class World:
         await self._look_at_places()
         await self._look_at_lists()
         await self._look_at_schedules()
-        for message in list(self.ledger.messages.values()):
-            if self.ledger.is_out(message) and not message.is_cancelled:
+        for message in list(self.ledger.messages.by_id.values()):
+            if self.ledger.messages.is_out(message) and not message.is_cancelled:
                 await self._look_at(message)
 
     async def _count_away(self) -> None:
@@ -336,11 +348,11 @@ class World:
             every, following = EVERY.get(one.get("every") or one.get("cron")), one["next"]
             if following is not None and every is not None:
                 is_told = one["silent"] is not None
-                self.ledger.goes_on(one["name"], ms_of(following["at"]), every, is_told=is_told)
+                self.ledger.messages.goes_on(one["name"], ms_of(following["at"]), every, is_told=is_told)
 
     async def _look_at(self, message: Message) -> None:
         stakes = self.ledger.stakes_of(message.id)
-        if self.ledger.is_old(message) and not any(p.is_open and s.may & UNDONE for p, s in stakes):
+        if self.ledger.messages.is_old(message) and not any(p.is_open and s.may & UNDONE for p, s in stakes):
             return
         got = await self.insist("GET", f"/v1/messages/{message.id}")
         if got.status == 404:
@@ -361,7 +373,7 @@ class World:
 
     def _state(self, delivery: dict[str, Any]) -> str:
         until = delivery.get("lease_until")
-        is_leased = delivery.get("by") == PULL and until and ms_of(until) > self.ledger.high
+        is_leased = delivery.get("by") == PULL and until and ms_of(until) > self.ledger.clock.high
         return "leased" if is_leased else str(delivery["state"])
 
     def _two_answers(self, message: Message, got: Answer) -> list[tuple[Place, str]]:
@@ -378,7 +390,9 @@ class World:
             stake = place.stakes[message.id]
             if stake.was_finished or stake.readings:
                 continue  # set back, and not read again yet
-            if self.retries.get(here, self.ledger.low + 1) <= self.ledger.low and states == ["waiting"]:
+            if self.retries.get(here, self.ledger.clock.low + 1) <= self.ledger.clock.low and states == [
+                "waiting"
+            ]:
                 continue  # a retry that is due, and nobody there
             if len(states) > 1 or lists != [state for state in states if state in ("retry", "dead")]:
                 found.append((place, f"GET says {states}, and the lists {lists}"))
@@ -450,8 +464,12 @@ class World:
         """The last tries that failed, oldest first, 20 at most; by a clock that may have been set back."""
         tries = one.get("tries") or []
         times = [each["at"] for each in tries]
-        is_in_order = times == sorted(times) or self.ledger.epoch > 0
-        if len(tries) > 20 or not is_in_order or any(each["at"] > iso(self.ledger.top) for each in tries):
+        is_in_order = times == sorted(times) or self.ledger.clock.epoch > 0
+        if (
+            len(tries) > 20
+            or not is_in_order
+            or any(each["at"] > iso(self.ledger.clock.top) for each in tries)
+        ):
             self.ledger.fault(6, "tries are wrong", f"{one['id']} of {name_of(one)}: {tries}")
 
     async def _metric(self, name: str) -> float:

@@ -1,7 +1,7 @@
-"""The oracle: a ledger of each message at each place, and what it says is wrong.
+"""The account of deliveries: one message at one incarnation of a place, and what it may be by now.
 
 It knows the documentation and nothing of the code. A *stake* is one message at one incarnation of a place.
-The ledger does not guess the state of a stake: it keeps the set of states in which it may be. What a client
+The account does not guess the state of a stake: it keeps the set of states in which it may be. What a client
 does moves the set. What the server shows must be in the set, and narrows it; if it is not, that is a fault.
 
     waiting   due and not in anybody's hands: unread, given back, or until its next try
@@ -13,87 +13,40 @@ does moves the set. What the server shows must be in the set, and narrows it; if
 An example: a worker leases a message {flight}, sends the ack, and the server is killed before it answers. The
 set is {flight, done, waiting}. If the message is given again it was not done: {flight}.
 
-Times are ms of the server's wall clock. It stands still but for walks and steps, so its bounds are known:
-`low` before one, `high` behind it. `top` is the latest time that it has ever shown. What holds when it is
-stepped, ahead or back:
+The clock is that of the messages (messages.py). When it is stepped, ahead or back:
 
-    messages   None is given before the clock has shown its due since it was accepted. None is lost and none
-               doubled: what was out by `top` stays out. A new message that is due between the clock and `top`
-               waits for the clock, but for a step of a second, which is waited out.
     retries    None is given before the clock has shown its time since the nack.
-    leases     They, the expiry of places and retention are counted in running time (`ran`), which walks and
-               real time move, and steps do not.
-    schedules  None sends an instant twice, wherever the clock was meanwhile. Each goes on with the first
-               instant after now that was not sent, and says so if that is not the next one of its rule.
+    leases     They, and the expiry of places, are counted in running time (`ran`), which walks and real time
+               move, and steps do not.
 
 A lease and the sync of an ack take real time (`mono`, seconds).
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from .messages import Clock, Message, Messages
 from .rules import RULES, Rules
-
-WAITING, FLIGHT, DEAD, DONE, DROPPED = "waiting", "flight", "dead", "done", "dropped"
-UNDONE = frozenset({WAITING, FLIGHT})
-ANY = frozenset({WAITING, FLIGHT, DEAD, DONE, DROPPED})
-SHOWN = {
-    "in_flight": UNDONE,  # also what was given back and has not been sent anew
-    "leased": frozenset({FLIGHT}),  # in flight, and whoever has it until when
-    "waiting": frozenset({WAITING}),
-    "retry": frozenset({WAITING}),
-    "dead": frozenset({DEAD}),
-    "done": frozenset({DONE, DROPPED}),
-    "dropped": frozenset({DROPPED}),
-}
-"""The state of a delivery, as GET shows it, and what it means here."""
-DAY = 86_400_000
-NEAR_MS = 1_000
-"""A time that is known is shown no farther off."""
-IN_TURNS = 4
-"""In so many messages, what comes in turns has come."""
-KEPT_MS = 7 * DAY
-"""Retention. A place that is behind for longer may have its messages buried."""
-DEAD_MS = 29 * DAY
-"""So long a dead letter is there at least."""
-BOUND_MS = 2_000
-"""So far ahead a message may count as dispatched after a start."""
-SURE_S = 2.5
-"""So long after it was sent, an ack without an answer of its own is on disk, also if the server is killed."""
-BACKOFF_MAX = 4_320_000
-"""The longest pause before a next try that nobody has named: an hour, and a fifth. What expires before that
-is dead at once."""
-FREE_RETURNS = 10
-"""So many returns in order of one message are no tries."""
-WAITED_OUT_MS = 1_000
-"""A step back of so much is waited out."""
-SLACK_MS = 60_000
-"""Of real time, which is part of the running time and is known here only as of the last step."""
-
-
-@dataclass(slots=True)
-class Message:
-    id: str
-    topic: str
-    due: int
-    at: int
-    """Its place on the timeline: due, or the time at which it was accepted if that was later."""
-    to: str = ""
-    expires: int | None = None
-    is_cancelled: bool = False
-    epoch: int = 0
-    """How often the clock had been set back when it was accepted."""
-    is_now: bool = False
-    """It was due when it was accepted, so it went out at once."""
-    is_held: bool = False
-    """The clock had been set back, so it waits until the wall clock shows its due."""
-    is_late: bool = False
-    """Nobody was to get it late, and it was; it is unread until it is passed over."""
-    out_at: int | None = None
-    """Running time when it went out, at the earliest."""
-    latest: int = 0
-    """Its place at the latest; of a schedule's, nobody has seen when it was written."""
+from .words import (
+    ANY,
+    BACKOFF_MAX,
+    DEAD,
+    DEAD_MS,
+    DONE,
+    DROPPED,
+    FLIGHT,
+    FREE_RETURNS,
+    IN_TURNS,
+    NEAR_MS,
+    SHOWN,
+    SLACK_MS,
+    SURE_S,
+    UNDONE,
+    WAITING,
+    Book,
+    Fault,
+)
 
 
 @dataclass(slots=True)
@@ -171,17 +124,6 @@ class Place:
         return message.to == self.name if self.kind == "endpoint" else fits(self.filter, message.topic)
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    rule: int
-    kind: str
-    what: str
-    step: int
-
-    def __str__(self) -> str:
-        return f"rule {self.rule}, {self.kind}: {self.what} (step {self.step})"
-
-
 def fits(text: str, topic: str) -> bool:
     """Whether a topic filter matches, as MQTT says."""
     wanted, levels = text.split("/"), topic.split("/")
@@ -193,37 +135,31 @@ def fits(text: str, topic: str) -> bool:
     )
 
 
-class Ledger:
+class Deliveries:
     def __init__(self, now: int, rules: Rules = RULES) -> None:
         self.rules = rules
-        self.low = self.high = now
-        self.shown_by_epoch = [now]
-        """The latest time that the clock has shown, since each step back."""
-        self.step = 0
-        self.mono = 0.0
-        self.walked = 0
-        """ms of running time that walks of the clock have made."""
-        self.messages: dict[str, Message] = {}
+        self.book = Book()
+        self.messages = Messages(now, self.book)
         self.places: list[Place] = []
-        self.faults: list[Fault] = []
         self.unknown: list[tuple[Place, str, int]] = []
         """Given before the answer to its publish had come here."""
         self.counted_away = 0
         """What the server says to have dropped undone and counted, and nobody has been charged with yet."""
-        self.listed_at = 0
-        """Running time when all messages of schedules were known: those that are not are from after that."""
-        self.solo: dict[str, Message] = {}
-        """By key, the message that has it: one at a time."""
-        self.fired: dict[tuple[str, int], str] = {}
-        """Of each schedule: the instants of its messages, and which message that is."""
-        self.spared = set[tuple[str, int]]()
-        """Instants that may be sent, or count as sent."""
-        self.seen = Counter[str]()
-        self.tell: Callable[[Fault], object] = lambda _: None
+
+    @property
+    def clock(self) -> Clock:
+        return self.messages.clock
+
+    @property
+    def faults(self) -> list[Fault]:
+        return self.book.faults
+
+    @property
+    def seen(self) -> Counter[str]:
+        return self.book.seen
 
     def fault(self, rule: int, kind: str, what: str) -> None:
-        self.faults.append(Fault(rule, kind, what, self.step))
-        self.tell(self.faults[-1])
+        self.book.fault(rule, kind, what)
 
     def blame(self, rule: int, kind: str, place: Place, stake: Stake, what: str = "") -> None:
         """A fault of one stake, told once: what follows from it is no further fault."""
@@ -236,101 +172,47 @@ class Ledger:
 
     # -- time
 
-    @property
-    def top(self) -> int:
-        """The latest time that the clock has ever shown."""
-        return max(self.shown_by_epoch)
-
-    @property
-    def ran(self) -> int:
-        """Running time of the server, ms: at least, but for what passes in this step."""
-        return self.walked + round(1_000 * self.mono)
-
     def advance(self, to: int) -> None:
         """The clock is about to go there, or is set ahead: what is due on the way may come now."""
-        self.high = max(to, self.high)
-        self.shown_by_epoch[-1] = max(to, self.shown_by_epoch[-1])
-        for message in self.messages.values():
-            self._place(message)
+        self.clock.advance(to)
+        for message in self.messages.by_id.values():
+            self._offer(message)
 
     def walk(self, by: int) -> None:
         """The same for a clock that runs."""
-        self.advance(self.high + by)
-        self.walked += by
+        self.advance(self.clock.high + by)
+        self.clock.walked += by
 
     def arrived(self, now: int) -> None:
-        if now < self.shown_by_epoch[-1]:
-            self.fault(1, "clock went back", f"it shows {now}, and has shown {self.high}")
+        if now < self.clock.shown_by_epoch[-1]:
+            self.fault(1, "clock went back", f"it shows {now}, and has shown {self.clock.high}")
         self.advance(now)
-        self.low = self.high
+        self.clock.low = self.clock.high
 
     def set_clock_back(self, now: int) -> None:
         """Everything that has been shown stays due; what is accepted from now on waits for the clock."""
-        self.shown_by_epoch.append(now)
-        self.low = self.high = now
+        self.clock.set_back(now)
 
-    @property
-    def epoch(self) -> int:
-        return len(self.shown_by_epoch) - 1
-
-    def has_shown(self, time: int, epoch: int) -> bool:
-        """Whether the clock has been there since it was set back so often."""
-        return time <= max(self.shown_by_epoch[epoch:])
-
-    def is_out(self, message: Message, by: int = 0) -> bool:
-        """Whether it counts as dispatched, or will when the clock has gone on by so much."""
-        if message.is_now:
-            return True
-        if message.is_held:
-            return self.has_shown(message.due, message.epoch) or message.due <= self.high + by
-        return message.at <= self.top + by
-
-    def is_ahead(self, message: Message) -> bool:
-        return not message.is_cancelled and not self.is_out(message)
-
-    def age(self, message: Message) -> int:
-        """For how long it may have been out, ms of running time."""
-        return 0 if message.out_at is None else self.ran - message.out_at
-
-    def _put(self, message: Message) -> None:
-        """Where it lies: docs/concepts.md, when the clock is wrong."""
-        message.epoch, message.at = self.epoch, message.due
-        message.is_now = message.due <= self.low
-        message.is_held = False
-        if message.is_now:
-            message.at = self.top + 1  # behind what has been dispatched, and due now
-        elif message.due <= self.top:
-            message.is_held = self.top - self.low > WAITED_OUT_MS
-            message.at = message.due if message.is_held else self.top + 1
-        self._place(message)
-
-    def _place(self, message: Message) -> None:
+    def _offer(self, message: Message) -> None:
         """Whoever is to get it has it undone, if it is out."""
-        if message.is_cancelled or not self.is_out(message):
+        if not self.messages.goes_out(message):
             return
-        if message.out_at is None:
-            message.out_at = self.ran
-            if message.is_held:  # it lies where the clock has ever been, not where it is due
-                message.latest = self.top + 1
         for place in self.open():
             if message.id not in place.stakes and message.id not in place.behind and place.is_for(message):
                 place.stakes[message.id] = Stake(message)
 
     def lapse(self, mono: float) -> None:
-        self.mono = mono
+        self.clock.mono = mono
         for place, stake in self.all_stakes():
-            if stake.lapses is not None and (mono >= stake.lapses or self.ran >= stake.until):
+            if stake.lapses is not None and (mono >= stake.lapses or self.clock.ran >= stake.until):
                 self._let_go(place, stake, keep=FLIGHT)
 
     # -- messages
 
     def accepted(self, message: Message) -> None:
-        if message.id in self.messages:
-            return
-        self.seen["accepted"] += 1
-        self.messages[message.id] = message
-        self._put(message)
-        self._catch_up(message.id)
+        if self.messages.accepted(message):
+            self._offer(message)
+            self._catch_up(message.id)
 
     def _catch_up(self, key: str) -> None:
         early = [one for one in self.unknown if one[1] == key]
@@ -340,45 +222,12 @@ class Ledger:
 
     def accepted_of_schedule(self, message: Message, schedule: str) -> None:
         """Found by listing. If it went out late it may be behind a place that was made after its time."""
-        if message.is_late:
-            self.spared.add((schedule, message.due))
-        elif (schedule, message.due) in self.fired:
-            former = self.fired[schedule, message.due]
-            self.fault(7, "fired twice", f"{message.id} of {schedule} at {message.due}, as {former}")
-        if not message.is_late:
-            self.fired[schedule, message.due] = message.id
-        self.messages[message.id] = message
-        self._put(message)
-        if message.is_now:  # or long ago
-            message.at, message.latest = message.due, message.at
-            message.out_at = self.listed_at
-            for place in self.open():
-                if message.id in place.stakes and (message.is_late or message.due <= place.since):
-                    place.stakes[message.id].may = frozenset({WAITING, DROPPED})
+        self.messages.accepted_of_schedule(message, schedule)
+        self._offer(message)
+        for place in self.open() if message.is_now else ():
+            if message.id in place.stakes and (message.is_late or message.due <= place.since):
+                place.stakes[message.id].may = frozenset({WAITING, DROPPED})
         self._catch_up(message.id)
-
-    def not_fired(self, schedule: str, key: str) -> None:
-        """Cancelled, which counts as sent, or taken back or dropped because it was late, which does not."""
-        for instant in [one for one, its in self.fired.items() if its == key]:
-            del self.fired[instant]
-            self.spared.add(instant)
-
-    def goes_on(self, schedule: str, following: int, every: int, *, is_told: bool) -> None:
-        """Its next instant is the first one after now that was not sent."""
-        if (schedule, following) not in self.fired:
-            return  # moved, or not listed yet
-        first, was_sent = following, False
-        while first - every > self.high + WAITED_OUT_MS:
-            first -= every
-            key = self.fired.get((schedule, first))
-            was_sent |= (
-                key is not None and self.is_out(self.messages[key]) and self.messages[key].due == first
-            )
-            if key is None and (schedule, first) not in self.spared:
-                self.fault(7, "an instant is left out", f"{first} of {schedule}, before {following}")
-                return
-        if was_sent and not is_told:
-            self.fault(7, "silent without a word", f"{schedule} until {following}, and it is {self.high}")
 
     def too_late(self, message: Message) -> None:
         """It came late, and says that nobody gets it then."""
@@ -388,35 +237,23 @@ class Ledger:
                 self.blame(7, "late and given", place, stake)
             stake.may |= {DROPPED}
 
-    def forgotten(self, schedule: str) -> None:
-        """Deleted, or resumed from now: what it sent does not count any more."""
-        self.fired = {
-            one: key for one, key in self.fired.items() if one[0] != schedule or self._waits(one, key)
-        }
-
-    def _waits(self, instant: tuple[str, int], key: str) -> bool:
-        """Pending, and nobody has moved it: it stays, or is seen as cancelled."""
-        message = self.messages[key]
-        return self.is_ahead(message) and message.due == instant[1]
-
     def moving(self, message: Message, due: int) -> None:
         """It is about to be moved there; if that is now it may be given before the move is answered."""
-        if due <= self.low:
-            message.due = due
-            self._put(message)
+        if due <= self.clock.low:
+            self.messages.moved(message, due)
+            self._offer(message)
             for _, stake in self.stakes_of(message.id):
                 stake.may = frozenset({WAITING, DROPPED})
 
     def moved(self, message: Message, due: int) -> None:
         """200, or as GET shows it if the answer was lost."""
-        message.due = due
-        if due > self.low:
+        if due > self.clock.low:
             for place in self.open():
                 place.stakes.pop(message.id, None)
-            message.out_at = None
         for _, stake in self.stakes_of(message.id):
             stake.may -= {DROPPED} if WAITING in stake.may else set()
-        self._put(message)
+        self.messages.moved(message, due)
+        self._offer(message)
 
     def cancelled(self, message: Message) -> None:
         """204."""
@@ -428,8 +265,7 @@ class Ledger:
 
     def not_cancelled(self, message: Message, left: list[tuple[str, str]] | None) -> None:
         """409: it counts as dispatched. `left`: (place, state) as the problem names them."""
-        if not self.is_out(message, by=BOUND_MS):
-            self.fault(4, "409 ahead of time", f"{message.id} is due at {message.due}, and it is {self.high}")
+        self.messages.not_cancelled(message)
         named = {name for name, state in left or () if SHOWN[state] & (UNDONE | {DEAD})}
         for name, state in left or ():
             if name not in named:
@@ -447,10 +283,10 @@ class Ledger:
 
     def is_taken(self, key: str) -> bool:
         """For certain."""
-        message = self.solo.get(key)
-        if message is None or message.is_cancelled or self.is_old(message):
+        message = self.messages.solo.get(key)
+        if message is None or message.is_cancelled or self.messages.is_old(message):
             return False
-        return self.is_ahead(message) or any(
+        return self.messages.is_ahead(message) or any(
             place.is_open and stake.may <= UNDONE and not self._may_end(place, stake)
             for place, stake in self.stakes_of(message.id)
             if not self._may_die(place, stake)
@@ -458,10 +294,10 @@ class Ledger:
 
     def is_free(self, key: str) -> bool:
         """For certain."""
-        message = self.solo.get(key)
+        message = self.messages.solo.get(key)
         if message is None or message.is_cancelled:
             return True
-        if not self.is_out(message) or self.is_old(message):
+        if not self.messages.is_out(message) or self.messages.is_old(message):
             return False
         return not any(
             stake.may & UNDONE
@@ -469,26 +305,14 @@ class Ledger:
             or stake.was_finished
             or stake.readings
             or stake.is_reported
-            or (stake.since and self.mono - stake.since < SURE_S)
+            or (stake.since and self.clock.mono - stake.since < SURE_S)
             for place, stake in self.stakes_of(message.id)
             if place.is_open
         )
 
     def key_given(self, key: str, message: Message) -> None:
         """A new message has it."""
-        self.seen["keys given"] += 1
-        if self.is_taken(key):
-            self.fault(7, "a key is given away", f"{key} to {message.id}, from {self.solo[key].id}")
-        self.solo[key] = message
-
-    def key_kept(self, key: str, name: str, *, was_free: bool) -> None:
-        """The message that is there already has it."""
-        self.seen["keys kept"] += 1
-        former = self.solo.get(key)
-        if former is None or former.id != name:
-            self.fault(7, "another has the key", f"{key}: {name}, and it was given to {former}")
-        elif was_free:
-            self.fault(7, "a key is kept", f"{key} by {name}, of which nothing is undone")
+        self.messages.key_given(key, message, was_taken=self.is_taken(key))
 
     # -- deliveries
 
@@ -502,8 +326,8 @@ class Ledger:
         attempt: int | None = None,
     ) -> None:
         """`attempt`: which one the server says that it is."""
-        high = high or self.top
-        message = self.messages.get(key)
+        high = high or self.clock.top
+        message = self.messages.by_id.get(key)
         if message is None:
             self.unknown.append((place, key, high))
             return
@@ -514,7 +338,7 @@ class Ledger:
         if message.is_late:
             self.fault(7, "late and given", f"{key} to {place}, due at {message.due}, and it is {high}")
             return
-        if message.due > high or not self.has_shown(message.due, message.epoch):
+        if self.messages.is_early(message, high):
             self.fault(1, "early", f"{key} to {place}, due at {message.due}, and it is {high}")
             return
         stake = place.stakes.get(key)
@@ -530,7 +354,7 @@ class Ledger:
                 DROPPED: (4, "given after it was dropped"),
             }.get(first, (5, "given after it was finished"))
             self.blame(rule, kind, place, stake)
-        elif stake.not_before > high or not self.has_shown(stake.not_before, stake.epoch):
+        elif stake.not_before > high or not self.clock.has_shown(stake.not_before, stake.epoch):
             self.blame(1, "retry early", place, stake, f"; not before {stake.not_before}, it is {high}")
         self._note(stake, "given")
         stake.tries, stake.was_given, stake.is_read = stake.tries + 1, True, True
@@ -545,7 +369,7 @@ class Ledger:
     def acked_unheard(self, place: Place, stake: Stake, mono: float) -> None:
         """Acked by who gets no answer. What retention has taken from a session is dead all the same."""
         self.finished(stake, mono)
-        if place.kind == "session" and self.is_old(stake.message):
+        if place.kind == "session" and self.messages.is_old(stake.message):
             stake.may |= {DEAD}
 
     def finished(self, stake: Stake, mono: float = 0.0, *, number: int | None = None) -> None:
@@ -563,7 +387,7 @@ class Ledger:
 
     def gone(self, place: Place, stake: Stake) -> None:
         """The server says to an ack that nothing is left to be done."""
-        may_be_forgotten = DEAD in stake.may and self.age(stake.message) >= DEAD_MS
+        may_be_forgotten = DEAD in stake.may and self.messages.age(stake.message) >= DEAD_MS
         if not (stake.may & {DONE, DROPPED} or may_be_forgotten) and place.is_open:
             self.blame(1, "an ack is gone", place, stake, ", and nobody has finished it")
 
@@ -595,8 +419,8 @@ class Ledger:
     def leased(self, stake: Stake, lapses: float | None) -> None:
         stake.lapses, stake.is_leased = lapses, lapses is not None
         if lapses is not None:
-            stake.until = self.walked + round(1_000 * lapses) - NEAR_MS
-            stake.wall_until = self.high + round(1_000 * (lapses - self.mono))
+            stake.until = self.clock.walked + round(1_000 * lapses) - NEAR_MS
+            stake.wall_until = self.clock.high + round(1_000 * (lapses - self.clock.mono))
 
     def returned(self, place: Place, stake: Stake, mono: float = 0.0) -> None:
         """Given back in order: that is not a try, for the first ten times."""
@@ -631,10 +455,10 @@ class Ledger:
         is_last = place.max_tries and stake.tries >= place.max_tries
         expires = stake.message.expires
         would_expire = expires is not None and stake.message.due + expires <= max(
-            not_before, self.high + BACKOFF_MAX
+            not_before, self.clock.high + BACKOFF_MAX
         )
         stake.may = frozenset({WAITING, DEAD} if is_last or would_expire else {WAITING})
-        stake.not_before, stake.epoch = not_before, self.epoch
+        stake.not_before, stake.epoch = not_before, self.clock.epoch
         stake.is_exact = is_exact and not is_last
         if stake.readings:
             stake.not_before, stake.is_exact = 0, False
@@ -659,12 +483,12 @@ class Ledger:
         """Requeued: a retry that is due now."""
         self._becomes(stake, WAITING)
         stake.tries, stake.is_read = 0, True
-        stake.not_before, stake.epoch, stake.is_exact = self.low, self.epoch, True
+        stake.not_before, stake.epoch, stake.is_exact = self.clock.low, self.clock.epoch, True
 
     def tried(self, stake: Stake, at: int) -> None:
         """`:try` has moved its next try there."""
         self._note(stake, "try moved")
-        stake.not_before, stake.epoch, stake.is_exact = at, self.epoch, True
+        stake.not_before, stake.epoch, stake.is_exact = at, self.clock.epoch, True
 
     def sending_to(self, place: Place, message: Message, total: int) -> tuple[Stake, frozenset[str]]:
         """A dead letter is about to be requeued to another place. Returns its stake there, as it was.
@@ -703,7 +527,7 @@ class Ledger:
             stake.may |= {WAITING}
 
     def _note(self, stake: Stake, what: str) -> None:
-        stake.past.append(f"{self.step} {what}")
+        stake.past.append(f"{self.book.step} {what}")
 
     def _let_go(self, place: Place, stake: Stake, *keep_too: str, keep: str = WAITING) -> None:
         if FLIGHT in stake.may:
@@ -715,7 +539,7 @@ class Ledger:
 
     def left(self, place: Place, *, orderly: bool = False) -> None:
         """The only one there has gone: what it had in flight goes to whoever comes."""
-        place.left_at = self.ran
+        place.left_at = self.clock.ran
         for stake in place.stakes.values():
             if FLIGHT in stake.may and not stake.is_leased and not stake.may_be_nobodys:
                 if orderly:
@@ -736,7 +560,12 @@ class Ledger:
             if was_killed and stake.since and mono - stake.since < SURE_S:
                 stake.may, stake.not_before, stake.is_exact = stake.may | {WAITING}, 0, False
             stake.since = 0.0
-            if was_killed and place.kind == "session" and WAITING in stake.may and self.is_old(stake.message):
+            if (
+                was_killed
+                and place.kind == "session"
+                and WAITING in stake.may
+                and self.messages.is_old(stake.message)
+            ):
                 stake.may |= {DROPPED}  # counted, and the number died with the server
         self.unknown = []
         if was_killed:
@@ -749,7 +578,7 @@ class Ledger:
             if WAITING in stake.may:
                 stake.tries, stake.total, stake.is_read = stake.tries + 1, stake.total + 1, True
                 stake.returns += 1
-                stake.is_exact &= stake.not_before > self.high  # else it may have failed since
+                stake.is_exact &= stake.not_before > self.clock.high  # else it may have failed since
                 if self.rules.leases_survive and is_leased:
                     stake.may, stake.may_be_nobodys = stake.may | {FLIGHT}, True
                 if place.max_tries and stake.tries >= place.max_tries:
@@ -759,8 +588,12 @@ class Ledger:
 
     def opened(self, kind: str, name: str, text: str, *, max_tries: int, expiry: int | None) -> Place:
         number = 1 + sum((place.kind, place.name) == (kind, name) for place in self.places)
-        out = frozenset(message.id for message in self.messages.values() if self.is_out(message))
-        place = Place(kind, name, text, number, self.top, max_tries, expiry, left_at=self.ran, behind=out)
+        out = frozenset(
+            message.id for message in self.messages.by_id.values() if self.messages.is_out(message)
+        )
+        place = Place(
+            kind, name, text, number, self.clock.top, max_tries, expiry, left_at=self.clock.ran, behind=out
+        )
         self.places.append(place)
         return place
 
@@ -768,7 +601,7 @@ class Ledger:
         """Deleted. `undone`: dead or dropped, what its undone messages become."""
         place.is_open = False
         for stake in place.stakes.values():
-            if stake.since and self.mono - stake.since < SURE_S:
+            if stake.since and self.clock.mono - stake.since < SURE_S:
                 stake.may |= {undone}  # the server may not have noted it yet
             if stake.may & UNDONE:
                 self._note(stake, f"place closed, {undone}")
@@ -787,9 +620,9 @@ class Ledger:
 
     def set_back(self, place: Place, to: int) -> None:
         """:replay. What was before its time is read again if it is asked for, so it may come."""
-        self.advance(self.high)
-        for message in self.messages.values():
-            if message.is_cancelled or not place.is_for(message) or not self.is_out(message):
+        self.advance(self.clock.high)
+        for message in self.messages.by_id.values():
+            if message.is_cancelled or not place.is_for(message) or not self.messages.is_out(message):
                 continue
             stake = place.stakes.get(message.id)
             if stake is None:
@@ -835,7 +668,7 @@ class Ledger:
             return  # dead letters of a deleted place are kept
         if stake is None:
             if SHOWN[state] & (UNDONE | {DEAD}):
-                self._strange(f"{state} at another incarnation", place, self.messages[key])
+                self._strange(f"{state} at another incarnation", place, self.messages.by_id[key])
             return
         if state == "leased" and FLIGHT in stake.may:
             return  # it may be over at any moment
@@ -861,8 +694,7 @@ class Ledger:
             is_lost = place.is_open and stake.may <= UNDONE and not self._may_end(place, stake)
             if is_lost and not self._excused(stake):
                 self.blame(1, "unknown and undone", place, stake, "; GET answers 404")
-        if self.is_ahead(message):
-            self.fault(1, "lost before its time", f"{message.id} is due at {message.due}; GET answers 404")
+        self.messages.not_found(message)
 
     def _narrow(self, place: Place, stake: Stake, allowed: frozenset[str], why: str) -> None:
         may = stake.may & allowed
@@ -874,10 +706,10 @@ class Ledger:
             if may != stake.may:
                 self._note(stake, f"shown as {'|'.join(sorted(may))}")
             stake.may = may
-        elif stake.since and self.mono - stake.since < SURE_S:
+        elif stake.since and self.clock.mono - stake.since < SURE_S:
             pass  # the server may not have noted it yet: a later look will show
         elif DONE in allowed:
-            how = "expired without a word" if self._has_expired(stake.message) else "done by nobody"
+            how = "expired without a word" if self.messages.has_expired(stake.message) else "done by nobody"
             self.blame(1, how, place, stake, why)
         elif stake.may & UNDONE:
             kind = {DEAD: "dead for no cause", FLIGHT: "leased by nobody"}.get(
@@ -889,23 +721,16 @@ class Ledger:
 
     def _may_die(self, place: Place, stake: Stake) -> bool:
         """Whether it may be a dead letter though no client has asked for that."""
-        is_old = self.is_old(stake.message)
+        is_old = self.messages.is_old(stake.message)
         is_tried = 0 < place.max_tries <= stake.tries
-        return is_old or is_tried or self._has_expired(stake.message) or self._has_ended(place)
+        return is_old or is_tried or self.messages.has_expired(stake.message) or self._has_ended(place)
 
     def _may_end(self, place: Place, stake: Stake) -> bool:
         """It has expired. A group or an endpoint that has tried it in vain must tell of it all the same."""
-        return self._has_expired(stake.message) and (not stake.was_given or place.kind == "session")
-
-    def is_old(self, message: Message) -> bool:
-        """Retention may have passed it."""
-        return self.age(message) > KEPT_MS - SLACK_MS
-
-    def _has_expired(self, message: Message) -> bool:
-        return message.expires is not None and self.has_shown(message.due + message.expires, message.epoch)
+        return self.messages.has_expired(stake.message) and (not stake.was_given or place.kind == "session")
 
     def _has_ended(self, place: Place) -> bool:
-        return place.expiry is not None and self.ran - place.left_at >= place.expiry - SLACK_MS
+        return place.expiry is not None and self.clock.ran - place.left_at >= place.expiry - SLACK_MS
 
     def _came_before(self, place: Place, stake: Stake) -> bool:
         """Whether a message was out when a place that has expired was there, for certain."""
@@ -944,7 +769,7 @@ class Ledger:
             elif count > len(dead) + sum(stake.readings > 0 for _, stake in mine):
                 self.blame(2, "two dead letters", *dead[-1], f": {count} of one message and place")
         for place, stake in self.all_stakes():
-            is_kept = self.age(stake.message) < DEAD_MS
+            is_kept = self.messages.age(stake.message) < DEAD_MS
             is_there = (place.name, stake.message.id) in found
             if is_kept and stake.may == {DEAD} and not is_there and not self._excused(stake):
                 kind = "a dead letter is gone" if place.is_open else "ended without a word"
@@ -988,8 +813,8 @@ class Ledger:
     def due_there(self, place: Place) -> list[tuple[Stake, bool]]:
         """What is due at a place for certain, and whether it is a retry."""
         stakes = [s for s in place.stakes.values() if s.may == {WAITING} and not s.is_reported]
-        retries = [(s, True) for s in stakes if s.is_exact and s.not_before <= self.low]
-        unread = [(s, False) for s in stakes if not s.is_read and self.is_out(s.message)]
+        retries = [(s, True) for s in stakes if s.is_exact and s.not_before <= self.clock.low]
+        unread = [(s, False) for s in stakes if not s.is_read and self.messages.is_out(s.message)]
         return retries + unread
 
     def took(self, place: Place, given: Collection[str], waited: Sequence[tuple[Stake, bool]]) -> None:

@@ -1,6 +1,6 @@
-"""The ledger itself: for each rule a story that keeps it and one that breaks it.
+"""The accounts themselves: for each rule a story that keeps it and one that breaks it.
 
-No server: so also what the server does not do yet can be held against it (rules.py).
+No server: so also what the server does not do yet can be held against them (support/ledger/rules.py).
 """
 
 from collections.abc import Callable
@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from .ledger import DEAD, DROPPED, FREE_RETURNS, Ledger, Message, Place, Stake
-from .rules import ALL, Rules
+from tests.support.ledger.deliveries import Deliveries, Place, Stake
+from tests.support.ledger.messages import Message
+from tests.support.ledger.rules import ALL, Rules
+from tests.support.ledger.words import DEAD, DROPPED, FREE_RETURNS
 
 NOW, HOUR = 1_772_445_600_000, 3_600_000
 LATER = 1e9
@@ -18,9 +20,9 @@ LATER = 1e9
 
 @dataclass
 class Story:
-    """A ledger with a group that tries three times, an endpoint, and a message that is due."""
+    """Accounts with a group that tries three times, an endpoint, and a message that is due."""
 
-    ledger: Ledger
+    ledger: Deliveries
     group: Place
     endpoint: Place
     stake: Stake
@@ -35,7 +37,7 @@ class Story:
         return self.stake.number
 
     def nack(self, delay: int = 0) -> None:
-        self.ledger.failed(self.group, self.stake, not_before=self.ledger.low + delay, is_exact=True)
+        self.ledger.failed(self.group, self.stake, not_before=self.ledger.clock.low + delay, is_exact=True)
 
     def listed(self, *, at: int | None = None, times: int = 1) -> None:
         """GET /v1/retries shows it."""
@@ -52,7 +54,7 @@ class Story:
 
 
 def a_story(rules: Rules = ALL) -> Story:
-    ledger = Ledger(NOW, rules)
+    ledger = Deliveries(NOW, rules)
     group = ledger.opened("group", "g", "jobs/#", max_tries=3, expiry=None)
     endpoint = ledger.opened("endpoint", "e", "", max_tries=3, expiry=None)
     message = Message("m", "jobs/1", NOW + 1, NOW + 1)
@@ -72,21 +74,21 @@ def shown_at_its_time(s: Story) -> None:
 
 def tried_now(s: Story) -> None:
     shown_at_its_time(s)
-    s.ledger.tried(s.stake, s.ledger.low)
-    s.listed(at=s.ledger.low)
+    s.ledger.tried(s.stake, s.ledger.clock.low)
+    s.listed(at=s.ledger.clock.low)
     s.lease(attempt=2)
 
 
 def a_retry_at_another_time(s: Story) -> None:
     s.lease()
     s.nack(HOUR)
-    s.listed(at=s.ledger.low)
+    s.listed(at=s.ledger.clock.low)
 
 
 def a_try_that_does_nothing(s: Story) -> None:
     shown_at_its_time(s)
-    s.ledger.tried(s.stake, s.ledger.low)
-    s.listed(at=s.ledger.low + HOUR)
+    s.ledger.tried(s.stake, s.ledger.clock.low)
+    s.listed(at=s.ledger.clock.low + HOUR)
 
 
 def a_retry_twice(s: Story) -> None:
@@ -97,13 +99,13 @@ def a_retry_twice(s: Story) -> None:
 
 def a_retry_that_is_leased(s: Story) -> None:
     s.lease()
-    s.listed(at=s.ledger.low)
+    s.listed(at=s.ledger.clock.low)
 
 
 def dropped_and_listed(s: Story) -> None:
     shown_at_its_time(s)
     s.ledger.dropped(s.stake)
-    s.listed(at=s.ledger.low)
+    s.listed(at=s.ledger.clock.low)
 
 
 def buried(s: Story) -> None:
@@ -130,8 +132,8 @@ def with_a_backlog(s: Story) -> None:
     s.lease()
     s.nack(0)
     for number in range(12):
-        s.ledger.accepted(Message(str(number), "jobs/2", s.ledger.low, s.ledger.low))
-    s.ledger.arrived(s.ledger.low + 2)
+        s.ledger.accepted(Message(str(number), "jobs/2", s.ledger.clock.low, s.ledger.clock.low))
+    s.ledger.arrived(s.ledger.clock.low + 2)
 
 
 def in_turns(s: Story) -> None:
@@ -150,24 +152,24 @@ def a_retry_behind_the_backlog(s: Story) -> None:
 
 
 def skipped(s: Story) -> None:
-    s.ledger.skipped(s.group, DEAD, s.ledger.low + 2, is_sure=True)
+    s.ledger.skipped(s.group, DEAD, s.ledger.clock.low + 2, is_sure=True)
     s.letters(reason="skipped")
 
 
 def skipped_without_a_word(s: Story) -> None:
-    s.ledger.skipped(s.group, DEAD, s.ledger.low + 2, is_sure=True)
+    s.ledger.skipped(s.group, DEAD, s.ledger.clock.low + 2, is_sure=True)
     s.ledger.dead_letters([])
 
 
 def a_skip_that_leaves_the_retry(s: Story) -> None:
     shown_at_its_time(s)
-    s.ledger.skipped(s.group, DROPPED, s.ledger.low + 2, is_sure=True)
+    s.ledger.skipped(s.group, DROPPED, s.ledger.clock.low + 2, is_sure=True)
     s.listed()
 
 
 def a_skip_that_ends_the_retry(s: Story) -> None:
     shown_at_its_time(s)
-    s.ledger.skipped(s.group, DROPPED, s.ledger.low + 2, is_sure=True)
+    s.ledger.skipped(s.group, DROPPED, s.ledger.clock.low + 2, is_sure=True)
     s.ledger.shown(s.group, s.id, "dropped")
 
 
@@ -214,7 +216,7 @@ def with_one_that_expires(s: Story) -> Place:
 def ends_with(s: Story, place: Place) -> None:
     """The day is over, and there is no dead letter of it."""
     s.ledger.walk(30 * HOUR)
-    s.ledger.arrived(s.ledger.high)
+    s.ledger.arrived(s.ledger.clock.high)
     s.ledger.missing(place)
     s.ledger.dead_letters([])
 
@@ -240,7 +242,7 @@ def a_retry_of_a_former_place(s: Story) -> None:
     shown_at_its_time(s)
     s.ledger.closed(s.group, DROPPED)
     s.ledger.opened("group", "g", "jobs/#", max_tries=3, expiry=None)
-    s.listed(at=s.ledger.low)
+    s.listed(at=s.ledger.clock.low)
 
 
 def what_a_cancel_names(s: Story) -> None:
@@ -517,12 +519,12 @@ def ahead_and_back(s: Story) -> None:
     fires(s, 1)
     s.ledger.arrived(NOW + 5 * HOUR)
     fires(s, 5, 6)
-    s.ledger.not_fired("s", "o6")
+    s.ledger.messages.not_fired("s", "o6")
     s.ledger.set_clock_back(NOW + 2)
 
 
 def goes_on(s: Story, hour: int, *, is_told: bool = True) -> None:
-    s.ledger.goes_on("s", NOW + hour * HOUR, HOUR, is_told=is_told)
+    s.ledger.messages.goes_on("s", NOW + hour * HOUR, HOUR, is_told=is_told)
 
 
 def with_the_first_that_was_not_sent(s: Story) -> None:
