@@ -1,6 +1,6 @@
 """The accounts themselves: for each rule a story that keeps it and one that breaks it.
 
-No server: so also what the server does not do yet can be held against them (support/ledger/rules.py).
+No server: so also what no server does can be held against them.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,6 @@ import pytest
 
 from tests.support.ledger.deliveries import Deliveries, Place, Stake
 from tests.support.ledger.messages import Message
-from tests.support.ledger.rules import ALL, Rules
 from tests.support.ledger.words import DEAD, DROPPED, FREE_RETURNS
 
 NOW, HOUR = 1_772_445_600_000, 3_600_000
@@ -53,8 +52,8 @@ class Story:
         return [fault.kind for fault in self.ledger.faults]
 
 
-def a_story(rules: Rules = ALL) -> Story:
-    ledger = Deliveries(NOW, rules)
+def a_story() -> Story:
+    ledger = Deliveries(NOW)
     group = ledger.opened("group", "g", "jobs/#", max_tries=3, expiry=None)
     endpoint = ledger.opened("endpoint", "e", "", max_tries=3, expiry=None)
     message = Message("m", "jobs/1", NOW + 1, NOW + 1)

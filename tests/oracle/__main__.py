@@ -6,12 +6,10 @@ import random
 import sys
 import tempfile
 from collections import Counter
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import TextIO
 
 from tests.support.ledger.deliveries import Deliveries
-from tests.support.ledger.rules import RULES, Rules
 from tests.support.receiver import receiving
 
 from .program import CALM, STEPPED, WILD, Program, Steps
@@ -26,11 +24,10 @@ async def play(
     tamper: Tamper = honest,
     *,
     journal: TextIO | None = None,
-    rules: Rules = RULES,
 ) -> Deliveries:
     """One run in `home`; the ledger says what was wrong."""
     async with receiving() as receiver:
-        world = World(home, receiver, seed=seed, tamper=tamper, rules=rules, journal=journal)
+        world = World(home, receiver, seed=seed, tamper=tamper, journal=journal)
         await world.start()
         try:
             await Program(world, random.Random(seed), weights).run(steps)
@@ -59,11 +56,7 @@ def main() -> int:
     parser.add_argument("--calm", action="store_true", help="without absence, deletion and replay")
     parser.add_argument("--stepped", action="store_true", help="mostly schedules, and steps of the clock")
     parser.add_argument("--journal", type=argparse.FileType("w"), help="write each call and its answer there")
-    names = [one.name for one in fields(Rules)]
-    parser.add_argument("--on", action="append", default=[], choices=names, help="hold it to this rule too")
-    parser.add_argument("--off", action="append", default=[], choices=names, help="but not to this one")
     given = parser.parse_args()
-    rules = replace(RULES, **dict.fromkeys(given.on, True), **dict.fromkeys(given.off, False))
     has_faults = False
     for seed in range(given.seed, given.seed + given.runs):
         with tempfile.TemporaryDirectory(prefix="fasti-oracle-") as home:
@@ -74,7 +67,6 @@ def main() -> int:
                     given.steps,
                     CALM if given.calm else STEPPED if given.stepped else WILD,
                     journal=given.journal,
-                    rules=rules,
                 )
             )
         print(f"seed {seed}, {given.steps} steps: {report(ledger)}", flush=True)

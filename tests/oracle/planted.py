@@ -285,7 +285,7 @@ async def other_reason(w: World, path: str, body: Any, forward: Forward) -> Answ
     return None
 
 
-# -- tries and leases: only where the server is held to them (support/ledger/rules.py)
+# -- tries and leases
 
 
 async def release_lost(w: World, path: str, body: Any, forward: Forward) -> Answer | None:

@@ -90,14 +90,7 @@ STEERED = (
 )
 """Steps one after the other, again and again: mostly those who steer what is undone."""
 RULED = CALM | {"release": 20, "stale": 20, "lapse": 6}
-"""Mostly what needs a rule (`NEEDS`)."""
-NEEDS = {
-    "requeue_to": "requeues_to",
-    "requeue_former": "letters_stay_with_their_place",
-    "release": "releases",
-    "stale": "leases_name_tries",
-}
-"""Steps that are taken only if the server is held to that rule."""
+"""Mostly what gives leases back, and comes with those of an earlier try."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,13 +139,7 @@ class Program:
     def _next(self, step: int) -> str:
         if not isinstance(self.steps, Mapping):
             return self.steps[step % len(self.steps)]
-        rules = self.ledger.rules
-        chances = {
-            name: weight
-            for name, weight in self.steps.items()
-            if name not in NEEDS or getattr(rules, NEEDS[name])
-        }
-        return self.chance.choices(list(chances), list(chances.values()))[0]
+        return self.chance.choices(list(self.steps), list(self.steps.values()))[0]
 
     def place(self, name: str) -> Place | None:
         return next(
@@ -537,8 +524,7 @@ class Program:
             await self.lease()
         former = [one for one in self.held if one.number < one.stake.number]
         if former:
-            one, verbs = self.chance.choice(former), ["ack", "nack", "extend"]
-            verb = self.chance.choice([*verbs, "release"] if self.ledger.rules.releases else verbs)
+            one, verb = self.chance.choice(former), self.chance.choice(("ack", "nack", "extend", "release"))
             if verb == "nack":
                 await self.nack(one, 0)
             else:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.ledger.rules import RULES
 from tests.support.soak import SOAK
 
 from .__main__ import play, report
@@ -76,8 +75,6 @@ async def test_planted_faults_of_a_stepped_clock_are_found(
 @pytest.mark.skipif(not SOAK, reason="FASTI_SOAK is not set")
 @pytest.mark.parametrize("rule", RUNS_BY_RULE)
 async def test_planted_faults_of_a_rule_are_found(rule: str, tmp_path: Path) -> None:
-    if not getattr(RULES, rule):
-        pytest.skip(f"the server is not held to {rule} yet: tests/support/ledger/rules.py")
     await plant(RUNS_BY_RULE[rule], PLANTED_SEED, 120, RULED, tmp_path)
 
 

@@ -24,7 +24,6 @@ from server.codec.packets import Ack, Publish
 from tests.support.http import Answer, Http
 from tests.support.ledger.deliveries import Deliveries, Place, Stake
 from tests.support.ledger.messages import Message
-from tests.support.ledger.rules import RULES, Rules
 from tests.support.ledger.words import UNDONE
 from tests.support.mqtt import Closed, Peer, dial, user
 from tests.support.receiver import Got, Receiver, answer, drop
@@ -73,11 +72,10 @@ class World:
         *,
         seed: int = 0,
         tamper: Tamper = honest,
-        rules: Rules = RULES,
         journal: TextIO | None = None,
     ) -> None:
         self.home, self.receiver, self.seed, self.tamper = home, receiver, seed, tamper
-        self.ledger = Deliveries(START_MS, rules)
+        self.ledger = Deliveries(START_MS)
         self.ledger.clock.mono = time.monotonic()
         self.wall = Wall(home / "wall")
         self.journal = journal

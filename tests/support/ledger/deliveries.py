@@ -27,7 +27,6 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from .messages import Clock, Message, Messages
-from .rules import RULES, Rules
 from .words import (
     ANY,
     BACKOFF_MAX,
@@ -136,8 +135,7 @@ def fits(text: str, topic: str) -> bool:
 
 
 class Deliveries:
-    def __init__(self, now: int, rules: Rules = RULES) -> None:
-        self.rules = rules
+    def __init__(self, now: int) -> None:
         self.book = Book()
         self.messages = Messages(now, self.book)
         self.places: list[Place] = []
@@ -383,7 +381,7 @@ class Deliveries:
         """A step was sent and the server died before it answered."""
         self._note(stake, "unsure")
         stake.may, stake.lapses, stake.not_before = stake.may | {WAITING, DONE, DEAD}, None, 0
-        stake.may_be_nobodys = stake.is_leased and self.rules.leases_survive
+        stake.may_be_nobodys = stake.is_leased
 
     def gone(self, place: Place, stake: Stake) -> None:
         """The server says to an ack that nothing is left to be done."""
@@ -402,13 +400,13 @@ class Deliveries:
 
     def counts(self, place: Place, stake: Stake, number: int, verb: str) -> bool:
         """A nack, extend or release has done something; whether it may."""
-        if self.rules.leases_name_tries and number != stake.number and not stake.is_reported:
+        if number != stake.number and not stake.is_reported:
             self.blame(5, "an earlier try counts", place, stake, f"; {verb} of {number} of {stake.number}")
         return not stake.is_reported
 
     def acked(self, place: Place, stake: Stake, number: int) -> None:
         """The server says that this ack has finished it."""
-        if self.rules.leases_name_tries and stake.may == {DONE} and not stake.since:
+        if stake.may == {DONE} and not stake.since:
             self.blame(5, "an ack counts twice", place, stake)
         self.finished(stake, number=number)
 
@@ -431,7 +429,7 @@ class Deliveries:
 
     def _come_back(self, place: Place, stake: Stake) -> None:
         """What its holder had over MQTT is returned; a session's own counts its deliveries all the same."""
-        if stake.may == {FLIGHT} and place.kind != "session" and self.rules.returns_are_no_tries:
+        if stake.may == {FLIGHT} and place.kind != "session":
             self._uncount(stake)
 
     def _uncount(self, stake: Stake) -> None:
@@ -523,8 +521,6 @@ class Deliveries:
         self._note(stake, state)
         stake.may, stake.lapses, stake.not_before, stake.since = frozenset({state}), None, 0, 0.0
         stake.is_exact, stake.reason = False, ""
-        if stake.readings and not self.rules.replays_end_flights:
-            stake.may |= {WAITING}
 
     def _note(self, stake: Stake, what: str) -> None:
         stake.past.append(f"{self.book.step} {what}")
@@ -549,7 +545,7 @@ class Deliveries:
     def restarted(self, mono: float, *, was_killed: bool) -> None:
         """After a kill the last steps that had no answer may be undone."""
         for place, stake in self.all_stakes():
-            if self.rules.leases_survive and (stake.is_leased or stake.may_be_nobodys):
+            if stake.is_leased or stake.may_be_nobodys:
                 continue
             if not was_killed:
                 self._come_back(place, stake)
@@ -579,7 +575,7 @@ class Deliveries:
                 stake.tries, stake.total, stake.is_read = stake.tries + 1, stake.total + 1, True
                 stake.returns += 1
                 stake.is_exact &= stake.not_before > self.clock.high  # else it may have failed since
-                if self.rules.leases_survive and is_leased:
+                if is_leased:
                     stake.may, stake.may_be_nobodys = stake.may | {FLIGHT}, True
                 if place.max_tries and stake.tries >= place.max_tries:
                     stake.may |= {DEAD}
