@@ -1,4 +1,4 @@
-"""Clients that keep a server busy until it dies, each noting in the ledger what it knows.
+"""Clients that keep a server busy until it dies, each noting in the account what it knows.
 
     posters    one message a request; two sizes of patience
     batcher    60 to 200 messages a request, all or nothing
@@ -15,7 +15,7 @@
     away       a persistent session that is there only at the end
     ticks      two recurring schedules, every second
 
-A request whose answer does not come leaves its letters unanswered: the ledger knows what that means.
+A request whose answer does not come leaves its messages unanswered: the account knows what that means.
 """
 
 import asyncio
@@ -37,11 +37,12 @@ from server.codec.fields import Properties
 from server.codec.packets import Ack, Publish
 from server.settings.times import format_ms, parse_deliver_at
 from tests.support.http import Http, http
+from tests.support.ledger.arrivals import Arrivals, Inbox
+from tests.support.ledger.messages import Message
 from tests.support.mover import archived, counted
 from tests.support.mqtt import Closed, Peer, dial, user, wall_ms
 from tests.support.server import ServerProcess
 
-from .ledger import Inbox, Ledger, Letter
 from .past import Past
 
 READER, AWAY, EXACT, LOOSE, TEAM = "reader", "away", "exact", "loose", "team"
@@ -60,7 +61,7 @@ WINDOW = 40
 HOLES = 0.03
 PATIENCE_S = 60.0
 RECENT = 200_000
-"""Letters that a start looks at, if not at all."""
+"""Messages that a start looks at, if not at all."""
 GONE = (aiohttp.ClientError, OSError, TimeoutError, Closed)
 """What a client sees when the server dies under it."""
 
@@ -68,8 +69,8 @@ GONE = (aiohttp.ClientError, OSError, TimeoutError, Closed)
 class Load:
     """The clients of one server, over all its lives."""
 
-    def __init__(self, ledger: Ledger, chance: random.Random, past: Past) -> None:
-        self.ledger = ledger
+    def __init__(self, account: Arrivals, chance: random.Random, past: Past) -> None:
+        self.account, self.messages = account, account.messages
         self.past = past
         self.chance = chance
         self._tags = count(1)
@@ -77,11 +78,11 @@ class Load:
         self._tasks: list[asyncio.Task[None]] = []
         self._held: set[int] = set()
         """Packet ids that the client `exact` has received and that are not released."""
-        self._owing: tuple[Letter, Publish, bool] | None = None
+        self._owing: tuple[Message, Publish, bool] | None = None
         """What the publisher at QoS 2 has not finished: whether it was received."""
         self._cut = 0
         for name in FILTERS:
-            ledger.inboxes[name] = Inbox(name, is_lossy=name == LOOSE, is_shared=name == TEAM)
+            account.inboxes[name] = Inbox(name, is_lossy=name == LOOSE, is_shared=name == TEAM)
 
     # -- one life of the server
 
@@ -121,15 +122,15 @@ class Load:
     async def drain(self, server: ServerProcess) -> None:
         """Every due has come, but those of far messages: all sessions get what they have not got."""
         await asyncio.sleep(max(0, self._last_due_ms - wall_ms()) / 1000)
-        self.ledger.until_ms = self._last_due_ms
+        self.account.until_ms = self._last_due_ms
         for name in (READER, AWAY, EXACT, TEAM):
             clients = MEMBERS if name == TEAM else (name,)
             peers = [await self.connect(server, name, client, holes=0.0) for client in clients]
             completing = [asyncio.create_task(self._complete(peer)) for peer in peers]
-            inbox = self.ledger.inboxes[name]
+            inbox = self.account.inboxes[name]
             seen, deadline = -1, time.monotonic() + PATIENCE_S
             # Half a second in which nothing comes is enough, if nothing is missing.
-            while seen < len(inbox.arrivals) or (self.ledger.missing(inbox) and time.monotonic() < deadline):
+            while seen < len(inbox.arrivals) or (self.account.missing(inbox) and time.monotonic() < deadline):
                 seen = len(inbox.arrivals)
                 await asyncio.sleep(0.5)
             for task in completing:
@@ -141,7 +142,7 @@ class Load:
         self, server: ServerProcess, name: str, client: str = "", *, holes: float = HOLES
     ) -> Peer:
         """A connection of one of the sessions, which notes what comes and acks it, but for holes."""
-        inbox = self.ledger.inboxes[name]
+        inbox = self.account.inboxes[name]
         inbox.open(wall_ms())
 
         def arrived(peer: Peer, packet: Publish, now_ms: int) -> None:
@@ -151,9 +152,9 @@ class Load:
             is_acked = packet.qos > 0 and self.chance.random() >= holes
             if packet.qos < 2 or packet.packet_id not in self._held:
                 tag = packet.payload.decode()
-                arrival = self.ledger.arrived(inbox, tag, now_ms, due_ms, attempt, packet.qos)
-                # At QoS 2 the client has it now, whether the server hears of that or not.
-                arrival.acked_ms = wall_ms() if is_acked or packet.qos == 2 else 0
+                arrival = self.account.arrived(inbox, tag, now_ms, due_ms, attempt, packet.qos)
+                if is_acked or packet.qos == 2:
+                    self.account.acked(inbox, arrival, wall_ms())
             if packet.qos == 2:
                 self._held.add(packet.packet_id)
             if is_acked:
@@ -179,31 +180,20 @@ class Load:
     async def _post(self, server: ServerProcess) -> None:
         async with http(server.url) as calls:
             while True:
-                letter = self._letter("p")
-                body: dict[str, object] = {
-                    "topic": letter.topic,
-                    "payload": letter.tag,
-                    "deliver_at": _due(letter),
-                }
-                body["qos"] = self.chance.choice((1, 2))
+                message = self._message("p")
+                body = _body(message) | {"qos": self.chance.choice((1, 2))}
                 asked_ms = wall_ms()
                 answer = await calls.call("POST", "/v1/messages", body, status=201)
-                self.ledger.written(asked_ms, wall_ms())
-                self._accepted(letter, answer.body["id"])
+                self.account.written(asked_ms, wall_ms())
+                self.messages.accepted(message, answer.body["id"])
                 await asyncio.sleep(self.chance.random() * 0.01)
 
     async def _batch(self, server: ServerProcess) -> None:
         async with http(server.url) as calls:
             while True:
                 request = f"b{next(self._tags)}"
-                letters = [self._letter("b", request) for _ in range(self.chance.randrange(60, 200))]
-                items = [
-                    {"topic": x.topic, "payload": x.tag, "deliver_at": _due(x), "key": x.tag} for x in letters
-                ]
-                answer = await calls.schedule_many(items)
-                assert answer.status == 201, answer
-                for letter, name in zip(letters, answer.body["ids"], strict=True):
-                    self._accepted(letter, name)
+                messages = [self._message("b", request) for _ in range(self.chance.randrange(60, 200))]
+                await self._put(calls, messages, [_body(one) | {"key": one.tag} for one in messages])
                 await asyncio.sleep(self.chance.random() * 0.3)
 
     async def _publish(self, server: ServerProcess) -> None:
@@ -212,21 +202,21 @@ class Load:
         while True:
             users: tuple[tuple[str, str], ...] = ()
             if self.chance.random() < 0.5:
-                letter = self._letter("q")
-                users = (("deliver-at", _due(letter)),)
+                message = self._message("q")
+                users = (("deliver-at", format_ms(message.due)),)
             else:
                 tag = f"l{next(self._tags)}"
-                letter = self.ledger.letter(tag, f"load/live/{len(tag)}", 0, tag)
-            ack = await peer.publish(letter.topic, letter.tag, user_properties=users)
+                message = self.messages.ask(tag, f"load/live/{len(tag)}", 0)
+            ack = await peer.publish(message.topic, message.tag, user_properties=users)
             assert ack is not None
             assert ack.reason == 0, ack
             name = user(ack, "fasti-id")
             # A plain one has no name; a session is away, so it had to be stored all the same.
             assert bool(name) == bool(users)
-            self._accepted(letter, name or "")
+            self.messages.accepted(message, name or "")
             if self.chance.random() < 0.3:
                 tag = f"z{next(self._tags)}"
-                peer.put(self.ledger.letter(tag, "load/z", 0, tag).topic, tag, 0)
+                peer.put(self.messages.ask(tag, "load/z", 0).topic, tag, 0)
             await asyncio.sleep(self.chance.random() * 0.01)
 
     async def _publish_once(self, server: ServerProcess) -> None:
@@ -235,30 +225,30 @@ class Load:
         await peer.connect("once", clean=False, session_expiry=36_000)
         while True:
             if self._owing is None:
-                letter = self._letter("o")
+                message = self._message("o")
                 is_delayed = self.chance.random() < 0.5
-                users = (("deliver-at", _due(letter)),) if is_delayed else ()
-                letter.dues = letter.dues if is_delayed else set()
-                number = int(letter.tag[1:]) % 60_000 + 1
+                users = (("deliver-at", format_ms(message.due)),) if is_delayed else ()
+                message.due = message.due if is_delayed else 0
+                number = int(message.tag[1:]) % 60_000 + 1
                 packet = Publish(
-                    letter.topic.encode(),
-                    letter.tag.encode(),
+                    message.topic.encode(),
+                    message.tag.encode(),
                     2,
                     packet_id=number,
                     properties=Properties(user_properties=users),
                 )
-                self._owing = (letter, packet, False)
+                self._owing = (message, packet, False)
                 peer.send(packet)
             else:
-                letter, packet, is_received = self._owing
+                message, packet, is_received = self._owing
                 if not is_received:
                     peer.send(structs.replace(packet, dup=True))
             if not self._owing[2]:
                 received = await peer.take(Ack)
                 assert (received.kind, received.packet_id) == (wire.PUBREC, packet.packet_id)
                 assert received.reason < 0x80, received
-                self._accepted(letter, user(received, "fasti-id") or "")
-                self._owing = (letter, packet, True)
+                self.messages.accepted(message, user(received, "fasti-id") or "")
+                self._owing = (message, packet, True)
             peer.send(Ack(wire.PUBREL, packet.packet_id))
             completed = await peer.take(Ack)
             assert (completed.kind, completed.packet_id) == (wire.PUBCOMP, packet.packet_id)
@@ -271,12 +261,12 @@ class Load:
         await peer.connect("keeper")
         while True:
             topic = self.chance.choice(KEPT)
-            acked, asked = self.ledger.kept.get(topic, (0, 0))
-            self.ledger.kept[topic] = (acked, asked + 1)
+            acked, asked = self.messages.kept.get(topic, (0, 0))
+            self.messages.kept[topic] = (acked, asked + 1)
             peer.send(Publish(topic.encode(), b"%d" % (asked + 1), 1, retain=True, packet_id=1))
             ack = await peer.take(Ack)
             assert ack.reason < 0x80, ack
-            self.ledger.kept[topic] = (asked + 1, asked + 1)
+            self.messages.kept[topic] = (asked + 1, asked + 1)
             await asyncio.sleep(self.chance.random() * 0.03)
 
     async def _split(self, server: ServerProcess) -> None:
@@ -285,20 +275,13 @@ class Load:
             while True:
                 self._cut += 1
                 start_ms = (wall_ms() // DAY_MS + 4 + self._cut % DAYS) * DAY_MS
-                letters = []
-                for number in range(FAR):
-                    tag = f"f{next(self._tags)}"
-                    letter = self.ledger.letter(
-                        tag, f"load/f/{number % 3}", start_ms + number * QUARTER_MS, tag
-                    )
-                    letters.append(letter)
-                items = [{"topic": x.topic, "payload": x.tag, "deliver_at": _due(x)} for x in letters]
-                for letter in letters:
-                    letter.request = letters[0].tag
-                answer = await calls.schedule_many(items)
-                assert answer.status == 201, answer
-                for letter, name in zip(letters, answer.body["ids"], strict=True):
-                    self._accepted(letter, name)
+                request = f"f{next(self._tags)}"
+                dues = range(start_ms, start_ms + FAR * QUARTER_MS, QUARTER_MS)
+                messages = [
+                    self.messages.ask(f"f{next(self._tags)}", f"load/f/{number % 3}", due_ms, request)
+                    for number, due_ms in enumerate(dues)
+                ]
+                await self._put(calls, messages, [_body(one) for one in messages])
                 wish = {"kind": "split", "slice": start_ms, "run": "caller"}
                 job = await calls.call("POST", "/v1/jobs", wish)
                 if job.status == 201:
@@ -306,7 +289,7 @@ class Load:
                     cuts = [start_ms + part * FAR // 3 * QUARTER_MS for part in (1, 2)]
                     said = {"cuts": cuts, "pieces": await asyncio.to_thread(counted, job.body, cuts)}
                     done = await calls.call("POST", f"{path}:commit", {"token": token, **said})
-                    self.ledger.splits += done.status == 200
+                    self.account.book.seen["splits"] += done.status == 200
                 await asyncio.sleep(self.chance.random() * 0.1)
 
     async def _expire(self, server: ServerProcess) -> None:
@@ -328,41 +311,37 @@ class Load:
         async with http(server.url) as calls:
             while True:
                 await asyncio.sleep(self.chance.random() * 0.03)
-                letter = self._any()
-                if letter is None:
+                message = self._any()
+                if message is None:
                     await self._look(calls)
                     continue
-                letter.is_cancel_asked = True
-                answer = await calls.call("DELETE", f"/v1/messages/{letter.id}")
+                message.is_cancel_asked = True
+                answer = await calls.call("DELETE", f"/v1/messages/{message.id}")
                 assert answer.status in (204, 409), answer
-                letter.is_cancelled = letter.is_cancelled or answer.status == 204
-                letter.is_cancel_asked = letter.is_cancelled
+                self.messages.clock.shows(wall_ms())
+                (self.messages.cancelled if answer.status == 204 else self.messages.not_cancelled)(message)
 
     async def _move(self, server: ServerProcess) -> None:
         async with http(server.url) as calls:
             while True:
                 await asyncio.sleep(self.chance.random() * 0.03)
-                letter = self._any()
-                if letter is None or not letter.dues:
+                message = self._any()
+                if message is None or not message.due:
                     await self._look(calls)
                     continue
-                await self._move_one(calls, letter)
+                due_ms = self._soon()
+                self.messages.wish(message, due_ms)
+                wish = {"deliver_at": format_ms(due_ms)}
+                answer = await calls.call("PATCH", f"/v1/messages/{message.id}", wish)
+                assert answer.status in (200, 409), answer
+                if answer.status == 200:
+                    self.messages.moved(message, due_ms, answer.tag)
+                else:
+                    self.messages.not_moved(message, due_ms)
 
     async def _look(self, calls: Http) -> None:
         """There is nothing to do: notice at least whether the server is still there."""
         await calls.call("GET", "/v1/messages?limit=1")
-
-    async def _move_one(self, calls: Http, letter: Letter) -> None:
-        due_ms = self._soon()
-        former, row = set(letter.dues), letter.row
-        letter.dues.add(due_ms)
-        letter.row = ""
-        answer = await calls.call("PATCH", f"/v1/messages/{letter.id}", {"deliver_at": format_ms(due_ms)})
-        assert answer.status in (200, 409), answer
-        if answer.status == 200:
-            letter.dues, letter.row = {due_ms}, answer.tag
-        else:
-            letter.dues, letter.row = former, row
 
     # -- readers
 
@@ -372,7 +351,7 @@ class Load:
             if await self._lived(peer):
                 return
             await (peer.close() if self.chance.random() < 0.5 else peer.hang_up())
-            self.ledger.inboxes[READER].closed(self.ledger.read_until(wall_ms()))
+            self.account.inboxes[READER].closed(self.account.read_until(wall_ms()))
 
     async def _read_once(self, server: ServerProcess) -> None:
         while True:
@@ -383,7 +362,7 @@ class Load:
             if is_over:
                 return
             await (peer.close() if self.chance.random() < 0.5 else peer.hang_up())
-            self.ledger.inboxes[EXACT].closed(self.ledger.read_until(wall_ms()))
+            self.account.inboxes[EXACT].closed(self.account.read_until(wall_ms()))
 
     async def _complete(self, peer: Peer) -> None:
         """Answer each PUBREL."""
@@ -425,22 +404,24 @@ class Load:
         self._last_due_ms = max(self._last_due_ms, due_ms)
         return due_ms
 
-    def _letter(self, kind: str, request: str = "") -> Letter:
+    def _message(self, kind: str, request: str = "") -> Message:
         tag = f"{kind}{next(self._tags)}"
-        topic = f"load/{kind}/{self.chance.randrange(50)}"
-        return self.ledger.letter(tag, topic, self._soon(), request or tag)
+        return self.messages.ask(tag, f"load/{kind}/{self.chance.randrange(50)}", self._soon(), request)
 
-    def _accepted(self, letter: Letter, name: str) -> None:
-        letter.id, letter.row, letter.is_acked = name, name, True
+    async def _put(self, calls: Http, messages: list[Message], items: list[dict[str, object]]) -> None:
+        answer = await calls.schedule_many(items)
+        assert answer.status == 201, answer
+        for message, name in zip(messages, answer.body["ids"], strict=True):
+            self.messages.accepted(message, name)
 
-    def _any(self) -> Letter | None:
-        """An answered letter that nobody is doing anything to, most likely a recent one."""
-        last = islice(reversed(self.ledger.letters.values()), 400)
-        recent = [x for x in last if x.row and not x.is_cancel_asked]
+    def _any(self) -> Message | None:
+        """An answered one that nobody is doing anything to, most likely a recent one."""
+        last = islice(reversed(self.messages.by_tag.values()), 400)
+        recent = [one for one in last if one.row and not one.wishes and not one.is_cancel_asked]
         return self.chance.choice(recent) if recent else None
 
 
-async def found_after_a_start(ledger: Ledger, server: ServerProcess, since_ms: int | None = None) -> None:
+async def found_after_a_start(account: Arrivals, server: ServerProcess, since_ms: int | None = None) -> None:
     """Note what there is of schedules, read positions and retained messages, before anything goes on.
 
     `since_ms`: of schedules only what is due since then.
@@ -448,28 +429,28 @@ async def found_after_a_start(ledger: Ledger, server: ServerProcess, since_ms: i
     async with http(server.url) as calls:
         since = "" if since_ms is None else f"&due_from={since_ms}"
         rows = await calls.listed(f"state=all&topic=tick/%23{since}")
-        found = Counter((row["schedule"], row["deliver_at"]) for row in rows)
-        ledger.occurrences |= found
+        for row in rows:
+            account.messages.fires(row["schedule"], parse_deliver_at(row["deliver_at"]), row["id"])
         for session in (READER, AWAY, EXACT):
             answer = await calls.call("GET", f"/v1/sessions/{quote(session, safe='')}", status=200)
             place = answer.body["read_position"]
-            ledger.place(session, (place["at"], place["seq"]))
+            account.found_place(session, (place["at"], place["seq"]))
         (team,) = (await calls.call("GET", "/v1/groups/team", status=200)).body["groups"]
-        ledger.place(FILTERS[TEAM], (team["position"]["at"], team["position"]["seq"]))
+        account.found_place(FILTERS[TEAM], (team["position"]["at"], team["position"]["seq"]))
     peer = await dial(server.mqtt, 5)
     await peer.connect("")
     await peer.subscribe("kept/#", qos=0)
     kept: dict[str, int] = {}
     with suppress(TimeoutError):
-        while {topic for topic, (acked, _) in ledger.kept.items() if acked} - kept.keys():
+        while {topic for topic, (acked, _) in account.messages.kept.items() if acked} - kept.keys():
             packet = await peer.take(Publish, 10)
             kept[packet.topic.decode()] = int(packet.payload)
-    for topic in ledger.kept:
-        ledger.retained(topic, kept.get(topic, 0))
+    for topic in account.messages.kept:
+        account.messages.retained(topic, kept.get(topic, 0))
     await peer.close()
 
 
-async def whole_or_absent(ledger: Ledger, server: ServerProcess, since_ms: int | None = None) -> list[str]:
+async def whole_or_absent(account: Arrivals, server: ServerProcess, since_ms: int | None = None) -> None:
     """After a start: each request is there whole, or, if it was not answered, perhaps not at all.
 
     `since_ms`: of those with later dues only.
@@ -480,22 +461,10 @@ async def whole_or_absent(ledger: Ledger, server: ServerProcess, since_ms: int |
         async for message in calls.each(f"state=all&topic=load/%23{since}"):
             if "payload" in message:
                 there[message["payload"]] += 1
-    requests: dict[str, list[Letter]] = {}
-    letters_from_last = reversed(ledger.letters.values())
-    looked = letters_from_last if since_ms is None else islice(letters_from_last, RECENT)
-    for letter in looked:
-        if since_ms is not None and min(letter.dues, default=0) < since_ms:
-            continue
-        requests.setdefault(letter.request, []).append(letter)
-    faults = [f"QoS 2 doubled: {count} messages {tag}" for tag, count in there.items() if count > 1]
-    for request, letters in requests.items():
-        sure = [x for x in letters if not x.is_cancel_asked]
-        found = sum(x.tag in there for x in sure)
-        if found not in (0, len(sure)) or (not found and any(x.is_acked for x in sure)):
-            faults.append(f"halved requests: {found} of {len(sure)} messages of {request} are stored")
-    return faults
+    from_last = reversed(account.messages.by_tag.values())
+    looked = from_last if since_ms is None else islice(from_last, RECENT)
+    account.messages.stored(there, [one for one in looked if since_ms is None or min(one.dues) >= since_ms])
 
 
-def _due(letter: Letter) -> str:
-    (due_ms,) = letter.dues
-    return format_ms(due_ms)
+def _body(message: Message) -> dict[str, object]:
+    return {"topic": message.topic, "payload": message.tag, "deliver_at": format_ms(message.due)}

@@ -14,11 +14,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tests.support.http import http
+from tests.support.ledger.arrivals import Arrivals
 from tests.support.mqtt import wall_ms
 from tests.support.server import ServerProcess, run, serving
 from tests.support.soak import SOAK
 
-from .ledger import Ledger
 from .load import Load, found_after_a_start, whole_or_absent
 from .past import RETENTION_S, Past
 from .verified import verified
@@ -38,8 +38,8 @@ async def test_kill_9_under_load(tmp_path: Path, record_property: Callable[[str,
     seed = int(os.environ.get("FASTI_SEED", random.randrange(1 << 32)))
     print(f"FASTI_SEED={seed}", flush=True)
     chance = random.Random(seed)
-    ledger, past = Ledger(), Past()
-    load = Load(ledger, chance, past)
+    account, past = Arrivals(), Past()
+    load, book = Load(account, chance, past), account.book
     data, archive = tmp_path / "data", tmp_path / "archive"
     settings: dict[str, object] = {"slices.retention": f"{RETENTION_S}s", "slices.expire_by": "job"}
     if find_spec("pyarrow"):
@@ -52,49 +52,49 @@ async def test_kill_9_under_load(tmp_path: Path, record_property: Callable[[str,
                 await load.enlist(server)
             is_drained = IS_LONG and life % DRAINED == DRAINED - 1
             since_ms = (drained_ms if is_drained else wall_ms()) - RECENT_MS
-            await _found(ledger, past, server, since_ms if IS_LONG else None)
+            await _found(account, past, server, since_ms if IS_LONG else None)
             if is_drained:
                 await load.drain(server)
                 drained_ms = wall_ms()
-                assert not ledger.check(), f"life {life}, FASTI_SEED={seed}: {ledger.check()[:10]}"
+                assert not account.check(), f"life {life}, FASTI_SEED={seed}: {account.check()[:10]}"
             load.begin(server)
             is_short = IS_LONG and life % 10
             await asyncio.sleep(0.3 + chance.random() if is_short else 0.8 + 1.6 * chance.random())
-            await _kill(server, ledger)
+            account.kills_ms.append(wall_ms())
+            server.kill()  # while the clients go on until they notice
             await load.died()
         if not IS_LONG or life % VERIFIED == 0:
-            ledger.faults += verified(data)
-        assert not ledger.faults, f"life {life}, FASTI_SEED={seed}: {ledger.faults[:10]}"
+            book.heard(verified(data))
+        assert not book.faults, f"life {life}, FASTI_SEED={seed}: {book.faults[:10]}"
         if IS_LONG and life % TOLD == TOLD - 1:
             seconds = time.monotonic() - begun
-            print(f"{life + 1} lives in {seconds:.0f} s: {ledger.totals()}; {past.summary()}", flush=True)
+            print(f"{life + 1} lives in {seconds:.0f} s: {account.summary()}; {past.summary()}", flush=True)
     async with serving(data, settings=settings) as server:
-        await _found(ledger, past, server, None)
+        await _found(account, past, server, None)
         await load.drain(server)
         assert await server.stopped() == 0
         assert "Traceback" not in server.output, server.output
-    for text in (f"{ledger.summary()}; {past.summary()}", ledger.counted()):
+    for text in (f"{account.summary()}; {past.summary()}", account.counted()):
         record_property("counted", text)
         print(text, flush=True)
-    faults = ledger.check()
+    faults = account.check()
     assert not faults, f"{len(faults)} faults, FASTI_SEED={seed}: {faults[:10]}"
     checked = run("verify", "--data", str(data))
     assert checked.returncode == 0, checked.stdout
-    acked = sum(letter.is_acked for letter in ledger.letters.values())
-    assert ledger.occurrences
-    assert ledger.checked > LIVES
-    assert acked > 100 * LIVES
+    assert account.messages.fired
+    assert book.seen["read positions"] + book.seen["retained"] > LIVES
+    assert sum(one.is_accepted for one in account.messages.by_tag.values()) > 100 * LIVES
     assert past.jobs
     if "slices.archive" in settings:
         check_archive(archive, past)
 
 
-async def _found(ledger: Ledger, past: Past, server: ServerProcess, since_ms: int | None) -> None:
+async def _found(account: Arrivals, past: Past, server: ServerProcess, since_ms: int | None) -> None:
     """Look at what a start has found."""
-    await found_after_a_start(ledger, server, since_ms)
-    ledger.faults += await whole_or_absent(ledger, server, since_ms)
+    await found_after_a_start(account, server, since_ms)
+    await whole_or_absent(account, server, since_ms)
     async with http(server.url) as calls:
-        ledger.faults += await past.found(calls, is_all=since_ms is None)
+        account.book.heard(await past.found(calls, is_all=since_ms is None))
 
 
 def check_archive(folder: Path, past: Past) -> None:
@@ -108,9 +108,3 @@ def check_archive(folder: Path, past: Past) -> None:
     gone = [name for piece in past.pieces if piece.is_gone for name in piece.ids.values()]
     assert set(gone) <= set(found)
     assert set(found) <= {name for piece in past.pieces for name in piece.ids.values()}
-
-
-async def _kill(server: ServerProcess, ledger: Ledger) -> None:
-    """At once, while the loop's clients go on until they notice."""
-    ledger.kills_ms.append(wall_ms())
-    server.kill()

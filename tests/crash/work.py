@@ -68,7 +68,7 @@ RULES: dict[str, tuple[tuple[tuple[str, str], ...], int]] = {
 """Further terms of the group, and how many of a key may be out; 0: any number. Of `pull` all workers pull.
 Or an endpoint that orders."""
 SURE_MS = 1_500
-"""An ack this long before a kill is on disk (ledger.py)."""
+"""An ack this long before a kill is on disk (tests/support/ledger/arrivals.py)."""
 SOON_MS = 700
 """An ack this long ago has been read, by a server that lives; and a message that was on its way is here."""
 SLACK_MS = 200

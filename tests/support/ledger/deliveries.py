@@ -45,6 +45,7 @@ from .words import (
     WAITING,
     Book,
     Fault,
+    fits,
 )
 
 
@@ -121,17 +122,6 @@ class Place:
 
     def is_for(self, message: Message) -> bool:
         return message.to == self.name if self.kind == "endpoint" else fits(self.filter, message.topic)
-
-
-def fits(text: str, topic: str) -> bool:
-    """Whether a topic filter matches, as MQTT says."""
-    wanted, levels = text.split("/"), topic.split("/")
-    if wanted[-1] == "#":
-        wanted.pop()
-        levels = levels[: len(wanted)]
-    return len(wanted) == len(levels) and all(
-        w in ("+", level) for w, level in zip(wanted, levels, strict=True)
-    )
 
 
 class Deliveries:
@@ -336,7 +326,7 @@ class Deliveries:
         if message.is_late:
             self.fault(7, "late and given", f"{key} to {place}, due at {message.due}, and it is {high}")
             return
-        if self.messages.is_early(message, high):
+        if self.messages.is_early(message, 0, high):
             self.fault(1, "early", f"{key} to {place}, due at {message.due}, and it is {high}")
             return
         stake = place.stakes.get(key)

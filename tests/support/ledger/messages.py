@@ -1,38 +1,50 @@
-"""The account of messages: which there are, when each is due, and whether it counts as dispatched by now.
+"""The account of messages: which were asked for, what was answered, and whether each counts as dispatched.
 
 It knows the documentation and nothing of the code, and nothing of places: what becomes of a message there is
-the account of deliveries, which holds this one.
+the account of deliveries, what came to a session that of arrivals. Each of them holds this one.
 
-Times are ms of the server's wall clock. It stands still but for walks and steps, so its bounds are known:
-`low` before one, `high` behind it. `top` is the latest time that it has ever shown. What holds when it is
-stepped, ahead or back:
+A server may die between a request and its answer. Then the request was carried out whole or not at all, and
+nobody knows which: a message has its due as of the last answer and the *wishes* that have none, and may have
+any of these. A fate is certain only when it was answered: 204 to a cancel, 200 to a move, 409 to either.
 
-    messages   None is given before the clock has shown its due since it was accepted. None is lost and none
-               doubled: what was out by `top` stays out. A new message that is due between the clock and `top`
-               waits for the clock, but for a step of a second, which is waited out.
+Times are ms of the server's wall clock. Where a test holds it, it stands still but for walks and steps, so
+its bounds are known: `low` before one, `high` behind it. `top` is the latest time that it has ever shown.
+What holds when it is stepped, ahead or back:
+
+    messages   None is given before the clock has shown its due since that was asked for. None is lost and
+               none doubled: what was out by `top` stays out. A new message that is due between the clock and
+               `top` waits for the clock, but for a step of a second, which is waited out.
     retention  is counted in running time (`ran`), which walks and real time move, and steps do not.
     schedules  None sends an instant twice, wherever the clock was meanwhile. Each goes on with the first
                instant after now that was not sent, and says so if that is not the next one of its rule.
     keys       One at a time: a key is given away when nothing of its message is undone.
+    retained   A topic has the last one that was answered, or one that was asked for later.
 """
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from .words import BOUND_MS, KEPT_MS, SLACK_MS, WAITED_OUT_MS, Book
 
+NOBODY_ASKED = -1
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, eq=False)
 class Message:
+    """`id`: once it was answered. What was sent names it by its tag, the text of its payload."""
+
     id: str
     topic: str
     due: int
-    at: int
+    """0: at once."""
+    at: int = 0
     """Its place on the timeline: due, or the time at which it was accepted if that was later."""
     to: str = ""
     expires: int | None = None
     is_cancelled: bool = False
-    epoch: int = 0
-    """How often the clock had been set back when it was accepted."""
+    epoch: int = NOBODY_ASKED
+    """How often the clock had been set back when it was asked for."""
     is_now: bool = False
     """It was due when it was accepted, so it went out at once."""
     is_held: bool = False
@@ -43,6 +55,39 @@ class Message:
     """Running time when it went out, at the earliest."""
     latest: int = 0
     """Its place at the latest; of a schedule's, nobody has seen when it was written."""
+    tag: str = ""
+    request: str = ""
+    """Which request brought it; all of one request or none."""
+    wishes: list[tuple[int, int]] = field(default_factory=list)
+    """Dues that were asked for and have no answer, and how often the clock had been set back then."""
+    row: str = ""
+    """Id of the row that it is in, as of the last answer."""
+    is_accepted: bool = False
+    is_cancel_asked: bool = False
+    """And not refused."""
+    has_come: bool = False
+    """Somebody got it, so that no cancel may be answered with 204."""
+    is_excused: bool = False
+    """It came when the server could note nothing, so that it may."""
+
+    @property
+    def dues(self) -> set[int]:
+        """Which due it may have."""
+        return {self.due, *(due for due, _ in self.wishes)}
+
+    @property
+    def is_sure(self) -> bool:
+        """It is stored for certain, and nobody has taken it back."""
+        return self.is_accepted and not self.is_cancel_asked
+
+    @property
+    def place(self) -> tuple[int, int] | None:
+        """Its position, if that is known: an id begins with its time, and ends with its seq."""
+        return None if self.wishes or not self.row else (int(self.row[:12], 16), int(self.row[-12:], 16))
+
+    def __str__(self) -> str:
+        asked = "".join(f" or {due}" for due, _ in self.wishes)
+        return f"{self.tag or self.id} of {self.topic}, due {self.due}{asked}"
 
 
 class Clock:
@@ -84,12 +129,25 @@ class Clock:
         self.shown_by_epoch.append(now)
         self.low = self.high = now
 
+    def shows(self, now: int) -> None:
+        """It was looked at."""
+        if now < self.shown_by_epoch[-1]:
+            self.set_back(now)
+        else:
+            self.advance(now)
+            self.low = self.high
+
 
 class Messages:
-    def __init__(self, now: int, book: Book) -> None:
-        self.book = book
+    def __init__(self, now: int = 0, book: Book | None = None) -> None:
+        self.book = book or Book()
         self.clock = Clock(now)
         self.by_id: dict[str, Message] = {}
+        """Those that were answered."""
+        self.by_tag: dict[str, Message] = {}
+        """Those that were asked for."""
+        self.kept: dict[str, tuple[int, int]] = {}
+        """By topic, the number of the retained message that was answered last, and asked for last."""
         self.listed_at = 0
         """Running time when all messages of schedules were known: those that are not are from after that."""
         self.solo: dict[str, Message] = {}
@@ -113,9 +171,14 @@ class Messages:
     def is_ahead(self, message: Message) -> bool:
         return not message.is_cancelled and not self.is_out(message)
 
-    def is_early(self, message: Message, high: int) -> bool:
-        """Whether nobody may have it yet, when the clock has shown no more than `high`."""
-        return message.due > high or not self.clock.has_shown(message.due, message.epoch)
+    def is_early(self, message: Message, due: int, high: int | None = None) -> bool:
+        """Whether nobody may have it yet who says that it was due then, or 0: does not say it.
+
+        `high`: the clock has shown no more.
+        """
+        dues = [one for one in ((message.due, message.epoch), *message.wishes) if due in (0, one[0])]
+        top = self.clock.top if high is None else high
+        return not any(one <= top and self.clock.has_shown(one, epoch) for one, epoch in dues)
 
     def has_expired(self, message: Message) -> bool:
         return message.expires is not None and self.clock.has_shown(
@@ -133,7 +196,7 @@ class Messages:
     def put(self, message: Message) -> None:
         """Where it lies: docs/concepts.md, when the clock is wrong."""
         clock = self.clock
-        message.epoch, message.at = clock.epoch, message.due
+        message.at = message.due
         message.is_now = message.due <= clock.low
         message.is_held = False
         if message.is_now:
@@ -152,27 +215,76 @@ class Messages:
                 message.latest = self.clock.top + 1
         return True
 
-    # -- what is done with it
+    # -- what is asked for
 
-    def accepted(self, message: Message) -> bool:
-        """Whether it is a new one."""
+    def ask(self, tag: str, topic: str, due: int, request: str = "") -> Message:
+        """A message is on its way to the server."""
+        message = Message("", topic, due, epoch=self.clock.epoch, tag=tag, request=request or tag)
+        self.by_tag[tag] = message
+        return message
+
+    def wish(self, message: Message, due: int) -> None:
+        """It is to be due then. Until that is answered it may be so, or as before."""
+        message.wishes.append((due, self.clock.epoch))
+
+    def _granted(self, message: Message, due: int) -> int:
+        """That wish is answered; how often the clock had been set back when it was said."""
+        found = next((one for one in message.wishes if one[0] == due), None)
+        if found is None:
+            return self.clock.epoch
+        message.wishes.remove(found)
+        return found[1]
+
+    # -- what is answered
+
+    def accepted(self, message: Message, name: str = "", row: str = "") -> bool:
+        """Whether it is a new one. `name`: its id; a plain publish has none that anybody is told."""
+        message.id, message.row = name or message.id, row or name or message.row
+        message.is_accepted = True
         if message.id in self.by_id:
             return False
         self.book.seen["accepted"] += 1
-        self.by_id[message.id] = message
+        if message.id:
+            self.by_id[message.id] = message
+        if message.epoch == NOBODY_ASKED:
+            message.epoch = self.clock.epoch
         self.put(message)
         return True
 
-    def moved(self, message: Message, due: int) -> None:
+    def named(self, tag: str, name: str, due: int) -> Message | None:
+        """Which message that is, under a tag that may be used again when its first message was dropped."""
+        message = self.by_id.get(name) or self.by_tag.get(tag)
+        if message is None or not name or message.id in ("", name):
+            return message
+        other = self.ask(tag, message.topic, due, message.request)
+        other.epoch, other.wishes, message.wishes = self._granted(message, due), message.wishes, []
+        return other
+
+    def moved(self, message: Message, due: int, row: str = "") -> None:
+        """200, or as GET shows it if the answer was lost."""
+        if message.is_cancelled:
+            self.book.fault(4, "moved after a cancel", f"{message}: the cancel was answered 204")
         if due > self.clock.low:
             message.out_at = None
-        message.due = due
+        message.due, message.epoch, message.row = due, self._granted(message, due), row
         self.put(message)
+
+    def not_moved(self, message: Message, due: int) -> None:
+        """409."""
+        self._granted(message, due)
+
+    def cancelled(self, message: Message) -> None:
+        """204."""
+        message.is_cancelled = message.is_cancel_asked = True
+        if message.has_come and not message.is_excused:
+            self.book.fault(4, "cancelled after it was given", f"{message}: 204, and somebody got it")
 
     def not_cancelled(self, message: Message) -> None:
         """409: it counts as dispatched."""
-        if not self.is_out(message, by=BOUND_MS):
-            what = f"{message.id} is due at {message.due}, and it is {self.clock.high}"
+        message.is_cancel_asked = message.is_cancelled
+        ahead = self.clock.top + BOUND_MS
+        if not self.is_out(message, by=BOUND_MS) and all(due > ahead for due, _ in message.wishes):
+            what = f"{message} is due at {message.due}, and it is {self.clock.high}"
             self.book.fault(4, "409 ahead of time", what)
 
     def not_found(self, message: Message) -> None:
@@ -180,18 +292,47 @@ class Messages:
             what = f"{message.id} is due at {message.due}; GET answers 404"
             self.book.fault(1, "lost before its time", what)
 
+    # -- what a start finds
+
+    def stored(self, there: Counter[str], asked: Iterable[Message]) -> None:
+        """Each request is there whole, or, if it was not answered, perhaps not at all. `there`: by tag."""
+        for tag, count in there.items():
+            if count > 1:
+                self.book.fault(2, "doubled", f"{count} messages {tag} are stored")
+        requests: dict[str, list[Message]] = {}
+        for message in asked:
+            requests.setdefault(message.request, []).append(message)
+        for request, messages in requests.items():
+            sure = [one for one in messages if not one.is_cancel_asked]
+            found = sum(one.tag in there for one in sure)
+            if found not in (0, len(sure)) or (not found and any(one.is_accepted for one in sure)):
+                self.book.fault(1, "halved", f"{found} of {len(sure)} messages of {request} are stored")
+
+    def retained(self, topic: str, number: int) -> None:
+        """0: nothing."""
+        self.book.seen["retained"] += 1
+        answered, asked = self.kept.get(topic, (0, 0))
+        if not answered <= number <= asked:
+            what = f"{number} of {topic}, answered {answered}, asked for {asked}"
+            self.book.fault(1, "retained lost", what)
+
     # -- schedules
+
+    def fires(self, schedule: str, instant: int, key: str) -> None:
+        """There is a message for it, perhaps one that was there before."""
+        former = self.fired.setdefault((schedule, instant), key)
+        if former != key:
+            self.fired[schedule, instant] = key
+            self.book.fault(7, "fired twice", f"{key} of {schedule} at {instant}, as {former}")
 
     def accepted_of_schedule(self, message: Message, schedule: str) -> None:
         """Found by listing. If it went out late, nobody has seen when it was written."""
         if message.is_late:
             self.spared.add((schedule, message.due))
-        elif (schedule, message.due) in self.fired:
-            former = self.fired[schedule, message.due]
-            self.book.fault(7, "fired twice", f"{message.id} of {schedule} at {message.due}, as {former}")
-        if not message.is_late:
-            self.fired[schedule, message.due] = message.id
+        else:
+            self.fires(schedule, message.due, message.id)
         self.by_id[message.id] = message
+        message.epoch = self.clock.epoch
         self.put(message)
         self.goes_out(message)
         if message.is_now:  # or long ago

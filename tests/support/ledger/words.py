@@ -1,7 +1,7 @@
 """What both accounts say: the states of a delivery, what was found, and the figures of the documentation."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 WAITING, FLIGHT, DEAD, DONE, DROPPED = "waiting", "flight", "dead", "done", "dropped"
@@ -46,7 +46,7 @@ class Fault:
     rule: int
     kind: str
     what: str
-    step: int
+    step: int = 0
 
     def __str__(self) -> str:
         return f"rule {self.rule}, {self.kind}: {self.what} (step {self.step})"
@@ -64,3 +64,20 @@ class Book:
     def fault(self, rule: int, kind: str, what: str) -> None:
         self.faults.append(Fault(rule, kind, what, self.step))
         self.tell(self.faults[-1])
+
+    def heard(self, faults: Iterable[str]) -> None:
+        """What others have found; each begins with its kind."""
+        for text in faults:
+            kind, _, what = text.partition(": ")
+            self.fault(1, kind, what)
+
+
+def fits(text: str, topic: str) -> bool:
+    """Whether a topic filter matches, as MQTT says."""
+    wanted, levels = text.split("/"), topic.split("/")
+    if wanted[-1] == "#":
+        wanted.pop()
+        levels = levels[: len(wanted)]
+    return len(wanted) == len(levels) and all(
+        w in ("+", level) for w, level in zip(wanted, levels, strict=True)
+    )
