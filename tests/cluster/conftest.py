@@ -15,7 +15,7 @@ from tests.support.cluster import Cluster
 from tests.support.engines import nats_servers  # noqa: F401
 from tests.support.nats import Nats
 
-from .ledger import Load
+from .load import Load
 
 SETTINGS = {
     "cluster.takeover_after": "2s",

@@ -27,7 +27,7 @@ from tests.support.nats import Nats
 from tests.support.postgres import PRIMARY, STANDBYS, Postgres
 from tests.support.server import ROOT
 
-from .ledger import UNANSWERED, Calls
+from .load import UNANSWERED, Calls
 from .test_backups import backup
 from .test_catching_up import trim
 from .test_damage import MENDED_S, rot

@@ -16,7 +16,7 @@ from tests.support.nats import Nats
 from tests.support.soak import SOAK
 from timeline.horizon import BOUND_MS
 
-from .ledger import STEPPED_DOWN
+from .load import STEPPED_DOWN
 
 TAKEOVER_S = 8
 COUNT, APART_MS, LEAD_MS = 200, 50, 2_000

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from tests.support.cluster import Cluster
 from tests.support.nats import Nats
 
-from .ledger import Load
+from .load import Load
 from .test_failover import ACKS, check
 
 Record = Callable[[str, object], None]

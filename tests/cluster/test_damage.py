@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.support.cluster import Cluster, Node
 
-from .ledger import Load
+from .load import Load
 from .test_backups import backup
 from .test_catching_up import same
 from .test_failover import ACKS, check

@@ -13,7 +13,7 @@ from tests.support.nats import Nats
 from tests.support.receiver import receiving
 from tests.support.soak import SOAK
 
-from .ledger import STEPPED_DOWN, UNANSWERED, Calls, Load
+from .load import STEPPED_DOWN, UNANSWERED, Calls, Load
 
 Record = Callable[[str, object], None]
 TAKEOVER_S = 2.0
@@ -26,9 +26,9 @@ KILLS = int(os.environ.get("FASTI_CYCLES") or (30 if SOAK else 3))
 def check(load: Load, record: Record) -> None:
     """Everybody is up again: everything comes, and the account is right."""
     load.drain()
-    print(load.ledger.counted(), flush=True)
-    record("counted", load.ledger.counted())
-    faults = load.ledger.check()
+    print(load.counted(), flush=True)
+    record("counted", load.counted())
+    faults = load.account.check()
     assert not faults, f"{len(faults)} faults: {faults[:10]}"
 
 
@@ -89,11 +89,11 @@ def test_the_leader_is_cut_off_from_the_log(cluster: Cluster, load: Load, record
     cluster.wait_ready()
     assert cluster.leader() is new
     inbox = load.readers[0].inbox
-    letters = load.ledger.letters
+    messages = load.account.messages.by_tag
     beyond = [
         one
         for one in list(inbox.arrivals)
-        if one.node == old.mqtt and one.at_ms > cut_ms and letters[one.tag].due_ms > cut_ms + BOUND_MS
+        if one.node == old.mqtt and one.at_ms > cut_ms and messages[one.tag].due > cut_ms + BOUND_MS
     ]
     assert not beyond
     assert any(STEPPED_DOWN in reader.reasons for reader in load.readers)

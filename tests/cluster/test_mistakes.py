@@ -13,7 +13,7 @@ from tests.support.nats import Nats
 from tests.support.server import ROOT, environment
 
 from .conftest import SETTINGS
-from .ledger import Calls, Load
+from .load import Calls, Load
 from .test_backups import backup
 from .test_catching_up import same, trim
 from .test_damage import rot

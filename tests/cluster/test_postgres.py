@@ -13,7 +13,7 @@ from tests.support.engines import postgres_servers  # noqa: F401
 from tests.support.postgres import PRIMARY, Postgres, programs
 
 from .conftest import SETTINGS
-from .ledger import Load
+from .load import Load
 from .test_failover import ACKS, check
 from .test_trouble import READY_S, command, posted
 

@@ -22,7 +22,7 @@ from tests.support.postgres import Postgres
 from tests.support.soak import SOAK
 
 from .conftest import SETTINGS
-from .ledger import Load
+from .load import Load
 from .mishaps import Mishaps, OnNats, OnPostgres
 from .test_catching_up import same
 from .test_failover import ACKS, check

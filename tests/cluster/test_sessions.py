@@ -8,7 +8,7 @@ from tests.support.cluster import Cluster, Node
 from tests.support.http import http
 from tests.support.mqtt import Peer, dial
 
-from .ledger import ELSEWHERE
+from .load import ELSEWHERE
 
 EXPIRY_S = 600
 REFUSED_31 = 3

@@ -16,7 +16,7 @@ from tests.support.nats import Nats
 from tests.support.ports import free_ports
 from tests.support.server import ROOT, environment
 
-from .ledger import Load
+from .load import Load
 from .test_failover import ACKS, check
 
 Record = Callable[[str, object], None]

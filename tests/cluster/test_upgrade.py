@@ -19,7 +19,7 @@ from tests.support.nats import Nats
 from tests.support.server import ROOT
 from tests.support.soak import SOAK
 
-from .ledger import Load, Poster
+from .load import Load, Poster
 from .test_catching_up import same
 from .test_failover import ACKS, check
 from .test_mistakes import PAGE

@@ -154,12 +154,13 @@ class Arrivals:
         place: int = 0,
         turn: int | None = None,
         connection: int | None = None,
+        node: tuple[str, int] = ("", 0),
     ) -> Arrival:
         """`name`: its id, where the delivery says it."""
         self.messages.clock.shows(at_ms)
         number = inbox.connection if connection is None else connection
         message = self.messages.named(tag, name, due_ms)
-        arrival = Arrival(tag, at_ms, due_ms, number, attempt, qos, inbox.turn, message)
+        arrival = Arrival(tag, at_ms, due_ms, number, attempt, qos, inbox.turn, message, node=node)
         arrival.turn = inbox.turn if turn is None else turn
         inbox.arrivals.append(arrival)
         if message is None:
@@ -234,7 +235,7 @@ class Arrivals:
         """Who says a due that it cannot have had, as the answers to its moves have come by now."""
         return [
             Fault(3, "strange", f"{inbox.name} got {message}, said to be due {arrival.due_ms}: {arrival}")
-            for message, arrivals in inbox.of.items()
+            for message, arrivals in list(inbox.of.items())
             for arrival in arrivals
             if arrival.due_ms and message.due and arrival.due_ms not in message.dues
             if not message.is_excused and not _is_retry(inbox, message, arrival)
@@ -244,7 +245,7 @@ class Arrivals:
         if inbox.is_lossy or inbox.is_shared:
             return []
         faults, last, before = [], (0, 0), ""
-        for message in inbox.of:
+        for message in list(inbox.of):
             place = message.place
             if place is None:
                 continue
@@ -285,15 +286,16 @@ class Arrivals:
         return ", ".join(f"{kind} {found[kind]}" for kind in dict.fromkeys((*KINDS, *found)))
 
     def summary(self) -> str:
-        messages, seen = list(self.messages.by_tag.values()), self.book.seen
-        parts = [
-            f"{sum(one.is_accepted for one in messages)} of {len(messages)} accepted",
-            f"{sum(one.is_cancelled for one in messages)} cancelled",
-            f"{sum(one.is_accepted and one.row != one.id for one in messages)} moved",
-            f"{len(self.messages.fired)} occurrences",
-            f"{len(self.kills_ms)} kills",
-            *(f"{count} {what}" for what, count in seen.items() if what != "accepted"),
-        ]
+        messages = list(self.messages.by_tag.values())
+        seen = {
+            f"of {len(messages)} accepted": sum(one.is_accepted for one in messages),
+            "cancelled": sum(one.is_cancelled for one in messages),
+            "moved": sum(one.is_accepted and one.row != one.id for one in messages),
+            "occurrences": len(self.messages.fired),
+            "kills": len(self.kills_ms),
+        }
+        seen |= {what: count for what, count in self.book.seen.items() if what != "accepted"}
+        parts = [f"{count} {what}" for what, count in seen.items() if count]
         for inbox in self.inboxes.values():
             more = len(inbox.arrivals) - len(inbox.of)
             on = f" on {inbox.connection} connections" if inbox.connection else ""

@@ -1,4 +1,4 @@
-"""Clients of several nodes, what they know of each message, and the account in the end.
+"""Clients of several nodes, each noting in the account (support/ledger/arrivals.py) what it knows.
 
     Poster      HTTP: singles and batches with idempotency keys, each tried until it is answered
     Canceller   HTTP: takes back what was answered, at any distance from its due
@@ -7,13 +7,6 @@
 
 Each is a thread of its own. All go from node to node by what they are told: HTTP by 307, MQTT by the server
 reference; where nothing is said, to the next one.
-
-What has to be in the end, for each session:
-
-    lost        what was answered with success, and was not cancelled, came                  0
-    early       nothing came before its due, by the wall clock that all share                0
-    cancelled   what was cancelled with 204 never came                                       0
-    doubled     at QoS 2 nothing came twice, whoever tried again how often                   0
 """
 
 import http.client
@@ -22,9 +15,7 @@ import math
 import random
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from itertools import count, pairwise
 from typing import Any
 from urllib.parse import urlsplit
@@ -35,9 +26,11 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from server.settings.times import format_ms
+from server.settings.times import format_ms, parse_deliver_at
 from tests.support.cluster import Node
 from tests.support.http import NDJSON
+from tests.support.ledger.arrivals import Arrivals, Inbox
+from tests.support.ledger.messages import Message, Messages
 from tests.support.mqtt import wall_ms
 
 ANSWER_S = 2.0
@@ -47,6 +40,7 @@ TURN_S = 0.03
 UNDER_WAY = 50
 EXPIRY_S = 600
 PACE_S = 0.03
+CANCEL_PACE_S = 0.05
 ELSEWHERE, STEPPED_DOWN = 0x9C, 0x9D
 NOT_FOUND = 0x92
 """To a PUBREL that comes once more, or after a PUBREC that refused: paho does not tell the two apart."""
@@ -54,109 +48,11 @@ DUES_MS = (0, 50, 500, 1_000, 2_000)
 UNANSWERED = (OSError, http.client.HTTPException)
 
 
-@dataclass(slots=True)
-class Letter:
-    """One message, by its payload."""
-
-    tag: str
-    due_ms: int
-    id: str = ""
-    is_acked: bool = False
-    is_cancel_asked: bool = False
-    is_cancelled: bool = False
-
-
-@dataclass(slots=True)
-class Arrival:
-    tag: str
-    at_ms: int
-    node: tuple[str, int]
-    """Where the connection went to."""
-    id: str = ""
-
-
-@dataclass
-class Inbox:
-    """What came to a session, or to all members of a group."""
-
-    name: str
-    qos: int
-    arrivals: list[Arrival] = field(default_factory=list)
-
-
-class Ledger:
-    """Of all clients. Appending to lists and setting members needs no lock."""
-
-    def __init__(self, topic: str = "load") -> None:
-        self.topic = topic
-        self.letters: dict[str, Letter] = {}
-        self.inboxes: dict[str, Inbox] = {}
-        self.acks_ms: list[int] = []
-        """When requests were answered with success."""
-        self.faults: list[str] = []
-        self._tags = count()
-
-    def letter(self, due_ms: int, kind: str = "load") -> Letter:
-        """`kind`: of whoever asks for it."""
-        letter = Letter(f"{kind}-{next(self._tags)}", due_ms)
-        self.letters[letter.tag] = letter
-        return letter
-
-    def acked(self, letter: Letter, name: str) -> None:
-        letter.id, letter.is_acked = name, True
-        self.acks_ms.append(wall_ms())
-
-    @property
-    def certain(self) -> list[Letter]:
-        """What has to come."""
-        return [one for one in list(self.letters.values()) if one.is_acked and not one.is_cancel_asked]
-
-    def missing(self) -> list[str]:
-        found = []
-        for inbox in self.inboxes.values():
-            got = {arrival.tag for arrival in list(inbox.arrivals)}
-            found += [f"lost: {inbox.name} did not get {one}" for one in self.certain if one.tag not in got]
-        return found
-
-    def check(self) -> list[str]:
-        """All faults, each beginning with its kind."""
-        found = self.faults + self.missing()
-        for inbox in self.inboxes.values():
-            for arrival in inbox.arrivals:
-                letter = self.letters.get(arrival.tag)
-                if letter is None:
-                    found.append(f"strange: {inbox.name} got {arrival.tag!r}")
-                elif letter.is_cancelled:
-                    found.append(f"cancelled: {inbox.name} got {letter}")
-                elif arrival.at_ms < letter.due_ms:
-                    found.append(f"early: {inbox.name} got {letter}, {letter.due_ms - arrival.at_ms} ms")
-            if inbox.qos == 2:
-                times = Counter(arrival.tag for arrival in inbox.arrivals)
-                doubled = [one for one in inbox.arrivals if times[one.tag] > 1]
-                found += [f"doubled: {inbox.name} got {one}" for one in doubled]
-        return found
-
-    def counted(self) -> str:
-        """What there was to check, and how many faults of each kind."""
-        letters, kinds = self.letters.values(), Counter(fault.split(":")[0] for fault in self.check())
-        came = ", ".join(f"{one.name} {len(one.arrivals)}" for one in self.inboxes.values())
-        return (
-            f"{len(letters)} asked for, {sum(one.is_acked for one in letters)} acked, "
-            f"{sum(one.is_cancelled for one in letters)} cancelled; came: {came}; no ack for "
-            f"{self.gap_ms() / 1000:.1f} s; "
-            + ", ".join(f"{kind} {kinds[kind]}" for kind in ("lost", "early", "cancelled", "doubled"))
-        )
-
-    def gap_ms(self) -> int:
-        """The longest time in which nothing was answered."""
-        return max((b - a for a, b in pairwise(self.acks_ms)), default=0)
-
-
 class Client:
     """A thread that does one thing until it is told to end; what it raises is a fault."""
 
-    def __init__(self, ledger: Ledger, nodes: Sequence[Node], seed: int) -> None:
-        self.ledger, self.nodes = ledger, nodes
+    def __init__(self, load: "Load", seed: int) -> None:
+        self.load, self.nodes, self.messages = load, load.nodes, load.account.messages
         self.chance = random.Random(seed)
         self.is_over = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -175,7 +71,7 @@ class Client:
             while not self.is_over.is_set():
                 self.turn()
         except Exception as error:
-            self.ledger.faults.append(f"client: {self} ended with {error!r}")
+            self.load.fault("client", f"{self} ended with {error!r}")
 
     def turn(self) -> None:
         raise NotImplementedError
@@ -233,58 +129,53 @@ class Calls:
 class Poster(Client):
     """`batch`: messages of a request, 1 for singles; `pace_s`: pause after each."""
 
-    def __init__(
-        self, ledger: Ledger, nodes: Sequence[Node], seed: int, *, batch: int = 1, pace_s: float = PACE_S
-    ) -> None:
-        super().__init__(ledger, nodes, seed)
+    def __init__(self, load: "Load", seed: int, *, batch: int = 1, pace_s: float = PACE_S) -> None:
+        super().__init__(load, seed)
         self.batch, self.pace_s = batch, pace_s
         self.has_batch_keys = True
         """Whether the nodes take one key for a batch."""
-        self._calls = Calls([node.http for node in nodes], seed)
+        self._calls = Calls([node.http for node in self.nodes], seed)
 
     def turn(self) -> None:
         kind = "batch" if self.batch > 1 else "single"
-        letters = [self.ledger.letter(self.soon_ms(), kind) for _ in range(self.batch)]
-        items: list[dict[str, object]] = [
-            {
-                "topic": f"{self.ledger.topic}/{self.chance.randrange(20)}",
-                "payload": letter.tag,
-                "qos": 2,
-                "deliver_at": format_ms(letter.due_ms),
-            }
-            for letter in letters
+        messages = [
+            self.load.ask(kind, self.soon_ms(), f"{self.chance.randrange(20)}") for _ in range(self.batch)
         ]
-        self._post(letters, items)
+        items: list[dict[str, object]] = [
+            {"topic": one.topic, "payload": one.tag, "qos": 2, "deliver_at": format_ms(one.due)}
+            for one in messages
+        ]
+        self._post(messages, items)
         self.is_over.wait(self.pace_s)
 
     def end(self) -> None:
         super().end()
         self._calls.close()
 
-    def _post(self, letters: list[Letter], items: list[dict[str, object]]) -> None:
+    def _post(self, messages: list[Message], items: list[dict[str, object]]) -> None:
         """The same request, until it is answered."""
         is_whole = self.has_batch_keys and self.chance.random() < 0.5
         while not self.is_over.is_set():
             try:
-                status, body = self._ask(letters, items, is_whole=is_whole)
+                status, body = self._ask(messages, items, is_whole=is_whole)
             except UNANSWERED:
                 status, body = 503, {}
             if status in (200, 201):
                 ids = body["ids"] if self.batch > 1 else [body["id"]]
-                for letter, name in zip(letters, ids, strict=True):
-                    self.ledger.acked(letter, name)
+                for message, name in zip(messages, ids, strict=True):
+                    self.load.accepted(message, name)
                 return
             if status not in (307, 429, 503):
-                self.ledger.faults.append(f"refused: {status} {body}")
+                self.load.fault("refused", f"{status} {body}")
                 return
             if status != 307:
                 self.is_over.wait(PAUSE_S)
 
-    def _key(self, letter: Letter) -> str:
-        return f"{self.ledger.topic}-{letter.tag}"
+    def _key(self, message: Message) -> str:
+        return f"{self.load.topic}-{message.tag}"
 
     def _ask(
-        self, letters: list[Letter], items: list[dict[str, object]], *, is_whole: bool
+        self, messages: list[Message], items: list[dict[str, object]], *, is_whole: bool
     ) -> tuple[int, dict[str, Any]]:
         """`is_whole`: a batch has one key, in place of one for each item."""
         if self.batch == 1:
@@ -293,7 +184,7 @@ class Poster(Client):
                 "/v1/messages",
                 json.dumps(items[0]).encode(),
                 Content_Type="application/json",
-                Idempotency_Key=self._key(letters[0]),
+                Idempotency_Key=self._key(messages[0]),
             )
         if is_whole:
             lines = [json.dumps(item).encode() for item in items]
@@ -302,11 +193,11 @@ class Poster(Client):
                 "/v1/messages:batch",
                 b"\n".join(lines),
                 Content_Type=NDJSON,
-                Idempotency_Key=self._key(letters[0]),
+                Idempotency_Key=self._key(messages[0]),
             )
         lines = [
             json.dumps({**item, "key": self._key(one)}).encode()
-            for item, one in zip(items, letters, strict=True)
+            for item, one in zip(items, messages, strict=True)
         ]
         return self._calls.ask("POST", "/v1/messages:batch", b"\n".join(lines), Content_Type=NDJSON)
 
@@ -314,29 +205,26 @@ class Poster(Client):
 class Canceller(Client):
     """Takes back one of the messages that were answered, again and again."""
 
-    def __init__(self, ledger: Ledger, nodes: Sequence[Node], seed: int, pace_s: float = 0.05) -> None:
-        super().__init__(ledger, nodes, seed)
-        self._pace_s = pace_s
-        self._calls = Calls([node.http for node in nodes], seed)
+    def __init__(self, load: "Load", seed: int) -> None:
+        super().__init__(load, seed)
+        self._calls = Calls([node.http for node in self.nodes], seed)
 
     def turn(self) -> None:
-        self.is_over.wait(self._pace_s)
-        last = list(self.ledger.letters.values())[-400:]
+        self.is_over.wait(CANCEL_PACE_S)
+        last = list(self.messages.by_tag.values())[-400:]
         open_ones = [one for one in last if one.id and not one.is_cancel_asked]
         if not open_ones:
             return
-        letter = self.chance.choice(open_ones)
-        letter.is_cancel_asked = True
+        message = self.chance.choice(open_ones)
+        message.is_cancel_asked = True
         while not self.is_over.is_set():
-            status = self._cancelled(letter)
-            if status == 204:
-                letter.is_cancelled = True
-                return
-            if status == 409:
-                letter.is_cancel_asked = False
+            status = self._cancelled(message)
+            if status in (204, 409):
+                self.messages.clock.shows(wall_ms())
+                (self.messages.cancelled if status == 204 else self.messages.not_cancelled)(message)
                 return
             if status not in (307, 429, 503):
-                self.ledger.faults.append(f"refused: {status} to cancel {letter}")
+                self.load.fault("refused", f"{status} to cancel {message}")
                 return
             if status != 307:
                 self.is_over.wait(PAUSE_S)
@@ -345,9 +233,9 @@ class Canceller(Client):
         super().end()
         self._calls.close()
 
-    def _cancelled(self, letter: Letter) -> int:
+    def _cancelled(self, message: Message) -> int:
         try:
-            return self._calls.ask("DELETE", f"/v1/messages/{letter.id}")[0]
+            return self._calls.ask("DELETE", f"/v1/messages/{message.id}")[0]
         except UNANSWERED:
             return 503
 
@@ -355,8 +243,8 @@ class Canceller(Client):
 class Session(Client):
     """paho in a thread, a connection after the other. `reasons`: with what they ended, in order."""
 
-    def __init__(self, ledger: Ledger, nodes: Sequence[Node], seed: int, name: str) -> None:
-        super().__init__(ledger, nodes, seed)
+    def __init__(self, load: "Load", seed: int, name: str) -> None:
+        super().__init__(load, seed)
         self.name = name
         self.reasons: list[int] = []
         self.present: list[bool] = []
@@ -442,14 +330,13 @@ class Session(Client):
 class Reader(Session):
     """A session of its own, or with `group` a member of one; what it gets goes into the inbox."""
 
-    def __init__(
-        self, ledger: Ledger, nodes: Sequence[Node], seed: int, name: str, *, qos: int, group: str = ""
-    ) -> None:
-        super().__init__(ledger, nodes, seed, name)
-        self._filter = f"$share/{group}/{ledger.topic}/#" if group else f"{ledger.topic}/#"
+    def __init__(self, load: "Load", seed: int, name: str, *, qos: int, group: str = "") -> None:
+        super().__init__(load, seed, name)
+        self._filter = f"$share/{group}/{load.topic}/#" if group else f"{load.topic}/#"
         self.qos = qos
-        # What a member has not acked when its connection ends may come to another one.
-        self.inbox = ledger.inboxes.setdefault(group or name, Inbox(group or name, 1 if group else qos))
+        self.inbox = load.account.inboxes.setdefault(
+            group or name, Inbox(group or name, is_shared=bool(group))
+        )
         self.subscribed = threading.Event()
         self.paho.on_message = self._on_message
         self.paho.on_subscribe = lambda *_: self.subscribed.set()
@@ -457,61 +344,70 @@ class Reader(Session):
     def started(self) -> None:
         self.paho.subscribe(self._filter, options=SubscribeOptions(self.qos))
 
+    def turn(self) -> None:
+        self.inbox.open(wall_ms())
+        super().turn()
+
     def _on_message(self, _client: Any, _user: Any, message: Any) -> None:
-        users = dict(message.properties.UserProperty)
-        arrival = Arrival(message.payload.decode(), wall_ms(), self.where, users["fasti-id"])
-        self.inbox.arrivals.append(arrival)
+        """At QoS 2 paho tells of each packet id once, when it is released."""
+        users, account, now_ms = dict(message.properties.UserProperty), self.load.account, wall_ms()
+        due_ms, attempt = parse_deliver_at(users["fasti-due"]), int(users.get("fasti-attempt", 1))
+        tag = message.payload.decode()
+        arrival = account.arrived(self.inbox, tag, now_ms, due_ms, attempt, message.qos, node=self.where)
+        account.acked(self.inbox, arrival, now_ms)
 
 
 class Publisher(Session):
     """Schedules at QoS 2; what has no answer yet paho sends again on the next connection."""
 
-    def __init__(self, ledger: Ledger, nodes: Sequence[Node], seed: int, name: str) -> None:
-        super().__init__(ledger, nodes, seed, name)
-        self._under_way: dict[int, Letter] = {}
+    def __init__(self, load: "Load", seed: int, name: str) -> None:
+        super().__init__(load, seed, name)
+        self._under_way: dict[int, Message] = {}
         self._next_s = 0.0
         self.paho.on_publish = self._on_publish
 
     def step(self) -> None:
         if self.connected.is_set() and len(self._under_way) < UNDER_WAY and time.monotonic() >= self._next_s:
             self._next_s = time.monotonic() + PACE_S
-            letter = self.ledger.letter(self.soon_ms(), "qos2")
+            message = self.load.ask("qos2", self.soon_ms(), "qos2")
             asked = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
-            asked.UserProperty = [("deliver-at", format_ms(letter.due_ms))]
-            info = self.paho.publish(f"{self.ledger.topic}/qos2", letter.tag, 2, properties=asked)
-            self._under_way[info.mid] = letter
+            asked.UserProperty = [("deliver-at", format_ms(message.due))]
+            info = self.paho.publish(message.topic, message.tag, 2, properties=asked)
+            self._under_way[info.mid] = message
 
     def _on_publish(self, _client: Any, _user: Any, mid: int, reason: Any, _properties: Any) -> None:
-        letter = self._under_way.pop(mid)
+        message = self._under_way.pop(mid)
         if not reason.is_failure:
-            letter.is_acked = True
-            self.ledger.acks_ms.append(wall_ms())
+            self.load.accepted(message, "")
         elif reason.value != NOT_FOUND:
-            self.ledger.faults.append(f"refused: {reason} for {letter}")
+            self.load.fault("refused", f"{reason} for {message}")
 
 
 class Load:
     """All clients on these nodes: begun together, ended together."""
 
     def __init__(self, nodes: Sequence[Node], topic: str, seed: int, *, batch: int = 20) -> None:
-        self.ledger = Ledger(topic)
+        self.account = Arrivals(Messages(wall_ms()))
+        self.nodes, self.topic = nodes, topic
+        self.accepted_ms: list[int] = []
+        """When requests were answered with success."""
+        self._tags = count()
         chance = random.Random(seed)
 
         def seed_of_one() -> int:
             return chance.randrange(1_000)
 
-        ledger = self.ledger
         self.readers = [
-            Reader(ledger, nodes, seed_of_one(), f"{topic}-once", qos=2),
-            Reader(ledger, nodes, seed_of_one(), f"{topic}-least", qos=1),
-            Reader(ledger, nodes, seed_of_one(), f"{topic}-w1", qos=1, group=f"{topic}-team"),
-            Reader(ledger, nodes, seed_of_one(), f"{topic}-w2", qos=2, group=f"{topic}-team"),
+            Reader(self, seed_of_one(), f"{topic}-once", qos=2),
+            Reader(self, seed_of_one(), f"{topic}-least", qos=1),
+            Reader(self, seed_of_one(), f"{topic}-w1", qos=1, group=f"{topic}-team"),
+            Reader(self, seed_of_one(), f"{topic}-w2", qos=2, group=f"{topic}-team"),
         ]
         self.writers: list[Client] = [
-            Poster(ledger, nodes, seed_of_one()),
-            Poster(ledger, nodes, seed_of_one(), batch=batch, pace_s=0.4),
-            Canceller(ledger, nodes, seed_of_one()),
-            Publisher(ledger, nodes, seed_of_one(), f"{topic}-publisher"),
+            Poster(self, seed_of_one()),
+            Poster(self, seed_of_one(), batch=batch, pace_s=0.4),
+            Canceller(self, seed_of_one()),
+            Publisher(self, seed_of_one(), f"{topic}-publisher"),
         ]
 
     def __enter__(self) -> "Load":
@@ -520,7 +416,9 @@ class Load:
             for reader in self.readers:
                 reader.start()
             for reader in self.readers:
-                assert reader.subscribed.wait(20), f"{reader.name}: {reader.reasons} {self.ledger.faults}"
+                assert reader.subscribed.wait(20), (
+                    f"{reader.name}: {reader.reasons} {self.account.book.faults}"
+                )
             for writer in self.writers:
                 writer.start()
         except BaseException:
@@ -537,21 +435,45 @@ class Load:
         for client in (*self.writers, *self.readers):
             client.end()
 
+    # -- what the clients note
+
+    def ask(self, kind: str, due_ms: int, level: str) -> Message:
+        """`kind`: of whoever asks for it."""
+        return self.account.messages.ask(f"{kind}-{next(self._tags)}", f"{self.topic}/{level}", due_ms)
+
+    def accepted(self, message: Message, name: str) -> None:
+        self.account.messages.accepted(message, name)
+        self.accepted_ms.append(wall_ms())
+
+    def fault(self, kind: str, what: str) -> None:
+        self.account.book.fault(1, kind, what)
+
+    def counted(self) -> str:
+        """What there was to check, how many faults of each kind, and how long nothing was answered."""
+        gap_ms = max((b - a for a, b in pairwise(self.accepted_ms)), default=0)
+        return f"{self.account.summary()}; {self.account.counted()}; no answer for {gap_ms / 1_000:.1f} s"
+
+    # -- what a test waits for
+
     def acked(self, more: int, limit_s: float = 20) -> None:
-        """Wait until so many more requests were answered with success."""
-        wanted = len(self.ledger.acks_ms) + more
-        _wait(lambda: len(self.ledger.acks_ms) >= wanted, f"no {more} acks: {self.ledger.faults}", limit_s)
+        """Until so many more requests were answered with success."""
+        wanted = len(self.accepted_ms) + more
+        what = f"no {more} answers: {self.account.book.faults}"
+        _wait(lambda: len(self.accepted_ms) >= wanted, what, limit_s)
 
     def drain(self, limit_s: float = 25) -> None:
         """No more is written; wait for what has to come, `limit_s` after the last that did."""
         for writer in self.writers:
             writer.end()
         until, least = time.monotonic() + limit_s, math.inf
-        while (missing := len(self.ledger.missing())) and time.monotonic() < until:
+        while (missing := self._missing()) and time.monotonic() < until:
             if missing < least:
                 until, least = time.monotonic() + limit_s, missing
             time.sleep(0.2)
         time.sleep(0.3)  # what comes once too often comes now
+
+    def _missing(self) -> int:
+        return sum(len(self.account.missing(inbox)) for inbox in self.account.inboxes.values())
 
 
 def _wait(is_so: Callable[[], bool], what: str, limit_s: float) -> None:
