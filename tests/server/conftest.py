@@ -33,6 +33,7 @@ from server.settings.kinds import Address
 from server.site import build_desk, build_site
 from tests.support.http import Answer, Http
 from tests.support.link import FakeLink
+from tests.support.rig import Rig
 from tests.support.stores import FailingMemory, FailingStore
 from timeline.session import Subscription
 
@@ -158,6 +159,12 @@ async def running(
 @pytest.fixture
 def clock() -> SimulatedClock:
     return SimulatedClock(START_MS)
+
+
+@pytest.fixture
+def rig() -> Rig:
+    """A server whose clients speak MQTT, without sockets, with the settings as they are."""
+    return Rig()
 
 
 @pytest.fixture

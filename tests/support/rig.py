@@ -36,15 +36,18 @@ from server.core import Core
 from server.delivery.link import Closing
 from server.delivery.session_rows import cursor_row, group_row, session_row
 from server.delivery.shared import Group
+from server.delivery.subscriber import Subscriber
 from server.mqtt.authenticator import Authenticator
 from server.mqtt.state import Connection
 from server.observe.tracing import Traces
 from server.settings.config import Config, Limits, Mqtt, Replay, Sessions
+from shards.commit import Commit
 from shards.memory import MemoryStore
 from shards.store import Table
 from shards.tables import cursor_row_of
 from tests.support.clock import RigClock
 from tests.support.stepper import Stepper
+from timeline.key_order import KeyOrder
 
 START_MS = 1_795_248_000_000
 LONG_S = 3_600
@@ -63,11 +66,16 @@ def config(**keys: Any) -> Config:
     return made
 
 
-__all__ = ["Limits", "Mqtt", "Peer", "Replay", "Rig", "Sessions", "config", "props"]
+__all__ = ["Limits", "Mqtt", "Peer", "Replay", "Rig", "Sessions", "about", "config", "props"]
 
 
 def props(**values: Any) -> Properties:
     return Properties(**values)
+
+
+def about(packet: Any) -> Properties:
+    """What its properties say; of a packet without that is nothing."""
+    return packet.properties or Properties()
 
 
 class Peer:
@@ -157,6 +165,11 @@ class Peer:
         self.send(Subscribe(self.next_id(), wanted, asked), pump=pump)
         return self.take(Suback).reasons if pump else ()
 
+    def subscribed(self, *filters: str, **options: Any) -> "Peer":
+        """The peer itself, once it has subscribed; `options` as of `subscribe`."""
+        self.subscribe(*filters, **options)
+        return self
+
     def unsubscribe(self, *filters: str) -> tuple[int, ...]:
         self.send(Unsubscribe(self.next_id(), filters))
         return self.take(Unsuback).reasons
@@ -193,6 +206,14 @@ class Peer:
 
     def ack(self, kind: int, packet_id: int, reason: int = 0, *, pump: bool = True) -> None:
         self.send(Ack(kind, packet_id, reason), pump=pump)
+
+    def nack(
+        self, packet: Publish, wait: str = "", reason: str = "", *, pump: bool = True, **more: str
+    ) -> None:
+        """It could not be done. `wait`: `retry-in`."""
+        said = {"retry-in": wait, **more, **({"reason": reason} if reason else {})}
+        kind = wire.PUBACK if packet.qos == 1 else wire.PUBREC
+        self.send(Ack(kind, packet.packet_id, 0x80, props(user_properties=tuple(said.items()))), pump=pump)
 
     def ping(self) -> None:
         self.send(Pingreq())
@@ -266,6 +287,11 @@ class Peer:
         found, self.inbox = self.inbox, []
         assert all(isinstance(packet, Publish) for packet in found), found
         return found  # type: ignore[return-value]
+
+    def one(self) -> Publish:
+        """All that has come, which is one PUBLISH."""
+        (packet,) = self.publishes()
+        return packet
 
     def payloads(self) -> list[str]:
         return [packet.payload.decode() for packet in self.publishes()]
@@ -348,6 +374,41 @@ class Rig:
             options.setdefault("expiry", LONG_S)
         return self.connected(client_id, level, clean=False, **options)
 
+    def send(self, topic: str, *payloads: str, qos: int = 1, **options: Any) -> None:
+        """Somebody comes, publishes each, and goes."""
+        peer = self.connected("publisher")
+        for payload in payloads:
+            (peer.publish, peer.publish1, peer.publish2)[qos](topic, payload, **options)
+        peer.disconnect()
+
+    # -- what the server has
+
+    def group(self, text: str) -> Group:
+        """It is there."""
+        found = self.core.groups.get(text)
+        assert found is not None, text
+        return found
+
+    def order(self, text: str) -> KeyOrder:
+        """What a group with rules of keys knows of them."""
+        found = self.group(text).session.order
+        assert found is not None, text
+        return found
+
+    def session(self, client_id: str) -> Subscriber:
+        """It is there."""
+        found = self.core.sessions.get(client_id)
+        assert found is not None, client_id
+        return found
+
+    def decide(self, what: Callable[[Commit], object], *, pump: bool = True) -> list[Any]:
+        """The writer decides it, in a request of its own: what that came to, once it has."""
+        told: list[Any] = []
+        self.core.writer.submit(what, told.append)
+        if pump:
+            self.pump()
+        return told
+
     # -- one step
 
     def compose(self) -> bool:
@@ -364,6 +425,22 @@ class Rig:
 
     def recover(self) -> bool:
         return self.stepper.recover()
+
+    def write(self) -> None:
+        """What is queued is written as one group, which is synced and settled."""
+        self.compose()
+        self.settle()
+
+    def write_all(self) -> None:
+        """All that is queued, while nothing is dispatched."""
+        while self.compose() or self.settle():
+            """Another group."""
+
+    def lose(self, survivors: int = 0) -> None:
+        """A sync fails. The store is back at once, and of what was not durable it has so many batches."""
+        self.fail_sync()
+        self.store.survivors = survivors
+        assert self.recover()
 
     def deliver(self) -> bool:
         moved = False
@@ -397,16 +474,29 @@ class Rig:
             self.clock.now_ms = min(target, self.clock.now_ms + 900)
             self.pump()
 
-    def crash(self, survivors: int = 0, settings: Config | None = None) -> None:
+    def jump(self, by_ms: int) -> None:
+        """So much later at once, without the steps between."""
+        self.clock.now_ms += by_ms
+        self.pump()
+
+    def crash(self, survivors: int = 0, settings: Config | None = None, *, pump: bool = False) -> None:
         """Killed: what was durable is there, and the first `survivors` batches that were not.
 
-        `settings`: other than so far.
+        `settings`: other than so far. `pump`: and it is at rest again.
         """
         for peer in self.peers:
             peer.is_closed = True
         self.peers.clear()
         self.store.crash(survivors)
         self.stepper.start(settings)
+        if pump:
+            self.pump()
+
+    def start_again(self, how: str) -> None:
+        """By `crash` or `restart`, and it is at rest again; or not at all, if it `stays`."""
+        if how != "stays":
+            getattr(self, how)()
+            self.pump()
 
     def kill(self) -> None:
         """Killed once everything is durable, and started again."""

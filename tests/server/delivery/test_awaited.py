@@ -45,9 +45,7 @@ def send(rig: Keyed, texts: str, topic: str = "m", delay_s: int = 60, **options:
 
 
 def reader(rig: Keyed, text: str = "m", client_id: str = "reader") -> Peer:
-    peer = rig.stay("ops", client_id)
-    peer.subscribe(text, qos=1)
-    return peer
+    return rig.stay("ops", client_id).subscribed(text, qos=1)
 
 
 @pytest.mark.parametrize("filter_", ["m", "$share/g/m"])
@@ -186,8 +184,7 @@ def release_half(rig: Keyed, lines: str) -> None:
     while rig.core.awaited.floor == first:
         assert rig.micro()
     for _ in range(6):
-        rig.compose()
-        rig.settle()
+        rig.write()
         rig.turn()
         rig.deliver()
     assert rig.core.awaited.floor < rig.core.horizon.position, "some of it still waits"
@@ -219,11 +216,9 @@ def test_a_kill_in_the_middle_of_the_release_doubles_nothing(
     assert got
     rig.core.cursors.finish()
     for _ in range(3):
-        rig.compose()
-        rig.settle()
+        rig.write()
     assert rig.core.awaited.floor < rig.core.horizon.position, "some of it still waits"
-    rig.crash()
-    rig.pump()
+    rig.crash(pump=True)
     got += rig.stay("ops", "reader").take_all()
     assert len(got) == len(texts)
     assert sorted(got) == sorted(texts)

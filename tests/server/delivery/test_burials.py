@@ -8,7 +8,6 @@ import pytest
 from server.codec import wire
 from server.codec.packets import Ack
 from server.delivery.burials import SKIPPED
-from server.delivery.shared import Group
 from server.settings.config import Config
 from shards.commit import Commit
 from shards.record import decode, id_at
@@ -24,16 +23,9 @@ def letters(rig: Rig) -> list[tuple[str, str, str, int]]:
     return [(row.group, decode(row.record).payload.decode(), row.reason, row.attempts) for row in rows]
 
 
-def group_of(rig: Rig, text: str = GROUP) -> Group:
-    group = rig.core.groups.get(text)
-    assert group is not None
-    return group
-
-
 def behind(rig: Rig, count: int = 3) -> Peer:
     """A worker has had `0`, which waits for its next try, and has `1`; the rest is unread."""
-    worker = rig.lasting("worker", receive_maximum=1)
-    worker.subscribe(GROUP, qos=1)
+    worker = rig.lasting("worker", receive_maximum=1).subscribed(GROUP, qos=1)
     publisher = rig.connected("publisher")
     for number in range(count):
         publisher.publish1("t", str(number))
@@ -49,14 +41,12 @@ def ids(rig: Rig) -> list[MessageId]:
 
 
 def disband(rig: Rig, *, is_dead: bool = True) -> None:
-    group = group_of(rig)
+    group = rig.group(GROUP)
     groups = rig.core.groups
-    rig.core.writer.submit(lambda commit: groups.disband(commit, group, is_dead=is_dead), lambda _: None)
-    rig.pump()
+    rig.decide(lambda commit: groups.disband(commit, group, is_dead=is_dead))
 
 
-def test_a_group_that_is_deleted_leaves_dead_letters() -> None:
-    rig = Rig()
+def test_a_group_that_is_deleted_leaves_dead_letters(rig: Rig) -> None:
     behind(rig).drop()
     disband(rig)
     assert sorted(letters(rig)) == [
@@ -69,8 +59,7 @@ def test_a_group_that_is_deleted_leaves_dead_letters() -> None:
     assert rig.core.opened.retries == 0
 
 
-def test_what_is_dropped_is_counted_and_known(caplog: pytest.LogCaptureFixture) -> None:
-    rig = Rig()
+def test_what_is_dropped_is_counted_and_known(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     behind(rig).drop()
     with caplog.at_level(logging.WARNING):
         disband(rig, is_dead=False)
@@ -80,16 +69,14 @@ def test_what_is_dropped_is_counted_and_known(caplog: pytest.LogCaptureFixture) 
     assert [len(list(dropped_of(rig.store, name))) for name in ids(rig)] == [1, 1, 1]
 
 
-def test_a_later_group_of_the_name_gets_nothing_of_the_former() -> None:
-    rig = Rig()
+def test_a_later_group_of_the_name_gets_nothing_of_the_former(rig: Rig) -> None:
     behind(rig).drop()
-    former = group_of(rig).incarnation
+    former = rig.group(GROUP).incarnation
     disband(rig)
-    worker = rig.lasting("worker")
-    worker.subscribe(GROUP, qos=1)
+    worker = rig.lasting("worker").subscribed(GROUP, qos=1)
     rig.pass_ms(20_000)
     assert worker.take_all() == []
-    assert group_of(rig).incarnation > former
+    assert rig.group(GROUP).incarnation > former
 
 
 @pytest.mark.parametrize("survivors", [0, 1, 2])
@@ -99,12 +86,10 @@ def test_a_kill_loses_nothing_and_doubles_nothing(survivors: int) -> None:
     for steps in range(12):
         rig = Rig()
         behind(rig).drop()
-        group, groups = group_of(rig), rig.core.groups
+        group, groups = rig.group(GROUP), rig.core.groups
         rig.core.writer.submit(lambda commit: groups.disband(commit, group), lambda _: None)  # noqa: B023
-        for _ in range(steps):
-            rig.micro()
-        rig.crash(survivors)
-        rig.pump()
+        rig.take_steps(steps)
+        rig.crash(survivors, pump=True)
         rig.pump()  # the first one asks the writer
         dead = [payload for _, payload, _, _ in letters(rig)]
         if rig.core.groups.get(GROUP) is None:
@@ -117,14 +102,10 @@ def test_a_kill_loses_nothing_and_doubles_nothing(survivors: int) -> None:
     assert outcomes == {0, 3}
 
 
-def test_who_is_set_forward_leaves_what_it_had_not_read() -> None:
-    rig = Rig()
+def test_who_is_set_forward_leaves_what_it_had_not_read(rig: Rig) -> None:
     worker = behind(rig, 5)
-    group, replay = group_of(rig), rig.core.replay
-    rig.core.writer.submit(
-        lambda commit: replay.skip(commit, group, END, SKIPPED, is_dead=True), lambda _: None
-    )
-    rig.pump()
+    group, replay = rig.group(GROUP), rig.core.replay
+    rig.decide(lambda commit: replay.skip(commit, group, END, SKIPPED, is_dead=True))
     assert [(payload, reason) for _, payload, reason, _ in letters(rig)] == [
         ("2", "skipped"),
         ("3", "skipped"),
@@ -144,8 +125,7 @@ def test_a_burial_takes_half_of_the_room_and_drives_nobody_out() -> None:
     assert rig.core.dead_letters.crowded_out == 0
 
 
-def test_unsubscribing_as_the_last_one_leaves_dead_letters_too() -> None:
-    rig = Rig()
+def test_unsubscribing_as_the_last_one_leaves_dead_letters_too(rig: Rig) -> None:
     worker = behind(rig)
     assert worker.payloads() == ["1"]
     worker.inbox.clear()
@@ -153,8 +133,7 @@ def test_unsubscribing_as_the_last_one_leaves_dead_letters_too() -> None:
     assert sorted(payload for _, payload, _, _ in letters(rig)) == ["0", "2"], "it may finish what it has"
 
 
-def test_a_group_that_has_nothing_undone_leaves_nothing() -> None:
-    rig = Rig()
+def test_a_group_that_has_nothing_undone_leaves_nothing(rig: Rig) -> None:
     rig.lasting("worker").subscribe(GROUP, qos=1)
     rig.connected("publisher").publish1("t", "done")
     assert rig.peers[0].take_all() == ["done"]
@@ -163,53 +142,43 @@ def test_a_group_that_has_nothing_undone_leaves_nothing() -> None:
     assert rig.core.burials.dropped == {}
 
 
-def test_a_group_that_has_nobody_is_moved_over_what_is_not_its_own() -> None:
-    rig = Rig()
+def test_a_group_that_has_nobody_is_moved_over_what_is_not_its_own(rig: Rig) -> None:
     rig.lasting("worker").subscribe(GROUP, qos=1)
     rig.peers[0].drop()
-    keeper = rig.lasting("keeper")
-    keeper.subscribe("#", qos=1)
-    keeper.drop()
+    rig.lasting("keeper").subscribed("#", qos=1).drop()
     publisher = rig.connected("publisher")
     for topic in ("other", "other", "t", "other"):
         publisher.publish1(topic, topic)
     rig.pass_ms(1_000)
-    group, floor = group_of(rig), rig.core.floor
+    group, floor = rig.group(GROUP), rig.core.floor
     places = [place for place, _, _ in rig.core.reader.read(START, END)]
     assert floor.needed <= places[0]
     asked: list[bool] = []
     for _ in range(2):
-        rig.core.writer.submit(lambda commit: asked.append(floor.advance(commit, group, END)), lambda _: None)
-        rig.pump()
+        rig.decide(lambda commit: asked.append(floor.advance(commit, group, END)))
     assert group.session.read == places[1]
     assert places[1] < floor.needed <= places[2]
     assert asked[-1] is False
-    rig.core.writer.submit(lambda commit: floor.give_up(commit, group, END), lambda _: None)
-    rig.pump()
+    rig.decide(lambda commit: floor.give_up(commit, group, END))
     assert [(payload, reason) for _, payload, reason, _ in letters(rig)] == [("t", "kept too long")]
     assert floor.needed > places[3]
 
 
 @pytest.mark.parametrize("ends", ["skip", "drop", "deleted"])
-def test_what_is_left_behind_after_a_replay_is_in_one_place(ends: str) -> None:
+def test_what_is_left_behind_after_a_replay_is_in_one_place(rig: Rig, ends: str) -> None:
     """`0` waits, `1` is dead, `2` was dropped, `3` is done, `4` is in flight when the group is set back."""
-    rig = Rig()
-    worker = rig.lasting("worker")
-    worker.subscribe(GROUP, qos=1)
-    publisher = rig.connected("publisher")
-    for number in range(5):
-        publisher.publish1("t", str(number))
+    worker = rig.lasting("worker").subscribed(GROUP, qos=1)
+    rig.send("t", *map(str, range(5)))
     came = worker.publishes()
     for packet, wait in zip(came[:3], ("1h", "never", "never"), strict=False):
-        worker.send(Ack(wire.PUBACK, packet.packet_id, 0x80, props(user_properties=(("retry-in", wait),))))
+        worker.nack(packet, wait)
     worker.ack(wire.PUBACK, came[3].packet_id)
     place = next(place for place, row in rig.core.dead_letters.read() if decode(row.record).payload == b"2")
     drop = rig.core.dead_letters.drop
-    rig.core.writer.submit(lambda commit: drop(commit, place, lambda *_: True), lambda _: None)
-    rig.pump()
+    rig.decide(lambda commit: drop(commit, place, lambda *_: True))
     worker.drop()
     rig.clock.now_ms += 100
-    group, replay, disband = group_of(rig), rig.core.replay, rig.core.groups.disband
+    group, replay, disband = rig.group(GROUP), rig.core.replay, rig.core.groups.disband
     is_dead = ends != "drop"
 
     def again(commit: Commit) -> None:
@@ -221,10 +190,8 @@ def test_what_is_left_behind_after_a_replay_is_in_one_place(ends: str) -> None:
         else:
             replay.skip(commit, group, END, SKIPPED, is_dead=is_dead)
 
-    rig.core.writer.submit(again, lambda _: None)
-    rig.pump()
-    rig.core.writer.submit(leave, lambda _: None)
-    rig.pump()
+    rig.decide(again)
+    rig.decide(leave)
     dead = sorted((payload, why) for _, payload, why, _ in letters(rig))
     waiting = sorted(decode(row.record).payload.decode() for _, row in RETRIES.all(rig.store))
     dropped = [len(list(dropped_of(rig.store, name))) for name in ids(rig)]

@@ -21,8 +21,7 @@ def publish(rig: Rig, owner: str, count: int) -> None:
     rig.core.publishing._came(owner, count, 0)
 
 
-def test_who_has_published_most_of_what_waits_is_held_back() -> None:
-    rig = Rig()
+def test_who_has_published_most_of_what_waits_is_held_back(rig: Rig) -> None:
     shared(rig, 0.5)
     held = int(HOLD_MESSAGES * 0.5 * SHARED_HOLD)
     is_congested = rig.core.publishing.is_congested
@@ -39,8 +38,7 @@ def test_who_has_published_most_of_what_waits_is_held_back() -> None:
     assert is_congested("a third one"), "nobody goes beyond twice the bound"
 
 
-def test_all_are_held_back_while_one_owner_is_there() -> None:
-    rig = Rig()
+def test_all_are_held_back_while_one_owner_is_there(rig: Rig) -> None:
     publish(rig, "flood", HOLD_MESSAGES)
     assert not rig.core.publishing.is_pressed
     publish(rig, "flood", 1)
@@ -51,9 +49,8 @@ def test_all_are_held_back_while_one_owner_is_there() -> None:
     assert not rig.core.publishing.is_pressed
 
 
-def test_who_is_held_back_is_told_that_the_connection_lives() -> None:
+def test_who_is_held_back_is_told_that_the_connection_lives(rig: Rig) -> None:
     """Else it connects again, and sends again what is held."""
-    rig = Rig()
     peer = rig.connected("p")
     publish(rig, "flood", HOLD_MESSAGES + 1)
     peer.publish("t", "held", 1, pump=False)
@@ -69,8 +66,7 @@ def test_who_is_held_back_is_told_that_the_connection_lives() -> None:
     assert not peer.connection.kept_bytes
 
 
-def test_shares_begin_anew_when_nothing_waits() -> None:
-    rig = Rig()
+def test_shares_begin_anew_when_nothing_waits(rig: Rig) -> None:
     shared(rig)
     publish(rig, "honest", 100)
     rig.core.publishing._left(100, 0)
@@ -79,9 +75,8 @@ def test_shares_begin_anew_when_nothing_waits() -> None:
     assert rig.core.publishing.is_congested("flood")
 
 
-def test_what_was_published_long_ago_holds_nobody_back_for_ever() -> None:
+def test_what_was_published_long_ago_holds_nobody_back_for_ever(rig: Rig) -> None:
     """Something waits all the time, so that shares never begin anew."""
-    rig = Rig()
     shared(rig, 0.5)
     publishing = rig.core.publishing
     for _ in range(1_000):
@@ -96,8 +91,7 @@ def test_what_was_published_long_ago_holds_nobody_back_for_ever() -> None:
     assert turns <= 2 * PLACED_BOUNDS * HOLD_MESSAGES // 1_000, "a thousand in each of them"
 
 
-def test_one_publish_to_many_counts_as_many_while_several_owners_are_there() -> None:
-    rig = Rig()
+def test_one_publish_to_many_counts_as_many_while_several_owners_are_there(rig: Rig) -> None:
     readers = [rig.connected(f"reader {n}") for n in range(WIDE)]
     for reader in readers:
         reader.subscribe("wide")
@@ -116,9 +110,8 @@ def test_one_publish_to_many_counts_as_many_while_several_owners_are_there() -> 
     assert rig.core.publishing.waiting == rig.core.dispatch.reach == 0
 
 
-def test_what_is_handed_over_in_pieces_counts_once() -> None:
+def test_what_is_handed_over_in_pieces_counts_once(rig: Rig) -> None:
     """A PINGREQ or PUBREL behind each of them ends a piece."""
-    rig = Rig()
     for number in range(10):
         rig.connected(f"reader {number}").subscribe("wide")
     publisher = rig.connected("p")
@@ -130,8 +123,7 @@ def test_what_is_handed_over_in_pieces_counts_once() -> None:
     assert rig.core.publishing.waiting == 0
 
 
-def test_one_publish_to_many_does_not_make_those_behind_it_count_as_many() -> None:
-    rig = Rig()
+def test_one_publish_to_many_does_not_make_those_behind_it_count_as_many(rig: Rig) -> None:
     for number in range(WIDE):
         rig.connected(f"reader {number}").subscribe("wide")
     publisher = rig.connected("p")
@@ -145,9 +137,8 @@ def test_one_publish_to_many_does_not_make_those_behind_it_count_as_many() -> No
     assert rig.core.dispatch.reach == 0
 
 
-def test_what_becomes_retained_counts_for_more() -> None:
+def test_what_becomes_retained_counts_for_more(rig: Rig) -> None:
     """It is written too: 2,000 of them would hold up others' publishes for 0.2 s."""
-    rig = Rig()
     publisher = rig.connected("p")
     shared(rig)
     one = encode(Publish(b"kept", b"x", 0, retain=True), 5)

@@ -22,8 +22,7 @@ def _unacked(rig: Rig, *texts: str) -> None:
 def _found(rig: Rig) -> tuple[list[str], bool]:
     """What came to `$dead`, and whether the session (or its group) still has the message."""
     dead = rig.lasting("grave").take_all()
-    subscriber = rig.core.sessions.get("a")
-    assert subscriber is not None
+    subscriber = rig.session("a")
     held = [subscriber, *rig.core.groups]
     return dead, any(one.session.flights for one in held)
 
@@ -39,8 +38,7 @@ def test_a_kill_leaves_it_in_flight_or_dead(text: str, survivors: int) -> None:
         peer = rig.peer()
         peer.connect("a", clean=False, expiry=3_600, pump=False)
         is_at_rest = not rig.take_steps(steps)
-        rig.crash(survivors)
-        rig.pump()
+        rig.crash(survivors, pump=True)
         dead, is_held = _found(rig)
         assert (dead, is_held) in ((["bad"], False), ([], True)), steps
         dead_after.append(bool(dead))
@@ -55,15 +53,13 @@ def test_a_kill_leaves_it_in_flight_or_dead(text: str, survivors: int) -> None:
 
 def test_the_copy_is_not_retained() -> None:
     rig = Rig(config(max_attempts=1))
-    grave = rig.connected("grave")
-    grave.subscribe("$dead/#", rap=True)
+    grave = rig.connected("grave").subscribed("$dead/#", rap=True)
     rig.lasting("a").subscribe("t", handling=2)
     rig.connected("p").publish1("t", "bad", retain=True)
     rig.lasting("a")
     (dead,) = grave.publishes()
     assert (dead.payload, dead.retain) == (b"bad", False)
-    late = rig.connected("late")
-    late.subscribe("$dead/#")
+    late = rig.connected("late").subscribed("$dead/#")
     assert late.inbox == []
 
 
@@ -77,9 +73,9 @@ def test_an_ack_that_comes_first_wins_and_room_is_used_again() -> None:
     rig.connected("p").publish1("t", "good")
     peer = rig.peer()
     peer.connect("a", clean=False, expiry=3_600, receive_maximum=1, pump=False)
-    while rig.core.sessions.get("a").session.resends or not rig.core.writer.queued:  # type: ignore[union-attr]
+    while rig.session("a").session.resends or not rig.core.writer.queued:
         assert rig.micro()
-    (flight,) = rig.core.sessions.get("a").session.flights.values()  # type: ignore[union-attr]
+    (flight,) = rig.session("a").session.flights.values()
     peer.ack(wire.PUBACK, flight.packet_id)
     peer.inbox.pop(0)
     assert peer.payloads() == ["good"]
@@ -96,8 +92,7 @@ def test_while_the_store_fails_it_stays() -> None:
     _unacked(rig, "t")
     peer = rig.lasting("b")
     rig.core.writer.fail(StoreFailed("told to"))
-    subscriber = rig.core.sessions.get("a")
-    assert subscriber is not None
+    subscriber = rig.session("a")
     (flight,) = subscriber.session.flights.values()
     rig.core.undone.fail(subscriber, flight, "not acked")
     assert rig.core.undone.errand.put_off == 1
@@ -114,8 +109,7 @@ def test_while_the_store_fails_it_stays() -> None:
 def test_the_packet_id_of_a_buried_qos_2_message_is_not_used_before_pubcomp(how: str) -> None:
     """The client may hold it: another message under it would be taken for the same."""
     rig = Rig(config(max_attempts=1))
-    peer = rig.lasting("s")
-    peer.subscribe("t", qos=2)
+    peer = rig.lasting("s").subscribed("t", qos=2)
     rig.connected("p").publish2("t", "one")
     (first,) = peer.publishes()
     peer.drop()
@@ -124,8 +118,7 @@ def test_the_packet_id_of_a_buried_qos_2_message_is_not_used_before_pubcomp(how:
     if how != "stays":
         peer.drop()
         rig.pass_ms(500)
-        getattr(rig, how)()
-        rig.pump()
+        rig.start_again(how)
         peer = rig.lasting("s")
     publisher = rig.connected("p")
     used = set()
@@ -140,8 +133,7 @@ def test_the_packet_id_of_a_buried_qos_2_message_is_not_used_before_pubcomp(how:
     peer.ack(wire.PUBREC, first.packet_id)
     assert peer.take_ack(wire.PUBREL, first.packet_id).reason == 0
     peer.ack(wire.PUBCOMP, first.packet_id)
-    subscriber = rig.core.sessions.get("s")
-    assert subscriber is not None
+    subscriber = rig.session("s")
     assert not subscriber.session.retired
 
 
@@ -171,8 +163,7 @@ def _back(rig: Rig) -> Peer:
     peer = rig.peer()
     peer.connect("a", clean=False, expiry=3_600, pump=False)
     while peer.connection.is_opening:
-        rig.compose()
-        rig.settle()
+        rig.write()
     peer.deliver()
     peer.inbox.clear()
     return peer
@@ -197,8 +188,7 @@ def test_what_cannot_be_buried_is_tried_again_and_holds_nobody(
             rig.turn()
             rig.turn()
             rig.compose()
-            rig.fail_sync()
-            rig.recover()
+            rig.lose()
     rig.pump()
     assert peer.payloads() == ["good"]
     assert rig.core.undone.errand.put_off == 1
@@ -218,12 +208,9 @@ def test_a_member_whose_own_message_could_not_be_buried_is_sent_the_group_s() ->
     rig.turn()
     rig.turn()
     rig.compose()
-    rig.fail_sync()
-    rig.recover()
+    rig.lose()
     rig.pump()
-    publisher = rig.connected("p")
-    for n in range(3):
-        publisher.publish1("jobs", str(n))
+    rig.send("jobs", *map(str, range(3)))
     assert peer.payloads() == ["0", "1", "2"]
 
 
@@ -232,7 +219,7 @@ def test_what_is_acked_before_it_is_buried_is_not_said_to_be_moved(caplog: pytes
     _unacked(rig, "t")
     peer = _back(rig)
     rig.turn()
-    (flight,) = rig.core.sessions.get("a").session.flights.values()  # type: ignore[union-attr]
+    (flight,) = rig.session("a").session.flights.values()
     peer.ack(wire.PUBACK, flight.packet_id)
     assert _found(rig) == ([], False)
     assert "moved" not in caplog.text

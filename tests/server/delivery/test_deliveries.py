@@ -43,20 +43,15 @@ def states(rig: Rig, index: int = 0) -> dict[str, str]:
     return {delivery.name: delivery.state for delivery in told(rig, index)[0]}
 
 
-def test_a_group_that_is_away_has_not_read_it() -> None:
-    rig = Rig()
-    peer = rig.lasting("a")
-    peer.subscribe(GROUP)
-    peer.drop()
+def test_a_group_that_is_away_has_not_read_it(rig: Rig) -> None:
+    rig.lasting("a").subscribed(GROUP).drop()
     rig.connected("p").publish1("t", "x")
     assert one(rig) == Delivery("workers", "t", "waiting", 0)
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_a_group_has_it_in_flight_until_it_is_acked(qos: int) -> None:
-    rig = Rig()
-    peer = rig.lasting("a")
-    peer.subscribe(GROUP, qos=2)
+def test_a_group_has_it_in_flight_until_it_is_acked(rig: Rig, qos: int) -> None:
+    peer = rig.lasting("a").subscribed(GROUP, qos=2)
     publisher = rig.connected("p")
     (publisher.publish2 if qos == 2 else publisher.publish1)("t", "x")
     assert one(rig) == Delivery("workers", "t", "in_flight", 1, by="a")
@@ -64,23 +59,17 @@ def test_a_group_has_it_in_flight_until_it_is_acked(qos: int) -> None:
     assert one(rig) == Delivery("workers", "t", "done")
 
 
-def test_what_was_given_back_waits_for_who_comes() -> None:
-    rig = Rig()
-    peer = rig.lasting("a")
-    peer.subscribe(GROUP)
+def test_what_was_given_back_waits_for_who_comes(rig: Rig) -> None:
+    peer = rig.lasting("a").subscribed(GROUP)
     rig.connected("p").publish1("t", "x")
     peer.drop()
     assert one(rig).state in ("waiting", "retry")
     assert one(rig).attempts == 1
 
 
-def test_a_session_is_told_of_while_something_is_left() -> None:
-    rig = Rig()
-    peer = rig.lasting("a")
-    peer.subscribe("t")
-    away = rig.lasting("away")
-    away.subscribe("t")
-    away.drop()
+def test_a_session_is_told_of_while_something_is_left(rig: Rig) -> None:
+    peer = rig.lasting("a").subscribed("t")
+    rig.lasting("away").subscribed("t").drop()
     rig.connected("p").publish1("t", "x")
     assert one(rig) == Delivery("a", None, "in_flight", 1)
     assert peer.take_all() == ["x"]
@@ -123,10 +112,8 @@ def test_each_group_is_told_of_by_itself() -> None:
     assert states(rig) == {"a": "in_flight", "b": "done", "c": "waiting"}
 
 
-def test_who_came_later_has_nothing_to_do_with_it() -> None:
-    rig = Rig()
-    peer = rig.lasting("a")
-    peer.subscribe(GROUP)
+def test_who_came_later_has_nothing_to_do_with_it(rig: Rig) -> None:
+    rig.lasting("a").subscribe(GROUP)
     rig.connected("p").publish1("t", "x")
     rig.lasting("b").subscribe("$share/late/t")
     assert [found.name for found in told(rig)[0]] == ["workers"]
@@ -154,12 +141,10 @@ def test_there_is_a_bound_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
         assert is_cut == (number == 2)
 
 
-def test_there_is_a_bound_of_what_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = Rig()
+def test_there_is_a_bound_of_what_is_looked_at(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a", "b"):
         rig.lasting(name).subscribe(f"$share/{name}/t")
-    for number in range(3):
-        rig.connected("p").publish1("t", str(number))
+    rig.send("t", *map(str, range(3)))
     monkeypatch.setattr(deliveries, "LOOKS_MAX", 107)
     assert [one.name for one in told(rig)[0]] == ["a"]
     assert told(rig)[1]
@@ -168,10 +153,8 @@ def test_there_is_a_bound_of_what_is_looked_at(monkeypatch: pytest.MonkeyPatch) 
     assert not told(rig)[1]
 
 
-def test_there_is_a_bound_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = Rig()
-    peer = rig.lasting("a")
-    peer.subscribe(GROUP)
+def test_there_is_a_bound_of_rows(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = rig.lasting("a").subscribed(GROUP)
     rig.connected("p").publish1("t", "x")
     (row,) = rig.core.reader.read(START, END)
     name = message_id(row[0], row[1], rig.core.node)
@@ -183,13 +166,11 @@ def test_there_is_a_bound_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def put(commit: Commit) -> None:
         for count, one in enumerate(names, 5):
-            session = rig.core.sessions.get(one)
-            assert session is not None
+            session = rig.session(one)
             kept = KeptRow(one, one, message(name), count, "", "", 0, row[2], session.incarnation)
             put_retry(commit, kept, now_ms + count, is_owed=True)
 
-    rig.core.writer.submit(put, lambda durable: None)
-    rig.pump()
+    rig.decide(put)
     found, is_cut = told(rig)
     assert [(one.name, one.state) for one in found] == [
         ("workers", "in_flight"),

@@ -32,8 +32,7 @@ class Watch:
 
 @LEVELS
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_live(level: int, qos: int) -> None:
-    rig = Rig()
+def test_live(rig: Rig, level: int, qos: int) -> None:
     watch = Watch(rig)
     peer = rig.connected("p", level)
     packet_id = peer.publish(TOPIC, "x", qos)
@@ -43,8 +42,7 @@ def test_live(level: int, qos: int) -> None:
     assert watch.got() == ["x"]
 
 
-def test_away_and_back() -> None:
-    rig = Rig()
+def test_away_and_back(rig: Rig) -> None:
     Watch(rig)
     rig.crash()
     rig.connected("p").publish1(TOPIC, "x")
@@ -54,8 +52,7 @@ def test_away_and_back() -> None:
 
 @LEVELS
 @pytest.mark.parametrize("how", ["topic", "property"])
-def test_delayed(level: int, how: str) -> None:
-    rig = Rig()
+def test_delayed(rig: Rig, level: int, how: str) -> None:
     watch = Watch(rig)
     peer = rig.connected("p", level)
     if how == "topic":
@@ -71,8 +68,7 @@ def test_delayed(level: int, how: str) -> None:
 
 
 @LEVELS
-def test_retained(level: int) -> None:
-    rig = Rig()
+def test_retained(rig: Rig, level: int) -> None:
     rig.connected("p", level).publish1(TOPIC, "x", retain=True)
     assert Watch(rig).got() == ["x"]
     rig.connected("p", level).publish1(TOPIC, "", retain=True)
@@ -80,15 +76,13 @@ def test_retained(level: int) -> None:
 
 
 @LEVELS
-def test_a_will(level: int) -> None:
-    rig = Rig()
+def test_a_will(rig: Rig, level: int) -> None:
     watch = Watch(rig)
     rig.connected("p", level, will=Will(TOPIC.encode(), b"gone", 1)).drop()
     assert watch.got() == ["gone"]
 
 
-def test_a_group() -> None:
-    rig = Rig()
+def test_a_group(rig: Rig) -> None:
     mine, wild = rig.lasting("a"), rig.lasting("b")
     mine.subscribe("$share/g/$foo/#", qos=1)
     wild.subscribe("$share/g/#", qos=1)
@@ -105,10 +99,8 @@ def test_a_server_that_denies_them() -> None:
 
 @pytest.mark.parametrize("first", RESERVED)
 @pytest.mark.parametrize("rest", ["", "/", "/x", "/x/y"])
-def test_reserved(first: str, rest: str) -> None:
-    rig = Rig()
-    watch = rig.connected("w")
-    watch.subscribe(f"{first}/#" if first != "$share" else "t")
+def test_reserved(rig: Rig, first: str, rest: str) -> None:
+    watch = rig.connected("w").subscribed(f"{first}/#" if first != "$share" else "t")
     peer = rig.connected("p")
     for topic in (first + rest, f"$delayed/0/{first}{rest}"):
         assert peer.publish1(topic, "x").reason == 0x90
@@ -126,29 +118,23 @@ def test_reserved(first: str, rest: str) -> None:
 @pytest.mark.parametrize(
     "topic", ["$", "$/", "$SYSX/a", "$sys/a", "$shared/a", "$dead-letters", "$queues/q", "a/$SYS"]
 )
-def test_what_only_looks_like_it(topic: str) -> None:
-    rig = Rig()
-    watch = rig.connected("w")
-    watch.subscribe(topic, qos=1)
+def test_what_only_looks_like_it(rig: Rig, topic: str) -> None:
+    watch = rig.connected("w").subscribed(topic, qos=1)
     assert rig.connected("p").publish1(topic, "x").reason == 0
     assert watch.take_all() == ["x"]
 
 
 @LEVELS
-def test_where_bridges_say_that_they_are_connected(level: int) -> None:
+def test_where_bridges_say_that_they_are_connected(rig: Rig, level: int) -> None:
     """Retained and as a will, by anybody; nothing beside it."""
-    rig = Rig()
     topic = "$SYS/broker/connection/far.away/state"
-    watch = rig.lasting("w")
-    watch.subscribe("$SYS/broker/connection/#", qos=1)
-    wild = rig.lasting("x")
-    wild.subscribe("#", qos=1)
+    watch = rig.lasting("w").subscribed("$SYS/broker/connection/#", qos=1)
+    wild = rig.lasting("x").subscribed("#", qos=1)
     bridge = rig.connected("b", level, will=Will(topic.encode(), b"0", 1, retain=True))
     bridge.publish1(topic, "1", retain=True)
     bridge.drop()
     assert watch.take_all() == ["1", "0"]
-    late = rig.connected("l")
-    late.subscribe(topic)
+    late = rig.connected("l").subscribed(topic)
     assert late.take_all() == ["0"]
     assert wild.take_all() == []
     peer = rig.connected("p")

@@ -14,37 +14,30 @@ def _expiries(packets: list[Publish]) -> list[int | None]:
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_expiry_0_is_for_those_who_are_there(qos: int) -> None:
-    rig = Rig()
+def test_expiry_0_is_for_those_who_are_there(rig: Rig, qos: int) -> None:
     here, away = rig.lasting("here"), rig.lasting("away")
     for peer in (here, away):
         peer.subscribe("t")
     away.drop()
     publisher = rig.connected("p")
     publisher.publish("t", "now", qos, message_expiry=0)
-    (packet,) = here.publishes()
-    assert _expiries([packet]) == [0]
+    assert _expiries([here.one()]) == [0]
     publisher.publish("t", "for ever", max(qos, 1))
     rig.pass_ms(1_000)
     assert rig.lasting("away").payloads() == ["for ever"]
 
 
-def test_expiry_0_is_not_retained_and_holds_for_wills() -> None:
-    rig = Rig()
-    here = rig.connected("here")
-    here.subscribe("t")
+def test_expiry_0_is_not_retained_and_holds_for_wills(rig: Rig) -> None:
+    here = rig.connected("here").subscribed("t")
     rig.connected("p", will=Will(b"t", b"w", 0, True, props(message_expiry=0))).drop()
     assert here.payloads() == ["w"]
     rig.pass_ms(1)
-    late = rig.connected("late")
-    late.subscribe("t")
+    late = rig.connected("late").subscribed("t")
     assert late.inbox == []
 
 
-def test_expiry_0_with_a_delay_counts_from_due() -> None:
-    rig = Rig()
-    here = rig.connected("here")
-    here.subscribe("t")
+def test_expiry_0_with_a_delay_counts_from_due(rig: Rig) -> None:
+    here = rig.connected("here").subscribed("t")
     publisher = rig.connected("p")
     publisher.publish1("$delayed/5/t", "x", message_expiry=0)
     rig.pass_ms(5_300)  # a little late, as timers are
@@ -57,8 +50,7 @@ def test_expiry_0_with_a_delay_counts_from_due() -> None:
 
 def test_what_expired_in_flight_is_not_sent_again_at_qos_1() -> None:
     rig = Rig(config(max_in_flight=3))
-    peer = rig.lasting("a")
-    peer.subscribe("t")
+    peer = rig.lasting("a").subscribed("t")
     publisher = rig.connected("p")
     publisher.publish1("t", "short", message_expiry=5)
     publisher.publish1("t", "long", message_expiry=500)
@@ -76,8 +68,7 @@ def test_what_expired_in_flight_is_not_sent_again_at_qos_1() -> None:
     ]
 
 
-def test_what_expired_does_not_go_to_another_member() -> None:
-    rig = Rig()
+def test_what_expired_does_not_go_to_another_member(rig: Rig) -> None:
     a, b = rig.lasting("a"), rig.lasting("b")
     a.subscribe("$share/g/t")
     rig.connected("p").publish1("t", "short", message_expiry=5)
@@ -86,8 +77,7 @@ def test_what_expired_does_not_go_to_another_member() -> None:
     rig.pass_ms(6_000)
     a.drop()
     assert b.inbox == []
-    group = rig.core.groups.get("$share/g/t")
-    assert group is not None
+    group = rig.group("$share/g/t")
     assert group.session.flights == {}
 
 
@@ -109,8 +99,7 @@ def test_expired_retained_messages_are_swept() -> None:
     rig.pump()
     assert (dropped, retained.count) == ([1], 2)
     publisher.publish1("d", "d", retain=True)
-    peer = rig.connected("s")
-    peer.subscribe("#")
+    peer = rig.connected("s").subscribed("#")
     assert peer.payloads() == ["b", "new", "d"]
     rig.crash()
     assert rig.core.retained.count == 3
@@ -125,15 +114,14 @@ def test_what_a_lost_group_had_dropped_counts_again(*, is_noted: bool) -> None:
         publisher.publish1(topic, topic, retain=True, message_expiry=5)
     rig.pass_ms(6_000)
     retained = rig.core.retained
-    rig.core.writer.submit(lambda commit: retained.drop_expired(commit, [b"a", b"b"]), lambda answer: None)
+    rig.decide(lambda commit: retained.drop_expired(commit, [b"a", b"b"]), pump=False)
     rig.compose()
     assert retained.count == 0
     if is_noted:
         record = Record(b"a", b"new", retain=True)
         message = Message(rig.core.horizon.position, -1, record, rig.clock.wall_ms())
         retained.note(message)
-    rig.fail_sync()
-    assert rig.recover()
+    rig.lose()
     rig.pump()
     assert retained.count == 2
     assert sum(1 for _ in rig.store.scan(Table.RETAINED, b"", b"\xff")) == 2

@@ -29,8 +29,7 @@ def ended(rig: Rig) -> Position:
 def look(rig: Rig, times: int = 2) -> None:
     """Housekeeping sees to it that the slices may go."""
     for _ in range(times):
-        rig.core.writer.submit(lambda commit: rig.core.floor.settle(commit, ended(rig)), lambda _: None)
-        rig.pump()
+        rig.decide(lambda commit: rig.core.floor.settle(commit, ended(rig)))
 
 
 def passed(rig: Rig, slices: int = 2) -> None:
@@ -41,10 +40,8 @@ def passed(rig: Rig, slices: int = 2) -> None:
             commit.open_batch.passed(piece)
 
     for _ in range(slices):
-        rig.clock.now_ms += QUARTER_MS
-        rig.pump()
-        rig.core.writer.submit(seal, lambda _: None)
-        rig.pump()
+        rig.jump(QUARTER_MS)
+        rig.decide(seal)
 
 
 def lasting(rig: Rig, name: str = "s", **options: int) -> Peer:
@@ -74,8 +71,7 @@ def dropped(rig: Rig) -> int:
 
 
 def flights(rig: Rig, name: str = "s") -> list[Flight]:
-    subscriber = rig.core.sessions.get(name)
-    assert subscriber is not None
+    subscriber = rig.session(name)
     return [*subscriber.session.flights.values()]
 
 
@@ -111,8 +107,7 @@ def test_what_sessions_have_not_read_is_counted_and_told_once(caplog: pytest.Log
     assert dropped(rig) == 4
 
 
-def test_slices_go_at_once_when_no_session_is_behind() -> None:
-    rig = Rig()
+def test_slices_go_at_once_when_no_session_is_behind(rig: Rig) -> None:
     reader = lasting(rig)
     reader.subscribe("t", qos=1)
     publish(rig, "0")
@@ -125,8 +120,7 @@ def test_slices_go_at_once_when_no_session_is_behind() -> None:
 
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("is_away", [True, False])
-def test_what_a_session_has_in_flight_becomes_dead_letters(qos: int, *, is_away: bool) -> None:
-    rig = Rig()
+def test_what_a_session_has_in_flight_becomes_dead_letters(rig: Rig, qos: int, *, is_away: bool) -> None:
     peer = lasting(rig)
     peer.subscribe("t", qos=qos)
     publish(rig, "0", "1", qos=qos)
@@ -144,16 +138,14 @@ def test_what_a_session_has_in_flight_becomes_dead_letters(qos: int, *, is_away:
     assert lasting(rig).take_all() == []
 
 
-def test_an_ack_of_what_has_ended_ends_no_other_message() -> None:
-    rig = Rig()
+def test_an_ack_of_what_has_ended_ends_no_other_message(rig: Rig) -> None:
     peer = lasting(rig, receive_maximum=2)
     peer.subscribe("t", qos=1)
     publish(rig, "0", "1")
     old: list[Publish] = peer.publishes()
     passed(rig)
     look(rig)
-    subscriber = rig.core.sessions.get("s")
-    assert subscriber is not None
+    subscriber = rig.session("s")
     subscriber.session._last_id = 0
     publish(rig, "2")
     (new,) = peer.publishes()
@@ -164,8 +156,7 @@ def test_an_ack_of_what_has_ended_ends_no_other_message() -> None:
     assert subscriber.session.retired == {}
 
 
-def test_what_a_client_has_received_at_qos_2_is_no_dead_letter() -> None:
-    rig = Rig()
+def test_what_a_client_has_received_at_qos_2_is_no_dead_letter(rig: Rig) -> None:
     peer = lasting(rig)
     peer.subscribe("t", qos=2)
     publish(rig, "0", qos=2)
@@ -178,8 +169,7 @@ def test_what_a_client_has_received_at_qos_2_is_no_dead_letter() -> None:
     assert flights(rig) == []
 
 
-def test_what_a_group_has_lent_at_qos_2_is_its_dead_letter() -> None:
-    rig = Rig()
+def test_what_a_group_has_lent_at_qos_2_is_its_dead_letter(rig: Rig) -> None:
     peer = lasting(rig, "worker")
     peer.subscribe("$share/g/t", qos=2)
     publish(rig, "0", qos=2)
@@ -190,16 +180,14 @@ def test_what_a_group_has_lent_at_qos_2_is_its_dead_letter() -> None:
     assert flights(rig, "worker") == []
 
 
-def test_what_is_in_flight_of_a_session_that_was_set_back_is_told_once() -> None:
-    rig = Rig()
+def test_what_is_in_flight_of_a_session_that_was_set_back_is_told_once(rig: Rig) -> None:
     peer = lasting(rig, receive_maximum=1)
     peer.subscribe("t", qos=1)
     publish(rig, "0", "1")
     assert peer.payloads() == ["0"]
     subscriber, replay = rig.core.sessions.get("s"), rig.core.replay
     assert subscriber is not None
-    rig.core.writer.submit(lambda commit: replay.rewind(commit, subscriber, Position(0)), lambda _: None)
-    rig.pump()
+    rig.decide(lambda commit: replay.rewind(commit, subscriber, Position(0)))
     peer.drop()
     passed(rig)
     look(rig)
@@ -207,8 +195,7 @@ def test_what_is_in_flight_of_a_session_that_was_set_back_is_told_once() -> None
     assert dropped(rig) == 1
 
 
-def test_its_own_publishes_are_no_loss_to_who_does_not_want_them() -> None:
-    rig = Rig()
+def test_its_own_publishes_are_no_loss_to_who_does_not_want_them(rig: Rig) -> None:
     peer = lasting(rig)
     peer.subscribe("t", qos=1, no_local=True)
     other = lasting(rig, "other")
@@ -222,13 +209,12 @@ def test_its_own_publishes_are_no_loss_to_who_does_not_want_them() -> None:
 
 
 @pytest.mark.usefixtures("in_steps")
-def test_who_comes_back_while_it_is_counted_has_each_message_or_is_counted() -> None:
-    rig = Rig()
+def test_who_comes_back_while_it_is_counted_has_each_message_or_is_counted(rig: Rig) -> None:
     asleep(rig)
     publish(rig, *map(str, range(8)))
     passed(rig)
     look(rig, 0)
-    rig.core.writer.submit(partial(_begin, rig), lambda _: None)
+    rig.decide(partial(_begin, rig), pump=False)
     while not dropped(rig):
         rig.micro()
     got = lasting(rig).take_all()
@@ -250,9 +236,8 @@ def test_a_kill_costs_nothing_of_the_number(survivors: int, caplog: pytest.LogCa
         asleep(rig)
         publish(rig, *map(str, range(5)))
         passed(rig)
-        rig.core.writer.submit(partial(_begin, rig), lambda _: None)
-        for _ in range(steps):
-            rig.micro()
+        rig.decide(partial(_begin, rig), pump=False)
+        rig.take_steps(steps)
         caplog.clear()
         is_over = rig.core.burials.passed and not rig.core.burials.active
         rig.crash(survivors)
@@ -263,17 +248,15 @@ def test_a_kill_costs_nothing_of_the_number(survivors: int, caplog: pytest.LogCa
 
 
 @pytest.mark.usefixtures("in_steps")
-def test_a_step_that_is_not_written_is_counted_once() -> None:
-    rig = Rig()
+def test_a_step_that_is_not_written_is_counted_once(rig: Rig) -> None:
     asleep(rig)
     publish(rig, *map(str, range(5)))
     passed(rig)
-    rig.core.writer.submit(partial(_begin, rig), lambda _: None)
+    rig.decide(partial(_begin, rig), pump=False)
     while dropped(rig) < 2:
         rig.micro()
     rig.store.fail_writes = True
-    for _ in range(20):
-        rig.micro()
+    rig.take_steps(20)
     rig.store.fail_writes = False
     rig.recover()
     peer = lasting(rig)
@@ -283,8 +266,7 @@ def test_a_step_that_is_not_written_is_counted_once() -> None:
     assert dropped(rig) + len(got) == 5
 
 
-def test_nobody_is_set_back_to_what_is_about_to_go() -> None:
-    rig = Rig()
+def test_nobody_is_set_back_to_what_is_about_to_go(rig: Rig) -> None:
     peer = lasting(rig)
     peer.subscribe("t", qos=1)
     publish(rig, "0")
@@ -295,8 +277,7 @@ def test_nobody_is_set_back_to_what_is_about_to_go() -> None:
     assert peer.take_all() == ["new"]
     subscriber, replay = rig.core.sessions.get("s"), rig.core.replay
     assert subscriber is not None
-    rig.core.writer.submit(lambda commit: replay.rewind(commit, subscriber, Position(0)), lambda _: None)
-    rig.pump()
+    rig.decide(lambda commit: replay.rewind(commit, subscriber, Position(0)))
     assert peer.take_all() == ["new"]
     other = lasting(rig, "other")
     other.subscribe("t", qos=1, user_properties=(("replay-from", "PT9H"),))

@@ -48,9 +48,8 @@ def test_an_owner_has_all_forms_of_a_few_levels_and_not_of_many() -> None:
 
 
 @pytest.mark.parametrize("level", [4, 5])
-def test_a_filter_beyond_is_refused(level: int) -> None:
+def test_a_filter_beyond_is_refused(rig: Rig, level: int) -> None:
     """2^16 filters that all match one topic made each new topic take 131 ms."""
-    rig = Rig()
     refused = 0x97 if level == 5 else 0x80
     texts = ["/".join(levels) + "/#" for levels in product("a+", repeat=11)]
     peer, others = rig.connected("s", level), rig.connected("t", level)
@@ -65,9 +64,8 @@ def test_a_filter_beyond_is_refused(level: int) -> None:
     assert not rig.core.sessions.quota._forms._levels
 
 
-def test_so_is_a_group_beyond() -> None:
+def test_so_is_a_group_beyond(rig: Rig) -> None:
     """It stays when its members go, so it counts by itself."""
-    rig = Rig()
     texts = [f"$share/g{n}/" + "/".join(levels) for n, levels in enumerate(product("a+", repeat=12))]
     few = LEVELS_MAX // 12
     for at in range(1, few + 2, 100):

@@ -1,6 +1,5 @@
 """Groups that stay with nobody there: over starts and kills, for a time, with somebody's rights."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -50,23 +49,17 @@ def expire(rig: Rig) -> int:
     return rig.core.clients.end_expired([group for group in groups if groups.is_over(group)])
 
 
-def asked(rig: Rig, decide: Callable[[Commit], object]) -> None:
-    rig.core.writer.submit(decide, lambda is_durable: None)
-    rig.pump()
-
-
 def changed_row(rig: Rig, row: bytes) -> None:
-    asked(rig, lambda commit: commit.row(Table.SESSIONS, KEY, row))
+    rig.decide(lambda commit: commit.row(Table.SESSIONS, KEY, row))
 
 
-def test_those_of_a_name_are_found_by_it() -> None:
-    rig = Rig()
+def test_those_of_a_name_are_found_by_it(rig: Rig) -> None:
     texts = [f"$share/{name}" for name in ("a/x", "a/y/#", "ab/x")]
     for text in texts:
-        asked(rig, lambda commit, text=text: rig.core.groups.make(commit, text))  # type: ignore[misc]
+        rig.decide(lambda commit, text=text: rig.core.groups.make(commit, text))  # type: ignore[misc]
     groups = rig.core.groups
     assert [group.text for group in groups.of_name("a")] == texts[:2]
-    asked(rig, lambda commit: rig.core.groups.disband(commit, groups.of_name("a")[0]))
+    rig.decide(lambda commit: rig.core.groups.disband(commit, groups.of_name("a")[0]))
     rig.restart()
     groups = rig.core.groups
     assert [group.text for group in groups.of_name("a")] == texts[1:2]
@@ -75,14 +68,12 @@ def test_those_of_a_name_are_found_by_it() -> None:
 
 
 @pytest.mark.parametrize("how", ["stays", "restart", "crash"])
-def test_what_falls_due_while_all_workers_are_away_is_the_next_ones(how: str) -> None:
-    rig = Rig()
+def test_what_falls_due_while_all_workers_are_away_is_the_next_ones(rig: Rig, how: str) -> None:
     workers = [joined(rig, f"w{n}") for n in range(3)]
     scheduled(rig, "1", "2", "3", "4")
     for worker in workers:
         worker.drop()
-    if how != "stays":
-        getattr(rig, how)()
+    rig.start_again(how)
     rig.pass_ms(120_000)
     assert [s.session.client_id for s in rig.core.sessions] == []
     worker = joined(rig, "new")
@@ -92,8 +83,7 @@ def test_what_falls_due_while_all_workers_are_away_is_the_next_ones(how: str) ->
     assert worker.take_all() == ["5"]
 
 
-def test_a_group_is_durable_when_its_suback_comes() -> None:
-    rig = Rig()
+def test_a_group_is_durable_when_its_suback_comes(rig: Rig) -> None:
     joined(rig)
     rig.crash()
     group = found(rig)
@@ -104,8 +94,7 @@ def test_a_group_is_durable_when_its_suback_comes() -> None:
     assert joined(rig).take_all() == ["1"]
 
 
-def test_suback_waits_for_the_store() -> None:
-    rig = Rig()
+def test_suback_waits_for_the_store(rig: Rig) -> None:
     worker = rig.connected("w")
     rig.is_held = True
     worker.subscribe(TEXT, pump=False)
@@ -116,8 +105,7 @@ def test_suback_waits_for_the_store() -> None:
     assert len(worker.inbox) == 1
 
 
-def test_terms_and_what_else_was_said_are_kept() -> None:
-    rig = Rig()
+def test_terms_and_what_else_was_said_are_kept(rig: Rig) -> None:
     joined(rig, ack_timeout="30s", max_attempts="3", backoff="1s,5s", expiry="2h", rate="5").drop()
     rig.crash()
     group = found(rig)
@@ -127,19 +115,16 @@ def test_terms_and_what_else_was_said_are_kept() -> None:
     assert group.session.expiry_s == 7_200
 
 
-def test_terms_of_a_session_are_kept() -> None:
-    rig = Rig()
+def test_terms_of_a_session_are_kept(rig: Rig) -> None:
     rig.lasting("s").subscribe("a", user_properties=(("max-attempts", "3"),))
     rig.crash()
-    known = rig.core.sessions.get("s")
-    assert known is not None
+    known = rig.session("s")
     assert known.session.subscriptions["a"].terms == Terms(max_attempts=3)
 
 
-def test_what_was_changed_from_outside_is_not_what_a_member_once_said() -> None:
-    rig = Rig()
+def test_what_was_changed_from_outside_is_not_what_a_member_once_said(rig: Rig) -> None:
     rig.lasting("s").subscribe(TEXT, user_properties=(("max-attempts", "3"),))
-    asked(rig, lambda commit: rig.core.groups.make(commit, TEXT, Terms(max_attempts=9)))
+    rig.decide(lambda commit: rig.core.groups.make(commit, TEXT, Terms(max_attempts=9)))
     rig.crash()
     group = found(rig)
     assert group is not None
@@ -147,8 +132,7 @@ def test_what_was_changed_from_outside_is_not_what_a_member_once_said() -> None:
 
 
 @pytest.mark.parametrize("goes", ["unsubscribes", "is ended"])
-def test_it_ends_with_its_rows_when_the_last_holder_gives_it_up(goes: str) -> None:
-    rig = Rig()
+def test_it_ends_with_its_rows_when_the_last_holder_gives_it_up(rig: Rig, goes: str) -> None:
     first, last = joined(rig, "a"), joined(rig, "b")
     assert first.unsubscribe(TEXT) == (0,)
     group = found(rig)
@@ -157,7 +141,7 @@ def test_it_ends_with_its_rows_when_the_last_holder_gives_it_up(goes: str) -> No
         assert last.unsubscribe(TEXT) == (0,)
     else:
         rig.core.groups.end(group, GROUP_DELETED)
-        asked(rig, lambda commit: None)
+        rig.decide(lambda commit: None)
     assert found(rig) is None
     assert len(rig.core.router) == 0
     for table in (Table.SESSIONS, Table.CURSORS):
@@ -166,16 +150,14 @@ def test_it_ends_with_its_rows_when_the_last_holder_gives_it_up(goes: str) -> No
     assert found(rig) is None
 
 
-def test_unsuback_waits_until_the_end_is_durable() -> None:
-    rig = Rig()
+def test_unsuback_waits_until_the_end_is_durable(rig: Rig) -> None:
     worker = joined(rig)
     worker.unsubscribe(TEXT)
     rig.crash()
     assert found(rig) is None
 
 
-def test_it_is_gone_with_its_rows_when_its_time_has_come() -> None:
-    rig = Rig()
+def test_it_is_gone_with_its_rows_when_its_time_has_come(rig: Rig) -> None:
     worker = joined(rig, expiry="60s")
     rig.pass_ms(120_000)
     assert expire(rig) == 0, "somebody is there"
@@ -186,14 +168,13 @@ def test_it_is_gone_with_its_rows_when_its_time_has_come() -> None:
     assert expire(rig) == 0, "somebody was there"
     rig.pass_ms(12_000)
     assert expire(rig) == 1
-    asked(rig, lambda commit: None)
+    rig.decide(lambda commit: None)
     assert found(rig) is None
     assert rig.store.get(Table.SESSIONS, KEY) is None
     assert rig.store.get(Table.CURSORS, KEY) is None
 
 
-def test_its_time_counts_running_time_over_a_start() -> None:
-    rig = Rig()
+def test_its_time_counts_running_time_over_a_start(rig: Rig) -> None:
     joined(rig, expiry="60s").drop()
     rig.pass_ms(30_000)
     rig.restart()
@@ -206,11 +187,8 @@ def test_its_time_counts_running_time_over_a_start() -> None:
     assert expire(rig) == 1
 
 
-def test_it_stays_as_long_as_a_session_that_holds_it() -> None:
-    rig = Rig()
-    holder = rig.lasting("s", expiry=120)
-    holder.subscribe(TEXT, user_properties=(("expiry", "1s"),))
-    holder.drop()
+def test_it_stays_as_long_as_a_session_that_holds_it(rig: Rig) -> None:
+    rig.lasting("s", expiry=120).subscribed(TEXT, user_properties=(("expiry", "1s"),)).drop()
     rig.pass_ms(60_000)
     assert expire(rig) == 0
     rig.pass_ms(62_000)
@@ -219,8 +197,7 @@ def test_it_stays_as_long_as_a_session_that_holds_it() -> None:
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_with_no_expiry_it_is_as_persistent_as_its_members(persistent: bool) -> None:
-    rig = Rig()
+def test_with_no_expiry_it_is_as_persistent_as_its_members(rig: Rig, persistent: bool) -> None:
     worker = rig.lasting("w") if persistent else rig.connected("w")
     worker.subscribe(TEXT, user_properties=(("expiry", "0"),))
     worker.drop()
@@ -243,10 +220,9 @@ def test_a_group_of_a_plain_subscribe_lives_as_a_session_does() -> None:
 
 
 @pytest.mark.parametrize("how", ["said", "made"])
-def test_a_group_that_stays_ends_only_when_it_is_deleted(how: str) -> None:
-    rig = Rig()
+def test_a_group_that_stays_ends_only_when_it_is_deleted(rig: Rig, how: str) -> None:
     if how == "made":
-        asked(rig, lambda commit: rig.core.groups.make(commit, TEXT, keeping=LASTING))
+        rig.decide(lambda commit: rig.core.groups.make(commit, TEXT, keeping=LASTING))
     worker = joined(rig, expiry="never") if how == "said" else joined(rig)
     worker.unsubscribe(TEXT)
     worker.drop()
@@ -260,12 +236,11 @@ def test_a_group_that_stays_ends_only_when_it_is_deleted(how: str) -> None:
     group = found(rig)
     assert group is not None
     assert group.keeping == LASTING
-    asked(rig, lambda commit: rig.core.groups.disband(commit, group))
+    rig.decide(lambda commit: rig.core.groups.disband(commit, group))
     assert found(rig) is None
 
 
-def test_a_group_that_stays_keeps_what_its_last_member_gave_back() -> None:
-    rig = Rig()
+def test_a_group_that_stays_keeps_what_its_last_member_gave_back(rig: Rig) -> None:
     worker = joined(rig, expiry="never")
     scheduled(rig, "1", "2", after="0s")
     worker.inbox.clear()
@@ -276,22 +251,20 @@ def test_a_group_that_stays_keeps_what_its_last_member_gave_back() -> None:
     assert sorted(other.take_all()) == ["1", "2"]
 
 
-def test_a_group_of_an_older_program_stays_and_has_a_row_from_then_on() -> None:
-    rig = Rig()
+def test_a_group_of_an_older_program_stays_and_has_a_row_from_then_on(rig: Rig) -> None:
     rig.lasting("s").subscribe(TEXT)
-    asked(rig, lambda commit: commit.row(Table.SESSIONS, KEY, None))
+    rig.decide(lambda commit: commit.row(Table.SESSIONS, KEY, None))
     rig.core.cursors._is_last = True  # what is dirty goes with the next batch, as at a stop
     rig.crash()
     group = found(rig)
     assert group is not None
     assert [member.session.client_id for member in group.members] == ["s"]
     rig.core.cursors.recover()
-    asked(rig, lambda commit: None)
+    rig.decide(lambda commit: None)
     assert rig.store.get(Table.SESSIONS, KEY) is not None
 
 
-def test_a_row_that_cannot_be_read_is_passed_over_and_verify_says_so() -> None:
-    rig = Rig()
+def test_a_row_that_cannot_be_read_is_passed_over_and_verify_says_so(rig: Rig) -> None:
     joined(rig)
     assert verify_tables(rig.store) == []
     row = rig.store.get(Table.SESSIONS, KEY) or b""
@@ -305,14 +278,12 @@ def test_a_row_that_cannot_be_read_is_passed_over_and_verify_says_so() -> None:
 def test_a_row_says_who_was_its_last_member(tmp_path: Path) -> None:
     rig = Keyed(tmp_path)
     rig.add("app")
-    worker = rig.come("app", "w1")
-    worker.subscribe(TEXT)
-    worker.drop()
+    rig.come("app", "w1").subscribed(TEXT).drop()
     group = found(rig)
     assert group is not None
     assert (group.owner, group.client, group.owners) == ("app", "w1", frozenset(("app",)))
     rig.core.cursors.recover()
-    asked(rig, lambda commit: None)
+    rig.decide(lambda commit: None)
     row = group_of(rig.store.get(Table.SESSIONS, KEY) or b"")
     assert (row.owner, row.client) == ("app", "w1")
     assert encode_row(row) == rig.store.get(Table.SESSIONS, KEY)
@@ -330,7 +301,7 @@ def test_no_more_groups_than_limits_say() -> None:
         with pytest.raises(TooManyGroups):
             rig.core.groups.make(commit, "$share/c/t")
 
-    asked(rig, open_batch)
+    rig.decide(open_batch)
     peer.unsubscribe("$share/a/t")
     assert peer.subscribe("$share/c/t") == (2,)
 
@@ -353,7 +324,7 @@ def test_it_may_what_its_last_member_might_also_after_a_start(tmp_path: Path) ->
     assert worker.subscribe("$share/workers/jobs/w1/#") == (2,)
     worker.drop()
     rig.core.cursors.recover()
-    asked(rig, lambda commit: None)
+    rig.decide(lambda commit: None)
     for _ in range(2):
         (group,) = rig.core.groups
         assert group.is_restricted
@@ -376,42 +347,37 @@ def test_a_group_that_its_key_may_not_ask_for_any_more_ends(tmp_path: Path) -> N
 def test_a_group_of_a_key_that_is_revoked_is_kept_for_the_next_of_its_name(tmp_path: Path) -> None:
     rig = Keyed(tmp_path)
     rig.add("app")
-    worker = rig.come("app", "w1")
-    worker.subscribe(TEXT)
-    worker.drop()
+    rig.come("app", "w1").subscribed(TEXT).drop()
     rig.revoke("app")
     rig.add("else", deliver=["else/#"])
     rig.come("else").subscribe(TEXT)
     rig.come("ops").publish1("jobs/x", "1")
     rig.pass_ms(1_000)
     rig.add("app")
-    worker = rig.come("app", "w1")
-    worker.subscribe(TEXT)
+    worker = rig.come("app", "w1").subscribed(TEXT)
     assert worker.payloads() == ["1"]
 
 
-def test_a_group_that_is_not_to_stay_any_more_is_not_there_after_a_kill() -> None:
-    rig = Rig()
+def test_a_group_that_is_not_to_stay_any_more_is_not_there_after_a_kill(rig: Rig) -> None:
     joined(rig)
     joined(rig, "other", expiry="0s")
     rig.crash()
     assert found(rig) is None
     joined(rig)
-    asked(rig, lambda commit: rig.core.groups.make(commit, TEXT, keeping=Keeping(expiry_s=0)))
+    rig.decide(lambda commit: rig.core.groups.make(commit, TEXT, keeping=Keeping(expiry_s=0)))
     rig.crash()
     assert found(rig) is None
 
 
 @pytest.mark.parametrize("cursor", [b"\xff\xff", None])
-def test_a_group_whose_place_cannot_be_read_goes_on_from_now(cursor: bytes | None) -> None:
+def test_a_group_whose_place_cannot_be_read_goes_on_from_now(rig: Rig, cursor: bytes | None) -> None:
     """As a session does: nothing that it has done comes again."""
-    rig = Rig()
     worker = joined(rig)
     scheduled(rig, "1", "2", after="0s")
     assert worker.take_all() == ["1", "2"]
     worker.disconnect()
     rig.pass_ms(1_000)
-    asked(rig, lambda commit: commit.row(Table.CURSORS, KEY, cursor))
+    rig.decide(lambda commit: commit.row(Table.CURSORS, KEY, cursor))
     rig.crash()
     worker = joined(rig)
     scheduled(rig, "3", after="0s")
@@ -450,30 +416,25 @@ def test_what_is_said_of_a_group_and_not_written_counts_as_it_is_stored(what: st
     rig = Rig()
     core, text = rig.core, "$share/g/t"
     before, after = Keeping(NEVER_S, rate=5.0, order=True, on_dead="hold"), Keeping(60, fair=True)
-    core.writer.submit(lambda commit: core.groups.make(commit, text, Terms(30_000), before), lambda _: None)
-    rig.pump()
-    group = core.groups.get(text)
-    assert group is not None
+    rig.decide(lambda commit: core.groups.make(commit, text, Terms(30_000), before))
+    group = rig.group(text)
 
     def act(commit: Commit) -> None:
         core.groups.make(commit, text, Terms(60_000, 3), after)
         core.groups.pause(commit, group, is_paused=True)
 
-    core.writer.submit(act, lambda _: None)
+    rig.decide(act, pump=False)
     if what == "given up":
-        core.writer.submit(spoil, lambda _: None)
+        rig.decide(spoil, pump=False)
         rig.compose()
     else:
         rig.compose()
-        rig.fail_sync()
-        rig.store.survivors = 9 * (what == "stored")
-        assert rig.recover()
+        rig.lose(9 * (what == "stored"))
     for _ in range(2):
         assert (group.terms, group.is_paused) == (
             (Terms(60_000, 3), True) if what == "stored" else (Terms(30_000), False)
         )
         assert group.keeping == (after if what == "stored" else before)
         rig.kill()
-        found = rig.core.groups.get(text)
-        assert found is not None
+        found = rig.group(text)
         group = found

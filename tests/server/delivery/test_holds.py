@@ -27,15 +27,8 @@ def holder(rig: Rig) -> Peer:
     return worker(rig, on_dead="hold")
 
 
-def group_of(rig: Rig) -> Group:
-    group = rig.core.groups.get(TEXT)
-    assert group is not None
-    return group
-
-
 def held(rig: Rig) -> set[bytes]:
-    order = group_of(rig).session.order
-    assert order is not None
+    order = rig.order(TEXT)
     order.check()
     return order.held
 
@@ -53,13 +46,12 @@ def act(rig: Rig, how: str) -> None:
         if how == "drop":
             return core.dead_letters.drop(commit, place, lambda *_: True)
         if how == "let go":
-            return core.holds.let_go(commit, group_of(rig), A)
+            return core.holds.let_go(commit, rig.group(TEXT), A)
         if how == "expire":
             return core.dead_letters.drop_expired(commit, core.writer.running_ms + 10**12)
         return core.dead_letters.requeue(commit, place, rig.clock.now_ms, lambda *_: True)
 
-    rig.core.writer.submit(decide, lambda _: None)
-    rig.pump()
+    rig.decide(decide)
 
 
 def dead(rig: Rig, peer: Peer) -> None:
@@ -75,9 +67,8 @@ def dead(rig: Rig, peer: Peer) -> None:
 @pytest.mark.parametrize("is_killed", [False, True])
 @pytest.mark.parametrize("how", ["drop", "let go", "expire"])
 def test_a_dead_letter_holds_its_key_until_it_goes(
-    how: str, is_killed: bool, caplog: pytest.LogCaptureFixture
+    rig: Rig, how: str, is_killed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rig = Rig()
     peer = holder(rig)
     dead(rig, peer)
     if is_killed:
@@ -94,8 +85,7 @@ def test_a_dead_letter_holds_its_key_until_it_goes(
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_a_requeued_letter_is_the_head_again(is_killed: bool) -> None:
-    rig = Rig()
+def test_a_requeued_letter_is_the_head_again(rig: Rig, is_killed: bool) -> None:
     peer = holder(rig)
     dead(rig, peer)
     act(rig, "requeue")
@@ -113,24 +103,21 @@ def test_a_requeued_letter_is_the_head_again(is_killed: bool) -> None:
     assert list(came(peer)) == ["a2"]
 
 
-def test_a_buried_retry_holds_its_key_too() -> None:
-    rig = Rig()
+def test_a_buried_retry_holds_its_key_too(rig: Rig) -> None:
     peer = holder(rig)
     send(rig, "a1", "a2")
     nack(peer, came(peer)["a1"], "1h")
     (place,) = [place for place, _ in RETRIES.all(rig.store)]
     steering = rig.core.steering
-    rig.core.writer.submit(lambda commit: steering.bury(commit, place, lambda *_: True), lambda _: None)
-    rig.pump()
+    rig.decide(lambda commit: steering.bury(commit, place, lambda *_: True))
     assert (held(rig), came(peer)) == ({A}, {})
     act(rig, "drop")
     assert list(came(peer)) == ["a2"]
 
 
 @pytest.mark.parametrize("how", ["dead", "later", "dropped"])
-def test_what_is_written_counts_though_the_next_group_is_given_up(how: str) -> None:
+def test_what_is_written_counts_though_the_next_group_is_given_up(rig: Rig, how: str) -> None:
     """A dead letter is requeued, a retry is tried later, or dropped; then a request spoils its group."""
-    rig = Rig()
     peer = holder(rig)
     send(rig, "a1", "a2")
     nack(peer, came(peer)["a1"], "never" if how == "dead" else "1h")
@@ -144,9 +131,9 @@ def test_what_is_written_counts_though_the_next_group_is_given_up(how: str) -> N
             return steering.try_(commit, place, soon_ms, lambda *_: True)
         return steering.drop(commit, place, lambda *_: True)
 
-    rig.core.writer.submit(decide, lambda _: None)
+    rig.decide(decide, pump=False)
     rig.compose()
-    rig.core.writer.submit(spoil, lambda _: None)
+    rig.decide(spoil, pump=False)
     rig.compose()
     assert rig.core.writer.given_up == 1
     rig.pump()
@@ -163,9 +150,8 @@ def test_what_is_written_counts_though_the_next_group_is_given_up(how: str) -> N
 
 @pytest.mark.parametrize("survivors", [0, 9])
 @pytest.mark.parametrize("how", ["requeue", "bury", "drop"])
-def test_a_sync_that_fails_leaves_each_key_what_is_stored(how: str, survivors: int) -> None:
+def test_a_sync_that_fails_leaves_each_key_what_is_stored(rig: Rig, how: str, survivors: int) -> None:
     """Its rows may be there all the same: nobody waits for what is not."""
-    rig = Rig()
     peer = holder(rig)
     send(rig, "a1", "a2")
     nack(peer, came(peer)["a1"], "never" if how == "requeue" else "2m")
@@ -179,11 +165,9 @@ def test_a_sync_that_fails_leaves_each_key_what_is_stored(how: str, survivors: i
             return steering.bury(commit, place, lambda *_: True)
         return steering.drop(commit, place, lambda *_: True)
 
-    rig.core.writer.submit(decide, lambda _: None)
+    rig.decide(decide, pump=False)
     rig.compose()
-    rig.fail_sync()
-    rig.store.survivors = survivors
-    assert rig.recover()
+    rig.lose(survivors)
     rig.pump()
     is_dead = (how == "requeue") != bool(survivors)
     if how != "drop":
@@ -246,10 +230,9 @@ def test_a_failure_that_is_stored_though_its_sync_failed_is_one_retry(order: str
 @pytest.mark.parametrize("on_dead", ["hold", "next"])
 @pytest.mark.parametrize("tries", [1, 2])
 def test_a_dead_letter_that_is_stored_though_its_sync_failed_is_the_only_one(
-    on_dead: str, tries: int
+    rig: Rig, on_dead: str, tries: int
 ) -> None:
     """Its retry has gone with the batch, so nothing else has the message."""
-    rig = Rig()
     peer = worker(rig, on_dead=on_dead)
     send(rig, "a1", "a2")
     out = came(peer)
@@ -267,9 +250,8 @@ def test_a_dead_letter_that_is_stored_though_its_sync_failed_is_the_only_one(
     assert list(came(peer)) == ["a2"]
 
 
-def test_an_ack_while_the_store_is_broken_frees_a_key_whose_failure_was_not_written() -> None:
+def test_an_ack_while_the_store_is_broken_frees_a_key_whose_failure_was_not_written(rig: Rig) -> None:
     """Its lease had lapsed, and the group with its retry could not be written: nothing is in flight."""
-    rig = Rig()
     peer = worker(rig, ack_timeout="2s")
     send(rig, "a1", "a2")
     out = came(peer)
@@ -288,28 +270,22 @@ def test_an_ack_while_the_store_is_broken_frees_a_key_whose_failure_was_not_writ
     assert list(came(peer)) == ["a2"]
 
 
-def test_a_retry_that_is_tried_later_is_the_head_of_its_key_after_a_kill() -> None:
-    rig = Rig()
+def test_a_retry_that_is_tried_later_is_the_head_of_its_key_after_a_kill(rig: Rig) -> None:
     peer = worker(rig)
     send(rig, "a1", "a2")
     nack(peer, came(peer)["a1"], "1h")
     (place,) = [place for place, _ in RETRIES.all(rig.store)]
     steering, soon_ms = rig.core.steering, rig.clock.now_ms + 10_000
-    rig.core.writer.submit(
-        lambda commit: steering.try_(commit, place, soon_ms, lambda *_: True), lambda _: None
-    )
-    rig.compose()
-    rig.settle()
-    rig.crash()
-    rig.pump()
+    rig.decide(lambda commit: steering.try_(commit, place, soon_ms, lambda *_: True), pump=False)
+    rig.write()
+    rig.crash(pump=True)
     peer = worker(rig)
     assert not came(peer)
     rig.pass_ms(10_500)
     assert list(came(peer)) == ["a1"]
 
 
-def test_a_letter_that_went_with_its_hold_unwritten_holds_nothing_after_a_start() -> None:
-    rig = Rig()
+def test_a_letter_that_went_with_its_hold_unwritten_holds_nothing_after_a_start(rig: Rig) -> None:
     peer = holder(rig)
     dead(rig, peer)
     batch = rig.store.batch()
@@ -322,18 +298,16 @@ def test_a_letter_that_went_with_its_hold_unwritten_holds_nothing_after_a_start(
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_somebody_holds_a_key_and_lets_it_go(is_killed: bool) -> None:
+def test_somebody_holds_a_key_and_lets_it_go(rig: Rig, is_killed: bool) -> None:
     """What is out ends; its retry, and what follows, wait. Other keys go on."""
-    rig = Rig()
     peer = worker(rig)
     send(rig, "a1", "a2")
     first = came(peer)
 
     def hold(commit: Commit) -> object:
-        return [rig.core.holds.hold(commit, group_of(rig), key) for key in (A, B)]
+        return [rig.core.holds.hold(commit, rig.group(TEXT), key) for key in (A, B)]
 
-    rig.core.writer.submit(hold, lambda _: None)
-    rig.pump()
+    rig.decide(hold)
     nack(peer, first["a1"], "1s")
     send(rig, "b1", "c1")
     assert list(came(peer)) == ["c1"]
@@ -347,10 +321,9 @@ def test_somebody_holds_a_key_and_lets_it_go(is_killed: bool) -> None:
     assert held(rig) == {A, B}
 
     def let_go(commit: Commit) -> object:
-        return [rig.core.holds.let_go(commit, group_of(rig), key) for key in (A, B)]
+        return [rig.core.holds.let_go(commit, rig.group(TEXT), key) for key in (A, B)]
 
-    rig.core.writer.submit(let_go, lambda _: None)
-    rig.pump()
+    rig.decide(let_go)
     rig.pass_ms(500)
     again = came(peer)
     assert sorted(again) == ["a1", "b1"]
@@ -359,42 +332,37 @@ def test_somebody_holds_a_key_and_lets_it_go(is_killed: bool) -> None:
     assert not held(rig)
 
 
-def test_a_held_key_moves_to_no_other_filter_of_the_name() -> None:
+def test_a_held_key_moves_to_no_other_filter_of_the_name(rig: Rig) -> None:
     """Its group has no member, and a group with one would take the retry."""
-    rig = Rig()
     peer, other = worker(rig), rig.connected("other")
     send(rig, "a1", "b1")
     first = came(peer)
     assert other.subscribe("$share/workers/jobs/+", qos=1) == (1,)
-    rig.core.writer.submit(lambda commit: rig.core.holds.hold(commit, group_of(rig), A), lambda _: None)
+    rig.decide(lambda commit: rig.core.holds.hold(commit, rig.group(TEXT), A), pump=False)
     for payload in ("a1", "b1"):
         nack(peer, first[payload], "1s")
     peer.unsubscribe(TEXT)
     rig.pass_ms(5_000)
     assert list(came(other)) == ["b1"]
-    rig.core.writer.submit(lambda commit: rig.core.holds.let_go(commit, group_of(rig), A), lambda _: None)
+    rig.decide(lambda commit: rig.core.holds.let_go(commit, rig.group(TEXT), A), pump=False)
     rig.pass_ms(5_000)
     assert list(came(other)) == ["a1"]
 
 
-def test_a_letter_of_another_group_is_the_head_where_its_message_holds_the_key() -> None:
-    rig = Rig()
+def test_a_letter_of_another_group_is_the_head_where_its_message_holds_the_key(rig: Rig) -> None:
     peer, other = holder(rig), rig.connected("other")
     assert other.subscribe("$share/second/jobs/#", qos=1) == (1,)
     send(rig, "a1", "a2")
     nack(peer, came(peer)["a1"], "never")
     nack(other, came(other)["a1"], "never")
     (place,) = [place for place, row in DEAD.all(rig.store) if row.group == "second"]
-    letters, now_ms, to = rig.core.dead_letters, rig.clock.now_ms, group_of(rig)
-    rig.core.writer.submit(
-        lambda commit: letters.requeue(commit, place, now_ms, lambda *_: True, to), lambda _: None
-    )
+    letters, now_ms, to = rig.core.dead_letters, rig.clock.now_ms, rig.group(TEXT)
+    rig.decide(lambda commit: letters.requeue(commit, place, now_ms, lambda *_: True, to), pump=False)
     rig.pass_ms(1_000)
     assert list(came(peer)) == ["a1"]
 
 
-def test_a_late_ack_ends_the_hold() -> None:
-    rig = Rig()
+def test_a_late_ack_ends_the_hold(rig: Rig) -> None:
     peer = worker(rig, on_dead="hold", ack_timeout="2s", max_attempts="1")
     send(rig, "a1", "a2")
     first = came(peer)
@@ -407,18 +375,17 @@ def test_a_late_ack_ends_the_hold() -> None:
     assert not list(DEAD.all(rig.store))
 
 
-def test_a_key_is_held_in_a_group_with_a_limit_too() -> None:
+def test_a_key_is_held_in_a_group_with_a_limit_too(rig: Rig) -> None:
     """What failed before waits with the others, when its next try is due."""
-    rig = Rig()
     peer = worker(rig, order="false", per_key_concurrency="2")
     send(rig, "a1", "a2", "a3")
     first = came(peer)
     assert sorted(first) == ["a1", "a2"]
 
     def hold(commit: Commit) -> object:
-        return rig.core.holds.hold(commit, group_of(rig), A)
+        return rig.core.holds.hold(commit, rig.group(TEXT), A)
 
-    rig.core.writer.submit(hold, lambda _: None)
+    rig.decide(hold, pump=False)
     nack(peer, first["a1"], "1s")
     peer.ack(wire.PUBACK, first["a2"])
     rig.pass_ms(5_000)
@@ -428,8 +395,7 @@ def test_a_key_is_held_in_a_group_with_a_limit_too() -> None:
     peer = worker(rig, order="false", per_key_concurrency="2")
     rig.pass_ms(5_000)
     assert (held(rig), list(came(peer))) == ({A}, ["b1"]), "it was out"
-    rig.core.writer.submit(lambda commit: rig.core.holds.let_go(commit, group_of(rig), A), lambda _: None)
-    rig.pump()
+    rig.decide(lambda commit: rig.core.holds.let_go(commit, rig.group(TEXT), A))
     rig.pass_ms(1_000)
     assert sorted(came(peer)) == ["a1", "a3"]
     assert not held(rig)
@@ -444,11 +410,11 @@ def test_a_hold_that_is_not_written_holds_nothing_and_a_release_lets_nothing_go(
     by_hand = how != "let go of a letter"
 
     def act(commit: Commit) -> object:
-        return (rig.core.holds.hold if is_hold else rig.core.holds.let_go)(commit, group_of(rig), A)
+        return (rig.core.holds.hold if is_hold else rig.core.holds.let_go)(commit, rig.group(TEXT), A)
 
     if how == "let go":
         is_hold = True
-        rig.core.writer.submit(act, lambda _: None)
+        rig.decide(act, pump=False)
         send(rig, "a1", "a2")
     else:
         send(rig, "a1", "a2")
@@ -458,15 +424,13 @@ def test_a_hold_that_is_not_written_holds_nothing_and_a_release_lets_nothing_go(
     told: list[object] = []
     rig.core.writer.submit(act, told.append)
     if what == "given up":
-        rig.core.writer.submit(spoil, lambda _: None)
+        rig.decide(spoil, pump=False)
         rig.compose()
     else:
         rig.compose()
         while rig.turn():
             assert not came(peer)
-        rig.fail_sync()
-        rig.store.survivors = 9 * (what == "stored")
-        assert rig.recover()
+        rig.lose(9 * (what == "stored"))
     assert isinstance(told[0], StoreFailed)
     assert held(rig) == (set() if is_hold else {A})
     rig.pass_ms(3_000)
@@ -484,15 +448,14 @@ def test_a_hold_that_is_not_written_holds_nothing_and_a_release_lets_nothing_go(
     assert not held(rig)
 
 
-def test_what_a_release_lets_go_comes_when_it_is_durable() -> None:
+def test_what_a_release_lets_go_comes_when_it_is_durable(rig: Rig) -> None:
     """A hold behind a release counts, and a release behind that."""
-    rig = Rig()
     peer = holder(rig)
     dead(rig, peer)
     holds = rig.core.holds
 
     def ask(act: Callable[[Commit, Group, bytes], bool]) -> None:
-        rig.core.writer.submit(lambda commit: act(commit, group_of(rig), A), lambda _: None)
+        rig.decide(lambda commit: act(commit, rig.group(TEXT), A), pump=False)
         assert rig.compose()
         while rig.turn():
             assert not came(peer)

@@ -20,8 +20,7 @@ def opened(rig: Rig, text: str = TEXT, terms: Terms | None = None) -> None:
     def open_batch(commit: Commit) -> None:
         rig.core.groups.make(commit, text, terms or Terms())
 
-    rig.core.writer.submit(open_batch, lambda is_durable: None)
-    rig.pump()
+    rig.decide(open_batch)
 
 
 def enlisted(rig: Rig, link: FakeLink) -> Inside:
@@ -37,8 +36,7 @@ def sent(rig: Rig, *payloads: str, qos: int = 1) -> None:
         rig.pump()
 
 
-def test_it_is_sent_what_its_link_has_room_for_whatever_it_has_shown() -> None:
-    rig = Rig()
+def test_it_is_sent_what_its_link_has_room_for_whatever_it_has_shown(rig: Rig) -> None:
     opened(rig)
     link = FakeLink()
     enlisted(rig, link)
@@ -47,14 +45,11 @@ def test_it_is_sent_what_its_link_has_room_for_whatever_it_has_shown() -> None:
     assert len(set(link.packet_ids)) == 3 * CAPACITY_FIRST
 
 
-def test_what_is_stored_comes_at_qos_1_and_is_acked_or_goes_to_the_next() -> None:
-    rig = Rig()
+def test_what_is_stored_comes_at_qos_1_and_is_acked_or_goes_to_the_next(rig: Rig) -> None:
     opened(rig)
     link = FakeLink()
     member = enlisted(rig, link)
-    publisher = rig.connected("publisher")
-    for n in range(2):
-        publisher.publish("a/x", f"job {n}", 0, user_properties=(("deliver-in", "1s"),))
+    rig.send("a/x", *(f"job {n}" for n in range(2)), qos=0, user_properties=(("deliver-in", "1s"),))
     rig.clock.now_ms = START_MS + 5_000
     rig.pump()
     assert [m.record.qos for m in link.sent] == [0, 0]
@@ -66,8 +61,7 @@ def test_what_is_stored_comes_at_qos_1_and_is_acked_or_goes_to_the_next() -> Non
     assert [m.record.payload for m in second.sent] == [b"job 1"]
 
 
-def test_a_plain_qos_0_message_is_handed_over_and_is_done_with() -> None:
-    rig = Rig()
+def test_a_plain_qos_0_message_is_handed_over_and_is_done_with(rig: Rig) -> None:
     opened(rig)
     link = FakeLink()
     enlisted(rig, link)
@@ -75,8 +69,7 @@ def test_a_plain_qos_0_message_is_handed_over_and_is_done_with() -> None:
     assert (len(link.sent), link.packet_ids) == (1, [0])
 
 
-def test_it_waits_for_room() -> None:
-    rig = Rig()
+def test_it_waits_for_room(rig: Rig) -> None:
     opened(rig)
     link = FakeLink()
     link.room = 1
@@ -89,8 +82,7 @@ def test_it_waits_for_room() -> None:
     assert [m.record.payload for m in link.sent] == [b"1", b"2", b"3"]
 
 
-def test_it_is_in_no_list_and_nothing_of_it_is_stored() -> None:
-    rig = Rig()
+def test_it_is_in_no_list_and_nothing_of_it_is_stored(rig: Rig) -> None:
     opened(rig)
     member = enlisted(rig, FakeLink())
     sent(rig, "1")
@@ -102,23 +94,19 @@ def test_it_is_in_no_list_and_nothing_of_it_is_stored() -> None:
     assert member not in rig.core.cursors.dirty
 
 
-def test_the_group_stays_when_it_goes_and_keeps_what_comes() -> None:
-    rig = Rig()
+def test_the_group_stays_when_it_goes_and_keeps_what_comes(rig: Rig) -> None:
     opened(rig, terms=Terms(30_000))
     link = FakeLink()
     rig.core.settling.leave(enlisted(rig, link), is_clean=True)
     sent(rig, "kept")
-    group = rig.core.groups.get(TEXT)
-    assert group is not None
+    group = rig.group(TEXT)
     assert group.in_force.ack_timeout_ms == 30_000
     enlisted(rig, link)
     assert [m.record.payload for m in link.sent] == [b"kept"]
 
 
-def test_it_shares_with_clients() -> None:
-    rig = Rig()
-    worker = rig.connected("worker")
-    worker.subscribe(TEXT)
+def test_it_shares_with_clients(rig: Rig) -> None:
+    worker = rig.connected("worker").subscribed(TEXT)
     link = FakeLink()
     enlisted(rig, link)
     sent(rig, *map(str, range(10)))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from server.codec import wire
-from server.codec.packets import Ack, Publish
+from server.codec.packets import Publish
 from server.delivery import deliveries, publishing
 from shards.commit import Commit
 from shards.dedupe import Refused, key_of
@@ -15,7 +15,7 @@ from shards.fields import Record
 from shards.outcome import Outcome
 from shards.record import encode
 from tests.support.build import OPENED
-from tests.support.rig import Peer, Rig, config, props
+from tests.support.rig import Rig, config, props
 
 from .test_retries import letters, requeue
 
@@ -47,17 +47,11 @@ def is_free(rig: Rig) -> bool:
     def decide(commit: Commit) -> None:
         found.append(commit.taken_from(draft_of(rig), AS_EVER) is None)
 
-    rig.core.writer.submit(decide, lambda answer: None)
-    rig.pump()
+    rig.decide(decide)
     return found[0]
 
 
-def nack(peer: Peer, packet: Publish, *said: tuple[str, str]) -> None:
-    peer.send(Ack(wire.PUBACK, packet.packet_id, 0x80, props(user_properties=said)))
-
-
-def test_nobody_is_to_get_it_and_it_is_free_when_it_is_due() -> None:
-    rig = Rig()
+def test_nobody_is_to_get_it_and_it_is_free_when_it_is_due(rig: Rig) -> None:
     first = decided(rig, draft_of(rig, after_ms=60_000))
     assert decided(rig, draft_of(rig, after_ms=90_000)).id == first
     assert isinstance(decided(rig, draft_of(rig, "other")), Refused)
@@ -67,10 +61,9 @@ def test_nobody_is_to_get_it_and_it_is_free_when_it_is_due() -> None:
     assert decided(rig, draft_of(rig, "other")).id == second
 
 
-def test_a_message_that_was_cancelled_frees_it_and_one_that_was_moved_does_not() -> None:
-    rig = Rig()
+def test_a_message_that_was_cancelled_frees_it_and_one_that_was_moved_does_not(rig: Rig) -> None:
     first = decided(rig, draft_of(rig, after_ms=60_000))
-    rig.core.writer.submit(lambda commit: commit.move(first, rig.clock.now_ms + 120_000), lambda answer: None)
+    rig.decide(lambda commit: commit.move(first, rig.clock.now_ms + 120_000), pump=False)
     rig.pass_ms(61_000)
     assert not is_free(rig)
     said: list[Any] = []
@@ -82,10 +75,8 @@ def test_a_message_that_was_cancelled_frees_it_and_one_that_was_moved_does_not()
 
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("text", ["t", GROUP])
-def test_it_is_taken_until_it_is_acked(text: str, qos: int) -> None:
-    rig = Rig()
-    peer = rig.lasting("a")
-    peer.subscribe(text, qos=qos)
+def test_it_is_taken_until_it_is_acked(rig: Rig, text: str, qos: int) -> None:
+    peer = rig.lasting("a").subscribed(text, qos=qos)
     first = decided(rig, draft_of(rig, qos=qos))
     assert not is_free(rig), "in flight"
     assert decided(rig, draft_of(rig)) == Known(first, rig.clock.now_ms)
@@ -100,11 +91,8 @@ def test_it_is_taken_until_it_is_acked(text: str, qos: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["t", GROUP])
-def test_it_is_taken_while_somebody_has_not_read_it(text: str) -> None:
-    rig = Rig()
-    peer = rig.lasting("a")
-    peer.subscribe(text)
-    peer.drop()
+def test_it_is_taken_while_somebody_has_not_read_it(rig: Rig, text: str) -> None:
+    rig.lasting("a").subscribed(text).drop()
     decided(rig, draft_of(rig))
     for _ in range(2):
         assert not is_free(rig)
@@ -114,44 +102,32 @@ def test_it_is_taken_while_somebody_has_not_read_it(text: str) -> None:
     assert is_free(rig)
 
 
-def test_who_subscribed_later_does_not_count() -> None:
-    rig = Rig()
+def test_who_subscribed_later_does_not_count(rig: Rig) -> None:
     decided(rig, draft_of(rig))
-    peer = rig.lasting("a")
-    peer.subscribe("t")
-    peer.drop()
+    rig.lasting("a").subscribed("t").drop()
     assert is_free(rig)
 
 
-def test_nor_does_who_is_behind_and_subscribed_later() -> None:
-    rig = Rig()
-    peer = rig.lasting("a", receive_maximum=1)
-    peer.subscribe("u")
-    publisher = rig.connected("p")
-    for _ in range(2):
-        publisher.publish1("u", "x")
+def test_nor_does_who_is_behind_and_subscribed_later(rig: Rig) -> None:
+    peer = rig.lasting("a", receive_maximum=1).subscribed("u")
+    rig.send("u", *["x"] * 2)
     decided(rig, draft_of(rig))
     assert len(peer.publishes()) == 1
     assert peer.subscribe("t") == (2,)
-    behind = rig.core.sessions.get("a")
-    assert behind is not None
+    behind = rig.session("a")
     assert not behind.session.tailing
     assert is_free(rig)
 
 
 @pytest.mark.parametrize("text", ["t", GROUP])
-def test_it_is_taken_while_it_waits_for_its_next_try(text: str) -> None:
-    rig = Rig()
-    peer = rig.lasting("a")
-    peer.subscribe(text)
+def test_it_is_taken_while_it_waits_for_its_next_try(rig: Rig, text: str) -> None:
+    peer = rig.lasting("a").subscribed(text)
     decided(rig, draft_of(rig))
-    (packet,) = peer.publishes()
-    nack(peer, packet, ("retry-in", "60s"))
+    peer.nack(peer.one(), "60s")
     for after_ms in (0, 50_000):
         rig.pass_ms(after_ms)
         assert not is_free(rig), "it waits"
-    rig.crash()
-    rig.pump()
+    rig.crash(pump=True)
     assert not is_free(rig), "after a kill too"
     rig.pass_ms(20_000)
     assert not is_free(rig), "it is due, and nobody is there"
@@ -161,17 +137,13 @@ def test_it_is_taken_while_it_waits_for_its_next_try(text: str) -> None:
     assert is_free(rig), "before its row has gone, too"
 
 
-def test_what_fails_in_the_same_group_commit_is_not_lost_sight_of() -> None:
+def test_what_fails_in_the_same_group_commit_is_not_lost_sight_of(rig: Rig) -> None:
     """Its flight is settled there, and its next try stands in no row that a look at the store would find."""
-    rig = Rig()
-    peer = rig.lasting("a")
-    peer.subscribe(GROUP)
+    peer = rig.lasting("a").subscribed(GROUP)
     first = decided(rig, draft_of(rig))
     (packet,) = peer.publishes()
     rig.is_held = True
-    peer.send(
-        Ack(wire.PUBACK, packet.packet_id, 0x80, props(user_properties=(("retry-in", "1h"),))), pump=False
-    )
+    peer.nack(packet, "1h", pump=False)
     said: list[Any] = []
     rig.core.writer.submit(lambda commit: commit.put([draft_of(rig)])[0], said.append)
     rig.pump()
@@ -183,21 +155,17 @@ def test_what_fails_in_the_same_group_commit_is_not_lost_sight_of() -> None:
 
 def test_a_dead_letter_frees_it_and_takes_it_again_when_it_is_requeued() -> None:
     rig = Rig(config(max_attempts=1))
-    peer = rig.lasting("a")
-    peer.subscribe(GROUP)
+    peer = rig.lasting("a").subscribed(GROUP)
     decided(rig, draft_of(rig))
-    (packet,) = peer.publishes()
-    nack(peer, packet, ("retry-in", "1s"))
+    peer.nack(peer.one(), "1s")
     assert letters(rig) == ["x"]
     assert is_free(rig)
     requeue(rig, 5_000)
     assert not is_free(rig)
 
 
-def test_a_group_that_ends_takes_no_key_along() -> None:
-    rig = Rig()
-    peer = rig.lasting("a")
-    peer.subscribe(GROUP)
+def test_a_group_that_ends_takes_no_key_along(rig: Rig) -> None:
+    peer = rig.lasting("a").subscribed(GROUP)
     decided(rig, draft_of(rig))
     assert len(peer.publishes()) == 1
     assert not is_free(rig)
@@ -205,8 +173,7 @@ def test_a_group_that_ends_takes_no_key_along() -> None:
     assert is_free(rig)
 
 
-def test_two_in_one_group_commit_are_one_message() -> None:
-    rig = Rig()
+def test_two_in_one_group_commit_are_one_message(rig: Rig) -> None:
     first, second = decided(rig, draft_of(rig), draft_of(rig))
     assert second.id == first
     rig.pump()
@@ -215,8 +182,7 @@ def test_two_in_one_group_commit_are_one_message() -> None:
     assert fourth.id == third, "who wants it kept is told of the newest"
 
 
-def test_the_scope_is_of_the_call_that_asks() -> None:
-    rig = Rig()
+def test_the_scope_is_of_the_call_that_asks(rig: Rig) -> None:
     first = decided(rig, draft_of(rig, pending=False))
     assert decided(rig, draft_of(rig, pending=False)).id == first
     second = decided(rig, draft_of(rig))
@@ -227,22 +193,18 @@ def test_the_scope_is_of_the_call_that_asks() -> None:
 
 
 @pytest.mark.parametrize("survivors", [0, 1])
-def test_a_kill_leaves_the_key_with_one_of_both(survivors: int) -> None:
-    rig = Rig()
+def test_a_kill_leaves_the_key_with_one_of_both(rig: Rig, survivors: int) -> None:
     first = decided(rig, draft_of(rig))
     rig.is_held = True
-    rig.core.writer.submit(lambda commit: commit.put([draft_of(rig, "new")]), lambda answer: None)
-    rig.pump()
+    rig.decide(lambda commit: commit.put([draft_of(rig, "new")]))
     rig.is_held = False
-    rig.crash(survivors)
-    rig.pump()
+    rig.crash(survivors, pump=True)
     row = rig.core.opened.commit.known_under(KEY)
     assert row is not None
     assert (row.id == first) == (not survivors)
 
 
-def test_beyond_a_bound_it_counts_as_undone(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = Rig()
+def test_beyond_a_bound_it_counts_as_undone(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in "abc":
         rig.lasting(name).subscribe("t")
     decided(rig, draft_of(rig, qos=0))
@@ -254,10 +216,8 @@ def test_beyond_a_bound_it_counts_as_undone(monkeypatch: pytest.MonkeyPatch) -> 
 # -- over MQTT
 
 
-def test_a_publish_asks_for_it() -> None:
-    rig = Rig()
-    peer = rig.lasting("a")
-    peer.subscribe(GROUP)
+def test_a_publish_asks_for_it(rig: Rig) -> None:
+    peer = rig.lasting("a").subscribed(GROUP)
     publisher = rig.connected("p")
     for said in (PENDING, PENDING, KEPT):
         assert publisher.publish1("t", "x", user_properties=said).reason == 0
@@ -278,11 +238,9 @@ def test_what_cannot_be_meant_is_refused(said: tuple[tuple[str, str], ...]) -> N
 
 
 @OPENED
-def test_many_at_once_are_asked_in_small_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_at_once_are_asked_in_small_requests(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that one client does not hold up all others; in their order, each with its answer."""
-    rig = Rig()
-    peer = rig.lasting("a")
-    peer.subscribe("t")
+    peer = rig.lasting("a").subscribed("t")
     publisher = rig.connected("p")
     count = 25
     costs: list[int] = []

@@ -17,6 +17,7 @@ from server.mqtt.authenticator import Authenticator
 from shards.keys import OWNED, OWNED_END
 from shards.store import Table
 from tests.support.keyed import Keyed
+from tests.support.mqtt import user
 from tests.support.rig import Peer, Rig, props
 from tests.support.soak import SOAK
 from timeline.filters import matches
@@ -57,8 +58,7 @@ def test_a_key_names_itself(rig: Keyed) -> None:
 
 
 def test_where_there_are_no_keys_names_are_not_looked_at() -> None:
-    rig = Rig()
-    assert rig.peer().connect("c", username="anybody", key="anything").reason == 0
+    assert Rig().peer().connect("c", username="anybody", key="anything").reason == 0
 
 
 def test_who_shows_nothing_comes_in_where_he_may(tmp_path: Path) -> None:
@@ -122,8 +122,7 @@ def test_who_goes_while_its_key_is_checked_leaves_nothing(rig: Keyed, key: str) 
 
 def test_a_publish_goes_to_the_topics_of_the_rules(rig: Keyed) -> None:
     rig.add("a", publish=["in/%u/%c/#"])
-    ops = rig.come("ops")
-    ops.subscribe("#")
+    ops = rig.come("ops").subscribed("#")
     peer = rig.come("a", "c1")
     assert peer.publish1("in/a/c1/x").reason == 0
     assert peer.publish1("in/a/c2/x").reason == 0x87
@@ -185,8 +184,7 @@ def test_of_what_it_subscribes_to_a_client_is_sent_what_it_may_have(rig: Keyed, 
     rig.add("a", deliver=["a/#", "c/%c"])
     ops, peer = rig.come("ops"), rig.come("a", "c1")
     peer.subscribe("#", qos=qos)
-    other = rig.come("a", "c2")
-    other.subscribe("#", qos=qos)
+    other = rig.come("a", "c2").subscribed("#", qos=qos)
     for topic in ("a/1", "b/1", "c/c1", "c/c2", "a/1", "b/1"):
         ops.publish(topic, qos=qos)
     assert [packet.topic for packet in _all(peer)] == [b"a/1", b"c/c1", b"a/1"]
@@ -215,8 +213,7 @@ def test_nothing_slips_past_a_rule_that_is_made_later(rig: Keyed, kind: str, how
     _publish_to_b(rig, kind)
     rig.change("a", '"b"', '"c"')
     if how == "crash":
-        rig.crash()
-        rig.pump()
+        rig.crash(pump=True)
     if kind == "missed" or how == "crash":
         peer = rig.stay("a")
     if kind == "retained":
@@ -232,16 +229,14 @@ def test_what_is_replayed_is_what_it_may_have(rig: Keyed) -> None:
     for topic in ("a", "b", "a"):
         ops.publish1(topic)
     rig.pass_ms(1_000)
-    peer = rig.come("a")
-    peer.subscribe("#", qos=1, user_properties=(("replay-from", "PT1H"),))
+    peer = rig.come("a").subscribed("#", qos=1, user_properties=(("replay-from", "PT1H"),))
     assert [packet.topic for packet in _all(peer)] == [b"a", b"a"]
 
 
 @pytest.mark.parametrize("qos", [1, 2])
 def test_what_was_in_flight_is_not_sent_again(rig: Keyed, qos: int) -> None:
     rig.add("a", deliver=["a", "b"])
-    peer = rig.stay("a")
-    peer.subscribe("#", qos=qos)
+    peer = rig.stay("a").subscribed("#", qos=qos)
     ops = rig.come("ops")
     for topic in ("a", "b"):
         ops.publish(topic, qos=qos)
@@ -280,8 +275,7 @@ def test_what_a_member_leaves_goes_to_nobody_who_may_not_have_it(rig: Keyed) -> 
     ops.publish1("a")
     ops.publish1("both")
     assert len(one.publishes()) == 2
-    two = rig.come("b")
-    two.subscribe("$share/g/#", qos=1)
+    two = rig.come("b").subscribed("$share/g/#", qos=1)
     one.disconnect()
     assert [packet.topic for packet in _all(two)] == [b"both"]
     ops.publish1("b")
@@ -311,8 +305,7 @@ def test_a_will_comes_out_if_the_key_may_send_it_then(rig: Keyed, how: str, chan
     if how == "crash":
         if change == "revoked":
             rig.file.revoke("a")
-        rig.crash()
-        rig.pump()
+        rig.crash(pump=True)
     else:
         if change == "revoked":
             rig.revoke("a")
@@ -345,8 +338,7 @@ def test_a_session_of_a_revoked_key_gets_nothing_more(rig: Keyed) -> None:
 
 def test_a_key_that_is_changed_for_another_keeps_its_sessions(rig: Keyed) -> None:
     rig.add("a")
-    peer = rig.stay("a")
-    peer.subscribe("t", qos=1)
+    peer = rig.stay("a").subscribed("t", qos=1)
     rig.add("a")
     assert peer.is_closed
     assert rig.come("ops").publish1("t").reason == 0
@@ -361,8 +353,7 @@ def test_a_session_is_its_key_s_own(rig: Keyed, how: str) -> None:
     if how == "away":
         peer.drop()
     if how == "crash":
-        rig.crash()
-        rig.pump()
+        rig.crash(pump=True)
     for clean in (True, False):
         assert rig.peer().connect("c1", username="b", key=rig.keys["b"], clean=clean).reason == 0x85
     assert rig.peer(4).connect("c1", username="b", key=rig.keys["b"]).reason == 2
@@ -384,8 +375,7 @@ def test_who_takes_over_a_session_has_no_subscription_that_it_may_not_ask_for(ri
     taken = rig.stay("b", "c1")
     if how == "crash":
         taken.drop()
-        rig.crash()
-        rig.pump()
+        rig.crash(pump=True)
         taken = rig.stay("b", "c1")
     ops = rig.come("ops")
     for topic in ("other", "own/z", "other/x", "own/x", "own/y"):
@@ -406,8 +396,7 @@ def test_a_subscription_ends_that_its_key_may_not_ask_for_any_more(
     if where != "here":
         peer.drop()
     if where == "crashed":
-        rig.crash()
-        rig.pump()
+        rig.crash(pump=True)
     rig.file.change("a", ', "more/#"', "")
     rig.read_keys()
     ended = [line for line in caplog.messages if ": subscription to " in line]
@@ -420,8 +409,7 @@ def test_a_subscription_ends_that_its_key_may_not_ask_for_any_more(
     for topic in ("more/x", "own/x", "more/y", "own/y"):
         ops.publish1(topic)
     if where != "here":
-        rig.crash()
-        rig.pump()
+        rig.crash(pump=True)
         peer = rig.stay("a", "c1")
     assert [packet.topic for packet in _all(peer)] == [b"own/x", b"own/y"]
 
@@ -443,8 +431,7 @@ def test_idempotency_keys_are_each_user_s_own(rig: Keyed) -> None:
         users = (("idempotency-key", "k"), ("deliver-in", "60s"))
         ack = rig.come(name).publish1("t", user_properties=users)
         assert ack.reason == 0
-        assert ack.properties is not None
-        ids.append(ack.properties.user("fasti-id"))
+        ids.append(user(ack, "fasti-id"))
     assert ids[0] == ids[2] != ids[1]
 
 
@@ -477,13 +464,11 @@ def test_what_a_user_of_a_mosquitto_has_retained_goes_with_his_right_to_it(tmp_p
         old.publish1(topic, topic, retain=True)
     acl.write_text("user old\ntopic readwrite old/#\ntopic deny old/2\n")
     rig.read_keys()
-    ops = rig.come("ops")
-    ops.subscribe("#", qos=0)
+    ops = rig.come("ops").subscribed("#", qos=0)
     assert ops.payloads() == ["old/1"]
     passwords.write_text(f"other:{HASH}\n")
     rig.read_keys()
-    again = rig.come("ops", "again")
-    again.subscribe("#", qos=0)
+    again = rig.come("ops", "again").subscribed("#", qos=0)
     assert again.payloads() == []
 
 
@@ -613,22 +598,17 @@ def test_a_lasting_group_stays_when_its_key_may_not_ask_for_it_any_more(rig: Key
     text, groups = "$share/g/jobs/#", rig.core.groups
     if made_by == "PUT":
         rights = rig.keyring.rights_of("a", "")
-        rig.core.writer.submit(
-            lambda commit: groups.make(commit, text, keeping=LASTING, rights=rights), lambda durable: None
-        )
-        rig.pump()
+        rig.decide(lambda commit: groups.make(commit, text, keeping=LASTING, rights=rights))
     else:
         rig.come("a", "c1").subscribe(text, qos=1, user_properties=(("expiry", "never"),))
         rig.peers[-1].drop()
     rig.change("a", ', "jobs/#"', "")
     rig.come("ops").publish1("jobs/1", "kept")
     assert rig.come("a", "c2").subscribe(text, qos=1) == (0x87,)
-    rig.crash()
-    rig.pump()
+    rig.crash(pump=True)
     rig.read_keys()
     rig.change("a", '["own/#"]', '["own/#", "jobs/#"]')
-    peer = rig.come("a", "c3")
-    peer.subscribe(text, qos=1)
+    peer = rig.come("a", "c3").subscribed(text, qos=1)
     assert peer.take_all() == ["kept"]
 
 
@@ -645,8 +625,7 @@ def test_a_key_has_so_many_groups_and_no_more(rig: Keyed) -> None:
     peer = rig.come("few", "c1")
     assert peer.subscribe("$share/a/t", "$share/b/t", "$share/c/t", "t") == (2, 2, 0x97, 2)
     peer.drop()
-    rig.crash()
-    rig.pump()
+    rig.crash(pump=True)
     again = rig.come("few", "c2")
     assert again.subscribe("$share/c/t") == (0x97,), "they stay for days without a member"
     assert again.subscribe("$share/a/t") == (2,), "it is there"
@@ -686,8 +665,7 @@ def test_a_key_has_so_many_sessions_and_subscriptions_and_no_more(rig: Keyed) ->
     assert second.subscribe("a", "b") == (2, 0x97)
     for peer in (first, second):
         peer.drop()
-    rig.crash()
-    rig.pump()
+    rig.crash(pump=True)
     assert rig.peer(5).connect("c3", username="few", key=rig.keys["few"]).reason == 0x97, "they are stored"
     first = rig.stay("few", "c1")
     assert first.subscribe("c") == (0x97,)
@@ -798,8 +776,7 @@ def test_what_a_key_may_not_retain_is_refused_and_not_confirmed(rig: Keyed, qos:
     assert put("d", by=ops) == 0, "of nobody else"
     assert put("c", by=ops) == 0, "it is of who has sent it last"
     assert put("e") == 0
-    rig.crash()
-    rig.pump()
+    rig.crash(pump=True)
     assert rig.core.retained.count == 4
     assert put("f", by=rig.come("few", "c1")) == 0x97, "counted again at the start"
 
@@ -846,8 +823,7 @@ def test_what_a_client_without_a_name_has_retained_goes_with_the_right_to_it(tmp
     nobody.publish1("$delayed/60/a/2", "once")
     acl.write_text("topic readwrite a/1\ntopic read a/2\n")
     rig.read_keys()
-    ops = rig.come("ops")
-    ops.subscribe("#", qos=1)
+    ops = rig.come("ops").subscribed("#", qos=1)
     assert ops.payloads() == ["a/1"]
     withheld = rig.core.owners.withheld
     rig.pass_ms(61_000)
@@ -855,8 +831,7 @@ def test_what_a_client_without_a_name_has_retained_goes_with_the_right_to_it(tmp
     assert rig.core.owners.withheld == withheld + 1
     acl.write_text("topic readwrite a/#\n")
     rig.read_keys()
-    again = rig.come("ops", "again")
-    again.subscribe("#", qos=1)
+    again = rig.come("ops", "again").subscribed("#", qos=1)
     assert again.payloads() == ["a/1", "a/2"]
 
 
@@ -870,16 +845,14 @@ def test_a_name_beside_an_acl_file_needs_no_password(tmp_path: Path) -> None:
     assert bob.publish1("dev/bob", "of bob").reason < 0x80
     assert bob.publish1("dev/eve").reason == 0x87
     eve.publish1("dev/eve", "of eve", retain=True)
-    ops = rig.come("ops")
-    ops.subscribe("#", qos=0)
+    ops = rig.come("ops").subscribed("#", qos=0)
     assert sorted(ops.payloads()) == ["mine", "of eve"]
     ops.disconnect()
     acl.write_text("user bob\ntopic readwrite bob/2\n")
     rig.read_keys()
     assert bob.publish1("bob/1").reason == 0x87
     assert bob.publish1("bob/2").reason < 0x80
-    ops = rig.come("ops")
-    ops.subscribe("#", qos=0)
+    ops = rig.come("ops").subscribed("#", qos=0)
     assert ops.payloads() == []
 
 

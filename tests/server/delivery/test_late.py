@@ -19,20 +19,19 @@ from tests.server.delivery.test_undone import (
     in_flight,
     letters,
     members,
-    nack,
     publish,
-    said,
     session,
     waiting,
 )
 from tests.support.build import OPENED
+from tests.support.mqtt import user
 from tests.support.rig import Peer, Rig, config
 from timeline.position import END, Position, id_text, message_id
 
 
 def done(peer: Peer, packet_or_id: Publish | str, group: str = GROUP, qos: int = 1) -> int:
     """What `$control/done` is answered."""
-    id_ = packet_or_id if isinstance(packet_or_id, str) else said(packet_or_id, "fasti-id")
+    id_ = packet_or_id if isinstance(packet_or_id, str) else user(packet_or_id, "fasti-id")
     number = peer.publish("$control/done", json.dumps({"group": group, "id": id_}), qos)
     return peer.take_ack(wire.PUBACK, number).reason
 
@@ -48,9 +47,7 @@ def scheduled(rig: Rig, payload: str = "job") -> None:
 
 def back(rig: Rig, name: str = "a", group: str = GROUP) -> Peer:
     """A member that comes without a session, as ever."""
-    peer = rig.connected(name, receive_maximum=4)
-    peer.subscribe(group, qos=1)
-    return peer
+    return rig.connected(name, receive_maximum=4).subscribed(group, qos=1)
 
 
 def overdue(rig: Rig, *names: str, window: int = 4) -> tuple[Peer, Publish, list[Peer]]:
@@ -67,8 +64,7 @@ def overdue(rig: Rig, *names: str, window: int = 4) -> tuple[Peer, Publish, list
     return peer, packet, [other for other in peers if other is not peer]
 
 
-def test_while_it_waits() -> None:
-    rig = Rig()
+def test_while_it_waits(rig: Rig) -> None:
     peer, packet, (other,) = overdue(rig, "a", "b")
     peer.ack(wire.PUBACK, packet.packet_id)
     assert waiting(rig) == []
@@ -119,14 +115,13 @@ def test_when_another_has_it() -> None:
 
 
 @pytest.mark.parametrize("how", ["nack", "drop"])
-def test_when_another_has_it_and_fails(how: str) -> None:
-    rig = Rig()
+def test_when_another_has_it_and_fails(rig: Rig, how: str) -> None:
     peer, packet, (other,) = overdue(rig, "a", "b")
     rig.pass_ms(1_000)
     ((holder, again),) = [(one, found) for one in (peer, other) for found in one.publishes()]
     peer.ack(wire.PUBACK, packet.packet_id)
     if how == "nack":
-        nack(holder, again, "5s")
+        holder.nack(again, "5s")
     else:
         holder.drop()
     rig.pass_ms(60_000)
@@ -146,17 +141,15 @@ def test_when_it_is_dead() -> None:
 
 
 @pytest.mark.parametrize("steps", range(4))
-def test_in_a_race_with_its_retry(steps: int) -> None:
+def test_in_a_race_with_its_retry(rig: Rig, steps: int) -> None:
     """Asked, composed, synced, settled: whichever comes first, it is done once."""
-    rig = Rig()
     (peer,) = members(rig, "a", ack_timeout="30s")
     publish(rig, "job")
     (packet,) = peer.publishes()
     rig.clock.now_ms += 31_000
     rig.turn()
     assert rig.core.writer.queued
-    for _ in range(steps):
-        rig.micro()
+    rig.take_steps(steps)
     peer.ack(wire.PUBACK, packet.packet_id)
     assert waiting(rig) == []
     assert in_flight(rig, GROUP) == 0
@@ -164,8 +157,7 @@ def test_in_a_race_with_its_retry(steps: int) -> None:
     assert peer.inbox == []
 
 
-def test_in_the_batch_that_fails_with_its_retry() -> None:
-    rig = Rig()
+def test_in_the_batch_that_fails_with_its_retry(rig: Rig) -> None:
     (peer,) = members(rig, "a", ack_timeout="30s")
     publish(rig, "job")
     (packet,) = peer.publishes()
@@ -174,9 +166,7 @@ def test_in_the_batch_that_fails_with_its_retry() -> None:
     assert rig.compose()
     peer.ack(wire.PUBACK, packet.packet_id, pump=False)
     assert rig.compose()
-    rig.fail_sync()
-    rig.store.survivors = 0
-    assert rig.recover()
+    rig.lose()
     rig.pass_ms(60_000)
     assert waiting(rig) == peer.inbox == []
     assert in_flight(rig, GROUP) == 0
@@ -190,8 +180,7 @@ def test_over_a_kill(survivors: int) -> None:
         peer, packet, _ = overdue(rig, "a")
         peer.ack(wire.PUBACK, packet.packet_id, pump=False)
         is_at_rest = not rig.take_steps(steps)
-        rig.crash(survivors)
-        rig.pump()
+        rig.crash(survivors, pump=True)
         left = waiting(rig)
         outcomes.add(len(left))
         rig.pass_ms(10_000)
@@ -201,18 +190,12 @@ def test_over_a_kill(survivors: int) -> None:
     assert outcomes == {0, 1}
 
 
-def test_by_its_place_after_a_start() -> None:
+def test_by_its_place_after_a_start(rig: Rig) -> None:
     """As a lease that was given before a kill is acked behind it."""
-    rig = Rig()
     peer, _, _ = overdue(rig, "a")
-    group = rig.core.groups.get(GROUP)
-    assert group is not None
-    ((place, shard),) = {
-        (f.position, f.shard)
-        for f in rig.core.sessions.get("a").session.flights.values()  # type: ignore[union-attr]
-    }
-    rig.crash()
-    rig.pump()
+    group = rig.group(GROUP)
+    ((place, shard),) = {(f.position, f.shard) for f in rig.session("a").session.flights.values()}
+    rig.crash(pump=True)
     told: list[bool | None] = []
     late, group = rig.core.late, rig.core.groups.get(GROUP)
     assert group is not None
@@ -226,43 +209,34 @@ def test_by_its_place_after_a_start() -> None:
 
 
 @pytest.mark.parametrize("is_stored", [True, False])
-def test_of_what_is_in_flight_after_a_kill(is_stored: bool) -> None:
+def test_of_what_is_in_flight_after_a_kill(rig: Rig, is_stored: bool) -> None:
     """Or of what is to be read again, because nobody had stored how far the group was."""
-    rig = Rig()
     (peer,) = members(rig, "a")
     publish(rig, "job", "next")
     assert peer.payloads() == ["job", "next"]
     peer.ack(wire.PUBACK, 2)
-    ((place, shard),) = {
-        (f.position, f.shard)
-        for f in rig.core.sessions.get("a").session.flights.values()  # type: ignore[union-attr]
-    }
+    ((place, shard),) = {(f.position, f.shard) for f in rig.session("a").session.flights.values()}
     rig.pass_ms(500)
     if is_stored:
-        rig.core.writer.submit(lambda _: None, lambda _: None)
-        rig.pump()
-    rig.crash()
-    rig.pump()
+        rig.decide(lambda _: None)
+    rig.crash(pump=True)
     told: list[bool | None] = []
-    group = rig.core.groups.get(GROUP)
-    assert group is not None
+    group = rig.group(GROUP)
     rig.core.late.finish(group, place, shard, told.append)
     rig.pump()
     assert told == [True]
     for _ in range(2):
-        rig.crash()
-        rig.pump()
-        assert bool(rig.core.groups.get(GROUP).session.finished) != is_stored  # type: ignore[union-attr]
+        rig.crash(pump=True)
+        assert bool(rig.group(GROUP).session.finished) != is_stored
     assert rig.lasting("a").take_all() == ([] if is_stored else ["next"])
     rig.pass_ms(500)
     rig.restart()
     assert rig.lasting("a").take_all() == []
-    assert not rig.core.groups.get(GROUP).session.finished  # type: ignore[union-attr]
+    assert not rig.group(GROUP).session.finished
 
 
 @OPENED
-def test_what_cannot_be_written_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = Rig()
+def test_what_cannot_be_written_is_tried_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     peer, packet, _ = overdue(rig, "a")
     with monkeypatch.context() as patch:
         patch.setattr(rig.core.late.errand, "_writer", SimpleNamespace(submit=_full, broken=None))
@@ -365,8 +339,7 @@ def test_by_its_id_when_it_is_the_retry_that_was_done_or_is_dead() -> None:
     rig = Rig(config(max_attempts=2))
     peer = back(rig)
     scheduled(rig)
-    (packet,) = peer.publishes()
-    nack(peer, packet, "1s")
+    peer.nack(peer.one(), "1s")
     rig.pass_ms(1_000)
     (again,) = peer.publishes()
     peer.drop()
@@ -378,8 +351,7 @@ def test_by_its_id_when_it_is_the_retry_that_was_done_or_is_dead() -> None:
     assert peer.inbox == []
 
 
-def test_by_its_id_when_another_has_it() -> None:
-    rig = Rig()
+def test_by_its_id_when_another_has_it(rig: Rig) -> None:
     peer = back(rig)
     scheduled(rig)
     (packet,) = peer.publishes()
@@ -394,9 +366,8 @@ def test_by_its_id_when_another_has_it() -> None:
     assert (peer.inbox, other.inbox) == ([], [])
 
 
-def test_what_is_not_ones_own_to_finish() -> None:
+def test_what_is_not_ones_own_to_finish(rig: Rig) -> None:
     """A group that one is no member of; what has not come yet; what the group does not get."""
-    rig = Rig()
     a, stranger = back(rig), back(rig, "s", "$share/h/else")
     scheduled(rig)
     (packet,) = a.publishes()

@@ -1,7 +1,7 @@
 """Groups that order by key: one message of a key at a time, in order, through failures, kills and members."""
 
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -58,8 +58,7 @@ def nack(peer: Peer, packet_id: int, retry_in: str = "2s") -> None:
     peer.send(Ack(wire.PUBACK, packet_id, 0x80, props(user_properties=(("retry-in", retry_in),))))
 
 
-def test_of_a_key_one_is_out_and_the_next_comes_with_its_ack() -> None:
-    rig = Rig()
+def test_of_a_key_one_is_out_and_the_next_comes_with_its_ack(rig: Rig) -> None:
     peer = worker(rig)
     send(rig, "a1", "a2", "b1", "a3", "b2")
     first = came(peer)
@@ -73,8 +72,7 @@ def test_of_a_key_one_is_out_and_the_next_comes_with_its_ack() -> None:
     assert list(came(peer)) == ["a3"]
 
 
-def test_a_publish_of_qos_0_that_is_not_stored_does_not_wait_for_its_key() -> None:
-    rig = Rig()
+def test_a_publish_of_qos_0_that_is_not_stored_does_not_wait_for_its_key(rig: Rig) -> None:
     peer = worker(rig)
     send(rig, "a1", "a2")
     out = came(peer)
@@ -85,8 +83,7 @@ def test_a_publish_of_qos_0_that_is_not_stored_does_not_wait_for_its_key() -> No
     assert drain(rig, peer, out) == ["a1", "a2"]
 
 
-def test_what_follows_waits_behind_a_retry() -> None:
-    rig = Rig()
+def test_what_follows_waits_behind_a_retry(rig: Rig) -> None:
     peer = worker(rig)
     send(rig, "a1", "a2", "b1")
     first = came(peer)
@@ -100,26 +97,22 @@ def test_what_follows_waits_behind_a_retry() -> None:
     assert list(came(peer)) == ["a2"]
 
 
-def test_a_dead_letter_lets_the_next_go() -> None:
-    rig = Rig()
+def test_a_dead_letter_lets_the_next_go(rig: Rig) -> None:
     peer = worker(rig)
     send(rig, "a1", "a2")
     nack(peer, came(peer)["a1"], "never")
     assert list(came(peer)) == ["a2"]
 
 
-def test_a_replay_begins_again_in_order() -> None:
-    rig = Rig()
+def test_a_replay_begins_again_in_order(rig: Rig) -> None:
     peer = worker(rig)
     send(rig, "a1", "a2", "b1", "b2")
     first = came(peer)
     nack(peer, first["a1"])
     peer.ack(wire.PUBACK, first["b1"])
     assert list(came(peer)) == ["b2"]
-    group = rig.core.groups.get(TEXT)
-    assert group is not None
-    rig.core.writer.submit(lambda commit: rig.core.replay.rewind(commit, group, Position(0)), lambda _: None)
-    rig.pump()
+    group = rig.group(TEXT)
+    rig.decide(lambda commit: rig.core.replay.rewind(commit, group, Position(0)))
     out = came(peer)
     assert list(out) == ["a1"], "b2 is still out"
     peer.ack(wire.PUBACK, out["a1"])
@@ -130,8 +123,7 @@ def test_a_replay_begins_again_in_order() -> None:
     assert not came(peer), "the retry has ended"
 
 
-def test_a_retry_that_is_dropped_or_tried_at_once_lets_its_key_go_on() -> None:
-    rig = Rig()
+def test_a_retry_that_is_dropped_or_tried_at_once_lets_its_key_go_on(rig: Rig) -> None:
     peer = worker(rig)
     send(rig, "a1", "a2", "b1", "b2")
     first = came(peer)
@@ -139,11 +131,9 @@ def test_a_retry_that_is_dropped_or_tried_at_once_lets_its_key_go_on() -> None:
     nack(peer, first["b1"], "1h")
     steering, now_ms = rig.core.steering, rig.clock.now_ms
     (a, b) = [place for place, _ in RETRIES.all(rig.store)]
-    rig.core.writer.submit(lambda commit: steering.drop(commit, a, lambda *_: True), lambda _: None)
-    rig.pump()
+    rig.decide(lambda commit: steering.drop(commit, a, lambda *_: True))
     assert list(came(peer)) == ["a2"]
-    rig.core.writer.submit(lambda commit: steering.try_(commit, b, now_ms, lambda *_: True), lambda _: None)
-    rig.pump()
+    rig.decide(lambda commit: steering.try_(commit, b, now_ms, lambda *_: True))
     rig.pass_ms(500)
     again = came(peer)
     assert list(again) == ["b1"]
@@ -151,14 +141,11 @@ def test_a_retry_that_is_dropped_or_tried_at_once_lets_its_key_go_on() -> None:
     assert list(came(peer)) == ["b2"]
 
 
-def test_what_waits_for_its_key_is_undone_and_holds_its_slice() -> None:
-    rig = Rig()
+def test_what_waits_for_its_key_is_undone_and_holds_its_slice(rig: Rig) -> None:
     peer = worker(rig)
     send(rig, "a1", "a2", "a3")
     came(peer)
-    group = rig.core.groups.get(TEXT)
-    assert group is not None
-    assert group.session.order is not None
+    group = rig.group(TEXT)
     rows = [(place, decode(value)) for place, _, value in rig.core.reader.read(START, END, None)]
     (second,) = [place for place, record in rows if record.payload == b"a2"]
     assert rig.core.floor.needed <= second
@@ -170,13 +157,11 @@ def test_what_waits_for_its_key_is_undone_and_holds_its_slice() -> None:
 
 
 @pytest.mark.parametrize("how", ["skip", "end"])
-def test_what_waits_for_its_key_becomes_dead_letters(how: str) -> None:
-    rig = Rig()
+def test_what_waits_for_its_key_becomes_dead_letters(rig: Rig, how: str) -> None:
     peer = worker(rig)
     send(rig, *[f"a{n}" for n in range(250)], "b0", "b1")
     first = came(peer)
-    group = rig.core.groups.get(TEXT)
-    assert group is not None
+    group = rig.group(TEXT)
     if how == "skip":
         send(rig, "a250")
 
@@ -188,21 +173,16 @@ def test_what_waits_for_its_key_becomes_dead_letters(how: str) -> None:
         def decide(commit: Commit) -> object:
             return rig.core.groups.disband(commit, group)
 
-    rig.core.writer.submit(
-        lambda commit: rig.core.groups.pause(commit, group, is_paused=True), lambda _: None
-    )
-    rig.pump()
+    rig.decide(lambda commit: rig.core.groups.pause(commit, group, is_paused=True))
     send(rig, "c0")
-    rig.core.writer.submit(decide, lambda _: None)
+    rig.decide(decide, pump=False)
     rig.pass_ms(2_000)
     dead = sorted(decode(row.record).payload.decode() for _, row in DEAD.all(rig.store))
     sent = [f"a{n}" for n in range(251 if how == "skip" else 250)] + ["b0", "b1", "c0"]
     assert dead == sorted({*sent} - ({"a0", "b0"} if how == "skip" else set()))
     assert not list(rig.store.scan(Table.ORDER, b"\3", b"\4"))
     if how == "skip":
-        rig.core.writer.submit(
-            lambda commit: rig.core.groups.pause(commit, group, is_paused=False), lambda _: None
-        )
+        rig.decide(lambda commit: rig.core.groups.pause(commit, group, is_paused=False), pump=False)
         peer.ack(wire.PUBACK, first["a0"])
         send(rig, "a251")
         assert list(came(peer)) == ["a251"]
@@ -223,17 +203,13 @@ def test_retries_go_on_while_the_reader_stands_at_the_bound(fair: str) -> None:
             nack(peer, packet_id, "1s")
         send(rig, *others[: 2 * (turn == 0)])
         rig.pass_ms(1_500)
-        group = rig.core.groups.get(TEXT)
-        assert group is not None
-        assert group.session.order is not None
-        assert group.session.order.is_standing
+        assert rig.order(TEXT).is_standing
     assert sorted(drain(rig, peer, came(peer))) == [*first, *others]
 
 
 @pytest.mark.parametrize("is_dead", [True, False])
-def test_a_skip_gives_up_what_has_just_been_passed_over(is_dead: bool) -> None:
+def test_a_skip_gives_up_what_has_just_been_passed_over(rig: Rig, is_dead: bool) -> None:
     """No cursor has been written since."""
-    rig = Rig()
     peer = worker(rig)
     rig.pass_ms(1_000)
     send(rig, "z0", *[f"a{n}" for n in range(10)], "b0", "b1")
@@ -241,17 +217,14 @@ def test_a_skip_gives_up_what_has_just_been_passed_over(is_dead: bool) -> None:
     group, core = rig.core.groups.get(TEXT), rig.core
     assert group is not None
     assert not list(rig.store.scan(Table.ORDER, b"\2", b"\3"))
-    core.writer.submit(
-        lambda commit: core.replay.skip(commit, group, END, "skipped", is_dead=is_dead), lambda _: None
-    )
+    rig.decide(lambda commit: core.replay.skip(commit, group, END, "skipped", is_dead=is_dead), pump=False)
     rig.pass_ms(1_000)
     dead = sorted(decode(row.record).payload.decode() for _, row in DEAD.all(rig.store))
     assert dead == ([*[f"a{n}" for n in range(1, 10)], "b1"] if is_dead else [])
     assert core.burials.dropped["skipped"] == 10 * (not is_dead)
 
 
-def test_a_head_that_is_dropped_does_not_wait_for_another_message_of_its_key() -> None:
-    rig = Rig()
+def test_a_head_that_is_dropped_does_not_wait_for_another_message_of_its_key(rig: Rig) -> None:
     peer = worker(rig)
     send(rig, "a1", "a2", "a3")
     nack(peer, came(peer)["a1"], "never")
@@ -264,13 +237,11 @@ def test_a_head_that_is_dropped_does_not_wait_for_another_message_of_its_key() -
         core.steering.drop(commit, head, lambda *_: True)
         return core.dead_letters.requeue(commit, letter, later_ms, lambda *_: True)
 
-    core.writer.submit(decide, lambda _: None)
-    rig.pump()
+    rig.decide(decide)
     assert list(came(peer)) == ["a3"]
 
 
-def test_a_head_that_is_moved_and_dropped_at_once_lets_its_key_go_on() -> None:
-    rig = Rig()
+def test_a_head_that_is_moved_and_dropped_at_once_lets_its_key_go_on(rig: Rig) -> None:
     peer = worker(rig)
     send(rig, "a1", "a2")
     nack(peer, came(peer)["a1"], "1h")
@@ -282,20 +253,8 @@ def test_a_head_that_is_moved_and_dropped_at_once_lets_its_key_go_on() -> None:
         ((moved, _),) = RETRIES.of_message_in(commit.open_batch, message_of(row.id))
         return core.steering.drop(commit, moved, lambda *_: True)
 
-    core.writer.submit(decide, lambda _: None)
-    rig.pump()
+    rig.decide(decide)
     assert list(came(peer)) == ["a2"]
-
-
-def group_of(rig: Rig) -> Group:
-    group = rig.core.groups.get(TEXT)
-    assert group is not None
-    return group
-
-
-def decided(rig: Rig, decide: Callable[[Commit], object]) -> None:
-    rig.core.writer.submit(decide, lambda _: None)
-    rig.pump()
 
 
 def drain(rig: Rig, peer: Peer, out: dict[str, int] | None = None) -> list[str]:
@@ -311,8 +270,7 @@ def drain(rig: Rig, peer: Peer, out: dict[str, int] | None = None) -> list[str]:
     return order
 
 
-def test_keys_that_are_behind_and_the_reader_take_turns() -> None:
-    rig = Rig()
+def test_keys_that_are_behind_and_the_reader_take_turns(rig: Rig) -> None:
     peer = rig.connected("w", receive_maximum=2)
     said = (("order", "true"), ("expiry", "never"))
     assert peer.subscribe(TEXT, qos=1, user_properties=said) == (1,)
@@ -323,20 +281,15 @@ def test_keys_that_are_behind_and_the_reader_take_turns() -> None:
     assert order.index("a3") < order.index("t0"), "nor is the key"
 
 
-def test_a_skip_ends_what_waits_for_its_next_try() -> None:
-    rig = Rig()
+def test_a_skip_ends_what_waits_for_its_next_try(rig: Rig) -> None:
     peer = worker(rig)
     send(rig, "a1", "a2", "b1")
     first = came(peer)
     nack(peer, first["a1"], "1h")
-    group, to = group_of(rig), rig.core.horizon.position
+    group, to = rig.group(TEXT), rig.core.horizon.position
     for is_dead in (True, False):
-        decided(
-            rig,
-            lambda commit, is_dead=is_dead: rig.core.replay.skip(
-                commit, group, to, "skipped", is_dead=is_dead
-            ),
-        )  # type: ignore[misc]
+        decide = partial(rig.core.replay.skip, subscriber=group, to=to, reason="skipped", is_dead=is_dead)
+        rig.decide(decide)
     rig.pass_ms(1_000)
     dead = {decode(row.record).payload: row.reason for _, row in DEAD.all(rig.store)}
     assert dead == {b"a1": "skipped", b"a2": "skipped"}
@@ -350,12 +303,11 @@ def test_a_skip_of_many_keys_goes_in_steps(monkeypatch: pytest.MonkeyPatch) -> N
     rig = Rig()
     worker(rig)
     send(rig, *[f"{key}{n}" for n in range(2) for key in "abcde"])
-    group, to = group_of(rig), rig.core.horizon.position
-    order = group.session.order
-    assert order is not None
+    group, to = rig.group(TEXT), rig.core.horizon.position
+    order = rig.order(TEXT)
     steps = 0
     while order.has_upto(to):
-        decided(rig, lambda commit: rig.core.replay.skip(commit, group, to, "skipped", is_dead=True))
+        rig.decide(lambda commit: rig.core.replay.skip(commit, group, to, "skipped", is_dead=True))
         steps += 1
     rig.pass_ms(1_000)
     assert steps == 3
@@ -364,20 +316,16 @@ def test_a_skip_of_many_keys_goes_in_steps(monkeypatch: pytest.MonkeyPatch) -> N
     ]
 
 
-def test_a_group_that_orders_no_more_lets_what_is_behind_go_also_after_a_start() -> None:
-    rig = Rig()
+def test_a_group_that_orders_no_more_lets_what_is_behind_go_also_after_a_start(rig: Rig) -> None:
     peer = worker(rig)
     send(rig, "a1", "a2", "a3")
     out = came(peer)
-    group = group_of(rig)
-    decided(
-        rig, lambda commit: rig.core.groups.make(commit, TEXT, group.terms, Keeping(NEVER_S, order=False))
-    )
+    group = rig.group(TEXT)
+    rig.decide(lambda commit: rig.core.groups.make(commit, TEXT, group.terms, Keeping(NEVER_S, order=False)))
     rig.pass_ms(1_000)
     rig.restart()
-    peer = rig.connected("w")
-    peer.subscribe(TEXT, qos=1)
-    group = group_of(rig)
+    peer = rig.connected("w").subscribed(TEXT, qos=1)
+    group = rig.group(TEXT)
     assert not group.keeping.order
     out = came(peer)
     assert list(out) == ["a1", "a2", "a3"], "what was behind goes"
@@ -388,20 +336,18 @@ def test_a_group_that_orders_no_more_lets_what_is_behind_go_also_after_a_start()
     assert group.session.order is None
     rig.pass_ms(1_000)
     rig.restart()
-    assert group_of(rig).session.order is None
+    assert rig.group(TEXT).session.order is None
     assert not list(rig.store.scan(Table.ORDER, b"\1", b"\2"))
 
 
 def terms(rig: Rig, *, order: bool) -> None:
-    group = rig.core.groups.get(TEXT)
-    assert group is not None
+    group = rig.group(TEXT)
     group.agree(group.terms, replace(group.keeping, order=order))
     rig.core.groups.read_on(group)
     rig.pump()
 
 
-def test_what_is_out_when_the_order_ends_is_no_head_when_it_begins_again() -> None:
-    rig = Rig()
+def test_what_is_out_when_the_order_ends_is_no_head_when_it_begins_again(rig: Rig) -> None:
     peer = worker(rig)
     send(rig, "a1")
     out = came(peer)
@@ -418,21 +364,17 @@ def test_what_is_out_when_the_order_ends_is_no_head_when_it_begins_again() -> No
 
 
 @pytest.mark.parametrize("is_held", [False, True])
-def test_when_the_order_ends_nothing_waits_for_a_retry(*, is_held: bool) -> None:
-    rig = Rig()
+def test_when_the_order_ends_nothing_waits_for_a_retry(rig: Rig, *, is_held: bool) -> None:
     peer = worker(rig)
     send(rig, "a1", "a2", "a3")
     nack(peer, came(peer)["a1"], "2m")
-    group = rig.core.groups.get(TEXT)
-    assert group is not None
+    group = rig.group(TEXT)
     if is_held:
-        rig.core.writer.submit(lambda commit: rig.core.holds.hold(commit, group, b"a"), lambda _: None)
-        rig.pump()
+        rig.decide(lambda commit: rig.core.holds.hold(commit, group, b"a"))
     terms(rig, order=False)
     if is_held:
         assert not came(peer)
-        rig.core.writer.submit(lambda commit: rig.core.holds.let_go(commit, group, b"a"), lambda _: None)
-        rig.pump()
+        rig.decide(lambda commit: rig.core.holds.let_go(commit, group, b"a"))
     out = came(peer)
     assert list(out) == ["a2", "a3"]
     for packet_id in out.values():
@@ -441,12 +383,11 @@ def test_when_the_order_ends_nothing_waits_for_a_retry(*, is_held: bool) -> None
     assert list(came(peer)) == ["a1"]
 
 
-def test_a_message_that_waits_for_its_key_may_be_acked_late() -> None:
+def test_a_message_that_waits_for_its_key_may_be_acked_late(rig: Rig) -> None:
     """A kill has taken the end of the message before it from the group's cursor."""
-    rig = Rig()
     peer = worker(rig)
     send(rig, "a1", "a2", "a3", "a4", "a5", "a6", "a7", "a8")
-    out, group = came(peer), group_of(rig)
+    out, group = came(peer), rig.group(TEXT)
     rows = {
         decode(value).payload: (place, shard)
         for place, shard, value in rig.core.reader.read(START, END, None)
@@ -462,12 +403,11 @@ def test_a_message_that_waits_for_its_key_may_be_acked_late() -> None:
     assert out
 
 
-def test_a_message_acked_late_behind_its_key_is_done_after_a_replay_and_a_kill() -> None:
-    rig = Rig()
+def test_a_message_acked_late_behind_its_key_is_done_after_a_replay_and_a_kill(rig: Rig) -> None:
     peer = worker(rig)
     send(rig, "a1", "a2", "a3", "b1")
     assert len(came(peer)) == 2
-    group = group_of(rig)
+    group = rig.group(TEXT)
     rows = [
         (decode(value).payload, place, shard)
         for place, shard, value in rig.core.reader.read(START, END, None)
@@ -476,20 +416,18 @@ def test_a_message_acked_late_behind_its_key_is_done_after_a_replay_and_a_kill()
     (to,) = [place for payload, place, _ in rows if payload == b"a3"]
     rig.core.late.finish(group, *late, lambda _: None)
     rig.pump()
-    rig.core.writer.submit(lambda commit: rig.core.replay.rewind(commit, group, to), lambda _: None)
-    rig.compose()
-    rig.settle()
+    rig.decide(lambda commit: rig.core.replay.rewind(commit, group, to), pump=False)
+    rig.write()
     rig.crash()
     peer = worker(rig)
     assert drain(rig, peer) == ["a1", "b1", "a3"]
 
 
-def test_a_retry_that_a_late_ack_ended_holds_its_key_until_that_is_durable() -> None:
-    rig = Rig()
+def test_a_retry_that_a_late_ack_ended_holds_its_key_until_that_is_durable(rig: Rig) -> None:
     peer = worker(rig)
     send(rig, "a1", "a2")
     nack(peer, came(peer)["a1"], "1h")
-    group = group_of(rig)
+    group = rig.group(TEXT)
     rows = {
         decode(value).payload: (place, shard)
         for place, shard, value in rig.core.reader.read(START, END, None)
@@ -502,11 +440,10 @@ def test_a_retry_that_a_late_ack_ended_holds_its_key_until_that_is_durable() -> 
 
 
 @pytest.mark.parametrize("how", ["failed", "acked late"])
-def test_a_lost_batch_leaves_each_key_its_head(how: str) -> None:
-    rig = Rig()
+def test_a_lost_batch_leaves_each_key_its_head(rig: Rig, how: str) -> None:
     peer = worker(rig)
     send(rig, "a1", "a2")
-    out, group = came(peer), group_of(rig)
+    out, group = came(peer), rig.group(TEXT)
     if how == "acked late":
         nack(peer, out["a1"], "1h")
         rows = {
@@ -518,11 +455,8 @@ def test_a_lost_batch_leaves_each_key_its_head(how: str) -> None:
         peer.send(Ack(wire.PUBACK, out["a1"], 0x80, props(user_properties=(("retry-in", "5s"),))), pump=False)
     for _ in range(3):
         rig.compose()
-    rig.fail_sync()
-    rig.store.survivors = 0
-    assert rig.recover()
-    order = group.session.order
-    assert order is not None
+    rig.lose()
+    order = rig.order(TEXT)
     order.check()
     assert order.row(b"a").is_held or order.row(b"a").wait or b"a" in order.out, "a2 waits"
     rig.pump()
@@ -544,9 +478,7 @@ def test_a_retry_that_survives_its_failed_sync_is_the_only_one(retry_in: str, is
     peer.send(Ack(wire.PUBACK, out.pop("a1"), 0x80, said), pump=False)
     for _ in range(3):
         rig.compose()
-    rig.fail_sync()
-    rig.store.survivors = 9
-    assert rig.recover()
+    rig.lose(9)
     for _ in range(10):
         for payload, packet_id in out.items():
             seen.append(payload)
@@ -568,12 +500,10 @@ def test_groups_that_stand_still_go_on_when_another_one_makes_room() -> None:
     nack(peer, first["a1"], "1h")
     send(rig, "c1")
     assert not came(peer), "three keys are in trouble"
-    order = group_of(rig).session.order
-    assert order is not None
+    order = rig.order(TEXT)
     assert order.is_standing
-    group = rig.core.groups.get("$share/others/jobs/#")
-    assert group is not None
-    decided(rig, lambda commit: rig.core.groups.disband(commit, group))
+    group = rig.group("$share/others/jobs/#")
+    rig.decide(lambda commit: rig.core.groups.disband(commit, group))
     rig.pass_ms(100)
     assert list(came(peer)) == ["c1"]
     assert not order.is_standing
@@ -584,8 +514,7 @@ def test_a_reader_waits_until_its_rows_are_written(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(key_order, "UNWRITTEN_MAX", 10)
     rig = Rig()
     peer = worker(rig)
-    order = group_of(rig).session.order
-    assert order is not None
+    order = rig.order(TEXT)
     most, take = 0, order.take
 
     def counted() -> Changes:
@@ -626,22 +555,20 @@ def test_a_reader_waits_a_while_if_its_rows_cannot_be_written(monkeypatch: pytes
     assert list(came(peer)) == ["a0"]
 
 
-def test_a_group_that_orders_is_stored_whatever_its_expiry() -> None:
-    rig = Rig()
+def test_a_group_that_orders_is_stored_whatever_its_expiry(rig: Rig) -> None:
     worker(rig, expiry="0s")
-    assert group_of(rig).session.is_persistent
-    assert group_of(rig).session.expiry_s is not True, "a number"
+    assert rig.group(TEXT).session.is_persistent
+    assert rig.group(TEXT).session.expiry_s is not True, "a number"
     rig.pass_ms(500)
-    whose = group_of(rig).whose
+    whose = rig.group(TEXT).whose
     assert rig.store.get(Table.ORDER, b"\0" + whose[1:]) == b"", "and fenced off from older versions"
 
 
-def test_the_index_is_made_again_from_the_key_rows() -> None:
-    rig = Rig()
+def test_the_index_is_made_again_from_the_key_rows(rig: Rig) -> None:
     peer = worker(rig)
     send(rig, *[f"a{n}" for n in range(20)], *[f"b{n}" for n in range(3)], "-1")
     out = came(peer)
-    rig.core.cursors.secure(group_of(rig), lambda _: None)
+    rig.core.cursors.secure(rig.group(TEXT), lambda _: None)
     rig.pump()
     index = list(rig.store.scan(Table.ORDER, b"\2", b"\3"))
     assert len(index) == 18 + 1, "the first one is in the key row"
@@ -657,32 +584,28 @@ def test_the_index_is_made_again_from_the_key_rows() -> None:
     assert [one for one in order if one[0] == "a"] == [f"a{n}" for n in range(20)]
 
 
-def test_the_index_of_hours_that_have_gone_goes_with_their_slices() -> None:
-    rig = Rig()
+def test_the_index_of_hours_that_have_gone_goes_with_their_slices(rig: Rig) -> None:
     peer = worker(rig)
     send(rig, "a0", "a1", "a2")
-    rig.core.cursors.secure(group_of(rig), lambda _: None)
+    rig.core.cursors.secure(rig.group(TEXT), lambda _: None)
     drain(rig, peer)
     assert list(rig.store.scan(Table.ORDER, b"\2", b"\3"))
     floor = Position(rig.core.horizon.position + (HOUR_MS << 48))
-    decided(rig, lambda commit: clear_index(commit, floor))
+    rig.decide(lambda commit: clear_index(commit, floor))
     assert not list(rig.store.scan(Table.ORDER, b"\2", b"\3"))
 
 
-def test_a_key_that_has_been_behind_for_days_is_looked_up_hour_by_hour() -> None:
-    rig = Rig()
+def test_a_key_that_has_been_behind_for_days_is_looked_up_hour_by_hour(rig: Rig) -> None:
     peer = worker(rig)
     send(rig, "a0", "a1")
     out = came(peer)
     for n in range(2, 12):
-        rig.clock.now_ms += 70 * HOUR_MS
-        rig.pump()
+        rig.jump(70 * HOUR_MS)
         send(rig, f"a{n}")
     assert drain(rig, peer, out) == [f"a{n}" for n in range(12)]
 
 
-def test_a_backlog_goes_out_in_runs_and_keeps_the_order_of_each_key() -> None:
-    rig = Rig()
+def test_a_backlog_goes_out_in_runs_and_keeps_the_order_of_each_key(rig: Rig) -> None:
     worker(rig).disconnect()
     keys = [f"{chr(97 + n % 20)}" for n in range(200)]
     send(rig, *[f"{key}{n}" for n, key in enumerate(keys)])
@@ -729,49 +652,44 @@ def test_a_dump_is_passed_over_in_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("is_dead", [True, False])
 @pytest.mark.parametrize("is_behind", [True, False])
-def test_a_skip_ends_what_waited_before_a_replay(is_dead: bool, is_behind: bool) -> None:
+def test_a_skip_ends_what_waited_before_a_replay(rig: Rig, is_dead: bool, is_behind: bool) -> None:
     """Its retry is no head since, so no key would wait for it."""
-    rig = Rig()
     peer = worker(rig)
     send(rig, "a1", "a2", "a3", "b1")
     out = came(peer)
     nack(peer, out["a1"], "5s")
     if is_behind:
-        decided(rig, lambda commit: rig.core.holds.hold(commit, group_of(rig), b"a"))
+        rig.decide(lambda commit: rig.core.holds.hold(commit, rig.group(TEXT), b"a"))
     else:
-        decided(rig, lambda commit: rig.core.groups.pause(commit, group_of(rig), is_paused=True))
-    decided(rig, lambda commit: rig.core.replay.rewind(commit, group_of(rig), Position(0)))
+        rig.decide(lambda commit: rig.core.groups.pause(commit, rig.group(TEXT), is_paused=True))
+    rig.decide(lambda commit: rig.core.replay.rewind(commit, rig.group(TEXT), Position(0)))
     to = rig.core.horizon.position
-    decided(rig, lambda commit: rig.core.replay.skip(commit, group_of(rig), to, "skipped", is_dead=is_dead))
+    rig.decide(lambda commit: rig.core.replay.skip(commit, rig.group(TEXT), to, "skipped", is_dead=is_dead))
     rig.pass_ms(1_000)
     dead = sorted(decode(row.record).payload for _, row in DEAD.all(rig.store))
     assert dead == ([b"a1", b"a2", b"a3"] if is_dead else [])
     assert not list(RETRIES.all(rig.store))
-    decided(rig, lambda commit: rig.core.holds.let_go(commit, group_of(rig), b"a"))
-    decided(rig, lambda commit: rig.core.groups.pause(commit, group_of(rig), is_paused=False))
+    rig.decide(lambda commit: rig.core.holds.let_go(commit, rig.group(TEXT), b"a"))
+    rig.decide(lambda commit: rig.core.groups.pause(commit, rig.group(TEXT), is_paused=False))
     rig.pass_ms(6_000)
     assert not came(peer)
 
 
 @pytest.mark.parametrize("survivors", range(3))
 @pytest.mark.parametrize("steps", range(0, 12, 3))
-def test_an_order_that_ends_and_begins_again_over_kills(steps: int, survivors: int) -> None:
+def test_an_order_that_ends_and_begins_again_over_kills(rig: Rig, steps: int, survivors: int) -> None:
     """Killed at any point while it ends, and while it begins: nothing is lost, what is done does not come."""
-    rig = Rig()
     peer = worker(rig)
     send(rig, "a1", "a2", "a3", "b1", "b2")
     nack(peer, came(peer)["b1"], "2m")
 
     def change(is_ordered: bool) -> None:
-        terms, keeping = group_of(rig).terms, Keeping(NEVER_S, order=is_ordered)
-        rig.core.writer.submit(
-            lambda commit: rig.core.groups.make(commit, TEXT, terms, keeping), lambda _: None
-        )
+        terms, keeping = rig.group(TEXT).terms, Keeping(NEVER_S, order=is_ordered)
+        rig.decide(lambda commit: rig.core.groups.make(commit, TEXT, terms, keeping), pump=False)
 
     def kill(steps: int) -> list[str]:
         """What comes after it, acked one by one."""
-        for _ in range(steps):
-            rig.micro()
+        rig.take_steps(steps)
         rig.crash(survivors)
         return drain(rig, joined(rig))
 
@@ -794,9 +712,7 @@ def test_an_order_that_ends_and_begins_again_over_kills(steps: int, survivors: i
 
 def joined(rig: Rig) -> Peer:
     """A worker, whatever the terms are."""
-    peer = rig.connected("w")
-    peer.subscribe(TEXT, qos=1)
-    return peer
+    return rig.connected("w").subscribed(TEXT, qos=1)
 
 
 def set_back(rig: Rig, monkeypatch: pytest.MonkeyPatch, behind: str) -> None:
@@ -804,26 +720,25 @@ def set_back(rig: Rig, monkeypatch: pytest.MonkeyPatch, behind: str) -> None:
     monkeypatch.setattr(key_order, "LOOKED_MAX", 0)
     rows = rig.core.reader.read(START, END, None)
     to = next((place for place, _, value in rows if decode(value).payload.decode() == behind), START)
-    decided(rig, lambda commit: rig.core.replay.rewind(commit, group_of(rig), to))
+    rig.decide(lambda commit: rig.core.replay.rewind(commit, rig.group(TEXT), to))
 
 
 @OPENED
 @pytest.mark.parametrize("is_killed", [True, False])
 @pytest.mark.parametrize("behind", ["", "a1"])
 def test_what_a_replay_gives_again_comes_once_after_a_kill_in_the_middle(
-    monkeypatch: pytest.MonkeyPatch, behind: str, *, is_killed: bool
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, behind: str, *, is_killed: bool
 ) -> None:
     """The row of its key still says what it said before the replay."""
-    rig = Rig()
     peer = worker(rig)
     send(rig, "a1", "a2", "a3")
     nack(peer, came(peer)["a1"])
-    decided(rig, lambda commit: rig.core.groups.pause(commit, group_of(rig), is_paused=True))
+    rig.decide(lambda commit: rig.core.groups.pause(commit, rig.group(TEXT), is_paused=True))
     set_back(rig, monkeypatch, behind)
     if is_killed:
         rig.crash()
         peer = worker(rig)
-    decided(rig, lambda commit: rig.core.groups.pause(commit, group_of(rig), is_paused=False))
+    rig.decide(lambda commit: rig.core.groups.pause(commit, rig.group(TEXT), is_paused=False))
     at_once = drain(rig, peer)
     rig.pass_ms(2_500)
     later = drain(rig, peer)
@@ -833,19 +748,18 @@ def test_what_a_replay_gives_again_comes_once_after_a_kill_in_the_middle(
 
 @OPENED
 def test_what_fails_during_a_replay_that_passes_over_it_holds_its_key_after_a_kill(
-    monkeypatch: pytest.MonkeyPatch,
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It stands behind the read position, and does not come again by that."""
-    rig = Rig()
     peer = worker(rig)
     send(rig, "a1", "a2")
     out = came(peer)
-    decided(rig, lambda commit: rig.core.groups.pause(commit, group_of(rig), is_paused=True))
+    rig.decide(lambda commit: rig.core.groups.pause(commit, rig.group(TEXT), is_paused=True))
     set_back(rig, monkeypatch, "")
     nack(peer, out["a1"])
     rig.crash()
     peer = worker(rig)
-    decided(rig, lambda commit: rig.core.groups.pause(commit, group_of(rig), is_paused=False))
+    rig.decide(lambda commit: rig.core.groups.pause(commit, rig.group(TEXT), is_paused=False))
     assert not came(peer)
     rig.pass_ms(2_500)
     assert drain(rig, peer) == ["a1", "a2"]
@@ -855,28 +769,26 @@ def test_what_fails_during_a_replay_that_passes_over_it_holds_its_key_after_a_ki
 @pytest.mark.parametrize("is_skipped", [True, False])
 @pytest.mark.parametrize("is_dead", [True, False])
 def test_what_a_replay_gives_again_is_given_up_once(
-    monkeypatch: pytest.MonkeyPatch, *, is_skipped: bool, is_dead: bool
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, *, is_skipped: bool, is_dead: bool
 ) -> None:
     """By the end of the group, which does not wait for all keys, or by a skip, which does."""
-    rig = Rig()
     peer = worker(rig)
     send(rig, "a1", "a2", "a3", "b1", "b2")
     out = came(peer)
     nack(peer, out["a1"], "1h")
     nack(peer, out["b1"], "1h")
-    group = group_of(rig)
-    decided(rig, lambda commit: rig.core.groups.pause(commit, group, is_paused=True))
+    group = rig.group(TEXT)
+    rig.decide(lambda commit: rig.core.groups.pause(commit, group, is_paused=True))
     set_back(rig, monkeypatch, "a1")
-    assert group.session.order is not None
-    assert group.session.order.is_set_back
+    assert rig.order(TEXT).is_set_back
     if is_skipped:
         monkeypatch.setattr(key_order, "LOOKED_MAX", 1)
         to = rig.core.horizon.position
         for _ in range(4):
-            decided(rig, lambda commit: rig.core.replay.skip(commit, group, to, "skipped", is_dead=is_dead))
-        assert not group.session.order.has_upto(to)
+            rig.decide(lambda commit: rig.core.replay.skip(commit, group, to, "skipped", is_dead=is_dead))
+        assert not rig.order(TEXT).has_upto(to)
     else:
-        decided(rig, lambda commit: rig.core.groups.disband(commit, group, is_dead=is_dead))
+        rig.decide(lambda commit: rig.core.groups.disband(commit, group, is_dead=is_dead))
     rig.pass_ms(1_000)
     dead = sorted(decode(row.record).payload.decode() for _, row in DEAD.all(rig.store))
     assert dead == (["a1", "a2", "a3", "b1", "b2"] if is_dead else [])
@@ -885,19 +797,17 @@ def test_what_a_replay_gives_again_is_given_up_once(
 
 @OPENED
 def test_all_keys_are_looked_at_after_a_replay_though_nothing_happens(
-    monkeypatch: pytest.MonkeyPatch,
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rig = Rig()
     peer = worker(rig)
     send(rig, "a1", "b1", "c1", "d1")
     for packet_id in came(peer).values():
         nack(peer, packet_id, "1h")
-    group = group_of(rig)
-    decided(rig, lambda commit: rig.core.groups.pause(commit, group, is_paused=True))
+    group = rig.group(TEXT)
+    rig.decide(lambda commit: rig.core.groups.pause(commit, group, is_paused=True))
     set_back(rig, monkeypatch, "b1")
     monkeypatch.setattr(key_order, "LOOKED_MAX", 1)
     for _ in range(6):
         rig.pass_ms(250)
-    assert group.session.order is not None
-    assert not group.session.order.is_set_back
+    assert not rig.order(TEXT).is_set_back
     assert [key for key, _ in rows_under(rig.store, keys_name(group.whose))] == [b"a", b"b"]

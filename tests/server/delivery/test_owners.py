@@ -66,9 +66,7 @@ def send(rig: Keyed, kind: str) -> None:
 
 
 def reader(rig: Keyed, client_id: str = "reader", qos: int = 1) -> Peer:
-    peer = rig.stay("ops", client_id)
-    peer.subscribe("m/#", qos=qos)
-    return peer
+    return rig.stay("ops", client_id).subscribed("m/#", qos=qos)
 
 
 def taken(peer: Peer) -> list[str]:
@@ -77,10 +75,8 @@ def taken(peer: Peer) -> list[str]:
 
 def rewind(rig: Keyed, client_id: str) -> None:
     core = rig.core
-    subscriber = core.sessions.get(client_id)
-    assert subscriber is not None
-    core.writer.submit(lambda commit: core.replay.rewind(commit, subscriber, START), lambda durable: None)
-    rig.pump()
+    subscriber = rig.session(client_id)
+    rig.decide(lambda commit: core.replay.rewind(commit, subscriber, START))
 
 
 @pytest.mark.parametrize("how", ["lives", "crash"])
@@ -93,8 +89,7 @@ def test_what_may_not_be_sent_any_more_is_withheld(rig: Keyed, kind: str, change
         peer.drop()
     send(rig, kind)
     if how == "crash":
-        rig.crash()
-        rig.pump()
+        rig.crash(pump=True)
     lose(rig, change)
     if kind != "delayed" or how == "crash":
         peer = reader(rig, "new") if kind == "retained" else rig.stay("ops", "reader")
@@ -155,8 +150,7 @@ def test_a_key_of_the_same_name_takes_over_what_was_sent_under_it(rig: Keyed) ->
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("change", GONE)
 def test_a_group_is_not_handed_it(rig: Keyed, qos: int, change: str) -> None:
-    peer = rig.stay("ops", "worker")
-    peer.subscribe("$share/g/m", qos=qos)
+    peer = rig.stay("ops", "worker").subscribed("$share/g/m", qos=qos)
     send(rig, "delayed")
     lose(rig, change)
     rig.pass_ms(61_000)
@@ -167,8 +161,7 @@ def test_a_group_is_not_handed_it(rig: Keyed, qos: int, change: str) -> None:
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("change", GONE)
 def test_what_was_in_flight_is_not_sent_again(rig: Keyed, qos: int, change: str, share: str) -> None:
-    peer = rig.stay("ops", "reader")
-    peer.subscribe(share + "m", qos=qos)
+    peer = rig.stay("ops", "reader").subscribed(share + "m", qos=qos)
     for name in ("meter", "ops"):
         one = rig.come(name, f"{name}-sends")
         one.publish2("m", name) if qos == 2 else one.publish1("m", name)
@@ -178,7 +171,7 @@ def test_what_was_in_flight_is_not_sent_again(rig: Keyed, qos: int, change: str,
     peer = rig.stay("ops", "reader")
     rig.pass_ms(1_000)  # what a member of a group had comes again then
     assert taken(peer) == ["ops"]
-    assert not rig.core.sessions.get("reader").session.flights  # type: ignore[union-attr]
+    assert not rig.session("reader").session.flights
 
 
 @pytest.mark.parametrize("change", ["none", *GONE])
@@ -202,10 +195,7 @@ def test_a_recurring_schedule_stamps_its_owner(rig: Keyed) -> None:
     record = encode(Record(b"m", b"tick", owner=b"meter"))
     timing = TimingRow("every", "60000", "UTC")
     schedules: Schedules = rig.core.schedules
-    rig.core.writer.submit(
-        lambda commit: schedules.put(commit, "s", timing, record, b"{}"), lambda durable: None
-    )
-    rig.pump()
+    rig.decide(lambda commit: schedules.put(commit, "s", timing, record, b"{}"))
 
     def minutes(count: int) -> list[str]:
         for _ in range(60 * count):
@@ -226,10 +216,7 @@ def test_the_same_schedule_by_somebody_else_changes_hands_and_keeps_its_times(ri
 
     def put(owner: bytes) -> None:
         record = encode(Record(b"m", b"tick", owner=owner))
-        core.writer.submit(
-            lambda commit: core.schedules.put(commit, "s", timing, record, b"{}"), lambda durable: None
-        )
-        rig.pump()
+        rig.decide(lambda commit: core.schedules.put(commit, "s", timing, record, b"{}"))
 
     put(b"meter")
     before = core.schedules.get("s")
@@ -257,8 +244,7 @@ def test_schedules_of_one_who_is_over_his_quota_hold_up_nobody_elses(
 
     def put(name: str, owner: bytes) -> None:
         record = encode(Record(b"m", owner, owner=owner))
-        core.writer.submit(lambda c: schedules.put(c, name, timing, record, b"{}"), lambda durable: None)
-        rig.pump()
+        rig.decide(lambda c: schedules.put(c, name, timing, record, b"{}"))
 
     def minutes(count: int) -> list[str]:
         for _ in range(12 * count):
@@ -326,8 +312,7 @@ def test_without_keys_nothing_is_withheld_any_more(tmp_path: Path) -> None:
 def test_a_dead_letter_is_the_server_s(tmp_path: Path) -> None:
     rig = Keyed(tmp_path, max_attempts=1)
     rig.add("meter", publish=["m"])
-    dead = rig.stay("ops", "dead")
-    dead.subscribe("$dead/#", qos=1)
+    dead = rig.stay("ops", "dead").subscribed("$dead/#", qos=1)
     reader(rig)
     rig.come("meter").publish1("m", "poison")
     for peer in list(rig.peers):
@@ -345,8 +330,7 @@ def test_a_quota_of_what_may_be_pending(rig: Keyed) -> None:
     far = "$delayed/5000/m"
     assert [peer.publish1(far).reason for _ in range(3)] == [0, 0, 0x97]
     assert rig.come("ops").publish1(far).reason == 0, "of nobody else"
-    rig.crash()
-    rig.pump()
+    rig.crash(pump=True)
     peer = rig.come("few")
     assert peer.publish1(far).reason == 0x97
     assert peer.publish1("n").reason == 0x10, "what is not stored waits for nobody"
@@ -364,8 +348,7 @@ def test_a_quota_of_bytes_that_may_be_pending(rig: Keyed) -> None:
     peer = rig.come("few")
     far, payload = "$delayed/5000/m", "x" * 80
     assert [peer.publish1(far, payload).reason for _ in range(3)] == [0, 0, 0x97]
-    rig.crash()
-    rig.pump()
+    rig.crash(pump=True)
     peer = rig.come("few")
     assert [peer.publish1(far, text).reason for text in (payload, "x")] == [0x97, 0]
     rig.change("few", "pending_bytes = 250", "pending_bytes = 400")
@@ -379,8 +362,7 @@ def test_one_key_leaves_the_last_pending_messages_to_others(tmp_path: Path) -> N
     rig.add("a")
     far = "$delayed/5000/m"
     assert [rig.come("a").publish1(far).reason for _ in range(8)] == [0] * 7 + [0x97]
-    rig.crash()
-    rig.pump()
+    rig.crash(pump=True)
     assert rig.come("a").publish1(far).reason == 0x97, "counted again at the start"
     assert [rig.come("ops").publish1(far).reason for _ in range(2)] == [0, 0x97]
     without = Rig(config(pending=8))
@@ -431,8 +413,7 @@ def test_rules_that_take_long_to_look_at_do_not_hold_up_the_others(
     clients = [f"c{number}" for number in range(30)]
     rules = [f"sites/{number}/%c/#" for number in range(1_000)]
     rig.add("gateway", publish=rules)
-    peer = rig.stay("ops", "reader")
-    peer.subscribe("sites/#", qos=0)
+    peer = rig.stay("ops", "reader").subscribed("sites/#", qos=0)
     for client in clients:
         rig.come("gateway", client).publish1(f"$delayed/10/sites/999/{client}/x", client)
     dispatch = rig.core.dispatch
@@ -531,8 +512,7 @@ class Walk:
         if self.chance.random() < 0.3:
             self.peers.clear()
             self.withheld += self.rig.core.owners.withheld
-            self.rig.crash(self.chance.randrange(3))
-            self.rig.pump()
+            self.rig.crash(self.chance.randrange(3), pump=True)
 
 
 def _toml(rules: list[str]) -> str:

@@ -5,7 +5,6 @@ from itertools import pairwise
 
 import pytest
 
-from server.delivery.shared import Group
 from server.http.lag import lag_of
 from server.http.timeline import Timeline
 from shards.order import rebuild_index
@@ -26,12 +25,6 @@ def worker(rig: Rig, name: str = "w", window: int = 100, **asked: str) -> Peer:
     return peer
 
 
-def group_of(rig: Rig) -> Group:
-    group = rig.core.groups.get(TEXT)
-    assert group is not None
-    return group
-
-
 def ack(peer: Peer, out: dict[str, int], payload: str) -> list[str]:
     """What comes when a message is acked."""
     peer.ack(PUBACK, out.pop(payload))
@@ -40,8 +33,7 @@ def ack(peer: Peer, out: dict[str, int], payload: str) -> list[str]:
     return list(more)
 
 
-def test_of_a_key_so_many_are_out_and_others_go_on() -> None:
-    rig = Rig()
+def test_of_a_key_so_many_are_out_and_others_go_on(rig: Rig) -> None:
     peer = worker(rig, per_key_concurrency="2")
     send(rig, "a1", "a2", "a3", "b1", "a4", "-1")
     out = came(peer)
@@ -51,8 +43,7 @@ def test_of_a_key_so_many_are_out_and_others_go_on() -> None:
     assert ack(peer, out, "a1") == ["a4"]
 
 
-def test_a_failed_message_lets_its_key_go_on_and_its_retry_waits_for_it() -> None:
-    rig = Rig()
+def test_a_failed_message_lets_its_key_go_on_and_its_retry_waits_for_it(rig: Rig) -> None:
     peer = worker(rig, per_key_concurrency="1")
     send(rig, "a1", "a2", "a3", "a4", "b1")
     out = came(peer)
@@ -70,18 +61,16 @@ def test_a_failed_message_lets_its_key_go_on_and_its_retry_waits_for_it() -> Non
 
 
 @pytest.mark.parametrize("terms", [{"per_key_concurrency": "1"}, {"fair": "true"}, {"order": "true"}])
-def test_what_is_in_flight_at_a_replay_and_fails_comes_again(terms: dict[str, str]) -> None:
+def test_what_is_in_flight_at_a_replay_and_fails_comes_again(rig: Rig, terms: dict[str, str]) -> None:
     """Its retry is due before the group has read so far, and the reader will pass it over."""
-    rig = Rig()
     peer = worker(rig, window=1, **terms)
     send(rig, "a1", "b1", "c1")
     for _ in range(2):
         (packet_id,) = came(peer).values()
         peer.ack(PUBACK, packet_id)
     (last,) = came(peer).values()
-    group, core = group_of(rig), rig.core
-    core.writer.submit(lambda commit: core.replay.rewind(commit, group, START), lambda _: None)
-    rig.pump()
+    group, core = rig.group(TEXT), rig.core
+    rig.decide(lambda commit: core.replay.rewind(commit, group, START))
     nack(peer, last, "0s")
     seen = []
     for _ in range(4):
@@ -92,8 +81,7 @@ def test_what_is_in_flight_at_a_replay_and_fails_comes_again(terms: dict[str, st
     assert sorted(seen) == ["a1", "b1", "c1"]
 
 
-def test_many_due_retries_stand_in_line_and_all_come() -> None:
-    rig = Rig()
+def test_many_due_retries_stand_in_line_and_all_come(rig: Rig) -> None:
     peer = worker(rig, per_key_concurrency="1", backoff="1s")
     names = [f"a{n}" for n in range(20)]
     send(rig, *names)
@@ -111,26 +99,21 @@ def test_many_due_retries_stand_in_line_and_all_come() -> None:
         seen.append(payload)
         peer.ack(PUBACK, out[payload])
     assert seen == names
-    assert not group_of(rig).session.order.is_standing  # type: ignore[union-attr]
+    assert not rig.order(TEXT).is_standing
 
 
-def test_a_retry_in_line_that_is_dropped_does_not_come() -> None:
-    rig = Rig()
+def test_a_retry_in_line_that_is_dropped_does_not_come(rig: Rig) -> None:
     peer = worker(rig, per_key_concurrency="1")
     send(rig, "a1", "a2")
     nack(peer, came(peer)["a1"], "2s")
     out = came(peer)
     rig.pass_ms(3_000)
     (place,) = [place for place, _ in RETRIES.all(rig.store)]
-    rig.core.writer.submit(
-        lambda commit: rig.core.steering.drop(commit, place, lambda *_: True), lambda _: None
-    )
-    rig.pump()
+    rig.decide(lambda commit: rig.core.steering.drop(commit, place, lambda *_: True))
     assert ack(peer, out, "a2") == []
 
 
-def test_of_a_key_so_many_are_given_in_a_time() -> None:
-    rig = Rig()
+def test_of_a_key_so_many_are_given_in_a_time(rig: Rig) -> None:
     peer = worker(rig, per_key_rate="2/s")
     send(rig, "a1", "a2", "a3", "b1", "-1", "-2")
     out = came(peer)
@@ -146,8 +129,7 @@ def test_of_a_key_so_many_are_given_in_a_time() -> None:
     rig.pass_ms(2_000)
     send(rig, "a4")
     assert list(came(peer)) == ["a4"]
-    order = group_of(rig).session.order
-    assert order is not None
+    order = rig.order(TEXT)
     rig.pass_ms(1_000)
     order.advance(rig.clock.mono() * 1_000)
     assert order.is_over
@@ -155,8 +137,7 @@ def test_of_a_key_so_many_are_given_in_a_time() -> None:
 
 
 @pytest.mark.parametrize("window", [1, 2])
-def test_a_dumped_key_and_messages_without_a_key_take_turns_with_others(window: int) -> None:
-    rig = Rig()
+def test_a_dumped_key_and_messages_without_a_key_take_turns_with_others(rig: Rig, window: int) -> None:
     peer = worker(rig, window=window, fair="true")
     send(rig, *[f"a{n}" for n in range(40)], *[f"-{n}" for n in range(40)], "b1", "c1", "b2")
     out, seen = came(peer), []
@@ -197,9 +178,8 @@ def test_of_many_tenants_one_that_dumps_hardly_delays_the_others() -> None:
 @pytest.mark.parametrize("order", ["true", "false"])
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_messages_without_a_key_come_once_when_keys_take_no_turns_any_more(
-    order: str, *, is_killed: bool
+    rig: Rig, order: str, *, is_killed: bool
 ) -> None:
-    rig = Rig()
     peer, names = worker(rig, window=3, fair="true"), [f"-{n}" for n in range(9)]
     send(rig, *names)
     out = came(peer)
@@ -223,16 +203,14 @@ def test_messages_without_a_key_come_once_when_keys_take_no_turns_any_more(
     [{"order": "true", "on_dead": "hold"}, {"per_key_concurrency": "1"}, {"per_key_rate": "1/m"}],
     ids=["order", "concurrency", "rate"],
 )
-def test_of_messages_without_a_key_only_turns_count(terms: dict[str, str]) -> None:
-    rig = Rig()
+def test_of_messages_without_a_key_only_turns_count(rig: Rig, terms: dict[str, str]) -> None:
     peer = worker(rig, window=100, fair="true", **terms)
     send(rig, "-1", "-2", "-3", "a1", "a2")
     out = came(peer)
     assert sorted(out) == ["-1", "-2", "-3", "a1"]
     nack(peer, out["-1"], "never")
     nack(peer, out["-2"], "2s")
-    order = group_of(rig).session.order
-    assert order is not None
+    order = rig.order(TEXT)
     order.check()
     assert not order.held
     send(rig, "-4")
@@ -241,28 +219,25 @@ def test_of_messages_without_a_key_only_turns_count(terms: dict[str, str]) -> No
     assert list(came(peer)) == ["-2"]
 
 
-def test_with_room_a_fair_group_gives_as_any_other() -> None:
-    rig = Rig()
+def test_with_room_a_fair_group_gives_as_any_other(rig: Rig) -> None:
     peer = worker(rig, fair="true")
     names = [f"{'ab-'[n % 3]}{n}" for n in range(6)]
     send(rig, *names)
     assert list(came(peer)) == names
-    order = group_of(rig).session.order
-    assert order is not None
+    order = rig.order(TEXT)
     assert not len(order), "nothing was passed over"
 
 
-def test_what_is_behind_is_undone_and_comes_when_the_rule_ends() -> None:
-    rig = Rig()
+def test_what_is_behind_is_undone_and_comes_when_the_rule_ends(rig: Rig) -> None:
     peer = worker(rig, per_key_concurrency="1")
     send(rig, "a1", "a2", "a3")
     came(peer)
-    group = group_of(rig)
+    group = rig.group(TEXT)
     timeline = Timeline(rig.core.opened, rig.core.writer.journal, node=0)
     assert lag_of(group, timeline, rig.core.router, 100)["lag_messages"] == 2
     rig.kill()
     peer = worker(rig)
-    group = group_of(rig)
+    group = rig.group(TEXT)
     assert group.keeping.concurrency == 1, "as stored"
     out = came(peer)
     assert list(out) == ["a1"]
@@ -273,15 +248,14 @@ def test_what_is_behind_is_undone_and_comes_when_the_rule_ends() -> None:
     assert list(came(peer)) == ["a4", "a5"]
 
 
-def test_what_waits_for_its_key_is_found_again_by_a_repair() -> None:
-    rig = Rig()
+def test_what_waits_for_its_key_is_found_again_by_a_repair(rig: Rig) -> None:
     peer = worker(rig, window=2, fair="true")
     names = [f"{'-a'[n % 2]}{n}" for n in range(40)]
     send(rig, *names)
     out = came(peer)
     assert list(out) == ["-0", "a1"]
     assert ack(peer, out, "-0") == ["-2"], "the reader goes on when there is room"
-    rig.core.cursors.secure(group_of(rig), lambda _: None)
+    rig.core.cursors.secure(rig.group(TEXT), lambda _: None)
     rig.pump()
     batch = rig.store.batch()
     batch.delete_range(Table.ORDER, b"\2", b"\3")
@@ -296,8 +270,7 @@ def test_what_waits_for_its_key_is_found_again_by_a_repair() -> None:
     assert sorted(seen) == sorted(names[1:])
 
 
-def test_what_is_given_again_counts_for_the_rate() -> None:
-    rig = Rig()
+def test_what_is_given_again_counts_for_the_rate(rig: Rig) -> None:
     peer = worker(rig, per_key_rate="1/s")
     send(rig, "a1", "a2")
     assert list(came(peer)) == ["a1"]
@@ -311,8 +284,7 @@ def test_what_is_given_again_counts_for_the_rate() -> None:
     assert list(came(peer)) == ["a2"]
 
 
-def test_a_due_retry_comes_when_its_key_has_tokens_again() -> None:
-    rig = Rig()
+def test_a_due_retry_comes_when_its_key_has_tokens_again(rig: Rig) -> None:
     peer = worker(rig, per_key_rate="30/m")
     send(rig, "a1")
     nack(peer, came(peer)["a1"], "100ms")
@@ -323,8 +295,7 @@ def test_a_due_retry_comes_when_its_key_has_tokens_again() -> None:
     assert list(came(peer)) == ["a1"]
 
 
-def test_a_message_that_fails_again_and_again_takes_turns_with_its_key() -> None:
-    rig = Rig()
+def test_a_message_that_fails_again_and_again_takes_turns_with_its_key(rig: Rig) -> None:
     peer = worker(rig, per_key_rate="30/m", max_attempts="0")
     send(rig, "a1", "a2", "a3")
     given: list[str] = []
@@ -348,18 +319,18 @@ NO_TERMS = {"order": "false", "per_key_concurrency": "0", "per_key_rate": "0", "
 
 def change_at_random(rig: Rig, rnd: random.Random) -> None:
     """A replay, or a key that somebody holds or lets go."""
-    group, core, key = group_of(rig), rig.core, rnd.choice("abcdef").encode()
+    group, core, key = rig.group(TEXT), rig.core, rnd.choice("abcdef").encode()
     act = rnd.choice((core.holds.hold, core.holds.let_go))
     if rnd.random() < 0.5:
-        core.writer.submit(lambda commit: core.replay.rewind(commit, group, START), lambda _: None)
+        rig.decide(lambda commit: core.replay.rewind(commit, group, START), pump=False)
     else:
-        core.writer.submit(lambda commit: act(commit, group, key), lambda _: None)
+        rig.decide(lambda commit: act(commit, group, key), pump=False)
 
 
 def let_all_go(rig: Rig) -> None:
-    group, holds = group_of(rig), rig.core.holds
-    held = [] if group.session.order is None else list(group.session.order.held)
-    rig.core.writer.submit(lambda commit: [holds.let_go(commit, group, key) for key in held], lambda _: None)
+    group, holds = rig.group(TEXT), rig.core.holds
+    held = [] if group.session.order is None else list(rig.order(TEXT).held)
+    rig.decide(lambda commit: [holds.let_go(commit, group, key) for key in held], pump=False)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -403,15 +374,13 @@ def test_nothing_is_lost_and_nothing_stalls_while_terms_change(seed: int) -> Non
     assert not out, "nothing comes for ever"
 
 
-def test_keys_go_on_when_they_take_no_turns_any_more() -> None:
+def test_keys_go_on_when_they_take_no_turns_any_more(rig: Rig) -> None:
     """It was the turn of the keys, of a fair group's longer turns."""
-    rig = Rig()
     peer = worker(rig, window=1, fair="true")
     names = [*[f"a{n}" for n in range(4)], *[f"{key}0" for key in "bcdefghijklmnopqr"]]
     send(rig, *names)
     out, seen = came(peer), list[str]()
-    order = group_of(rig).session.order
-    assert order is not None
+    order = rig.order(TEXT)
     while order.reads_next:
         seen += out
         for payload in list(out):

@@ -33,8 +33,7 @@ def test_all_sessions_together() -> None:
     assert second.subscribe("4", "5", "6", qos=0) == (0, 0, 0x97)
     # Restored ones count, also when there are more than may be.
     for limit in (3, 2):
-        rig.crash(settings=config(subscriptions=limit))
-        rig.pump()
+        rig.crash(settings=config(subscriptions=limit), pump=True)
         assert (_quota(rig).count, _quota(rig).bytes) == (3, 3)
         second = rig.lasting("b")
         assert second.subscribe("3", "7", qos=0) == (0, 0x97)
@@ -52,12 +51,9 @@ def test_bytes_of_all_sessions_together() -> None:
     assert (_quota(rig).count, _quota(rig).bytes) == (2, 13)
 
 
-def test_a_session_that_is_taken_over_counts_once() -> None:
-    rig = Rig()
+def test_a_session_that_is_taken_over_counts_once(rig: Rig) -> None:
     for _ in range(3):
-        peer = rig.lasting("a")
-        peer.subscribe("t")
-        peer.subscribe("$share/g/t", user_properties=(("expiry", "0s"),))
+        rig.lasting("a").subscribed("t").subscribe("$share/g/t", user_properties=(("expiry", "0s"),))
         assert _quota(rig).count == 2
     rig.core.clients.drop("a")
     rig.pump()

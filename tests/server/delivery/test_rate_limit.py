@@ -55,8 +55,7 @@ def test_who_waits_is_woken_once_and_not_before() -> None:
     assert rate_limiter is not None
     rig = Rig()
     worker(rig, "a")
-    group = rig.core.groups.get(TEXT)
-    assert group is not None
+    group = rig.group(TEXT)
     rate_limiter.spend()
     for _ in range(3):
         rate_limited.wait(group, rate_limiter.wake_s)
@@ -82,13 +81,10 @@ def passed(rig: Rig, seconds: int) -> None:
 
 
 def worker(rig: Rig, name: str, **said: str) -> Peer:
-    peer = rig.connected(name)
-    peer.subscribe(TEXT, qos=1, user_properties=tuple(said.items()))
-    return peer
+    return rig.connected(name).subscribed(TEXT, qos=1, user_properties=tuple(said.items()))
 
 
-def test_a_group_is_given_so_many_a_second_whoever_its_members_are() -> None:
-    rig = Rig()
+def test_a_group_is_given_so_many_a_second_whoever_its_members_are(rig: Rig) -> None:
     members = [worker(rig, name, rate="2") for name in "ab"]
     sent(rig, 20)
     got: list[str] = []
@@ -106,8 +102,7 @@ def test_a_group_is_given_so_many_a_second_whoever_its_members_are() -> None:
     assert set(member.take_all()) | set(got) | {"17", "18", "19"} >= set(map(str, range(20)))
 
 
-def test_what_comes_again_counts_too() -> None:
-    rig = Rig()
+def test_what_comes_again_counts_too(rig: Rig) -> None:
     first = worker(rig, "a", rate="1")
     sent(rig, 4)
     passed(rig, 4)
@@ -119,20 +114,17 @@ def test_what_comes_again_counts_too() -> None:
     assert len(second.take_all()) <= 3
 
 
-def test_paused_nothing_is_sent_again_either() -> None:
-    rig = Rig()
+def test_paused_nothing_is_sent_again_either(rig: Rig) -> None:
     first = worker(rig, "a")
     sent(rig, 2)
     assert len(first.publishes()) == 2
-    group = rig.core.groups.get(TEXT)
-    assert group is not None
+    group = rig.group(TEXT)
     for is_paused in (True, False):
 
         def decide(commit: Commit, is_paused: bool = is_paused) -> None:
             rig.core.groups.pause(commit, group, is_paused=is_paused)
 
-        rig.core.writer.submit(decide, lambda is_durable: None)
-        rig.pump()
+        rig.decide(decide)
         if is_paused:
             first.disconnect()
             second = worker(rig, "b")
@@ -144,24 +136,21 @@ def test_paused_nothing_is_sent_again_either() -> None:
 
 
 @pytest.mark.parametrize("how", ["subscribe", "put"])
-def test_a_group_that_waits_goes_on_when_it_may_be_faster(how: str) -> None:
-    rig = Rig()
+def test_a_group_that_waits_goes_on_when_it_may_be_faster(rig: Rig, how: str) -> None:
     first = worker(rig, "a", rate="0.000001")
     sent(rig, 15)
     assert len(first.take_all()) == 1
     if how == "subscribe":
         assert first.subscribe(TEXT, qos=1, user_properties=(("rate", "2"),)) == (1,)
     else:
-        rig.core.writer.submit(
-            lambda commit: _none(rig.core.groups.make(commit, TEXT, keeping=Keeping(rate=2.0))),
-            lambda is_durable: None,
+        rig.decide(
+            lambda commit: _none(rig.core.groups.make(commit, TEXT, keeping=Keeping(rate=2.0))), pump=False
         )
     passed(rig, 3)
     assert 6 <= len(first.take_all()) <= 8
 
 
-def test_a_group_that_has_ended_waits_no_more() -> None:
-    rig = Rig()
+def test_a_group_that_has_ended_waits_no_more(rig: Rig) -> None:
     first = worker(rig, "a", rate="0.000001")
     sent(rig, 3)
     assert rig.core.groups.wait_s() < NEVER

@@ -31,10 +31,8 @@ def _publish(rig: Rig, *payloads: str, qos: int = 1) -> None:
 def _pass(rig: Rig, slices: int) -> None:
     """Time passes, a slice at a time, with the housekeeping that notes what the horizon has passed."""
     for _ in range(slices):
-        rig.clock.now_ms += QUARTER_MS
-        rig.pump()
-        rig.core.writer.submit(partial(_seal, rig), lambda answer: None)
-        rig.pump()
+        rig.jump(QUARTER_MS)
+        rig.decide(partial(_seal, rig))
 
 
 def _seal(rig: Rig, commit: Commit) -> None:
@@ -46,14 +44,12 @@ def _expire(rig: Rig, keep: int) -> None:
     """Retention takes all but the last `keep` quarters of an hour that were passed."""
     plan = expired_slices(rig.core.directory, rig.core.opened.running_ms // 1_000, keep * 900)
     assert plan
-    rig.core.writer.submit(lambda commit: expire(commit, plan), lambda answer: None)
-    rig.pump()
+    rig.decide(lambda commit: expire(commit, plan))
 
 
 def _forgotten_tail(rig: Rig) -> None:
     """What is read from now on comes from the store."""
-    rig.crash()
-    rig.pump()
+    rig.crash(pump=True)
 
 
 @pytest.mark.parametrize("qos", [1, 2])
@@ -115,8 +111,7 @@ def test_a_session_that_is_reading_while_slices_expire() -> None:
     assert rig.core.replay.lost == 1
 
 
-def test_what_was_in_flight_and_has_expired_is_counted(caplog: pytest.LogCaptureFixture) -> None:
-    rig = Rig()
+def test_what_was_in_flight_and_has_expired_is_counted(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     peer = _lasting(rig, "s")
     peer.subscribe("t")
     _publish(rig, "0", "1")
@@ -174,13 +169,11 @@ def test_a_stretch_longer_than_a_turn_over_slices() -> None:
     rig.peers[0].drop()
     publisher = rig.connected("p")
     publisher.publish1("t", "first")
-    rig.clock.now_ms += QUARTER_MS
-    rig.pump()
+    rig.jump(QUARTER_MS)
     count = TURN_ROWS + 5
     publisher.send(*[Publish(b"t", b"%d" % n, 1, packet_id=n % 1_000 + 1) for n in range(1_000)])
     publisher.send(*[Publish(b"t", b"%d" % n, 1, packet_id=n - 999) for n in range(1_000, count)])
-    rig.clock.now_ms += QUARTER_MS
-    rig.pump()
+    rig.jump(QUARTER_MS)
     publisher.publish("t", "last", 1)
     _forgotten_tail(rig)
     peer = _lasting(rig, "s", receive_maximum=65_535)
@@ -190,10 +183,9 @@ def test_a_stretch_longer_than_a_turn_over_slices() -> None:
 @pytest.mark.parametrize("store", ["as it is", "of before"])
 @pytest.mark.parametrize("qos", [1, 2])
 def test_retained_ones_in_flight_are_found_without_a_scan(
-    qos: int, store: str, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, qos: int, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their rows on the timeline have expired; which topic a position belongs to is looked up."""
-    rig = Rig()
     publisher = rig.connected("p")
     for number in range(40):
         publisher.publish2(f"r/{number:02}", f"{number:02}", retain=True)
@@ -220,8 +212,7 @@ def test_retained_ones_in_flight_are_found_without_a_scan(
         batch.delete(Table.META, b"retained")
         rig.store.write(batch)
         rig.store.flush()
-    rig.crash()
-    rig.pump()
+    rig.crash(pump=True)
     assert dict(rig.store.scan(Table.RETAINED, b"\xff", b"\xff" * 14)) == rows
     scanned: list[Table] = []
     scan = rig.store.scan
@@ -234,8 +225,7 @@ def test_retained_ones_in_flight_are_found_without_a_scan(
     assert Table.RETAINED not in scanned
 
 
-def test_sending_again_is_done_in_turns() -> None:
-    rig = Rig()
+def test_sending_again_is_done_in_turns(rig: Rig) -> None:
     peer = _lasting(rig, "s")
     peer.subscribe("t", qos=1)
     publisher = rig.connected("p")
@@ -244,8 +234,7 @@ def test_sending_again_is_done_in_turns() -> None:
     peer.drop()
     peer = rig.peer()
     peer.send(Connect(5, "s", clean_start=False, properties=props(session_expiry=LONG_S)), pump=False)
-    while rig.compose() or rig.settle():
-        pass
+    rig.write_all()
     sent = []
     while not rig.core.replay.is_idle:
         rig.core.replay.turn()
@@ -256,9 +245,8 @@ def test_sending_again_is_done_in_turns() -> None:
     assert peer.payloads() == [str(n) for n in range(600)]
 
 
-def test_what_retention_has_dropped_is_sent_as_retained() -> None:
+def test_what_retention_has_dropped_is_sent_as_retained(rig: Rig) -> None:
     """It became retained while the session was away with others still to be sent, and never comes live."""
-    rig = Rig()
     publisher = rig.connected("p")
     for topic in "abc":
         publisher.publish1(topic, f"old {topic}", retain=True)
@@ -289,8 +277,7 @@ def test_of_many_who_return_at_once_all_have_something_before_one_has_all() -> N
     returning = [rig.peer() for _ in names]
     for peer, name in zip(returning, names, strict=True):
         peer.connect(name, clean=False, expiry=86_400, pump=False)
-    while rig.compose() or rig.settle():
-        pass
+    rig.write_all()
     sessions = [rig.core.sessions.get(name) for name in names]
     had: list[list[int]] = []
     while rig.stepper.replay():
@@ -307,10 +294,8 @@ def test_of_many_who_return_at_once_all_have_something_before_one_has_all() -> N
     for number in range(backlog):
         publisher.publish("t", str(number), 1)
     rig.peer().connect(names[0], clean=False, expiry=86_400, pump=False)
-    while rig.compose() or rig.settle():
-        pass
-    alone = rig.core.sessions.get(names[0])
-    assert alone is not None
+    rig.write_all()
+    alone = rig.session(names[0])
     before = alone.delivered
     rig.core.replay.turn()
     assert alone.delivered - before == backlog

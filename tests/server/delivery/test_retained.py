@@ -6,7 +6,7 @@ from server.codec import wire
 from server.codec.packets import Ack, Publish, Suback, Subscribe, SubscribeOptions
 from shards.errors import StoreFailed
 from shards.store import Table
-from tests.support.rig import Peer, Rig, config
+from tests.support.rig import Peer, Rig, about, config
 
 
 def _retained(peer: Peer) -> dict[str, str]:
@@ -18,8 +18,7 @@ def _retained(peer: Peer) -> dict[str, str]:
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("level", [4, 5])
-def test_the_last_one_of_each_topic(qos: int, level: int) -> None:
-    rig = Rig()
+def test_the_last_one_of_each_topic(rig: Rig, qos: int, level: int) -> None:
     publisher = rig.connected("p")
     for topic, payload in (("a/b", "1"), ("a/b", "2"), ("a/c", "3"), ("a", "4"), ("b", "5"), ("a/d/e", "6")):
         publisher.publish(topic, payload, qos, retain=True)
@@ -34,8 +33,7 @@ def test_the_last_one_of_each_topic(qos: int, level: int) -> None:
         "ab/#": {},
     }
     for text, found in expected.items():
-        peer = rig.connected("s", level)
-        peer.subscribe(text, qos=2)
+        peer = rig.connected("s", level).subscribed(text, qos=2)
         assert {p.qos for p in peer.inbox if isinstance(p, Publish)} <= {qos}
         assert _retained(peer) == found, text
 
@@ -48,8 +46,7 @@ def test_what_is_not_durable_yet_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     here.subscribe("#", qos=0)
     for n in range(4):
         publisher.publish(f"t/{n}", "x" * 4_000, 1, retain=True, pump=False)
-    rig.compose()
-    rig.settle()
+    rig.write()
     rig.turn()
     retained = rig.core.retained
     assert retained.fresh_bytes >= 20_000
@@ -71,8 +68,7 @@ def test_a_store_that_takes_nothing_bounds_what_becomes_retained(monkeypatch: py
     here.subscribe("#", qos=0)
     for n in range(8):
         publisher.publish(f"t/{n}", "x" * 4_000, 1, retain=True, pump=False)
-    rig.compose()
-    rig.settle()
+    rig.write()
     rig.core.writer.fail(StoreFailed("full"))
     while rig.core.dispatch.turn():
         pass
@@ -83,33 +79,25 @@ def test_a_store_that_takes_nothing_bounds_what_becomes_retained(monkeypatch: py
     assert (retained.refused, retained.count) == (6, 2)
 
 
-def test_an_empty_payload_clears_and_is_delivered() -> None:
+def test_an_empty_payload_clears_and_is_delivered(rig: Rig) -> None:
     """[MQTT-3.3.1-6], [MQTT-3.3.1-7]"""
-    rig = Rig()
-    here = rig.connected("here")
-    here.subscribe("t")
-    publisher = rig.connected("p")
-    publisher.publish("t", "x", retain=True)
-    publisher.publish("t", "", retain=True)
+    here = rig.connected("here").subscribed("t")
+    rig.send("t", "x", "", qos=0, retain=True)
     assert [packet.retain for packet in here.publishes()] == [False, False]
-    peer = rig.connected("s")
-    peer.subscribe("t")
+    peer = rig.connected("s").subscribed("t")
     assert peer.inbox == []
     assert rig.core.retained.count == 0
 
 
 @pytest.mark.parametrize("how", ["crash", "restart"])
-def test_retained_survives(how: str) -> None:
-    rig = Rig()
+def test_retained_survives(rig: Rig, how: str) -> None:
     publisher = rig.connected("p")
     publisher.publish1("a", "1", retain=True)
     publisher.publish1("b", "2", retain=True)
     publisher.publish1("b", "", retain=True)
     rig.pump()
-    getattr(rig, how)()
-    rig.pump()
-    peer = rig.connected("s")
-    peer.subscribe("#")
+    rig.start_again(how)
+    peer = rig.connected("s").subscribed("#")
     assert _retained(peer) == {"a": "1"}
     assert rig.core.retained.count == 1
 
@@ -120,55 +108,44 @@ def test_retained_is_never_lost_when_the_horizon_has_passed_it() -> None:
         rig = Rig()
         publisher = rig.connected("p")
         publisher.publish("t", "x", 1, retain=True, pump=False)
-        rig.compose()
-        rig.settle()
+        rig.write()
         # Others are before the request that writes the retained message.
         while rig.turn():
             pass
         for _ in range(survivors):
             publisher.publish("$delayed/99/u", "y", 1, pump=False)
             rig.compose()
-        rig.crash(survivors)
-        rig.pump()
-        peer = rig.connected("s")
-        peer.subscribe("t")
+        rig.crash(survivors, pump=True)
+        peer = rig.connected("s").subscribed("t")
         assert _retained(peer) == {"t": "x"}
 
 
-def test_the_store_fails_while_a_message_is_retained() -> None:
-    rig = Rig()
+def test_the_store_fails_while_a_message_is_retained(rig: Rig) -> None:
     publisher = rig.connected("p")
     publisher.publish("t", "x", 1, retain=True, pump=False)
-    rig.compose()
-    rig.settle()
+    rig.write()
     rig.store.fail_writes = True
     rig.turn()
     rig.compose()
-    peer = rig.connected("s")
-    peer.subscribe("t")
+    peer = rig.connected("s").subscribed("t")
     assert _retained(peer) == {"t": "x"}
     rig.store.fail_writes = False
     assert rig.recover()
     rig.pump()
-    rig.core.writer.submit(lambda commit: None, lambda durable: None)
-    rig.pump()
-    rig.crash()
-    rig.pump()
-    peer = rig.connected("s")
-    peer.subscribe("t")
+    rig.decide(lambda commit: None)
+    rig.crash(pump=True)
+    peer = rig.connected("s").subscribed("t")
     assert _retained(peer) == {"t": "x"}
 
 
 def test_a_former_one_that_cannot_be_read_now_keeps_none_from_being_retained(
-    monkeypatch: pytest.MonkeyPatch,
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A leader whose data is damaged hands over: the horizon is not stored beyond what was not retained."""
-    rig = Rig()
     publisher = rig.connected("p")
     publisher.publish1("t", "x", retain=True)
     publisher.publish("t", "y", 1, retain=True, pump=False)
-    rig.compose()
-    rig.settle()
+    rig.write()
     real = rig.store.get
 
     def get(table: Table, key: bytes) -> bytes | None:
@@ -182,89 +159,71 @@ def test_a_former_one_that_cannot_be_read_now_keeps_none_from_being_retained(
             pass
         rig.compose()
         assert rig.core.writer.broken is not None
-    rig.crash()
-    rig.pump()
-    peer = rig.connected("s")
-    peer.subscribe("t")
+    rig.crash(pump=True)
+    peer = rig.connected("s").subscribed("t")
     assert _retained(peer) == {"t": "y"}
 
 
-def test_a_delayed_one_is_retained_when_it_fires() -> None:
-    rig = Rig()
+def test_a_delayed_one_is_retained_when_it_fires(rig: Rig) -> None:
     publisher = rig.connected("p")
     publisher.publish1("t", "now", retain=True)
     publisher.publish1("$delayed/5/t", "later", retain=True)
-    peer = rig.connected("s")
-    peer.subscribe("t")
+    peer = rig.connected("s").subscribed("t")
     assert _retained(peer) == {"t": "now"}
     rig.pass_ms(6_000)
     assert peer.payloads() == ["later"]
-    peer = rig.connected("s2")
-    peer.subscribe("t")
+    peer = rig.connected("s2").subscribed("t")
     assert _retained(peer) == {"t": "later"}
 
 
-def test_retain_handling() -> None:
+def test_retain_handling(rig: Rig) -> None:
     """[MQTT-3.3.1-9] to [MQTT-3.3.1-11]"""
-    rig = Rig()
     rig.connected("p").publish1("t", "x", retain=True)
     for handling, first, again in ((0, 1, 1), (1, 1, 0), (2, 0, 0)):
-        peer = rig.connected("s")
-        peer.subscribe("t", handling=handling, qos=0)
+        peer = rig.connected("s").subscribed("t", handling=handling, qos=0)
         assert len(peer.publishes()) == first
         peer.subscribe("t", handling=handling, qos=0)
         assert len(peer.publishes()) == again
         peer.unsubscribe("t")
         peer.subscribe("t", handling=handling, qos=0)
         assert len(peer.publishes()) == first
-    lasting = rig.lasting("l")
-    lasting.subscribe("t", handling=1, qos=0)
+    lasting = rig.lasting("l").subscribed("t", handling=1, qos=0)
     lasting.publishes()
     lasting.drop()
-    lasting = rig.lasting("l")
-    lasting.subscribe("t", handling=1, qos=0)
+    lasting = rig.lasting("l").subscribed("t", handling=1, qos=0)
     assert lasting.inbox == []
 
 
-def test_shared_subscriptions_get_none() -> None:
+def test_shared_subscriptions_get_none(rig: Rig) -> None:
     """[MQTT-3.8.4-?]: 4.8.2"""
-    rig = Rig()
     rig.connected("p").publish1("t", "x", retain=True)
-    peer = rig.connected("s")
-    peer.subscribe("$share/g/t", handling=0)
+    peer = rig.connected("s").subscribed("$share/g/t", handling=0)
     assert peer.inbox == []
 
 
-def test_retained_messages_expire() -> None:
-    rig = Rig()
+def test_retained_messages_expire(rig: Rig) -> None:
     publisher = rig.connected("p")
     publisher.publish1("t", "x", retain=True, message_expiry=10)
     publisher.publish1("u", "y", retain=True, message_expiry=100)
     rig.pass_ms(6_000)
-    peer = rig.connected("s")
-    peer.subscribe("#", qos=0)
+    peer = rig.connected("s").subscribed("#", qos=0)
     found = {p.topic: p.properties.message_expiry for p in peer.publishes() if p.properties}
     assert found == {b"t": 4, b"u": 94}
     rig.pass_ms(6_000)
-    peer = rig.connected("s")
-    peer.subscribe("#")
+    peer = rig.connected("s").subscribed("#")
     assert _retained(peer) == {"u": "y"}
 
 
-def test_identifier_and_qos_of_the_subscription_that_asked() -> None:
-    rig = Rig()
+def test_identifier_and_qos_of_the_subscription_that_asked(rig: Rig) -> None:
     rig.connected("p").publish2("t", "x", retain=True)
-    peer = rig.connected("s")
-    peer.subscribe("#", qos=0, subscription_ids=(1,))
+    peer = rig.connected("s").subscribed("#", qos=0, subscription_ids=(1,))
     peer.publishes()
     peer.subscribe("t", qos=1, subscription_ids=(2,))
     (packet,) = peer.publishes()
-    assert packet.properties is not None
-    assert (packet.qos, packet.properties.subscription_ids) == (1, (2,))
+    assert (packet.qos, about(packet).subscription_ids) == (1, (2,))
 
 
-def test_no_local_holds_for_retained_ones() -> None:
-    rig = Rig()
+def test_no_local_holds_for_retained_ones(rig: Rig) -> None:
     peer = rig.connected("s")
     peer.publish("t", "own", retain=True)
     peer.subscribe("t", no_local=True)
@@ -273,16 +232,13 @@ def test_no_local_holds_for_retained_ones() -> None:
     assert _retained(peer) == {"t": "own"}
 
 
-def test_retained_in_flight_is_retained_again_on_redelivery() -> None:
-    rig = Rig()
+def test_retained_in_flight_is_retained_again_on_redelivery(rig: Rig) -> None:
     rig.connected("p").publish1("t", "x", retain=True)
-    peer = rig.lasting("s")
-    peer.subscribe("t")
+    peer = rig.lasting("s").subscribed("t")
     (first,) = peer.publishes()
     for how in ("drop", "crash"):
         if how == "crash":
-            rig.crash()
-            rig.pump()
+            rig.crash(pump=True)
         else:
             peer.drop()
         peer = rig.lasting("s")
@@ -290,12 +246,10 @@ def test_retained_in_flight_is_retained_again_on_redelivery() -> None:
         assert (again.retain, again.dup, again.packet_id) == (True, True, first.packet_id)
 
 
-def test_many_go_through_a_small_window_and_unsubscribe_stops_them() -> None:
-    rig = Rig()
+def test_many_go_through_a_small_window_and_unsubscribe_stops_them(rig: Rig) -> None:
     publisher = rig.connected("p")
     publisher.send(*[Publish(b"t/%d" % n, b"x", 1, True, packet_id=n + 1) for n in range(50)])
-    peer = rig.connected("s", receive_maximum=3)
-    peer.subscribe("t/#", qos=1)
+    peer = rig.connected("s", receive_maximum=3).subscribed("t/#", qos=1)
     assert len(peer.take_all()) == 50
     peer.subscribe("t/#", qos=1)
     assert len(peer.publishes()) == 3
@@ -305,15 +259,13 @@ def test_many_go_through_a_small_window_and_unsubscribe_stops_them() -> None:
     assert peer.inbox == []
 
 
-def test_asking_again_and_again_piles_up_nothing() -> None:
-    rig = Rig()
+def test_asking_again_and_again_piles_up_nothing(rig: Rig) -> None:
     rig.connected("p").publish1("t", "x", retain=True)
-    peer = rig.lasting("s", receive_maximum=1)
-    peer.subscribe("t", qos=1)
+    peer = rig.lasting("s", receive_maximum=1).subscribed("t", qos=1)
     peer.inbox.clear()
     for _ in range(50):
         peer.subscribe("t", qos=1)
-    assert len(rig.core.sessions.get("s").retained_queue) <= 1  # type: ignore[union-attr]
+    assert len(rig.session("s").retained_queue) <= 1
 
 
 def test_the_bound_on_topics() -> None:
@@ -321,22 +273,19 @@ def test_the_bound_on_topics() -> None:
     publisher = rig.connected("p")
     for topic in ("a", "b", "c", "a"):
         publisher.publish1(topic, topic, retain=True)
-    peer = rig.connected("s")
-    peer.subscribe("#")
+    peer = rig.connected("s").subscribed("#")
     assert _retained(peer) == {"a": "a", "b": "b"}
 
 
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("how", ["drop", "takeover", "crash"])
-def test_what_is_still_to_be_sent_is_not_forgotten_with_the_connection(how: str, qos: int) -> None:
+def test_what_is_still_to_be_sent_is_not_forgotten_with_the_connection(rig: Rig, how: str, qos: int) -> None:
     """A subscription that was granted is sent all that was retained for it, in any number of connections."""
-    rig = Rig()
     publisher = rig.connected("p")
     for number in range(20):
         publisher.publish2(f"r/{number:02}", f"{number:02}", retain=True)
         publisher.publish2(f"q/{number:02}", f"q{number:02}", retain=True)
-    peer = rig.lasting("s", receive_maximum=5)
-    peer.subscribe("r/#", "q/#", qos=qos, handling=1)
+    peer = rig.lasting("s", receive_maximum=5).subscribed("r/#", "q/#", qos=qos, handling=1)
     got: list[str] = []
     for _ in range(4):
         got += [p.payload.decode() for p in peer.inbox[:3] if isinstance(p, Publish)]
@@ -352,8 +301,7 @@ def test_what_is_still_to_be_sent_is_not_forgotten_with_the_connection(how: str,
         if how == "drop":
             peer.drop()
         elif how == "crash":
-            rig.crash()
-            rig.pump()
+            rig.crash(pump=True)
         peer = rig.lasting("s", receive_maximum=5)
         assert peer.subscribe("r/#", "q/#", qos=qos, handling=1, pump=False) == ()
         rig.pump()
@@ -364,43 +312,36 @@ def test_what_is_still_to_be_sent_is_not_forgotten_with_the_connection(how: str,
     assert qos == 1 or got == expected
 
 
-def test_an_unsubscribe_forgets_what_is_still_to_be_sent_over_connections() -> None:
-    rig = Rig()
+def test_an_unsubscribe_forgets_what_is_still_to_be_sent_over_connections(rig: Rig) -> None:
     publisher = rig.connected("p")
     for number in range(9):
         publisher.publish1(f"r/{number}", f"r{number}", retain=True)
         publisher.publish1(f"q/{number}", f"q{number}", retain=True)
-    peer = rig.lasting("s", receive_maximum=2)
-    peer.subscribe("r/#", "q/#", qos=1)
+    peer = rig.lasting("s", receive_maximum=2).subscribed("r/#", "q/#", qos=1)
     assert [p.payload for p in peer.publishes()] == [b"r0", b"r1"]
     peer.unsubscribe("r/#")
-    rig.crash()
-    rig.pump()
+    rig.crash(pump=True)
     peer = rig.lasting("s")
     assert peer.take_all() == ["r0", "r1", *(f"q{n}" for n in range(9))]
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_the_wish_for_retained_messages_is_durable_when_suback_leaves(durable: bool) -> None:
-    rig = Rig()
+def test_the_wish_for_retained_messages_is_durable_when_suback_leaves(rig: Rig, durable: bool) -> None:
     rig.connected("p").publish1("t", "x", retain=True)
     peer = rig.lasting("s")
     peer.subscribe("t", pump=False)
     while rig.compose() or (durable and rig.settle()):
         pass
-    rig.crash()
-    rig.pump()
+    rig.crash(pump=True)
     assert rig.lasting("s").take_all() == (["x"] if durable else [])
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_what_becomes_retained_meanwhile_comes_once_and_as_a_live_one(qos: int) -> None:
-    rig = Rig()
+def test_what_becomes_retained_meanwhile_comes_once_and_as_a_live_one(rig: Rig, qos: int) -> None:
     publisher = rig.connected("p")
     for topic in "abc":
         publisher.publish2(topic, f"old {topic}", retain=True)
-    peer = rig.lasting("s", receive_maximum=1)
-    peer.subscribe("#", qos=2)
+    peer = rig.lasting("s", receive_maximum=1).subscribed("#", qos=2)
     (first,) = peer.publishes()
     publisher.publish("c", "new c", qos, retain=True)
     publisher.publish("d", "new d", qos, retain=True)
@@ -418,10 +359,8 @@ def test_what_becomes_retained_meanwhile_comes_once_and_as_a_live_one(qos: int) 
     assert found == [("old a", True), ("new c", False), ("new d", False), ("", False)]
 
 
-def test_retained_ones_are_asked_for_again_although_they_came_live() -> None:
-    rig = Rig()
-    peer = rig.lasting("s")
-    peer.subscribe("t", qos=1)
+def test_retained_ones_are_asked_for_again_although_they_came_live(rig: Rig) -> None:
+    peer = rig.lasting("s").subscribed("t", qos=1)
     rig.connected("p").publish1("t", "x", retain=True)
     assert peer.take_all() == ["x"]
     peer.subscribe("t", qos=1)
@@ -429,12 +368,10 @@ def test_retained_ones_are_asked_for_again_although_they_came_live() -> None:
     assert (again.payload, again.retain) == (b"x", True)
 
 
-def test_nothing_new_is_sent_between_subscribe_and_what_is_retained() -> None:
-    rig = Rig()
+def test_nothing_new_is_sent_between_subscribe_and_what_is_retained(rig: Rig) -> None:
     publisher = rig.connected("p")
     publisher.publish1("t", "old", retain=True)
-    peer = rig.lasting("s")
-    peer.subscribe("u")
+    peer = rig.lasting("s").subscribed("u")
     peer.subscribe("t", qos=1, pump=False)
     assert rig.compose()  # SUBSCRIBE's group is being synced
     for topic in "tu":
@@ -457,12 +394,10 @@ def test_a_message_is_loaded_only_when_there_is_room_for_it(monkeypatch: pytest.
     loaded = []
     load = rig.core.retained.load
     monkeypatch.setattr(rig.core.retained, "load", lambda kept: loaded.append(kept) or load(kept))
-    peer = rig.connected("s", receive_maximum=1)
-    peer.subscribe("t/#", qos=1)
+    peer = rig.connected("s", receive_maximum=1).subscribed("t/#", qos=1)
     for number in range(10):
         assert len(loaded) <= 3 * (number + 1), "one that is sent, and one at each wake with a full window"
-        (packet,) = peer.publishes()
-        peer.ack(wire.PUBACK, packet.packet_id)
+        peer.ack(wire.PUBACK, peer.one().packet_id)
     peer.take_all()
     peer.subscribe("t/#", qos=0, pump=False)
     peer.connection.is_blocked = True
@@ -471,14 +406,12 @@ def test_a_message_is_loaded_only_when_there_is_room_for_it(monkeypatch: pytest.
     assert loaded == []
 
 
-def test_a_turn_looks_at_a_bounded_number_of_topics() -> None:
-    rig = Rig()
+def test_a_turn_looks_at_a_bounded_number_of_topics(rig: Rig) -> None:
     publisher = rig.connected("p")
     for start in range(0, 2_500, 500):
         topics = range(start, start + 500)
         publisher.send(*[Publish(b"t/%04d" % n, b"x", 1, True, packet_id=n - start + 1) for n in topics])
-    other = rig.connected("o")
-    other.subscribe("u")
+    rig.connected("o").subscribe("u")
     peer = rig.connected("s")
     peer.subscribe("+/nothing", "+/0000", pump=False)
     turns = 0
@@ -502,8 +435,7 @@ def test_a_turn_looks_at_a_bounded_number_of_topics() -> None:
     assert order[2:] == ["s"] * len(order[2:])
 
 
-def test_many_filters_that_match_nothing_take_turns_too() -> None:
-    rig = Rig()
+def test_many_filters_that_match_nothing_take_turns_too(rig: Rig) -> None:
     peer = rig.connected("s")
     peer.subscribe(*(f"nothing/{number}" for number in range(500)), pump=False)
     while rig.deliver():
@@ -515,8 +447,7 @@ def test_many_filters_that_match_nothing_take_turns_too() -> None:
     assert turns >= 5
 
 
-def test_large_messages_count_for_more() -> None:
-    rig = Rig()
+def test_large_messages_count_for_more(rig: Rig) -> None:
     publisher = rig.connected("p")
     for number in range(40):
         publisher.publish1(f"t/{number}", b"x" * 250_000, retain=True)
@@ -529,12 +460,10 @@ def test_large_messages_count_for_more() -> None:
     assert turns >= 3
 
 
-def test_filters_of_one_subscribe_are_taken_one_after_the_other() -> None:
-    rig = Rig()
+def test_filters_of_one_subscribe_are_taken_one_after_the_other(rig: Rig) -> None:
     rig.connected("p").publish2("t", "x", retain=True)
     peer = rig.connected("s")
     first, last = SubscribeOptions(2), SubscribeOptions(1, False, False, 0)
     peer.send(Subscribe(9, (("t", first), ("a+", first), ("t", last), ("t", last))))
     assert peer.take(Suback).reasons == (2, 0x8F, 1, 1)
-    (packet,) = peer.publishes()
-    assert packet.qos == 1
+    assert peer.one().qos == 1

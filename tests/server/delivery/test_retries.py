@@ -18,7 +18,7 @@ from shards.record import decode
 from shards.retries import RETRIES, end_retries
 from shards.tables import KeptRow
 from shards.verify import verify_counts
-from tests.support.rig import Peer, Rig, config, props
+from tests.support.rig import Rig, config, props
 from timeline.position import END, START, MessageId, Position, before, id_position
 
 GROUP = "$share/g/t"
@@ -42,17 +42,15 @@ def requeue(rig: Rig, after_ms: int = 0, *, pump: bool = True) -> None:
         for place in places:
             rig.core.dead_letters.requeue(commit, place, due_ms, lambda *_: True)  # type: ignore[arg-type]
 
-    rig.core.writer.submit(decide, lambda durable: None)
+    rig.decide(decide, pump=False)
     if pump:
         rig.pump()
 
 
 def dead_letter(rig: Rig, text: str = "t", payload: str = "bad", qos: int = 1) -> None:
     """`a` has subscribed and given it up; another session too has had it, and has acked."""
-    witness = rig.lasting("witness")
-    witness.subscribe("t", qos=2)
-    peer = rig.lasting("a")
-    peer.subscribe(text, qos=qos)
+    witness = rig.lasting("witness").subscribed("t", qos=2)
+    peer = rig.lasting("a").subscribed(text, qos=qos)
     publisher = rig.connected("p")
     (publisher.publish2 if qos == 2 else publisher.publish1)("t", payload)
     assert witness.take_all() == [payload]
@@ -99,12 +97,10 @@ def test_it_waits_on_disk_for_who_is_away(how: str, text: str) -> None:
     dead_letter(rig, text)
     requeue(rig, 5_000)
     rig.pass_ms(500)
-    getattr(rig, how)()
-    rig.pump()
+    rig.start_again(how)
     assert (letters(rig), len(retries(rig))) == ([], 1)
     rig.pass_ms(6_000)
-    getattr(rig, how)()
-    rig.pump()
+    rig.start_again(how)
     assert rig.lasting("witness").take_all() == []
     assert rig.lasting("a").take_all() == ["bad"]
     if how == "restart":
@@ -122,16 +118,14 @@ def test_a_rewind_gives_it_again_to_its_addressee_and_to_nobody_else(is_in_tail:
         rig.restart()
     for name in ("witness", "a"):
         peer = rig.lasting(name)
-        subscriber = rig.core.sessions.get(name)
-        assert subscriber is not None
+        subscriber = rig.session(name)
         rig.core.writer.submit(
             lambda commit, s=subscriber: rig.core.replay.rewind(commit, s, START),  # type: ignore[misc]
             lambda durable: None,
         )
         rig.pump()
         assert peer.take_all() == ["bad"]
-        fresh = rig.lasting(f"new {name}")
-        fresh.subscribe("t", user_properties=(("replay-from", "PT1H"),))
+        fresh = rig.lasting(f"new {name}").subscribed("t", user_properties=(("replay-from", "PT1H"),))
         assert fresh.take_all() == ["bad"]
 
 
@@ -142,10 +136,8 @@ def test_a_kill_leaves_a_dead_letter_or_a_retry(survivors: int) -> None:
         rig = Rig(config(max_attempts=1))
         dead_letter(rig)
         requeue(rig, 2_000, pump=False)
-        for _ in range(steps):
-            rig.micro()
-        rig.crash(survivors)
-        rig.pump()
+        rig.take_steps(steps)
+        rig.crash(survivors, pump=True)
         left, waiting = letters(rig), len(retries(rig))
         assert (left, waiting) in ((["bad"], 0), ([], 1)), steps
         assert DEAD.stored_totals(rig.store).count == len(left)
@@ -191,8 +183,7 @@ def test_attempts_that_count_bring_the_end_nearer() -> None:
     """As those of a message that is put off and comes again will."""
     rig = Rig(config(max_attempts=3))
     rig.lasting("a").subscribe("t", qos=1)
-    subscriber = rig.core.sessions.get("a")
-    assert subscriber is not None
+    subscriber = rig.session("a")
     record = _stored(rig, "bad")
     made = KeptRow("a", "a", message(MessageId(5)), 7, "busy", "", 0, record, subscriber.incarnation, 2)
     now_ms = rig.clock.now_ms
@@ -240,15 +231,13 @@ def test_a_group_that_has_ended_leaves_it_to_nobody() -> None:
 
 def test_it_is_not_retained_and_not_told_of_where_it_expires() -> None:
     rig = Rig(config(max_attempts=1))
-    peer = rig.lasting("a")
-    peer.subscribe("t", handling=2, qos=1)
+    peer = rig.lasting("a").subscribed("t", handling=2, qos=1)
     rig.connected("p").publish1("t", "old", retain=True)
     peer.drop()
     rig.lasting("a").drop()
     rig.connected("p").publish1("t", "new", retain=True)
     requeue(rig)
-    late = rig.connected("late")
-    late.subscribe("t")
+    late = rig.connected("late").subscribed("t")
     assert late.take_all() == ["new"]
 
 
@@ -265,14 +254,9 @@ def test_one_that_is_ended_comes_no_more(how: str, text: str) -> None:
         rig.pass_ms(6_000)
     if how == "passed, on disk":
         rig.restart()
-        rig.pump()
     ended: list[list[Position]] = []
     whose = kept.addressee, kept.incarnation
-    rig.core.writer.submit(
-        lambda commit: ended.append(end_retries(commit, message_of(row.id), *whose)),
-        lambda durable: None,
-    )
-    rig.pump()
+    rig.decide(lambda commit: ended.append(end_retries(commit, message_of(row.id), *whose)))
     assert ended == [[place]]
     rig.pass_ms(6_000)
     assert rig.lasting("a").take_all() == []
@@ -295,10 +279,8 @@ def test_a_kill_leaves_one_that_comes_or_one_that_is_ended(survivors: int, is_pa
         name, whose = message_of(row.id), kept.incarnation
         decide = partial(end_retries, message=name, addressee="a", incarnation=whose)
         rig.core.writer.submit(decide, durable.append)
-        for _ in range(steps):
-            rig.micro()
-        rig.crash(survivors)
-        rig.pump()
+        rig.take_steps(steps)
+        rig.crash(survivors, pump=True)
         rig.pass_ms(3_000)
         came = rig.lasting("a").take_all()
         assert came in ([], ["bad"]), steps
@@ -331,8 +313,7 @@ class DeadLetters(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         for name in SESSIONS:
-            peer = self.rig.lasting(name)
-            peer.subscribe("t", qos=1)
+            peer = self.rig.lasting(name).subscribed("t", qos=1)
             peer.drop()
 
     @rule(count=st.integers(1, 3))
@@ -379,15 +360,12 @@ class DeadLetters(RuleBasedStateMachine):
         place, _ = list(self.rig.core.dead_letters.read())[index]
         due_ms = self.rig.clock.now_ms + after_ms
         letters = self.rig.core.dead_letters
-        self.rig.core.writer.submit(
-            lambda commit: letters.requeue(commit, place, due_ms, lambda *_: True), lambda durable: None
-        )
+        self.rig.decide(lambda commit: letters.requeue(commit, place, due_ms, lambda *_: True), pump=False)
         if how:
             steps, survivors = data.draw(st.integers(0, 4)), data.draw(st.integers(0, 1))
             for _ in range(steps):
                 self.rig.micro()
-            self.rig.crash(survivors)
-            self.rig.pump()
+            self.rig.crash(survivors, pump=True)
         self.rig.pump()
         if len(list(self.rig.core.dead_letters.read())) < len(self.dead):
             self.waiting.append((due_ms, *self.dead.pop(index)))
@@ -399,10 +377,7 @@ class DeadLetters(RuleBasedStateMachine):
         index = data.draw(st.integers(0, len(self.dead) - 1))
         place, _ = list(self.rig.core.dead_letters.read())[index]
         letters = self.rig.core.dead_letters
-        self.rig.core.writer.submit(
-            lambda commit: letters.drop(commit, place, lambda *_: True), lambda durable: None
-        )
-        self.rig.pump()
+        self.rig.decide(lambda commit: letters.drop(commit, place, lambda *_: True))
         del self.dead[index]
 
     @rule(seconds=st.integers(1, 6))
@@ -436,30 +411,23 @@ DeadLetters.TestCase.settings = settings(max_examples=12, stateful_step_count=20
 TestDeadLetters = pytest.mark.long(DeadLetters.TestCase)
 
 
-def nack(peer: Peer, packet: Publish, wait: str = "2s") -> None:
-    peer.send(Ack(wire.PUBACK, packet.packet_id, 0x80, props(user_properties=(("retry-in", wait),))))
-
-
 def rewind(rig: Rig, text: str = GROUP, *, pump: bool = True) -> None:
     """What `:replay` does."""
     place = rig.core.groups.get(text) or rig.core.sessions.get(text)
     assert place is not None
-    rig.core.writer.submit(lambda commit: rig.core.replay.rewind(commit, place, START), lambda _: None)
+    rig.decide(lambda commit: rig.core.replay.rewind(commit, place, START), pump=False)
     if pump:
         rig.pump()
 
 
-def test_one_that_is_due_does_not_wait_behind_the_backlog() -> None:
+def test_one_that_is_due_does_not_wait_behind_the_backlog(rig: Rig) -> None:
     """A group with room for one message at a time: what is due and what is unread come in turns."""
-    rig = Rig()
-    worker = rig.lasting("w", receive_maximum=1)
-    worker.subscribe(GROUP, qos=1)
+    worker = rig.lasting("w", receive_maximum=1).subscribed(GROUP, qos=1)
     publisher = rig.connected("p")
     for number in range(10):
         publisher.publish1("t", f"again {number}")
     for _ in range(10):
-        (packet,) = worker.publishes()
-        nack(worker, packet, "1s")
+        worker.nack(worker.one(), "1s")
     for number in range(4_900):
         publisher.publish("t", str(number), 1, pump=False)
         if number % 50 == 49:
@@ -482,14 +450,12 @@ def test_one_that_is_due_does_not_wait_behind_the_backlog() -> None:
 @pytest.mark.parametrize("text", ["a", GROUP])
 def test_what_is_read_again_has_no_retry_and_no_letter_of_before(was: str, text: str) -> None:
     rig = Rig(config(max_attempts=1 if was == "dead" else 5))
-    peer = rig.lasting("a")
-    peer.subscribe("t" if text == "a" else text, qos=1)
+    peer = rig.lasting("a").subscribed("t" if text == "a" else text, qos=1)
     rig.connected("p").publish1("t", "x")
     if was == "acked":
         assert peer.take_all() == ["x"]
     elif was == "waits":
-        (packet,) = peer.publishes()
-        nack(peer, packet, "10s")
+        peer.nack(peer.one(), "10s")
     else:
         peer.drop()
         peer = rig.lasting("a")
@@ -509,21 +475,17 @@ def test_what_is_read_again_has_no_retry_and_no_letter_of_before(was: str, text:
 def test_a_kill_while_it_is_read_again_leaves_it_once(was: str, survivors: int) -> None:
     for steps in range(9):
         rig = Rig(config(max_attempts=1 if was == "dead" else 5))
-        peer = rig.lasting("a")
-        peer.subscribe(GROUP, qos=1)
+        peer = rig.lasting("a").subscribed(GROUP, qos=1)
         rig.connected("p").publish1("t", "x")
         if was == "waits":
-            (packet,) = peer.publishes()
-            nack(peer, packet, "10s")
+            peer.nack(peer.one(), "10s")
         else:
             peer.drop()
             peer = rig.lasting("a")
         rig.pass_ms(3_000)
         rewind(rig, pump=False)
-        for _ in range(steps):
-            rig.micro()
-        rig.crash(survivors)
-        rig.pump()
+        rig.take_steps(steps)
+        rig.crash(survivors, pump=True)
         assert len(retries(rig)) + len(letters(rig)) <= 1
         peer = rig.lasting("a")
         came = peer.take_all()
@@ -534,14 +496,12 @@ def test_a_kill_while_it_is_read_again_leaves_it_once(was: str, survivors: int) 
         assert peer.take_all() == (["x"] if left and was == "waits" else [])
 
 
-def test_it_is_given_to_nobody_before_it_is_durable() -> None:
-    rig = Rig()
-    peer = rig.lasting("a")
-    peer.subscribe(GROUP, qos=1)
+def test_it_is_given_to_nobody_before_it_is_durable(rig: Rig) -> None:
+    peer = rig.lasting("a").subscribed(GROUP, qos=1)
     rig.connected("p").publish1("t", "x")
     (packet,) = peer.publishes()
     rig.is_held = True
-    nack(peer, packet, "0s")
+    peer.nack(packet, "0s")
     rig.pump()
     assert peer.publishes() == []
     rig.is_held = False
@@ -549,13 +509,10 @@ def test_it_is_given_to_nobody_before_it_is_durable() -> None:
     assert peer.payloads() == ["x"]
 
 
-def test_a_clock_that_is_set_back_makes_it_wait() -> None:
-    rig = Rig()
-    peer = rig.lasting("a")
-    peer.subscribe(GROUP, qos=1)
+def test_a_clock_that_is_set_back_makes_it_wait(rig: Rig) -> None:
+    peer = rig.lasting("a").subscribed(GROUP, qos=1)
     rig.connected("p").publish1("t", "x")
-    (packet,) = peer.publishes()
-    nack(peer, packet, "60s")
+    peer.nack(peer.one(), "60s")
     rig.pass_ms(50_000)
     rig.clock.now_ms -= 30_000
     rig.pump()
@@ -570,15 +527,12 @@ def test_a_clock_that_is_set_back_makes_it_wait() -> None:
 def test_those_that_come_due_while_others_are_read_are_given_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock goes on between two looks at it: no millisecond of them is passed over."""
     rig = Rig()
-    peer = rig.lasting("a")
-    peer.subscribe(GROUP, qos=1)
-    publisher = rig.connected("p")
-    for payload in "abcdef":
-        publisher.publish1("t", payload)
+    peer = rig.lasting("a").subscribed(GROUP, qos=1)
+    rig.send("t", *"abcdef")
     packets = peer.publishes()
     assert len(packets) == 6
     for packet in packets:
-        nack(peer, packet, "10s")
+        peer.nack(packet, "10s")
         rig.clock.now_ms += 1
     rig.pass_ms(9_990)
     assert peer.inbox == []
@@ -595,11 +549,9 @@ def test_those_that_come_due_while_others_are_read_are_given_too(monkeypatch: py
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_one_whose_member_goes_away_goes_to_another(qos: int) -> None:
+def test_one_whose_member_goes_away_goes_to_another(rig: Rig, qos: int) -> None:
     """At QoS 2 it stays with its member (MQTT-4.8.2)."""
-    rig = Rig()
-    first = rig.lasting("a")
-    first.subscribe(GROUP, qos=qos)
+    first = rig.lasting("a").subscribed(GROUP, qos=qos)
     publisher = rig.connected("p")
     (publisher.publish2 if qos == 2 else publisher.publish1)("t", "x")
     (packet,) = first.publishes()
@@ -608,8 +560,7 @@ def test_one_whose_member_goes_away_goes_to_another(qos: int) -> None:
     rig.pass_ms(2_000)
     (packet,) = first.publishes()
     assert (packet.qos, attempt(packet)["fasti-attempt"]) == (qos, "2")
-    second = rig.lasting("b")
-    second.subscribe(GROUP, qos=qos)
+    second = rig.lasting("b").subscribed(GROUP, qos=qos)
     first.disconnect()
     came = second.take_all()
     if qos == 2:
@@ -631,13 +582,10 @@ def test_a_session_that_is_made_anew_gets_nothing_of_the_one_before() -> None:
     assert (retries(rig), rig.core.opened.retries) == ([], 0)
 
 
-def test_one_that_expires_before_its_next_try_is_a_dead_letter() -> None:
-    rig = Rig()
-    peer = rig.lasting("a")
-    peer.subscribe(GROUP, qos=1)
+def test_one_that_expires_before_its_next_try_is_a_dead_letter(rig: Rig) -> None:
+    peer = rig.lasting("a").subscribed(GROUP, qos=1)
     rig.connected("p").publish1("t", "x", message_expiry=5)
-    (packet,) = peer.publishes()
-    nack(peer, packet, "10s")
+    peer.nack(peer.one(), "10s")
     rig.pass_ms(12_000)
     assert peer.publishes() == []
     ((_, row),) = rig.core.dead_letters.read()
@@ -649,11 +597,10 @@ def test_a_place_that_has_the_message_still_to_read_or_in_flight_is_not_sent_it_
     """One message and one place: one of unread, in flight, retry, dead letter."""
     rig = Rig(config(max_attempts=1))
     other = "$share/other/t"
-    rig.core.writer.submit(lambda commit: rig.core.groups.make(commit, other), lambda durable: None)
+    rig.decide(lambda commit: rig.core.groups.make(commit, other), pump=False)
     dead_letter(rig, GROUP)
     (place, _), *_ = list(rig.core.dead_letters.read())
-    to = rig.core.groups.get(other)
-    assert to is not None
+    to = rig.group(other)
 
     def requeue_to() -> object:
         found: list[object] = []
@@ -667,8 +614,7 @@ def test_a_place_that_has_the_message_still_to_read_or_in_flight_is_not_sent_it_
         return found[0]
 
     assert requeue_to() is False, "unread"
-    peer = rig.lasting("o", receive_maximum=1)
-    peer.subscribe(other, qos=1)
+    peer = rig.lasting("o", receive_maximum=1).subscribed(other, qos=1)
     (came,) = peer.publishes()
     assert requeue_to() is False, "in flight"
     peer.ack(wire.PUBACK, came.packet_id)
@@ -680,10 +626,7 @@ def test_a_place_that_has_dropped_a_message_and_does_it_after_a_replay_has_done_
     rig = Rig(config(max_attempts=1))
     dead_letter(rig, GROUP)
     (letter,) = list(rig.core.dead_letters.read())
-    rig.core.writer.submit(
-        lambda commit: rig.core.dead_letters.drop(commit, letter[0], lambda *_: True), lambda durable: None
-    )
-    rig.pump()
+    rig.decide(lambda commit: rig.core.dead_letters.drop(commit, letter[0], lambda *_: True))
     name, group = message_of(letter[1].id), rig.core.groups.get(GROUP)
     assert group is not None
 
@@ -692,44 +635,38 @@ def test_a_place_that_has_dropped_a_message_and_does_it_after_a_replay_has_done_
         return [one.state for one in told]
 
     assert state() == ["dropped"]
-    rig.core.writer.submit(lambda commit: rig.core.replay.rewind(commit, group, START), lambda durable: None)
+    rig.decide(lambda commit: rig.core.replay.rewind(commit, group, START), pump=False)
     peer = rig.lasting("a")
-    (came,) = peer.publishes()
-    peer.ack(wire.PUBACK, came.packet_id)
+    peer.ack(wire.PUBACK, peer.one().packet_id)
     rig.kill()
     assert state() == ["done"]
 
 
 def test_what_is_read_again_ends_a_retry_that_is_being_placed_at_that_moment() -> None:
     rig = Rig(config(max_attempts=5))
-    peer = rig.lasting("a")
-    peer.subscribe(GROUP, qos=1, user_properties=(("backoff", "1h"),))
+    peer = rig.lasting("a").subscribed(GROUP, qos=1, user_properties=(("backoff", "1h"),))
     rig.connected("p").publish1("t", "job")
-    (came,) = peer.publishes()
-    peer.send(Ack(wire.PUBACK, came.packet_id, 0x80, props(user_properties=(("retry-in", "1h"),))))
-    group = rig.core.groups.get(GROUP)
-    assert group is not None
+    peer.nack(peer.one(), "1h")
+    group = rig.group(GROUP)
     ((place, _),) = retries(rig)
 
     def try_and_replay(commit: object) -> None:
         rig.core.steering.try_(commit, place, rig.clock.now_ms + 5_000, lambda *_: True)  # type: ignore[arg-type]
         rig.core.replay.rewind(commit, group, START)  # type: ignore[arg-type]
 
-    rig.core.writer.submit(try_and_replay, lambda durable: None)
+    rig.decide(try_and_replay, pump=False)
     rig.compose()
     for _ in range(3):
         rig.turn()  # it is read again before the batch is durable
     rig.pump()
-    (again,) = peer.publishes()
-    peer.ack(wire.PUBACK, again.packet_id)
+    peer.ack(wire.PUBACK, peer.one().packet_id)
     rig.pass_ms(10_000)
     assert (peer.inbox, retries(rig)) == ([], [])
 
 
 def test_each_of_many_that_a_session_has_in_flight_when_it_is_set_back_comes_once() -> None:
     rig = Rig(config(max_in_flight=3_000))
-    peer = rig.lasting("a", receive_maximum=3_000)
-    peer.subscribe("t", qos=1)
+    peer = rig.lasting("a", receive_maximum=3_000).subscribed("t", qos=1)
     publisher = rig.connected("p")
     for number in range(1_500):
         publisher.publish("t", str(number), 1, pump=number % 50 == 49)
@@ -745,12 +682,9 @@ def test_each_of_many_that_a_session_has_in_flight_when_it_is_set_back_comes_onc
     assert rig.lasting("a").take_all() == []
 
 
-def test_what_a_member_has_of_its_group_is_read_again_by_its_own_subscription() -> None:
+def test_what_a_member_has_of_its_group_is_read_again_by_its_own_subscription(rig: Rig) -> None:
     """The member and the group are two places."""
-    rig = Rig()
-    peer = rig.lasting("a")
-    peer.subscribe("t", qos=1)
-    peer.subscribe(GROUP, qos=1)
+    peer = rig.lasting("a").subscribed("t", qos=1).subscribed(GROUP, qos=1)
     rig.connected("p").publish1("t", "x")
     own, lent = peer.publishes()
     peer.send(Ack(wire.PUBACK, own.packet_id))
@@ -763,12 +697,10 @@ def test_what_a_member_has_of_its_group_is_read_again_by_its_own_subscription() 
 @pytest.mark.parametrize("was", ["waits", "dead"])
 def test_what_was_set_back_keeps_its_retry_or_letter_until_there_is_room_to_send_it(was: str) -> None:
     rig = Rig()
-    peer = rig.lasting("a")
-    peer.subscribe(GROUP, qos=1)
-    for payload in "xy":
-        rig.connected("p").publish1("t", payload)
+    peer = rig.lasting("a").subscribed(GROUP, qos=1)
+    rig.send("t", *"xy")
     for packet in peer.publishes():
-        nack(peer, packet, "1h" if was == "waits" else "never")
+        peer.nack(packet, "1h" if was == "waits" else "never")
     peer.disconnect()
     peer = rig.lasting("a", receive_maximum=1)
     rewind(rig)

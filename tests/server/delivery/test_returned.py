@@ -2,7 +2,6 @@
 
 import pytest
 
-from server.delivery.shared import Group
 from shards.errors import StoreFailed
 from tests.support.build import OPENED
 from tests.support.rig import Peer, Rig, config
@@ -13,12 +12,6 @@ SHOWN = 16
 
 def text(number: int) -> str:
     return f"$share/g{number}/jobs/#"
-
-
-def group(rig: Rig, number: int) -> Group:
-    found = rig.core.groups.get(text(number))
-    assert found is not None
-    return found
 
 
 def worker(rig: Rig, number: int) -> Peer:
@@ -48,13 +41,12 @@ def test_what_has_no_room_to_wait_for_a_member_waits_on_disk(how: str) -> None:
     rig = Rig(config(returned=20))
     workers = [worker(rig, number) for number in range(3)]
     payloads = published(rig, SHOWN)
-    assert [len(group(rig, number).session.flights) for number in range(3)] == [SHOWN] * 3
+    assert [len(rig.group(text(number)).session.flights) for number in range(3)] == [SHOWN] * 3
     for peer in workers:
         peer.disconnect()
     assert returned(rig) == (20, 0)
-    assert [len(group(rig, number).session.flights) for number in range(3)] == [16, 4, 0]
-    if how != "stays":
-        getattr(rig, how)()
+    assert [len(rig.group(text(number)).session.flights) for number in range(3)] == [16, 4, 0]
+    rig.start_again(how)
     rig.pass_ms(1_000)
     waiting, failing = returned(rig)
     assert waiting <= 20
@@ -74,8 +66,7 @@ def test_room_to_wait_is_free_when_a_member_has_it_and_when_the_group_ends() -> 
     assert returned(rig) == (0, 0)
     other.disconnect()
     assert returned(rig) == (SHOWN, 0)
-    rig.core.writer.submit(lambda commit: rig.core.groups.disband(commit, group(rig, 1)), lambda _: None)
-    rig.pump()
+    rig.decide(lambda commit: rig.core.groups.disband(commit, rig.group(text(1))))
     assert returned(rig) == (0, 0)
     back.disconnect()
     assert returned(rig) == (SHOWN, 0)
@@ -85,12 +76,12 @@ def test_what_was_in_flight_at_a_kill_and_has_no_room_to_wait_comes_all_the_same
     rig = Rig(config(returned=4))
     worker(rig, 0)
     payloads = published(rig, SHOWN)
-    rig.core.cursors.secure(group(rig, 0), lambda _: None)
+    rig.core.cursors.secure(rig.group(text(0)), lambda _: None)
     rig.pump()
     rig.crash()
     rig.pass_ms(200)
     assert returned(rig) == (4, 0)
-    assert len(group(rig, 0).session.flights) == 4
+    assert len(rig.group(text(0)).session.flights) == 4
     assert sorted(worker(rig, 0).take_all()) == payloads
 
 
@@ -108,13 +99,13 @@ def test_groups_read_nothing_new_while_as_many_have_failed_and_cannot_be_written
 
     with monkeypatch.context() as broken:
         broken.setattr(rig.core.writer, "submit", refuse)
-        rig.core.clients.leave(next(iter(group(rig, 0).members)), is_clean=False)
+        rig.core.clients.leave(next(iter(rig.group(text(0)).members)), is_clean=False)
         assert returned(rig) == (0, SHOWN)
     assert rig.core.writer.submit == submit
     other = worker(rig, 1)
     published(rig, 3)
     assert other.take_all() == []
-    assert not group(rig, 1).session.tailing
+    assert not rig.group(text(1)).session.tailing
     rig.pass_ms(5_000)
     assert returned(rig) == (0, 0)
     assert sorted(other.take_all()) == ["000", "001", "002"]

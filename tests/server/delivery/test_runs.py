@@ -38,8 +38,7 @@ def counted(count: int) -> list[bytes]:
 @pytest.mark.parametrize("granted", [0, 1, 2])
 @pytest.mark.parametrize("sent", [0, 1])
 @pytest.mark.parametrize("level", [4, 5])
-def test_everybody_gets_all_of_them_in_order(level: int, sent: int, granted: int) -> None:
-    rig = Rig()
+def test_everybody_gets_all_of_them_in_order(rig: Rig, level: int, sent: int, granted: int) -> None:
     peers = [
         rig.connected(f"s{n}", level, receive_maximum=MANY) if level == 5 else rig.connected(f"s{n}", 4)
         for n in range(3)
@@ -58,8 +57,7 @@ def test_everybody_gets_all_of_them_in_order(level: int, sent: int, granted: int
     assert answers == (list(range(1, MANY + 1)) if sent else [])
 
 
-def test_who_has_room_for_a_part_gets_that_and_later_the_rest() -> None:
-    rig = Rig()
+def test_who_has_room_for_a_part_gets_that_and_later_the_rest(rig: Rig) -> None:
     small = rig.connected("small", 5, receive_maximum=10)
     wide = rig.connected("wide", 5, receive_maximum=1_000)
     for peer in (small, wide):
@@ -78,10 +76,8 @@ def test_who_has_room_for_a_part_gets_that_and_later_the_rest() -> None:
     assert seen == counted(50)
 
 
-def test_runs_end_where_topic_qos_or_kind_change() -> None:
-    rig = Rig()
-    peer = rig.connected("s", 5)
-    peer.subscribe("t/#", qos=1)
+def test_runs_end_where_topic_qos_or_kind_change(rig: Rig) -> None:
+    peer = rig.connected("s", 5).subscribed("t/#", qos=1)
     asked = [
         Publish(b"t/%d" % (n // 5 % 2), b"%d" % n, n // 7 % 2, packet_id=n + 1 if n // 7 % 2 else 0)
         for n in range(100)
@@ -93,12 +89,9 @@ def test_runs_end_where_topic_qos_or_kind_change() -> None:
     ]
 
 
-def test_several_subscriptions_and_no_local_are_looked_at_one_by_one() -> None:
-    rig = Rig()
-    own = rig.connected("own", 5)
-    own.subscribe("t/#", qos=1, no_local=True)
-    twice = rig.connected("twice", 5)
-    twice.subscribe("t/#", qos=1, subscription_ids=(7,))
+def test_several_subscriptions_and_no_local_are_looked_at_one_by_one(rig: Rig) -> None:
+    own = rig.connected("own", 5).subscribed("t/#", qos=1, no_local=True)
+    twice = rig.connected("twice", 5).subscribed("t/#", qos=1, subscription_ids=(7,))
     twice.subscribe("t/x", qos=1, subscription_ids=(8,))
     own.send(*chunk(20))
     assert payloads(own) == []
@@ -111,10 +104,8 @@ def test_several_subscriptions_and_no_local_are_looked_at_one_by_one() -> None:
     assert sorted(identifiers) == [7, 8]
 
 
-def test_a_client_that_takes_small_packets_gets_those() -> None:
-    rig = Rig()
-    peer = rig.connected("s", 5, maximum_packet_size=60)
-    peer.subscribe("t/x", qos=1)
+def test_a_client_that_takes_small_packets_gets_those(rig: Rig) -> None:
+    peer = rig.connected("s", 5, maximum_packet_size=60).subscribed("t/x", qos=1)
     wanted = chunk(20)
     wanted[7] = Publish(b"t/x", b"x" * 100, 1, packet_id=8)
     rig.connected("p").send(*wanted)
@@ -187,10 +178,8 @@ def test_pieces_are_what_each_message_is_by_itself(qos: int, lease_ms: int, due_
 
 
 @pytest.mark.parametrize("window", [1, 7, 1_000])
-def test_who_was_away_gets_all_in_order_whatever_they_come_by(window: int) -> None:
-    rig = Rig()
-    peer = rig.lasting("away", 5, receive_maximum=window)
-    peer.subscribe("t/a", qos=1)
+def test_who_was_away_gets_all_in_order_whatever_they_come_by(rig: Rig, window: int) -> None:
+    peer = rig.lasting("away", 5, receive_maximum=window).subscribed("t/a", qos=1)
     peer.subscribe("t/b", qos=1, subscription_ids=(7,))
     peer.subscribe("t/+", qos=1)
     peer.drop()
@@ -204,14 +193,12 @@ def test_who_was_away_gets_all_in_order_whatever_they_come_by(window: int) -> No
 
 
 @pytest.mark.parametrize("window", [1, 20, 1_000])
-def test_who_has_room_for_a_part_stands_behind_that(window: int) -> None:
-    rig = Rig()
+def test_who_has_room_for_a_part_stands_behind_that(rig: Rig, window: int) -> None:
     rig.lasting("away", 5, receive_maximum=window).subscribe("t/x", qos=1)
     rig.peers[-1].drop()
     rig.connected("p").send(*chunk(400))
     rig.lasting("away", 5, receive_maximum=window)
-    subscriber = rig.core.sessions.get("away")
-    assert subscriber is not None
+    subscriber = rig.session("away")
     sent = min(window, 400)
     assert len(subscriber.session.flights) == sent
     last = subscriber.session.flights[sent].position
@@ -252,8 +239,7 @@ def acked(peer: Peer) -> list[bytes]:
 
 @pytest.mark.parametrize("timeout", ["0s", "30s"])
 @pytest.mark.parametrize("qos", [0, 1])
-def test_members_of_a_group_divide_a_backlog(qos: int, timeout: str) -> None:
-    rig = Rig()
+def test_members_of_a_group_divide_a_backlog(rig: Rig, qos: int, timeout: str) -> None:
     away = [rig.lasting(name) for name in "abc"]
     members = a_backlog(rig, *away, qos=qos, ack_timeout=timeout)
     first = [packet for packet in members[0].inbox if isinstance(packet, Publish)]
@@ -301,8 +287,7 @@ def test_members_get_of_a_run_what_they_get_one_by_one(
     assert in_runs == shares()
 
 
-def test_a_member_that_stalls_keeps_what_it_has_shown_from_a_backlog() -> None:
-    rig = Rig()
+def test_a_member_that_stalls_keeps_what_it_has_shown_from_a_backlog(rig: Rig) -> None:
     stalled, other = a_backlog(rig, rig.lasting("a"), rig.lasting("b"))
     found = []
     while came := acked(other):
@@ -312,8 +297,7 @@ def test_a_member_that_stalls_keeps_what_it_has_shown_from_a_backlog() -> None:
     assert sorted(found + kept, key=int) == counted(MANY)
 
 
-def test_a_backlog_goes_at_the_rate_of_its_group() -> None:
-    rig = Rig()
+def test_a_backlog_goes_at_the_rate_of_its_group(rig: Rig) -> None:
     (peer,) = a_backlog(rig, rig.lasting("a"), rate="100")
     assert acked(peer) == counted(10)
     assert acked(peer) == []
@@ -325,8 +309,7 @@ def test_a_backlog_goes_at_the_rate_of_its_group() -> None:
     assert 180 <= len(found) <= 200
 
 
-def test_a_run_of_a_group_has_room_in_every_window() -> None:
-    rig = Rig()
+def test_a_run_of_a_group_has_room_in_every_window(rig: Rig) -> None:
     for name, identifiers in (("small", ()), ("named", (7,)), ("picky", ())):
         away = rig.lasting(name)
         away.subscribe("$share/g/t/x", qos=1, **({"subscription_ids": identifiers} if identifiers else {}))
@@ -335,8 +318,7 @@ def test_a_run_of_a_group_has_room_in_every_window() -> None:
     small = rig.lasting("small", receive_maximum=3)
     named = rig.lasting("named", receive_maximum=5)
     picky = rig.lasting("picky", maximum_packet_size=1_000, receive_maximum=7)
-    v4 = rig.connected("v4", 4)
-    v4.subscribe("$share/g/t/x", qos=1)
+    v4 = rig.connected("v4", 4).subscribed("$share/g/t/x", qos=1)
     shares: list[list[bytes]] = []
     while any(came := [acked(peer) for peer in (small, named, picky, v4)]):
         assert all(len(share) <= most for share, most in zip(came, (3, 5, 7), strict=False))
@@ -366,11 +348,8 @@ class OnlyA:
         return True
 
 
-def test_a_member_gets_no_topic_of_a_run_that_its_key_may_not_have() -> None:
-    rig = Rig()
-    away = rig.lasting("away")
-    away.subscribe("$share/g/t/#", qos=1)
-    away.disconnect()
+def test_a_member_gets_no_topic_of_a_run_that_its_key_may_not_have(rig: Rig) -> None:
+    rig.lasting("away").subscribed("$share/g/t/#", qos=1).disconnect()
     wanted = [Publish(b"t/" + b"ab"[n // 20 % 2 :][:1], b"", 1, packet_id=n + 1) for n in range(180)]
     rig.connected("p").send(*wanted)
     narrow, free = FakeLink(), FakeLink()

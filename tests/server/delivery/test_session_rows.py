@@ -92,9 +92,7 @@ def _held(rig: Rig, count: int) -> list[Peer]:
     members = [rig.connected(f"m{n}") for n in range(count // 16)]
     for member in members:
         assert member.subscribe(GROUP, qos=1) == (1,)
-    publisher = rig.connected("publisher")
-    for number in range(count):
-        publisher.publish1("t/x", str(number))
+    rig.send("t/x", *map(str, range(count)))
     return members
 
 
@@ -103,8 +101,7 @@ def test_failures_that_come_together_write_the_cursor_together(monkeypatch: pyte
     """Counted in bytes: all that is in flight, once for each UNDER_WAY failures."""
     rig = Rig()
     members = _held(rig, 640)
-    group = rig.core.groups.get(GROUP)
-    assert group is not None
+    group = rig.group(GROUP)
     assert len(group.session.flights) == 640
     written = 0
     naive: Callable[[Commit, Table, bytes, bytes | None], None] = Commit.row
@@ -140,8 +137,7 @@ def test_one_that_has_no_place_does_not_keep_those_decided_with_it(monkeypatch: 
     for member in members:
         member.drop(pump=False)
     rig.pump()
-    group = rig.core.groups.get(GROUP)
-    assert group is not None
+    group = rig.group(GROUP)
     assert rig.core.undone.retried == 31
     assert len(group.session.flights) == 1
     monkeypatch.setattr(retries, "put_retry", naive)

@@ -43,16 +43,9 @@ def _bytes(rig: Rig, since: int) -> int:
     return sum(len(value or b"") for batch in rig.store.log[since:] for _, _, value, _ in batch.changes)
 
 
-def _session(rig: Rig, client_id: str) -> Subscriber:
-    found = rig.core.sessions.get(client_id)
-    assert found is not None
-    return found
-
-
 def _at_qos_2(rig: Rig, count: int) -> Peer:
     """A persistent session with so many messages in flight."""
-    peer = rig.lasting("s")
-    peer.subscribe("t", qos=2)
+    peer = rig.lasting("s").subscribed("t", qos=2)
     publisher = rig.connected("p", level=4)
     for _ in range(count):
         publisher.publish("t", "x", 2, pump=False)
@@ -63,12 +56,10 @@ def _at_qos_2(rig: Rig, count: int) -> Peer:
 
 
 def _write_all(rig: Rig) -> None:
-    while rig.compose() or rig.settle():
-        pass
+    rig.write_all()
 
 
-def test_a_pubrec_that_comes_again_writes_nothing() -> None:
-    rig = Rig()
+def test_a_pubrec_that_comes_again_writes_nothing(rig: Rig) -> None:
     peer = _at_qos_2(rig, 3)
     peer.ack(wire.PUBREC, 1)
     assert peer.take_ack(wire.PUBREL, 1)
@@ -81,8 +72,7 @@ def test_a_pubrec_that_comes_again_writes_nothing() -> None:
     assert not list(_rows(rig, Table.CURSORS, mark))
 
 
-def test_a_pubrec_that_comes_again_waits_for_the_first() -> None:
-    rig = Rig()
+def test_a_pubrec_that_comes_again_waits_for_the_first(rig: Rig) -> None:
     peer = _at_qos_2(rig, 2)
     peer.ack(wire.PUBREC, 1, pump=False)
     assert rig.compose()
@@ -97,9 +87,8 @@ def test_a_pubrec_that_comes_again_waits_for_the_first() -> None:
     assert sorted(packet.packet_id for packet in peer.inbox) == [1, 1, 2]
 
 
-def test_what_a_session_asks_for_meanwhile_shares_a_group() -> None:
+def test_what_a_session_asks_for_meanwhile_shares_a_group(rig: Rig) -> None:
     """A flood of PUBRECs and SUBSCRIBEs: a cursor and a row for each group, not for each packet."""
-    rig = Rig()
     peer = _at_qos_2(rig, 500)
     mark = len(rig.store.log)
     for number in range(1, 501):
@@ -111,13 +100,12 @@ def test_what_a_session_asks_for_meanwhile_shares_a_group() -> None:
     assert len(list(_rows(rig, Table.CURSORS, mark))) <= 2
     assert len(list(_rows(rig, Table.SESSIONS, mark))) <= 2
     rig.crash()
-    assert len(_session(rig, "s").session.subscriptions) == 501
-    assert all(flight.phase for flight in _session(rig, "s").session.flights.values())
+    assert len(rig.session("s").session.subscriptions) == 501
+    assert all(flight.phase for flight in rig.session("s").session.flights.values())
 
 
-def test_a_session_that_drips_writes_at_its_own_pace() -> None:
+def test_a_session_that_drips_writes_at_its_own_pace(rig: Rig) -> None:
     """One SUBSCRIBE at a time on a session with a row of 100 KB: the burst, then its bytes a second."""
-    rig = Rig()
     peer = rig.lasting("s")
     wanted = tuple((f"{number:04}" + "x" * 1_000, SubscribeOptions(1)) for number in range(100))
     peer.send(Subscribe(1, wanted))
@@ -137,8 +125,7 @@ def test_a_session_that_drips_writes_at_its_own_pace() -> None:
     assert rig.core.cursors.wait_s() == float("inf")
 
 
-def test_one_who_floods_is_read_no_more_until_it_has_been_answered() -> None:
-    rig = Rig()
+def test_one_who_floods_is_read_no_more_until_it_has_been_answered(rig: Rig) -> None:
     peer = rig.lasting("s", level=4)
     for number in range(101):
         peer.send(Subscribe(1 + number, (("a", SubscribeOptions(1)),)), pump=False)
@@ -147,8 +134,7 @@ def test_one_who_floods_is_read_no_more_until_it_has_been_answered() -> None:
     assert not peer.connection.is_behind
 
 
-def test_nobody_is_answered_before_it_is_durable() -> None:
-    rig = Rig()
+def test_nobody_is_answered_before_it_is_durable(rig: Rig) -> None:
     peer = rig.lasting("s")
     peer.subscribe("a", pump=False)
     rig.compose()
@@ -159,11 +145,10 @@ def test_nobody_is_answered_before_it_is_durable() -> None:
     peer.deliver()
     assert [packet.packet_id for packet in peer.inbox] == [1]
     rig.crash()
-    assert list(_session(rig, "s").session.subscriptions) == ["a"]
+    assert list(rig.session("s").session.subscriptions) == ["a"]
 
 
-def test_who_waits_is_told_when_the_store_has_failed() -> None:
-    rig = Rig()
+def test_who_waits_is_told_when_the_store_has_failed(rig: Rig) -> None:
     peer, other = rig.lasting("s"), rig.lasting("o")
     peer.subscribe("a", pump=False)
     rig.store.fail_writes = True
@@ -181,7 +166,7 @@ def test_who_waits_is_told_when_the_store_has_failed() -> None:
 def _fill(rig: Rig) -> None:
     with suppress(Busy):
         for _ in range(10):
-            rig.core.writer.submit(lambda _: None, lambda _: None)
+            rig.decide(lambda _: None, pump=False)
 
 
 def test_a_full_queue_makes_nobody_fail() -> None:
@@ -197,16 +182,14 @@ def test_a_full_queue_makes_nobody_fail() -> None:
 def test_what_waits_for_a_sync_is_bounded_in_bytes(filter_: str) -> None:
     """QoS 2 to a session that was away: read from the store as fast as it is sent, not all at once."""
     rig = Rig(config(out_bytes=100_000))
-    peer = rig.lasting("s")
-    peer.subscribe(filter_)
-    peer.drop()
+    rig.lasting("s").subscribed(filter_).drop()
     publisher = rig.connected("p", level=4)
     for number in range(40):
         publisher.publish("t", f"{number:02}" + "." * 20_000, 2, pump=False)
     rig.pump()
     peer = rig.peer()
     peer.connect("s", clean=False, expiry=LONG_S, pump=False)
-    subscriber = _session(rig, "s")
+    subscriber = rig.session("s")
     most = 0
     while rig.micro():
         waiting = 0
@@ -243,13 +226,11 @@ def _busy(rig: Rig, sessions: int, flights: int) -> list[Subscriber]:
 
 
 def _group(rig: Rig) -> None:
-    rig.core.writer.submit(lambda _: None, lambda _: None)
-    rig.compose()
-    rig.settle()
+    rig.decide(lambda _: None, pump=False)
+    rig.write()
 
 
-def test_cursors_that_nobody_waits_for_go_in_turns() -> None:
-    rig = Rig()
+def test_cursors_that_nobody_waits_for_go_in_turns(rig: Rig) -> None:
     made = _busy(rig, 40, 1_000)
     rig.clock.now_ms += 200
     written = []
@@ -279,8 +260,7 @@ class _SlowClock:
         return self._rig.clock.mono() + self.looks * self._look_s
 
 
-def test_they_take_a_tenth_of_the_time() -> None:
-    rig = Rig()
+def test_they_take_a_tenth_of_the_time(rig: Rig) -> None:
     rig.pass_ms(200)
     _busy(rig, 40, 1_000)
     clock: Any = _SlowClock(rig)
@@ -295,9 +275,8 @@ def test_they_take_a_tenth_of_the_time() -> None:
     assert groups > 3 * with_cursors
 
 
-def test_they_wait_no_longer_than_they_may_where_others_have_the_processor() -> None:
+def test_they_wait_no_longer_than_they_may_where_others_have_the_processor(rig: Rig) -> None:
     """A kill then finds acks on disk that came a moment before, however busy the machine is."""
-    rig = Rig()
     rig.pass_ms(200)
     _busy(rig, 1, 10)
     clock: Any = _SlowClock(rig, look_s=3.0)
@@ -309,8 +288,7 @@ def test_they_wait_no_longer_than_they_may_where_others_have_the_processor() -> 
     assert paused_s <= LAZY_PAUSE_MAX_S + 0.001
 
 
-def test_who_is_waited_for_goes_in_turns_too() -> None:
-    rig = Rig()
+def test_who_is_waited_for_goes_in_turns_too(rig: Rig) -> None:
     told: list[int] = []
     for one in _busy(rig, 80, 1_000):
         rig.core.cursors.secure(one, told.append)
@@ -320,16 +298,14 @@ def test_who_is_waited_for_goes_in_turns_too() -> None:
     assert told == [0] * 80
 
 
-def test_a_server_that_stops_writes_all_of_them() -> None:
-    rig = Rig()
+def test_a_server_that_stops_writes_all_of_them(rig: Rig) -> None:
     _busy(rig, 40, 1_000)
     rig.restart()
     assert sum(len(one.session.flights) for one in rig.core.sessions) == 40_000
 
 
-def test_a_shared_subscription_does_not_drag_everybody_along() -> None:
+def test_a_shared_subscription_does_not_drag_everybody_along(rig: Rig) -> None:
     """At QoS 1 the group remembers alone; at QoS 2 the member is written with it."""
-    rig = Rig()
     members = [rig.lasting(name) for name in "abc"]
     for member in members:
         member.subscribe("$share/g/t")
@@ -337,7 +313,7 @@ def test_a_shared_subscription_does_not_drag_everybody_along() -> None:
     rig.pass_ms(1_000)
     for number in range(3):
         publisher.publish1("t", str(number))
-    rig.core.cursors.dirty.update(_session(rig, name) for name in "abc")
+    rig.core.cursors.dirty.update(rig.session(name) for name in "abc")
     members[0].inbox.clear()
     mark = len(rig.store.log)
     members[0].subscribe("x")
@@ -347,26 +323,21 @@ def test_a_shared_subscription_does_not_drag_everybody_along() -> None:
     assert {key for key, _ in _rows(rig, Table.CURSORS, mark)} >= {b"\0share/$share/g/t"}
 
 
-def test_a_group_and_its_member_go_together_after_a_failed_sync() -> None:
+def test_a_group_and_its_member_go_together_after_a_failed_sync(rig: Rig) -> None:
     """QoS 2: behind the read position of the group and in flight in the session, in both or in neither."""
-    rig = Rig()
-    member = rig.lasting("m")
-    member.subscribe("$share/g/t")
+    member = rig.lasting("m").subscribed("$share/g/t")
     publisher = rig.connected("p")
     publisher.publish2("t", "warm")
     assert member.take_all() == ["warm"]
     rig.pass_ms(500)
     publisher.publish("t", "x", 2, pump=False)
-    rig.compose()
-    rig.settle()
+    rig.write()
     rig.turn()
     assert rig.compose(), "a cursor for each, as x waits at the barrier"
-    rig.fail_sync()
-    assert rig.recover()
+    rig.lose()
     rig.pump()
     _group(rig)
-    rig.crash()
-    rig.pump()
+    rig.crash(pump=True)
     assert rig.lasting("m").take_all() == ["x"]
 
 
@@ -385,8 +356,7 @@ def _away_for_2_h_of_downtime(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("was_there", [False, True])
-def test_downtime_does_not_count_for_expiry(was_there: bool) -> None:
-    rig = Rig()
+def test_downtime_does_not_count_for_expiry(rig: Rig, was_there: bool) -> None:
     peer = rig.lasting("s", expiry=SHORT_S)
     if not was_there:
         peer.disconnect()
@@ -399,29 +369,27 @@ def test_downtime_does_not_count_for_expiry(was_there: bool) -> None:
     rig.pass_ms(1_000 * SHORT_S - 10_000)
     _away_for_2_h_of_downtime(rig)
     rig.pass_ms(5_000)
-    assert not rig.core.sessions.is_over(_session(rig, "s"))
+    assert not rig.core.sessions.is_over(rig.session("s"))
     rig.pass_ms(10_000)
-    assert rig.core.sessions.is_over(_session(rig, "s"))
+    assert rig.core.sessions.is_over(rig.session("s"))
     assert not rig.peer().connect("s", clean=False, expiry=SHORT_S).session_present
 
 
-def test_a_row_of_an_older_server_counts_from_the_start() -> None:
-    rig = Rig()
+def test_a_row_of_an_older_server_counts_from_the_start(rig: Rig) -> None:
     rig.lasting("s", expiry=60).disconnect()
     row = session_of(rig.store.get(Table.SESSIONS, b"s") or b"")
     assert row.left_running_ms
     old = encode_row([row.expiry_s, row.subscriptions, row.left_ms])
-    rig.core.writer.submit(lambda commit: commit.row(Table.SESSIONS, b"s", old), lambda _: None)
+    rig.decide(lambda commit: commit.row(Table.SESSIONS, b"s", old), pump=False)
     rig.pass_ms(30_000)
     rig.crash()
     rig.pass_ms(50_000)
-    assert not rig.core.sessions.is_over(_session(rig, "s"))
+    assert not rig.core.sessions.is_over(rig.session("s"))
     rig.pass_ms(20_000)
-    assert rig.core.sessions.is_over(_session(rig, "s"))
+    assert rig.core.sessions.is_over(rig.session("s"))
 
 
-def test_running_time_passes_however_small_the_groups_are() -> None:
-    rig = Rig()
+def test_running_time_passes_however_small_the_groups_are(rig: Rig) -> None:
     started_ms = rig.core.opened.running_ms
     clock: Any = SimpleNamespace(mono=lambda: rig.clock.now_ms / 1_000 + ticks * 0.0015)
     ticks = 0
@@ -438,13 +406,10 @@ def _stored(rig: Rig, client_id: str) -> list[bytes]:
     return found + [key for key, _ in rig.store.scan(Table.RECEIVED, *keys.received_range(client_id))]
 
 
-def test_housekeeping_ends_no_session_that_has_begun_anew() -> None:
+def test_housekeeping_ends_no_session_that_has_begun_anew(rig: Rig) -> None:
     """A session runs out, and its client is back while housekeeping waits for the writer."""
-    rig = Rig()
     rig.lasting("gone", expiry=1).disconnect()
-    first = rig.lasting("b", expiry=1)
-    first.subscribe("t")
-    first.disconnect()
+    rig.lasting("b", expiry=1).subscribed("t").disconnect()
     rig.pass_ms(5_000)
     back: list[Peer] = []
 
@@ -461,15 +426,14 @@ def test_housekeeping_ends_no_session_that_has_begun_anew() -> None:
     assert [one.session.client_id for one in rig.core.sessions] == ["b"]
     assert _stored(rig, "gone") == []
     rig.crash()
-    assert list(_session(rig, "b").session.subscriptions) == ["t"]
+    assert list(rig.session("b").session.subscriptions) == ["t"]
 
 
 @pytest.mark.parametrize("how", ["busy", "broken", "unsynced"])
 def test_a_session_that_has_ended_does_not_come_back(how: str) -> None:
     """Its rows go with a later group when they could not at once."""
     rig = Rig(config(queued=5))
-    peer = rig.lasting("s")
-    peer.subscribe("t")
+    peer = rig.lasting("s").subscribed("t")
     if how == "busy":
         _fill(rig)
         peer.send_bytes(b"\xe0\x07\x00\x05\x11\x00\x00\x00\x00", pump=False)  # DISCONNECT, expiry 0
@@ -490,28 +454,23 @@ def test_a_session_that_has_ended_does_not_come_back(how: str) -> None:
     assert rig.core.sessions.get("s") is None
 
 
-def test_a_new_session_is_not_erased_with_the_old_one() -> None:
+def test_a_new_session_is_not_erased_with_the_old_one(rig: Rig) -> None:
     """The old one's rows could not go when it ended; the new one is there when they can."""
-    rig = Rig()
-    peer = rig.lasting("s")
-    peer.subscribe("old")
+    peer = rig.lasting("s").subscribed("old")
     peer.send_bytes(b"\xe0\x07\x00\x05\x11\x00\x00\x00\x00", pump=False)
     peer.drop(pump=False)
     rig.compose()
-    rig.fail_sync()
-    assert rig.recover()
-    again = rig.lasting("s")
-    again.subscribe("new")
+    rig.lose()
+    again = rig.lasting("s").subscribed("new")
     again.publish("t", "x", 2)
     rig.pass_ms(3_000)
     assert len(_stored(rig, "s")) == 3
     rig.crash()
-    assert list(_session(rig, "s").session.subscriptions) == ["new"]
-    assert _session(rig, "s").session.received
+    assert list(rig.session("s").session.subscriptions) == ["new"]
+    assert rig.session("s").session.received
 
 
-def test_a_clean_start_waits_for_the_end_of_what_was_stored() -> None:
-    rig = Rig()
+def test_a_clean_start_waits_for_the_end_of_what_was_stored(rig: Rig) -> None:
     rig.lasting("s").drop()
     peer = rig.peer()
     peer.connect("s", clean=True, pump=False)
@@ -524,8 +483,7 @@ def test_a_clean_start_waits_for_the_end_of_what_was_stored() -> None:
     rig.connected("never stored", clean=True)
 
 
-def test_a_session_that_could_not_be_stored_was_never_opened() -> None:
-    rig = Rig()
+def test_a_session_that_could_not_be_stored_was_never_opened(rig: Rig) -> None:
     peer = rig.peer()
     rig.store.fail_writes = True
     peer.connect("s", clean=False, expiry=LONG_S, pump=False)
@@ -538,12 +496,10 @@ def test_a_session_that_could_not_be_stored_was_never_opened() -> None:
     assert _stored(rig, "s") == []
 
 
-def test_packet_ids_of_no_session_go_at_start() -> None:
+def test_packet_ids_of_no_session_go_at_start(rig: Rig) -> None:
     """Placed behind the end of a session, by what its client had sent before."""
-    rig = Rig()
     row = keys.received("s", 7)
-    rig.core.writer.submit(lambda commit: commit.row(Table.RECEIVED, row, b""), lambda _: None)
-    rig.pump()
+    rig.decide(lambda commit: commit.row(Table.RECEIVED, row, b""))
     rig.crash()
     rig.pass_ms(2_000)
     assert _stored(rig, "s") == []
@@ -556,11 +512,9 @@ def _stored_since(rig: Rig, mark: int) -> dict[Table, set[str]]:
     }
 
 
-def test_a_stop_writes_what_the_store_lacks_and_nothing_else() -> None:
-    rig = Rig()
+def test_a_stop_writes_what_the_store_lacks_and_nothing_else(rig: Rig) -> None:
     for n in range(50):
-        peer = rig.lasting(f"away-{n}")
-        peer.subscribe(f"devices/{n}")
+        peer = rig.lasting(f"away-{n}").subscribed(f"devices/{n}")
         peer.disconnect()
     rig.lasting("tailing").subscribe("t")
     rig.finish()
@@ -568,18 +522,16 @@ def test_a_stop_writes_what_the_store_lacks_and_nothing_else() -> None:
     rig.finish()
     assert _stored_since(rig, mark) == {Table.SESSIONS: set(), Table.CURSORS: set()}
     rig.pass_ms(100)  # who is there has read further
-    rig.core.cursors.mark_dirty(_session(rig, "away-3"))
+    rig.core.cursors.mark_dirty(rig.session("away-3"))
     mark = len(rig.store.log)
     rig.finish()
     stored = _stored_since(rig, mark)
     assert stored == {Table.SESSIONS: {"away-3"}, Table.CURSORS: {"away-3", "tailing"}}
 
 
-def test_a_start_after_a_stop_has_nothing_to_write_at_the_next() -> None:
-    rig = Rig()
+def test_a_start_after_a_stop_has_nothing_to_write_at_the_next(rig: Rig) -> None:
     for n in range(20):
-        peer = rig.lasting(f"away-{n}")
-        peer.subscribe(f"devices/{n}")
+        peer = rig.lasting(f"away-{n}").subscribed(f"devices/{n}")
         peer.disconnect()
     rig.restart()
     mark = len(rig.store.log)
@@ -587,9 +539,8 @@ def test_a_start_after_a_stop_has_nothing_to_write_at_the_next() -> None:
     assert _stored_since(rig, mark) == {Table.SESSIONS: set(), Table.CURSORS: set()}
 
 
-def test_a_stop_with_many_sessions_takes_several_batches() -> None:
+def test_a_stop_with_many_sessions_takes_several_batches(rig: Rig) -> None:
     """None of which holds up the loop, and the connection to the log, for long."""
-    rig = Rig()
     sessions, each = 450, 100
     for n in range(sessions):
         subscriber = rig.core.sessions.open(f"s{n}", expiry_s=60, window=10)

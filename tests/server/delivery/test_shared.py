@@ -16,6 +16,7 @@ from server.settings.config import Sessions
 from shards.store import Table
 from tests.support.build import OPENED
 from tests.support.clock import RigClock
+from tests.support.mqtt import user
 from tests.support.rig import Peer, Rig, config
 from timeline.key_rows import KeyBound
 from timeline.position import Position
@@ -30,8 +31,7 @@ def _members(
 ) -> list[Peer]:
     peers = []
     for name in names:
-        peer = rig.lasting(name, **options)
-        peer.subscribe("$share/g/t/#", qos=qos, user_properties=asked)
+        peer = rig.lasting(name, **options).subscribed("$share/g/t/#", qos=qos, user_properties=asked)
         peers.append(peer)
     return peers
 
@@ -44,8 +44,7 @@ def _send(rig: Rig, *payloads: str, qos: int = 1) -> None:
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_members_get_disjoint_messages_and_others_get_all(qos: int) -> None:
-    rig = Rig()
+def test_members_get_disjoint_messages_and_others_get_all(rig: Rig, qos: int) -> None:
     a, b, c = (rig.connected(name) for name in "abc")
     for peer in (a, b, c):
         peer.subscribe("$share/g/t/#", qos=qos)
@@ -63,11 +62,9 @@ def test_members_get_disjoint_messages_and_others_get_all(qos: int) -> None:
     assert alone.take_all() == everything
 
 
-def test_the_group_uses_each_member_s_qos() -> None:
-    rig = Rig()
+def test_the_group_uses_each_member_s_qos(rig: Rig) -> None:
     for qos in (0, 1, 2):
-        peer = rig.connected(f"m{qos}")
-        peer.subscribe("$share/g/t", qos=qos)
+        peer = rig.connected(f"m{qos}").subscribed("$share/g/t", qos=qos)
     publisher = rig.connected("p")
     for _ in range(6):
         publisher.publish2("t")
@@ -76,11 +73,9 @@ def test_the_group_uses_each_member_s_qos() -> None:
         assert set(found) == {qos}
 
 
-def test_a_client_with_both_kinds_of_subscription_gets_both() -> None:
+def test_a_client_with_both_kinds_of_subscription_gets_both(rig: Rig) -> None:
     """4.8.2: a shared subscription is one of its own."""
-    rig = Rig()
-    peer = rig.connected("a")
-    peer.subscribe("$share/g/t", subscription_ids=(1,))
+    peer = rig.connected("a").subscribed("$share/g/t", subscription_ids=(1,))
     peer.subscribe("t", subscription_ids=(2,))
     peer.subscribe("$share/h/t", subscription_ids=(3,))
     rig.connected("p").publish1("t", "x")
@@ -88,8 +83,7 @@ def test_a_client_with_both_kinds_of_subscription_gets_both() -> None:
     assert ids == [(1,), (2,), (3,)]
 
 
-def test_what_a_member_that_leaves_has_not_acked_goes_to_another_first() -> None:
-    rig = Rig()
+def test_what_a_member_that_leaves_has_not_acked_goes_to_another_first(rig: Rig) -> None:
     a, b = _members(rig, "a", "b", receive_maximum=2)
     _send(rig, *map(str, range(6)))
     theirs, others = a.publishes(), b.publishes()
@@ -105,9 +99,8 @@ def test_what_a_member_that_leaves_has_not_acked_goes_to_another_first() -> None
 
 
 @pytest.mark.parametrize("leaving", ["drop", "takeover"])
-def test_what_a_member_has_that_is_lost_comes_again_later(leaving: str) -> None:
+def test_what_a_member_has_that_is_lost_comes_again_later(rig: Rig, leaving: str) -> None:
     """It may have been what killed it."""
-    rig = Rig()
     a, b = _members(rig, "a", "b", receive_maximum=2)
     _send(rig, *map(str, range(6)))
     theirs, others = a.publishes(), b.publishes()
@@ -127,9 +120,8 @@ def test_what_a_member_has_that_is_lost_comes_again_later(leaving: str) -> None:
     assert not any(p.dup for p in found)
 
 
-def test_qos_2_stays_with_its_member() -> None:
+def test_qos_2_stays_with_its_member(rig: Rig) -> None:
     """[MQTT-4.8.2-4], [MQTT-4.8.2-5]"""
-    rig = Rig()
     a, b = _members(rig, "a", "b")
     _send(rig, *map(str, range(4)), qos=2)
     theirs, others = a.publishes(), b.publishes()
@@ -145,11 +137,9 @@ def test_qos_2_stays_with_its_member() -> None:
     ]
 
 
-def test_a_member_of_a_session_that_ends_leaves_qos_2_behind() -> None:
+def test_a_member_of_a_session_that_ends_leaves_qos_2_behind(rig: Rig) -> None:
     """[MQTT-4.8.2-5]: nobody else gets it."""
-    rig = Rig()
-    a = rig.connected("a")
-    a.subscribe("$share/g/t/#")
+    a = rig.connected("a").subscribed("$share/g/t/#")
     (b,) = _members(rig, "b")
     _send(rig, "0", "1", qos=2)
     assert len(a.publishes()) == len(b.publishes()) == 1
@@ -157,8 +147,7 @@ def test_a_member_of_a_session_that_ends_leaves_qos_2_behind() -> None:
     assert b.inbox == []
 
 
-def test_the_group_lives_while_an_away_session_holds_it() -> None:
-    rig = Rig()
+def test_the_group_lives_while_an_away_session_holds_it(rig: Rig) -> None:
     a, b = _members(rig, "a", "b")
     a.drop()
     b.drop()
@@ -170,8 +159,7 @@ def test_the_group_lives_while_an_away_session_holds_it() -> None:
     assert rig.lasting("a").take_all() == ["4"]
 
 
-def test_it_ends_with_its_last_member() -> None:
-    rig = Rig()
+def test_it_ends_with_its_last_member(rig: Rig) -> None:
     (a,) = _members(rig, "a", asked=AT_ONCE)
     _send(rig, "1")
     assert a.payloads() == ["1"]
@@ -189,8 +177,7 @@ def test_it_ends_with_its_last_member() -> None:
     assert len(rig.core.groups) == 0
 
 
-def test_an_expired_session_leaves_its_groups() -> None:
-    rig = Rig()
+def test_an_expired_session_leaves_its_groups(rig: Rig) -> None:
     (a,) = _members(rig, "a", asked=AT_ONCE, expiry=5)
     a.drop()
     rig.pass_ms(6_000)
@@ -200,8 +187,7 @@ def test_an_expired_session_leaves_its_groups() -> None:
 
 
 @pytest.mark.parametrize("how", ["crash", "restart"])
-def test_position_and_flights_are_kept_over_a_start(how: str) -> None:
-    rig = Rig()
+def test_position_and_flights_are_kept_over_a_start(rig: Rig, how: str) -> None:
     a, b = _members(rig, "a", "b", receive_maximum=2)
     _send(rig, *map(str, range(8)))
     mine, theirs = a.publishes(), b.publishes()
@@ -209,10 +195,8 @@ def test_position_and_flights_are_kept_over_a_start(how: str) -> None:
     theirs += b.publishes()
     rig.pass_ms(500)
     rig.core.cursors.recover()
-    rig.core.writer.submit(lambda commit: None, lambda durable: None)
-    rig.pump()
-    getattr(rig, how)()
-    rig.pump()
+    rig.decide(lambda commit: None)
+    rig.start_again(how)
     (c,) = _members(rig, "c")
     found = c.take_all()
     acked = theirs[0].payload.decode()
@@ -222,27 +206,21 @@ def test_position_and_flights_are_kept_over_a_start(how: str) -> None:
     assert rig.lasting("a").inbox == []
 
 
-def test_who_joins_later_does_not_move_the_beginning() -> None:
+def test_who_joins_later_does_not_move_the_beginning(rig: Rig) -> None:
     """What was missed while all were away is there after a start, whoever of them is restored first."""
-    rig = Rig()
     (z,) = _members(rig, "z")
     z.drop()
     _send(rig, "1", "2")
-    a = rig.lasting("a")
-    a.subscribe("t/#")
-    a.disconnect()
-    late = rig.lasting("b", receive_maximum=1)
-    late.subscribe("$share/g/t/#", qos=1)
+    rig.lasting("a").subscribed("t/#").disconnect()
+    late = rig.lasting("b", receive_maximum=1).subscribed("$share/g/t/#", qos=1)
     late.publishes()
     late.disconnect()
-    rig.crash()
-    rig.pump()
+    rig.crash(pump=True)
     assert rig.lasting("b").take_all() == ["1", "2"]
 
 
-def test_the_group_s_place_does_not_hang_on_who_made_it() -> None:
+def test_the_group_s_place_does_not_hang_on_who_made_it(rig: Rig) -> None:
     """Its first member is gone, the one that is left joined behind what is still to be read."""
-    rig = Rig()
     (z,) = _members(rig, "z")
     z.drop()
     _send(rig, "1", "2", "3")
@@ -250,15 +228,12 @@ def test_the_group_s_place_does_not_hang_on_who_made_it() -> None:
     assert b.payloads() == ["1"]
     rig.connected("z", clean=True).disconnect()
     rig.pass_ms(200)
-    rig.core.writer.submit(lambda commit: None, lambda durable: None)
-    rig.pump()
-    rig.crash()
-    rig.pump()
+    rig.decide(lambda commit: None)
+    rig.crash(pump=True)
     assert rig.lasting("b").take_all() == ["1", "2", "3"]
 
 
-def test_unsubscribe_does_not_take_away_what_is_in_flight() -> None:
-    rig = Rig()
+def test_unsubscribe_does_not_take_away_what_is_in_flight(rig: Rig) -> None:
     a, b = _members(rig, "a", "b")
     _send(rig, "1", "2")
     (mine,) = a.publishes()
@@ -280,16 +255,14 @@ def test_unsubscribe_does_not_take_away_what_is_in_flight() -> None:
 
 def test_returns_in_order_are_no_tries_ten_times() -> None:
     rig = Rig(config(max_attempts=2))
-    grave = rig.connected("grave")
-    grave.subscribe("$dead/#")
+    grave = rig.connected("grave").subscribed("$dead/#")
     (keeper,) = _members(rig, "keeper", qos=1)
     keeper.disconnect(expiry=3_600)
     rig.connected("p").publish1("t/x", "bad")
 
     def attempt() -> str | None:
         """What the next worker is told, which stops in order."""
-        peer = rig.connected("w", receive_maximum=1)
-        peer.subscribe("$share/g/t/#", qos=1)
+        peer = rig.connected("w", receive_maximum=1).subscribed("$share/g/t/#", qos=1)
         (came,) = peer.publishes() or (None,)
         peer.disconnect()
         if came is None:
@@ -309,21 +282,19 @@ def test_returns_in_order_are_no_tries_ten_times() -> None:
 
 def test_attempts_are_counted_and_poison_goes_to_dead() -> None:
     rig = Rig(config(max_attempts=2))
-    grave = rig.connected("grave")
-    grave.subscribe("$dead/#")
+    grave = rig.connected("grave").subscribed("$dead/#")
     rig.connected("p").publish1("$delayed/1/t/x", "bad")
     a, b = _members(rig, "a", "b", qos=1)
     rig.pass_ms(2_000)
     (first,) = [*a.publishes(), *b.publishes()]
     assert first.properties is not None
     assert first.properties.user("fasti-attempt") is None
-    holder, other = (a, b) if rig.core.sessions.get("a").session.flights else (b, a)  # type: ignore[union-attr]
+    holder, other = (a, b) if rig.session("a").session.flights else (b, a)
     holder.drop()
     rig.pass_ms(2_000)
     (second,) = other.publishes()
-    assert second.properties is not None
-    assert second.properties.user("fasti-attempt") == "2"
-    (told,) = json.loads(second.properties.user("fasti-tries") or "")
+    assert user(second, "fasti-attempt") == "2"
+    (told,) = json.loads(user(second, "fasti-tries") or "")
     assert (told["outcome"], told["reason"], told["by"]) == (
         "lost",
         "connection lost",
@@ -346,14 +317,12 @@ def _timed(rig: Rig, *names: str, lasting: bool = True) -> list[Peer]:
 
 
 def _in_flight(rig: Rig) -> int:
-    group = rig.core.groups.get("$share/g/t/#")
-    assert group is not None
+    group = rig.group("$share/g/t/#")
     return len(group.session.flights)
 
 
 @pytest.mark.parametrize("is_lasting", [False, True])
-def test_after_the_ack_timeout_it_comes_again(is_lasting: bool) -> None:
-    rig = Rig()
+def test_after_the_ack_timeout_it_comes_again(rig: Rig, is_lasting: bool) -> None:
     a, b = _timed(rig, "a", "b", lasting=is_lasting)
     _send(rig, "1", "2")
     (mine,) = a.publishes()
@@ -382,8 +351,7 @@ def test_qos_2_of_a_group_is_with_one_member_or_with_none(survivors: int) -> Non
             rig.clock.now_ms += 60
             rig.micro()
         stored = any(packet for packet in publisher.inbox)
-        rig.crash(survivors)
-        rig.pump()
+        rig.crash(survivors, pump=True)
         a, b = rig.lasting("a"), rig.lasting("b")
         found = sorted(a.take_all() + b.take_all())
         assert found == sorted(set(found))
@@ -391,10 +359,8 @@ def test_qos_2_of_a_group_is_with_one_member_or_with_none(survivors: int) -> Non
 
 
 @pytest.mark.parametrize("how", ["drop", "restart", "crash"])
-def test_qos_2_comes_again_with_the_identifier_of_the_share(how: str) -> None:
-    rig = Rig()
-    a = rig.lasting("a")
-    a.subscribe("$share/g/t/#", rap=True, subscription_ids=(7,))
+def test_qos_2_comes_again_with_the_identifier_of_the_share(rig: Rig, how: str) -> None:
+    a = rig.lasting("a").subscribed("$share/g/t/#", rap=True, subscription_ids=(7,))
     a.subscribe("t/#", subscription_ids=(9,))
     rig.connected("p").publish2("t/x", "x", retain=True)
     first = [packet.properties.subscription_ids for packet in a.publishes() if packet.properties]
@@ -411,26 +377,21 @@ def test_qos_2_comes_again_with_the_identifier_of_the_share(how: str) -> None:
 
 
 @pytest.mark.parametrize(("since", "got"), [("PT1H", ["2", "3"]), ("2026-11-20T08:00:00Z", ["1", "2", "3"])])
-def test_replay_from_where_a_group_begins(since: str, got: list[str]) -> None:
+def test_replay_from_where_a_group_begins(rig: Rig, since: str, got: list[str]) -> None:
     """It holds for who makes the group. Who joins later changes nothing."""
-    rig = Rig()
     rig.lasting("keeper").subscribe("#")
     publisher = rig.connected("p")
     publisher.publish1("t", "1")
-    rig.clock.now_ms += 7_200_000
-    rig.pump()
+    rig.jump(7_200_000)
     publisher.publish1("t", "2")
     publisher.publish1("t", "3")
     asked = (("replay-from", since),)
-    a = rig.lasting("a")
-    a.subscribe("$share/g/t", user_properties=asked)
+    a = rig.lasting("a").subscribed("$share/g/t", user_properties=asked)
     assert a.take_all() == got
-    b = rig.lasting("b")
-    b.subscribe("$share/g/t", user_properties=asked)
+    b = rig.lasting("b").subscribed("$share/g/t", user_properties=asked)
     a.subscribe("$share/g/t", user_properties=asked)
     assert a.inbox + b.inbox == []
-    rig.crash()
-    rig.pump()
+    rig.crash(pump=True)
     assert rig.lasting("a").inbox == []
     publisher = rig.connected("p")
     publisher.publish1("t", "4")
@@ -438,24 +399,20 @@ def test_replay_from_where_a_group_begins(since: str, got: list[str]) -> None:
 
 
 @pytest.mark.parametrize("survivors", [0, 1, 2, 3])
-def test_where_a_group_begins_is_kept_from_its_first_suback_on(survivors: int) -> None:
-    rig = Rig()
+def test_where_a_group_begins_is_kept_from_its_first_suback_on(rig: Rig, survivors: int) -> None:
     rig.lasting("keeper").subscribe("#")
     rig.connected("p").publish1("t", "1")
     a = rig.lasting("a")
     a.is_reading = False
     a.subscribe("$share/g/t", pump=False, user_properties=(("replay-from", "PT1H"),))
-    rig.compose()
-    rig.settle()
-    rig.crash(survivors)
-    rig.pump()
+    rig.write()
+    rig.crash(survivors, pump=True)
     assert rig.lasting("a").take_all() == ["1"]
 
 
 @pytest.mark.parametrize("is_lasting", [False, True])
-def test_a_plain_publish_with_a_member_that_dies_goes_to_another(is_lasting: bool) -> None:
+def test_a_plain_publish_with_a_member_that_dies_goes_to_another(rig: Rig, is_lasting: bool) -> None:
     """Also when nobody's session outlives its connection."""
-    rig = Rig()
     peers = [rig.lasting(name) if is_lasting else rig.connected(name) for name in ("a", "b")]
     for peer in peers:
         peer.subscribe("$share/g/t/#", qos=1)
@@ -470,8 +427,7 @@ def test_a_plain_publish_with_a_member_that_dies_goes_to_another(is_lasting: boo
     assert sorted(theirs + others) == ["0", "1", "2", "3", "4", "5"]
 
 
-def test_an_ack_that_comes_before_it_is_decided_wins() -> None:
-    rig = Rig()
+def test_an_ack_that_comes_before_it_is_decided_wins(rig: Rig) -> None:
     (a,) = _timed(rig, "a")
     _send(rig, "1")
     (mine,) = a.publishes()
@@ -485,9 +441,8 @@ def test_an_ack_that_comes_before_it_is_decided_wins() -> None:
     assert _in_flight(rig) == 0
 
 
-def test_an_overdue_message_of_the_only_member_comes_again_too() -> None:
+def test_an_overdue_message_of_the_only_member_comes_again_too(rig: Rig) -> None:
     """It keeps its window for the first one, until it acks that."""
-    rig = Rig()
     (a,) = _timed(rig, "a")
     _send(rig, "1")
     (mine,) = a.publishes()
@@ -500,22 +455,18 @@ def test_an_overdue_message_of_the_only_member_comes_again_too() -> None:
     assert _in_flight(rig) == 0
 
 
-def test_a_session_that_ends_with_qos_2_in_flight_holds_nothing_more() -> None:
-    rig = Rig()
-    clean = rig.connected("c")
-    clean.subscribe("$share/g/t/#", qos=2)
+def test_a_session_that_ends_with_qos_2_in_flight_holds_nothing_more(rig: Rig) -> None:
+    clean = rig.connected("c").subscribed("$share/g/t/#", qos=2)
     (lasting,) = _members(rig, "m")
     _send(rig, "1", "2", "3", "4", qos=2)
-    group = rig.core.groups.get("$share/g/t/#")
-    assert group is not None
+    group = rig.group("$share/g/t/#")
     assert sorted(map(len, group.lent.values())) == [2, 2]
     clean.drop()
     lasting.take_all()
     assert group.lent == {}
 
 
-def test_a_stalled_member_keeps_no_more_than_it_has_shown_it_can_take() -> None:
-    rig = Rig()
+def test_a_stalled_member_keeps_no_more_than_it_has_shown_it_can_take(rig: Rig) -> None:
     stalled, active = rig.lasting("a"), rig.lasting("b", receive_maximum=64)
     for peer in (stalled, active):
         peer.subscribe("$share/g/t", qos=1)
@@ -532,8 +483,7 @@ def test_a_stalled_member_keeps_no_more_than_it_has_shown_it_can_take() -> None:
     assert got == 900 - held
 
 
-def test_a_member_that_acks_is_given_up_to_its_window() -> None:
-    rig = Rig()
+def test_a_member_that_acks_is_given_up_to_its_window(rig: Rig) -> None:
     (member,) = _members(rig, "a", receive_maximum=100)
     _send(rig, *map(str, range(300)))
     most = 0
@@ -549,27 +499,21 @@ def test_a_member_that_acks_is_given_up_to_its_window() -> None:
     assert got == list(map(str, range(300)))
 
 
-def test_a_qos_2_message_of_a_group_comes_once_over_a_failed_sync_and_a_kill() -> None:
+def test_a_qos_2_message_of_a_group_comes_once_over_a_failed_sync_and_a_kill(rig: Rig) -> None:
     """What the failed sync took with it of the group's place is written again, with its members'."""
-    rig = Rig()
     (member,) = _members(rig, "m")
     publisher = rig.connected("p")
     publisher.publish2("t/x", "warm")
     member.take_all()
     rig.pass_ms(500)
     publisher.publish("t/x", "X", 2, pump=False)
-    rig.compose()
-    rig.settle()
+    rig.write()
     rig.turn()
     assert rig.compose()
-    rig.fail_sync()
-    rig.store.survivors = 0
-    assert rig.recover()
+    rig.lose()
     rig.pump()
-    rig.core.writer.submit(lambda commit: None, lambda is_durable: None)
-    rig.pump()
-    rig.crash()
-    rig.pump()
+    rig.decide(lambda commit: None)
+    rig.crash(pump=True)
     assert rig.lasting("m").take_all() == ["X"]
 
 
@@ -582,15 +526,13 @@ def test_the_last_member_that_unsubscribes_keeps_what_it_has_over_a_kill(survivo
         assert member.payloads() == ["A"]
         member.send(Unsubscribe(member.next_id(), ("$share/g/t/#",)), pump=False)
         is_at_rest = not rig.take_steps(steps)
-        rig.crash(survivors)
-        rig.pump()
+        rig.crash(survivors, pump=True)
         assert rig.lasting("m").take_all() == ["A"], steps
         if is_at_rest:
             break
 
 
-def test_who_left_a_group_before_its_last_member_keeps_what_it_has() -> None:
-    rig = Rig()
+def test_who_left_a_group_before_its_last_member_keeps_what_it_has(rig: Rig) -> None:
     a, b = _members(rig, "a", "b", qos=1)
     _send(rig, "1", "2")
     mine = a.payloads()
@@ -598,8 +540,7 @@ def test_who_left_a_group_before_its_last_member_keeps_what_it_has() -> None:
     a.unsubscribe("$share/g/t/#")
     b.unsubscribe("$share/g/t/#")
     rig.pass_ms(500)
-    rig.crash()
-    rig.pump()
+    rig.crash(pump=True)
     assert rig.lasting("a").take_all() == mine
 
 
@@ -649,23 +590,18 @@ def test_what_the_last_persistent_member_holds_is_its_own_though_others_stay(sur
     (a,) = _members(rig, "a", asked=AT_ONCE)
     _send(rig, "job")
     assert a.payloads() == ["job"]
-    b = rig.connected("b")
-    b.subscribe("$share/g/t/#")
+    rig.connected("b").subscribe("$share/g/t/#")
     assert a.unsubscribe("$share/g/t/#") == (0,)
-    group = rig.core.groups.get("$share/g/t/#")
-    assert group is not None
+    group = rig.group("$share/g/t/#")
     assert not group.session.flights
     assert not group.lent
-    rig.crash(survivors)
-    rig.pump()
+    rig.crash(survivors, pump=True)
     assert rig.lasting("a").take_all() == ["job"]
 
 
-def test_a_group_goes_on_when_its_member_has_ended_what_it_had_to_send_again() -> None:
+def test_a_group_goes_on_when_its_member_has_ended_what_it_had_to_send_again(rig: Rig) -> None:
     """Nobody acks what has expired meanwhile: it is not an ack that makes room."""
-    rig = Rig()
-    a = rig.lasting("a")
-    a.subscribe("own", "$share/g/t/#", qos=1)
+    a = rig.lasting("a").subscribed("own", "$share/g/t/#", qos=1)
     publisher = rig.connected("p")
     for _ in range(TURN_RESENDS + 50):
         publisher.publish("own", qos=1, message_expiry=5)
@@ -675,16 +611,14 @@ def test_a_group_goes_on_when_its_member_has_ended_what_it_had_to_send_again() -
     a = rig.peer()
     a.connect("a", clean=False, expiry=3_600, pump=False)
     while a.connection.is_opening:
-        rig.compose()
-        rig.settle()
+        rig.write()
     a.deliver()
     a.inbox.clear()
     rig.pump()
     assert a.payloads() == ["0", "1"]
 
 
-def test_a_group_forgets_who_is_no_member_and_has_acked() -> None:
-    rig = Rig()
+def test_a_group_forgets_who_is_no_member_and_has_acked(rig: Rig) -> None:
     _members(rig, "keeper", receive_maximum=1)
     _send(rig, "hold")
     (guest,) = _members(rig, "guest")
@@ -692,14 +626,12 @@ def test_a_group_forgets_who_is_no_member_and_has_acked() -> None:
     (delivery,) = guest.publishes()
     guest.unsubscribe("$share/g/t/#")
     guest.ack(wire.PUBACK, delivery.packet_id)
-    group = rig.core.groups.get("$share/g/t/#")
-    assert group is not None
+    group = rig.group("$share/g/t/#")
     assert rig.core.sessions.get("guest") not in group.picker._capacities
     assert len(group.lent) == 1
 
 
-def test_many_groups_that_end_at_once_write_an_heir_once() -> None:
-    rig = Rig()
+def test_many_groups_that_end_at_once_write_an_heir_once(rig: Rig) -> None:
     a = rig.lasting("a")
     names = [f"$share/g{number}/t" for number in range(100)]
     a.subscribe(*names, qos=1)
@@ -713,8 +645,7 @@ def test_many_groups_that_end_at_once_write_an_heir_once() -> None:
         for batch in rig.store.log[before:]
     ]
     assert max(cursors) == 1
-    rig.crash()
-    rig.pump()
+    rig.crash(pump=True)
     assert rig.lasting("a").take_all() == ["job"] * len(names)
 
 
@@ -722,12 +653,10 @@ def test_a_look_at_leases_is_bounded_and_the_next_one_goes_on(monkeypatch: pytes
     monkeypatch.setattr("server.delivery.settling.undone.LAPSED", 10)
     rig = Rig(config(ack_timeout_ms=30_000))
     names = [f"$share/g{number}/t" for number in range(25)]
-    a = rig.connected("a")
-    a.subscribe(*names, qos=1)
+    a = rig.connected("a").subscribed(*names, qos=1)
     rig.connected("p").publish("t", "job", 1)
     assert len(a.publishes()) == len(names)
-    b = rig.connected("b")
-    b.subscribe(*names, qos=1)
+    rig.connected("b").subscribe(*names, qos=1)
     rig.pass_ms(29_900)
     came = []
     for _ in range(12):
@@ -738,12 +667,9 @@ def test_a_look_at_leases_is_bounded_and_the_next_one_goes_on(monkeypatch: pytes
     assert sum(steps) == len(names)
 
 
-def test_a_member_that_takes_small_packets_only_is_passed_over_for_large_ones() -> None:
-    rig = Rig()
-    worker = rig.connected("worker", maximum_packet_size=1_000)
-    worker.subscribe("$share/g/t/#", qos=1)
-    tiny = rig.connected("tiny", maximum_packet_size=20)
-    tiny.subscribe("$share/g/t/#", qos=1)
+def test_a_member_that_takes_small_packets_only_is_passed_over_for_large_ones(rig: Rig) -> None:
+    worker = rig.connected("worker", maximum_packet_size=1_000).subscribed("$share/g/t/#", qos=1)
+    tiny = rig.connected("tiny", maximum_packet_size=20).subscribed("$share/g/t/#", qos=1)
     large = ["." * 50 + str(number) for number in range(3 * CAPACITY_FIRST)]
     _send(rig, *large)
     # The worker is full, and what is large waits for it.
@@ -760,16 +686,14 @@ def test_a_member_that_takes_small_packets_only_is_passed_over_for_large_ones() 
     assert rig.core.publishing.traffic.dropped == 1
     _send(rig, "c", large[1], "d")
     assert tiny.take_all() == ["c", "d"]
-    group = rig.core.groups.get("$share/g/t/#")
-    assert group is not None
+    group = rig.group("$share/g/t/#")
     assert not group.session.flights
 
 
 @OPENED
 def test_a_member_that_nothing_can_be_sent_to_is_cut_off_and_another_gets_the_message(
-    monkeypatch: pytest.MonkeyPatch,
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rig = Rig()
     a, b = _members(rig, "a", "b")
 
     def fail(*_: object, **__: object) -> None:
@@ -780,6 +704,5 @@ def test_a_member_that_nothing_can_be_sent_to_is_cut_off_and_another_gets_the_me
     assert a.is_closed
     rig.pass_ms(1_000)
     assert sorted(b.take_all()) == ["0", "1", "2", "3"]
-    group = rig.core.groups.get("$share/g/t/#")
-    assert group is not None
+    group = rig.group("$share/g/t/#")
     assert not group.session.flights

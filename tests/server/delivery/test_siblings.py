@@ -4,6 +4,7 @@ import pytest
 
 from server.delivery.terms import LASTING
 from shards.retries import RETRIES
+from tests.support.mqtt import user
 from tests.support.pulling import Puller
 from tests.support.rig import Rig
 
@@ -12,10 +13,7 @@ OLD, NEW = "$share/workers/jobs/#", "$share/workers/jobs/+/run"
 
 def _made(rig: Rig, *texts: str) -> None:
     for text in texts:
-        rig.core.writer.submit(
-            lambda commit, text=text: rig.core.groups.make(commit, text, keeping=LASTING),
-            lambda durable: None,
-        )
+        rig.decide(lambda commit, text=text: rig.core.groups.make(commit, text, keeping=LASTING), pump=False)
     rig.pump()
 
 
@@ -36,21 +34,18 @@ def _whose(rig: Rig) -> list[str]:
     return [row.addressee.removeprefix("\0share/") for _, row in RETRIES.all(rig.core.opened.store)]
 
 
-def test_a_worker_of_another_filter_that_fits_gets_the_retry_and_its_attempt_goes_on() -> None:
-    rig = Rig()
+def test_a_worker_of_another_filter_that_fits_gets_the_retry_and_its_attempt_goes_on(rig: Rig) -> None:
     _made(rig, OLD)
     _failed(rig, "jobs/1/run", delay_ms=60_000)
     _leave(rig)
     _made(rig, NEW)
-    worker = rig.lasting("w")
-    worker.subscribe(NEW, qos=1)
+    worker = rig.lasting("w").subscribed(NEW, qos=1)
     rig.pass_ms(50_000)
     assert worker.inbox == [], "it is not due"
     rig.pass_ms(10_000)
     (came,) = worker.publishes()
     assert came.payload == b"job"
-    assert came.properties is not None
-    assert came.properties.user("fasti-attempt") == "2"
+    assert user(came, "fasti-attempt") == "2"
     rig.kill()
     (again,) = rig.lasting("w").publishes()
     assert again.payload == b"job"
@@ -58,53 +53,41 @@ def test_a_worker_of_another_filter_that_fits_gets_the_retry_and_its_attempt_goe
     assert _whose(rig) == [NEW]
 
 
-def test_what_fits_no_filter_stays() -> None:
-    rig = Rig()
+def test_what_fits_no_filter_stays(rig: Rig) -> None:
     _made(rig, OLD)
     _failed(rig, "jobs/1/mail")
     _leave(rig)
     _made(rig, NEW)
-    worker = rig.lasting("w")
-    worker.subscribe(NEW, qos=1)
+    worker = rig.lasting("w").subscribed(NEW, qos=1)
     rig.pass_ms(5_000)
     assert (worker.inbox, _whose(rig)) == ([], [OLD])
-    other = rig.lasting("w2")
-    other.subscribe(OLD, qos=1)
+    other = rig.lasting("w2").subscribed(OLD, qos=1)
     rig.pass_ms(1_000)
     assert other.take_all() == ["job"]
 
 
-def test_a_group_that_asked_for_the_message_itself_does_not_get_its_retry_too() -> None:
-    rig = Rig()
+def test_a_group_that_asked_for_the_message_itself_does_not_get_its_retry_too(rig: Rig) -> None:
     _made(rig, OLD, NEW)
     _failed(rig, "jobs/1/run")
     _leave(rig)
-    worker = rig.lasting("w")
-    worker.subscribe(NEW, qos=1)
+    worker = rig.lasting("w").subscribed(NEW, qos=1)
     assert worker.take_all() == ["job"]
     rig.pass_ms(10_000)
     assert (worker.inbox, _whose(rig)) == ([], [OLD])
 
 
 @pytest.mark.parametrize("how", ["paused", "away"])
-def test_a_filter_that_is_paused_or_whose_worker_is_away_keeps_its_retries(how: str) -> None:
-    rig = Rig()
+def test_a_filter_that_is_paused_or_whose_worker_is_away_keeps_its_retries(rig: Rig, how: str) -> None:
     _made(rig, OLD)
     _failed(rig, "jobs/1/run")
     if how == "away":
-        away = rig.lasting("away")
-        away.subscribe(OLD, qos=1)
-        away.disconnect()
+        rig.lasting("away").subscribed(OLD, qos=1).disconnect()
     else:
-        group = rig.core.groups.get(OLD)
-        assert group is not None
-        rig.core.writer.submit(
-            lambda commit: rig.core.groups.pause(commit, group, is_paused=True), lambda durable: None
-        )
+        group = rig.group(OLD)
+        rig.decide(lambda commit: rig.core.groups.pause(commit, group, is_paused=True), pump=False)
     _leave(rig)
     _made(rig, NEW)
-    worker = rig.lasting("w")
-    worker.subscribe(NEW, qos=1)
+    worker = rig.lasting("w").subscribed(NEW, qos=1)
     rig.pass_ms(5_000)
     assert (worker.inbox, _whose(rig)) == ([], [OLD])
 
@@ -118,8 +101,7 @@ def test_retries_that_fit_nobody_keep_no_other_from_its_turn(monkeypatch: pytest
     _failed(rig, "jobs/1/run", "fits")
     _leave(rig)
     _made(rig, NEW)
-    worker = rig.lasting("w")
-    worker.subscribe(NEW, qos=1)
+    worker = rig.lasting("w").subscribed(NEW, qos=1)
     rig.pass_ms(10_000)
     assert worker.take_all() == ["fits"]
     assert _whose(rig).count(OLD) == 10
@@ -134,8 +116,7 @@ def test_a_look_ends_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> N
         _failed(rig, f"jobs/{n}/run", str(n))
     _leave(rig)
     _made(rig, NEW)
-    worker = rig.lasting("w")
-    worker.subscribe(NEW, qos=1)
+    worker = rig.lasting("w").subscribed(NEW, qos=1)
     rig.pass_ms(2_000)
     assert 1 <= rig.core.siblings.moved <= 2
     rig.pass_ms(10_000)

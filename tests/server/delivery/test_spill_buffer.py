@@ -59,8 +59,7 @@ def test_a_burst_judged_before_a_sync_reaches_a_session_that_then_has_no_room() 
 
 def test_large_publishes_of_one_round_reach_a_session_with_little_room() -> None:
     rig = Rig(config(max_bytes=1 << 20, out_bytes=4_096))
-    subscriber = rig.connected("s")
-    subscriber.subscribe("t", qos=1)
+    subscriber = rig.connected("s").subscribed("t", qos=1)
     publishers = [rig.connected(f"p{index}") for index in range(60)]
     for index, publisher in enumerate(publishers):
         publisher.publish("t", f"{index:06}" + "." * 20_000, 1, pump=False)
@@ -131,8 +130,7 @@ def test_one_message_for_more_sessions_than_a_turn_offers_reaches_them_all(
     publisher = rig.connected("p")
     publisher.publish("t", "first", 1, pump=False)
     publisher.publish("t", "retained", 1, retain=True, pump=False)
-    rig.compose()
-    rig.settle()
+    rig.write()
     rig.core.dispatch.turn()
     assert sum(not session.session.tailing for session in rig.core.sessions) == 7
 
@@ -213,11 +211,9 @@ def test_a_turn_passes_few_messages_that_many_want_or_that_are_large(monkeypatch
         publisher.publish(
             f"t/{index}", f"{index:06}" + "." * size, 1, user_properties=(("deliver-in", "5s"),)
         )
-    rig.clock.now_ms += 4_999
-    rig.pump()
+    rig.jump(4_999)
     rig.clock.now_ms += 1
-    rig.compose()
-    rig.settle()
+    rig.write()
     turns = 0
     while rig.core.dispatch.turn():
         turns += 1
@@ -237,8 +233,7 @@ def test_plain_publishes_without_a_pause_do_not_wait_for_the_durable_bound() -> 
     for number in range(120):
         publisher.publish("t", str(number), pump=False)
         rig.turn()
-        rig.compose()
-        rig.settle()
+        rig.write()
         rig.clock.now_ms += 50
     assert rig.core.dispatch.live <= 4
     rig.pump()
@@ -250,13 +245,11 @@ def test_a_read_that_fails_in_the_middle_of_a_turn_sends_nothing_twice(
 ) -> None:
     """What was given out before is behind the horizon."""
     rig = Rig(config(receive_maximum=1_000))
-    subscriber = rig.lasting("s")
-    subscriber.subscribe("t", qos=2)
+    subscriber = rig.lasting("s").subscribed("t", qos=2)
     publisher = rig.connected("p")
     for number in range(10):
         publisher.publish("t", f"{number:06}" + "." * 5_000, 1, user_properties=(("deliver-in", "5s"),))
-    rig.clock.now_ms += 4_000
-    rig.pump()
+    rig.jump(4_000)
     reader = rig.core.reader
     read, calls = reader.value_at, iter(range(1_000))
 
@@ -277,17 +270,14 @@ def test_a_read_that_fails_in_the_middle_of_a_turn_sends_nothing_twice(
 def test_a_publish_that_was_answered_with_an_error_is_not_sent(is_under_way: bool) -> None:
     """A plain QoS 2 publish is not stored, but its packet id is: if that fails it comes again."""
     rig = Rig(config())
-    watcher = rig.connected("w")
-    watcher.subscribe("t", qos=2)
+    watcher = rig.connected("w").subscribed("t", qos=2)
     publisher = rig.lasting("p")
     packet_id = publisher.publish("t", "once", 2, pump=False)
     assert rig.compose()
     if is_under_way:
         rig.turn()  # a round does so while the group is being synced
     assert rig.core.dispatch.live == 1
-    rig.fail_sync()
-    rig.store.survivors = 0
-    assert rig.recover()
+    rig.lose()
     rig.pump()
     assert publisher.take_ack(wire.PUBREC, packet_id).reason == 0x83
     assert watcher.inbox == []
@@ -301,8 +291,7 @@ def test_one_request_that_fails_takes_no_answer_twice() -> None:
     rig.connected("w").subscribe("t", qos=1)
     publisher = rig.connected("p")
     packet_id = publisher.publish("t", "x", 1, pump=False)
-    rig.core.writer.submit(_spoil, lambda _: None)
-    rig.pump()
+    rig.decide(_spoil)
     assert publisher.take_ack(wire.PUBACK, packet_id).reason == 0x83
     assert publisher.inbox == []
 
@@ -318,9 +307,7 @@ def test_qos_0_that_nobody_had_room_for_is_counted_once_it_has_left_the_tail() -
     deaf.subscribe("t", qos=0)
     deaf.subscribe("u", qos=1)
     other.subscribe("t", qos=0)
-    away = rig.lasting("away")
-    away.subscribe("t", qos=0)
-    away.drop()
+    rig.lasting("away").subscribed("t", qos=0).drop()
     owed = rig.core.spill
     deaf.connection.is_blocked = True
     for index in range(10):

@@ -13,7 +13,6 @@ from server.codec import wire
 from server.codec.packets import Ack, Publish, Subscribe, SubscribeOptions
 from server.delivery import dispatch, picker, replay
 from server.delivery.router import Router, Targets
-from server.delivery.shared import Group
 from shards.dead import DEAD
 from shards.keys import kept_of
 from tests.support.build import OPENED
@@ -51,12 +50,6 @@ def send(rig: Keyed, topic: str = "jobs/1", payloads: list[str] = TEN, qos: int 
     for payload in payloads:
         getattr(ops, f"publish{qos}")(topic, payload)
     ops.disconnect()
-
-
-def group_of(rig: Keyed) -> Group:
-    group = rig.core.groups.get(TEXT)
-    assert group is not None
-    return group
 
 
 @pytest.mark.parametrize("qos", [1, 2])
@@ -154,19 +147,19 @@ def test_what_none_of_them_may_have_is_counted_and_told(rig: Keyed, caplog: pyte
 
 def test_what_waits_for_a_group_of_before_the_keys_waits_for_who_may_have_it(rig: Keyed) -> None:
     join(rig, "alice").drop()
-    group_of(rig).owner = ""
-    rig.core.cursors.store_next(group_of(rig))
+    rig.group(TEXT).owner = ""
+    rig.core.cursors.store_next(rig.group(TEXT))
     send(rig)
     rig.kill()
     rig.read_keys()
     rig.keyring.anonymous.replace(NO_GRANT)  # as an ACL file does that says nothing of them
-    assert group_of(rig).owner == ""
+    assert rig.group(TEXT).owner == ""
     mallory = join(rig, "mallory")
     rig.pass_ms(1_000)
     mallory.unsubscribe(TEXT)
     mallory.drop()
     assert join(rig, "alice").take_all() == TEN
-    assert group_of(rig).owner == "alice"
+    assert rig.group(TEXT).owner == "alice"
 
 
 def test_what_was_given_and_may_not_be_given_again_is_a_dead_letter(rig: Keyed) -> None:
@@ -186,17 +179,17 @@ def test_who_may_not_have_it_neither_takes_a_group_over_nor_ends_it(rig: Keyed) 
         mallory = join(rig, "mallory")
         mallory.unsubscribe(TEXT)
         mallory.drop()
-        assert group_of(rig).owner == "alice"
+        assert rig.group(TEXT).owner == "alice"
     join(rig, "mallory").drop()
-    assert group_of(rig).owner == "alice"
+    assert rig.group(TEXT).owner == "alice"
 
 
 def test_a_group_passes_from_who_may_have_nothing_to_who_may_have_all(rig: Keyed) -> None:
     join(rig, "mallory")
-    assert group_of(rig).owner == "mallory"
+    assert rig.group(TEXT).owner == "mallory"
     join(rig, "alice").drop()
     send(rig)
-    assert group_of(rig).owner == "alice"
+    assert rig.group(TEXT).owner == "alice"
     assert join(rig, "alice").take_all() == TEN
 
 
@@ -237,12 +230,8 @@ def test_many_who_may_not_have_a_topic_do_not_hold_up_the_others(
     monkeypatch.setattr(dispatch, "TURN_COST", 100)
     monkeypatch.setattr(replay, "TURN_OWNERS", 100)
     for number in range(20):
-        mallory = rig.come("mallory", f"m{number}")
-        mallory.subscribe("jobs/#")
-        mallory.subscribe("$share/own/jobs/#")
-    alice = rig.stay("alice")
-    alice.subscribe("jobs/#")
-    alice.drop()
+        rig.come("mallory", f"m{number}").subscribed("jobs/#").subscribe("$share/own/jobs/#")
+    rig.stay("alice").subscribed("jobs/#").drop()
     ops = rig.come("ops")
     for number in range(20):
         ops.publish1(f"$delayed/10/jobs/{number}", "x")
@@ -285,9 +274,9 @@ def test_who_may_not_have_it_sets_no_terms(rig: Keyed, terms: dict[str, str]) ->
     assert mallory.subscribe(TEXT) == (2,)
     assert mallory.subscribe(TEXT, user_properties=said) == (0x87,), "also of a group that it has created"
     alice = join(rig, "alice", backoff="1s")
-    before = group_of(rig).terms, group_of(rig).keeping
+    before = rig.group(TEXT).terms, rig.group(TEXT).keeping
     assert mallory.subscribe(TEXT, user_properties=said) == (0x87,)
-    assert (group_of(rig).terms, group_of(rig).keeping) == before
+    assert (rig.group(TEXT).terms, rig.group(TEXT).keeping) == before
     assert mallory.subscribe(TEXT, user_properties=(("backoff", "1s"),)) == (2,), "these are its terms"
     send(rig)
     assert alice.take_all() == TEN
@@ -301,7 +290,7 @@ def test_the_owner_and_who_may_have_all_set_terms(rig: Keyed, name: str) -> None
     said = (("rate", "7"),)
     assert rig.come("other").subscribe(TEXT, user_properties=said) == (0x87,)
     assert rig.come(name, "c1").subscribe(TEXT, user_properties=said) == (2,)
-    assert group_of(rig).keeping.rate == 7
+    assert rig.group(TEXT).keeping.rate == 7
 
 
 def test_terms_of_a_session_are_its_own(rig: Keyed) -> None:
@@ -312,8 +301,7 @@ def test_a_retry_goes_to_another_filter_of_the_name_if_its_own_has_none_that_may
     alice = join(rig, "alice", backoff="1s")
     send(rig, payloads=["1"])
     join(rig, "mallory")
-    bob = rig.come("ops", "bob")
-    bob.subscribe("$share/g/jobs/+")
+    bob = rig.come("ops", "bob").subscribed("$share/g/jobs/+")
     alice.drop()
     rig.pass_ms(5_000)
     assert bob.take_all() == ["1"]

@@ -107,17 +107,14 @@ def test_an_order_has_no_limits_of_its_keys() -> None:
         read_keeping({"order": "true", "per_key_rate": "1"}.get, DEFAULTS).checked()
 
 
-def test_a_subscription_brings_its_terms_and_those_of_a_group_are_the_last_ones_said() -> None:
-    rig = Rig()
+def test_a_subscription_brings_its_terms_and_those_of_a_group_are_the_last_ones_said(rig: Rig) -> None:
     one, other = rig.lasting("one"), rig.lasting("other")
     asked = (("ack-timeout", "30s"), ("max-attempts", "3"), ("rate", "10"))
     assert one.subscribe("a", user_properties=asked[:2]) == (2,)
-    session = rig.core.sessions.get("one")
-    assert session is not None
+    session = rig.session("one")
     assert session.session.subscriptions["a"].terms == Terms(30_000, 3)
     assert one.subscribe("$share/g/a", user_properties=asked) == (2,)
-    group = rig.core.groups.get("$share/g/a")
-    assert group is not None
+    group = rig.group("$share/g/a")
     assert (group.terms, group.keeping.rate) == (Terms(30_000, 3), 10.0)
     assert other.subscribe("$share/g/a") == (2,)
     assert group.in_force == InForce(30_000, 3, BACKOFF_MS)
@@ -140,9 +137,8 @@ def test_a_subscription_brings_its_terms_and_those_of_a_group_are_the_last_ones_
     ],
 )
 def test_a_bad_property_refuses_every_filter_and_the_reason_names_it(
-    filters: tuple[str, ...], name: str, value: str
+    rig: Rig, filters: tuple[str, ...], name: str, value: str
 ) -> None:
-    rig = Rig()
     peer = rig.connected("c")
     options = SubscribeOptions(1)
     asked = props(user_properties=((name, value),))
@@ -150,8 +146,7 @@ def test_a_bad_property_refuses_every_filter_and_the_reason_names_it(
     answer = peer.take(Suback)
     assert answer.reasons == (0x83,) * len(filters)
     assert answer.properties.reason_string.startswith(name)
-    found = rig.core.sessions.get("c")
-    assert found is not None
+    found = rig.session("c")
     assert not found.session.subscriptions
     assert len(rig.core.groups) == 0
     quiet = rig.peer()
@@ -160,9 +155,8 @@ def test_a_bad_property_refuses_every_filter_and_the_reason_names_it(
     assert quiet.take(Suback).properties is None
 
 
-def test_a_subscription_says_nothing_that_does_not_go_with_the_terms_of_its_group() -> None:
+def test_a_subscription_says_nothing_that_does_not_go_with_the_terms_of_its_group(rig: Rig) -> None:
     """As `PUT /v1/groups/{group}`, which gives all terms at once."""
-    rig = Rig()
     peer = rig.connected("c")
     texts = ("$share/orders/a", "$share/limits/a")
 
@@ -197,8 +191,7 @@ def test_a_subscription_says_nothing_that_does_not_go_with_the_terms_of_its_grou
     assert group.keeping == other.keeping == Keeping(order=False, concurrency=1)
 
 
-def test_a_filter_that_is_none_is_refused_and_the_reason_says_why() -> None:
-    rig = Rig()
+def test_a_filter_that_is_none_is_refused_and_the_reason_says_why(rig: Rig) -> None:
     peer = rig.connected("c")
     options = SubscribeOptions(1)
     peer.send(Subscribe(7, (("a/#/b", options), ("a", options), ("a" + "/b" * 128, options))))

@@ -14,13 +14,13 @@ from shards.retries import RETRIES
 from shards.store import Table
 from shards.tables import cursor_row_of
 from tests.support.link import FakeLink
+from tests.support.mqtt import user
 from tests.support.pulling import Puller
 from tests.support.rig import START_MS, Rig, config
 from timeline.position import START, Position
 from timeline.session import Flight, Losses, Session
 
 from .test_deliveries import one
-from .test_undone import nack, said
 
 GROUP = "$share/workers/t"
 DUE_MS = START_MS + 1_000
@@ -35,7 +35,7 @@ def _published(rig: Rig, text: str) -> None:
 
 
 def _told(packet: Publish) -> list[tuple[Any, ...]]:
-    tries = json.loads(said(packet, "fasti-tries") or "[]")
+    tries = json.loads(user(packet, "fasti-tries") or "[]")
     return [(row["outcome"], row["reason"], row["by"], row["seconds"]) for row in tries]
 
 
@@ -48,15 +48,14 @@ def _back(rig: Rig) -> Publish:
 
 
 @pytest.mark.parametrize("text", ["t", GROUP])
-def test_a_try_that_a_kill_has_ended_is_told(text: str) -> None:
+def test_a_try_that_a_kill_has_ended_is_told(rig: Rig, text: str) -> None:
     """With the message, where it is looked up, and in the row of the retry."""
-    rig = Rig()
     _published(rig, text)
     assert one(rig).tries == ()
     rig.kill()
     rig.pass_ms(5_000)
     packet = _back(rig)
-    assert said(packet, "fasti-attempt") == "2"
+    assert user(packet, "fasti-attempt") == "2"
     assert _told(packet) == [SAID]
     assert (one(rig).attempts, one(rig).tries) == (2, [TryRow(DUE_MS + 5_000, "", LOST, UNANSWERED)])
     rig.kill()
@@ -66,7 +65,7 @@ def test_a_try_that_a_kill_has_ended_is_told(text: str) -> None:
     peer = rig.lasting("a")
     (packet,) = peer.publishes()
     assert _told(packet) == [SAID, SAID]
-    nack(peer, packet, "60s", "no paper")
+    peer.nack(packet, "60s", "no paper")
     ((_, row),) = RETRIES.all(rig.core.opened.store, START)
     assert row.attempts == 3
     assert [(tried.outcome, tried.reason) for tried in row.tries] == [
@@ -94,36 +93,34 @@ def _end(rig: Rig) -> None:
     peer.drop()
 
 
-def test_each_lost_connection_of_a_session_is_told() -> None:
+def test_each_lost_connection_of_a_session_is_told(rig: Rig) -> None:
     """With the message, where it is looked up, and in the row of the retry."""
-    rig = Rig()
     _published(rig, "t")
     _end(rig)
     packet = _later(rig)
-    assert (said(packet, "fasti-attempt"), packet.dup) == ("2", True)
+    assert (user(packet, "fasti-attempt"), packet.dup) == ("2", True)
     assert _told(packet) == [("lost", UNANSWERED, "a", None)]
     assert one(rig).tries == [_lost(0)]
     rig.pass_ms(3_000)
     _end(rig)
     packet = _later(rig)
-    assert said(packet, "fasti-attempt") == "3"
+    assert user(packet, "fasti-attempt") == "3"
     assert _told(packet) == [("lost", UNANSWERED, "a", None), ("lost", UNANSWERED, "a", 3.0)]
     assert (one(rig).attempts, one(rig).tries) == (3, [_lost(0), _lost(8_000, 3_000)])
     (peer,) = [peer for peer in rig.peers if peer.connection.client_id == "a"]
-    nack(peer, packet, "2s", "no paper")
+    peer.nack(packet, "2s", "no paper")
     ((_, row),) = RETRIES.all(rig.core.opened.store, START)
     before = [_lost(0), _lost(8_000, 3_000), TryRow(DUE_MS + 13_000, "a", "failed", "no paper")]
     assert (row.attempts, row.tries) == (3, before)
     rig.pass_ms(2_000)
     _end(rig)
     packet = _later(rig)
-    assert (said(packet, "fasti-attempt"), len(_told(packet))) == ("5", 4)
+    assert (user(packet, "fasti-attempt"), len(_told(packet))) == ("5", 4)
     assert one(rig).tries == [*before, _lost(15_000)]
 
 
 @pytest.mark.parametrize("how", ["taken over", "returned", "stopped"])
-def test_a_session_ends_its_try_however_its_connection_ends(how: str) -> None:
-    rig = Rig()
+def test_a_session_ends_its_try_however_its_connection_ends(rig: Rig, how: str) -> None:
     _published(rig, "t")
     _end(rig)
     _later(rig)
@@ -137,8 +134,7 @@ def test_a_session_ends_its_try_however_its_connection_ends(how: str) -> None:
     assert one(rig).tries == [first, _lost(8_000, 3_000)], "of the first one no more is stored"
 
 
-def test_what_a_kill_ended_is_told_before_what_a_connection_ended() -> None:
-    rig = Rig()
+def test_what_a_kill_ended_is_told_before_what_a_connection_ended(rig: Rig) -> None:
     _published(rig, "t")
     _end(rig)
     _later(rig)
@@ -162,8 +158,7 @@ def test_a_dead_letter_names_each_connection() -> None:
     assert row.tries == [_lost(0), _lost(5_000), last], "it was in hand for no time"
 
 
-def test_what_a_member_has_alone_names_its_connections() -> None:
-    rig = Rig()
+def test_what_a_member_has_alone_names_its_connections(rig: Rig) -> None:
     rig.lasting("a").subscribe(GROUP, qos=2)
     rig.connected("p").publish2("$delayed/1/t", "x")
     rig.pass_ms(1_000)
@@ -182,8 +177,7 @@ def test_a_lease_that_lapses_names_who_had_it() -> None:
     assert 10_000 <= tried.ms <= 10_500
 
 
-def test_a_packet_without_properties_is_sent_again() -> None:
-    rig = Rig()
+def test_a_packet_without_properties_is_sent_again(rig: Rig) -> None:
     rig.lasting("a", 4).subscribe("t")
     rig.connected("p").publish1("$delayed/1/t", "x")
     rig.pass_ms(1_000)
@@ -192,8 +186,7 @@ def test_a_packet_without_properties_is_sent_again() -> None:
     assert (packet.payload, packet.dup, packet.properties) == (b"x", True, None)
 
 
-def test_who_leases_what_a_kill_took_from_a_member_is_told() -> None:
-    rig = Rig()
+def test_who_leases_what_a_kill_took_from_a_member_is_told(rig: Rig) -> None:
     _published(rig, GROUP)
     rig.kill()
     (leased,) = Puller(rig, GROUP).ask().leased
@@ -215,30 +208,26 @@ def test_a_dead_letter_has_as_many_tries_as_attempts(text: str) -> None:
     assert row.tries[-1].reason == row.reason == "not acked after 3 deliveries"
 
 
-def test_what_was_returned_before_the_kill_was_no_try() -> None:
-    rig = Rig()
+def test_what_was_returned_before_the_kill_was_no_try(rig: Rig) -> None:
     _published(rig, GROUP)
     rig.peers[0].disconnect()
     rig.kill()
     packet = _back(rig)
-    assert (said(packet, "fasti-attempt"), _told(packet)) == (None, [])
+    assert (user(packet, "fasti-attempt"), _told(packet)) == (None, [])
     assert one(rig).tries == ()
 
 
 def test_what_has_no_room_to_wait_after_a_kill_has_failed_a_try() -> None:
     rig = Rig(config(returned=1))
-    peer = rig.lasting("a")
-    peer.subscribe(GROUP)
-    for payload in "xy":
-        rig.connected("p").publish1("t", payload)
+    rig.lasting("a").subscribe(GROUP)
+    rig.send("t", *"xy")
     rig.kill()
     ((_, row),) = RETRIES.all(rig.core.opened.store, START)
     (tried,) = row.tries
     assert (row.attempts, tried.outcome, tried.reason, row.reason) == (1, LOST, UNANSWERED, UNANSWERED)
 
 
-def test_a_first_delivery_stores_nothing_more() -> None:
-    rig = Rig()
+def test_a_first_delivery_stores_nothing_more(rig: Rig) -> None:
     _published(rig, "t")
     rig.kill()
     value = rig.store.get(Table.CURSORS, b"a")
@@ -248,14 +237,13 @@ def test_a_first_delivery_stores_nothing_more() -> None:
     assert len(value) < 45
 
 
-def test_a_plain_publish_that_is_sent_again_has_no_property_for_it() -> None:
-    rig = Rig()
+def test_a_plain_publish_that_is_sent_again_has_no_property_for_it(rig: Rig) -> None:
     rig.lasting("a").subscribe("t")
     rig.connected("p").publish1("t", "x")
     rig.kill()
     packet = _back(rig)
     assert packet.dup
-    assert said(packet, "fasti-tries") is None
+    assert user(packet, "fasti-tries") is None
 
 
 def test_a_link_is_told_which_delivery_it_is() -> None:

@@ -16,8 +16,7 @@ def unclaimed(rig: Rig) -> int:
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("level", [4, 5])
-def test_each_plain_publish_that_nobody_asks_for(level: int, qos: int) -> None:
-    rig = Rig()
+def test_each_plain_publish_that_nobody_asks_for(rig: Rig, level: int, qos: int) -> None:
     peer = rig.connected("p", level)
     for number in range(5):
         peer.publish("t", f"{number}", qos)
@@ -27,8 +26,7 @@ def test_each_plain_publish_that_nobody_asks_for(level: int, qos: int) -> None:
     assert unclaimed(rig) == 5
 
 
-def test_those_that_are_handed_on_together() -> None:
-    rig = Rig()
+def test_those_that_are_handed_on_together(rig: Rig) -> None:
     peer = rig.connected("p")
     for _ in range(50):
         peer.publish("t", pump=False)
@@ -36,8 +34,7 @@ def test_those_that_are_handed_on_together() -> None:
     assert unclaimed(rig) == 50
 
 
-def test_what_is_delayed_counts_when_it_is_dispatched() -> None:
-    rig = Rig()
+def test_what_is_delayed_counts_when_it_is_dispatched(rig: Rig) -> None:
     rig.connected("p").publish1(DELAYED)
     assert unclaimed(rig) == 0
     rig.pass_ms(6_000)
@@ -45,22 +42,17 @@ def test_what_is_delayed_counts_when_it_is_dispatched() -> None:
 
 
 @pytest.mark.parametrize("who", ["away", "group without members", "paused group"])
-def test_who_comes_later_asks_for_it(who: str) -> None:
-    rig = Rig()
+def test_who_comes_later_asks_for_it(rig: Rig, who: str) -> None:
     if who == "away":
         rig.lasting("s").subscribe("t", qos=1)
         rig.peers[-1].drop()
     else:
         groups: Membership = rig.core.groups
-        rig.core.writer.submit(lambda commit: groups.make(commit, "$share/g/t"), lambda durable: None)
-        rig.pump()
+        rig.decide(lambda commit: groups.make(commit, "$share/g/t"))
         if who == "paused group":
             group = groups.get("$share/g/t")
             assert group is not None
-            rig.core.writer.submit(
-                lambda commit: groups.pause(commit, group, is_paused=True), lambda durable: None
-            )
-            rig.pump()
+            rig.decide(lambda commit: groups.pause(commit, group, is_paused=True))
     peer = rig.connected("p")
     assert peer.publish1("t").reason == 0
     peer.publish1(DELAYED)
@@ -68,8 +60,7 @@ def test_who_comes_later_asks_for_it(who: str) -> None:
     assert unclaimed(rig) == 0
 
 
-def test_who_is_connected_and_has_no_room_asks_for_it() -> None:
-    rig = Rig()
+def test_who_is_connected_and_has_no_room_asks_for_it(rig: Rig) -> None:
     rig.connected("s", receive_maximum=1).subscribe("t", qos=1)
     peer = rig.connected("p")
     for _ in range(3):
@@ -77,14 +68,12 @@ def test_who_is_connected_and_has_no_room_asks_for_it() -> None:
     assert unclaimed(rig) == 0
 
 
-def test_a_will_counts() -> None:
-    rig = Rig()
+def test_a_will_counts(rig: Rig) -> None:
     rig.connected("p", will=Will(b"t", b"w", 1)).drop()
     assert unclaimed(rig) == 1
 
 
-def test_what_is_retained_is_for_who_subscribes_later() -> None:
-    rig = Rig()
+def test_what_is_retained_is_for_who_subscribes_later(rig: Rig) -> None:
     peer = rig.connected("p")
     peer.publish1("t", "kept", retain=True)
     peer.publish("u", "kept", retain=True)
@@ -92,11 +81,9 @@ def test_what_is_retained_is_for_who_subscribes_later() -> None:
     assert unclaimed(rig) == 0
 
 
-def test_what_has_expired_counts_as_expired_alone() -> None:
-    rig = Rig()
+def test_what_has_expired_counts_as_expired_alone(rig: Rig) -> None:
     rig.connected("p").publish1(DELAYED, message_expiry=1)
-    rig.clock.now_ms += 60_000
-    rig.pump()
+    rig.jump(60_000)
     counts = rig.core.dispatch.counts
     assert (counts.expired, counts.unclaimed) == (1, 0)
 

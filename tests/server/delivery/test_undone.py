@@ -19,25 +19,11 @@ from shards.record import decode
 from shards.retries import RETRIES
 from shards.store import Table
 from tests.support.build import OPENED
-from tests.support.rig import Peer, Rig, config, props
+from tests.support.mqtt import user
+from tests.support.rig import Peer, Rig, about, config, props
 from timeline.position import before
 
 GROUP = "$share/g/t/#"
-
-
-def nack(
-    peer: Peer, packet: Publish, wait: str = "", reason: str = "", *, pump: bool = True, **more: str
-) -> None:
-    """`wait`: `retry-in`. At QoS 1 or 2."""
-    said = [("retry-in", wait), *more.items()]
-    if reason:
-        said.append(("reason", reason))
-    kind = wire.PUBACK if packet.qos == 1 else wire.PUBREC
-    peer.send(Ack(kind, packet.packet_id, 0x80, props(user_properties=tuple(said))), pump=pump)
-
-
-def said(packet: Publish, name: str) -> str | None:
-    return None if packet.properties is None else packet.properties.user(name)
 
 
 def waiting(rig: Rig) -> list[str]:
@@ -97,15 +83,13 @@ def test_a_nack_brings_it_again_at_that_time_to_whom_it_was_sent_alone(begin: Ki
     peer = begin(rig)
     publish(rig, "job", qos=qos)
     assert witness.take_all() == ["job"]
-    (first,) = peer.publishes()
-    nack(peer, first, "30s", "the database is away")
+    peer.nack(peer.one(), "30s", "the database is away")
     assert waiting(rig) == ["job"]
     rig.pass_ms(29_999)
     assert peer.inbox == []
     rig.pass_ms(1)
     (again,) = peer.publishes()
-    assert (again.payload, again.dup, said(again, "fasti-attempt")) == (b"job", False, "2")
-    assert again.properties is not None
+    assert (again.payload, again.dup, user(again, "fasti-attempt")) == (b"job", False, "2")
     peer.inbox.append(again)
     assert peer.take_all() == ["job"]
     rig.pass_ms(120_000)
@@ -116,59 +100,51 @@ def test_a_nack_brings_it_again_at_that_time_to_whom_it_was_sent_alone(begin: Ki
 @KINDS
 def test_without_a_time_the_back_off_counts_and_in_the_end_it_is_dead(begin: Kind) -> None:
     rig = Rig(config(max_attempts=4))
-    grave = rig.connected("grave")
-    grave.subscribe("$dead/#")
+    grave = rig.connected("grave").subscribed("$dead/#")
     peer = begin(rig)
     publish(rig, "job")
     for number, (wait, delay_ms) in enumerate([("", 1_000), ("auto", 5_000), ("", 30_000)], 2):
-        (packet,) = peer.publishes()
-        nack(peer, packet, wait, "no")
+        peer.nack(peer.one(), wait, "no")
         rig.pass_ms(delay_ms - 1)
         assert peer.inbox == []
         rig.pass_ms(1)
         (seen,) = peer.inbox
         assert isinstance(seen, Publish)
-        assert said(seen, "fasti-attempt") == str(number)
-    (packet,) = peer.publishes()
-    nack(peer, packet, "10s", "poison")
+        assert user(seen, "fasti-attempt") == str(number)
+    peer.nack(peer.one(), "10s", "poison")
     assert waiting(rig) == []
     ((_, payload, attempts, reason),) = letters(rig)
     assert (payload, attempts, reason) == ("job", 4, "poison")
     (dead,) = grave.publishes()
-    assert said(dead, "fasti-dead-reason") == "poison"
+    assert user(dead, "fasti-dead-reason") == "poison"
     rig.pass_ms(20_000)
     assert peer.inbox == []
 
 
-def test_by_default_a_group_gives_up_after_20_and_a_session_never() -> None:
-    rig = Rig()
+def test_by_default_a_group_gives_up_after_20_and_a_session_never(rig: Rig) -> None:
     lasting = session(rig, "a")
     (member,) = members(rig, "m")
     publish(rig, "job")
     for _ in range(25):
         for peer in (lasting, member):
             for packet in peer.publishes():
-                nack(peer, packet, "0")
+                peer.nack(packet, "0")
     assert [(group, attempts) for group, _, attempts, _ in letters(rig)] == [("g", 20)]
     assert lasting.payloads() == ["job"]
 
 
-def test_what_a_subscription_asks_for_counts_for_it_alone() -> None:
-    rig = Rig()
+def test_what_a_subscription_asks_for_counts_for_it_alone(rig: Rig) -> None:
     (member,) = members(rig, "m", max_attempts="2", backoff="10s")
     lasting = session(rig, "a", backoff="2s", max_attempts="3")
     publish(rig, "job")
     for peer in (member, lasting):
-        (packet,) = peer.publishes()
-        nack(peer, packet)
+        peer.nack(peer.one())
     rig.pass_ms(2_000)
-    (packet,) = lasting.publishes()
-    nack(lasting, packet)
+    lasting.nack(lasting.one())
     assert member.inbox == []
     rig.pass_ms(8_000)
     for peer in (lasting, member):
-        (packet,) = peer.publishes()
-        nack(peer, packet, "", "enough")
+        peer.nack(peer.one(), "", "enough")
     assert [(group, attempts) for group, _, attempts, _ in letters(rig)] == [("a", 3), ("g", 2)]
 
 
@@ -177,16 +153,15 @@ def test_the_reason_is_the_property_or_the_reason_string_or_the_code() -> None:
     peer = session(rig)
     publish(rig, "1", "2", "3")
     first, second, third = peer.publishes()
-    nack(peer, first, "1s", "said")
+    peer.nack(first, "1s", "said")
     asked = props(user_properties=(("retry-in", "1s"),), reason_string="a string")
     peer.send(Ack(wire.PUBACK, second.packet_id, 0x97, asked))
-    nack(peer, third)
+    peer.nack(third)
     assert [reason for *_, reason in letters(rig)] == ["said", "a string", "nacked with 0x80"]
 
 
-def test_without_retry_in_a_refusal_ends_it_and_retry_in_with_a_success_says_nothing() -> None:
+def test_without_retry_in_a_refusal_ends_it_and_retry_in_with_a_success_says_nothing(rig: Rig) -> None:
     """[MQTT-4.8.2-6]"""
-    rig = Rig()
     peer = session(rig)
     publish(rig, "1", "2")
     first, second = peer.publishes()
@@ -199,15 +174,13 @@ def test_without_retry_in_a_refusal_ends_it_and_retry_in_with_a_success_says_not
 
 
 @pytest.mark.parametrize("wait", ["5 parsecs", "-1s", "P1Y", "999999d"])
-def test_a_time_that_is_none_ends_the_connection_and_the_message_stays(wait: str) -> None:
-    rig = Rig()
+def test_a_time_that_is_none_ends_the_connection_and_the_message_stays(rig: Rig, wait: str) -> None:
     peer = session(rig)
     publish(rig, "job")
-    (packet,) = peer.publishes()
-    nack(peer, packet, wait)
+    peer.nack(peer.one(), wait)
     assert peer.gone_with == Reason.IMPLEMENTATION_SPECIFIC_ERROR
     (last,) = peer.inbox
-    assert "retry-in" in (last.properties.reason_string or "")  # type: ignore[union-attr]
+    assert "retry-in" in str(about(last).reason_string)
     assert rig.lasting("a").payloads() == ["job"]
 
 
@@ -223,8 +196,7 @@ def test_what_never_can_be_done_is_dead_at_once(
     else:
         (peer,), name = members(rig, "a", qos=qos), "g"
     publish(rig, "bad", qos=qos)
-    (packet,) = peer.publishes()
-    nack(peer, packet, "never", "no such order")
+    peer.nack(peer.one(), "never", "no such order")
     assert letters(rig) == [(name, "bad", 1, "no such order")]
     assert f"moved to $dead/{name}/t/x: no such order" in caplog.text
     assert waiting(rig) == []
@@ -234,24 +206,20 @@ def test_what_never_can_be_done_is_dead_at_once(
     assert letters(rig) == [(name, "bad", 1, "no such order")]
 
 
-def test_a_nack_of_the_wrong_kind_or_of_nothing() -> None:
-    rig = Rig()
+def test_a_nack_of_the_wrong_kind_or_of_nothing(rig: Rig) -> None:
     peer = session(rig)
     publish(rig, "job")
     (packet,) = peer.publishes()
-    nack(peer, Publish(b"t", b"", 1, packet_id=999), "1s")
+    peer.nack(Publish(b"t", b"", 1, packet_id=999), "1s")
     assert (peer.gone_with, waiting(rig)) == (-1, [])
-    nack(peer, Publish(b"t", b"", 2, packet_id=packet.packet_id), "1s")
+    peer.nack(Publish(b"t", b"", 2, packet_id=packet.packet_id), "1s")
     assert peer.gone_with == Reason.PROTOCOL_ERROR
 
 
-def test_a_nack_frees_the_window_and_others_come_meanwhile() -> None:
-    rig = Rig()
-    peer = rig.lasting("a", receive_maximum=1)
-    peer.subscribe("t/#")
+def test_a_nack_frees_the_window_and_others_come_meanwhile(rig: Rig) -> None:
+    peer = rig.lasting("a", receive_maximum=1).subscribed("t/#")
     publish(rig, "1", "2", "3")
-    (first,) = peer.publishes()
-    nack(peer, first, "10s")
+    peer.nack(peer.one(), "10s")
     assert peer.take_all() == ["2", "3"]
     rig.pass_ms(10_000)
     assert peer.take_all() == ["1"]
@@ -260,8 +228,7 @@ def test_a_nack_frees_the_window_and_others_come_meanwhile() -> None:
 # -- leases
 
 
-def test_deliveries_of_a_group_with_a_timeout_say_so() -> None:
-    rig = Rig()
+def test_deliveries_of_a_group_with_a_timeout_say_so(rig: Rig) -> None:
     (member,) = members(rig, "m", ack_timeout="30s")
     (other,) = members(rig, "m")  # again, and without: as it was
     plain = session(rig, "a")
@@ -269,8 +236,8 @@ def test_deliveries_of_a_group_with_a_timeout_say_so() -> None:
     peer.publish1("t/x", "1")
     peer.publish1("$delayed/0/t/x", "2")
     for packet in other.publishes():
-        assert said(packet, "fasti-ack-timeout") == "30000"
-    assert all(said(packet, "fasti-ack-timeout") is None for packet in plain.publishes())
+        assert user(packet, "fasti-ack-timeout") == "30000"
+    assert all(user(packet, "fasti-ack-timeout") is None for packet in plain.publishes())
     assert member is not other
 
 
@@ -279,14 +246,14 @@ def test_a_lease_that_lapses_brings_it_again_with_back_off_and_the_reason() -> N
     a, b = members(rig, "a", "b", ack_timeout="30s")
     publish(rig, "job")
     (first,) = [*a.publishes(), *b.publishes()]
-    assert said(first, "fasti-attempt") is None
+    assert user(first, "fasti-attempt") is None
     rig.pass_ms(29_999)
     assert waiting(rig) == []
     rig.pass_ms(251)
     assert waiting(rig) == ["job"]
     rig.pass_ms(1_000)
     (again,) = [*a.publishes(), *b.publishes()]
-    assert said(again, "fasti-attempt") == "2"
+    assert user(again, "fasti-attempt") == "2"
     rig.pass_ms(30_250)
     assert letters(rig) == [("g", "job", 2, "not acked within 30 s")]
 
@@ -297,8 +264,7 @@ def extend(peer: Peer, packet_id: int, for_: object, qos: int = 1) -> Ack | None
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-def test_a_lease_is_extended_from_now_on(qos: int) -> None:
-    rig = Rig()
+def test_a_lease_is_extended_from_now_on(rig: Rig, qos: int) -> None:
     a, b = members(rig, "a", "b", ack_timeout="30s")
     publish(rig, "1", "2")
     (held,), (lapses,) = a.publishes(), b.publishes()
@@ -318,12 +284,10 @@ def test_a_lease_is_extended_from_now_on(qos: int) -> None:
     late = extend(a, held.packet_id, 5)
     assert late is not None
     assert late.reason == Reason.IMPLEMENTATION_SPECIFIC_ERROR
-    assert late.properties is not None
-    assert "no longer leased" in (late.properties.reason_string or "")
+    assert "no longer leased" in str(about(late).reason_string)
 
 
-def test_where_nobody_waits_there_is_nothing_to_extend_and_that_is_fine() -> None:
-    rig = Rig()
+def test_where_nobody_waits_there_is_nothing_to_extend_and_that_is_fine(rig: Rig) -> None:
     peer = session(rig)
     (member,) = members(rig, "m")
     publish(rig, "job")
@@ -349,27 +313,23 @@ def test_where_nobody_waits_there_is_nothing_to_extend_and_that_is_fine() -> Non
         ("\xff", 0x99, "extend"),
     ],
 )
-def test_an_extension_that_cannot_be_read_says_why(payload: str, reason: int, field: str) -> None:
-    rig = Rig()
+def test_an_extension_that_cannot_be_read_says_why(rig: Rig, payload: str, reason: int, field: str) -> None:
     peer = session(rig)
     publish(rig, "job")
     peer.publishes()
     number = peer.publish("$control/extend", payload.encode("latin-1"), 1)
     answer = peer.take_ack(wire.PUBACK, number)
     assert answer.reason == reason
-    assert answer.properties is not None
-    assert field in (answer.properties.reason_string or "")
+    assert field in str(about(answer).reason_string)
     number = peer.publish("$control/extend", '{"packet_id": 1, "for": 5}', 2)
     assert peer.take_ack(wire.PUBREC, number).reason == 0x83
 
 
-def test_a_door_may_lend_for_a_time_of_its_own() -> None:
-    rig = Rig()
+def test_a_door_may_lend_for_a_time_of_its_own(rig: Rig) -> None:
     (member,) = members(rig, "m")
     publish(rig, "job")
     (packet,) = member.publishes()
-    subscriber = rig.core.sessions.get("m")
-    assert subscriber is not None
+    subscriber = rig.session("m")
     core = rig.core
     (group,) = core.groups
     assert all(core.settling.lease(subscriber, group.text, [packet.packet_id], 5_000))
@@ -385,8 +345,7 @@ def test_a_door_may_lend_for_a_time_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("reason", [0, 4])
-def test_who_leaves_in_order_gives_back_at_once(reason: int) -> None:
-    rig = Rig()
+def test_who_leaves_in_order_gives_back_at_once(rig: Rig, reason: int) -> None:
     a, b = members(rig, "a", "b")
     publish(rig, "1", "2")
     (mine,) = a.payloads()
@@ -412,8 +371,7 @@ def test_whose_connection_is_lost_has_failed(how: str) -> None:
     elif how == "taken over":
         rig.lasting("a")
     else:
-        rig.core.writer.submit(lambda _: rig.core.clients.drop("a"), lambda _: None)
-        rig.pump()
+        rig.decide(lambda _: rig.core.clients.drop("a"))
     assert b.inbox == []
     rig.pass_ms(1_000)
     found = [payload for peer in rig.peers for payload in peer.payloads()]
@@ -427,16 +385,14 @@ def test_a_server_that_stops_or_is_killed_delays_nobody() -> None:
         publish(rig, "1", "2")
         held = {*a.payloads(), *b.payloads()}
         rig.pass_ms(500)
-        getattr(rig, how)()
-        rig.pump()
+        rig.start_again(how)
         assert waiting(rig) == []
         assert set(rig.lasting("c").payloads() + members(rig, "d")[0].payloads()) == held
 
 
 def test_a_thousand_flights_of_a_lost_connection_are_put_off_in_pieces() -> None:
     rig = Rig(config(receive_maximum=65_535))
-    peer = rig.lasting("a")
-    peer.subscribe(GROUP, qos=1)
+    peer = rig.lasting("a").subscribed(GROUP, qos=1)
     publisher = rig.connected("p")
     got: list[Publish] = []
     sent = 0
@@ -460,8 +416,7 @@ def test_a_thousand_flights_of_a_lost_connection_are_put_off_in_pieces() -> None
     while not rig.core.undone.errand.is_settled:
         queued = rig.core.writer.queued
         most = max(most, queued)
-        rig.compose()
-        rig.settle()
+        rig.write()
         rig.turn()
     assert most <= UNDER_WAY + 10
     assert len(waiting(rig)) == held
@@ -473,15 +428,13 @@ def test_a_thousand_flights_of_a_lost_connection_are_put_off_in_pieces() -> None
 
 @OPENED
 def test_what_the_writer_does_not_take_stays_in_flight_and_is_tried_again(
-    monkeypatch: pytest.MonkeyPatch,
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rig = Rig()
     peer = session(rig)
     publish(rig, "job", "next")
     first, second = peer.publishes()
     told: list[Nacked] = []
-    subscriber = rig.core.sessions.get("a")
-    assert subscriber is not None
+    subscriber = rig.session("a")
     with monkeypatch.context() as patch:
         patch.setattr(rig.core.undone.errand, "_writer", SimpleNamespace(submit=_full, broken=None))
         assert rig.core.settling.nack(
@@ -506,16 +459,12 @@ def _full(*_: object, **__: object) -> None:
 
 
 @pytest.mark.parametrize("begin", [session, lambda rig: members(rig, "a")[0]], ids=["session", "group"])
-def test_a_failed_sync_leaves_it_in_flight(begin: Kind) -> None:
-    rig = Rig()
+def test_a_failed_sync_leaves_it_in_flight(rig: Rig, begin: Kind) -> None:
     peer = begin(rig)
     publish(rig, "job")
-    (packet,) = peer.publishes()
-    nack(peer, packet, "1s", pump=False)
+    peer.nack(peer.one(), "1s", pump=False)
     assert rig.compose()
-    rig.fail_sync()
-    rig.store.survivors = 0
-    assert rig.recover()
+    rig.lose()
     rig.pump()
     assert waiting(rig) == []
     rig.pass_ms(1_000)
@@ -524,14 +473,12 @@ def test_a_failed_sync_leaves_it_in_flight(begin: Kind) -> None:
     assert peer.take_all() == ["job"]
 
 
-def test_a_store_that_takes_nothing_is_waited_for() -> None:
-    rig = Rig()
+def test_a_store_that_takes_nothing_is_waited_for(rig: Rig) -> None:
     (member,) = members(rig, "m", ack_timeout="30s")
     publish(rig, "job")
     member.publishes()
     rig.core.writer.fail(StoreFailed("told to"))
-    rig.clock.now_ms += 31_000
-    rig.pump()
+    rig.jump(31_000)
     assert rig.core.undone.errand.put_off == 1
     assert in_flight(rig, GROUP) == 1
     assert rig.recover()
@@ -548,11 +495,9 @@ def test_a_kill_leaves_it_in_flight_or_waiting(begin: Kind, survivors: int) -> N
         peer = begin(rig)
         publish(rig, "job")
         rig.pass_ms(500)
-        (packet,) = peer.publishes()
-        nack(peer, packet, "5s", pump=False)
+        peer.nack(peer.one(), "5s", pump=False)
         is_at_rest = not rig.take_steps(steps)
-        rig.crash(survivors)
-        rig.pump()
+        rig.crash(survivors, pump=True)
         came = rig.lasting("a").take_all()
         assert (came, waiting(rig)) in ((["job"], []), ([], ["job"])), steps
         outcomes.add(bool(came))
@@ -566,74 +511,63 @@ def test_a_kill_leaves_it_in_flight_or_waiting(begin: Kind, survivors: int) -> N
 # -- messages
 
 
-def test_what_has_expired_or_would_comes_no_more() -> None:
-    rig = Rig()
+def test_what_has_expired_or_would_comes_no_more(rig: Rig) -> None:
     peer = session(rig)
     publish(rig, "short", message_expiry=10)
     publish(rig, "long", message_expiry=100)
     short, long = peer.publishes()
-    nack(peer, short, "20s")
-    nack(peer, long, "20s")
+    peer.nack(short, "20s")
+    peer.nack(long, "20s")
     assert (waiting(rig), in_flight(rig)) == (["long"], 0)
     rig.pass_ms(20_000)
     (again,) = peer.publishes()
-    assert again.properties is not None
-    assert again.properties.message_expiry == 80
+    assert about(again).message_expiry == 80
     rig.pass_ms(80_000)
-    nack(peer, again, "0")
+    peer.nack(again, "0")
     assert (waiting(rig), in_flight(rig)) == ([], 0)
 
 
-def test_late_drop_is_about_the_first_delivery() -> None:
-    rig = Rig()
+def test_late_drop_is_about_the_first_delivery(rig: Rig) -> None:
     peer = session(rig)
     rig.core.publishing.publish(
         [(PublishRequest(Record(b"t/x", b"job", rig.clock.now_ms, drop_late=True), True), None)]
     )
     rig.pump()
-    (packet,) = peer.publishes()
-    nack(peer, packet, "5s")
-    rig.clock.now_ms += 60_000
-    rig.pump()
+    peer.nack(peer.one(), "5s")
+    rig.jump(60_000)
     assert peer.payloads() == ["job"]
 
 
-def test_what_was_retained_comes_again_as_a_message() -> None:
-    rig = Rig()
+def test_what_was_retained_comes_again_as_a_message(rig: Rig) -> None:
     rig.connected("p").publish1("t/x", "state", retain=True)
     peer = session(rig)
     (packet,) = peer.publishes()
     assert packet.retain
-    nack(peer, packet, "5s")
+    peer.nack(packet, "5s")
     rig.pass_ms(5_000)
     (again,) = peer.publishes()
     assert (again.payload, again.retain) == (b"state", False)
-    late = rig.connected("late")
-    late.subscribe("t/#")
+    late = rig.connected("late").subscribed("t/#")
     assert late.payloads() == ["state"]
 
 
-def test_what_was_not_stored_comes_again_from_the_tail() -> None:
-    rig = Rig()
-    peer = rig.connected("a")
-    peer.subscribe("t/#")
+def test_what_was_not_stored_comes_again_from_the_tail(rig: Rig) -> None:
+    peer = rig.connected("a").subscribed("t/#")
     publish(rig, "job")
     assert not rig.store.log or all(
         change[0] is not Table.MESSAGES for batch in rig.store.log for change in batch.changes
     )
-    (packet,) = peer.publishes()
-    nack(peer, packet, "5s")
+    peer.nack(peer.one(), "5s")
     rig.pass_ms(5_000)
     assert peer.payloads() == ["job"]
 
 
-def test_a_group_that_ends_meanwhile_gets_nothing() -> None:
-    rig = Rig()
+def test_a_group_that_ends_meanwhile_gets_nothing(rig: Rig) -> None:
     a, b = members(rig, "a", "b")
     publish(rig, "job")
     (packet,) = [*a.publishes(), *b.publishes()]
-    nack(a, packet, "5s", pump=False)
-    nack(b, packet, "5s", pump=False)
+    a.nack(packet, "5s", pump=False)
+    b.nack(packet, "5s", pump=False)
     rig.core.groups.forget(rig.core.sessions.get("a"))  # type: ignore[arg-type]
     rig.core.groups.forget(rig.core.sessions.get("b"))  # type: ignore[arg-type]
     rig.pump()
@@ -642,14 +576,11 @@ def test_a_group_that_ends_meanwhile_gets_nothing() -> None:
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_a_member_may_nack_and_be_gone_at_once_with_its_session(qos: int) -> None:
+def test_a_member_may_nack_and_be_gone_at_once_with_its_session(rig: Rig, qos: int) -> None:
     """At QoS 2 what is in flight is the member's alone, and ends with its session: the nack counts."""
-    rig = Rig()
-    peer = rig.connected("a")
-    peer.subscribe(GROUP, qos=qos)
+    peer = rig.connected("a").subscribed(GROUP, qos=qos)
     publish(rig, "job", qos=qos)
-    (first,) = peer.publishes()
-    nack(peer, first, "5s", "no", pump=False)
+    peer.nack(peer.one(), "5s", "no", pump=False)
     peer.drop()
     (other,) = members(rig, "b", qos=qos)
     rig.pass_ms(4_999)
@@ -663,43 +594,36 @@ def test_who_has_one_that_failed_does_not_wait_for_the_thousands_of_another(
 ) -> None:
     monkeypatch.setattr("server.delivery.settling.undone.UNDER_WAY", 10)
     rig = Rig()
-    many = rig.lasting("many")
-    many.subscribe("t/#", qos=1)
-    one = rig.lasting("one")
-    one.subscribe("u", qos=1)
+    many = rig.lasting("many").subscribed("t/#", qos=1)
+    one = rig.lasting("one").subscribed("u", qos=1)
     publish(rig, *(f"m{number}" for number in range(40)))
     peer = rig.connected("publisher")
     peer.publish1("u", "job")
     thousands, (own,) = many.publishes(), one.publishes()
     assert len(thousands) == 40
     for packet in thousands:
-        nack(many, packet, "1h", pump=False)
-    nack(one, own, "1h", pump=False)
+        many.nack(packet, "1h", pump=False)
+    one.nack(own, "1h", pump=False)
     while rig.deliver():
         """What they say is read."""
     for _ in range(2):
-        rig.compose()
-        rig.settle()
-    session = rig.core.sessions.get("one")
-    assert session is not None
+        rig.write()
+    session = rig.session("one")
     assert not session.session.flights
     assert rig.core.undone.retried < 40
     rig.pump()
     assert rig.core.undone.retried == 40 + 1
 
 
-def test_a_turn_is_a_few_so_that_cursors_are_written_seldom() -> None:
+def test_a_turn_is_a_few_so_that_cursors_are_written_seldom(rig: Rig) -> None:
     """Of 20 groups with 16 each a piece takes all of some, and not some of all."""
-    rig = Rig()
-    peer = rig.lasting("a")
-    peer.subscribe(*(f"$share/g{number}/t/#" for number in range(20)), qos=1)
+    peer = rig.lasting("a").subscribed(*(f"$share/g{number}/t/#" for number in range(20)), qos=1)
     publish(rig, *map(str, range(16)))
     groups = list(rig.core.groups)
     assert [len(group.session.flights) for group in groups] == [16] * 20
     peer.drop(pump=False)
     for _ in range(2):
-        rig.compose()
-        rig.settle()
+        rig.write()
     left = [len(group.session.flights) for group in groups]
     assert sum(left) > 100
     assert left.count(0) >= 10

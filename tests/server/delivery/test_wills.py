@@ -13,7 +13,7 @@ from server.mqtt.publish_requests import OWN_PROPERTIES
 from server.settings.config import Config, Slices
 from shards.errors import StoreFailed
 from shards.record import decode
-from tests.support.rig import Peer, Rig, config, props
+from tests.support.rig import Peer, Rig, about, config, props
 from timeline.position import START, Position
 
 WILL = Will(b"w", b"gone", 1)
@@ -24,14 +24,11 @@ def _delayed(seconds: int) -> Will:
 
 
 def _watch(rig: Rig) -> Peer:
-    peer = rig.lasting("watch")
-    peer.subscribe("w")
-    return peer
+    return rig.lasting("watch").subscribed("w")
 
 
 @pytest.mark.parametrize("level", [3, 4, 5])
-def test_a_will_is_published_unless_the_client_says_good_bye(level: int) -> None:
-    rig = Rig()
+def test_a_will_is_published_unless_the_client_says_good_bye(rig: Rig, level: int) -> None:
     watch = _watch(rig)
     rig.connected("a", level, will=WILL).drop()
     assert watch.take_all() == ["gone"]
@@ -47,15 +44,13 @@ def test_a_will_is_published_unless_the_client_says_good_bye(level: int) -> None
 
 
 @pytest.mark.parametrize("reason", [0x04, 0x80, 0x83, 0x93])
-def test_disconnect_with_a_reason_publishes_it(reason: int) -> None:
-    rig = Rig()
+def test_disconnect_with_a_reason_publishes_it(rig: Rig, reason: int) -> None:
     watch = _watch(rig)
     rig.connected("a", will=WILL).disconnect(reason)
     assert watch.take_all() == ["gone"]
 
 
-def test_what_a_will_carries() -> None:
-    rig = Rig()
+def test_what_a_will_carries(rig: Rig) -> None:
     watch = _watch(rig)
     given = props(
         payload_format=1,
@@ -69,8 +64,7 @@ def test_what_a_will_carries() -> None:
     (packet,) = watch.publishes()
     assert packet.properties == given
     assert packet.qos == 2
-    late = rig.connected("l")
-    late.subscribe("w")
+    late = rig.connected("l").subscribed("w")
     (packet,) = late.publishes()
     assert (packet.retain, packet.payload) == (True, b"gone")
 
@@ -93,9 +87,8 @@ def test_the_delay_ends_with_the_session_at_the_latest(delay: int, expiry: int, 
 
 
 @pytest.mark.parametrize("how", ["drop", "takeover", "at once", "crash"])
-def test_a_client_that_returns_takes_its_delayed_will_back(how: str) -> None:
+def test_a_client_that_returns_takes_its_delayed_will_back(rig: Rig, how: str) -> None:
     """[MQTT-3.1.3-9]"""
-    rig = Rig()
     watch = _watch(rig)
     peer = rig.lasting("a", will=_delayed(5))
     if how == "drop":
@@ -103,8 +96,7 @@ def test_a_client_that_returns_takes_its_delayed_will_back(how: str) -> None:
         rig.pass_ms(2_000)
     elif how == "crash":
         peer.drop()
-        rig.crash()
-        rig.pump()
+        rig.crash(pump=True)
         watch = rig.lasting("watch")
     elif how == "at once":
         peer.drop(pump=False)
@@ -117,8 +109,7 @@ def test_a_client_that_returns_takes_its_delayed_will_back(how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["drop", "takeover", "at once"])
-def test_a_clean_start_ends_the_session_and_publishes_it(how: str) -> None:
-    rig = Rig()
+def test_a_clean_start_ends_the_session_and_publishes_it(rig: Rig, how: str) -> None:
     watch = _watch(rig)
     peer = rig.lasting("a", will=_delayed(50))
     if how != "takeover":
@@ -130,8 +121,7 @@ def test_a_clean_start_ends_the_session_and_publishes_it(how: str) -> None:
 
 
 @pytest.mark.parametrize("level", [4, 5])
-def test_takeover_without_a_delay_publishes_it(level: int) -> None:
-    rig = Rig()
+def test_takeover_without_a_delay_publishes_it(rig: Rig, level: int) -> None:
     watch = _watch(rig)
     rig.lasting("a", level, will=WILL)
     again = rig.lasting("a", level, will=Will(b"w", b"second", 1))
@@ -141,8 +131,7 @@ def test_takeover_without_a_delay_publishes_it(level: int) -> None:
 
 
 @pytest.mark.parametrize("how", ["crash", "restart"])
-def test_a_delayed_will_survives_a_start(how: str) -> None:
-    rig = Rig()
+def test_a_delayed_will_survives_a_start(rig: Rig, how: str) -> None:
     _watch(rig)
     rig.lasting("a", will=_delayed(5)).drop()
     getattr(rig, how)()
@@ -150,15 +139,13 @@ def test_a_delayed_will_survives_a_start(how: str) -> None:
     assert rig.lasting("watch").take_all() == ["gone"]
 
 
-def test_a_session_that_is_dropped_by_disconnect_publishes_it_at_once() -> None:
-    rig = Rig()
+def test_a_session_that_is_dropped_by_disconnect_publishes_it_at_once(rig: Rig) -> None:
     watch = _watch(rig)
     rig.lasting("a", will=_delayed(50)).disconnect(0x04, expiry=0)
     assert watch.take_all() == ["gone"]
 
 
-def test_a_session_that_is_deleted_publishes_it() -> None:
-    rig = Rig()
+def test_a_session_that_is_deleted_publishes_it(rig: Rig) -> None:
     watch = _watch(rig)
     peer = rig.lasting("a", will=_delayed(50))
     rig.core.clients.drop("a")
@@ -177,17 +164,15 @@ def test_a_will_for_a_topic_of_the_server_is_refused() -> None:
 
 @pytest.mark.parametrize("how", ["crash", "restart"])
 @pytest.mark.parametrize("delay", [0, 5])
-def test_a_will_of_a_persistent_session_survives_a_kill(how: str, delay: int) -> None:
+def test_a_will_of_a_persistent_session_survives_a_kill(rig: Rig, how: str, delay: int) -> None:
     """A server that stops closes the connection; one that is killed finds the will when it starts again."""
-    rig = Rig()
     _watch(rig)
     will = _delayed(delay) if delay else WILL
     rig.lasting("a", will=will).subscribe("x")
     rig.lasting("polite", will=Will(b"w", b"polite", 1)).disconnect()
     rig.lasting("back", will=_delayed(60))
     rig.lasting("none")
-    getattr(rig, how)()
-    rig.pump()
+    rig.start_again(how)
     rig.lasting("back")
     watch = rig.lasting("watch")
     if delay:
@@ -200,26 +185,19 @@ def test_a_will_of_a_persistent_session_survives_a_kill(how: str, delay: int) ->
 
 
 @pytest.mark.parametrize("survivors", range(6))
-def test_a_will_is_published_once_wherever_the_kill_is(survivors: int) -> None:
-    rig = Rig()
+def test_a_will_is_published_once_wherever_the_kill_is(rig: Rig, survivors: int) -> None:
     _watch(rig).drop()
-    peer = rig.lasting("a", will=Will(b"w", b"gone", 2))
-    peer.drop(pump=False)
-    for _ in range(survivors):
-        rig.micro()
-    rig.crash(survivors % 3)
-    rig.pump()
-    rig.crash()
-    rig.pump()
+    rig.lasting("a", will=Will(b"w", b"gone", 2)).drop(pump=False)
+    rig.take_steps(survivors)
+    rig.crash(survivors % 3, pump=True)
+    rig.crash(pump=True)
     assert rig.lasting("watch").take_all() == ["gone"]
 
 
-def test_a_will_of_a_session_that_ends_with_its_connection_dies_with_the_server() -> None:
-    rig = Rig()
+def test_a_will_of_a_session_that_ends_with_its_connection_dies_with_the_server(rig: Rig) -> None:
     _watch(rig)
     rig.connected("a", will=WILL)
-    rig.crash()
-    rig.pump()
+    rig.crash(pump=True)
     assert rig.lasting("watch").inbox == []
 
 
@@ -229,7 +207,7 @@ def test_a_will_of_a_session_that_ends_with_its_connection_dies_with_the_server(
 def _fill(rig: Rig) -> None:
     with suppress(Busy):
         for _ in range(10):
-            rig.core.writer.submit(lambda _: None, lambda _: None)
+            rig.decide(lambda _: None, pump=False)
 
 
 @pytest.mark.parametrize("delay", [0, 5])
@@ -283,8 +261,7 @@ def test_a_will_that_is_refused_comes_out_later(kind: str, why: str) -> None:
 
 
 @pytest.mark.parametrize("delay", [0, 5])
-def test_a_stored_will_without_a_place_survives_a_kill(delay: int) -> None:
-    rig = Rig()
+def test_a_stored_will_without_a_place_survives_a_kill(rig: Rig, delay: int) -> None:
     _watch(rig)
     peer = rig.lasting("a", will=_delayed(delay))
     rig.core.writer.fail(StoreFailed("told to"))
@@ -298,9 +275,8 @@ def test_a_stored_will_without_a_place_survives_a_kill(delay: int) -> None:
 
 
 @pytest.mark.parametrize("why", [Closing.STOPPING, Closing.MOVED])
-def test_a_server_that_leaves_publishes_it_once(why: Closing) -> None:
+def test_a_server_that_leaves_publishes_it_once(rig: Rig, why: Closing) -> None:
     """Be it for good or for another that leads."""
-    rig = Rig()
     _watch(rig)
     rig.lasting("a", will=WILL)
     rig.connected("b", will=Will(b"w", b"gone too", 1))
@@ -338,16 +314,12 @@ def test_a_will_of_whoever_is_sent_away_comes_from_the_next_leader(delay: int, s
 
 
 @pytest.mark.parametrize("survivors", [0, 1])
-def test_a_will_in_a_group_that_failed_comes_once(survivors: int) -> None:
+def test_a_will_in_a_group_that_failed_comes_once(rig: Rig, survivors: int) -> None:
     """The store comes back with the group in it, or without."""
-    rig = Rig()
     watch = _watch(rig)
-    peer = rig.lasting("a", will=Will(b"w", b"gone", 2, properties=props(will_delay=5)))
-    peer.drop(pump=False)
+    rig.lasting("a", will=Will(b"w", b"gone", 2, properties=props(will_delay=5))).drop(pump=False)
     rig.compose()
-    rig.store.survivors = survivors
-    rig.fail_sync()
-    assert rig.recover()
+    rig.lose(survivors)
     rig.pass_ms(10_000)
     assert watch.take_all() == ["gone"]
 
@@ -383,8 +355,7 @@ def test_a_client_that_is_refused_has_not_returned() -> None:
     assert watch.take_all() == ["gone"]
 
 
-def test_a_will_that_waits_outlives_attempts_to_return_that_are_refused() -> None:
-    rig = Rig()
+def test_a_will_that_waits_outlives_attempts_to_return_that_are_refused(rig: Rig) -> None:
     watch = _watch(rig)
     peer = rig.lasting("a", will=_delayed(5))
     rig.store.fail_writes = True
@@ -432,8 +403,7 @@ def test_wills_that_wait_are_bounded_and_the_rest_is_counted() -> None:
     assert (len(rig.core.wills), rig.core.wills.lost) == (2, 2)
 
 
-def test_a_will_does_not_overtake_what_its_client_sent_before() -> None:
-    rig = Rig()
+def test_a_will_does_not_overtake_what_its_client_sent_before(rig: Rig) -> None:
     watch = _watch(rig)
     peer = rig.connected("a", will=Will(b"w", b"offline", 1))
     peer.publish("w", "online", 1, pump=False)
@@ -441,13 +411,11 @@ def test_a_will_does_not_overtake_what_its_client_sent_before() -> None:
     assert watch.take_all() == ["online", "offline"]
 
 
-def test_nor_if_it_has_the_session_of_a_key_and_shows_none() -> None:
+def test_nor_if_it_has_the_session_of_a_key_and_shows_none(rig: Rig) -> None:
     """On a listener that asks for none: what it publishes is nobody's."""
-    rig = Rig()
     watch = _watch(rig)
     peer = rig.connected("a", will=Will(b"w", b"offline", 1), expiry=60)
-    subscriber = rig.core.sessions.get("a")
-    assert subscriber is not None
+    subscriber = rig.session("a")
     subscriber.owner = "sensors"
     online = [f"online {number}" for number in range(3)]
     for payload in online:
@@ -456,9 +424,8 @@ def test_nor_if_it_has_the_session_of_a_key_and_shows_none() -> None:
     assert watch.take_all() == [*online, "offline"]
 
 
-def test_a_delayed_will_is_a_plain_publish_for_its_receivers() -> None:
+def test_a_delayed_will_is_a_plain_publish_for_its_receivers(rig: Rig) -> None:
     """It waits on the timeline, where it can be listed and cancelled, and was not scheduled by anybody."""
-    rig = Rig()
     watch = _watch(rig)
     given = props(will_delay=5, message_expiry=60, content_type="t")
     rig.lasting("a", will=Will(b"w", b"gone", 1, properties=given)).drop()
@@ -468,15 +435,14 @@ def test_a_delayed_will_is_a_plain_publish_for_its_receivers() -> None:
     rig.restart()
     watch = rig.lasting("watch")
     rig.pass_ms(6_000)
-    (packet,) = watch.publishes()
-    assert packet.properties == props(message_expiry=60, content_type="t")
+    assert watch.one().properties == props(message_expiry=60, content_type="t")
     watch.drop()
     (packet,) = rig.lasting("watch").publishes()
     assert (packet.dup, packet.properties) == (True, props(message_expiry=59, content_type="t"))
 
 
 @pytest.mark.parametrize("how", ["publish", "at once", "delayed", "retained"])
-def test_a_will_says_nothing_that_is_the_servers_to_say(how: str) -> None:
+def test_a_will_says_nothing_that_is_the_servers_to_say(rig: Rig, how: str) -> None:
     """Nor keeps what only tells the server how to take a publish; the same as a publish."""
     added = {name for name in GIVES_WAY if name} | {"fasti-anything"}
     forged = [*sorted(OWN_PROPERTIES - {"deliver-at", "deliver-in"}), *sorted(added)]
@@ -484,14 +450,12 @@ def test_a_will_says_nothing_that_is_the_servers_to_say(how: str) -> None:
         *((name, "true" if "replace" in name or "only" in name else "kept") for name in forged),
         ("own", "1"),
     )
-    rig = Rig()
     watch = _watch(rig)
     if how == "publish":
         rig.connected("p").publish("w", "gone", 1, user_properties=users)
     else:
         carried = props(user_properties=users, will_delay=1 if how == "delayed" else None)
-        peer = rig.lasting("a", will=Will(b"w", b"gone", 1, how == "retained", properties=carried))
-        peer.drop()
+        rig.lasting("a", will=Will(b"w", b"gone", 1, how == "retained", properties=carried)).drop()
         rig.pass_ms(2_000)
     if how == "retained":
         watch.publishes()
@@ -499,6 +463,5 @@ def test_a_will_says_nothing_that_is_the_servers_to_say(how: str) -> None:
         watch.send(Subscribe(1, (("w", SubscribeOptions(1)),)))
         watch.take(Suback)
     (came,) = watch.publishes()
-    assert came.properties is not None
     ours = (("fasti-ordering-key", "kept"),) if how == "publish" else ()
-    assert came.properties.user_properties == (("own", "1"), *ours)
+    assert about(came).user_properties == (("own", "1"), *ours)

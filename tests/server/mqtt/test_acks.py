@@ -26,16 +26,13 @@ def acked(peer: Peer, *packet_ids: int) -> None:
 
 
 def in_flight(rig: Rig, name: str) -> list[int]:
-    subscriber = rig.core.sessions.get(name)
-    assert subscriber is not None
+    subscriber = rig.session(name)
     return sorted(subscriber.session.flights)
 
 
 @pytest.mark.parametrize("level", [4, 5])
-def test_a_run_ends_what_it_names_and_passes_over_the_rest(level: int) -> None:
-    rig = Rig()
-    peer = rig.lasting("a", level)
-    peer.subscribe("t/#", qos=1)
+def test_a_run_ends_what_it_names_and_passes_over_the_rest(rig: Rig, level: int) -> None:
+    peer = rig.lasting("a", level).subscribed("t/#", qos=1)
     publish(rig, 10)
     assert len(peer.publishes()) == 10
     acked(peer, 9, 2, 2, 400, 1, 3, 65_535)
@@ -43,10 +40,8 @@ def test_a_run_ends_what_it_names_and_passes_over_the_rest(level: int) -> None:
     assert in_flight(rig, "a") == [4, 5, 6, 7, 8, 10]
 
 
-def test_one_of_the_wrong_kind_ends_the_connection_in_its_place() -> None:
-    rig = Rig()
-    peer = rig.lasting("a")
-    peer.subscribe("t/#")
+def test_one_of_the_wrong_kind_ends_the_connection_in_its_place(rig: Rig) -> None:
+    peer = rig.lasting("a").subscribed("t/#")
     publish(rig, 3)
     publish(rig, 1, qos=2)
     publish(rig, 3)
@@ -58,16 +53,14 @@ def test_one_of_the_wrong_kind_ends_the_connection_in_its_place() -> None:
 
 def test_what_is_to_be_sent_again_is_not_when_a_run_has_named_it() -> None:
     rig = Rig(config(receive_maximum=4))
-    peer = rig.lasting("a", receive_maximum=4)
-    peer.subscribe("t/#", qos=1)
+    peer = rig.lasting("a", receive_maximum=4).subscribed("t/#", qos=1)
     publish(rig, 4)
     assert len(peer.publishes()) == 4
     peer.drop()
     peer = rig.peer()
     peer.connect("a", clean=False, expiry=3_600, pump=False)
     while peer.connection.is_opening:
-        rig.compose()
-        rig.settle()
+        rig.write()
     acked(peer, 1, 2, 3)
     again = [packet for packet in peer.inbox if isinstance(packet, Publish)]
     assert [(packet.packet_id, packet.dup) for packet in again] == [(4, True)]
@@ -75,8 +68,7 @@ def test_what_is_to_be_sent_again_is_not_when_a_run_has_named_it() -> None:
 
 def test_the_bytes_in_flight_go_with_the_run() -> None:
     rig = Rig(config(max_inflight_bytes=400))
-    peer = rig.lasting("a")
-    peer.subscribe("t/#", qos=1)
+    peer = rig.lasting("a").subscribed("t/#", qos=1)
     publish(rig, 400)
     came = len(peer.publishes())
     assert 4 <= came < 400
@@ -85,14 +77,12 @@ def test_the_bytes_in_flight_go_with_the_run() -> None:
 
 
 @OPENED
-def test_members_of_a_group_ack_in_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = Rig()
+def test_members_of_a_group_ack_in_runs(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = rig.lasting("a"), rig.lasting("b")
     for peer in (a, b):
         peer.subscribe(GROUP, qos=1)
     publish(rig, 30)
-    group = rig.core.groups.get(GROUP)
-    assert group is not None
+    group = rig.group(GROUP)
     assert len(group.session.flights) == 30
     theirs = [packet.packet_id for packet in a.publishes()]
     read_on = rig.core.groups.read_on
@@ -111,8 +101,7 @@ def test_members_of_a_group_ack_in_runs(monkeypatch: pytest.MonkeyPatch) -> None
     assert list(group.lent) == [rig.core.sessions.get("b")]
 
 
-def test_a_run_that_comes_too_late_for_some_ends_these_where_they_wait() -> None:
-    rig = Rig()
+def test_a_run_that_comes_too_late_for_some_ends_these_where_they_wait(rig: Rig) -> None:
     (a, b) = rig.lasting("a"), rig.lasting("b")
     for peer in (a, b):
         peer.subscribe(GROUP, qos=1, user_properties=TIMED)

@@ -5,16 +5,16 @@ import pytest
 from server.codec import wire
 from server.codec.encode import encode
 from server.codec.packets import Ack, Publish, Will
-from tests.support.rig import Rig, config
+from tests.support.mqtt import user
+from tests.support.rig import Rig, about, config
 from timeline.position import MessageId
 
 
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("retain", [False, True])
 @pytest.mark.parametrize("watched", [False, True])
-def test_the_ack_of_a_plain_publish_is_bare(qos: int, retain: bool, watched: bool) -> None:
+def test_the_ack_of_a_plain_publish_is_bare(rig: Rig, qos: int, retain: bool, watched: bool) -> None:
     """[MQTT-3.4.2.1]: stored or not, 2 bytes behind the fixed header when there is nothing to say."""
-    rig = Rig()
     watch = rig.lasting("w") if watched else rig.connected("w")
     watch.subscribe("t")
     peer = rig.lasting("a")
@@ -39,14 +39,12 @@ def test_the_ack_of_a_delayed_or_keyed_one_names_it(
     peer = Rig().lasting("a")
     packet_id = peer.publish(topic, "x", qos, user_properties=users)
     ack: Ack = peer.take_ack(wire.PUBACK if qos == 1 else wire.PUBREC, packet_id)
-    assert ack.properties is not None
-    assert len(ack.properties.user("fasti-id") or "") == 32
+    assert len(user(ack, "fasti-id") or "") == 32
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_under_the_key_of_a_cancelled_message(qos: int) -> None:
+def test_under_the_key_of_a_cancelled_message(rig: Rig, qos: int) -> None:
     """Who sends it again is told that nobody gets it, and can have it scheduled anew."""
-    rig = Rig()
     peer, watch = rig.lasting("a"), rig.connected("w")
     watch.subscribe("t")
     kind = wire.PUBACK if qos == 1 else wire.PUBREC
@@ -58,8 +56,7 @@ def test_under_the_key_of_a_cancelled_message(qos: int) -> None:
         return ack.reason, told and told.user("fasti-id"), told and told.user("fasti-state")
 
     def cancel(name: str | None) -> None:
-        rig.core.writer.submit(lambda commit: commit.cancel(MessageId(int(name or "", 16))), lambda _: None)
-        rig.pump()
+        rig.decide(lambda commit: commit.cancel(MessageId(int(name or "", 16))))
 
     replace, key_only = ("idempotency-replace", "true"), ("idempotency-key-only", "true")
     _, first, _ = said("x")
@@ -75,8 +72,7 @@ def test_under_the_key_of_a_cancelled_message(qos: int) -> None:
     rig.pass_ms(61_000)
     (delivered,) = watch.publishes()
     assert delivered.payload == b"y"
-    assert delivered.properties is not None
-    own = [pair for pair in delivered.properties.user_properties if not pair[0].startswith("fasti-")]
+    own = [pair for pair in about(delivered).user_properties if not pair[0].startswith("fasti-")]
     assert own == [("own", "1")]
 
 
@@ -146,8 +142,7 @@ def test_what_may_be_taken_later_is_told_so() -> None:
 def test_a_payload_above_the_limit(topic: str, qos: int, level: int) -> None:
     """CONNACK told of the size of packets only: the publish is refused, at QoS 0 dropped."""
     rig = Rig(config(max_payload=4))
-    watch = rig.connected("w")
-    watch.subscribe("t", qos=0)
+    watch = rig.connected("w").subscribed("t", qos=0)
     peer = rig.connected("a", level)
     packet_id = peer.publish(topic, "12345", qos)
     assert rig.core.publishing.traffic.refused == 1
@@ -176,14 +171,12 @@ def test_a_refused_qos_2_publish_leaves_its_packet_id_and_receive_maximum_alone(
 
 
 @pytest.mark.parametrize("lasting", [False, True])
-def test_unsubscribe_from_what_is_no_filter(lasting: bool) -> None:
-    rig = Rig()
+def test_unsubscribe_from_what_is_no_filter(rig: Rig, lasting: bool) -> None:
     peer = rig.lasting("a") if lasting else rig.connected("a")
     peer.subscribe("t", "$share/g/t")
     bad = ("a/#/b", "a+", "$share/g", "$share//a", "$share/+/a", "#/")
     assert peer.unsubscribe("t", *bad, "a", "$share/g/t") == (0, *[0x8F] * len(bad), 0x11, 0)
-    old = rig.connected("o", 4)
-    old.subscribe("t")
+    old = rig.connected("o", 4).subscribed("t")
     assert old.unsubscribe("t", *bad) == ()
     assert not old.is_closed
 
@@ -256,10 +249,8 @@ def test_topics_behind_aliases_have_a_bound_in_bytes() -> None:
 
 
 @pytest.mark.parametrize(("size", "count"), [(100, 256), (1_000, 65), (60_000, 1)])
-def test_aliases_that_the_server_gives_have_one(size: int, count: int) -> None:
-    rig = Rig()
-    watch = rig.connected("w", topic_alias_maximum=65_535)
-    watch.subscribe("#", qos=0)
+def test_aliases_that_the_server_gives_have_one(rig: Rig, size: int, count: int) -> None:
+    watch = rig.connected("w", topic_alias_maximum=65_535).subscribed("#", qos=0)
     peer = rig.connected("p")
     for _ in range(2):
         for n in range(300):
@@ -273,18 +264,15 @@ def test_aliases_that_the_server_gives_have_one(size: int, count: int) -> None:
     assert all(p.properties and p.properties.topic_alias in named for p in again)
 
 
-def test_a_will_under_an_id_of_the_server_s_making_is_its_own() -> None:
+def test_a_will_under_an_id_of_the_server_s_making_is_its_own(rig: Rig) -> None:
     """No local holds for it as for the client's other messages."""
-    rig = Rig()
     peer = rig.peer()
     connack = peer.connect("", expiry=60, will=Will(b"t", b"gone", 1))
-    assert connack.properties is not None
     peer.subscribe("t", qos=1, no_local=True)
-    watch = rig.connected("w")
-    watch.subscribe("t", qos=1)
+    watch = rig.connected("w").subscribed("t", qos=1)
     peer.drop()
     assert watch.take_all() == ["gone"]
-    again = rig.lasting(connack.properties.assigned_client_id or "")
+    again = rig.lasting(about(connack).assigned_client_id or "")
     assert again.take_all() == []
 
 
@@ -298,8 +286,7 @@ def test_what_earlier_connections_have_not_released_has_a_bound(level: int) -> N
             peer.publish("t", "x", 2, packet_id=packet_id)
             assert peer.take_ack(wire.PUBREC, packet_id).reason < 0x80
         peer.drop()
-    rig.crash()
-    rig.pump()
+    rig.crash(pump=True)
     peer = rig.lasting("a", level)
     peer.publish("t", "x", 2, packet_id=9)
     if level == 5:

@@ -21,12 +21,10 @@ def bridged(rig: Rig, level: int, *, lasting: bool = False) -> Peer:
 
 @LEVELS
 @pytest.mark.parametrize("lasting", [False, True])
-def test_nothing_comes_back(level: int, lasting: bool) -> None:
-    rig = Rig()
+def test_nothing_comes_back(rig: Rig, level: int, lasting: bool) -> None:
     bridge = bridged(rig, level, lasting=lasting)
     assert bridge.subscribe("#", "a/+", qos=1) == (1, 1)
-    watch = rig.connected("w")
-    watch.subscribe("#", qos=1)
+    watch = rig.connected("w").subscribed("#", qos=1)
     for qos in range(3):
         bridge.publish("a/b", f"theirs {qos}", qos)
     bridge.inbox.clear()
@@ -40,12 +38,10 @@ def test_nothing_comes_back(level: int, lasting: bool) -> None:
 
 
 @LEVELS
-def test_what_is_retained_is_so_on_the_other_side(level: int) -> None:
-    rig = Rig()
+def test_what_is_retained_is_so_on_the_other_side(rig: Rig, level: int) -> None:
     bridge = bridged(rig, level)
     bridge.subscribe("#", qos=1)
-    plain = rig.connected("c", level)
-    plain.subscribe("#", qos=1)
+    plain = rig.connected("c", level).subscribed("#", qos=1)
     peer = rig.connected("p")
     peer.publish1("a", "kept", retain=True)
     peer.publish1("a", "passing")
@@ -54,15 +50,13 @@ def test_what_is_retained_is_so_on_the_other_side(level: int) -> None:
 
 
 @LEVELS
-def test_what_was_missed_comes_without_its_own(level: int) -> None:
+def test_what_was_missed_comes_without_its_own(rig: Rig, level: int) -> None:
     """Also after a kill: the options are the session's."""
-    rig = Rig()
     bridge = bridged(rig, level, lasting=True)
     bridge.subscribe("a/#", qos=1)
     bridge.drop()
     rig.connected("p").publish1("a/b", "missed")
-    rig.crash()
-    rig.pump()
+    rig.crash(pump=True)
     bridge = bridged(rig, level, lasting=True)
     assert bridge.take_all() == ["missed"]
     bridge.publish1("a/b", "theirs")
@@ -70,9 +64,8 @@ def test_what_was_missed_comes_without_its_own(level: int) -> None:
 
 
 @LEVELS
-def test_a_bridge_in_a_group(level: int) -> None:
+def test_a_bridge_in_a_group(rig: Rig, level: int) -> None:
     """No local is none of a shared subscription's options."""
-    rig = Rig()
     bridge = bridged(rig, level)
     assert bridge.subscribe("$share/g/a", qos=1) == (1,)
     bridge.publish("a", "x")

@@ -13,7 +13,7 @@ from server.codec.packets import Ack, Publish, Subscribe, SubscribeOptions, Will
 from server.delivery.publish_request import PublishRequest
 from shards.fields import Record
 from shards.properties import properties_of
-from tests.support.rig import Rig, props
+from tests.support.rig import Rig, about, props
 
 BAD = ["\x01", "\n", "\x1f", "\x7f", "\x80", "\x9f", "\ufdd0", "\ufdef", "\ufffe", "\uffff", "\U0010fffe"]
 """The ends of each range that 1.5.4 names."""
@@ -25,8 +25,7 @@ TOPICS = ["a/{}b", "$delayed/0/a/{}b", "$SYS/broker/connection/{}/state"]
 @pytest.mark.parametrize("topic", TOPICS)
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("one", BAD)
-def test_a_topic_is_refused(topic: str, qos: int, one: str) -> None:
-    rig = Rig()
+def test_a_topic_is_refused(rig: Rig, topic: str, qos: int, one: str) -> None:
     listener, peer = rig.connected("l"), rig.connected("p")
     listener.subscribe("#", "$SYS/broker/connection/#")
     packet_id = peer.publish(topic.format(one), "x", qos)
@@ -47,10 +46,8 @@ def test_below_level_5_the_connection_closes(topic: str, qos: int) -> None:
 
 @pytest.mark.parametrize("topic", TOPICS[:2])
 @pytest.mark.parametrize("level", [4, 5])
-def test_other_characters_are_no_fault(topic: str, level: int) -> None:
-    rig = Rig()
-    listener = rig.connected("l")
-    listener.subscribe("#", qos=1)
+def test_other_characters_are_no_fault(rig: Rig, topic: str, level: int) -> None:
+    listener = rig.connected("l").subscribed("#", qos=1)
     for one in GOOD:
         rig.connected("p", level).publish1(topic.format(one))
     assert {packet.topic.decode() for packet in listener.publishes()} == {f"a/{one}b" for one in GOOD}
@@ -66,8 +63,7 @@ def test_a_topic_behind_an_alias_is_refused_each_time() -> None:
 
 @pytest.mark.parametrize("field", ["content_type", "response_topic"])
 @pytest.mark.parametrize("one", BAD)
-def test_properties_are_refused(field: str, one: str) -> None:
-    rig = Rig()
+def test_properties_are_refused(rig: Rig, field: str, one: str) -> None:
     peer = rig.connected("p")
     users = [(("k" + one, "v"),), (("k", "v" + one),)]
     for asked in ({field: "a" + one}, *({"user_properties": pairs} for pairs in users)):
@@ -85,8 +81,7 @@ def test_a_will_is_refused(level: int, reason: int) -> None:
 
 @pytest.mark.parametrize("text", ["a/{}", "$share/g/a{}", "$share/g{}/a"])
 @pytest.mark.parametrize("one", BAD)
-def test_filters_are_refused(text: str, one: str) -> None:
-    rig = Rig()
+def test_filters_are_refused(rig: Rig, text: str, one: str) -> None:
     peer = rig.connected("a")
     assert peer.subscribe("ok", text.format(one)) == (2, 0x8F)
     assert peer.unsubscribe("ok", text.format(one)) == (0, 0x8F)
@@ -127,29 +122,25 @@ def test_it_is_not_sent_and_holds_up_nobody(
     away = rig.lasting("away", level)
     assert away.take_all() == [], "none of it comes again"
     for name in ("away", "there"):
-        assert not rig.core.sessions.get(name).session.flights  # type: ignore[union-attr]
+        assert not rig.session(name).session.flights
     assert rig.core.publishing.traffic.dropped >= 3
     assert "control characters in the topic t/\\x07" in caplog.text
 
 
 @pytest.mark.parametrize("level", [4, 5])
-def test_a_retained_one_is_not_sent_and_can_be_cleared(level: int) -> None:
-    rig = Rig()
+def test_a_retained_one_is_not_sent_and_can_be_cleared(rig: Rig, level: int) -> None:
     stored(rig, "t/\x07", "bad", 0, retain=True)
     stored(rig, "t/ok", "good", 0, retain=True)
     rig.pump()
-    peer = rig.lasting("a", level)
-    peer.subscribe("t/#", qos=1)
+    peer = rig.lasting("a", level).subscribed("t/#", qos=1)
     assert peer.take_all() == ["good"]
     rig.connected("p", level).publish1("t/\x07", "", retain=True)
     assert rig.core.retained.count == 1
 
 
-def test_a_property_has_blanks_in_their_place() -> None:
+def test_a_property_has_blanks_in_their_place(rig: Rig) -> None:
     """Also what a worker says of its failure: it goes to those who read dead letters."""
-    rig = Rig()
-    peer = rig.connected("a")
-    peer.subscribe("t")
+    peer = rig.connected("a").subscribed("t")
     properties = properties_of((("a\x07", "1\n2\uffff"), ("b", "é")), "text/plain\x85")
     stored(rig, "t", "x", 0, properties=properties)
     stored(rig, "t", "y", 0, properties=properties_of((("b", "é" * 200),)))
@@ -159,8 +150,7 @@ def test_a_property_has_blanks_in_their_place() -> None:
     assert second.properties == props(user_properties=(("b", "é" * 200),))
 
 
-def test_the_reason_of_a_dead_letter_has_none() -> None:
-    rig = Rig()
+def test_the_reason_of_a_dead_letter_has_none(rig: Rig) -> None:
     reader, worker = rig.connected("r"), rig.connected("w\x07")
     reader.subscribe("$dead/#")
     worker.send(
@@ -173,8 +163,7 @@ def test_the_reason_of_a_dead_letter_has_none() -> None:
     worker.send(Ack(wire.PUBACK, packet.packet_id, 0x80, asked))
     (letter,) = reader.publishes()
     assert letter.topic == b"$dead/w%07/s"
-    assert letter.properties is not None
-    assert ("fasti-dead-reason", "line 1 line 2") in letter.properties.user_properties
+    assert ("fasti-dead-reason", "line 1 line 2") in about(letter).user_properties
 
 
 @pytest.mark.parametrize("terms", [(), (("order", "true"),), (("fair", "true"),)])
@@ -182,40 +171,32 @@ def test_the_reason_of_a_dead_letter_has_none() -> None:
 def test_it_holds_up_no_group_of_any_kind(terms: tuple[tuple[str, str], ...], most: int | None) -> None:
     rig = Rig()
     asked = {} if most is None else {"maximum_packet_size": most}
-    worker = rig.lasting("w", **asked)
-    worker.subscribe("$share/g/t/#", qos=1, user_properties=terms)
-    worker.drop()
+    rig.lasting("w", **asked).subscribed("$share/g/t/#", qos=1, user_properties=terms).drop()
     for number, topic in enumerate(["t/ok", "t/\x07", "t/\x07", "t/ok"]):
         stored(rig, topic, str(number), 0, ordering_key=b"k")
     worker = rig.lasting("w", **asked)
     assert worker.take_all() == ["0", "3"]
-    group = rig.core.groups.get("$share/g/t/#")
-    assert group is not None
+    group = rig.group("$share/g/t/#")
     assert group.session.read == rig.core.horizon.position
 
 
 @pytest.mark.parametrize("one", ["\x7f", "\ufdd0"])
-def test_what_the_server_quotes_in_a_reason_is_escaped(one: str) -> None:
-    rig = Rig()
+def test_what_the_server_quotes_in_a_reason_is_escaped(rig: Rig, one: str) -> None:
     peer = rig.connected("p")
     ack = peer.publish1("$control/done", f'{{"{one}": 1}}')
-    assert ack.properties is not None
-    assert ascii(one)[1:-1] in str(ack.properties.reason_string)
-    assert one not in str(ack.properties.reason_string)
+    assert ascii(one)[1:-1] in str(about(ack).reason_string)
+    assert one not in str(about(ack).reason_string)
     peer.subscribe("t")
     rig.connected("other").publish1("t")
-    (came,) = peer.publishes()
-    peer.send(Ack(wire.PUBACK, came.packet_id, 0x83, props(user_properties=(("retry-in", one),))))
+    peer.send(Ack(wire.PUBACK, peer.one().packet_id, 0x83, props(user_properties=(("retry-in", one),))))
     assert ascii(one)[1:-1] in str(peer.inbox[-1])
 
 
 @pytest.mark.parametrize(("name", "level"), [("a\ufdd0b", "a%EF%B7%90b"), ("a\x85/b", "a%C2%85%2Fb")])
-def test_a_copy_of_a_dead_letter_names_any_session(name: str, level: str) -> None:
-    rig = Rig()
+def test_a_copy_of_a_dead_letter_names_any_session(rig: Rig, name: str, level: str) -> None:
     grave, peer = rig.connected("grave"), rig.lasting(name)
     grave.subscribe("$dead/#")
     peer.subscribe("t")
     rig.connected("p").publish1("t")
-    (came,) = peer.publishes()
-    peer.send(Ack(wire.PUBACK, came.packet_id, 0x83, props(user_properties=(("retry-in", "never"),))))
+    peer.send(Ack(wire.PUBACK, peer.one().packet_id, 0x83, props(user_properties=(("retry-in", "never"),))))
     assert [one.topic.decode() for one in grave.publishes()] == [f"$dead/{level}/t"]

@@ -9,7 +9,7 @@ import pytest
 from server.codec.packets import Unsuback, Unsubscribe
 from server.delivery.subscriber import Subscriber
 from tests.support.client import Client, finish
-from tests.support.rig import Peer, Rig
+from tests.support.rig import Peer, Rig, about
 
 STEPS_MAX = 150
 BREAKS = ["drop", "takeover", "restart", "crash 0", "crash 1", "crash 2"]
@@ -167,8 +167,7 @@ def _dups(peer: Peer) -> dict[str, tuple[int, bool]]:
 def _sent_and_killed(topic_filter: str, qos: int) -> Rig:
     """Deliveries that no cursor knows of, then a kill."""
     rig = Rig()
-    peer = rig.lasting("s")
-    peer.subscribe(topic_filter, qos=qos)
+    peer = rig.lasting("s").subscribed(topic_filter, qos=qos)
     rig.lasting("away").subscribe("t", qos=qos)
     rig.lasting("away").drop()
     publisher = rig.connected("p")
@@ -178,8 +177,7 @@ def _sent_and_killed(topic_filter: str, qos: int) -> Rig:
     publisher.publish1("$delayed/1/t", "due later")
     assert len(peer.publishes()) == 3
     rig.pass_ms(10)
-    rig.crash()
-    rig.pump()
+    rig.crash(pump=True)
     return rig
 
 
@@ -194,7 +192,7 @@ def test_what_was_perhaps_sent_before_a_kill_is_sent_as_a_duplicate(topic_filter
     assert _dups(peer) == {"due later": (1, True)}, "it was due before the bound"
     rig.connected("q").publish1("t", "live")
     assert _dups(peer) == {"live": (1, False)}
-    assert bool(_session(rig, "s").doubt) == (topic_filter != "t")
+    assert bool(rig.session("s").doubt) == (topic_filter != "t")
     # Who was not there has had nothing.
     assert not any(dup for _, dup in _dups(rig.lasting("away")).values())
 
@@ -205,45 +203,38 @@ def test_what_is_read_again_carries_no_attempt() -> None:
     peer = rig.lasting("s")
     rig.pass_ms(3_000)
     (packet,) = [packet for packet in peer.publishes() if packet.payload == b"due later"]
-    names = [name for name, _ in packet.properties.user_properties]  # type: ignore[union-attr]
+    names = [name for name, _ in about(packet).user_properties]
     assert "fasti-due" in names
     assert "fasti-attempt" not in names
 
 
 @pytest.mark.parametrize("qos", [0, 2])
-def test_qos_0_and_2_are_no_duplicates(qos: int) -> None:
-    rig = Rig()
+def test_qos_0_and_2_are_no_duplicates(rig: Rig, qos: int) -> None:
     rig.lasting("s").subscribe("t")
     rig.connected("p").publish("$delayed/1/t", "x", qos)
     rig.pass_ms(10)
-    rig.crash()
-    rig.pump()
+    rig.crash(pump=True)
     peer = rig.lasting("s")
     rig.pass_ms(1_500)
     assert _dups(peer) == {"x": (qos, False)}
-    assert _session(rig, "s").doubt
+    assert rig.session("s").doubt
 
 
 def test_a_doubt_outlives_a_second_kill() -> None:
     rig = _sent_and_killed("t", 1)
     rig.pass_ms(3_000)
-    rig.crash()
-    rig.pump()
+    rig.crash(pump=True)
     found = _dups(rig.lasting("s"))
     assert {name for name, (_, dup) in found.items() if dup} == {"0", "1", "2", "due later"}
 
 
-def test_who_had_left_before_the_kill_is_sent_no_duplicates() -> None:
-    rig = Rig()
+def test_who_had_left_before_the_kill_is_sent_no_duplicates(rig: Rig) -> None:
     rig.lasting("s").subscribe("t", qos=1)
     rig.lasting("s").disconnect()
     rig.connected("p").publish1("t", "while away")
-    rig.crash()
-    rig.pump()
+    rig.crash(pump=True)
     assert _dups(rig.lasting("s")) == {"while away": (1, False)}
 
 
 def _session(rig: Rig, client_id: str) -> Subscriber:
-    found = rig.core.sessions.get(client_id)
-    assert found is not None
-    return found
+    return rig.session(client_id)

@@ -22,8 +22,7 @@ from tests.support.rig import Rig, config, props
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_a_publish_to_a_topic_that_is_too_deep(level: int, qos: int) -> None:
     rig = Rig(config(topic_levels=3))
-    watch = rig.connected("w")
-    watch.subscribe("#")
+    watch = rig.connected("w").subscribed("#")
     peer = rig.connected("a", level)
     peer.publish("a/b/c", "ok")
     peer.publish("$delayed/0/a/b/c", "ok")
@@ -63,8 +62,7 @@ def test_a_will_to_a_topic_that_is_too_deep(level: int, reason: int) -> None:
 
 
 @pytest.mark.parametrize("taken", ["$share/g/t", "$endpoint/billing", ".", ".."])
-def test_client_ids_that_groups_have_or_no_url(taken: str) -> None:
-    rig = Rig()
+def test_client_ids_that_groups_have_or_no_url(rig: Rig, taken: str) -> None:
     assert rig.peer(5).connect(taken).reason == 0x85
     assert rig.peer(4).connect(taken).reason == 2
     assert rig.peer(5).connect("$shared").reason == 0
@@ -117,17 +115,15 @@ def test_connack_of_a_connect_that_cannot_be_read(what: str, reason: int) -> Non
         assert (old.inbox, old.is_closed) == ([], True)
 
 
-def test_what_is_no_connect_at_all_gets_no_connack() -> None:
-    rig = Rig()
+def test_what_is_no_connect_at_all_gets_no_connack(rig: Rig) -> None:
     for data in (b"GET / HTTP/1.1\r\n\r\n", b"\x10\x07\x00\x05MQTTX", b"\xc0\x00", b"\x11\x00"):
         peer = rig.peer(5)
         peer.send_bytes(data)
         assert (peer.raw, peer.is_closed) == ([], True), data
 
 
-def test_packet_ids_in_use() -> None:
+def test_packet_ids_in_use(rig: Rig) -> None:
     """A SUBSCRIBE under the packet id of what has not been answered yet takes no effect: 0x91."""
-    rig = Rig()
     peer = rig.lasting("a")
     options = SubscribeOptions(1)
     peer.send(Subscribe(7, (("a", options),)), pump=False)
@@ -145,11 +141,10 @@ def test_packet_ids_in_use() -> None:
     # It is free again.
     peer.send(Subscribe(7, (("d", options),)))
     assert peer.take(Suback).reasons == (1,)
-    assert set(rig.core.sessions.get("a").session.subscriptions) == {"a", "d"}  # type: ignore[union-attr]
+    assert set(rig.session("a").session.subscriptions) == {"a", "d"}
 
 
-def test_the_packet_id_of_qos_2_is_in_use_until_it_is_released() -> None:
-    rig = Rig()
+def test_the_packet_id_of_qos_2_is_in_use_until_it_is_released(rig: Rig) -> None:
     peer = rig.lasting("a")
     peer.publish("t", "x", 2, packet_id=3)
     peer.take_ack(wire.PUBREC, 3)
@@ -163,8 +158,7 @@ def test_the_packet_id_of_qos_2_is_in_use_until_it_is_released() -> None:
     assert peer.publish1("t", "y", packet_id=3).reason in (0, 0x10)
 
 
-def test_below_level_5_a_publish_may_be_sent_again_while_it_waits() -> None:
-    rig = Rig()
+def test_below_level_5_a_publish_may_be_sent_again_while_it_waits(rig: Rig) -> None:
     rig.lasting("w").subscribe("t")
     peer = rig.connected("a", 4)
     for dup in (False, True):
@@ -174,15 +168,12 @@ def test_below_level_5_a_publish_may_be_sent_again_while_it_waits() -> None:
     assert not peer.is_closed
 
 
-def test_denied_topics_reach_nobody_by_a_wider_filter() -> None:
-    rig = Rig()
-    first = rig.lasting("s")
-    first.subscribe("#", "$share/g/#")
+def test_denied_topics_reach_nobody_by_a_wider_filter(rig: Rig) -> None:
+    first = rig.lasting("s").subscribed("#", "$share/g/#")
     rig.connected("p").publish("secret/kept", "old", 1, retain=True)
     assert len(first.take_all()) == 2
     first.drop()
-    rig.crash(settings=config(deny_subscribe=("secret/#", "+/hidden")))
-    rig.pump()
+    rig.crash(settings=config(deny_subscribe=("secret/#", "+/hidden")), pump=True)
     peer = rig.lasting("s")
     assert peer.subscribe("secret/a", "#", "a/hidden") == (0x87, 2, 0x87)
     assert peer.inbox == []  # not the retained one either
@@ -211,7 +202,7 @@ def test_bytes_in_flight_of_a_session(qos: int, topic_filter: str) -> None:
         publisher.publish("t", b"." * size, qos, pump=False)
     rig.pump()
     (peer,) = [peer for peer in rig.peers if peer.connection.client_id == "a"]
-    session = rig.core.sessions.get("a").session  # type: ignore[union-attr]
+    session = rig.session("a").session
     got: list[int] = []
     most = 0
     again = True
@@ -227,7 +218,7 @@ def test_bytes_in_flight_of_a_session(qos: int, topic_filter: str) -> None:
             assert got == [5_000, 400, 400, 400]
             rig.restart()
             peer = rig.lasting("a")
-            session = rig.core.sessions.get("a").session  # type: ignore[union-attr]
+            session = rig.session("a").session
             packets, peer.inbox = peer.inbox, []
             assert [len(packet.payload) for packet in packets if isinstance(packet, Publish)] == [400] * 3
             assert session.flight_bytes == 3 * (400 + len("t"))

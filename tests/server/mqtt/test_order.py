@@ -52,8 +52,7 @@ def test_a_retained_publish_and_then_a_subscribe_in_one_go(level: int, lasting: 
 
 
 @pytest.mark.parametrize("retain", [False, True])
-def test_with_retain_handling_2_what_was_published_before_does_not_come(retain: bool) -> None:
-    rig = Rig()
+def test_with_retain_handling_2_what_was_published_before_does_not_come(rig: Rig, retain: bool) -> None:
     for peer in (rig.connected("a"), rig.lasting("b")):
         peer.send(Publish(b"t", b"before", 1, retain, packet_id=1), _wants(2))
         peer.send(Publish(b"t", b"again", 1, retain, packet_id=3), _wants(2, 4), pump=False)
@@ -61,8 +60,7 @@ def test_with_retain_handling_2_what_was_published_before_does_not_come(retain: 
         assert _came(peer) == [(b"again", False)]
 
 
-def test_what_is_published_behind_a_subscribe_comes() -> None:
-    rig = Rig()
+def test_what_is_published_behind_a_subscribe_comes(rig: Rig) -> None:
     for peer in (rig.connected("a"), rig.lasting("b")):
         behind = Publish(b"t", b"behind", 1, packet_id=3)
         peer.send(RETAINED, _wants(2), behind, Publish(b"t", b"last", 0))
@@ -70,8 +68,7 @@ def test_what_is_published_behind_a_subscribe_comes() -> None:
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_what_was_published_before_an_unsubscribe_comes(qos: int) -> None:
-    rig = Rig()
+def test_what_was_published_before_an_unsubscribe_comes(rig: Rig, qos: int) -> None:
     for peer in (rig.connected("a"), rig.lasting("b")):
         peer.subscribe("t")
         before = Publish(b"t", b"before", qos, packet_id=1 if qos else 0)
@@ -79,8 +76,7 @@ def test_what_was_published_before_an_unsubscribe_comes(qos: int) -> None:
         assert [payload for payload, _ in _came(peer)] == [b"before"]
 
 
-def test_many_of_both_in_one_go_come_each_in_its_place() -> None:
-    rig = Rig()
+def test_many_of_both_in_one_go_come_each_in_its_place(rig: Rig) -> None:
     peer = rig.connected("s")
     packets: list[Packet] = []
     for number in range(300):
@@ -94,8 +90,7 @@ def test_many_of_both_in_one_go_come_each_in_its_place() -> None:
     assert [payload for payload, _ in _came(peer)] == [b"%d" % number for number in range(300)]
 
 
-def test_who_has_published_nothing_waits_for_nothing() -> None:
-    rig = Rig()
+def test_who_has_published_nothing_waits_for_nothing(rig: Rig) -> None:
     peer = rig.connected("s")
     peer.publish("t")
     peer.subscribe("u")
@@ -104,12 +99,9 @@ def test_who_has_published_nothing_waits_for_nothing() -> None:
     peer.take(Suback)
 
 
-def test_acks_and_pings_do_not_wait() -> None:
-    rig = Rig()
-    peer = rig.connected("s", receive_maximum=1)
-    peer.subscribe("u", qos=1)
-    for payload in ("1", "2"):
-        rig.connected("p").publish1("u", payload)
+def test_acks_and_pings_do_not_wait(rig: Rig) -> None:
+    peer = rig.connected("s", receive_maximum=1).subscribed("u", qos=1)
+    rig.send("u", "1", "2")
     (first,) = peer.publishes()
     peer.send(RETAINED, _wants(), pump=False)
     peer.send(Pingreq(), Ack(wire.PUBACK, first.packet_id), Publish(b"u", b"behind", 0), pump=False)
@@ -125,8 +117,7 @@ def test_acks_and_pings_do_not_wait() -> None:
 
 
 @pytest.mark.parametrize("lasting", [False, True])
-def test_the_store_fails_while_a_subscribe_waits(lasting: bool) -> None:
-    rig = Rig()
+def test_the_store_fails_while_a_subscribe_waits(rig: Rig, lasting: bool) -> None:
     peer = rig.lasting("s") if lasting else rig.connected("s")
     rig.store.fail_writes = True
     peer.send(RETAINED, _wants(), Pingreq(), pump=False)
@@ -146,14 +137,12 @@ def test_the_store_fails_while_a_subscribe_waits(lasting: bool) -> None:
     assert {type(packet) for packet in peer.inbox} == {Suback, Pingresp, Ack}
 
 
-def test_what_was_sent_before_the_connection_ended_counts() -> None:
-    rig = Rig()
-    watch = rig.connected("w")
-    watch.subscribe("#")
+def test_what_was_sent_before_the_connection_ended_counts(rig: Rig) -> None:
+    watch = rig.connected("w").subscribed("#")
     peer = rig.lasting("s", will=Will(b"will", b"will"))
     peer.send(RETAINED, _wants(), Publish(b"u", b"last", 0), Disconnect(), pump=False)
     peer.drop()
-    assert "t" in rig.core.sessions.get("s").session.subscriptions  # type: ignore[union-attr]
+    assert "t" in rig.session("s").session.subscriptions
     assert [payload for payload, _ in _came(watch)] == [b"x", b"last"]
 
 
@@ -165,8 +154,7 @@ def test_many_filters_are_worked_off_in_rounds(lasting: bool) -> None:
     wanted = tuple((text, SubscribeOptions(1, False, False, 2)) for text in filters)
     behind = Publish(filters[1_400].encode(), b"x", 0)
     peer.send(Subscribe(2, wanted), behind, Unsubscribe(3, tuple(filters)), Pingreq(), pump=False)
-    subscriber = rig.core.sessions.get("s")
-    assert subscriber is not None
+    subscriber = rig.session("s")
     counts = [len(subscriber.session.subscriptions)]
     assert counts[0] < 400
     while any([rig.compose(), rig.settle(), rig.turn(), rig.deliver()]):
@@ -183,11 +171,9 @@ def test_many_filters_are_worked_off_in_rounds(lasting: bool) -> None:
     assert subscriber.unanswered == 0
 
 
-def test_many_packets_of_one_filter_are_worked_off_in_rounds_too() -> None:
-    rig = Rig()
+def test_many_packets_of_one_filter_are_worked_off_in_rounds_too(rig: Rig) -> None:
     peer = rig.connected("s")
-    subscriber = rig.core.sessions.get("s")
-    assert subscriber is not None
+    subscriber = rig.session("s")
     filters = [f"{number}/" + "x" * 200 for number in range(600)]
     peer.send(
         *[Subscribe(2, ((text, SubscribeOptions(0, False, False, 2)),)) for text in filters], pump=False
@@ -202,8 +188,7 @@ def test_many_packets_of_one_filter_are_worked_off_in_rounds_too() -> None:
 
 
 @pytest.mark.parametrize("level", [4, 5])
-def test_too_many_filters_in_one_packet(level: int) -> None:
-    rig = Rig()
+def test_too_many_filters_in_one_packet(rig: Rig, level: int) -> None:
     many = ("a",) * 10_001
     for packet in (Subscribe(2, tuple((text, SubscribeOptions(1)) for text in many)), Unsubscribe(2, many)):
         peer = rig.connected("s", level)
@@ -218,10 +203,9 @@ def test_too_many_filters_in_one_packet(level: int) -> None:
 @pytest.mark.parametrize("level", [4, 5])
 @pytest.mark.parametrize("lasting", [True, False])
 def test_who_subscribes_after_a_retained_publish_of_another_gets_it_as_such(
-    lasting: bool, level: int, qos: int
+    rig: Rig, lasting: bool, level: int, qos: int
 ) -> None:
     """[MQTT-3.3.1-8]. At QoS 0 nothing tells its publisher when that is."""
-    rig = Rig()
     publisher, peer = rig.connected("p"), (rig.lasting if lasting else rig.connected)("a", level)
     publisher.publish("t", "kept", qos, retain=True, pump=False)
     peer.send(Subscribe(1, (("t", SubscribeOptions(1)),)), pump=False)
@@ -231,8 +215,7 @@ def test_who_subscribes_after_a_retained_publish_of_another_gets_it_as_such(
     assert not rig.core.publishing._retaining
 
 
-def test_subscribing_does_not_wait_for_a_store_that_takes_nothing() -> None:
-    rig = Rig()
+def test_subscribing_does_not_wait_for_a_store_that_takes_nothing(rig: Rig) -> None:
     publisher, peer = rig.connected("p"), rig.connected("a")
     publisher.publish("t", "kept", retain=True, pump=False)
     peer.send(Subscribe(1, (("t", SubscribeOptions(1)),)), pump=False)
@@ -243,8 +226,7 @@ def test_subscribing_does_not_wait_for_a_store_that_takes_nothing() -> None:
     assert not rig.core.publishing._retaining
 
 
-def test_subscribing_does_not_wait_where_much_is_being_retained() -> None:
-    rig = Rig()
+def test_subscribing_does_not_wait_where_much_is_being_retained(rig: Rig) -> None:
     publisher, peer = rig.connected("p"), rig.connected("a")
     publisher.publish("t", "1", 0, retain=True, pump=False)
     rig.clock.now_ms += 100
