@@ -1,7 +1,7 @@
-"""How the tests are shared out between the processes of pytest-xdist, which are quick, and what they counted.
+"""How the tests are shared out between the processes of pytest-xdist, which run when, and what they counted.
 
-`make quick` (FASTI_QUICK=1) runs the folders of QUICKLY, without tests that are marked `process` or `long`.
-There the interpreter refuses to start a process for a test without the mark `process`, in every run.
+FASTI_LAYER asks for a layer of `support/layers.py`. In the folders of `make quick` the interpreter refuses to
+start a process for a test without the mark `process`, in every run.
 """
 
 import gc
@@ -19,7 +19,7 @@ from hypothesis import settings, strategies
 from xdist.scheduler import LoadScopeScheduling
 
 import server  # noqa: F401 - before anything that may be compiled
-from tests.support.soak import QUICK
+from tests.support.layers import QUICKLY, is_asked_for, layer_of, may_have
 
 # Images of Python often forbid bytecode. Without it each process that a test starts compiles the server anew:
 # 0.8 s of processor time in place of 0.2, some hundreds of times.
@@ -48,7 +48,6 @@ settings.register_profile("fasti", deadline=None)
 settings.load_profile("fasti")
 
 HERE = Path(__file__).parent
-QUICKLY = {"ledger", "timeline", "shards", "store", "server", "told", "house"}
 STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.spawn", "os.system"}
 """What the interpreter audits where a process begins."""
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0"))
@@ -149,14 +148,17 @@ def folder_of(path: Path) -> str | None:
     return parts[0] if parts else None
 
 
-def is_marked(item: pytest.Item) -> bool:
-    return any(item.get_closest_marker(name) for name in ("process", "long"))
+def is_wanted(item: pytest.Item) -> bool:
+    return is_asked_for(layer_of(folder_of(item.path), {mark.name for mark in item.iter_markers()}))
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    if QUICK and collection_path.is_dir() and folder_of(collection_path) not in {None, *QUICKLY}:
-        return True
-    return None
+    """Files of other layers are not even imported. A mark may stand in the conftest beside them."""
+    if not collection_path.match("test_*.py"):
+        return None
+    beside = collection_path.with_name("conftest.py")
+    text = collection_path.read_text() + (beside.read_text() if beside.exists() else "")
+    return None if may_have(folder_of(collection_path), text) else True
 
 
 def rank(item: pytest.Item) -> tuple[int, int]:
@@ -183,9 +185,9 @@ def mixed(items: list[pytest.Item]) -> list[pytest.Item]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (rank(item), item.path))
     items[:] = mixed(items)
-    if QUICK:
-        config.hook.pytest_deselected(items=[item for item in items if is_marked(item)])
-        items[:] = [item for item in items if not is_marked(item)]
+    if others := [item for item in items if not is_wanted(item)]:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if is_wanted(item)]
 
 
 def pytest_collection_finish() -> None:

@@ -16,6 +16,7 @@ from .conftest import Console, looking
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
+@pytest.mark.short
 async def test_schedule_find_move_undo_cancel(console: Console) -> None:
     page = console.page
     await console.open("messages")

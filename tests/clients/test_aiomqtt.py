@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.server import ServerProcess
 
+pytestmark = pytest.mark.proof
+
 aiomqtt = pytest.importorskip("aiomqtt")
 from paho.mqtt.packettypes import PacketTypes  # noqa: E402
 from paho.mqtt.properties import Properties  # noqa: E402

@@ -22,7 +22,7 @@ from tests.support.mqtt import Peer, dial
 from tests.support.ports import free_port
 
 MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
-pytestmark = pytest.mark.skipif(not MOSQUITTO, reason="mosquitto is not installed")
+pytestmark = [pytest.mark.proof, pytest.mark.skipif(not MOSQUITTO, reason="mosquitto is not installed")]
 STATE = "$SYS/broker/connection/{}/state"
 BOTH_VERSIONS = pytest.mark.parametrize("version", ["mqttv311", "mqttv50"])
 

@@ -10,6 +10,8 @@ from tests.clients.conftest import Room
 from tests.support.http import Http
 from tests.support.mqtt import payloads, user, wall_ms
 
+pytestmark = pytest.mark.proof
+
 
 @pytest.mark.parametrize(
     ("pattern", "hits", "misses"),

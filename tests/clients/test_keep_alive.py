@@ -10,6 +10,8 @@ from tests.clients.conftest import Room
 from tests.support.mqtt import dial
 from tests.support.server import serving
 
+pytestmark = pytest.mark.proof
+
 
 async def test_silence_ends_the_connection(room: Room, name: str, level: int) -> None:
     peer = await room.dial(level)

@@ -12,7 +12,10 @@ from tests.support.http import Http, http
 from tests.support.server import ServerProcess
 
 PUB, SUB = shutil.which("mosquitto_pub"), shutil.which("mosquitto_sub")
-pytestmark = pytest.mark.skipif(not (PUB and SUB), reason="mosquitto_pub and mosquitto_sub are not installed")
+pytestmark = [
+    pytest.mark.proof,
+    pytest.mark.skipif(not (PUB and SUB), reason="mosquitto_pub and mosquitto_sub are not installed"),
+]
 
 
 @pytest.fixture(params=["311", "mqttv5"])

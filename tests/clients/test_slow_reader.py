@@ -11,6 +11,8 @@ from tests.support.http import Http, http
 from tests.support.mqtt import Peer, dial, wall_ms
 from tests.support.server import ServerProcess, serving
 
+pytestmark = pytest.mark.proof
+
 PAYLOAD = 10_000
 COUNT = 6_000
 SLOW = 20

@@ -6,6 +6,8 @@ import random
 import time
 from collections.abc import Callable
 
+import pytest
+
 from tests.crash.work import Pool
 from tests.support.cluster import Cluster
 from tests.support.mqtt import wall_ms
@@ -32,6 +34,7 @@ def check(load: Load, record: Record) -> None:
     assert not faults, f"{len(faults)} faults: {faults[:10]}"
 
 
+@pytest.mark.short
 def test_the_leader_is_killed(cluster: Cluster, load: Load, record_property: Record) -> None:
     old = cluster.leader()
     old.kill()
@@ -77,6 +80,7 @@ def test_the_leader_hangs(cluster: Cluster, load: Load, record_property: Record)
     check(load, record_property)
 
 
+@pytest.mark.short
 def test_the_leader_is_cut_off_from_the_log(cluster: Cluster, load: Load, record_property: Record) -> None:
     """With its clients: it acks nothing, dispatches no further than its bound, and sends them away."""
     old = cluster.leader()

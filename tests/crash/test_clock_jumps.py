@@ -20,6 +20,8 @@ from timeline.position import MessageId, before, id_position
 
 from .hand import Hand
 
+pytestmark = pytest.mark.short
+
 START_MS = 1_800_000_890_000
 SECOND, MINUTE, DAY = 1_000, 60_000, 86_400_000
 

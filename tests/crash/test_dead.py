@@ -13,6 +13,8 @@ from tests.support.mqtt import Peer, dial, user
 from tests.support.server import ServerProcess, serving
 from tests.support.soak import SOAK
 
+pytestmark = pytest.mark.short
+
 KILLS = 30 if SOAK else 1
 LETTERS = 20
 SETTINGS = {"sessions.max_attempts": 1}

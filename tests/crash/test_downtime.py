@@ -20,6 +20,8 @@ from timeline.position import MessageId
 
 from .hand import Hand
 
+pytestmark = pytest.mark.short
+
 DAY = 86_400_000
 COUNT = 3_000
 

@@ -21,6 +21,8 @@ from timeline.position import END, START
 
 from .hand import Hand
 
+pytestmark = pytest.mark.short
+
 START_MS = 1_800_000_000_000
 COUNT = 600
 KINDS = (

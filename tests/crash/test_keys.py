@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 from server.codec.packets import Ack
 from tests.support.http import NDJSON, Http, http
 from tests.support.mqtt import Closed, dial, user
 from tests.support.server import serving
+
+pytestmark = pytest.mark.short
 
 KILLS = 3
 COUNT = 60

@@ -13,6 +13,8 @@ from tests.support.keys import KeysFile
 from tests.support.server import serving
 from tests.support.soak import SOAK
 
+pytestmark = pytest.mark.short
+
 KILLS = 50 if SOAK else 2
 QUOTA = 150
 SOON, FAR = "PT0.3S", "PT1H"

@@ -150,6 +150,7 @@ async def test_killed_inside_the_engine(
     assert kills
 
 
+@pytest.mark.short
 async def test_a_file_that_is_written_in_place_is_found(tmp_path: Path) -> None:
     """The proof that the test above can fail."""
     report = Report()
@@ -157,6 +158,7 @@ async def test_a_file_that_is_written_in_place_is_found(tmp_path: Path) -> None:
     assert any("half passage" in fault for fault in report.faults), report.table()
 
 
+@pytest.mark.short
 def test_every_reason_is_of_a_place() -> None:
     from .places import FREE
 

@@ -31,6 +31,8 @@ from timeline.position import END, START, MessageId
 from .hand import POINTS, Hand
 from .steps import SESSION, START_MS
 
+pytestmark = pytest.mark.short
+
 RUNS = 30 if SOAK else 1
 SEED = os.environ.get("FASTI_SEED")
 

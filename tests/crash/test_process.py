@@ -17,6 +17,8 @@ from tests.support.http import http
 from tests.support.mqtt import dial
 from tests.support.server import ServerProcess, run, served, serving
 
+pytestmark = pytest.mark.short
+
 
 def test_ports_are_printed_and_answer(tmp_path: Path) -> None:
     with served(tmp_path / "data") as server:

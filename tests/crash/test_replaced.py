@@ -7,9 +7,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import aiohttp
+import pytest
 
 from tests.support.http import Http, http
 from tests.support.server import serving
+
+pytestmark = pytest.mark.short
 
 KILLS = 20 if os.environ.get("FASTI_SOAK") else 1
 KEYS = 40

@@ -24,6 +24,8 @@ from timeline.session import Subscription
 
 from .hasty import answer_early
 
+pytestmark = pytest.mark.short
+
 
 def _draft(payload: str, due_ms: int) -> Draft:
     return Draft(due_ms, b"a", encode(Record(b"a", payload.encode(), due_ms)))

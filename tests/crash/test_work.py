@@ -34,7 +34,9 @@ async def receiver() -> AsyncIterator[Receiver]:
         yield found
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(
+    "rule", [pytest.param(rule, marks=[pytest.mark.short] if rule == "order" else []) for rule in RULES]
+)
 async def test_kill_9_with_a_pool_at_work(
     tmp_path: Path, record_property: Callable[[str, object], None], receiver: Receiver, rule: str
 ) -> None:

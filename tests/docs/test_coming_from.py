@@ -26,6 +26,8 @@ import fasti
 from fasti.testing import FastiServer, until
 from tests.support.sdk_forked import forked  # noqa: F401
 
+pytestmark = pytest.mark.proof
+
 ROOT = Path(__file__).parents[2]
 COMING = sorted((ROOT / "docs").glob("coming-from-*.md"))
 PAGES = [*COMING, *(ROOT / "docs" / name for name in ("workers.md", "places.md", "order.md"))]

@@ -20,6 +20,8 @@ import pytest
 
 from tests.support.server import ServerProcess
 
+pytestmark = pytest.mark.proof
+
 ROOT = Path(__file__).parents[2]
 FILE = re.compile(r"^```(?:js|go)\n(// (\w+\.\w+).*?)^```$", re.DOTALL | re.MULTILINE)
 WAIT_S = 60

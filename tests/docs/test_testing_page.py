@@ -6,6 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.proof
+
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```\w+\n# (\S+\.(?:py|toml))\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 

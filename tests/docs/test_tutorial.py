@@ -23,6 +23,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.proof
+
 ROOT = Path(__file__).parents[2]
 WAIT_S = 60
 BLOCK = re.compile(r"^```(\w*) ?(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)

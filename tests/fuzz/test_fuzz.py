@@ -38,8 +38,13 @@ def kept(target: Target) -> list[bytes]:
     return [bytes.fromhex(line) for line in path.read_text().split()] if path.exists() else []
 
 
+def layer(target: Target) -> pytest.MarkDecorator:
+    """What takes few inputs is what is slow."""
+    return pytest.mark.proof if target.name in FEW else pytest.mark.short
+
+
 @OPENED
-@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+@pytest.mark.parametrize("target", [pytest.param(one, id=one.name, marks=layer(one)) for one in TARGETS])
 def test_it_gives_a_value_or_a_typed_error(target: Target, tmp_path: Path) -> None:
     meant("Europe/Nowhere")  # the names of zones are listed once in the life of a server
     run = Run(target, SEED)
@@ -67,6 +72,7 @@ def many(run: Run) -> None:
         run.step()
 
 
+@pytest.mark.short
 def test_it_finds_a_fault_that_no_seed_comes_near() -> None:
     run = Run(HIDDEN, SEED)
     run.start()
@@ -74,6 +80,7 @@ def test_it_finds_a_fault_that_no_seed_comes_near() -> None:
         many(run)
 
 
+@pytest.mark.short
 def test_it_finds_what_takes_too_many_steps() -> None:
     run = Run(SLOW, SEED)
     run.start()

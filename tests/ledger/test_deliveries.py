@@ -12,6 +12,8 @@ from tests.support.ledger.deliveries import Deliveries, Place, Stake
 from tests.support.ledger.messages import Message
 from tests.support.ledger.words import DEAD, DROPPED, FREE_RETURNS
 
+pytestmark = pytest.mark.short
+
 NOW, HOUR = 1_772_445_600_000, 3_600_000
 LATER = 1e9
 """Later than any lease, mono."""

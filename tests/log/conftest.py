@@ -16,7 +16,7 @@ from tests.support.logs import Elapsing, Faulty, Skipping, created
 from tests.support.nats import Nats
 from tests.support.postgres import Postgres
 
-ENGINES = ("memory", "jetstream", "postgres")
+ENGINES = (pytest.param("memory", marks=pytest.mark.short), "jetstream", "postgres")
 DEADLINE_S = 8.0
 NAMES = (f"t{number}" for number in itertools.count(1))
 

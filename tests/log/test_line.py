@@ -10,6 +10,8 @@ from shards.log.engine import NoAnswer, Taken
 from shards.log.errors import Unfit
 from shards.log.line import CONNECTS, STUCK, TOLD, Line
 
+pytestmark = pytest.mark.short
+
 
 class Wires:
     """Connections that are counted: each is a number, and hangs until `released`, or until it is cut."""

@@ -9,6 +9,8 @@ from shards.log.errors import Damaged
 from shards.log.memory import MemoryEngine, Shelf
 from tests.support.logs import Elapsing, Faulty
 
+pytestmark = pytest.mark.short
+
 
 class Near(Faulty):
     """Its near copies lack some records, and have a flipped bit in others."""

@@ -18,6 +18,8 @@ from tests.support.nats import Nats
 from tests.support.postgres import Postgres
 from tests.support.server import ROOT
 
+pytestmark = pytest.mark.short
+
 
 def begun(url: str) -> None:
     """It is made once somebody says so."""

@@ -24,6 +24,8 @@ from shards.log.record import (
     signed,
 )
 
+pytestmark = pytest.mark.short
+
 CLAIM = claim_data(Claim("a", "http://a", "00"))
 CLAIMED = frame_of(1, 1, ORIGIN, CLAIM)
 FIRST = Seal(1, 1, digest_in(CLAIMED))

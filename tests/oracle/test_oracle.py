@@ -25,6 +25,7 @@ RUNS_WILD = 40 if SOAK else 1
 Record = Callable[[str, object], None]
 
 
+@pytest.mark.short
 async def test_calm_work_has_no_fault(tmp_path: Path, record_property: Record) -> None:
     print(f"FASTI_SEED={SEED}", flush=True)
     ledger = await play(tmp_path, SEED, 60, SOLO)

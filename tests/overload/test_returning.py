@@ -18,6 +18,8 @@ from tests.support.soak import SOAK
 from .crowd import gathered, is_normal, latencies, metric, present, until
 from .frame import Table, bounded
 
+pytestmark = pytest.mark.short
+
 PROBE_S = 3.0 if SOAK else 0.3
 WINDOW = 100
 SLACK_S = 0.5

@@ -271,7 +271,7 @@ class Upserts(ByKey):
             return
         until_ms = now.bounds[key] if is_pending else until_ms
         answer = asked()
-        assert answer.due_ms <= until_ms, "a debounce goes beyond its bound"
+        assert answer.due_ms <= max(until_ms, now.wall_ms), "a debounce goes beyond its bound"
         self.placed(key, answer, min(due_ms, until_ms), is_pending)
         now.made(key, version, until_ms)
 

@@ -43,6 +43,7 @@ def overfull(server: Served) -> str:
     return str(piece["start"])
 
 
+@pytest.mark.short
 def test_a_split_during_traffic(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the cut and after it messages come, are cancelled and moved: all ends up right."""
     ids = server.put(far(COUNT))

@@ -12,6 +12,8 @@ from spark.errors import SparkError, Unreachable
 from spark.remote import Remote
 from tests.support.served import TLS
 
+pytestmark = pytest.mark.short
+
 CERT = TLS / "cert.pem"
 
 

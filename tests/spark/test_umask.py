@@ -8,6 +8,8 @@ import pytest
 from server.jobs.launch import UMASK_VARIABLE
 from spark import __main__ as program
 
+pytestmark = pytest.mark.short
+
 
 @pytest.fixture(autouse=True)
 def umask() -> Iterator[None]:
