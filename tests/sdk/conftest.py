@@ -1,14 +1,15 @@
-"""The stand-in server and a mosquitto broker, each on a free port of 127.0.0.1."""
-
-from __future__ import annotations
+"""The stand-in server, the real one and a mosquitto broker, each on a free port of 127.0.0.1."""
 
 import asyncio
+import functools
 import getpass
+import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,19 +17,67 @@ import pytest
 from aiohttp import web
 
 import fasti
+import fasti.testing
 from tests.sdk.fake import Fake
 from tests.support.ports import free_port
 from tests.support.sdk_forked import forked  # noqa: F401
 
 MOSQUITTO = shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/usr/bin:/opt/homebrew/sbin")
 QUICK = fasti.Retry(attempts=4, first_s=0.01, cap_s=0.05)
+PATIENT = fasti.Retry(attempts=25, first_s=0.05, cap_s=1)
+"""Over a restart of the server."""
+ROOT = Path(__file__).parents[2]
+until = functools.partial(fasti.testing.until, within_s=60)
+"""What is waited for happens in another process."""
 
 
-async def until(true: Callable[[], bool]) -> None:
-    """Poll: what is waited for happens in another process."""
+async def taken(
+    deliveries: AsyncIterator[fasti.Delivery], count: int, *, ack: bool = True
+) -> list[fasti.Delivery]:
+    got: list[fasti.Delivery] = []
     async with asyncio.timeout(60):
-        while not true():
-            await asyncio.sleep(0.01)
+        while len(got) < count:
+            got.append(await anext(deliveries))
+            assert not ack or await got[-1].ack()
+    return got
+
+
+async def take(deliveries: AsyncIterator[fasti.Delivery], count: int, *, ack: bool = True) -> list[str]:
+    return [d.text() for d in await taken(deliveries, count, ack=ack)]
+
+
+async def quiet(deliveries: AsyncIterator[fasti.Delivery], seconds: float = 0.3) -> None:
+    """Nothing comes."""
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await anext(deliveries)
+
+
+@pytest.fixture(autouse=True)
+def no_profiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of who runs the tests; and a child that imports fasti finds it."""
+    monkeypatch.setenv("FASTI_CONFIG", "/nonexistent/config.toml")
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("PYTHONPATH", "sdk")
+
+
+@pytest.fixture
+def settings() -> dict[str, object]:
+    """Those of `server`."""
+    return {}
+
+
+@pytest.fixture
+def server(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, object],
+    forked: None,  # noqa: F811
+) -> Iterator[fasti.testing.FastiServer]:
+    """The real one, on a clock that tests move."""
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{ROOT / 'sdk'}")
+    with fasti.testing.FastiServer([sys.executable, "-m", "server"], tmp_path, settings) as made:
+        yield made
 
 
 @pytest.fixture

@@ -7,8 +7,6 @@ asked for twice; one of a slice that starts at an odd minute is aborted.
 the work and then cut the connection, "cut" to cut it at once, None for nothing.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """An MQTT 5 peer that does what a test tells it, byte by byte: for what no good broker does on demand."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Self
@@ -52,6 +50,48 @@ class Peer:
 
 
 Act = Callable[[Peer], Awaitable[None]]
+
+
+async def rest(peer: Peer) -> None:
+    """Read until the other side goes."""
+    while True:
+        await peer.read()
+
+
+async def soon(peer: Peer) -> None:
+    """End the connection a little later."""
+    await asyncio.sleep(0.1)
+
+
+def hearing(heard: list[tuple[int, bytes]]) -> Act:
+    """Keep what is said until the other side goes."""
+
+    async def act(peer: Peer) -> None:
+        while True:
+            heard.append(await peer.read())
+
+    return act
+
+
+def saying(first: int, body: bytes) -> Act:
+    async def act(peer: Peer) -> None:
+        peer.send(first, body)
+        await rest(peer)
+
+    return act
+
+
+def giving(*payloads: bytes, qos: int = 1, then: Act = rest) -> Act:
+    """Take CONNECT and SUBSCRIBE, and give messages, whose packet ids count from 1."""
+
+    async def act(peer: Peer) -> None:
+        await peer.welcome()
+        await peer.subscribed(code=qos)
+        for mid, payload in enumerate(payloads, 1):
+            peer.publish(mid, payload, qos=qos)
+        await then(peer)
+
+    return act
 
 
 class Script:

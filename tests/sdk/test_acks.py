@@ -1,30 +1,15 @@
 """What `ack()` says is true: against the real server, ended and killed with messages in hand and waiting."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
-import sys
-from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import cast
 
 import pytest
 
 import fasti
 from fasti.testing import FastiServer
-from fasti.testing import until as wait_until
 from tests.sdk.conftest import until
-
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked: None) -> Iterator[FastiServer]:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    with FastiServer([sys.executable, "-m", "server"], tmp_path) as made:
-        yield made
 
 
 def waiting(s: fasti.Subscription) -> int:
@@ -164,7 +149,7 @@ async def test_what_was_in_hand_is_finished_over_the_next_connection(server: Fas
             (group,) = await c.groups.get("workers")
             return (group.in_flight, group.lag_messages) == (0, 0)
 
-        await wait_until(is_settled)
+        await until(is_settled)
         assert [each.reason async for each in c.dead.list()] == []
 
 

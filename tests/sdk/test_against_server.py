@@ -1,7 +1,5 @@
 """The whole way, against the real server in a process of its own: schedule, move, cancel, receive, return."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -14,21 +12,17 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import fasti
-from tests.sdk.conftest import QUICK
-from tests.sdk.test_cli import child, fasti_cli, ok
+from tests.sdk.conftest import PATIENT, QUICK, ROOT, quiet, taken
+from tests.sdk.test_cli import ok
 from tests.support.forked import Forked
 
-ROOT = Path(__file__).parents[2]
 LISTENING = re.compile(r"http\D{1,12}(127\.0\.0\.1:\d+).*?mqtt\D{1,12}(127\.0\.0\.1:\d+)", re.DOTALL)
 FAR = datetime.now(UTC) + timedelta(days=300)
-
-pytestmark = pytest.mark.skipif(
-    not (ROOT / "server" / "__main__.py").exists(), reason="server/__main__.py is not there yet"
-)
 
 
 @dataclass
@@ -66,10 +60,17 @@ class Server:
 @asynccontextmanager
 async def simulated(data: Path) -> AsyncIterator[Server]:
     """One with a clock that stands still until it is told."""
-    made = Server(data, clock="simulated")
+    async with running(Server(data, clock="simulated")) as made:
+        yield made
+
+
+@asynccontextmanager
+async def running(made: Server) -> AsyncIterator[Server]:
     await asyncio.to_thread(made.start)
-    yield made
-    await asyncio.to_thread(made.stop)
+    try:
+        yield made
+    finally:
+        await asyncio.to_thread(made.stop)
 
 
 @pytest.fixture
@@ -82,36 +83,16 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 @pytest.fixture
 async def c(server: Server) -> AsyncIterator[fasti.Client]:
-    async with fasti.Client(server.url, retry=fasti.Retry(attempts=25, first_s=0.05, cap_s=1)) as made:
+    async with fasti.Client(server.url, retry=PATIENT) as made:
         yield made
-
-
-async def take(deliveries: AsyncIterator[fasti.Delivery], count: int) -> list[fasti.Delivery]:
-    got: list[fasti.Delivery] = []
-    async with asyncio.timeout(60):
-        while len(got) < count:
-            got.append(await anext(deliveries))
-            assert await got[-1].ack()
-    return got
-
-
-async def quiet(deliveries: AsyncIterator[fasti.Delivery], seconds: float = 0.3) -> None:
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await anext(deliveries)
 
 
 async def test_schedule_and_receive(c: fasti.Client) -> None:
     async with c.subscribe("orders/+/remind") as s:
-        m = await c.messages.schedule(
-            "orders/17/remind", {"id": 17}, delay=0.3, headers={"x": "y"}, key="order-17"
-        )
-        assert m.state == "pending"
-        again = await c.messages.schedule(
-            "orders/17/remind", {"id": 17}, delay=0.3, headers={"x": "y"}, key="order-17"
-        )
-        assert again.id == m.id
-        [d] = await take(s, 1)
+        given: dict[str, Any] = {"delay": 0.3, "headers": {"x": "y"}, "key": "order-17"}
+        m, again = [await c.messages.schedule("orders/17/remind", {"id": 17}, **given) for _ in range(2)]
+        assert (m.state, again.id) == ("pending", m.id)
+        [d] = await taken(s, 1)
         now = datetime.now(UTC)
         assert (d.id, d.topic, d.json(), d.attempt) == (m.id, "orders/17/remind", {"id": 17}, 1)
         assert d.due is not None
@@ -131,7 +112,7 @@ async def test_payloads(c: fasti.Client, payload: object) -> None:
     async with c.subscribe("p") as s:
         m = await c.messages.schedule("p", payload, delay=0.1)
         assert (await c.messages.get(m.id)).payload == payload
-        [d] = await take(s, 1)
+        [d] = await taken(s, 1)
         raw = d.payload
     assert payload in (raw, raw.decode(errors="replace")) or payload == json.loads(raw)
 
@@ -148,7 +129,7 @@ async def test_cancel_and_reschedule(c: fasti.Client) -> None:
         assert refused.value.slug == "cancelled"
         await moved.reschedule(delay=0.2)
         await late.reschedule(at=FAR)
-        [d] = await take(s, 1)
+        [d] = await taken(s, 1)
         assert d.id == moved.id
         await quiet(s, 0.6)
     with pytest.raises(fasti.NotFound):
@@ -191,8 +172,7 @@ async def test_the_same_key_alone_and_in_a_batch(c: fasti.Client) -> None:
     batched, _ = await asyncio.gather(
         c.messages.schedule("a", "x", at=FAR, key="k"), c.messages.schedule("b", "x", at=FAR)
     )
-    assert batched.id == alone.id
-    assert (alone.replayed, batched.replayed, batched.state) == (False, True, "pending")
+    assert (batched.id, alone.replayed, batched.replayed, batched.state) == (alone.id, False, True, "pending")
     assert (await c.messages.schedule("a", "x", at=FAR, key="k")).replayed
     assert await alone.cancel()
     refused, other = await asyncio.gather(
@@ -211,7 +191,7 @@ async def test_the_same_key_alone_and_in_a_batch(c: fasti.Client) -> None:
 async def test_a_persistent_session_goes_away_and_comes_back(c: fasti.Client) -> None:
     async with c.subscribe("s/#", session="audit") as s:
         await c.messages.schedule("s/0", "0")
-        assert [d.text() for d in await take(s, 1)] == ["0"]
+        assert [d.text() for d in await taken(s, 1)] == ["0"]
         held = await c.messages.schedule("s/held", "held")
         d = await anext(s)
         assert d.id == held.id, "received and not acked"
@@ -224,7 +204,7 @@ async def test_a_persistent_session_goes_away_and_comes_back(c: fasti.Client) ->
         await asyncio.sleep(0.02)
     assert [x.client_id async for x in c.sessions.list()] == ["audit"]
     async with c.subscribe("s/#", session="audit") as s:
-        back = await take(s, 5)
+        back = await taken(s, 5)
         assert [d.text() for d in back] == ["held", "1", "2", "3", "last"]
         assert back[0].attempt == 2
         await quiet(s)
@@ -237,7 +217,7 @@ async def test_a_persistent_session_goes_away_and_comes_back(c: fasti.Client) ->
 async def test_the_server_goes_and_comes_back(server: Server, c: fasti.Client, kill: bool) -> None:
     async with c.subscribe("s/#", session="worker") as s:
         await c.messages.schedule("s/1", "1")
-        await take(s, 1)
+        await taken(s, 1)
         server.stop(kill=kill)
         later = asyncio.create_task(c.messages.schedule("s/2", "2", delay=0.1))
         await asyncio.sleep(0.1)
@@ -245,7 +225,7 @@ async def test_the_server_goes_and_comes_back(server: Server, c: fasti.Client, k
         await later
         got: list[str] = []
         while "2" not in got:
-            got += [d.text() for d in await take(s, 1)]
+            got += [d.text() for d in await taken(s, 1)]
         assert got in (["2"], ["1", "2"]), "an ack is not synced by itself: a killed server may send 1 again"
         assert s.connections == 2
 
@@ -262,7 +242,7 @@ async def test_an_ack_over_a_lost_connection_is_none(
         server.stop(kill=True)
         assert not await first.ack(), "also at once, before the loop has seen it"
         await asyncio.to_thread(server.start)
-        [again] = await take(s, 1)
+        [again] = await taken(s, 1)
         assert again.id == first.id
         assert not await first.ack(), "the first answer stays"
         assert await again.ack()
@@ -284,7 +264,7 @@ async def test_at_qos_2_an_ack_over_a_lost_connection_is_kept(server: Server, c:
         assert await two.ack(), "it goes out when the message comes again"
         await asyncio.to_thread(server.start)
         await c.messages.schedule("s/3", "3", qos=2)
-        assert [d.text() for d in await take(s, 1)] == ["3"], "2 is not handed out again"
+        assert [d.text() for d in await taken(s, 1)] == ["3"], "2 is not handed out again"
         await quiet(s)
     async with c.subscribe("s/#", session="worker", qos=2) as s:
         await quiet(s)
@@ -301,49 +281,19 @@ async def test_refusals_name_their_reason(c: fasti.Client) -> None:
 
 
 async def test_simulated_clock(tmp_path: Path) -> None:
-    server = Server(tmp_path / "data", clock="simulated")
-    server.start()
-    try:
-        async with fasti.Client(server.url, retry=QUICK) as c, c.subscribe("a/#") as s:
-            before = await c.info()
-            assert before.clock == "simulated"
-            m = await c.messages.schedule("a/b", "x", delay=timedelta(days=30))
-            assert await c.advance(timedelta(days=29)) >= before.now + timedelta(days=29)
-            await quiet(s)
-            await c.advance("P1D")
-            [d] = await take(s, 1)
-            assert (d.id, d.due) == (m.id, m.deliver_at)
-    finally:
-        server.stop()
-
-
-async def test_command_line(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FASTI_URL", server.url)
-    monkeypatch.setenv("FASTI_CONFIG", "/nonexistent")
-    monkeypatch.setenv("PYTHONPATH", "sdk")
-    made = json.loads(await ok("message", "schedule", "a/b", "hi", "--in", "1h", "-o", "json"))
-    assert made["state"] == "pending"
-    assert json.loads(await ok("message", "get", made["id"], "-o", "json"))["payload"] == "hi"
-    await ok("message", "move", made["id"], "--in", "2h")
-    lines = "".join(f'{{"topic":"i/{n}","payload":"x","deliver_in":"3h"}}\n' for n in range(20))
-    assert await ok("message", "import", "-", "-o", "json", stdin=lines) == '{"accepted": 20}\n'
-    assert await ok("message", "count") == "21\n"
-    assert len((await ok("message", "ls", "--topic", "i/#", "-o", "ndjson")).splitlines()) == 20
-    start = json.loads(await ok("slice", "ls", "-o", "json"))[-1]["start"]
-    number = json.loads(await ok("shard", "ls", start, "-o", "json"))[0]["shard"]
-    assert "structure" in await ok("slice", "show", start)
-    assert json.loads(await ok("shard", "show", start, str(number), "-o", "json"))["live"] == 20
-    assert len((await ok("shard", "dump", start, str(number))).splitlines()) == 20
-    await ok("message", "cancel", made["id"])
-    assert (await fasti_cli("message", "get", "0" * 32))[0] == 1
-    assert (await fasti_cli("message", "schedule", "a/b", "--in", "nonsense"))[0] == 1
-    assert (await fasti_cli("session", "show", "nobody"))[0] == 1
-    assert await ok("session", "ls", "-o", "ndjson") == ""
-    assert "system" in await ok("server", "status")
-    assert (await child("server", "status"))[0] == 0
-    assert (await child("message", "get", "0" * 32))[0] == 1
-    assert (await child("message", "schedule"))[0] == 2
-    assert (await child("server", "status", "--url", "http://127.0.0.1:1"))[0] == 3
+    async with (
+        simulated(tmp_path / "data") as server,
+        fasti.Client(server.url, retry=QUICK) as c,
+        c.subscribe("a/#") as s,
+    ):
+        before = await c.info()
+        assert before.clock == "simulated"
+        m = await c.messages.schedule("a/b", "x", delay=timedelta(days=30))
+        assert await c.advance(timedelta(days=29)) >= before.now + timedelta(days=29)
+        await quiet(s)
+        await c.advance("P1D")
+        [d] = await taken(s, 1)
+        assert (d.id, d.due) == (m.id, m.deliver_at)
 
 
 async def test_a_message_tells_with_whom_it_is(server: Server) -> None:
@@ -357,14 +307,7 @@ async def test_a_message_tells_with_whom_it_is(server: Server) -> None:
             assert (one.group, one.filter, one.session) == ("workers", "jobs/#", None)
             assert (one.state, one.attempts, one.retry_at, one.reason) == ("in_flight", 1, None, "")
             shown = await ok("message", "get", made.id, *at)
-            assert [line.split() for line in shown.splitlines()][-1] == [
-                "workers",
-                "jobs/#",
-                "in_flight",
-                "1",
-                "-",
-                "-",
-            ]
+            assert shown.splitlines()[-1].split() == ["workers", "jobs/#", "in_flight", "1", "-", "-"]
             await d.ack()
         while (await made.refresh()).deliveries[0].state != "done":
             await asyncio.sleep(0.01)

@@ -1,7 +1,5 @@
 """`by_key`, `replace` and `key_only` against the real server, one for all, with a clock that tests move."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import json
@@ -18,7 +16,7 @@ import fasti
 from fasti.bulk import line_of
 from tests.sdk.conftest import QUICK
 from tests.sdk.fake import Fake
-from tests.sdk.test_against_server import Server
+from tests.sdk.test_against_server import Server, simulated
 from tests.sdk.test_cli import fasti_cli, ok
 
 FAR = datetime.now(UTC).replace(microsecond=0) + timedelta(days=300)
@@ -130,19 +128,8 @@ async def test_a_debounce(server: Server, c: fasti.Client) -> None:
         await c.messages.schedule("a/b", 1, debounce=("30s", "2m"))
     with pytest.raises(fasti.Refused):
         await c.messages.schedule("a/b", 1, key="bounce", debounce=("30s", "2s"))
-    line = (
-        "message",
-        "schedule",
-        "--url",
-        server.url,
-        "-o",
-        "json",
-        "-k",
-        "bounce",
-        "a/b",
-        "x",
-        "--debounce",
-    )
+    at = ("--url", server.url, "-o", "json")
+    line = ("message", "schedule", *at, "-k", "bounce", "a/b", "x", "--debounce")
     assert json.loads(await ok(*line, "1m, 2m"))["id"] == first.id
     assert (await fasti_cli(*line, "1m"))[0] == 2
 
@@ -352,11 +339,11 @@ async def test_keys_may_be_numbers_and_uuids(c: fasti.Client) -> None:
         assert (again.id, again.replayed) == (made.id, True)
         assert (await c.messages.by_key(key).get()).id == made.id
         assert c.messages.by_key(key) == c.messages.by_key(str(key))
-        await c.messages.schedule_many([{"topic": "a", "payload": 2, "key": key}], key_only=True)
-        assert (
-            await c.messages.schedule_many([fasti.NewMessage(topic="a", payload=2, key=key)], key_only=True)
-            == 1
-        )
+        for item in (
+            {"topic": "a", "payload": 2, "key": key},
+            fasti.NewMessage(topic="a", payload=2, key=key),
+        ):
+            assert await c.messages.schedule_many([item], key_only=True) == 1
         assert await c.messages.count(topic="a", due_from=made.deliver_at) == 1
         assert [one async for one in c.retries.list(key=key)] == []
         await made.cancel()
@@ -391,27 +378,22 @@ async def test_the_scope_on_the_command_line(c: fasti.Client) -> None:
 
 async def test_after_a_kill_what_is_undone_still_has_its_key(tmp_path: Path) -> None:
     """On a real store: unread by a group, then in hand and acked."""
-    server = Server(tmp_path / "data", clock="simulated")
-    server.start()
-    try:
-        async with fasti.Client(server.url, retry=QUICK) as c:
-            await c.groups.put("workers", "jobs/#")
-            first = await c.messages.schedule("jobs/1", 1, key="job", key_scope="pending")
-            await c.advance(timedelta(seconds=1))
-            for _ in range(2):
-                server.stop(kill=True)
-                server.start()
-                again = await c.messages.schedule("jobs/1", 1, key="job", key_scope="pending")
-                assert (again.id, again.replayed, again.state) == (first.id, True, "dispatched")
-            async with c.pull("workers") as pull:
-                await (await anext(pull)).ack()
-            second = await c.messages.schedule("jobs/1", 1, key="job", key_scope="pending")
+    async with simulated(tmp_path / "data") as server, fasti.Client(server.url, retry=QUICK) as c:
+        await c.groups.put("workers", "jobs/#")
+        first = await c.messages.schedule("jobs/1", 1, key="job", key_scope="pending")
+        await c.advance(timedelta(seconds=1))
+        for _ in range(2):
             server.stop(kill=True)
             server.start()
             again = await c.messages.schedule("jobs/1", 1, key="job", key_scope="pending")
-            assert again.id == second.id != first.id
-    finally:
-        server.stop()
+            assert (again.id, again.replayed, again.state) == (first.id, True, "dispatched")
+        async with c.pull("workers") as pull:
+            await (await anext(pull)).ack()
+        second = await c.messages.schedule("jobs/1", 1, key="job", key_scope="pending")
+        server.stop(kill=True)
+        server.start()
+        again = await c.messages.schedule("jobs/1", 1, key="job", key_scope="pending")
+        assert again.id == second.id != first.id
 
 
 async def test_gone_is_not_found(client: fasti.Client, fake: Fake) -> None:

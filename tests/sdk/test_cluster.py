@@ -1,7 +1,5 @@
 """Several addresses: redirects and references followed, others tried in turn, and whom the key goes to."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable
@@ -16,12 +14,10 @@ from fasti import sync
 from fasti.addresses import Broker, Brokers, Plain, Servers, addresses, broker
 from tests.sdk.conftest import QUICK
 from tests.sdk.fake import Fake
-from tests.sdk.scripted import CONNACK, DISCONNECT, PUBREC, Act, Peer, Script
-from tests.sdk.test_cli import fasti_cli, no_profiles, ok
-from tests.sdk.test_mqtt_adapter import rest
+from tests.sdk.scripted import CONNACK, DISCONNECT, PUBREC, Act, Peer, Script, giving, rest, saying
+from tests.sdk.test_cli import fasti_cli, ok
 from tests.support.ports import free_port
 
-__all__ = ["no_profiles"]
 Answer = Callable[[web.Request], web.StreamResponse]
 STATE = {
     "name": "fasti",
@@ -35,24 +31,9 @@ STATE = {
     "why": "",
     "tzdata": {"node": "2026b", "store": "2026a", "retime": True},
     "nodes": [
-        {
-            "node": "a",
-            "state": "leader",
-            "epoch": 12,
-            "applied": 3456,
-            "lag": 0,
-            "heard_ms": 0,
-            "is_alive": True,
-        },
-        {
-            "node": "b",
-            "state": "gone",
-            "epoch": 12,
-            "applied": 3400,
-            "lag": 56,
-            "heard_ms": 1200,
-            "is_alive": False,
-        },
+        {"node": node, "state": state, "epoch": 12, "applied": 3456 - lag, "lag": lag, "heard_ms": ms}
+        | {"is_alive": lag == 0}
+        for node, state, lag, ms in (("a", "leader", 0, 0), ("b", "gone", 56, 1200))
     ],
 }
 
@@ -111,12 +92,8 @@ async def test_a_redirect_keeps_method_body_and_key_and_is_remembered() -> None:
         await c.server.backup("/b")
         assert leader.seen == follower.seen
         [(method, path, body, key)] = leader.seen
-        assert (method, path, json.loads(body), key) == (
-            "POST",
-            "/v1/backups",
-            {"dir": "/b"},
-            "Bearer secret",
-        )
+        assert (method, path) == ("POST", "/v1/backups")
+        assert (json.loads(body), key) == ({"dir": "/b"}, "Bearer secret")
         await c.cluster.status()
         assert (len(leader.seen), len(follower.seen), c.url) == (2, 1, leader.url)
 
@@ -234,12 +211,11 @@ def test_what_may_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_one_address_is_tried_as_before() -> None:
     async with Node("lost") as node, client(node.url) as c:
-        with pytest.raises(fasti.Unreachable):
-            await c.groups.pause("g")
-        assert len(node.seen) == QUICK.attempts
-        with pytest.raises(fasti.Unreachable):
-            await c.server.backup("/b")
-        assert len(node.seen) == QUICK.attempts + 1
+        for call, attempts in ((c.groups.pause("g"), QUICK.attempts), (c.server.backup("/b"), 1)):
+            with pytest.raises(fasti.Unreachable):
+                await call
+            assert len(node.seen) == attempts
+            node.seen.clear()
 
 
 # MQTT
@@ -417,11 +393,7 @@ async def test_a_reference_keeps_the_scheme_and_never_leads_from_tls_to_plain(
 async def test_where_the_new_leader_listens_is_asked(fake: Fake) -> None:
     """Without `mqtt=`: over HTTP, again when the one that was named is gone."""
     seen: list[bytes] = []
-
-    async def stepping_down(peer: Peer) -> None:
-        await peer.welcome()
-        await peer.subscribed()
-        peer.send(DISCONNECT, referred(0x9D, ""))
+    stepping_down = giving(then=saying(DISCONNECT, referred(0x9D, "")))
 
     def at(script: Script) -> Answer:
         listener = {"transport": "tcp", "host": "0.0.0.0", "port": script.port}

@@ -1,10 +1,8 @@
 """What concurrent calls make of each other: places, bounds, cancelled ones."""
 
-from __future__ import annotations
-
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -13,8 +11,8 @@ import pytest
 import fasti
 from fasti import coalesce
 from fasti.coalesce import Outbox
-from fasti.wire import instant, message_body, message_line, span
-from tests.sdk.fake import Fake
+from fasti.wire import instant, instant_of_id, message_body, message_line, parse_instant, span
+from tests.sdk.fake import NOW, Fake
 from tests.support.ports import free_port
 
 
@@ -43,6 +41,13 @@ class Sent:
     async def answer(self, index: int) -> None:
         self.answers[index].set_result(None)
         await turns()
+
+    async def answer_all(self, index: int = 0) -> AsyncIterator[None]:
+        """One after the other, from this one on; a turn after each."""
+        while index < len(self.said):
+            await self.answer(index)
+            index += 1
+            yield
 
     @property
     def said(self) -> list[list[int]]:
@@ -152,13 +157,9 @@ async def started(sent: Sent, items: Sequence[int]) -> list[asyncio.Task[int]]:
 async def test_beyond_the_bounds_calls_wait_their_turn(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
     bounded(monkeypatch)
     tasks = await started(sent, range(12))
-    assert sent.said == [[0]]
-    assert len(sent.outbox._waiting) == 2
+    assert (sent.said, len(sent.outbox._waiting)) == ([[0]], 2)
     assert len(sent.outbox._outside) == 8, "the second request that waits counts as full, with one call"
-    index = 0
-    while index < len(sent.said):
-        await sent.answer(index)
-        index += 1
+    async for _ in sent.answer_all():
         assert len(sent.outbox._waiting) <= 2
     assert await asyncio.gather(*tasks) == [2 * item for item in range(12)]
     assert [item for items in sent.said for item in items] == list(range(12)), "first come, first served"
@@ -176,10 +177,8 @@ async def test_who_waits_for_room_and_gives_up_holds_up_nobody(
         task.cancel()
     tasks[9].cancel()
     await turns()
-    index = 1
-    while index < len(sent.said):
-        await sent.answer(index)
-        index += 1
+    async for _ in sent.answer_all(1):
+        pass
     done = await asyncio.gather(*tasks, return_exceptions=True)
     kept = [item for item, task in enumerate(tasks) if task not in told and item != 9]
     assert [done[item] for item in kept] == [2 * item for item in kept]
@@ -190,11 +189,9 @@ async def test_closing_waits_for_all(sent: Sent, monkeypatch: pytest.MonkeyPatch
     bounded(monkeypatch)
     tasks = await started(sent, range(8))
     closing = asyncio.create_task(sent.outbox.close())
-    index = 0
-    while index < len(sent.said):
-        assert not closing.done()
-        await sent.answer(index)
-        index += 1
+    assert not closing.done()
+    async for _ in sent.answer_all():
+        assert not closing.done() or all(task.done() for task in tasks)
     await closing
     assert all(task.done() for task in tasks)
 
@@ -252,19 +249,14 @@ def test_a_message_has_the_same_bytes_by_every_way(payload: Any, options: dict[s
 @pytest.mark.parametrize(
     ("delay", "text"),
     [
-        (0, "PT0S"),
-        (59, "PT59S"),
-        (60, "PT1M"),
-        (3_600, "PT1H"),
-        (3_661.25, "PT1H1M1.25S"),
-        (0.000001, "PT0.000001S"),
-        (timedelta(days=2), "P2D"),
+        *((0, "PT0S"), (59, "PT59S"), (60, "PT1M"), (90, "PT1M30S"), (3_600, "PT1H"), (10.0, "PT10S")),
+        *((3_661.25, "PT1H1M1.25S"), (0.000001, "PT0.000001S"), (0.5, "PT0.5S"), (0.25, "PT0.25S")),
+        *((timedelta(0), "PT0S"), (timedelta(days=2), "P2D"), ("15m", "15m")),
         (timedelta(days=2, hours=3, milliseconds=10), "P2DT3H0.01S"),
-        (10.0, "PT10S"),
-        (0.5, "PT0.5S"),
+        (timedelta(days=1, hours=2, seconds=3, microseconds=4), "P1DT2H3.000004S"),
     ],
 )
-def test_a_span_in_text(delay: float, text: str) -> None:
+def test_a_span_in_text(delay: timedelta | float | str, text: str) -> None:
     assert span(delay) == text
 
 
@@ -274,11 +266,14 @@ def test_a_span_below_zero(delay: float) -> None:
         span(delay)
 
 
-def test_an_instant_in_text() -> None:
+def test_an_instant_in_text_and_back() -> None:
     assert instant(datetime(2031, 3, 28, 9, 0, 59, 999_001, UTC)) == "2031-03-28T09:01:00.000Z"
     assert instant(datetime(2031, 3, 28, 9, 0, 59, 999_000, UTC)) == "2031-03-28T09:00:59.999Z"
+    assert instant("2027-03-28T09:00[Europe/Bucharest]") == "2027-03-28T09:00[Europe/Bucharest]"
     east = timezone(timedelta(hours=2))
     assert instant(datetime(2031, 3, 28, 9, tzinfo=east)) == "2031-03-28T07:00:00.000Z"
+    assert parse_instant("2030-01-01T02:00:00.5+02:00") == NOW + timedelta(seconds=0.5)
+    assert instant_of_id(f"{1_893_456_000_123:012x}" + "0" * 20) == NOW + timedelta(milliseconds=123)
 
 
 class Uncopied(fasti.Error):

@@ -1,7 +1,5 @@
 """Dead letters: what a call says to the server, and what it gives."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import pytest

@@ -1,31 +1,21 @@
 """`client.endpoints` and `deliver_to` against the real server, with a receiver of ours behind them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
-import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from aiohttp import web
 
 import fasti
 from fasti.testing import FastiServer, until
-from tests.sdk.test_cli import fasti_cli, no_profiles, ok
-
-__all__ = ["no_profiles"]
-ROOT = Path(__file__).parents[2]
+from tests.sdk.test_cli import fasti_cli, ok
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked: None) -> Iterator[FastiServer]:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    settings = {"webhook.allow_private": "true"}
-    with FastiServer([sys.executable, "-m", "server"], tmp_path, settings) as made:
-        yield made
+def settings() -> dict[str, object]:
+    return {"webhook.allow_private": "true"}
 
 
 @pytest.fixture

@@ -1,9 +1,8 @@
 """Each command of the line against a real server: it speaks JSON, and says so when there is no server."""
 
-from __future__ import annotations
-
 import asyncio
 import json
+import shlex
 import warnings
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
@@ -17,10 +16,9 @@ import fasti
 from fasti.cli.app import app
 from fasti.wire import instant
 from tests.sdk.test_against_server import Server, simulated
-from tests.sdk.test_cli import fasti_cli, no_profiles, ok
+from tests.sdk.test_cli import fasti_cli, ok
 from tests.support.ports import free_port
 
-__all__ = ["no_profiles"]
 ELSEWHERE = {"slice split", "slice expire", "job ls", "job show", "server backup", "work", "endpoint test"}
 """Against the stand-in, in test_jobs.py; in test_worker.py; in test_endpoints.py."""
 ELSEWHERE |= {"cluster status", "retry show"}
@@ -191,44 +189,27 @@ async def test_with_deliver_to_one_text_alone_is_the_payload(server: Server, tmp
 
 
 TYPED = {
-    ("group", "put", "g", "a", "--order", "--per-key-concurrency", "2"): "--per-key-concurrency: does not go",
-    ("group", "put", "g", "a", "--per-key-rate", "x"): "--per-key-rate: must be",
-    ("message", "schedule", "t", "x", "--in", "5 moons"): "--in: '5 moons' is not a delay",
-    ("message", "schedule", "t", "x", "--in=5 moons"): "--in: '5 moons' is not a delay",
-    (
-        "message",
-        "schedule",
-        "t",
-        "x",
-        "--in",
-        "1h",
-        "--expires-in",
-        "ever",
-    ): "--expires-in: 'ever' is not a delay",
-    ("message", "schedule", "t/#", "x"): "TOPIC: ",
-    (
-        "message",
-        "move",
-        "0" * 32,
-        "--at",
-        "9",
-        "--in",
-        "9",
-    ): "--at and --in are both given; give one, not both",
-    ("message", "ls", "--from", "noon"): "--from: ",
-    ("message", "ls", "--due-from", "noon"): "--due-from: ",
-    ("message", "shift", "moons", "--topic", "#"): "BY: 'moons' is not a delay",
-    ("schedule", "put", "n", "t", "--every", "now"): "--every: 'now' is not a delay",
-    ("schedule", "put", "n", "t", "--cron", "@daily", "-zNowhere"): "-z: ",
-    ("endpoint", "put", "e", "https://example.com", "--backoff", "1s,x"): "--backoff: ",
-    ("dead", "requeue", "--topic", "#", "--in", "soon"): "--in: 'soon' is not a delay",
-    ("timeline", "density", "--next", "moons"): "--next 'moons' is not a delay",
+    "group put g a --order --per-key-concurrency 2": "--per-key-concurrency: does not go",
+    "group put g a --per-key-rate x": "--per-key-rate: must be",
+    "message schedule t x --in '5 moons'": "--in: '5 moons' is not a delay",
+    "message schedule t x --in='5 moons'": "--in: '5 moons' is not a delay",
+    "message schedule t x --in 1h --expires-in ever": "--expires-in: 'ever' is not a delay",
+    "message schedule t/# x": "TOPIC: ",
+    f"message move {'0' * 32} --at 9 --in 9": "--at and --in are both given; give one, not both",
+    "message ls --from noon": "--from: ",
+    "message ls --due-from noon": "--due-from: ",
+    "message shift moons --topic #": "BY: 'moons' is not a delay",
+    "schedule put n t --every now": "--every: 'now' is not a delay",
+    "schedule put n t --cron @daily -zNowhere": "-z: ",
+    "endpoint put e https://example.com --backoff 1s,x": "--backoff: ",
+    "dead requeue --topic # --in soon": "--in: 'soon' is not a delay",
+    "timeline density --next moons": "--next 'moons' is not a delay",
 }
 
 
 async def test_an_error_names_the_option_as_it_was_typed(server: Server) -> None:
     for given, shown in TYPED.items():
-        code, _, err = await fasti_cli(*given, "--url", server.url)
+        code, _, err = await fasti_cli(*shlex.split(given), "--url", server.url)
         assert code in (1, 2)
         assert err.startswith(f"fasti: {shown}")
 
@@ -357,14 +338,8 @@ async def test_every_list_counts_and_has_a_limit(server: Server) -> None:
             await c.schedules.put(f"s{n}", topic="t", payload="", every="1h")
         start = str((await anext(c.slices.list())).raw["start"])
     at = ("--url", server.url)
-    for noun, count in {
-        "group": 3,
-        "endpoint": 3,
-        "schedule": 3,
-        "message": 6,
-        "retry": 0,
-        "dead": 0,
-    }.items():
+    counts = {"group": 3, "endpoint": 3, "schedule": 3, "message": 6, "retry": 0, "dead": 0}
+    for noun, count in counts.items():
         assert await ok(noun, "ls", "--count", *at) == f"{count}\n", noun
         assert json.loads(await ok(noun, "ls", "--count", "--json", *at)) == {"count": count}, noun
         assert len(json.loads(await ok(noun, "ls", "--limit", "2", "--json", *at))) == min(count, 2), noun
@@ -374,21 +349,10 @@ async def test_every_list_counts_and_has_a_limit(server: Server) -> None:
 
 
 async def test_group_put_says_all_that_put_takes(server: Server) -> None:
-    terms = (
-        "--expiry",
-        "2d",
-        "--ack-timeout",
-        "1m",
-        "--max-attempts",
-        "1",
-        "--backoff",
-        "1s,5s",
-        "--rate",
-        "5",
-    )
+    terms = ("--expiry", "2d", "--ack-timeout", "1m", "--max-attempts", "1", "--backoff", "1s,5s")
     keys = ("--fair", "--per-key-concurrency", "2", "--per-key-rate", "120/m")
     at = ("--json", "--url", server.url)
-    made = json.loads(await ok("group", "put", "shop", "orders/#", *terms, *keys, *at))
+    made = json.loads(await ok("group", "put", "shop", "orders/#", *terms, "--rate", "5", *keys, *at))
     assert (made["name"], made["filter"], made["ack_timeout"]) == ("shop", "orders/#", 60.0)
     assert (made["max_attempts"], made["backoff"], made["expiry"]) == (1, [1.0, 5.0], 172_800.0)
     assert (made["rate"], made["fair"], made["per_key"]) == (5.0, True, {"concurrency": 2, "rate": 2.0})

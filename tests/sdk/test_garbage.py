@@ -1,8 +1,6 @@
 """Values that cannot be read, in everything that a delivery says: each is as if it were not there, and ends
 no program."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import re
@@ -10,14 +8,13 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import NoneType
-from typing import cast
+from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
 import fasti
 from fasti import delivery
-from fasti.mqtt_adapter import Connection
 from fasti.mqtt_values import LEASE_MAX, Incoming
 from fasti.traces import NAMES
 from fasti.transport import _retry_after_s
@@ -28,53 +25,33 @@ from tests.sdk.scripted import PUBACK, PUBLISH, Peer, Script
 
 SDK = Path(fasti.__file__).parent
 GARBAGE = (
-    "",
-    " ",
-    "soon",
-    "-1",
-    "0",
-    "1e999",
-    "nan",
-    "inf",
-    "9" * 20,
-    "9" * 60_000,
-    "null",
-    "5",
-    '"x"',
-    "[5]",
-    '[{"at": 1}]',
-    '[{"at": "soon"}]',
-    '{"a": 1}',
-    "[" * 60_000,
-    "0001-01-01T00:00:00+23:59",
-    "9999-12-31T23:59:59-23:59",
-    "2026-02-30T00:00:00Z",
-    "\ufeff\U0001f4a5",
+    *("", " ", "soon", "-1", "0", "1e999", "nan", "inf", "9" * 20, "9" * 60_000, "null", "5", '"x"'),
+    *("[5]", '[{"at": 1}]', '[{"at": "soon"}]', '{"a": 1}', "[" * 60_000, "\ufeff\U0001f4a5"),
+    *("0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59", "2026-02-30T00:00:00Z"),
 )
 KINDS: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(("content_type", "id", "schedule", "ordering_key"), (NoneType, str)),
     "topic": (str,),
     "payload": (bytes,),
     "qos": (int,),
     "retain": (bool,),
-    "content_type": (NoneType, str),
-    "id": (NoneType, str),
+    "attempt": (int,),
     "due": (NoneType, datetime),
     "lateness": (NoneType, timedelta),
-    "attempt": (int,),
-    "tries": (tuple,),
-    "schedule": (NoneType, str),
-    "ordering_key": (NoneType, str),
     "ack_timeout": (NoneType, timedelta),
+    "tries": (tuple,),
     "headers": (dict,),
     "trace_context": (dict,),
 }
 
 
+def came_with(*pairs: tuple[str, str]) -> Incoming:
+    its: Any = None
+    return Incoming(topic="t", payload=b"", qos=1, mid=1, dup=False, connection=its, properties=pairs)
+
+
 def incoming(**said: str) -> Incoming:
-    pairs = tuple((name.replace("_", "-"), value) for name, value in said.items())
-    return Incoming(
-        topic="t", payload=b"", qos=1, mid=1, dup=False, connection=cast("Connection", None), properties=pairs
-    )
+    return came_with(*((name.replace("_", "-"), value) for name, value in said.items()))
 
 
 def test_the_names_are_all_that_the_server_says() -> None:
@@ -126,10 +103,7 @@ def test_what_can_be_read_is() -> None:
 
 def test_the_servers_own_is_the_last_of_a_name() -> None:
     names = ("fasti-id", "fasti-ack-timeout")
-    pairs = tuple((name, value) for value in ("1", "9000") for name in names)
-    came = Incoming(
-        topic="t", payload=b"", qos=1, mid=1, dup=False, connection=cast("Connection", None), properties=pairs
-    )
+    came = came_with(*((name, value) for value in ("1", "9000") for name in names))
     said = delivery.Received(came)
     assert (came.id, said.id, came.lease, said.ack_timeout) == (*["9000"] * 2, *[timedelta(seconds=9)] * 2)
 
@@ -137,13 +111,13 @@ def test_the_servers_own_is_the_last_of_a_name() -> None:
 @pytest.mark.parametrize(
     ("said", "wanted"),
     [
-        *[(value, None) for value in ("", "soon", "-1", "\u00b2", "Wed, 99 Oct 2026 07:28:00 GMT")],
+        *[(value, None) for value in (None, "", "soon", "-1", "\u00b2", "Wed, 99 Oct 2026 07:28:00 GMT")],
         ("Wed, 21 Oct 2015 07:28:00 -0000", 0.0),
         ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
         ("7", 7.0),
     ],
 )
-def test_retry_after_may_be_anything(said: str, wanted: float | None) -> None:
+def test_retry_after_may_be_anything(said: str | None, wanted: float | None) -> None:
     assert _retry_after_s(said) == wanted
 
 

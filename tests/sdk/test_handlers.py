@@ -15,9 +15,8 @@ import pytest
 import fasti
 from fasti.testing import FastiServer
 from tests.sdk.conftest import until
-from tests.sdk.test_worker import dead, server, settings, working
+from tests.sdk.test_worker import dead, working
 
-__all__ = ["server", "settings"]
 pydantic = pytest.importorskip("pydantic")
 
 
@@ -236,9 +235,7 @@ async def test_handlers_give_each_other_work(server: FastiServer, monkeypatch: p
             assert len(await asyncio.to_thread(start.schedule_sync, 27)) == 32
             await c.messages.schedule("end", "{")
             await until(lambda: len(done) == 6)
-            async with asyncio.timeout(60):
-                while not await dead(c):
-                    await asyncio.sleep(0.01)
+            await until(lambda: dead(c))
         assert (Plain(17), "middle/17") in done
         assert (Plain(27), "middle/27") in done
         assert {one.order for one in done if isinstance(one, Struct)} == {18, 28}

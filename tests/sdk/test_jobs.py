@@ -1,7 +1,5 @@
 """Jobs, backups, and what the shell completes: SDK, blocking twin and command line against the stand-in."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -17,10 +15,9 @@ import fasti
 import fasti.sync
 from tests.sdk.conftest import QUICK
 from tests.sdk.fake import SLICE, Fake
-from tests.sdk.test_cli import fasti_cli, no_profiles, ok
+from tests.sdk.test_cli import fasti_cli, ok
 from tests.support.ports import free_port
 
-__all__ = ["no_profiles"]
 START = str(SLICE["start"])
 ODD = "2030-01-01T00:01:00.000Z"
 

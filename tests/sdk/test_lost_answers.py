@@ -1,7 +1,5 @@
 """Answers that are lost: the server has committed a request, is killed, and is asked again."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable
@@ -13,12 +11,12 @@ import pytest
 
 import fasti
 from fasti.transport import Transport
+from tests.sdk.conftest import PATIENT
 from tests.sdk.test_against_server import Server, server
 
 __all__ = ["server"]
 
 AT = datetime(2035, 1, 1, tzinfo=UTC)
-RETRY = fasti.Retry(attempts=25, first_s=0.05, cap_s=1)
 
 
 def losing(server: Server, lost: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,7 +38,7 @@ def losing(server: Server, lost: list[Any], monkeypatch: pytest.MonkeyPatch) -> 
 async def test_of_calls_that_shared_a_request(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each has its own answer of the first request: its id, or why it was refused."""
     lost: list[Any] = []
-    async with fasti.Client(server.url, retry=RETRY) as c:
+    async with fasti.Client(server.url, retry=PATIENT) as c:
         losing(server, lost, monkeypatch)
         calls = [
             *[c.messages.schedule(f"t/{n}", n, at=AT + timedelta(seconds=n)) for n in range(20)],
@@ -60,7 +58,7 @@ async def test_of_calls_that_shared_a_request(server: Server, monkeypatch: pytes
 
 async def test_of_one(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     lost: list[Any] = []
-    async with fasti.Client(server.url, retry=RETRY) as c:
+    async with fasti.Client(server.url, retry=PATIENT) as c:
         losing(server, lost, monkeypatch)
         made = await c.messages.schedule("t", 1, at=AT)
         assert (made.id, made.replayed) == (lost[0]["id"], True)
@@ -69,7 +67,7 @@ async def test_of_one(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_of_many(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     lost: list[Any] = []
-    async with fasti.Client(server.url, retry=RETRY) as c:
+    async with fasti.Client(server.url, retry=PATIENT) as c:
         losing(server, lost, monkeypatch)
         items = [fasti.NewMessage(topic=f"t/{n}", payload=n, at=AT) for n in range(700)]
         assert await c.messages.schedule_many(items, batch=500) == 700

@@ -1,16 +1,13 @@
 """What goes over the wire, against a scripted peer: refusals, takeover, whose ack goes where, QoS 2."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
-from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import pytest
 
 import fasti
-from tests.sdk.conftest import QUICK, until
+from tests.sdk.conftest import QUICK, taken, until
 from tests.sdk.scripted import (
     DISCONNECT,
     PINGREQ,
@@ -23,6 +20,11 @@ from tests.sdk.scripted import (
     Act,
     Peer,
     Script,
+    giving,
+    hearing,
+    rest,
+    saying,
+    soon,
 )
 
 
@@ -30,10 +32,9 @@ def client(script: Script, key: str | None = None) -> fasti.Client:
     return fasti.Client(mqtt=script.address, retry=QUICK, key=key)
 
 
-async def rest(peer: Peer) -> None:
-    """Read until the other side goes."""
-    while True:
-        await peer.read()
+def is_over(s: fasti.Subscription) -> bool:
+    """Whether it knows that its connection has ended."""
+    return s._connection is None or not s._connection.is_open
 
 
 async def test_connect_says_who_and_for_how_long() -> None:
@@ -112,13 +113,7 @@ async def test_busy_is_tried_again() -> None:
         await peer.welcome(code=0x89)
         await rest(peer)
 
-    async def open_(peer: Peer) -> None:
-        await peer.welcome()
-        await peer.subscribed()
-        peer.publish(1, b"x")
-        await rest(peer)
-
-    async with Script(busy, busy, open_) as script, client(script) as c:
+    async with Script(busy, busy, giving(b"x")) as script, client(script) as c:
         assert (await anext(c.subscribe("t"))).text() == "x"
     async with Script(busy) as script, client(script) as c:
         with pytest.raises(fasti.Unreachable, match="0x89"):
@@ -127,12 +122,7 @@ async def test_busy_is_tried_again() -> None:
 
 
 async def test_taken_over_is_final() -> None:
-    async def act(peer: Peer) -> None:
-        await peer.welcome()
-        await peer.subscribed()
-        peer.send(DISCONNECT, b"\x8e\x00")
-        await rest(peer)
-
+    act = giving(then=saying(DISCONNECT, b"\x8e\x00"))
     async with Script(act) as script, client(script) as c:
         subscription = c.subscribe("t", session="audit")
         with pytest.raises(fasti.Refused, match="taken over") as refused:
@@ -144,19 +134,8 @@ async def test_taken_over_is_final() -> None:
 
 
 async def test_shutting_down_is_not() -> None:
-    async def act(peer: Peer) -> None:
-        await peer.welcome()
-        await peer.subscribed()
-        peer.send(DISCONNECT, b"\x8b\x00")
-        await rest(peer)
-
-    async def later(peer: Peer) -> None:
-        await peer.welcome()
-        await peer.subscribed()
-        peer.publish(1, b"x")
-        await rest(peer)
-
-    async with Script(act, later) as script, client(script) as c:
+    act = giving(then=saying(DISCONNECT, b"\x8b\x00"))
+    async with Script(act, giving(b"x")) as script, client(script) as c:
         assert (await anext(c.subscribe("t"))).text() == "x"
 
 
@@ -183,7 +162,7 @@ async def test_an_ack_goes_out_after_the_users_code_and_on_its_own_connection() 
         await asyncio.sleep(0.1)
         assert not acks, "nothing is acked by itself"
         assert await one.ack()
-        await until(lambda: s._connection is None or not s._connection.is_open)
+        await until(lambda: is_over(s))
         assert not await two.ack(), "its connection has ended"
         again = [await anext(s) for _ in range(3)]
         assert [d.text() for d in again] == ["1", "2", "3"], "3 waited here and is not handed out twice"
@@ -221,44 +200,31 @@ async def test_qos_2_over_a_lost_connection() -> None:
         assert not said
         assert await first.ack()
         assert (await anext(s)).text() == "next", "the second copy of 1 was not handed out"
-    assert said[0] == (1, PUBREC)
-    assert sorted(said[1:4]) == [(2, PUBREC), (2, PUBCOMP), (2, PUBCOMP)]
+    assert (said[0], sorted(said[1:4])) == ((1, PUBREC), [(2, PUBREC), (2, PUBCOMP), (2, PUBCOMP)])
     assert said[4:] == [(2, DISCONNECT)]
 
 
 async def test_a_close_sees_the_acks_through() -> None:
     heard: list[int] = []
 
-    async def act(peer: Peer) -> None:
-        await peer.welcome()
-        await peer.subscribed()
-        peer.publish(1, b"x")
+    async def hear(peer: Peer) -> None:
         while True:
             heard.append((await peer.read(answer_pings=False))[0])
             if heard[-1] == PINGREQ:
-                await asyncio.sleep(0.1)
+                await soon(peer)
                 heard.append(PINGRESP)
                 peer.send(PINGRESP, b"")
 
-    async with Script(act) as script, client(script) as c:
+    async with Script(giving(b"x", then=hear)) as script, client(script) as c:
         async with c.subscribe("t") as s:
             await (await anext(s)).ack()
         assert heard[:3] == [PUBACK, PINGREQ, PINGRESP], "only then comes the end"
 
 
-async def serve_one(peer: Peer, heard: list[tuple[int, bytes]], *, qos: int = 1) -> None:
-    """Give one message, hear what is said until the end."""
-    await peer.welcome()
-    await peer.subscribed(code=qos)
-    peer.publish(1, b"x", qos=qos)
-    while True:
-        heard.append(await peer.read())
-
-
 @pytest.mark.parametrize("qos", [1, 2])
 async def test_an_ack_is_said_once(qos: int) -> None:
     heard: list[tuple[int, bytes]] = []
-    async with Script(lambda peer: serve_one(peer, heard, qos=qos)) as script, client(script) as c:
+    async with Script(giving(b"x", qos=qos, then=hearing(heard))) as script, client(script) as c:
         async with c.subscribe("t", session="audit", qos=qos) as s:
             d = await anext(s)
             assert await asyncio.gather(d.ack(), d.ack(), d.ack()) == [True] * 3
@@ -271,7 +237,7 @@ async def test_an_ack_is_said_once(qos: int) -> None:
 @pytest.mark.parametrize("qos", [1, 2])
 async def test_an_ack_after_the_close_is_none(qos: int) -> None:
     heard: list[tuple[int, bytes]] = []
-    async with Script(lambda peer: serve_one(peer, heard, qos=qos)) as script, client(script) as c:
+    async with Script(giving(b"x", qos=qos, then=hearing(heard))) as script, client(script) as c:
         async with c.subscribe("t", session="audit", qos=qos) as s:
             d = await anext(s)
         assert not await d.ack()
@@ -284,11 +250,7 @@ async def test_an_ack_while_it_closes_is_none(qos: int) -> None:
     heard: list[int] = []
     is_closing, may_go_on = asyncio.Event(), asyncio.Event()
 
-    async def act(peer: Peer) -> None:
-        await peer.welcome()
-        await peer.subscribed(code=qos)
-        peer.publish(1, b"1", qos=qos)
-        peer.publish(2, b"2", qos=qos)
+    async def hear(peer: Peer) -> None:
         while True:
             heard.append((await peer.read(answer_pings=False))[0])
             if heard[-1] == PINGREQ:
@@ -296,7 +258,7 @@ async def test_an_ack_while_it_closes_is_none(qos: int) -> None:
                 await may_go_on.wait()
                 peer.send(PINGRESP, b"")
 
-    async with Script(act) as script, client(script) as c:
+    async with Script(giving(b"1", b"2", qos=qos, then=hear)) as script, client(script) as c:
         s = c.subscribe("t", session="audit", qos=qos)
         one, two = await anext(s), await anext(s)
         assert await one.ack()
@@ -313,11 +275,7 @@ async def test_an_ack_that_the_peer_can_no_longer_read_is_none() -> None:
     """The loop was held up by a user's code, so that it has not seen the end of the connection."""
     gone = threading.Event()
 
-    async def act(peer: Peer) -> None:
-        await peer.welcome()
-        await peer.subscribed()
-        peer.publish(1, b"1")
-        peer.publish(2, b"2")
+    async def end(peer: Peer) -> None:
         await asyncio.to_thread(held.wait)
         peer.cut()
         await asyncio.sleep(0.05)
@@ -325,7 +283,7 @@ async def test_an_ack_that_the_peer_can_no_longer_read_is_none() -> None:
 
     def serve() -> None:
         async def main() -> None:
-            async with Script(act, rest) as script:
+            async with Script(giving(b"1", b"2", then=end), rest) as script:
                 ports.append(script.port)
                 ready.set()
                 await asyncio.to_thread(done.wait)
@@ -356,7 +314,7 @@ async def test_an_ack_waits_until_the_socket_has_taken_it(
     ends: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard: list[tuple[int, bytes]] = []
-    async with Script(lambda peer: serve_one(peer, heard)) as script, client(script) as c:
+    async with Script(giving(b"x", then=hearing(heard))) as script, client(script) as c:
         s = c.subscribe("t", session="audit")
         d = await anext(s)
         assert s._connection is not None
@@ -388,38 +346,30 @@ async def test_an_ack_waits_until_the_socket_has_taken_it(
 
 
 async def test_at_qos_2_without_a_session_an_ack_is_not_kept() -> None:
-    async def act(peer: Peer) -> None:
-        await peer.welcome()
-        await peer.subscribed(code=2)
-        peer.publish(1, b"x", qos=2)
-        await asyncio.sleep(0.1)
-
-    async with Script(act) as script, client(script) as c:
+    async with Script(giving(b"x", qos=2, then=soon)) as script, client(script) as c:
         s = c.subscribe("t", qos=2)
         d = await anext(s)
-        await until(lambda: s._connection is None or not s._connection.is_open)
+        await until(lambda: is_over(s))
         assert not await d.ack()
         await s.aclose()
 
 
 async def test_at_qos_0_there_is_nothing_to_ack() -> None:
-    async def act(peer: Peer) -> None:
-        await peer.welcome()
-        await peer.subscribed()
+    async def end(peer: Peer) -> None:
         peer.send(PUBLISH, b"\x00\x01t\x00x")
-        await asyncio.sleep(0.1)
+        await soon(peer)
 
-    async with Script(act) as script, client(script) as c:
+    async with Script(giving(then=end)) as script, client(script) as c:
         s = c.subscribe("t", session="audit")
         d = await anext(s)
-        await until(lambda: s._connection is None or not s._connection.is_open)
+        await until(lambda: is_over(s))
         assert (d.qos, await d.ack()) == (0, True), "it does not come again"
         await s.aclose()
         assert await d.ack()
 
 
 async def test_an_old_packet_id_acks_nothing_on_a_new_connection() -> None:
-    heard: list[tuple[int, int, bytes]] = []
+    heard: list[tuple[int, bytes]] = []
 
     async def act(peer: Peer) -> None:
         number = script.connections
@@ -427,16 +377,12 @@ async def test_an_old_packet_id_acks_nothing_on_a_new_connection() -> None:
         await peer.subscribed(code=2)
         # in between another process had the session: the packet id is another message's now
         peer.publish(7, b"old" if number == 1 else b"new", qos=2)
-        if number == 1:
-            await asyncio.sleep(0.1)
-            return
-        while True:
-            heard.append((number, *await peer.read()))
+        await (soon if number == 1 else hearing(heard))(peer)
 
     script = Script(act)
     async with script, client(script) as c, c.subscribe("t", session="audit", qos=2) as s:
         old = await anext(s)
-        await until(lambda: s._connection is None or not s._connection.is_open)
+        await until(lambda: is_over(s))
         new = await anext(s)
         assert new.text() == "new", "it is not taken for the old one"
         assert not await old.ack()
@@ -444,7 +390,7 @@ async def test_an_old_packet_id_acks_nothing_on_a_new_connection() -> None:
         assert not heard
         assert await new.ack()
         await until(lambda: bool(heard))
-    assert heard[0] == (2, PUBREC, b"\x00\x07")
+        assert heard[0] == (PUBREC, b"\x00\x07")
 
 
 @pytest.mark.parametrize("session_present", [False, True])
@@ -456,26 +402,19 @@ async def test_what_waited_here_is_not_handled_twice(session_present: bool) -> N
         for mid in (1, 2):
             if number == 1 or session_present:
                 peer.publish(mid, b"%d" % mid, dup=number > 1)
-        if number == 1:
-            await asyncio.sleep(0.1)
-            return
-        peer.publish(3, b"3")
-        await rest(peer)
+        if number > 1:
+            peer.publish(3, b"3")
+        await (soon if number == 1 else rest)(peer)
 
     script = Script(act)
     async with script, client(script) as c, c.subscribe("t", session="audit") as s:
         first = await anext(s)
-        await until(lambda: s._connection is None or not s._connection.is_open)
+        await until(lambda: is_over(s))
         assert not await first.ack()
-        got = [d async for d in _first(s, 3 if session_present else 2)]
+        got = await taken(s, 3 if session_present else 2, ack=False)
         texts = ["1", "2", "3"] if session_present else ["2", "3"]
         assert [d.text() for d in got] == texts, "of 2, which waited here, one copy"
         assert [await d.ack() for d in got] == ([True] * 3 if session_present else [False, True])
-
-
-async def _first(deliveries: fasti.Subscription, count: int) -> AsyncIterator[fasti.Delivery]:
-    for _ in range(count):
-        yield await anext(deliveries)
 
 
 @pytest.mark.parametrize("answered", [b"", b"\x20\x03", b"\x20\x03\x00\x00\x00", None])
@@ -486,9 +425,7 @@ async def test_a_connection_that_is_cut_while_it_comes_up_is_seen_at_once(answer
     async def cut(peer: Peer) -> None:
         acts.append(peer)
         if len(acts) > 3:
-            await peer.welcome()
-            await peer.subscribed()
-            await rest(peer)
+            await giving()(peer)
         elif answered is None:
             await peer.welcome()
             await peer.read()

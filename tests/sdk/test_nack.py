@@ -1,10 +1,7 @@
 """`nack()` and `extend()` of a delivery, byte by byte, and what waits here for too long."""
 
-from __future__ import annotations
-
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import pytest
@@ -12,8 +9,8 @@ import pytest
 import fasti
 from fasti.delivery import reason_of
 from fasti.subscribe import SubscribeRequest
-from tests.sdk.conftest import QUICK, until
-from tests.sdk.scripted import PUBACK, PUBLISH, PUBREC, PUBREL, Peer, Script
+from tests.sdk.conftest import QUICK, taken, until
+from tests.sdk.scripted import PUBACK, PUBLISH, PUBREC, PUBREL, Peer, Script, giving, hearing, rest
 from tests.sdk.test_mqtt_adapter import client
 
 Heard = list[tuple[int, bytes]]
@@ -30,23 +27,11 @@ def leased(mid: int, payload: bytes, ms: int) -> bytes:
     return b"\x00\x01t" + mid.to_bytes(2, "big") + bytes((len(said),)) + said + payload
 
 
-def playing(heard: Heard, *opening: tuple[int, bytes], qos: int = 1) -> Callable[[Peer], Awaitable[None]]:
-    async def act(peer: Peer) -> None:
-        await peer.welcome()
-        await peer.subscribed(code=qos)
-        for first, body in opening:
-            peer.send(first, body)
-        while True:
-            heard.append(await peer.read())
-
-    return act
-
-
 @pytest.mark.parametrize(("qos", "kind"), [(1, PUBACK), (2, PUBREC)])
 async def test_a_nack_says_when_again_and_why(qos: int, kind: int) -> None:
     heard: Heard = []
-    plain = [(PUBLISH | qos << 1, b"\x00\x01t" + mid.to_bytes(2, "big") + b"\x00x") for mid in (1, 2, 3)]
-    async with Script(playing(heard, *plain, qos=qos)) as script, client(script) as c:
+    act = giving(*[b"x"] * 3, qos=qos, then=hearing(heard))
+    async with Script(act) as script, client(script) as c:
         async with c.subscribe("t", session="s", qos=qos) as s:
             one, two, three = [await anext(s) for _ in range(3)]
             assert await one.nack()
@@ -69,8 +54,7 @@ async def test_a_nack_says_when_again_and_why(qos: int, kind: int) -> None:
 
 async def test_a_rejection_says_never() -> None:
     heard: Heard = []
-    plain = [(PUBLISH | 1 << 1, b"\x00\x01t" + mid.to_bytes(2, "big") + b"\x00x") for mid in (1, 2)]
-    script = Script(playing(heard, *plain))
+    script = Script(giving(b"x", b"x", then=hearing(heard)))
     async with script, client(script) as c, c.subscribe("t", session="s") as s:
         one, two = [await anext(s) for _ in range(2)]
         assert await one.reject("no such order")
@@ -105,14 +89,7 @@ async def test_at_qos_2_a_packet_id_is_free_after_a_nack() -> None:
 
 async def test_a_nack_without_a_connection_is_none() -> None:
     for qos in (1, 2):
-
-        async def act(peer: Peer, qos: int = qos) -> None:
-            await peer.welcome()
-            await peer.subscribed(code=qos)
-            peer.publish(1, b"x", qos=qos)
-            await peer.read()
-
-        async with Script(act) as script, client(script) as c:
+        async with Script(giving(b"x", qos=qos)) as script, client(script) as c:
             s = c.subscribe("t", group="g", qos=qos)
             d = await anext(s)
             await s.aclose()
@@ -135,10 +112,7 @@ async def test_extend_asks_and_says_what_it_was_told() -> None:
     asked: list[object] = []
     answers = [b"\x00", b"\x83\x00", b"\x97" + bytes((8,)) + b"\x1f\x00\x05above"]
 
-    async def act(peer: Peer) -> None:
-        await peer.welcome()
-        await peer.subscribed()
-        peer.publish(7, b"x")
+    async def answer(peer: Peer) -> None:
         while True:
             first, body = await peer.read()
             assert first & 0xF0 == PUBLISH
@@ -149,9 +123,9 @@ async def test_extend_asks_and_says_what_it_was_told() -> None:
                 return
             peer.send(PUBACK, mid + answers[len(asked) - 1])
 
-    async with Script(act) as script, client(script) as c:
+    async with Script(giving(*[b"x"] * 7, then=answer)) as script, client(script) as c:
         s = c.subscribe("t", group="g", ack_timeout=30)
-        d = await anext(s)
+        d = (await taken(s, 7, ack=False))[-1]
         assert await d.extend(timedelta(minutes=1))
         assert not await d.extend(60)
         with pytest.raises(fasti.Refused, match="above") as refused:
@@ -166,12 +140,14 @@ async def test_extend_asks_and_says_what_it_was_told() -> None:
 
 async def test_what_waits_here_beyond_its_time_is_not_handed_out() -> None:
     heard: Heard = []
-    opening = [(PUBLISH | 2, leased(1, b"old", 50)), (PUBLISH | 2, leased(2, b"new", 60_000))]
-    async with (
-        Script(playing(heard, *opening)) as script,
-        client(script) as c,
-        c.subscribe("t", group="g") as s,
-    ):
+
+    async def lease(peer: Peer) -> None:
+        peer.send(PUBLISH | 2, leased(1, b"old", 50))
+        peer.send(PUBLISH | 2, leased(2, b"new", 60_000))
+        await hearing(heard)(peer)
+
+    script = Script(giving(then=lease))
+    async with script, client(script) as c, c.subscribe("t", group="g") as s:
         await until(lambda: s._connection is not None and len(s._connection._arrived) == 2)
         await asyncio.sleep(0.1)
         d = await anext(s)
@@ -196,8 +172,7 @@ async def test_a_member_comes_without_a_session_and_drops_what_its_lost_connecti
         if len(connects) == 1:
             await peer.read()
             return
-        while True:
-            await peer.read()
+        await rest(peer)
 
     async with Script(act) as script, client(script) as c, c.subscribe("t", group="g") as s:
         one = await anext(s)
@@ -219,13 +194,8 @@ def test_what_a_subscription_asks_for() -> None:
         rate=12.5,
         expiry=timedelta(days=2),
     )
-    assert asked.terms == (
-        ("ack-timeout", "PT5M"),
-        ("max-attempts", "3"),
-        ("backoff", "1s,PT30S,PT1M"),
-        ("rate", "12.5"),
-        ("expiry", "P2D"),
-    )
+    terms = {"ack-timeout": "PT5M", "max-attempts": "3", "backoff": "1s,PT30S,PT1M", "rate": "12.5"}
+    assert asked.terms == (*terms.items(), ("expiry", "P2D"))
     assert SubscribeRequest("t", group="g", rate=1_000_000).terms == (("rate", "1000000"),)
     assert SubscribeRequest("t", session="s", expiry=timedelta(days=2)).terms == (), "it is the session's"
 
@@ -233,12 +203,8 @@ def test_what_a_subscription_asks_for() -> None:
 @pytest.mark.parametrize(
     ("argument", "bad"),
     [
-        ("ack_timeout", -1),
-        ("max_attempts", -1),
-        ("backoff", []),
-        ("backoff", "1s"),
-        ("backoff", [-1]),
-        ("rate", -1),
+        *(("ack_timeout", -1), ("max_attempts", -1), ("rate", -1)),
+        *(("backoff", []), ("backoff", "1s"), ("backoff", [-1])),
     ],
 )
 def test_terms_that_cannot_be_meant_are_refused_by_name(argument: str, bad: object) -> None:

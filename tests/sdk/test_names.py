@@ -1,7 +1,5 @@
 """What a group and a session may be called: the SDK and the server say the same, the SDK before it sends."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest
@@ -13,20 +11,7 @@ from timeline.filters import FilterError, share_text
 from timeline.filters import check_filter as servers_check
 
 NAMES = [
-    "workers",
-    "a b",
-    "$share",
-    "é",
-    "",
-    "a/b",
-    "/",
-    "a+",
-    "+",
-    "#",
-    "a#b",
-    "a\0b",
-    "\0",
-    "\ud800",
+    *("workers", "a b", "$share", "é", "", "a/b", "/", "a+", "+", "#", "a#b", "a\0b", "\0", "\ud800"),
     "x" * 65_536,
 ]
 

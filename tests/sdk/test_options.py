@@ -1,7 +1,5 @@
 """The options are named once: what reads them knows them all, and whoever spells one wrong is told."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import tomllib

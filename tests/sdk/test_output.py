@@ -1,7 +1,5 @@
 """What people and programs see of results and errors: whole ids, bytes, escapes, problems as JSON."""
 
-from __future__ import annotations
-
 import io
 import json
 import socket

@@ -1,7 +1,5 @@
 """Places: what a group, an endpoint or a session has not finished, and what becomes of it."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import pytest

@@ -1,7 +1,5 @@
 """`fasti retry`, what is undone, and what becomes of it: the command line against the stand-in."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -10,9 +8,7 @@ import pytest
 import fasti
 from fasti.cli.places import shown
 from tests.sdk.fake import LEFT, RETRY, UNDONE, Fake
-from tests.sdk.test_cli import fasti_cli, no_profiles, ok
-
-__all__ = ["no_profiles"]
+from tests.sdk.test_cli import fasti_cli, ok
 
 
 async def asked(fake: Fake, *command: str) -> dict[str, Any]:
@@ -86,8 +82,7 @@ async def test_a_place_leaves_its_backlog_behind(url: str, fake: Fake, noun: str
     told = json.loads(
         await ok(noun, "skip", "audit", "--to", "1h", "--undone", "drop", "-o", "json", "--url", url)
     )
-    assert fake.asked == {"name": "audit", "to": "1h", "undone": "drop"}
-    assert told["undone"] == UNDONE
+    assert (fake.asked, told["undone"]) == ({"name": "audit", "to": "1h", "undone": "drop"}, UNDONE)
 
 
 async def test_a_cancel_that_comes_too_late_says_what_ends_the_rest(url: str, fake: Fake) -> None:

@@ -1,12 +1,7 @@
 """`client.pull`: against the stand-in what is sent and how often; what comes of it on the real server."""
 
-from __future__ import annotations
-
 import asyncio
-import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +9,6 @@ import pytest
 import fasti
 from fasti.testing import FastiServer, until
 from tests.sdk.fake import Fake
-
-ROOT = Path(__file__).parents[2]
 
 
 def leased(number: int, payload: Any = "x", **more: Any) -> dict[str, Any]:
@@ -43,11 +36,7 @@ async def test_a_pulled_message_says_what_it_is(client: fasti.Client, fake: Fake
         one, two, three = [await anext(jobs) for _ in range(3)]
     assert fake.asked == {"max": 10, "wait": "PT5S", "lease": "PT1M", "filter": "jobs/#"}
     assert (one.json(), one.attempt, one.headers, one.content_type, one.qos) == (
-        {"id": 17},
-        3,
-        {"trace": "a"},
-        "application/json",
-        1,
+        *({"id": 17}, 3, {"trace": "a"}, "application/json", 1),
     )
     assert (one.id, one.due, one.lease_id) == (f"{1:032x}", datetime(2030, 1, 1, tzinfo=UTC), "L1")
     assert one.lease_until == datetime(2030, 1, 1, 0, 0, 30, tzinfo=UTC)
@@ -113,8 +102,7 @@ async def test_what_waits_here_beyond_its_lease_is_dropped_and_the_rest_given_ba
         pass_s(30)
         fake.due_work = [leased(n) for n in range(3, 6)]
         assert (await anext(jobs)).lease_id == "L3"
-    assert fake.asked["verb"] == "release"
-    assert sorted(fake.asked["lease_ids"]) == ["L4", "L5"]
+    assert (fake.asked["verb"], sorted(fake.asked["lease_ids"])) == ("release", ["L4", "L5"])
     with pytest.raises(StopAsyncIteration):
         await anext(jobs)
 
@@ -169,13 +157,6 @@ def test_what_cannot_be_meant_is_refused_by_name(argument: str, bad: Any) -> Non
     given: dict[str, Any] = {"group": "g", argument: bad}
     with pytest.raises(fasti.BadArgument, match=f"^{argument} "):
         fasti.Client().pull(**given)
-
-
-@pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked: None) -> Iterator[FastiServer]:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    with FastiServer([sys.executable, "-m", "server"], tmp_path) as made:
-        yield made
 
 
 async def test_on_the_real_server(server: FastiServer) -> None:

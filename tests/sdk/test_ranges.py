@@ -1,7 +1,5 @@
 """Bulk cancel, shift, export and import through SDK and command line, against the real server."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
@@ -11,11 +9,9 @@ import pytest
 
 import fasti
 from fasti import ranges
-from tests.sdk.test_cli import fasti_cli, no_profiles, ok
+from tests.sdk.test_cli import fasti_cli, ok
 from tests.support.http import http
 from tests.support.server import served, serving
-
-__all__ = ["no_profiles"]
 
 
 @pytest.fixture

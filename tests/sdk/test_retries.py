@@ -1,7 +1,5 @@
 """Retries: what a call says to the server, and what it gives; what is left of a dispatched message."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import pytest

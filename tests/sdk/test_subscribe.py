@@ -1,7 +1,5 @@
 """`client.subscribe` against a mosquitto broker: acks, kills, redelivery, QoS 2, sessions."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json
@@ -17,7 +15,7 @@ import fasti
 from fasti.mqtt_adapter import Connection
 from fasti.mqtt_values import Incoming, UserProperties
 from fasti.subscribe import Ledger, SubscribeRequest
-from tests.sdk.conftest import QUICK, Broker, until
+from tests.sdk.conftest import QUICK, Broker, quiet, take, until
 from tests.sdk.fake import Fake
 from tests.support.ports import free_port
 
@@ -46,24 +44,6 @@ async def heard(broker: Broker) -> None:
     await publish(broker, *[""] * 40, topic="heard")
 
 
-async def take(deliveries: AsyncIterator[fasti.Delivery], count: int, *, ack: bool = True) -> list[str]:
-    got: list[str] = []
-    async with asyncio.timeout(60):
-        while len(got) < count:
-            d = await anext(deliveries)
-            got.append(d.text())
-            if ack:
-                assert await d.ack()
-    return got
-
-
-async def quiet(deliveries: AsyncIterator[fasti.Delivery], seconds: float = 0.3) -> None:
-    """Nothing comes."""
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await anext(deliveries)
-
-
 async def test_a_delivery_says_what_it_is(broker: Broker, c: fasti.Client) -> None:
     async with c.subscribe("t/+") as s:
         said = {
@@ -85,12 +65,7 @@ async def test_a_delivery_says_what_it_is(broker: Broker, c: fasti.Client) -> No
         assert await d.ack()
         d = await anext(deliveries)
         assert (d.payload, d.text(), d.id, d.due, d.lateness, d.attempt) == (
-            b"plain",
-            "plain",
-            None,
-            None,
-            None,
-            1,
+            *(b"plain", "plain", None, None, None, 1),
         )
         assert await d.ack(), "nothing to send for QoS 0"
         assert not d.retain
@@ -209,19 +184,9 @@ async def test_qos_2_unacked_comes_again_to_the_next_process(broker: Broker, c: 
 @pytest.mark.parametrize(
     ("argument", "bad"),
     [
-        ("group", ""),
-        ("group", "a/b"),
-        ("group", "a+"),
-        ("group", "#"),
-        ("group", "a\0"),
-        ("group", "g" * 70_000),
-        ("session", ""),
-        ("session", "a\0b"),
-        ("session", "\ud800"),
-        ("topic_filter", ""),
-        ("qos", 3),
-        ("max_in_flight", 0),
-        ("expiry", timedelta(seconds=-2)),
+        *(("group", ""), ("group", "a/b"), ("group", "a+"), ("group", "#"), ("group", "a\0")),
+        *(("group", "g" * 70_000), ("session", ""), ("session", "a\0b"), ("session", "\ud800")),
+        *(("topic_filter", ""), ("qos", 3), ("max_in_flight", 0), ("expiry", timedelta(seconds=-2))),
     ],
 )
 def test_what_cannot_be_meant_is_refused_by_name(argument: str, bad: object) -> None:

@@ -1,7 +1,5 @@
 """The blocking client, from an ordinary thread beside the stand-in's loop."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable

@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -10,8 +10,8 @@ import pytest
 
 import fasti
 from fasti.testing import FastiServer, server_command, until
+from tests.sdk.conftest import ROOT, taken
 
-ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "server"]
 START = datetime(2024, 2, 28, 9, tzinfo=UTC)
 """In the past, and before a leap day."""
@@ -51,15 +51,6 @@ def test_which_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def server(tmp_path: Path) -> Iterator[FastiServer]:
     with FastiServer(COMMAND, tmp_path, start=START) as made:
         yield made
-
-
-async def taken(deliveries: AsyncIterator[fasti.Delivery], count: int) -> list[fasti.Delivery]:
-    got: list[fasti.Delivery] = []
-    async with asyncio.timeout(60):
-        while len(got) < count:
-            got.append(await anext(deliveries))
-            assert await got[-1].ack()
-    return got
 
 
 async def test_it_begins_when_it_is_told_and_goes_where_it_is_told(

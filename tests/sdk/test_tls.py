@@ -1,8 +1,6 @@
 """TLS as users meet it: a real server with certificates of a CA made here, and the SDK, the worker and the
 command line over HTTP and MQTT, with websockets and without."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket
@@ -24,14 +22,13 @@ from fasti.cli.profiles import Profile
 from fasti.tls import Tls, trouble
 from server.settings.kinds import Address
 from tests.sdk.scripted import Peer, Script
-from tests.sdk.test_cli import fasti_cli, no_profiles, ok
+from tests.sdk.test_cli import fasti_cli, ok
 from tests.server.mqtt.test_redirecting import turning
 from tests.support.authority import NAMES, Authority
 from tests.support.keys import KeysFile
 from tests.support.rig import config
 from tests.support.server import ServerProcess
 
-__all__ = ["no_profiles"]
 ALL = ("mqtt", "mqtts", "ws", "wss")
 KEY = "k" * 32
 
@@ -49,7 +46,7 @@ class Home:
     @contextmanager
     def serve(
         self, *schemes: str, names: str = NAMES, has_tls: bool = True, **settings: object
-    ) -> Iterator[Server]:
+    ) -> Iterator["Server"]:
         """`has_tls`: HTTP. `settings`: with __ for the dot."""
         cert, key = self.ca.issue(f"server-{time.monotonic_ns()}", names)
         given: dict[str, object] = {

@@ -19,9 +19,7 @@ import fasti.sync
 from fasti import traces
 from fasti.testing import FastiServer
 from tests.sdk.conftest import until
-from tests.sdk.test_worker import server, settings, working
-
-__all__ = ["server", "settings"]
+from tests.sdk.test_worker import working
 
 
 class Tracing:

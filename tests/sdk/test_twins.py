@@ -5,8 +5,6 @@ knows of the classes, name for name. An `async def` stands beside a `def`, an as
 iterator.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import pydoc
@@ -37,34 +35,15 @@ from fasti import (
 )
 from sdk import generate
 
-TWINS: dict[type, type] = {
-    fasti.Client: sync.Client,
-    messages.Messages: sync.Messages,
-    messages.Message: sync.Message,
-    messages.ByKey: sync.ByKey,
-    schedules.Schedules: sync.Schedules,
-    admin.Sessions: sync.Sessions,
-    admin.Slices: sync.Slices,
-    admin.Server: sync.Server,
-    dead.Dead: sync.Dead,
-    retries.Retries: sync.Retries,
-    jobs.Jobs: sync.Jobs,
-    cluster.Cluster: sync.Cluster,
-    timeline.Timeline: sync.Timeline,
-    groups.Groups: sync.Groups,
-    endpoints.Endpoints: sync.Endpoints,
-    pull.Pull: sync.Pull,
-    pull.Pulled: sync.Pulled,
-    subscribe.Subscription: sync.Subscription,
-    delivery.Delivery: sync.Delivery,
-}
-SPELLED = {
-    "aclose": "close",
-    "__aiter__": "__iter__",
-    "__anext__": "__next__",
-    "__aenter__": "__enter__",
-    "__aexit__": "__exit__",
-}
+CLASSES = (
+    *(fasti.Client, messages.Messages, messages.Message, messages.ByKey, schedules.Schedules),
+    *(admin.Sessions, admin.Slices, admin.Server, dead.Dead, retries.Retries, jobs.Jobs, cluster.Cluster),
+    *(timeline.Timeline, groups.Groups, endpoints.Endpoints, pull.Pull, pull.Pulled),
+    *(subscribe.Subscription, delivery.Delivery),
+)
+TWINS: dict[type, type] = {kind: getattr(sync, kind.__name__) for kind in CLASSES}
+SPELLED = {"aclose": "close"}
+SPELLED |= {f"__a{name}__": f"__{name}__" for name in ("iter", "next", "enter", "exit")}
 """What Python or the standard library calls otherwise where there is no `await`."""
 PROTOCOLS = {*SPELLED, *SPELLED.values(), "__eq__", "__repr__"}
 
@@ -170,19 +149,22 @@ def test_help_shows_the_same_of_both() -> None:
                 assert told[0] == told[1], name
 
 
-@pytest.mark.parametrize(("one", "other"), TWINS.items(), ids=lambda cls: cls.__name__)
+EACH = pytest.mark.parametrize(("one", "other"), TWINS.items(), ids=lambda cls: cls.__name__)
+
+
+@EACH
 def test_both_have_the_same_names(one: type, other: type) -> None:
     assert {SPELLED.get(name, name) for name in own_names(one)} == own_names(other)
 
 
-@pytest.mark.parametrize(("one", "other"), TWINS.items(), ids=lambda cls: cls.__name__)
+@EACH
 def test_each_name_means_the_same(one: type, other: type) -> None:
     for name in sorted(own_names(one) - PROTOCOLS - SPELLED.keys()):
         arguments, answer = attribute(one, name)
         assert (arguments, blocking(answer)) == attribute(other, name), name
 
 
-@pytest.mark.parametrize(("one", "other"), TWINS.items(), ids=lambda cls: cls.__name__)
+@EACH
 def test_an_editor_shows_in_both_what_each_does(one: type, other: type) -> None:
     names = sorted(own_names(one) & own_names(other) - PROTOCOLS)
     methods = [name for name in names if inspect.isfunction(inspect.getattr_static(one, name))]
@@ -190,7 +172,7 @@ def test_an_editor_shows_in_both_what_each_does(one: type, other: type) -> None:
     assert [name for name in names if is_told(one, name) and not is_told(other, name)] == []
 
 
-@pytest.mark.parametrize(("one", "other"), TWINS.items(), ids=lambda cls: cls.__name__)
+@EACH
 def test_the_blocking_one_is_never_awaited(one: type, other: type) -> None:
     found = [inspect.getattr_static(other, name) for name in sorted(own_names(other))]
     assert not any(inspect.iscoroutinefunction(f) or inspect.isasyncgenfunction(f) for f in found)

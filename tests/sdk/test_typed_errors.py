@@ -4,8 +4,6 @@ Nothing of the inside reaches a program: no AttributeError, TypeError, KeyError,
 yarl. (A name that is no option stays a TypeError, as it is for every function.)
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import copy
@@ -120,15 +118,9 @@ async def test_the_argument_is_named(client: fasti.Client, argument: str, given:
 @pytest.mark.parametrize(
     ("argument", "given"),
     [
-        ("url", {"url": 5}),
-        ("url", {"url": [5]}),
-        ("url", {"url": "ftp://a"}),
-        ("mqtt", {"mqtt": 5}),
-        ("mqtt", {"mqtt": "nonsense"}),
-        ("key", {"key": "a\nb"}),
-        ("timeout", {"timeout": "x"}),
-        ("retry", {"retry": 3}),
-        ("ca", {"ca": "/nowhere"}),
+        *(("url", {"url": 5}), ("url", {"url": [5]}), ("url", {"url": "ftp://a"}), ("mqtt", {"mqtt": 5})),
+        *(("mqtt", {"mqtt": "nonsense"}), ("key", {"key": "a\nb"}), ("timeout", {"timeout": "x"})),
+        *(("retry", {"retry": 3}), ("ca", {"ca": "/nowhere"})),
     ],
 )
 def test_of_a_client_too(argument: str, given: dict[str, Any]) -> None:

@@ -1,7 +1,5 @@
 """The log of `fasti work`: an event is a line, and a traceback is of the user's code alone."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re
@@ -13,10 +11,8 @@ import pytest
 
 from fasti.cli.logs import JsonFormatter, TextFormatter
 from fasti.testing import FastiServer
-from tests.sdk.test_cli import fasti_cli, no_profiles
-from tests.sdk.test_worker import server, settings
+from tests.sdk.test_cli import fasti_cli
 
-__all__ = ["no_profiles", "server", "settings"]
 TASKS = """
 import fasti
 
@@ -91,8 +87,7 @@ async def test_an_event_is_a_line_of_json(server: FastiServer, tasks: Path) -> N
     (failed,) = [one for one in events if one.get("topic") == "jobs/thread"]
     assert (failed["level"], failed["logger"], failed["attempt"]) == ("warning", "fasti.worker", 1)
     assert failed["event"].endswith("attempt 1 failed: ValueError: bad")
-    assert len(failed["id"]) == 32
-    assert failed["exception"].count("Traceback") == 2
+    assert (len(failed["id"]), failed["exception"].count("Traceback")) == (32, 2)
     assert set(re.findall('File "(.*?)"', failed["exception"])) == {str(tasks)}
     assert all(one["time"].endswith("+00:00") for one in events)
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -24,30 +24,14 @@ from fasti.mqtt_adapter import Connection
 from fasti.mqtt_values import Incoming
 from fasti.subscribe import SubscribeRequest
 from fasti.testing import FastiServer
-from fasti.testing import until as wait_until
 from fasti.tls import Tls
-from tests.sdk.conftest import until
+from tests.sdk.conftest import ROOT, take, until
 from tests.sdk.fake import Fake
-from tests.sdk.test_cli import fasti_cli, no_profiles
+from tests.sdk.test_against_server import Server, running
+from tests.sdk.test_cli import fasti_cli
 from tests.support.ports import free_port
 
-__all__ = ["no_profiles"]
-ROOT = Path(__file__).parents[2]
 GROUP = "$share/workers/jobs/#"
-
-
-@pytest.fixture
-def settings() -> dict[str, object]:
-    return {}
-
-
-@pytest.fixture
-def server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, object], forked: None
-) -> Iterator[FastiServer]:
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{ROOT / 'sdk'}")
-    with FastiServer([sys.executable, "-m", "server"], tmp_path, settings) as made:
-        yield made
 
 
 @asynccontextmanager
@@ -71,6 +55,10 @@ async def in_flight(c: fasti.Client) -> int:
 
 async def dead(c: fasti.Client) -> list[tuple[str, int, str]]:
     return [(d.payload, d.attempts, d.reason) async for d in c.dead.list()]
+
+
+async def buried(c: fasti.Client, count: int) -> bool:
+    return len(await dead(c)) == count
 
 
 async def test_what_returns_is_done_and_what_raises_comes_again(
@@ -100,13 +88,11 @@ async def test_what_returns_is_done_and_what_raises_comes_again(
             return await in_flight(c) == 0
 
         for step_s, count in ((13, 4), (73, 5)):
-            await wait_until(is_heard)  # a nack has no answer, and the clock must not overtake it
+            await until(is_heard)  # a nack has no answer, and the clock must not overtake it
             await server.advance(seconds=step_s)
             await until(lambda count=count: told() == count)  # type: ignore[misc]
         assert tries[-2:] == [("bad", 2), ("bad", 3)]
-        async with asyncio.timeout(60):
-            while not await dead(c):
-                await asyncio.sleep(0.01)
+        await until(lambda: dead(c))
         assert await dead(c) == [("bad", 3, "LookupError: no such order")]
         await server.advance(hours=1)
         await until(lambda: tries[-1] == ("later", 2))
@@ -130,11 +116,7 @@ async def test_what_is_rejected_is_a_dead_letter_at_once(server: FastiServer) ->
         await c.messages.schedule("jobs/1", "bad")
         await c.messages.schedule("jobs/1", "worse")
         await until(lambda: worker.figures.failed == 2)
-
-        async def are_dead() -> bool:
-            return len(await dead(c)) == 2
-
-        await wait_until(are_dead)
+        await until(lambda: buried(c, 2))
         assert sorted(await dead(c)) == [("bad", 1, "no such order"), ("worse", 1, "rejected")]
 
 
@@ -165,11 +147,7 @@ async def test_no_way_to_fail_ends_the_worker(server: FastiServer) -> None:
         for way in in_thread:
             await c.messages.schedule(f"jobs/thread/{way}", way)
         await until(lambda: worker.figures.failed == 12)
-
-        async def are_dead() -> bool:
-            return len(await dead(c)) == 12
-
-        await wait_until(are_dead)
+        await until(lambda: buried(c, 12))
         assert worker.figures.in_hand == 0
 
 
@@ -190,9 +168,7 @@ async def test_what_takes_too_long_is_given_up_and_comes_again(server: FastiServ
 
     async with server.client() as c, working(worker, c):
         await c.messages.schedule("jobs/async", "x")
-        async with asyncio.timeout(60):
-            while not await dead(c):
-                await asyncio.sleep(0.01)
+        await until(lambda: dead(c))
         assert await dead(c) == [("x", 1, "TimeoutError: not done within 0.05 s")]
         await c.messages.schedule("jobs/thread", "y")
         await until(lambda: worker.figures.failed == 2)
@@ -205,12 +181,8 @@ async def test_what_takes_too_long_is_given_up_and_comes_again(server: FastiServ
         assert seen == [("fasti-jobs/thread", 1), ("fasti-jobs/thread", 2)]
 
 
-async def test_a_job_ten_times_slower_than_its_lease_is_done_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_job_ten_times_slower_than_its_lease_is_done_once(tmp_path: Path) -> None:
     """On the system's clock: the lease is real."""
-    from tests.sdk.test_against_server import Server
-
     started: list[int] = []
     lease = timedelta(seconds=0.3)
     worker = fasti.Worker(group="workers", lease=lease)
@@ -220,17 +192,16 @@ async def test_a_job_ten_times_slower_than_its_lease_is_done_once(
         started.append(job.attempt)
         await asyncio.sleep(10 * lease.total_seconds())
 
-    made = Server(tmp_path / "data")
-    await asyncio.to_thread(made.start)
-    try:
-        async with fasti.Client(made.url) as c, working(worker, c):
-            await c.messages.schedule("jobs/1", "slow")
-            await until(lambda: worker.figures.done == 1)
-            assert started == [1]
-            assert await dead(c) == []
-            assert await in_flight(c) == 0
-    finally:
-        await asyncio.to_thread(made.stop)
+    async with (
+        running(Server(tmp_path / "data")) as made,
+        fasti.Client(made.url) as c,
+        working(worker, c),
+    ):
+        await c.messages.schedule("jobs/1", "slow")
+        await until(lambda: worker.figures.done == 1)
+        assert started == [1]
+        assert await dead(c) == []
+        assert await in_flight(c) == 0
 
 
 async def test_one_message_of_a_key_at_a_time(server: FastiServer) -> None:
@@ -283,14 +254,8 @@ async def test_a_graceful_stop_ends_what_runs_and_gives_back_the_rest(server: Fa
                 go_on.set()
                 async with asyncio.timeout(60):
                     await task
-            rest: list[str] = []
-            async with asyncio.timeout(60):
-                while len(rest) < 5 - worker.figures.done:
-                    d = await anext(other)
-                    rest.append(d.text())
-                    assert await d.ack()
-        assert len(cancelled) == worker.figures.failed
-        assert worker.figures.done + len(rest) == 5
+            rest = await take(other, 5 - worker.figures.done)
+        assert (len(cancelled), worker.figures.done + len(rest)) == (worker.figures.failed, 5)
         assert sorted(set(rest)) == sorted(rest), "each once, at once"
         assert set(cancelled) <= set(rest)
         assert await dead(c) == []
@@ -321,7 +286,7 @@ async def test_stops_in_order_are_no_tries_of_what_no_handler_has_begun(server: 
             await c.messages.schedule("jobs/1", str(n))
         for _ in range(4):
             await deploy(c)
-        tried = {letter.payload for letter in await dead(c)}
+        tried = {payload for payload, _, _ in await dead(c)}
         assert tried <= {text for text in begun if begun.count(text) == 3}, (
             "each of these was begun three times"
         )
@@ -337,13 +302,8 @@ async def test_groups_are_made_ahead_and_what_nobody_takes_is_named(
     worker.on("jobs/+/go", retry={"backoff": ["1s"]})(print)
     worker.on("jobs/#")(print)
     await worker._make_groups(client, [job.request for job in worker._jobs])
-    assert fake.asked == {
-        "filter": "jobs/+/go",
-        "expiry": "7d",
-        "ack_timeout": "PT30S",
-        "backoff": ["1s"],
-        "rate": 5,
-    }
+    terms = {"expiry": "7d", "ack_timeout": "PT30S", "backoff": ["1s"], "rate": 5}
+    assert fake.asked == {"filter": "jobs/+/go", **terms}
     assert caplog.messages == []
     renamed = fasti.Worker(group="workers")
     renamed.on("work/#")(print)
@@ -395,20 +355,20 @@ def test_a_filter_has_one_handler() -> None:
 
 async def test_a_worker_without_handlers_or_a_server_says_so() -> None:
     worker = fasti.Worker()
+    odd: Any = [5]
     with pytest.raises(ValueError, match="no handler"):
         await worker.run()
-    with pytest.raises(fasti.BadArgument, match="concurrency"):
-        fasti.Worker(concurrency=0)
-    with pytest.raises(fasti.BadArgument, match="max_attempts"):
-        worker.on("a", retry={"max_attempts": -1})
-    with pytest.raises(fasti.BadArgument, match=r"^delay .*negative"):
-        fasti.RetryIn(-5)
-    with pytest.raises(fasti.BadArgument, match=r"^delay .*'soon' is not a delay"):
-        fasti.RetryIn("soon")
-    with pytest.raises(fasti.BadArgument, match=r"^delay .*timedelta"):
-        fasti.RetryIn([5])  # type: ignore[arg-type]
-    with pytest.raises(fasti.BadArgument, match=r"^timeout "):
-        worker.on("a", timeout=-1)
+    refused: list[tuple[str, Callable[[], object]]] = [
+        ("concurrency", lambda: fasti.Worker(concurrency=0)),
+        ("max_attempts", lambda: worker.on("a", retry={"max_attempts": -1})),
+        ("^delay .*negative", lambda: fasti.RetryIn(-5)),
+        ("^delay .*'soon' is not a delay", lambda: fasti.RetryIn("soon")),
+        ("^delay .*timedelta", lambda: fasti.RetryIn(odd)),
+        ("^timeout ", lambda: worker.on("a", timeout=-1)),
+    ]
+    for said, call in refused:
+        with pytest.raises(fasti.BadArgument, match=said):
+            call()
     worker.on("a")(lambda job: None)
     async with fasti.Client("http://127.0.0.1:9", retry=fasti.Retry(attempts=1)) as c:
         with pytest.raises(fasti.Unreachable):
@@ -466,12 +426,10 @@ def test_three_processes_of_which_one_is_killed_lose_nothing(server: FastiServer
             children[0].wait()
             jobs = {str(n) for n in range(300)}
             while True:
-                server.advance_sync(
-                    seconds=1
-                )  # a lost connection is a try: what it had waits for its back-off
-                done = {
-                    line[4:] for out in outs for line in out.read_text().splitlines() if line[:4] == "job "
-                }
+                # A lost connection is a try: what it had waits for its back-off.
+                server.advance_sync(seconds=1)
+                lines = [line for out in outs for line in out.read_text().splitlines()]
+                done = {line[4:] for line in lines if line[:4] == "job "}
                 if done == jobs:
                     break
                 assert time.monotonic() < deadline, jobs - done
@@ -483,25 +441,19 @@ def test_three_processes_of_which_one_is_killed_lose_nothing(server: FastiServer
         assert "stopped: done" in outs[1].read_text()
     finally:
         for child in children:
-            if child.poll() is None:
-                child.kill()
-                child.wait()
+            child.kill()
+            child.wait()
 
 
-async def test_the_command_says_what_is_wrong(
-    module: Path, monkeypatch: pytest.MonkeyPatch, no_profiles: None
-) -> None:
+async def test_the_command_says_what_is_wrong(module: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(module)
     monkeypatch.setattr(sys, "path", list(sys.path))
     (module / "other_tasks.py").write_text("import fasti\nworker = 5\nidle = fasti.Worker()\n")
-    names = (
+    for name in (
         "../tasks:worker",
         "no_such_module:worker",
-        "other_tasks:no_such",
-        "other_tasks",
-        "other_tasks:idle",
-    )
-    for name in names:
+        *(f"other_tasks{n}" for n in (":no_such", "", ":idle")),
+    ):
         code, _, said = await fasti_cli("work", name)
         assert code == 2, said
     assert "no handler" in said
