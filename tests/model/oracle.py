@@ -1,20 +1,24 @@
 """What has to hold, said as dully as possible: no slices, no wheel, no horizon.
 
-The oracle is told what was asked, what was answered, what the clock showed, what became durable and what
-was delivered, and complains as soon as two of them do not fit. It knows a message by its *tag*, the text
-of its payload, and a row by its position.
+What was asked for, answered and delivered is checked by the accounts of tests/support/ledger. Here is what
+only who sees each step can say: what became durable and when, packet by packet what is sent again, and what
+the clock and the stored bound allow. A message is known by its *tag*, the text of its payload, a row by its
+position.
 """
 
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from server.delivery.message import Message
 from shards.memory import MemoryBatch
 from shards.record import decode, is_stub
 from shards.store import Store, Table
 from shards.tables import META_CURSOR, cursor_from
-from timeline.filters import matches
-from timeline.position import END, START, MessageId, Position, at_of, id_position, message_id
+from tests.support.ledger.arrivals import Arrival, Arrivals, Inbox
+from tests.support.ledger.messages import Message as Letter
+from tests.support.ledger.messages import Messages
+from tests.support.ledger.words import Fault
+from timeline.position import END, START, MessageId, Position, at_of, id_position, id_text, message_id
 
 from .client import Client
 
@@ -36,25 +40,8 @@ def need(holds: bool, complaint: str) -> None:
         raise Violation(complaint)
 
 
-@dataclass
-class Letter:
-    """One message as its sender knows it."""
-
-    tag: str
-    topic: str
-    request: int
-    dues: set[int]
-    """What its due may be at the moment; more than one while a move is not answered."""
-    sent_ms: int
-    ids: list[MessageId] = field(default_factory=list)
-    cancelled: set[MessageId] = field(default_factory=set)
-    is_acked: bool = False
-    is_cancel_asked: bool = False
-
-    @property
-    def is_cancelled(self) -> bool:
-        """A key may be used again when its first message has been dropped: that is a message of its own."""
-        return bool(self.ids) and self.ids[-1] in self.cancelled
+def broken(fault: Fault) -> None:
+    raise Violation(str(fault))
 
 
 @dataclass
@@ -65,82 +52,46 @@ class Wanted:
     is_acked: bool = False
 
 
-@dataclass
-class Rewind:
-    """A replay that was asked for: what matches `filter` behind `to` may come again."""
+@dataclass(eq=False)
+class Watch(Inbox):
+    """What one client has seen."""
 
-    to: Position
-    filter: str
-    turn: int
-
-
-class Sent(NamedTuple):
-    """What went out last under a packet id."""
-
-    tag: str
-    place: Position
-    turn: int
-
-
-@dataclass
-class Watch:
-    """What one client has seen.
-
-    A *turn* is the number of replays that it had asked for when a message was first sent. `acked`: (position,
-    turn) of what it has acked, `done`: of what it has acked and durably so.
-    """
-
-    is_persistent: bool
+    is_persistent: bool = True
     wanted: dict[str, Wanted] = field(default_factory=dict)
-    got: set[str] = field(default_factory=set)
-    """What it has acked, or got at QoS 0: the rest may have been lost with its connection."""
-    sent: dict[int, Sent] = field(default_factory=dict)
+    sent: dict[int, Arrival] = field(default_factory=dict)
     """By packet id."""
-    acked: set[tuple[Position, int]] = field(default_factory=set)
-    done: set[tuple[Position, int]] = field(default_factory=set)
-    gated: dict[int, Sent] = field(default_factory=dict)
-    """By packet id, what waited to be sent when a replay was asked for: it still goes out first."""
+    unsure: list[Arrival] = field(default_factory=list)
+    """What it has acked, and nobody knows whether that is durable."""
+    gated: dict[int, tuple[Position, int]] = field(default_factory=dict)
+    """By packet id, what waited to be sent when a replay was asked for, and in which turn: it goes first."""
     stragglers: set[Position] = field(default_factory=set)
     """The same of what goes out at QoS 0."""
     held: dict[int, Position] = field(default_factory=dict)
     """QoS 2: packet ids that the client has answered with PUBREC and that are not released yet."""
-    done_once: set[tuple[Position, int]] = field(default_factory=set)
-    """QoS 2: what the client has worked on."""
-    rewinds: list[Rewind] = field(default_factory=list)
     last: Position = START
-
-    @property
-    def turn(self) -> int:
-        return len(self.rewinds)
 
     def note_unsent(self, flights: dict[int, Position]) -> None:
         """A replay is asked for: what is in flight and was never sent belongs to the turn before."""
         for packet_id, place in flights.items():
-            known = self.gated.get(packet_id) or self.sent.get(packet_id)
-            if known is None or known.place != place:
-                self.gated[packet_id] = Sent("", place, self.turn - 1)
-
-    def may_come(self, place: Position, turn: int, topic: str) -> bool:
-        """Whether this is no repetition of what is done, or one that was asked for."""
-        if (place, turn) in self.done:
-            return False
-        done = [t for t in range(turn) if (place, t) in self.done]
-        return not done or any(
-            r.turn > done[-1] and place > r.to and matches(r.filter, topic) for r in self.rewinds
-        )
+            known = self.gated.get(packet_id)
+            if known is None and packet_id in self.sent:
+                known = Position(self.sent[packet_id].place), 0
+            if known is None or known[0] != place:
+                self.gated[packet_id] = place, self.turn - 1
 
 
 class Oracle:
     """Everything that was said, and the complaints."""
 
     def __init__(self, store: Disk, wall_ms: int) -> None:
-        self.letters: dict[str, Letter] = {}
+        self.messages = Messages(wall_ms)
+        self.arrivals = Arrivals(self.messages)
+        self.messages.book.tell = broken
         self.watches: dict[str, Watch] = {}
         self.requests = 0
         self.delivered: set[str] = set()
-        self.delivered_ids: set[int] = set()
-        self.excused: set[str] = set()
-        """Sent while the store took nothing, not even a mark: there was no bound for them."""
+        self.sent_ms: dict[str, int] = {}
+        """By tag, when it was asked for or decided first."""
         self.clock_ms = wall_ms
         """The highest time that this process has seen."""
         self.refuse_ms = 0
@@ -152,12 +103,15 @@ class Oracle:
         """The highest floor ever, also one whose group failed: sessions may have gone on to it."""
         self.checks = 0
         self.store = store
-        self._shown: dict[tuple[str, int], int] = {}
         self._live: set[Position] = set()
         self._dead: set[Position] = set()
         self._written = 0
         self._counted = 0
-        self._pending_acks: dict[int, tuple[MemoryBatch, dict[str, set[tuple[Position, int]]]]] = {}
+        self._pending_acks: dict[int, tuple[MemoryBatch, list[Arrival]]] = {}
+
+    @property
+    def letters(self) -> dict[str, Letter]:
+        return self.messages.by_tag
 
     # -- time
 
@@ -167,12 +121,7 @@ class Oracle:
 
     def observe(self, wall_ms: int) -> None:
         """The clock shows this."""
-        for key, shown in self._shown.items():
-            self._shown[key] = max(shown, wall_ms)
-
-    def asked(self, tag: str, due_ms: int, wall_ms: int) -> None:
-        """The sender wants `tag` at `due_ms` from now on."""
-        self._shown[tag, due_ms] = max(self._shown.get((tag, due_ms), 0), wall_ms)
+        self.messages.clock.shows(wall_ms)
 
     # -- the log
 
@@ -185,8 +134,8 @@ class Oracle:
                 if table is Table.CURSORS and value is not None:
                     watch = self.watches.get(key.decode())
                     if watch is not None:
-                        _, acked = self._pending_acks.setdefault(index, (log[index], {}))
-                        acked[key.decode()] = set(watch.acked)
+                        watch.unsure = [one for one in watch.unsure if not one.is_ack_read]
+                        self._pending_acks.setdefault(index, (log[index], []))[1].extend(watch.unsure)
                 elif table is Table.MESSAGES and value is not None and is_stub(value):
                     self._dead.add(_place(key))
             self._written += 1
@@ -204,12 +153,10 @@ class Oracle:
                         self._live.discard(_place(key))
                     else:
                         self._live.add(_place(key))
-            written, pending = self._pending_acks.pop(index, (log[index], {}))
+            written, pending = self._pending_acks.pop(index, (log[index], []))
             if written.changes == log[index].changes:  # else this stands where a batch was that is lost
-                for client_id, acked in pending.items():
-                    watch = self.watches.get(client_id)
-                    if watch is not None:
-                        watch.done |= acked
+                for arrival in pending:
+                    arrival.is_ack_read = True
             self._counted += 1
 
     def cut(self) -> None:
@@ -235,52 +182,66 @@ class Oracle:
 
     # -- deliveries
 
-    def delivery(self, client: Client, message: Message, qos: int, packet_id: int, attempt: int) -> None:
+    def delivery(
+        self, client: Client, message: Message, qos: int, packet_id: int, attempt: int, *, is_excused: bool
+    ) -> None:
+        """`is_excused`: the store takes nothing, not even a mark, so there is no bound for it."""
         self.checks += 1
         tag = text_of(message.record.payload)
         place = message.position
         watch = self.watches[client.client_id]
         where = f"{tag} at {at_of(place)} to {client.client_id}"
-        need(tag in self.letters, f"a message that nobody sent: {where}")
-        letter = self.letters[tag]
-        message_name = message.record.id or message_id(place, max(message.shard, 0), 0)
-        need(message_name not in letter.cancelled, f"delivered after a 204: {where}")
-        due_ms = message.record.due_ms
         need(not message.record.stub, f"a stub was delivered: {where}")
-        if due_ms:
-            need(self._shown.get((tag, due_ms), 0) >= due_ms, f"early, due {due_ms}: {where}")
         if message.is_stored:
             need(place in self._live or at_of(place) < self.floor_ms, f"sent before it was durable: {where}")
             need(place not in self._dead, f"sent a cancelled or moved row: {where}")
         waited = watch.gated.pop(packet_id, None)
-        has_waited = waited is not None and waited.place == place
+        has_waited = waited is not None and waited[0] == place
         if not qos and place in watch.stragglers:
             watch.stragglers.discard(place)
         elif attempt > 1 or not has_waited:
             self._order(client, watch, place, packet_id, attempt, where)
         turn = watch.turn
         if waited is not None and has_waited:
-            turn = waited.turn
+            turn = waited[1]
         elif attempt > 1 and packet_id in watch.sent and watch.sent[packet_id].place == place:
             turn = watch.sent[packet_id].turn
-        need(watch.may_come(place, turn, letter.topic), f"again after a durable ack: {where}")
-        watch.sent[packet_id] = Sent(tag, place, turn)
+        name = id_text(MessageId(message.record.id) or message_id(place, max(message.shard, 0), 0))
+        arrival = self.arrivals.arrived(
+            watch,
+            tag,
+            self.messages.clock.high,
+            message.record.due_ms,
+            attempt,
+            qos,
+            name=name if message.is_stored else "",
+            place=place,
+            turn=turn,
+            connection=id(client),
+        )
+        assert arrival.message is not None
+        arrival.message.is_excused |= is_excused
+        watch.sent[packet_id] = arrival
         if not qos:
-            watch.got.add(tag)
+            self.arrivals.acked(watch, arrival, arrival.at_ms)
         self.delivered.add(tag)
-        self.delivered_ids.add(message_name)
 
     def received(self, client_id: str, packet_id: int, place: Position) -> None:
         """The client reads a PUBLISH at QoS 2: it works on it unless it holds the packet id."""
         watch = self.watches[client_id]
-        tag, _, turn = watch.sent[packet_id]
+        arrival = watch.sent[packet_id]
         if packet_id in watch.held:
-            need(watch.held[packet_id] == place, f"{tag} came under the packet id of another message")
+            need(watch.held[packet_id] == place, f"{arrival} came under the packet id of another message")
             return
-        need((place, turn) not in watch.done_once, f"{tag} came twice to {client_id} at QoS 2")
         watch.held[packet_id] = place
-        watch.done_once.add((place, turn))
-        watch.got.add(tag)
+        self.arrivals.acked(watch, arrival, arrival.at_ms)
+
+    def acked(self, client_id: str, packet_id: int) -> None:
+        """The client has sent a PUBACK."""
+        watch = self.watches[client_id]
+        arrival = watch.sent[packet_id]
+        self.arrivals.acked(watch, arrival, arrival.at_ms)
+        watch.unsure.append(arrival)
 
     def _order(
         self, client: Client, watch: Watch, place: Position, packet_id: int, attempt: int, where: str
@@ -302,32 +263,27 @@ class Oracle:
 
     # -- answers
 
-    def accepted(self, tag: str, message: MessageId) -> None:
-        letter = self.letters[tag]
-        letter.is_acked = True
-        if message not in letter.ids:
-            letter.ids.append(message)
+    def accepted(self, tag: str, message: MessageId, due_ms: int) -> None:
+        name = id_text(message)
+        letter = self.messages.named(tag, name, due_ms)
+        assert letter is not None
+        self.messages.accepted(letter, name)
+        self.messages.not_moved(letter, due_ms)  # asked for again, and there already
 
     def decide(self, place: Position, tag: str) -> None:
         """The writer says that a message may still be cancelled or moved."""
         decided = max(self.clock_ms, self.refuse_ms)
         need(at_of(place) > decided, f"{tag} at {at_of(place)} was decided, all up to {decided} is")
 
-    def cancelled(self, tag: str, message: MessageId) -> None:
-        is_known = message in self.delivered_ids and tag not in self.excused
-        need(not is_known, f"204 for what was delivered: {tag}")
-        self.letters[tag].cancelled.add(message)
-
     def already_dispatched(self, tag: str, place: Position) -> None:
         decided = max(self.clock_ms, self.refuse_ms)
         need(at_of(place) <= decided, f"409 for {tag} at {at_of(place)}, decided up to {decided}")
 
-    def not_found(self, tag: str) -> None:
-        letter = self.letters[tag]
-        earliest = min(due or letter.sent_ms for due in letter.dues)
+    def not_found(self, letter: Letter) -> None:
+        earliest = min(due or self.sent_ms[letter.tag] for due in letter.dues)
         if 0 in letter.dues:
-            earliest = min(earliest, at_of(id_position(letter.ids[-1])))
-        need(earliest < self.floor_ms, f"404 for {tag}, which cannot have been dropped")
+            earliest = min(earliest, at_of(id_position(MessageId(int(letter.id, 16)))))
+        need(earliest < self.floor_ms, f"404 for {letter}, which cannot have been dropped")
 
 
 def _place(key: bytes) -> Position:

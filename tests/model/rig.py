@@ -5,7 +5,7 @@ order; what the server owes its users then has to hold, whatever the order was. 
 of 8 entries, shards of 3 rows, a tail of 4, windows of 2 or 3), so that a few dozen messages reach each.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from random import Random
@@ -35,6 +35,8 @@ from shards.steps import Bits, Steps
 from shards.store import Table
 from shards.verify import verify_counts
 from tests.support.clock import HandClock
+from tests.support.ledger.arrivals import Rewind
+from tests.support.ledger.messages import Message as Letter
 from tests.support.stepper import Stepper
 from timeline.filters import matches
 from timeline.position import END, MessageId, Position, at_of, before
@@ -44,7 +46,7 @@ from timeline.structures import overlap
 
 from .client import Client
 from .jobs import Jobs
-from .oracle import Disk, Letter, Oracle, Rewind, Violation, Wanted, Watch, need, tag_of, text_of
+from .oracle import Disk, Oracle, Violation, Wanted, Watch, need, tag_of
 
 START_MS = 1_800_000_000_000 + 890_000
 """Ten seconds before a quarter of an hour ends."""
@@ -154,7 +156,7 @@ class Rig:
 
         def answer(verdict: Verdict, message: int) -> None:
             if message:
-                self.oracle.accepted(tag, MessageId(message))
+                self.oracle.accepted(tag, MessageId(message), 0)
 
         self.core.publishing.publish([(PublishRequest(record), answer)])
 
@@ -168,13 +170,13 @@ class Rig:
             if isinstance(answer, Exception):
                 return
             if answer.outcome is Outcome.DONE:
-                self.oracle.cancelled(letter.tag, message)
+                self.oracle.messages.cancelled(letter)
             elif answer.outcome is Outcome.ALREADY_DISPATCHED:
                 assert answer.found is not None
                 self.oracle.already_dispatched(letter.tag, answer.found.position)
             else:
                 need(answer.outcome is Outcome.NOT_FOUND, f"cancel answered {answer.outcome}")
-                self.oracle.not_found(letter.tag)
+                self.oracle.not_found(letter)
 
         self._submit(lambda commit: self._decided(letter.tag, commit.cancel(message)), done)
 
@@ -183,22 +185,23 @@ class Rig:
         if letter is None:
             return
         due_ms = max(1, self.clock.now_ms + delay_ms) if delay_ms else 0
-        letter.dues.add(due_ms)
-        self.oracle.asked(letter.tag, due_ms, self.clock.now_ms)
+        self.oracle.observe(self.clock.now_ms)
+        self.oracle.messages.wish(letter, due_ms)
 
         def done(answer: Control | Exception) -> None:
             if isinstance(answer, Exception):
                 return
             if answer.outcome is Outcome.DONE:
-                need(message not in letter.cancelled, f"{letter.tag} was moved after a 204")
-                letter.dues = {due_ms}
-            elif answer.outcome is Outcome.CANCELLED:
+                self.oracle.messages.moved(letter, due_ms)
+                return
+            self.oracle.messages.not_moved(letter, due_ms)
+            if answer.outcome is Outcome.CANCELLED:
                 need(letter.is_cancel_asked, f"{letter.tag} is cancelled, nobody asked for it")
             elif answer.outcome is Outcome.ALREADY_DISPATCHED:
                 assert answer.found is not None
                 self.oracle.already_dispatched(letter.tag, answer.found.position)
             else:
-                self.oracle.not_found(letter.tag)
+                self.oracle.not_found(letter)
 
         self._submit(lambda commit: self._decided(letter.tag, commit.move(message, due_ms)), done)
 
@@ -307,7 +310,7 @@ class Rig:
             former = self.oracle.watches.get(client_id)
             if former is not None and is_persistent:
                 self.former.setdefault(client_id, former)
-            self.oracle.watches[client_id] = Watch(is_persistent)
+            self.oracle.watches[client_id] = Watch(client_id, is_persistent=is_persistent)
 
         def opened(is_durable: bool) -> None:
             if is_durable and subscriber is self.core.sessions.get(client_id):
@@ -405,10 +408,7 @@ class Rig:
             self._ack(client, flights[index % len(flights)])
 
     def _ack(self, client: Client, flight: Flight) -> None:
-        watch = self.oracle.watches[client.client_id]
-        sent = watch.sent[flight.packet_id]
-        watch.got.add(sent.tag)
-        watch.acked.add((flight.position, sent.turn))
+        self.oracle.acked(client.client_id, flight.packet_id)
         self._answer(client, wire.PUBACK, flight.packet_id)
 
     def _answer(self, client: Client, kind: int, packet_id: int) -> None:
@@ -530,7 +530,7 @@ class Rig:
             subscriber = core.sessions.get(client_id)
             former = self.former.pop(client_id, None)
             if former is not None and subscriber is not None and subscriber.session.subscriptions:
-                former.held, former.done_once = {}, set()
+                former.held, former.once = {}, set()
                 oracle.watches[client_id] = former
             watch = oracle.watches.get(client_id)
             if subscriber is None:
@@ -550,15 +550,14 @@ class Rig:
             need(filters <= set(watch.wanted), f"{client_id} has subscriptions that nobody asked for")
             for wanted in watch.wanted.values():
                 wanted.is_acked = True
-            watch.acked = set(watch.done)
+            watch.unsure.clear()
             watch.last = subscriber.session.read
 
     # -- what has to hold
 
     def delivered(self, client: Client, message: Message, qos: int, packet_id: int, attempt: int) -> None:
-        if self.core.horizon.unbounded:
-            self.oracle.excused.add(text_of(message.record.payload))
-        self.oracle.delivery(client, message, qos, packet_id, attempt)
+        is_excused = self.core.horizon.unbounded
+        self.oracle.delivery(client, message, qos, packet_id, attempt, is_excused=is_excused)
 
     def check(self) -> None:
         """What holds after every step."""
@@ -658,17 +657,15 @@ class Rig:
 
     def _check_whole(self) -> None:
         """After a start: each request that was not answered is there whole, or not at all."""
-        there = set(self._rows())
-        by_request: dict[int, list[Letter]] = {}
+        there = dict.fromkeys(self._rows(), 1)
+        by_request: dict[str, list[Letter]] = {}
         for letter in self.oracle.letters.values():
             by_request.setdefault(letter.request, []).append(letter)
         for letters in by_request.values():
-            if any(letter.is_cancel_asked or letter.is_acked for letter in letters):
-                continue
-            if min(due or x.sent_ms for x in letters for due in x.dues) < self.oracle.floor_ms:
-                continue
-            found = sum(letter.tag in there for letter in letters)
-            need(found in (0, len(letters)), f"half of a request survived: {[x.tag for x in letters]}")
+            dues = [due or self.oracle.sent_ms[letter.tag] for letter in letters for due in letter.dues]
+            is_open = not any(letter.is_cancel_asked or letter.is_accepted for letter in letters)
+            if is_open and min(dues) >= self.oracle.floor_ms:
+                self.oracle.messages.stored(Counter(there), letters)
 
     def _rows(self) -> list[str]:
         """The tag of every live row."""
@@ -717,20 +714,18 @@ class Rig:
     def _check_letters(self) -> None:
         rows = self._rows()
         for letter in self.oracle.letters.values():
-            if letter.is_acked:
+            if letter.is_accepted:
                 self._check_letter(letter, rows.count(letter.tag))
 
     def _check_letter(self, letter: Letter, copies: int) -> None:
         tag, oracle, core = letter.tag, self.oracle, self.core
         need(copies <= 1 or tag.startswith("key"), f"{tag} is stored {copies} times")
-        found = core.reader.find(letter.ids[-1])
+        found = core.reader.find(_id_of(letter))
         if letter.is_cancelled:
-            is_known = letter.ids[-1] in oracle.delivered_ids and tag not in oracle.excused
-            need(not is_known, f"{tag} was delivered and cancelled")
             need(found is None or bool(decode(found.value).stub & CANCELLED), f"{tag} has come to life again")
             return
         if found is None:
-            oracle.not_found(tag)
+            oracle.not_found(letter)
             return
         if is_stub(found.value):
             need(letter.is_cancel_asked, f"{tag} was cancelled by nobody")
@@ -743,7 +738,7 @@ class Rig:
             for topic_filter, wanted in watch.wanted.items():
                 if wanted.is_acked and wanted.since < found.position and matches(topic_filter, letter.topic):
                     need(
-                        tag in watch.got,
+                        watch.has(letter),
                         f"{tag} at {at_of(found.position)} never came to {client_id} ({topic_filter})",
                     )
 
@@ -757,20 +752,20 @@ class Rig:
 
     def _decided(self, tag: str, control: Control) -> Control:
         found = control.found
-        letter = self.oracle.letters[tag]
-        letter.sent_ms = min(letter.sent_ms, self.clock.now_ms)
+        self.oracle.sent_ms[tag] = min(self.oracle.sent_ms[tag], self.clock.now_ms)
         is_first = control.outcome is Outcome.DONE and found is not None and not is_stub(found.value)
         if is_first and found is not None and found.shard is not None:
             self.oracle.decide(found.position, tag)
         return control
 
-    def _letter(self, tag: str, topic: str, due_ms: int) -> Letter:
+    def _letter(self, tag: str, topic: str, due_ms: int) -> None:
+        self.oracle.observe(self.clock.now_ms)
         letter = self.oracle.letters.get(tag)
         if letter is None:
-            letter = Letter(tag, topic, self.oracle.requests, {due_ms}, self.clock.now_ms)
-            self.oracle.letters[tag] = letter
-        self.oracle.asked(tag, due_ms, self.clock.now_ms)
-        return letter
+            self.oracle.messages.ask(tag, topic, due_ms, str(self.oracle.requests))
+            self.oracle.sent_ms[tag] = self.clock.now_ms
+        else:
+            self.oracle.messages.wish(letter, due_ms)
 
     def _draft(self, tag: str, topic: str, due_ms: int, key: bytes = b"", payload: int = 0) -> Draft:
         self._letter(tag, topic, due_ms)
@@ -791,7 +786,7 @@ class Rig:
             need(len(answer) == len(drafts), "an answer for each message")
             for draft, one in zip(drafts, answer, strict=True):
                 message = one.id if isinstance(one, Known) else one
-                self.oracle.accepted(tag_of(draft.value), message)
+                self.oracle.accepted(tag_of(draft.value), message, draft.due_ms)
 
         self._submit(lambda commit: in_steps(commit, commit.put_in_steps(drafts, step=1)), done, len(drafts))
 
@@ -808,8 +803,12 @@ class Rig:
         return True
 
     def _pick(self, index: int) -> tuple[Letter | None, MessageId]:
-        letters = [letter for letter in self.oracle.letters.values() if letter.is_acked]
+        letters = [letter for letter in self.oracle.letters.values() if letter.is_accepted]
         if not letters:
             return None, MessageId(0)
         letter = letters[-1 - index % len(letters)]
-        return letter, letter.ids[-1]
+        return letter, _id_of(letter)
+
+
+def _id_of(letter: Letter) -> MessageId:
+    return MessageId(int(letter.id, 16))

@@ -171,5 +171,5 @@ def test_what_the_log_takes_late_does_not_appear_behind_the_horizon() -> None:
         rig.compose()
         rig.settle()
         rig.recover(0)
-    assert rig.oracle.letters["key1"].is_acked
+    assert rig.oracle.letters["key1"].is_accepted
     rig.drain()

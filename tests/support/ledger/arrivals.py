@@ -53,6 +53,8 @@ class Arrival:
     turn: int = 0
     """How many replays had been asked for."""
     message: Message | None = None
+    place: int = 0
+    """Its position, if that is known."""
     acked_ms: int = 0
     """The client has it for good: it has acked it, or holds its packet id."""
     is_ack_read: bool = False
@@ -89,6 +91,8 @@ class Inbox:
     opened: dict[int, int] = field(default_factory=dict)
     """When each connection was begun, ms. What comes of it may be read when its server has been killed."""
     of: dict[Message, list[Arrival]] = field(default_factory=dict)
+    once: set[tuple[Message, int]] = field(default_factory=set)
+    """What the client has worked on at QoS 2, and in which turn."""
     rewinds: list[Rewind] = field(default_factory=list)
 
     @property
@@ -109,13 +113,13 @@ class Inbox:
             if 0 < arrival.acked_ms <= read_ms:
                 arrival.is_ack_read = True
 
-    def may_come(self, arrival: Arrival, topic: str, place: int, done: Sequence[int]) -> bool:
+    def may_come(self, arrival: Arrival, topic: str, done: Sequence[int]) -> bool:
         """`done`: the turns in which it was acked for certain."""
         if arrival.turn in done:
             return False
         last = max((turn for turn in done if turn < arrival.turn), default=None)
         return last is None or any(
-            one.turn > last and place > one.to and fits(one.filter, topic) for one in self.rewinds
+            one.turn > last and arrival.place > one.to and fits(one.filter, topic) for one in self.rewinds
         )
 
     def has(self, message: Message) -> bool:
@@ -160,8 +164,8 @@ class Arrivals:
         self.messages.clock.shows(at_ms)
         number = inbox.connection if connection is None else connection
         message = self.messages.named(tag, name, due_ms)
-        arrival = Arrival(tag, at_ms, due_ms, number, attempt, qos, inbox.turn, message, node=node)
-        arrival.turn = inbox.turn if turn is None else turn
+        turn = inbox.turn if turn is None else turn
+        arrival = Arrival(tag, at_ms, due_ms, number, attempt, qos, turn, message, place, node=node)
         inbox.arrivals.append(arrival)
         if message is None:
             self.book.fault(3, "strange", f"{inbox.name} got {tag!r}, which nobody sent")
@@ -170,10 +174,11 @@ class Arrivals:
             self.book.fault(4, "given after a cancel", f"{inbox.name} got {message}: {arrival}")
         elif self._is_early(inbox, message, arrival):
             self.book.fault(1, "early", f"{inbox.name} got {message}, said to be due {due_ms}: {arrival}")
-        message.has_come = True
+        if not _is_retry(inbox, message, arrival):
+            self.messages.came(message, due_ms)
         before = inbox.of.setdefault(message, [])
         if qos < 2 and before and not inbox.is_shared and not inbox.is_lossy:
-            self._again(inbox, message, arrival, place)
+            self._again(inbox, message, arrival)
         before.append(arrival)
         return arrival
 
@@ -181,11 +186,11 @@ class Arrivals:
         """At QoS 2 the client has it now, whether the server hears of that or not."""
         arrival.acked_ms = at_ms
         message = arrival.message
-        if message is not None and arrival.qos == 2 and not inbox.is_shared:
-            for one in inbox.of[message]:
-                if one is not arrival and one.acked_ms and one.turn == arrival.turn:
-                    self.book.fault(2, "doubled", f"{inbox.name} got {message} twice: {one}, {arrival}")
-                    break
+        if message is None or arrival.qos < 2 or inbox.is_shared:
+            return
+        if (message, arrival.turn) in inbox.once:
+            self.book.fault(2, "doubled", f"{inbox.name} got {message} twice: {arrival}")
+        inbox.once.add((message, arrival.turn))
 
     def written(self, asked_ms: int, answered_ms: int) -> None:
         """A write was answered: the server lives, and reads what it is sent."""
@@ -212,7 +217,7 @@ class Arrivals:
         """All faults."""
         faults = list(self.book.faults)
         for inbox in self.inboxes.values():
-            faults += self.other_dues(inbox) + self.missing(inbox) + self._disorder(inbox)
+            faults += self.missing(inbox) + self._disorder(inbox)
         return faults
 
     def missing(self, inbox: Inbox) -> list[Fault]:
@@ -231,16 +236,6 @@ class Arrivals:
         due_ms = arrival.due_ms if arrival.due_ms in message.dues else 0
         return self.messages.is_early(message, due_ms)
 
-    def other_dues(self, inbox: Inbox) -> list[Fault]:
-        """Who says a due that it cannot have had, as the answers to its moves have come by now."""
-        return [
-            Fault(3, "strange", f"{inbox.name} got {message}, said to be due {arrival.due_ms}: {arrival}")
-            for message, arrivals in list(inbox.of.items())
-            for arrival in arrivals
-            if arrival.due_ms and message.due and arrival.due_ms not in message.dues
-            if not message.is_excused and not _is_retry(inbox, message, arrival)
-        ]
-
     def _disorder(self, inbox: Inbox) -> list[Fault]:
         if inbox.is_lossy or inbox.is_shared:
             return []
@@ -254,7 +249,7 @@ class Arrivals:
             last, before = place, str(message)
         return faults
 
-    def _again(self, inbox: Inbox, message: Message, arrival: Arrival, place: int) -> None:
+    def _again(self, inbox: Inbox, message: Message, arrival: Arrival) -> None:
         """A delivery of what came before: on this connection, or acked for certain."""
         before = inbox.of[message]
         here = [one for one in before if (one.connection, one.turn) == (arrival.connection, arrival.turn)]
@@ -262,7 +257,7 @@ class Arrivals:
         if here:
             what = f"{inbox.name}, on one connection: {here[-1]}; {arrival}"
             self.book.fault(5, "given again after its ack", what)
-        elif not inbox.may_come(arrival, message.topic, place, [one.turn for one in done]):
+        elif not inbox.may_come(arrival, message.topic, [one.turn for one in done]):
             self.book.fault(5, "given again after its ack", f"{inbox.name}: {done[-1]}; {arrival}")
 
     def _is_sure(self, inbox: Inbox, former: Arrival, arrival: Arrival) -> bool:

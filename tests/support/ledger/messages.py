@@ -65,8 +65,8 @@ class Message:
     is_accepted: bool = False
     is_cancel_asked: bool = False
     """And not refused."""
-    has_come: bool = False
-    """Somebody got it, so that no cancel may be answered with 204."""
+    said: set[int] = field(default_factory=set)
+    """Which due those said who got it, or 0. If somebody did, no cancel may be answered with 204."""
     is_excused: bool = False
     """It came when the server could note nothing, so that it may."""
 
@@ -235,17 +235,29 @@ class Messages:
         message.wishes.remove(found)
         return found[1]
 
+    def came(self, message: Message, due: int) -> None:
+        """Somebody got it, who says that it was due then, or 0."""
+        message.said.add(due)
+        self._look(message)
+
+    def _look(self, message: Message) -> None:
+        """Whether it may have had the dues that were said."""
+        wrong = message.said - message.dues - {0}
+        if wrong and message.due and not message.is_excused:
+            message.said -= wrong
+            self.book.fault(3, "strange", f"somebody got {message}, said to be due {wrong}")
+
     # -- what is answered
 
     def accepted(self, message: Message, name: str = "", row: str = "") -> bool:
         """Whether it is a new one. `name`: its id; a plain publish has none that anybody is told."""
-        message.id, message.row = name or message.id, row or name or message.row
-        message.is_accepted = True
-        if message.id in self.by_id:
+        self._learn(message, name)
+        message.row = row or name or message.row
+        if self.by_id.get(message.id, message).is_accepted:
             return False
         self.book.seen["accepted"] += 1
-        if message.id:
-            self.by_id[message.id] = message
+        message.is_accepted = True
+        self._learn(message, message.id)
         if message.epoch == NOBODY_ASKED:
             message.epoch = self.clock.epoch
         self.put(message)
@@ -255,10 +267,16 @@ class Messages:
         """Which message that is, under a tag that may be used again when its first message was dropped."""
         message = self.by_id.get(name) or self.by_tag.get(tag)
         if message is None or not name or message.id in ("", name):
-            return message
+            return message and self._learn(message, name)
         other = self.ask(tag, message.topic, due, message.request)
         other.epoch, other.wishes, message.wishes = self._granted(message, due), message.wishes, []
-        return other
+        return self._learn(other, name)
+
+    def _learn(self, message: Message, name: str) -> Message:
+        if name:
+            message.id = name
+            self.by_id.setdefault(name, message)
+        return message
 
     def moved(self, message: Message, due: int, row: str = "") -> None:
         """200, or as GET shows it if the answer was lost."""
@@ -268,15 +286,17 @@ class Messages:
             message.out_at = None
         message.due, message.epoch, message.row = due, self._granted(message, due), row
         self.put(message)
+        self._look(message)
 
     def not_moved(self, message: Message, due: int) -> None:
         """409."""
         self._granted(message, due)
+        self._look(message)
 
     def cancelled(self, message: Message) -> None:
         """204."""
         message.is_cancelled = message.is_cancel_asked = True
-        if message.has_come and not message.is_excused:
+        if message.said and not message.is_excused:
             self.book.fault(4, "cancelled after it was given", f"{message}: 204, and somebody got it")
 
     def not_cancelled(self, message: Message) -> None:
