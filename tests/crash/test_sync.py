@@ -18,11 +18,10 @@ from shards.fields import Record
 from shards.record import encode
 from tests.support.link import FakeLink
 from tests.support.mqtt import wall_ms
+from tests.support.planted import Fault, finds
 from tests.support.stores import FailingStore
 from timeline.position import MessageId, at_of, id_position
 from timeline.session import Subscription
-
-from .hasty import answer_early
 
 pytestmark = pytest.mark.short
 
@@ -68,9 +67,12 @@ async def test_the_answer_and_dispatch_wait_for_the_sync(tmp_path: Path) -> None
     assert await _overtaken(tmp_path / "data") == []
 
 
-async def test_an_answer_before_the_sync_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@finds("sync")
+async def test_an_answer_before_the_sync_is_caught(
+    fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The proof that the test above can fail."""
-    answer_early(monkeypatch)
+    fault.plant(monkeypatch)
     assert "answer" in await _overtaken(tmp_path / "data")
 
 

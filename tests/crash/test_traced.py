@@ -208,7 +208,8 @@ async def test_no_answer_leaves_before_its_sync_has_ended(
 @pytest.mark.parametrize("work", [_accepting, _changing])
 async def test_a_server_that_answers_before_the_sync_is_caught(tmp_path: Path, work: Work) -> None:
     """With every kind of answer."""
-    answers, faults = await _traced_answers(tmp_path, work, "tests.crash.hasty")
+    planted = "tests.support.planted", "answered_before_the_sync"
+    answers, faults = await _traced_answers(tmp_path, work, *planted)
     caught = {_kind(fault) for fault in faults if "before it was synced" in fault}
     assert caught == {_kind(text) for text in answers}, faults
 

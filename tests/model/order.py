@@ -15,12 +15,11 @@ Without order (`RULES`) it demands of 1 that a retry is not early, of 2 the limi
 
     6 turns       the reader of a fair group stops only before a key that has nothing out, or at the bound
 
-`FAULTS` are rules left out, one at a time. The walks find each.
+The walks find each rule that is left out (tests/support/faults/).
 """
 
 import random
 from bisect import bisect_right, insort
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from timeline import key_order
@@ -223,15 +222,14 @@ class Group:
         self,
         world: World,
         rnd: random.Random,
-        fault: str = "",
         rule: Rule = ORDERED,
         *,
         hold: bool = False,
     ) -> None:
-        self.world, self.rnd, self.fault, self.hold = world, rnd, fault, hold
+        self.world, self.rnd, self.hold = world, rnd, hold
         self.oracle, self.read, self.reread = Oracle(world, rule), START, START
         self.flights: dict[Position, Flight] = {}
-        self.order = _made(fault, rule)
+        self.order = KeyOrder(KeyBound(2 * BOUND), rule)
         self.looked = START
         """Due retries up to here have been given, or stand in line."""
         self.over: set[Position] = set()
@@ -248,22 +246,16 @@ class Group:
         changes = self.order.take()
         rows: Batch = dict(batch or {})
         for name, row in changes.keys.items():
-            if row is not None and self.fault == "wait is stored" and row.wait:
-                row = KeyRow(row.next, row.shard) if row.next else None
             rows["key", name] = row
         for name, places in changes.index.items():
             rows |= {("index", (name, place)): shard for place, shard in places}
         rows |= {("retry", place): None for place in self.over}
         rows = {at: value for at, value in rows.items() if value is not None or at in self.world.db}
         cursor: Batch = {("cursor",): (self.read, dict(self.flights), self.reread)}
-        if self.fault == "one batch":
-            self.world.write(cursor)
-            self.world.write(rows)
-        elif self.rnd.random() < 0.1 and not batch:
+        if self.rnd.random() < 0.1 and not batch:
             self.order.lost()
             return
-        else:
-            self.world.write(rows | cursor)
+        self.world.write(rows | cursor)
         self.order.wrote()
         self.over.clear()
         self.oracle.snap()
@@ -271,16 +263,16 @@ class Group:
     def recover(self) -> None:
         self.read, flights, self.reread = self.world.db.get(("cursor",), (START, {}, START))
         self.flights = {root: flight._replace(is_out=False) for root, flight in flights.items()}
-        self.order = _made(self.fault, self.oracle.rule)
+        self.order = KeyOrder(KeyBound(2 * BOUND), self.oracle.rule)
         self.looked = START
         self.over.clear()
         self.order.advance(self.world.now)
         self.order.restore([(name, self.world.db["key", name]) for name in self.world.all("key")])
-        if self.reread > self.read and self.fault != "a start knows of a replay":
+        if self.reread > self.read:
             self.order.rewind(self.read, Finished())
         for flight in self.flights.values():
-            if self.name(flight.key) and self.fault != "returned is out":
-                self.order.launch(self.name(flight.key))
+            if self.name(flight.key):
+                self.order.launch(self.name(flight.key))  # it is out, whoever had it
 
     def pump(self) -> None:
         """Give out what can be, whoever's turn it is."""
@@ -307,18 +299,15 @@ class Group:
         if root is None:
             return False
         flight = self.flights[root]
-        if self.name(flight.key) and self.fault == "returned is out":
-            self.order.launch(self.name(flight.key))
-        self.oracle.give(flight.key, root, is_returned=self.fault != "returned is out")
+        self.oracle.give(flight.key, root, is_returned=True)
         self.flights[root] = Flight(flight.key, flight.tries + 1, retry=flight.retry)
         return True
 
     def give_head(self) -> bool:
         """A retry that is due."""
-        due = self.world.horizon if self.fault != "retries by the key" else self.read
         for name, _ in self.order.rows():
             row = self.order.row(name)
-            if row.wait and row.wait <= due and not row.by_hand and len(self.flights) < WINDOW:
+            if row.wait and row.wait <= self.world.horizon and not row.by_hand and len(self.flights) < WINDOW:
                 return self.give(self.order.resume(name), self.world.db["retry", row.wait].tries)
         return False
 
@@ -534,137 +523,6 @@ class Group:
         self.save()
 
 
-class _Forgetful(KeyOrder):
-    """Without: behind stays behind."""
-
-    def meet(self, key: bytes, place: Position, shard: int, room: int = 1) -> Meeting:
-        is_resting = self.row(key).root or key in self.out
-        return super().meet(key, place, shard, room) if is_resting else Meeting.GIVE
-
-
-class _Boundless(KeyOrder):
-    """Without: the bound."""
-
-    @property
-    def is_full(self) -> bool:
-        return False
-
-
-class _Late(KeyOrder):
-    """Without: a replay lowers `next`."""
-
-    def _look(self, key: bytes) -> None:
-        found = self._keys[key]
-        before = found.next, [*found.known], found.is_whole
-        super()._look(key)
-        if before[0] != NOWHERE:
-            found = self._in_trouble(key)
-            found.next, found.known, found.is_whole = before
-            self._settle(key)
-
-
-class _Unlooked(KeyOrder):
-    """Without: a key is looked at before something becomes of it."""
-
-    def _find(self, key: bytes) -> Any:
-        return self._keys.get(key)
-
-
-class _Unlimited(KeyOrder):
-    """Without: the limit counts for what is behind."""
-
-    def _settle(self, key: bytes) -> None:
-        super()._settle(key)
-        if key in self._lines or (key in self._keys and self._keys[key].next):
-            self.free.setdefault(key)
-
-
-class _Tokenless(KeyOrder):
-    """Without: a key that has no token is looked at when it has one."""
-
-    def advance(self, now_ms: float) -> None:
-        self._now_ms = now_ms
-
-
-class _Unlined(KeyOrder):
-    """Without: a due retry waits for its key."""
-
-    def meet_retry(self, key: bytes, place: Position, room: int = 1) -> bool:
-        super().meet_retry(key, place, room)
-        if key in self._lines and place in self._lines[key].places:
-            self.leave_line(key, place)
-        return False
-
-
-class _Unmissed(KeyOrder):
-    """Without: retries for which the line has no room are met again."""
-
-    def take_missed(self) -> Position:
-        super().take_missed()
-        return NOWHERE
-
-
-class _Unfair(KeyOrder):
-    """Without: a fair group passes over what a key has too much of."""
-
-    def may_start(self, key: bytes, room: int) -> bool:
-        return super().may_start(key, NEVER)
-
-
-class _Unkept(KeyOrder):
-    """Without: what is not stored yet is known."""
-
-    def learn(self, key: bytes, places: Any, read: Position, *, is_all: bool) -> None:
-        kept, self._fresh = self._fresh, {}
-        super().learn(key, places, read, is_all=is_all)
-        self._fresh = kept
-
-
-class _Open(KeyOrder):
-    """Without: who holds a key by hand holds it."""
-
-    def hold_by_hand(self, key: bytes) -> None:
-        """Nothing."""
-
-
-class _Buried(KeyOrder):
-    """Without: what is buried while it waits holds its key."""
-
-    def bury(self, key: bytes, letter: Position) -> None:
-        self.release(key)
-
-
-_PLANTED: dict[str, Callable[[KeyBound, Rule], KeyOrder]] = {
-    "behind stays behind": _Forgetful,
-    "heads are bounded": _Boundless,
-    "replay lowers next": _Late,
-    "what is found was looked at": _Unlooked,
-    "what is not stored is known": _Unkept,
-    "held by hand": _Open,
-    "held when buried": _Buried,
-}
-_UNRULED: dict[str, Callable[[KeyBound, Rule], KeyOrder]] = {
-    "limit 2": _Unlimited,
-    "rate": _Tokenless,
-    "limit 1": _Unlined,
-    "limit and rate": _Unmissed,
-    "fair": _Unfair,
-}
-"""By the rule that finds each."""
-FAULTS = (
-    *_PLANTED,
-    "a start knows of a replay",
-    "wait is stored",
-    "one batch",
-    "retries by the key",
-    "returned is out",
-)
-
-
-def _made(fault: str, rule: Rule) -> KeyOrder:
-    return {**_PLANTED, **_UNRULED}.get(fault, KeyOrder)(KeyBound(2 * BOUND), rule)
-
-
 RULES = {
     "order": ORDERED,
     "order, fair": Rule(is_ordered=True, most=1, is_fair=True),
@@ -678,10 +536,10 @@ RULES = {
 }
 
 
-def walk(seed: int, fault: str = "", rule: Rule = ORDERED) -> None:
+def walk(seed: int, rule: Rule = ORDERED) -> None:
     """One life of a group, at random, and its end. Raises Broken, or AssertionError of the room itself."""
     rnd, world = random.Random(seed), World()
-    group = Group(world, rnd, fault, rule, hold=rule.is_ordered and rnd.random() < 0.3)
+    group = Group(world, rnd, rule, hold=rule.is_ordered and rnd.random() < 0.3)
     keys, calm = rnd.choice((2, 4, 20)), rnd.choice((0.2, 0.5, 0.8))
     known, key_order.KNOWN_MAX = key_order.KNOWN_MAX, KNOWN
     looked, key_order.LOOKED_MAX = key_order.LOOKED_MAX, LOOKED

@@ -17,12 +17,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 
 from shards.errors import ShardsError
-from tests.support.build import OPENED
 from tests.support.logs import Lost
+from tests.support.planted import Fault, finds
 from tests.support.soak import SOAK
 
-from .mutants import Mutant
-from .node_mutants import BREAKAGE_MUTANTS, NODE_MUTANTS
 from .nodes import NodesRig
 from .oracle import Violation
 from .rig import CLIENTS, FILTERS
@@ -30,7 +28,7 @@ from .test_timeline import Machine, first_seed, small
 from .walk import walk_nodes
 
 WALKS = 10_000 if SOAK else 50
-MUTANT_WALKS = 400
+FAULT_WALKS = 400
 
 
 @pytest.fixture(autouse=True)
@@ -123,19 +121,26 @@ def test_machine_of_nodes_keeps_every_promise() -> None:
     )
 
 
-@OPENED
-@pytest.mark.parametrize("mutant", [*NODE_MUTANTS, *BREAKAGE_MUTANTS], ids=lambda mutant: mutant.__name__)
-def test_a_naive_rule_of_nodes_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+@finds("nodes")
+def test_a_naive_rule_of_nodes_is_found(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     """The proof that the walks can fail."""
-    mutant(monkeypatch)
-    breaks = mutant in BREAKAGE_MUTANTS
-    first = (BREAKAGE_MUTANTS if breaks else NODE_MUTANTS)[mutant]
-    for seed in range(first, first + MUTANT_WALKS):
+    fault.plant(monkeypatch)
+    find(fault, fault.drivers["nodes"], breaks=False)
+
+
+@finds("rot")
+def test_a_naive_rule_of_rot_and_a_lost_log_is_found(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault.plant(monkeypatch)
+    find(fault, fault.drivers["rot"], breaks=True)
+
+
+def find(fault: Fault, first: int, *, breaks: bool) -> None:
+    for seed in range(first, first + FAULT_WALKS):
         try:
             walk_nodes(seed, breaks=breaks)
         except (Violation, AssertionError, KeyError, ShardsError):
             return
-    pytest.fail(f"{MUTANT_WALKS} walks found nothing wrong with: {mutant.__doc__}")
+    pytest.fail(f"{FAULT_WALKS} walks found nothing wrong with: {fault.why}")
 
 
 class Late(Random):

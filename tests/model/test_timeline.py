@@ -18,16 +18,15 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from tests.support.build import OPENED
+from tests.support.planted import Fault, finds
 from tests.support.soak import SOAK
 
-from .mutants import MUTANTS, Mutant
 from .oracle import Violation
 from .rig import CLIENTS, DAY_MS, FILTERS, TOPICS, Rig
 from .walk import walk
 
 WALKS = 20_000 if SOAK else 50
-MUTANT_WALKS = 800
+FAULT_WALKS = 800
 
 clients = st.sampled_from(CLIENTS)
 small = st.integers(0, 5)
@@ -228,15 +227,14 @@ def test_machine_keeps_every_promise() -> None:
     )
 
 
-@OPENED
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
-def test_a_naive_rule_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+@finds("walk")
+def test_a_naive_rule_is_found(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     """The proof that the walks can fail."""
-    mutant(monkeypatch)
-    first = MUTANTS[mutant]
-    for seed in range(first, first + MUTANT_WALKS):
+    fault.plant(monkeypatch)
+    first = fault.drivers["walk"]
+    for seed in range(first, first + FAULT_WALKS):
         try:
             walk(seed)
         except (Violation, AssertionError, KeyError):
             return
-    pytest.fail(f"{MUTANT_WALKS} walks found nothing wrong with: {mutant.__doc__}")
+    pytest.fail(f"{FAULT_WALKS} walks found nothing wrong with: {fault.why}")

@@ -23,7 +23,7 @@ way; whichever it is, it is one of them.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
@@ -38,20 +38,16 @@ from hypothesis.stateful import (
 
 from server.codec import wire
 from server.codec.packets import Ack, Publish
-from server.delivery import by_key, ordering
+from server.delivery import by_key
 from server.delivery.burials import SKIPPED
-from server.delivery.retries import Retries
-from server.delivery.settling import burying
 from server.delivery.settling.settling import RETURNS_FREE
-from server.delivery.subscriber import Subscriber
 from shards.commit import Commit
 from shards.record import decode, is_stub
 from shards.retries import RETRIES
-from tests.support.build import OPENED
+from tests.support.planted import Fault, finds
 from tests.support.rig import Peer, Rig, config, props
 from tests.support.soak import SOAK
 from timeline import key_order
-from timeline.key_order import KeyOrder
 from timeline.position import END, START, MessageId, Position, id_position
 
 GROUP, OTHER = "$share/g/t", "$share/h/other"
@@ -652,61 +648,11 @@ Ordered.TestCase.settings = _settings(500 if SOAK else 20)
 TestOrdered = Ordered.TestCase
 
 
-def _keeps_what_was(patch: pytest.MonkeyPatch) -> None:
-    """What is read again has its old retry, or dead letter, still."""
-    patch.setattr(Retries, "end_former", lambda self, one, message: None)
-
-
-def _reads_what_flies(patch: pytest.MonkeyPatch) -> None:
-    """What is in flight when a place is set back is read again, too."""
-    patch.setattr(Subscriber, "pass_over_flights", lambda self, horizon: None)
-
-
-def _buries_twice(patch: pytest.MonkeyPatch) -> None:
-    """What is left behind is buried whatever there is of it."""
-    patch.setattr(burying, "_has_kept", lambda commit, row, message: False)
-
-
-def _forgets_its_keys(patch: pytest.MonkeyPatch) -> None:
-    """After a start no key is behind or waits."""
-    patch.setattr(ordering, "restore", lambda *_: None)
-
-
-def _goes_past_a_retry(patch: pytest.MonkeyPatch) -> None:
-    """A key does not wait for a retry."""
-    patch.setattr(KeyOrder, "rest", lambda self, key, root, wait: self.land(key))
-
-
-def _gives_what_is_passed(patch: pytest.MonkeyPatch) -> None:
-    """A replay leaves the keys as they are."""
-    patch.setattr(KeyOrder, "rewind", lambda self, to: None)
-
-
-def _skips_no_follower(patch: pytest.MonkeyPatch) -> None:
-    """What waits for its key is left where it is."""
-    patch.setattr(KeyOrder, "skip", lambda self, to, most: [])
-
-
-def _loses_rows(patch: pytest.MonkeyPatch) -> None:
-    """The index is not written."""
-    take = KeyOrder.take
-    patch.setattr(KeyOrder, "take", lambda self: replace(take(self), index={}))
-
-
-PLANTS: list[tuple[type[Work], Callable[[pytest.MonkeyPatch], None]]] = [
-    *((Work, plant) for plant in (_keeps_what_was, _reads_what_flies, _buries_twice)),
-    *((Ordered, plant) for plant in (_forgets_its_keys, _goes_past_a_retry, _gives_what_is_passed)),
-    *((Ordered, plant) for plant in (_skips_no_follower, _loses_rows)),
-]
-
-
-@OPENED
-@pytest.mark.parametrize(("kind", "plant"), PLANTS, ids=[plant.__name__.strip("_") for _, plant in PLANTS])
-def test_a_naive_rule_is_found(
-    kind: type[Work], plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@finds("work")
+def test_a_naive_rule_is_found(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     """The proof that the machine can fail."""
-    plant(monkeypatch)
+    fault.plant(monkeypatch)
+    kind = {"usual": Work, "order": Ordered}[fault.drivers["work"]]
     machine = seed(1)(type("Work", (kind,), {}))  # it meets each of them within a few examples
     with pytest.raises(AssertionError):
         run_state_machine_as_test(machine, settings=settings(_settings(400, Phase.generate), database=None))

@@ -1,8 +1,6 @@
 """Upserts and debounces under keys: in any order and repeated, against a dull oracle; planted faults are
 found."""
 
-import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import permutations
@@ -14,20 +12,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule, run_state_machine_as_test
 from msgspec.structs import replace
 
-from server.build import form
-from shards import upsert as room
 from shards.commit import Commit
 from shards.dedupe import Refused
-from shards.draft import Draft, Terms
+from shards.draft import Terms
 from shards.garbage import clear, forget, left, look_through
 from shards.memory import MemoryStore
-from shards.open_batch import OpenBatch
 from shards.pointers import pointers
 from shards.recover import Opened
 from shards.store import Table
-from shards.tables import NO_EXTRA
-from shards.upsert import Effect, Under, Upserted, Version, cancel_under, debounce, under, upsert
+from shards.upsert import Effect, Upserted, Version, cancel_under, debounce, under, upsert
 from shards.verify import verify_tables
+from tests.support.planted import Fault, finds
 
 from .test_by_key import (
     KEY,
@@ -301,35 +296,10 @@ Upserts.TestCase.settings = settings(max_examples=60, stateful_step_count=30, de
 test_upserts_against_an_oracle = pytest.mark.long(Upserts.TestCase)
 
 
-def _equal_is_higher(what: Under, version: Version | None) -> bool:
-    return version is not None and what.version is not None and version < what.version
-
-
-def _no_bound(commit: Commit, what: Under, wanted: Draft, until_ms: int) -> Upserted:
-    """As if each request set the bound anew."""
-    if what.row is not None and what.row.extra.until_ms:
-        commit.note_extra(what.key, what.row, replace(what.row.extra, until_ms=until_ms))
-        what = under(commit, what.key)
-    return DEBOUNCE(commit, what, wanted, until_ms)
-
-
-DEBOUNCE = debounce
-PLANTED: list[tuple[str, object, str, Callable[..., object]]] = [
-    ("an equal version changes something", room, "is_known", _equal_is_higher),
-    ("a cancel forgets its version", Commit, "note_extra", lambda *_: None),
-    ("a POST forgets the version", OpenBatch, "extra_of", lambda *_: NO_EXTRA),
-    ("the bound moves along", sys.modules[__name__], "debounce", _no_bound),
-]
-
-
 @pytest.mark.long
-@pytest.mark.skipif(form() == "compiled", reason="a compiled class takes no fault")
-@pytest.mark.parametrize("fault", PLANTED, ids=lambda fault: fault[0])
-def test_a_planted_fault_is_found(
-    fault: tuple[str, object, str, Callable[..., object]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, where, name, wrong = fault
-    monkeypatch.setattr(where, name, wrong)
+@finds("upsert")
+def test_a_planted_fault_is_found(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault.plant(monkeypatch)
     few = settings(
         max_examples=300, stateful_step_count=30, deadline=None, database=None, phases=[Phase.generate]
     )

@@ -22,19 +22,16 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-import shards.replicated
-from shards.changes import Changes, Recorded, decode_changes
+from shards.changes import Recorded, decode_changes
 from shards.errors import StoreFailed
 from shards.log.chained import open_engine
 from shards.log.memory import MemoryEngine, Shelf
-from shards.log.record import Seal
 from shards.memory import MemoryStore
-from shards.overlay import Layer, _Part, through
 from shards.replicated import ReplicatedStore, applied_of
 from shards.rocks import RocksStore
 from shards.store import Batch, Table
-from tests.support.build import OPENED
 from tests.support.logs import Elapsing, Faulty, Lost
+from tests.support.planted import Fault, finds
 from tests.support.soak import SOAK
 
 TABLES = (Table.MESSAGES, Table.HELD)
@@ -342,74 +339,11 @@ def test_what_waits_is_read_as_if_it_were_there(machine: type[Waiting], examples
     )
 
 
-def dropped_before_the_store_has_it(patch: pytest.MonkeyPatch) -> None:
-    """A batch that is in the log may be given up here: it is about to be in the store."""
-    real = ReplicatedStore._apply
-
-    def naive(self: ReplicatedStore, batch: Batch, place: Seal) -> None:
-        self._layers = self._layers[:-1]
-        real(self, batch, place)
-        self._layers = (*self._layers, Layer(Changes()))
-
-    patch.setattr(ReplicatedStore, "_apply", naive)
-
-
-def the_store_is_read_first(patch: pytest.MonkeyPatch) -> None:
-    """The rows below, and then what the layers have changed of them."""
-
-    def scan(self: ReplicatedStore, table: Table, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        rows = self._store.scan(table, start, end)
-        first = [row for row in [next(rows, None)] if row is not None]
-        yield from first
-        yield from (row for row in through(self._layers, self._store, table, start, end) if row not in first)
-
-    patch.setattr(ReplicatedStore, "scan", scan)
-
-
-def the_oldest_layer_counts(patch: pytest.MonkeyPatch) -> None:
-    """The order of the layers does not matter, they are of different groups."""
-    real = shards.replicated.look
-    patch.setattr(shards.replicated, "look", lambda layers, table, key: real(layers[::-1], table, key))
-
-
-def ranges_are_for_the_store(patch: pytest.MonkeyPatch) -> None:
-    """What a layer deletes as a range is gone when it has come to the store."""
-    patch.setattr(_Part, "covers", lambda self, key: False)
-
-
-def answered_one_early(patch: pytest.MonkeyPatch) -> None:
-    """The last of the batches is on its way: its flush may end."""
-    real = ReplicatedStore.flush
-
-    def flush(self: ReplicatedStore) -> None:
-        kept = self._waiting.pop() if self._waiting else None
-        try:
-            real(self)
-        finally:
-            if kept is not None:
-                self._waiting.append(kept)
-
-    patch.setattr(ReplicatedStore, "flush", flush)
-
-
 @pytest.mark.long
-@OPENED
-@pytest.mark.parametrize(
-    "naive",
-    [
-        dropped_before_the_store_has_it,
-        the_store_is_read_first,
-        the_oldest_layer_counts,
-        ranges_are_for_the_store,
-        answered_one_early,
-    ],
-    ids=lambda naive: naive.__name__,
-)
-def test_a_naive_rule_is_found(
-    naive: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@finds("waiting")
+def test_a_naive_rule_is_found(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     """The proof that the machine can fail."""
-    naive(monkeypatch)
+    fault.plant(monkeypatch)
     with pytest.raises(AssertionError):
         run_state_machine_as_test(
             Waiting,

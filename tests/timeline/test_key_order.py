@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.model.order import _UNRULED, FAULTS, RULES, walk
-from tests.support.build import OPENED
+from tests.model.order import RULES, walk
+from tests.support.planted import Fault, finds
 from tests.support.soak import SOAK
 from timeline.finished import Finished
 from timeline.key_order import KeyOrder, Meeting
@@ -201,30 +201,19 @@ def test_a_message_is_in_flight_twice_if_the_group_began_to_order_meanwhile() ->
     assert list(order.free) == [A]
 
 
-FIRST = {"heads are bounded": 1_380, "limit and rate": 400, "a start knows of a replay": 410}
-"""First walks for faults that few walks find."""
-
-
-def walks(count: int, fault: str = "", rule: str = "order") -> None:
-    first = FIRST.get(fault, 0)
+def walks(first: int, count: int, rule: str) -> None:
     for seed in range(first, first + count):
-        walk(seed, fault, RULES[rule])
+        walk(seed, RULES[rule])
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_walks(rule: str) -> None:
-    walks((80 if rule == "order" else 30) * (50 if SOAK else 1), rule=rule)
+    walks(0, (80 if rule == "order" else 30) * (50 if SOAK else 1), rule)
 
 
-@OPENED
-@pytest.mark.parametrize("fault", FAULTS)
-def test_each_rule_left_out_is_found(fault: str) -> None:
+@finds("order")
+def test_each_rule_left_out_is_found(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+    rule, first = fault.drivers["order"]
+    fault.plant(monkeypatch)
     with pytest.raises((AssertionError, KeyError)):
-        walks(3_000, fault)
-
-
-@OPENED
-@pytest.mark.parametrize("fault", _UNRULED)
-def test_each_rule_of_other_groups_left_out_is_found(fault: str) -> None:
-    with pytest.raises(AssertionError):
-        walks(3_000, fault, fault)
+        walks(first, 3_000, rule)

@@ -24,13 +24,7 @@ import pytest
 
 from server.codec import wire
 from server.codec.packets import Ack
-from server.delivery import by_key, cursors, ordering
-from server.delivery.by_key import ByKey
-from server.delivery.settling import burying
-from server.delivery.settling.former import Former
-from server.delivery.settling.holds import Holds
-from server.delivery.settling.leases import Leases
-from server.delivery.settling.undone import NEVER, Failure
+from server.delivery.settling.undone import NEVER
 from server.delivery.shared import Group
 from server.pull.lease_id import LeaseId
 from server.settings.config import Config
@@ -43,17 +37,16 @@ from shards.order import followers, keys_name, rows_under
 from shards.outcome import Outcome
 from shards.record import decode, is_moved, is_stub
 from shards.retries import RETRIES
-from shards.store import Store, Table
+from shards.store import Table
 from shards.tables import KeptRow
 from tests.model.cluster import Cluster, Node
-from tests.support.build import OPENED
+from tests.support.planted import Fault, finds
 from tests.support.pulling import Asked, Puller, lease_of
 from tests.support.rig import Peer, Rig, props
 from tests.support.stepper import Stepper
 from timeline import key_order
-from timeline.key_order import KeyOrder
 from timeline.position import END, START, MessageId, Position, message_id
-from timeline.session import Flight, Session
+from timeline.session import Flight
 
 ALL, SOME = "$share/workers/jobs/#", "$share/workers/jobs/y"
 WORKERS = 2
@@ -857,43 +850,9 @@ def test_a_node_that_leads_keeps_each_key(terms: str) -> None:
     assert took_over > 4
 
 
-def _nothing(*_: Any, **__: Any) -> None:
-    """Left out."""
-
-
-def _headless(store: Store, _: Any, groups: Iterable[Group]) -> None:
-    for group in groups:
-        if group.session.order is not None:
-            group.session.order.restore(rows_under(store, keys_name(group.whose)))
-
-
-FAULTS: dict[str, tuple[str, Any, str, Any]] = {
-    "what is out at a kill is the head": ("order", ordering, "restore", _headless),
-    "a lease outlives the server": ("order", Former, "restore", _nothing),
-    "a lease that ends has failed": ("order", Leases, "take_lapsed", lambda *_: []),
-    "what has failed is the head": ("order", Failure, "order", None),
-    "a requeued letter is the head": ("hold", Holds, "requeued", _nothing),
-    "a buried retry holds its key": ("hold", Holds, "buried", _nothing),
-    "a letter that goes lets its key go on": ("hold", Holds, "_look", lambda *_: []),
-    "a key that is let go goes on": ("order", KeyOrder, "let_go", _nothing),
-    "a held key is held": ("limit", KeyOrder, "hold_by_hand", _nothing),
-    "a replay ends what waits": ("order", KeyOrder, "rewind", _nothing),
-    "a skip ends what waits": ("order", KeyOrder, "resting", lambda *_: []),
-    "a skip gives up what is behind": ("order", KeyOrder, "skip", lambda *_: []),
-    "a due retry waits for its key": ("limit", ByKey, "_stands_in_line", lambda *_: False),
-    "key rows go with the cursor": ("order", cursors, "write_changes", lambda *_: 0),
-    "the index is read": ("order", by_key, "followers", lambda *_: ([], END)),
-    "a group takes its keys along": ("order", burying, "clear_keys", _nothing),
-    "what is behind is done late": ("order", Session, "finish_ahead", lambda *_: False),
-}
-"""Rules left out: where the walks find it."""
-
-
 @pytest.mark.long
-@OPENED
-@pytest.mark.parametrize("fault", FAULTS)
-def test_each_rule_left_out_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    terms, owner, name, without = FAULTS[fault]
-    monkeypatch.setattr(owner, name, without)
+@finds("keyed")
+def test_each_rule_left_out_is_found(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault.plant(monkeypatch)
     with pytest.raises((AssertionError, KeyError)):
-        walks(range(30), terms)
+        walks(range(30), fault.drivers["keyed"])
