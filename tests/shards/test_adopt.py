@@ -24,7 +24,7 @@ from timeline.position import (
 )
 from timeline.slices import DAY_MS
 
-from .timelines import CAPS, NOW, draft, group, open_at, put, sync, texts
+from .timelines import CAPS, NOW, draft, found_in, group, open_at, put, sync, texts, written
 
 NODE = 5
 LATER = NOW + DAY_MS
@@ -55,21 +55,13 @@ HIGH = 1 << 40
 """A seq that this server has not come to: it begins at SEQ_GAP."""
 
 
-@pytest.fixture
-def opened() -> Opened:
-    return open_at(MemoryStore())
-
-
 def test_a_message_is_found_by_the_id_that_it_brings(opened: Opened) -> None:
     name = name_of(700)
     assert adopted(opened, (draft(LATER, "kept"), name)) == [name]
     for life in (opened, open_at(opened.store)):  # type: ignore[arg-type]
-        found = life.reader.find(name)
-        assert found is not None
+        found = found_in(life, name)
         assert found.row_id != name, "no row here has its key"
-        assert decode(found.value).payload == b"kept"
-        assert decode(found.value).id == name
-        assert life.pending == 1
+        assert (decode(found.value).payload, decode(found.value).id, life.pending) == (b"kept", name, 1)
     assert is_consistent(opened)
 
 
@@ -98,12 +90,10 @@ def test_no_row_gets_an_id_that_was_adopted(opened: Opened) -> None:
 def test_it_is_cancelled_and_moved_by_its_id(opened: Opened) -> None:
     gone, moved = name_of(700), name_of(701)
     adopted(opened, (draft(LATER, "gone"), gone), (draft(LATER, "moved"), moved))
-    commit = group(opened)
-    assert commit.cancel(gone).outcome is Outcome.DONE
-    assert commit.move(moved, LATER + 5).outcome is Outcome.DONE
-    sync(opened, opened.open_batch.seal())
-    found = opened.reader.find(moved)
-    assert found is not None
+    with written(opened) as commit:
+        assert commit.cancel(gone).outcome is Outcome.DONE
+        assert commit.move(moved, LATER + 5).outcome is Outcome.DONE
+    found = found_in(opened, moved)
     assert at_of(found.position) == LATER + 5
     assert texts(opened) == ["-", "-", "moved"]
     assert is_consistent(opened)
@@ -112,10 +102,9 @@ def test_it_is_cancelled_and_moved_by_its_id(opened: Opened) -> None:
 def test_in_its_own_group_it_can_be_cancelled_too(opened: Opened) -> None:
     """Its id is known to who brought it, unlike that of a fresh message."""
     name = name_of(700)
-    commit = group(opened)
-    adopt(commit, [draft(LATER)], [name])
-    assert commit.cancel(name).outcome is Outcome.DONE
-    sync(opened, opened.open_batch.seal())
+    with written(opened) as commit:
+        adopt(commit, [draft(LATER)], [name])
+        assert commit.cancel(name).outcome is Outcome.DONE
     assert (texts(opened), opened.pending) == (["-"], 0)
     assert is_consistent(opened)
 
@@ -123,18 +112,14 @@ def test_in_its_own_group_it_can_be_cancelled_too(opened: Opened) -> None:
 def test_while_the_clock_is_set_back_it_is_held(opened: Opened) -> None:
     name, key = name_of(700, NOW - 30_000), b"k" * 16
     adopted(opened, (draft(NOW - 30_000, "held", key=key), name), wall_ms=NOW - 60_000)
-    found = opened.reader.find(name)
-    assert found is not None
-    assert id_shard(found.row_id) == HELD_SHARD
-    assert (opened.held, opened.pending) == (1, 1)
+    found = found_in(opened, name)
+    assert (id_shard(found.row_id), opened.held, opened.pending) == (HELD_SHARD, 1, 1)
     assert is_consistent(opened)
-    commit = group(opened)
-    commit.release(found.position)
-    sync(opened, opened.open_batch.seal())
+    with written(opened) as commit:
+        commit.release(found.position)
     assert texts(opened) == ["held"]
     assert (opened.held, opened.pending) == (0, 1)
-    released = opened.reader.find(name)
-    assert released is not None
+    released = found_in(opened, name)
     assert released.id == name
 
 
@@ -147,8 +132,7 @@ def test_its_key_answers_with_the_id_that_it_brought(opened: Opened) -> None:
     value = opened.store.get(Table.DEDUPE, key)
     assert value is not None
     row = dedupe_from(value)
-    found = opened.reader.find(name)
-    assert found is not None
+    found = found_in(opened, name)
     assert (row.id, row.due_ms, row.position) == (name, LATER, found.position)
     assert group(opened).put([draft(LATER, key=key)]) == [Known(name, LATER)]
 
@@ -208,8 +192,7 @@ def test_an_id_twice_in_one_request(opened: Opened) -> None:
     assert refusal(opened, (draft(LATER), name_of(700)), (draft(LATER), name_of(700))) == ("id", 1)
 
 
-def test_more_than_may_be_pending() -> None:
-    opened = open_at(MemoryStore())
+def test_more_than_may_be_pending(opened: Opened) -> None:
     put(opened, *(draft(LATER) for _ in range(CAPS.pending - 1)))
     pair = (draft(LATER), name_of(700)), (draft(LATER), name_of(701))
     assert refusal(opened, *pair) == ("over-quota", 0)
@@ -220,11 +203,10 @@ def test_more_than_may_be_pending() -> None:
 def test_no_room_for_a_slice() -> None:
     opened = open_at(MemoryStore(), max_slices=1)
     put(opened, draft(LATER))
-    commit = group(opened)
-    with pytest.raises(Refused) as caught:
-        adopt(commit, [draft(LATER), draft(LATER + 30 * DAY_MS)], [name_of(700), name_of(701)])
-    assert (caught.value.why, caught.value.index) == ("over-quota", 1)
-    sync(opened, opened.open_batch.seal())
+    with written(opened) as commit:
+        with pytest.raises(Refused) as caught:
+            adopt(commit, [draft(LATER), draft(LATER + 30 * DAY_MS)], [name_of(700), name_of(701)])
+        assert (caught.value.why, caught.value.index) == ("over-quota", 1)
     assert opened.pending == 1
     assert opened.reader.find(name_of(700)) is None
     assert list(opened.store.scan(Table.MOVED, b"", keys.LAST)) == []

@@ -22,7 +22,7 @@ from shards.record import CANCELLED, decode
 from shards.recover import Opened, undo_group
 from timeline.position import MessageId, before, id_shard
 
-from .timelines import NOW, QUARTER, draft, group, open_at, put, sync
+from .timelines import NOW, QUARTER, draft, group, open_at, piece_at, put, sync
 from .timelines import texts as payloads
 
 KEY, OTHER = b"k" * 16, b"o" * 16
@@ -39,11 +39,6 @@ def named(opened: Opened, key: bytes = KEY) -> MessageId | None:
     row = opened.commit.known_under(key)
     found = None if row is None else opened.commit.find_known(row)
     return None if found is None else found.id
-
-
-@pytest.fixture
-def opened() -> Opened:
-    return open_at(MemoryStore())
 
 
 # -- by its key in its own group
@@ -86,8 +81,7 @@ def test_moved_in_its_own_group_it_keeps_its_key(opened: Opened) -> None:
     commit.move(first, NOW + 2 * QUARTER)  # type: ignore[arg-type]
     assert named(opened) == first
     seal(opened)
-    piece = opened.directory.find(NOW + 5)
-    assert piece is not None
+    piece = piece_at(opened, NOW + 5)
     expire(group(opened), [piece])
     assert named(opened) == first, "its key goes with where it is, not with where it was"
 
@@ -110,8 +104,7 @@ def test_who_is_replaced_does_not_take_the_key_along(opened: Opened) -> None:
     (held,) = [place for place, _, _ in opened.reader.held()]
     commit.release(held)
     seal(opened)
-    piece = opened.directory.find(NOW)
-    assert piece is not None
+    piece = piece_at(opened, NOW)
     expire(group(opened), [piece])
     assert named(opened) == second
     assert commit.taken(KEY) is not None

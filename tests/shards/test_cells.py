@@ -17,7 +17,7 @@ from timeline.cells import Cells
 from timeline.position import END, START, MessageId
 from timeline.slices import DAY_MS
 
-from .timelines import CAPS, NOW, QUARTER, draft, group, open_at, put, sync
+from .timelines import CAPS, NOW, QUARTER, draft, group, open_at, put, sync, written
 
 MINUTE = 60_000
 MANY = Caps(messages=3, bytes=1 << 20, pending=10_000, structure_above=1_000)
@@ -37,14 +37,12 @@ def check(opened: Opened, *, all_counted: bool = True) -> None:
         wanted = Cells(piece.start_ms, piece.end_ms, piece.cells.width_ms)
         for place in places:
             wanted.count_in(place)
-        assert piece.cells.counts == wanted.counts
-        assert piece.cells.total == piece.live
+        assert (piece.cells.counts, piece.cells.total) == (wanted.counts, piece.live)
 
 
 def saved(opened: Opened) -> None:
-    commit = group(opened)
-    assert save(commit, most=1 << 20) == 0
-    sync(opened, commit.open_batch.seal())
+    with written(opened) as commit:
+        assert save(commit, most=1 << 20) == 0
 
 
 def counted(opened: Opened) -> None:
@@ -138,23 +136,20 @@ def test_saving_goes_on_where_it_ended() -> None:
     store = MemoryStore()
     opened = open_at(store)
     put(opened, *(draft(NOW + QUARTER * n + 1) for n in range(5)))
-    commit = group(opened)
-    start_ms = save(commit, most=1)
-    assert start_ms == NOW + QUARTER
-    assert save(commit, start_ms, most=1 << 20) == 0
-    sync(opened, commit.open_batch.seal())
+    with written(opened) as commit:
+        start_ms = save(commit, most=1)
+        assert start_ms == NOW + QUARTER
+        assert save(commit, start_ms, most=1 << 20) == 0
     assert len(list(store.scan(Table.META, CELLS, CELLS_END))) == 5
     assert all(piece.cells is not None for piece in open_at(store).directory)
 
 
-def test_a_cancel_and_a_move_in_the_group_of_the_message() -> None:
-    opened = open_at(MemoryStore())
-    commit = group(opened)
-    first = commit.put_known(draft(NOW + MINUTE))
-    second = commit.put_known(draft(NOW + MINUTE))
-    commit.move(second, NOW + 3 * MINUTE)
-    commit.cancel(first)
-    sync(opened, commit.open_batch.seal())
+def test_a_cancel_and_a_move_in_the_group_of_the_message(opened: Opened) -> None:
+    with written(opened) as commit:
+        first = commit.put_known(draft(NOW + MINUTE))
+        second = commit.put_known(draft(NOW + MINUTE))
+        commit.move(second, NOW + 3 * MINUTE)
+        commit.cancel(first)
     check(opened)
     (piece,) = opened.directory
     assert piece.cells is not None

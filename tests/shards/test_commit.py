@@ -14,15 +14,24 @@ from shards.recover import Opened, count_pending
 from shards.store import Table
 from shards.tables import cursor_from
 from shards.verify import verify_counts
+from tests.support.stores import rewrite
 from timeline.position import HELD_SHARD, MessageId, Position, at_of, before, id_position, id_shard, seq_of
 from timeline.slices import DAY_MS
 
-from .timelines import CAPS, NOW, QUARTER, draft, group, open_at, put, sync, texts
-
-
-@pytest.fixture
-def opened() -> Opened:
-    return open_at(MemoryStore())
+from .timelines import (
+    CAPS,
+    NOW,
+    QUARTER,
+    draft,
+    found_in,
+    group,
+    open_at,
+    piece_at,
+    put,
+    sync,
+    texts,
+    written,
+)
 
 
 def outcome(control: Control) -> Outcome:
@@ -70,8 +79,7 @@ def test_a_busy_slice_keeps_structures_apart(monkeypatch: pytest.MonkeyPatch) ->
     assert [id_shard(m) for m in ids] == [1, 2, 1]
     again = open_at(opened.store, caps=opened.commit.caps)  # type: ignore[arg-type]
     assert [again.reader.structures.pattern(n) for n in (1, 2)] == ["a", "b"]
-    piece = again.directory.find(NOW + 5)
-    assert piece is not None
+    piece = piece_at(again, NOW + 5)
     assert [piece.shards[n].structure for n in range(3)] == [0, 1, 2]
 
 
@@ -114,8 +122,7 @@ def test_the_floor_of_a_group_is_the_lowest_place_that_it_touches() -> None:
     assert floors == [5, 3, 3, 3]
 
 
-def test_a_group_tells_how_many_rows_it_has() -> None:
-    opened = open_at(MemoryStore())
+def test_a_group_tells_how_many_rows_it_has(opened: Opened) -> None:
     commit = group(opened)
     commit.put([draft(NOW + 5), draft(NOW + 6)])
     made = sync(opened, opened.open_batch.seal())
@@ -124,12 +131,11 @@ def test_a_group_tells_how_many_rows_it_has() -> None:
 
 def test_all_drafts_are_placed_or_none() -> None:
     opened = open_at(MemoryStore(), max_slices=2)
-    commit = group(opened)
-    far = [draft(NOW + day * DAY_MS) for day in (1, 2, 3)]
-    with pytest.raises(Refused, match="2 slices") as caught:
-        commit.put(far)
-    assert (caught.value.index, caught.value.why) == (2, "over-quota")
-    sync(opened, commit.open_batch.seal())
+    with written(opened) as commit:
+        far = [draft(NOW + day * DAY_MS) for day in (1, 2, 3)]
+        with pytest.raises(Refused, match="2 slices") as caught:
+            commit.put(far)
+        assert (caught.value.index, caught.value.why) == (2, "over-quota")
     assert opened.pending == 0
     assert texts(opened) == []
     assert consistent(open_at(opened.store))  # type: ignore[arg-type]
@@ -189,10 +195,9 @@ KEY = b"k" * 16
 
 def test_a_key_gives_the_first_answer_again(opened: Opened) -> None:
     (first,) = put(opened, draft(NOW + 5, key=KEY))
-    commit = group(opened)
-    (again,) = commit.put([draft(NOW + 5, key=KEY)])
-    assert again == Known(first, NOW + 5)
-    sync(opened, commit.open_batch.seal())
+    with written(opened) as commit:
+        (again,) = commit.put([draft(NOW + 5, key=KEY)])
+        assert again == Known(first, NOW + 5)
     assert texts(opened) == ["x"]
     assert consistent(opened)
 
@@ -205,13 +210,12 @@ def test_a_key_without_a_due_tells_where_it_was_placed(opened: Opened) -> None:
 
 
 def test_a_key_counts_within_its_own_group_and_request(opened: Opened) -> None:
-    commit = group(opened)
-    first, twin, other = commit.put([draft(5, key=KEY), draft(5, key=KEY), draft(NOW + 9, "other")])
-    assert first == twin
-    (again,) = commit.put([draft(5, key=KEY)])
-    assert isinstance(again, Known)
-    assert again.id == first
-    sync(opened, commit.open_batch.seal())
+    with written(opened) as commit:
+        first, twin, other = commit.put([draft(5, key=KEY), draft(5, key=KEY), draft(NOW + 9, "other")])
+        assert first == twin
+        (again,) = commit.put([draft(5, key=KEY)])
+        assert isinstance(again, Known)
+        assert again.id == first
     assert texts(opened) == ["x", "other"]
     assert other != first
 
@@ -236,11 +240,9 @@ def test_a_key_of_another_request_is_refused_before_anything_is_placed(opened: O
 
 def test_a_key_goes_with_the_slice_of_its_message(opened: Opened) -> None:
     (first,) = put(opened, draft(NOW + 5, key=KEY))
-    piece = opened.directory.find(NOW + 5)
-    assert piece is not None
-    commit = group(opened, NOW + QUARTER)
-    expire(commit, [piece])
-    sync(opened, commit.open_batch.seal())
+    piece = piece_at(opened, NOW + 5)
+    with written(opened, NOW + QUARTER) as commit:
+        expire(commit, [piece])
     (second,) = group(opened, NOW + QUARTER).put([draft(NOW + 5, key=KEY)])
     assert not isinstance(second, Known)
     assert second != first
@@ -248,11 +250,9 @@ def test_a_key_goes_with_the_slice_of_its_message(opened: Opened) -> None:
 
 def test_a_key_follows_its_message_when_that_is_moved(opened: Opened) -> None:
     (first,) = put(opened, draft(NOW + 5, key=KEY))
-    commit = group(opened)
-    commit.move(first, NOW + 3 * QUARTER)
-    sync(opened, commit.open_batch.seal())
-    piece = opened.directory.find(NOW + 5)
-    assert piece is not None
+    with written(opened) as commit:
+        commit.move(first, NOW + 3 * QUARTER)
+    piece = piece_at(opened, NOW + 5)
     commit = group(opened)
     expire(commit, [piece])
     (again,) = commit.put([draft(NOW + 5, key=KEY)])
@@ -276,13 +276,11 @@ def test_a_key_of_a_held_message_does_not_lie_behind_the_floor(opened: Opened) -
 
 def test_a_cancel_leaves_a_stub(opened: Opened) -> None:
     (message,) = put(opened, draft(NOW + 5, "load"))
-    commit = group(opened)
-    assert outcome(commit.cancel(message)) is Outcome.DONE
-    assert outcome(commit.cancel(message)) is Outcome.DONE, "in one group as in two"
-    sync(opened, commit.open_batch.seal())
+    with written(opened) as commit:
+        assert outcome(commit.cancel(message)) is Outcome.DONE
+        assert outcome(commit.cancel(message)) is Outcome.DONE, "in one group as in two"
     assert opened.pending == 0
-    found = opened.reader.find(message)
-    assert found is not None
+    found = found_in(opened, message)
     left = decode(found.value)
     assert (left.stub, left.when_ms, left.payload, left.topic) == (CANCELLED, NOW, b"", b"a/b")
     assert outcome(group(opened).cancel(message)) is Outcome.DONE
@@ -326,8 +324,7 @@ def test_a_move_keeps_the_id_and_takes_a_new_place(opened: Opened) -> None:
     sealed = sync(opened, commit.open_batch.seal())
     assert sealed.gone == [id_position(message)]
     assert [place for place, _, _ in sealed.placed] == [id_position(control.row)]
-    found = opened.reader.find(message)
-    assert found is not None
+    found = found_in(opened, message)
     assert found.row_id == control.row
     record = decode(found.value)
     assert (record.id, record.due_ms) == (message, NOW + 90)
@@ -362,9 +359,8 @@ def test_a_move_may_ask_for_the_row_it_knows(opened: Opened) -> None:
 
 def test_a_move_to_now_is_dispatched_now(opened: Opened) -> None:
     (message,) = put(opened, draft(NOW + 5_000))
-    commit = group(opened)
-    control = commit.move(message, 0)
-    sync(opened, commit.open_batch.seal())
+    with written(opened) as commit:
+        control = commit.move(message, 0)
     assert at_of(id_position(control.row)) == NOW
     assert outcome(group(opened).cancel(message)) is Outcome.ALREADY_DISPATCHED
 
@@ -401,23 +397,20 @@ def release(opened: Opened, wall_ms: int) -> None:
 def test_a_held_message_goes_to_t_when_its_due_has_come(opened: Opened) -> None:
     (message,) = put(opened, draft(BACK + 10_000), wall_ms=BACK)
     release(opened, BACK + 10_000)
-    found = opened.reader.find(message)
-    assert found is not None
+    found = found_in(opened, message)
     assert at_of(found.position) == NOW
     assert found.shard is not None
     record = decode(found.value)
-    assert (record.id, record.due_ms) == (message, BACK + 10_000)
-    assert (opened.held, opened.pending) == (0, 1)
+    assert (record.id, record.due_ms, opened.held, opened.pending) == (message, BACK + 10_000, 0, 1)
     assert consistent(opened)
 
 
 def test_a_held_message_is_released_once(opened: Opened) -> None:
     put(opened, draft(BACK + 10_000), wall_ms=BACK)
     (place,) = [place for place, _, _ in opened.reader.held()]
-    commit = group(opened, NOW)
-    commit.release(place)
-    commit.release(place)
-    sync(opened, commit.open_batch.seal())
+    with written(opened, NOW) as commit:
+        commit.release(place)
+        commit.release(place)
     assert texts(opened) == ["x"]
     assert consistent(opened)
 
@@ -428,20 +421,17 @@ def test_a_held_message_whose_release_is_refused_stays(opened: Opened) -> None:
     put(opened, draft(NOW + DAY_MS, "far"))
     (message,) = put(opened, draft(BACK + 10_000), wall_ms=BACK)
     (place,) = [place for place, _, _ in opened.reader.held()]
-    commit = group(opened, NOW)
-    with pytest.raises(Refused):
+    with written(opened, NOW) as commit, pytest.raises(Refused):
         commit.release(place)
-    sync(opened, commit.open_batch.seal())
     assert opened.reader.find(message) is not None
     assert consistent(opened)
 
 
 def test_a_held_message_can_be_cancelled_until_it_is_released(opened: Opened) -> None:
     (message,) = put(opened, draft(BACK + 10_000), wall_ms=BACK)
-    commit = group(opened, BACK)
-    assert outcome(commit.cancel(message)) is Outcome.DONE
-    assert outcome(commit.cancel(message)) is Outcome.DONE
-    sync(opened, commit.open_batch.seal())
+    with written(opened, BACK) as commit:
+        assert outcome(commit.cancel(message)) is Outcome.DONE
+        assert outcome(commit.cancel(message)) is Outcome.DONE
     assert (opened.held, opened.pending) == (1, 0)
     assert consistent(opened)
     release(opened, NOW)
@@ -454,21 +444,17 @@ def test_a_held_message_can_be_cancelled_until_it_is_released(opened: Opened) ->
 
 def test_a_held_message_can_be_moved_on_and_about(opened: Opened) -> None:
     (message,) = put(opened, draft(BACK + 10_000), wall_ms=BACK)
-    commit = group(opened, BACK)
-    assert outcome(commit.move(message, BACK + 20_000)) is Outcome.DONE
-    sync(opened, commit.open_batch.seal())
+    with written(opened, BACK) as commit:
+        assert outcome(commit.move(message, BACK + 20_000)) is Outcome.DONE
     assert (opened.held, opened.pending) == (1, 1)
     assert consistent(opened)
-    commit = group(opened, BACK)
-    assert outcome(commit.move(message, NOW + 500)) is Outcome.DONE
-    sync(opened, commit.open_batch.seal())
+    with written(opened, BACK) as commit:
+        assert outcome(commit.move(message, NOW + 500)) is Outcome.DONE
     assert (opened.held, opened.pending) == (0, 1)
-    found = opened.reader.find(message)
-    assert found is not None
+    found = found_in(opened, message)
     assert at_of(found.position) == NOW + 500
-    commit = group(opened, BACK)
-    assert outcome(commit.move(message, BACK + 5_000)) is Outcome.DONE
-    sync(opened, commit.open_batch.seal())
+    with written(opened, BACK) as commit:
+        assert outcome(commit.move(message, BACK + 5_000)) is Outcome.DONE
     assert opened.held == 1
     release(opened, BACK + 5_000)
     assert texts(opened) == ["x", "-"]
@@ -478,12 +464,10 @@ def test_a_held_message_can_be_moved_on_and_about(opened: Opened) -> None:
 def test_a_released_message_is_held_again_when_the_clock_goes_back_meanwhile(opened: Opened) -> None:
     (message,) = put(opened, draft(BACK + 10_000), wall_ms=BACK)
     (place,) = [place for place, _, _ in opened.reader.held()]
-    commit = group(opened, BACK)
-    commit.release(place)
-    sync(opened, commit.open_batch.seal())
+    with written(opened, BACK) as commit:
+        commit.release(place)
     assert opened.held == 1
-    found = opened.reader.find(message)
-    assert found is not None
+    found = found_in(opened, message)
     assert at_of(found.position) == BACK + 10_000
     assert consistent(opened)
 
@@ -492,38 +476,32 @@ def test_a_released_message_is_held_again_when_the_clock_goes_back_meanwhile(ope
 
 
 def test_a_group_sees_its_own_rows(opened: Opened) -> None:
-    commit = group(opened)
-    commit.row(Table.SESSIONS, b"c", b"1")
-    assert commit.get(Table.SESSIONS, b"c") == b"1"
-    commit.row(Table.SESSIONS, b"c", None)
-    assert commit.get(Table.SESSIONS, b"c") is None
-    sync(opened, commit.open_batch.seal())
+    with written(opened) as commit:
+        commit.row(Table.SESSIONS, b"c", b"1")
+        assert commit.get(Table.SESSIONS, b"c") == b"1"
+        commit.row(Table.SESSIONS, b"c", None)
+        assert commit.get(Table.SESSIONS, b"c") is None
     assert opened.store.get(Table.SESSIONS, b"c") is None
 
 
 def test_turns_are_journalled(opened: Opened) -> None:
-    commit = group(opened)
-    commit.open_batch.dispatched([(Position(5), 77), (Position(9), 78)])
-    sync(opened, commit.open_batch.seal())
+    with written(opened) as commit:
+        commit.open_batch.dispatched([(Position(5), 77), (Position(9), 78)])
     assert opened.reader.dispatched_ms(Position(6)) == 78
 
 
 def test_a_dropped_slice_is_gone_with_its_rows(opened: Opened) -> None:
     first, second = put(opened, draft(NOW + 5, "a"), draft(NOW + QUARTER, "b"))
-    piece = opened.directory.find(NOW + 5)
-    assert piece is not None
-    commit = group(opened, NOW + QUARTER - 1)
-    commit.open_batch.ran(7_000)
-    commit.open_batch.passed(piece)
-    sync(opened, commit.open_batch.seal())
+    piece = piece_at(opened, NOW + 5)
+    with written(opened, NOW + QUARTER - 1) as commit:
+        commit.open_batch.ran(7_000)
+        commit.open_batch.passed(piece)
     again = open_at(opened.store)  # type: ignore[arg-type]
-    kept = again.directory.find(NOW + 5)
-    assert kept is not None
+    kept = piece_at(again, NOW + 5)
     assert kept.passed_s == 7
-    commit = group(opened, NOW + QUARTER)
-    commit.open_batch.dispatched([(Position(5), 77)])
-    expire(commit, [piece])
-    sync(opened, commit.open_batch.seal())
+    with written(opened, NOW + QUARTER) as commit:
+        commit.open_batch.dispatched([(Position(5), 77)])
+        expire(commit, [piece])
     assert opened.reader.find(first) is None
     assert opened.reader.find(second) is not None
     assert texts(opened) == ["b"]
@@ -558,10 +536,8 @@ def test_a_move_that_is_refused_leaves_the_message_where_it_is() -> None:
     opened = open_at(store)
     (name,) = put(opened, draft(NOW + QUARTER, "precious", key=b"k" * 16))
     store.is_rotten = True
-    commit = group(opened)
-    with pytest.raises(Refused):
+    with written(opened) as commit, pytest.raises(Refused):
         commit.move(name, NOW + 2 * QUARTER)
-    sync(opened, commit.open_batch.seal())
     assert texts(open_at(store)) == ["precious"]
     assert opened.pending == 1
 
@@ -569,18 +545,15 @@ def test_a_move_that_is_refused_leaves_the_message_where_it_is() -> None:
 def test_what_has_to_go_out_does_not_wait_for_its_key() -> None:
     store = Rotten()
     opened = open_at(store)
-    commit = group(opened, NOW - 60_000)
-    commit.put([draft(NOW - 30_000, "held", key=b"h" * 16)])
-    sync(opened, commit.open_batch.seal())
+    with written(opened, NOW - 60_000) as commit:
+        commit.put([draft(NOW - 30_000, "held", key=b"h" * 16)])
     (name,) = put(opened, draft(NOW + QUARTER, "revived", key=b"r" * 16))
     store.is_rotten = True
-    commit = group(opened)
-    (place,) = [place for place, _, _ in opened.reader.held()]
-    commit.release(place)
-    found = opened.reader.find(name)
-    assert found is not None
-    commit.revive(found)
-    sync(opened, commit.open_batch.seal())
+    with written(opened) as commit:
+        (place,) = [place for place, _, _ in opened.reader.held()]
+        commit.release(place)
+        found = found_in(opened, name)
+        commit.revive(found)
     assert sorted(texts(opened)) == ["-", "held", "revived"]
     assert opened.held == 0
 
@@ -590,15 +563,11 @@ def test_a_key_whose_message_is_lost_is_free() -> None:
     opened = open_at(store)
     one = draft(NOW + QUARTER, key=b"k" * 16)
     (name,) = put(opened, one)
-    found = opened.reader.find(name)
-    assert found is not None
+    found = found_in(opened, name)
     assert found.shard is not None
-    batch = store.batch()
-    batch.delete(Table.MESSAGES, found.shard.prefix + keys.place(found.position))
-    store.write(batch)
-    commit = group(opened)
-    ((again,), twin) = commit.put([one]), commit.put([one])
-    sync(opened, commit.open_batch.seal())
+    rewrite(store, (Table.MESSAGES, found.shard.prefix + keys.place(found.position), None))
+    with written(opened) as commit:
+        ((again,), twin) = commit.put([one]), commit.put([one])
     assert isinstance(again, int)
     assert again != name
     assert twin == [Known(again, NOW + QUARTER)]
@@ -618,24 +587,22 @@ def test_a_key_that_cannot_be_read_names_its_draft() -> None:
 
 
 def test_what_is_put_known_can_be_cancelled_in_its_own_group(opened: Opened) -> None:
-    commit = group(opened)
-    (fresh,) = commit.put([draft(NOW + 5, "fresh")])
-    known = commit.put_known(draft(NOW + 5, "known"))
-    assert isinstance(fresh, int)
-    assert commit.cancel(fresh).outcome is Outcome.NOT_FOUND, "nobody has been told its id"
-    assert commit.cancel(known).outcome is Outcome.DONE
-    sync(opened, commit.open_batch.seal())
+    with written(opened) as commit:
+        (fresh,) = commit.put([draft(NOW + 5, "fresh")])
+        known = commit.put_known(draft(NOW + 5, "known"))
+        assert isinstance(fresh, int)
+        assert commit.cancel(fresh).outcome is Outcome.NOT_FOUND, "nobody has been told its id"
+        assert commit.cancel(known).outcome is Outcome.DONE
     assert texts(opened) == ["fresh", "-"]
     assert opened.pending == 1
     assert consistent(opened)
 
 
 def test_what_is_put_known_while_the_clock_is_set_back_is_held(opened: Opened) -> None:
-    commit = group(opened, NOW - 60_000)
-    known = commit.put_known(draft(NOW - 30_000))
-    assert id_shard(known) == HELD_SHARD
-    assert commit.cancel(known).outcome is Outcome.DONE
-    sync(opened, commit.open_batch.seal())
+    with written(opened, NOW - 60_000) as commit:
+        known = commit.put_known(draft(NOW - 30_000))
+        assert id_shard(known) == HELD_SHARD
+        assert commit.cancel(known).outcome is Outcome.DONE
     assert (opened.pending, opened.held) == (0, 1), "the stub stays until its due"
     assert consistent(opened)
 

@@ -11,6 +11,7 @@ from shards.garbage import clear, forget, left, look, look_through
 from shards.memory import MemoryStore
 from shards.recover import Opened
 from shards.store import Table
+from tests.support.stores import rewrite
 from timeline.position import MessageId, before, position
 from timeline.slices import Slice
 
@@ -173,9 +174,7 @@ def test_what_cannot_be_read_stays(caplog: pytest.LogCaptureFixture) -> None:
     start, end = it.expire()
     found = look(it.store, start, end, ALL_ROWS, ALL_BYTES)
     store.bad = Table.DEDUPE, key_of(0)
-    batch = store.batch()
-    batch.put(Table.DEDUPE, key_of(2), b"torn")
-    store.write(batch)
+    rewrite(store, (Table.DEDUPE, key_of(2), b"torn"))
     with caplog.at_level(logging.ERROR):
         assert forget(group(it.opened), found.names) == 2
     it.seal()

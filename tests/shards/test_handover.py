@@ -15,6 +15,7 @@ from shards.recover import Opened, read_directory
 from shards.store import Table
 from shards.tables import META_FORMAT, slice_from
 from shards.verify import repair_counts, verify_counts
+from tests.support.stores import rewrite
 from timeline import slices
 from timeline.position import before
 from timeline.slices import Counts, Home, Shard
@@ -311,9 +312,7 @@ def test_what_an_older_version_cut_is_counted_once(split: Split) -> None:
     split.split(FAR + 4_000, FAR + 8_000)
     parts = [piece.part for piece in split.slices()]
     as_it_was(split)
-    batch = split.store.batch()
-    batch.put(Table.META, META_FORMAT, b"3")
-    split.store.write(batch)
+    rewrite(split.store, (Table.META, META_FORMAT, b"3"))
     split.opened = open_at(split.store, max_slices=500)
     assert [piece.part for piece in split.slices()] == parts
     rows = split.store.scan(Table.SLICES, b"", keys.LAST)

@@ -43,6 +43,7 @@ from shards.verify import verify_counts, verify_owners
 from tests.data.make_format import OWNER
 from tests.support.http import http
 from tests.support.server import serving
+from tests.support.stores import rewrite
 from timeline.position import END, START, at_of, parse_id
 from timeline.session import Terms
 
@@ -62,10 +63,8 @@ def test_an_old_data_directory_opens_whole(version: str, tmp_path: Path) -> None
     found = [core.reader.find(name) for name in ids]
     records = [decode(one.value) for one in found if one is not None]
     assert [record.payload for record in records[:25]] == [b"payload %d" % index for index in range(25)]
-    assert records[25].stub == CANCELLED
-    assert records[26].due_ms == 1_800_000_000_000 + 86_400_000
-    assert records[30].topic == b"held"
-    assert len(records) == 31
+    assert (records[25].stub, records[26].due_ms) == (CANCELLED, 1_800_000_000_000 + 86_400_000)
+    assert (records[30].topic, len(records)) == (b"held", 31)
     rows = list(core.reader.read(START, END))
     assert not any(is_retry(value) for _, _, value in rows)
     # 30 messages and what the move left; format 4 had the retry among them.
@@ -230,9 +229,7 @@ def test_opening_raises_an_older_format_in_one_step(version: str, number: int | 
     store = RocksStore(path)
     assert format_of(store) == int(version[-1])
     if number is not None:
-        batch = store.batch()
-        batch.put(Table.META, META_FORMAT, b"%d" % number)
-        store.write(batch)
+        rewrite(store, (Table.META, META_FORMAT, b"%d" % number))
     Core(load(None, {}, {})[0], SimulatedClock(NOW_MS), store, wake=lambda: None, chance=lambda: 0.5)
     assert format_of(store) == FORMAT
     store.close()
@@ -253,9 +250,7 @@ def test_a_wrong_counter_of_an_owner_is_found_and_repaired(
     path = tmp_path / "data"
     shutil.copytree(DATA / "format-4", path)
     store = RocksStore(path)
-    batch = store.batch()
-    batch.put(Table.META, owned(OWNER), owned_value(9, 1))
-    store.write(batch)
+    rewrite(store, (Table.META, owned(OWNER), owned_value(9, 1)))
     store.close()
     assert main(["verify", "--data", str(path)]) == 1
     assert "owner 'meter-7': says 8 messages are pending, there are 2" in capsys.readouterr().out

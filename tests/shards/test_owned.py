@@ -29,12 +29,18 @@ from shards.store import Table
 from shards.tables import KeptRow, owned_value
 from shards.verify import OwnerFault, repair_owners, verify_owners
 from tests.support.soak import SOAK
+from tests.support.stores import rewrite
 from timeline.position import END, HELD_SHARD, MessageId, Position, at_of, id_position, id_shard
 from timeline.slices import DAY_MS
 
-from .timelines import CAPS, NOW, sync
+from .timelines import CAPS, NOW, sync, written
 
 A, B = b"meter-7", b"ops"
+
+
+@pytest.fixture
+def opened() -> Opened:
+    return opened_at(MemoryStore())
 
 
 def opened_at(store: MemoryStore, wall_ms: int = NOW, quota_of: QuotaOf = any_number) -> Opened:
@@ -55,10 +61,8 @@ def retry(message: MessageId) -> KeptRow:
 
 def write(opened: Opened, *requests: list[Draft], wall_ms: int = NOW) -> list[MessageId]:
     """One group, durable."""
-    opened.open_batch.begin(wall_ms)
-    ids = [one for drafts in requests for one in opened.commit.put(drafts) if isinstance(one, int)]
-    sync(opened, opened.open_batch.seal())
-    return ids
+    with written(opened, wall_ms) as commit:
+        return [one for drafts in requests for one in commit.put(drafts) if isinstance(one, int)]
 
 
 def passed(opened: Opened, owner: bytes, message: MessageId) -> None:
@@ -81,51 +85,42 @@ def check(opened: Opened) -> tuple[int, int]:
     return counts(opened)
 
 
-def test_each_request_counts_for_its_owner() -> None:
-    opened = opened_at(MemoryStore())
+def test_each_request_counts_for_its_owner(opened: Opened) -> None:
     first, second, *_ = write(opened, [of(A), of(A)], [of(B)], [of(b"")], [of(A)])
     assert check(opened) == (3, 1)
-    opened.open_batch.begin(NOW)
-    assert opened.commit.cancel(first).outcome is Outcome.DONE
-    assert opened.commit.cancel(first).outcome is Outcome.DONE, "cancelled once"
-    assert opened.commit.move(second, NOW + 2 * DAY_MS).outcome is Outcome.DONE
-    sync(opened, opened.open_batch.seal())
+    with written(opened) as commit:
+        assert commit.cancel(first).outcome is Outcome.DONE
+        assert commit.cancel(first).outcome is Outcome.DONE, "cancelled once"
+        assert commit.move(second, NOW + 2 * DAY_MS).outcome is Outcome.DONE
     assert check(opened) == (2, 1)
-    opened.open_batch.begin(NOW)
-    assert opened.commit.cancel(second).outcome is Outcome.DONE, "wherever it was moved"
-    sync(opened, opened.open_batch.seal())
+    with written(opened) as commit:
+        assert commit.cancel(second).outcome is Outcome.DONE, "wherever it was moved"
     assert check(opened) == (1, 1)
 
 
-def test_each_way_in_counts() -> None:
-    opened = opened_at(MemoryStore())
-    opened.open_batch.begin(NOW)
-    opened.commit.put_known(of(A))
-    opened.commit.put_owed(of(A))
-    name = MessageId((NOW + DAY_MS) << 80 | 5 << 48 | 77)
-    assert adopt(opened.commit, [of(B), of(B)], [name, MessageId(0)])[0] == name
-    sync(opened, opened.open_batch.seal())
+def test_each_way_in_counts(opened: Opened) -> None:
+    with written(opened) as commit:
+        commit.put_known(of(A))
+        commit.put_owed(of(A))
+        name = MessageId((NOW + DAY_MS) << 80 | 5 << 48 | 77)
+        assert adopt(commit, [of(B), of(B)], [name, MessageId(0)])[0] == name
     assert check(opened) == (2, 2)
 
 
-def test_what_was_known_under_its_key_counts_once() -> None:
-    opened = opened_at(MemoryStore())
+def test_what_was_known_under_its_key_counts_once(opened: Opened) -> None:
     for _ in range(2):
         write(opened, [of(A, key=b"k" * 16), of(A, key=b"k" * 16), of(A)])
     assert check(opened) == (3, 0)
 
 
-def test_what_is_held_counts_until_it_is_cancelled_or_passed() -> None:
-    opened = opened_at(MemoryStore())
+def test_what_is_held_counts_until_it_is_cancelled_or_passed(opened: Opened) -> None:
     first, second = write(opened, [of(A, NOW - 30_000), of(A, NOW - 20_000)], wall_ms=NOW - 60_000)
     assert id_shard(first) == HELD_SHARD
-    opened.open_batch.begin(NOW - 60_000)
-    opened.commit.cancel(first)
-    sync(opened, opened.open_batch.seal())
+    with written(opened, NOW - 60_000) as commit:
+        commit.cancel(first)
     assert check(opened) == (1, 0)
-    opened.open_batch.begin(NOW)
-    opened.commit.release(Position((NOW - 20_000) << 48 | second & (1 << 48) - 1))
-    sync(opened, opened.open_batch.seal())
+    with written(opened) as commit:
+        commit.release(Position((NOW - 20_000) << 48 | second & (1 << 48) - 1))
     assert check(opened) == (1, 0)
 
 
@@ -135,9 +130,8 @@ def killed(opened: Opened, survivors: int = 0) -> Opened:
     return opened_at(opened.store)
 
 
-def test_after_a_kill_it_is_as_of_the_horizon_that_was_written() -> None:
+def test_after_a_kill_it_is_as_of_the_horizon_that_was_written(opened: Opened) -> None:
     """What was passed since is passed again; what was passed before is not."""
-    opened = opened_at(MemoryStore())
     first, second, third = write(opened, [of(A, NOW + at) for at in (1, 2, 3)])
     passed(opened, A, first)
     write(opened, [of(B)])
@@ -148,8 +142,9 @@ def test_after_a_kill_it_is_as_of_the_horizon_that_was_written() -> None:
     assert check(opened) == (2, 1)
 
 
-def test_the_first_thing_that_an_owner_does_after_a_start_may_be_that_something_falls_due() -> None:
-    opened = opened_at(MemoryStore())
+def test_the_first_thing_that_an_owner_does_after_a_start_may_be_that_something_falls_due(
+    opened: Opened,
+) -> None:
     (first, _) = write(opened, [of(A, NOW + 1), of(A)])
     opened = killed(opened)
     passed(opened, A, first)
@@ -160,9 +155,8 @@ def test_the_first_thing_that_an_owner_does_after_a_start_may_be_that_something_
 
 @pytest.mark.parametrize("survives", [False, True])
 def test_a_group_that_fails_counts_if_it_is_there_after_all(survives: bool) -> None:
-    opened = opened_at(MemoryStore())
-    store = opened.store
-    assert isinstance(store, MemoryStore)
+    store = MemoryStore()
+    opened = opened_at(store)
     (first, *_) = write(opened, [of(A, NOW + 1), of(A)], [of(B)])
     passed(opened, A, first)
     opened.open_batch.begin(NOW)
@@ -176,8 +170,7 @@ def test_a_group_that_fails_counts_if_it_is_there_after_all(survives: bool) -> N
     assert check(opened) == (4 if survives else 1, 1), "what was passed is written again"
 
 
-def test_a_group_that_is_given_up_counts_nothing() -> None:
-    opened = opened_at(MemoryStore())
+def test_a_group_that_is_given_up_counts_nothing(opened: Opened) -> None:
     first, second = write(opened, [of(A), of(A)])
     opened.open_batch.begin(NOW)
     opened.commit.put([of(A), of(A)])
@@ -185,9 +178,8 @@ def test_a_group_that_is_given_up_counts_nothing() -> None:
     opened.commit.cancel(first)
     undo_group(opened)
     assert check(opened) == (2, 0)
-    opened.open_batch.begin(NOW)
-    opened.commit.cancel(second)
-    sync(opened, opened.open_batch.seal())
+    with written(opened) as commit:
+        commit.cancel(second)
     assert check(opened) == (1, 0)
 
 
@@ -241,17 +233,12 @@ def test_a_key_that_is_known_is_not_refused() -> None:
 
 
 def test_a_counter_that_says_something_else_is_found_and_repaired() -> None:
-    opened = opened_at(MemoryStore())
-    store = opened.store
-    assert isinstance(store, MemoryStore)
+    store = MemoryStore()
+    opened = opened_at(store)
     write(opened, [of(A), of(A)], [of(B)], [of(b"gone")], [of(b"size")])
-    batch = store.batch()
-    batch.put(Table.META, keys.owned(A), owned_value(9, 2, (9, 2)))
-    batch.put(Table.META, keys.owned(B), b"what is this")
-    batch.delete(Table.META, keys.owned(b"gone"))
-    batch.put(Table.META, keys.owned(b"nobody"), owned_value(3, 1, (30, 10)))
-    batch.put(Table.META, keys.owned(b"size"), owned_value(1, 0, (7, 0)))
-    store.write(batch)
+    said = {A: owned_value(9, 2, (9, 2)), B: b"what is this", b"gone": None}
+    said |= {b"nobody": owned_value(3, 1, (30, 10)), b"size": owned_value(1, 0, (7, 0))}
+    rewrite(store, *((Table.META, keys.owned(owner), value) for owner, value in said.items()))
     store.flush()
     again = opened_at(store)
     assert again.owned.pending(B) == 0, "what cannot be read begins anew"
@@ -271,8 +258,7 @@ def test_a_counter_that_says_something_else_is_found_and_repaired() -> None:
     assert check(opened_at(store)) == (2, 1)
 
 
-def test_a_counter_below_nothing_is_nothing() -> None:
-    opened = opened_at(MemoryStore())
+def test_a_counter_below_nothing_is_nothing(opened: Opened) -> None:
     opened.owned.passed(A, 10)
     assert (opened.owned.pending(A), opened.owned.pending_bytes(A)) == (0, 0)
     assert (opened.owned.messages, opened.owned.owners) == (0, 0)
@@ -280,8 +266,7 @@ def test_a_counter_below_nothing_is_nothing() -> None:
     assert (opened.owned.messages, opened.owned.owners) == (1, 1)
 
 
-def test_a_store_that_cannot_be_read_says_so() -> None:
-    opened = opened_at(MemoryStore())
+def test_a_store_that_cannot_be_read_says_so(opened: Opened) -> None:
 
     def broken(*_: object) -> Iterator[tuple[bytes, bytes]]:
         raise StoreFailed("it is gone")
@@ -294,15 +279,12 @@ def test_a_store_that_cannot_be_read_says_so() -> None:
 def test_bytes_that_an_older_version_did_not_count_are_counted_at_start(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    opened = opened_at(MemoryStore())
-    store = opened.store
-    assert isinstance(store, MemoryStore)
+    store = MemoryStore()
+    opened = opened_at(store)
     first, *_ = write(opened, [of(A, NOW + 1), of(A), of(A)], [of(B)])
     passed(opened, A, first)
     write(opened, [of(b"")])
-    batch = store.batch()
-    batch.put(Table.META, keys.owned(A), owned_value(3, 1))
-    store.write(batch)
+    rewrite(store, (Table.META, keys.owned(A), owned_value(3, 1)))
     store.flush()
     with caplog.at_level("INFO"):
         again = opened_at(store)
@@ -358,8 +340,7 @@ def held_by(opened: Opened, owner: bytes, count: int) -> None:
     sync(opened, opened.open_batch.seal())
 
 
-def test_the_last_ones_of_all_are_for_owners_below_an_equal_share() -> None:
-    opened = opened_at(MemoryStore())
+def test_the_last_ones_of_all_are_for_owners_below_an_equal_share(opened: Opened) -> None:
     opened.commit.caps = SHARED
     commit, owned = opened.commit, opened.owned
     held_by(opened, A, 60)
@@ -385,8 +366,7 @@ def test_a_name_that_nobody_has_proven_gets_nothing_of_the_reserve() -> None:
     opened.commit.put([of(B)])
 
 
-def test_nobody_s_messages_are_one_owner_s() -> None:
-    opened = opened_at(MemoryStore())
+def test_nobody_s_messages_are_one_owner_s(opened: Opened) -> None:
     opened.commit.caps = SHARED
     held_by(opened, b"", 70)
     text = "clients without a key have 70 messages pending, the rest of limits.pending is reserved for others"
@@ -502,22 +482,19 @@ def rows(opened: Opened) -> int:
     return len(list(opened.store.scan(Table.META, keys.OWNED, keys.OWNED_END)))
 
 
-def test_an_owner_with_nothing_pending_leaves_nothing() -> None:
+def test_an_owner_with_nothing_pending_leaves_nothing(opened: Opened) -> None:
     """There is no bound on the owners that come and go where a name needs no password."""
-    opened = opened_at(MemoryStore())
     for number in range(20):
         owner = b"%d" % number
         first, second = write(opened, [of(owner, NOW + number), of(owner)])
-        opened.open_batch.begin(NOW)
-        opened.commit.cancel(second)
-        sync(opened, opened.open_batch.seal())
+        with written(opened) as commit:
+            commit.cancel(second)
         passed(opened, owner, first)
     write(opened, [of(A)])
     assert (len(opened.owned), rows(opened)) == (1, 1)
     (first,) = write(opened, [of(B)])
-    opened.open_batch.begin(NOW)
-    opened.commit.cancel(first)
-    sync(opened, opened.open_batch.seal())
+    with written(opened) as commit:
+        commit.cancel(first)
     assert (len(opened.owned), rows(opened)) == (1, 1)
     opened = killed(opened)
     assert (len(opened.owned), check(opened)) == (1, (1, 0))
@@ -525,9 +502,8 @@ def test_an_owner_with_nothing_pending_leaves_nothing() -> None:
 
 @pytest.mark.parametrize("survivors", [0, 1, 2])
 def test_counters_are_kept_until_their_row_is_gone_for_certain(survivors: int) -> None:
-    opened = opened_at(MemoryStore())
-    store = opened.store
-    assert isinstance(store, MemoryStore)
+    store = MemoryStore()
+    opened = opened_at(store)
     first, second = write(opened, [of(A, NOW + 1), of(A)])
     passed(opened, A, first)
     opened.open_batch.begin(NOW)
@@ -544,8 +520,7 @@ def test_counters_are_kept_until_their_row_is_gone_for_certain(survivors: int) -
     assert isinstance(third, int)
 
 
-def test_what_is_counted_while_the_row_goes_counts() -> None:
-    opened = opened_at(MemoryStore())
+def test_what_is_counted_while_the_row_goes_counts(opened: Opened) -> None:
     (first,) = write(opened, [of(A, NOW + 1)])
     passed(opened, A, first)
     opened.open_batch.begin(NOW)
@@ -567,9 +542,8 @@ def test_what_is_counted_while_the_row_goes_counts() -> None:
 def test_counters_are_exact_whatever_fails(seed: int) -> None:
     """Groups in flight, failures, cancels and what is passed, at random."""
     random, due = Random(seed), NOW
-    opened = opened_at(MemoryStore())
-    store = opened.store
-    assert isinstance(store, MemoryStore)
+    store = MemoryStore()
+    opened = opened_at(store)
     store.flush()
     pending: dict[MessageId, bytes] = {}
     states = [dict(pending)]  # the durable one, and those of groups that are not

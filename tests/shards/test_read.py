@@ -7,11 +7,11 @@ import pytest
 from shards import keys
 from shards.errors import Corrupt
 from shards.expiry import expire
-from shards.memory import MemoryStore
 from shards.read import Reader
 from shards.recover import Opened
 from shards.store import Table
 from shards.tables import wall_value
+from tests.support.stores import rewrite
 from timeline.position import (
     END,
     HELD_SHARD,
@@ -26,12 +26,7 @@ from timeline.position import (
 )
 from timeline.slices import Counts, Slice
 
-from .timelines import NOW, QUARTER, draft, group, open_at, put, sync, texts
-
-
-@pytest.fixture
-def opened() -> Opened:
-    return open_at(MemoryStore())
+from .timelines import NOW, QUARTER, draft, found_in, group, piece_at, put, sync, texts, written
 
 
 def test_rows_come_in_position_order_over_shards_and_slices(opened: Opened) -> None:
@@ -59,8 +54,7 @@ def test_bounds_are_half_open_and_whole_positions(opened: Opened) -> None:
 
 def test_shards_of_other_structures_are_skipped(opened: Opened) -> None:
     put(opened, draft(NOW + 5, "zero"))
-    piece = opened.directory.find(NOW + 5)
-    assert piece is not None
+    piece = piece_at(opened, NOW + 5)
     shard = piece.open_shard(4)
     batch = opened.store.batch()
     place = position(NOW + 6, 1 << 40)
@@ -76,8 +70,7 @@ def test_shards_of_other_structures_are_skipped(opened: Opened) -> None:
 
 def test_a_borrowed_shard_is_read_within_the_childs_span_only(opened: Opened) -> None:
     ids = put(opened, *(draft(NOW + n, str(n)) for n in (1_000, 2_000, 3_000)))
-    parent = opened.directory.find(NOW + 1_000)
-    assert parent is not None
+    parent = piece_at(opened, NOW + 1_000)
     opened.directory.drop(parent)
     cut = NOW + 2_000
     for start, end in ((parent.start_ms, cut), (cut, parent.end_ms)):
@@ -88,8 +81,7 @@ def test_a_borrowed_shard_is_read_within_the_childs_span_only(opened: Opened) ->
     assert texts(opened) == ["1000", "2000", "3000"]
     assert texts(opened, before(cut)) == ["2000", "3000"]
     for message, text in zip(ids, ("1000", "2000", "3000"), strict=True):
-        found = opened.reader.find(message)
-        assert found is not None
+        found = found_in(opened, message)
         assert found.value.endswith(text.encode())
     put(opened, draft(NOW + 2_500, "own"))
     assert texts(opened) == ["1000", "2000", "own", "3000"]
@@ -97,8 +89,7 @@ def test_a_borrowed_shard_is_read_within_the_childs_span_only(opened: Opened) ->
 
 def test_a_message_is_found_by_its_id(opened: Opened) -> None:
     (message,) = put(opened, draft(NOW + 5, "x"))
-    found = opened.reader.find(message)
-    assert found is not None
+    found = found_in(opened, message)
     assert (found.id, found.row_id, found.position) == (message, message, id_position(message))
     assert found.shard is not None
     assert message >> 48 & 0xFFFF == 5
@@ -113,10 +104,8 @@ def test_a_moved_message_is_found_where_it_went_last(opened: Opened) -> None:
     (message,) = put(opened, draft(NOW + 5, "x"))
     for due in (NOW + QUARTER, NOW + 3 * QUARTER, NOW + 2 * QUARTER):
         sync(opened, _moved(opened, message, due))
-        found = opened.reader.find(message)
-        assert found is not None
-        assert at_of(found.position) == due
-        assert found.id == message
+        found = found_in(opened, message)
+        assert (at_of(found.position), found.id) == (due, message)
         assert found.row_id != message
     assert texts(opened) == ["-", "-", "x", "-"]
 
@@ -130,35 +119,27 @@ def _moved(opened: Opened, message: MessageId, due_ms: int):  # type: ignore[no-
 def test_a_moved_message_survives_the_slice_it_came_from(opened: Opened) -> None:
     (message,) = put(opened, draft(NOW + 5, "x"))
     sync(opened, _moved(opened, message, NOW + 3 * QUARTER))
-    first = opened.directory.find(NOW + 5)
-    assert first is not None
-    commit = group(opened)
-    expire(commit, [first])
-    sync(opened, commit.open_batch.seal())
-    found = opened.reader.find(message)
-    assert found is not None
-    last = opened.directory.find(NOW + 3 * QUARTER)
-    assert last is not None
-    commit = group(opened)
-    expire(commit, [last])
-    sync(opened, commit.open_batch.seal())
+    first = piece_at(opened, NOW + 5)
+    with written(opened) as commit:
+        expire(commit, [first])
+    assert opened.reader.find(message) is not None
+    last = piece_at(opened, NOW + 3 * QUARTER)
+    with written(opened) as commit:
+        expire(commit, [last])
     assert opened.reader.find(message) is None
 
 
 def test_a_moved_row_that_names_a_moved_row_is_corrupt(opened: Opened) -> None:
     (message,) = put(opened, draft(NOW + 5, "x"))
     sync(opened, _moved(opened, message, NOW + QUARTER))
-    batch = opened.store.batch()
-    batch.put(Table.MOVED, keys.message(message), keys.message(message))
-    opened.store.write(batch)
+    rewrite(opened.store, (Table.MOVED, keys.message(message), keys.message(message)))
     with pytest.raises(Corrupt, match="moved"):
         opened.reader.find(message)
 
 
 def test_held_messages_are_found_and_listed(opened: Opened) -> None:
     early, later = put(opened, draft(NOW - 30_000, "a"), draft(NOW - 20_000, "b"), wall_ms=NOW - 60_000)
-    found = opened.reader.find(early)
-    assert found is not None
+    found = found_in(opened, early)
     assert found.shard is None
     assert found.row_id == early == message_id(found.position, HELD_SHARD, 5)
     held = [(at_of(place), shard) for place, shard, _ in opened.reader.held()]
@@ -170,12 +151,10 @@ def test_held_messages_are_found_and_listed(opened: Opened) -> None:
 def test_a_moved_message_that_is_held_is_found_behind_the_floor(opened: Opened) -> None:
     """The floor says what was dropped of the timeline; what is held is not on it."""
     (message,) = put(opened, draft(NOW + 10 * QUARTER, "x"))
-    commit = group(opened, NOW - 90_000)
-    commit.move(message, NOW - 60_000)
-    sync(opened, commit.open_batch.seal())
+    with written(opened, NOW - 90_000) as commit:
+        commit.move(message, NOW - 60_000)
     opened.directory.floor = before(NOW)
-    found = opened.reader.find(message)
-    assert found is not None
+    found = found_in(opened, message)
     assert found.shard is None
 
 

@@ -2,6 +2,7 @@
 
 import struct
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 import pytest
@@ -33,6 +34,13 @@ from shards.record import (
     usual,
     with_id,
 )
+
+USUAL = ("topic", "payload", "due_ms", "qos", "key", "publisher", "owner", "encoding", "ordering_key")
+
+
+def parts_of(record: Record, *names: str) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in names}
+
 
 times = st.integers(0, (1 << 48) - 1)
 records = st.builds(
@@ -118,26 +126,11 @@ def test_the_usual_message_is_told_from_others(record: Record) -> None:
     """What is said of it is what `decode` says, and that it has nothing more."""
     value = encode(record)
     said = usual(value)
-    bare = Record(
-        record.topic,
-        record.payload,
-        record.due_ms,
-        record.qos,
-        key=record.key,
-        publisher=record.publisher,
-        owner=record.owner,
-        encoding=record.encoding,
-        ordering_key=record.ordering_key,
-    )
-    assert (said is None) == (record != bare)
+    assert (said is None) == (record != Record(**parts_of(record, *USUAL)))
     if said is not None:
         qos, due_ms, start, end = said
-        assert (value[start:end], value[end:], due_ms, qos) == (
-            record.topic,
-            record.payload,
-            record.due_ms,
-            record.qos,
-        )
+        assert (value[start:end], value[end:]) == (record.topic, record.payload)
+        assert (due_ms, qos) == (record.due_ms, record.qos)
         assert sender_of(value) == (record.owner, record.publisher)
         assert ordering_key_of(value) == record.ordering_key
 
@@ -179,30 +172,8 @@ def test_only_what_has_an_owner_or_ordering_key_is_of_version_2(record: Record) 
 
 @given(records)
 def test_the_short_way_of_the_usual_message_is_the_same(record: Record) -> None:
-    plain = Record(
-        record.topic,
-        record.payload,
-        record.due_ms,
-        record.qos,
-        key=record.key,
-        properties=record.properties,
-        encoding=record.encoding,
-        owner=record.owner,
-        publisher=record.publisher,
-        ordering_key=record.ordering_key,
-    )
-    assert encode(plain) == encode_fresh(
-        record.topic,
-        record.payload,
-        record.due_ms,
-        record.qos,
-        record.encoding,
-        record.key,
-        record.properties,
-        record.owner,
-        record.publisher,
-        record.ordering_key,
-    )
+    parts = parts_of(record, *USUAL, "properties")
+    assert encode(Record(**parts)) == encode_fresh(**parts)
 
 
 def test_the_shortest_record_is_thirteen_bytes_and_its_text() -> None:
@@ -215,12 +186,7 @@ def test_a_stub_keeps_all_but_the_load(record: Record, kind: int, when_ms: int) 
     left = decode(stub(record, kind, when_ms))
     assert is_stub(stub(record, kind, when_ms))
     assert (left.topic, left.due_ms, left.qos, left.key, left.id, left.owner) == (
-        record.topic,
-        record.due_ms,
-        record.qos,
-        record.key,
-        record.id,
-        record.owner,
+        *(record.topic, record.due_ms, record.qos, record.key, record.id, record.owner),
     )
     assert (left.payload, left.properties, left.stub, left.when_ms) == (b"", b"", kind, when_ms)
     assert topic_of(stub(record, kind, when_ms)) == record.topic

@@ -6,18 +6,18 @@ from shards.borrow import part_of
 from shards.errors import WrongFormat
 from shards.expiry import expire
 from shards.memory import MemoryStore
-from shards.recover import count_pending, format_of, read_timeline_again, reopen_store, stored_cursor
+from shards.recover import Opened, count_pending, format_of, read_timeline_again, reopen_store, stored_cursor
 from shards.store import Table
 from shards.tables import FORMAT, META_FORMAT
 from shards.verify import verify_counts
+from tests.support.stores import rewrite
 from timeline.position import at_of, before, id_position, position
 from timeline.slices import DAY_MS, Counts, Slice
 
-from .timelines import NOW, QUARTER, draft, group, open_at, put, sync, texts
+from .timelines import NOW, QUARTER, draft, group, open_at, piece_at, put, sync, texts, written
 
 
-def test_a_new_timeline_begins_now() -> None:
-    opened = open_at(MemoryStore())
+def test_a_new_timeline_begins_now(opened: Opened) -> None:
     assert opened.horizon.position == before(NOW)
     assert (opened.pending, opened.held, len(opened.directory)) == (0, 0, 0)
 
@@ -28,17 +28,15 @@ def test_everything_is_there_again() -> None:
     ids = put(opened, *(draft(NOW + n * QUARTER, str(n)) for n in range(5)))
     put(opened, draft(NOW - 10_000, "held"), wall_ms=NOW - 60_000)
     opened.horizon.advance(id_position(ids[0]))
-    commit = group(opened)
-    commit.cancel(ids[3])
-    commit.open_batch.ran(4_000)
-    sync(opened, commit.open_batch.seal())
+    with written(opened) as commit:
+        commit.cancel(ids[3])
+        commit.open_batch.ran(4_000)
     again = open_at(store, NOW + 5)
     assert texts(again) == texts(opened) == ["0", "1", "2", "-", "4"]
     assert again.horizon.position == id_position(ids[0])
     assert again.horizon.seq > opened.horizon.seq
     assert again.horizon.refuse_ms == opened.horizon.bound_ms
-    assert (again.pending, again.held, again.running_ms) == (4, 1, 4_000)
-    assert again.pending == opened.pending - 1
+    assert (again.pending, again.held, again.running_ms, again.pending) == (4, 1, 4_000, opened.pending - 1)
     assert not verify_counts(store, again.directory)
 
 
@@ -47,10 +45,8 @@ def test_new_messages_go_on_in_the_shards_there_are() -> None:
     put(open_at(store), *(draft(NOW + 5) for _ in range(4)))
     again = open_at(store)
     put(again, draft(NOW + 5))
-    piece = again.directory.find(NOW + 5)
-    assert piece is not None
-    assert [shard.count for shard in piece.shards.values()] == [3, 2]
-    assert piece.count == 5
+    piece = piece_at(again, NOW + 5)
+    assert ([shard.count for shard in piece.shards.values()], piece.count) == ([3, 2], 5)
 
 
 @pytest.mark.parametrize("wall_ms", [NOW - DAY_MS, NOW, NOW + DAY_MS])
@@ -67,9 +63,7 @@ def test_another_format_is_refused() -> None:
     store = MemoryStore()
     open_at(store)
     open_at(store)
-    batch = store.batch()
-    batch.put(Table.META, b"format", b"9")
-    store.write(batch)
+    rewrite(store, (Table.META, b"format", b"9"))
     with pytest.raises(WrongFormat, match="format 9"):
         open_at(store)
 
@@ -104,9 +98,7 @@ def test_the_format_is_there_though_the_first_sync_failed(older: bytes | None) -
     store = MemoryStore()
     if older is not None:
         open_at(store)
-        batch = store.batch()
-        batch.put(Table.META, META_FORMAT, older)
-        store.write(batch)
+        rewrite(store, (Table.META, META_FORMAT, older))
         store.flush()
     opened = open_at(store)
     assert reopen_store(opened) is None, "what was not synced is lost"
@@ -121,8 +113,7 @@ def test_after_a_failed_expiry_the_floor_is_where_it_was() -> None:
     store = MemoryStore()
     opened = open_at(store)
     (message,) = put(opened, draft(NOW + 5, key=b"k" * 16))
-    piece = opened.directory.find(NOW + 5)
-    assert piece is not None
+    piece = piece_at(opened, NOW + 5)
     commit = group(opened)
     expire(commit, [piece])
     commit.open_batch.seal()
@@ -133,19 +124,16 @@ def test_after_a_failed_expiry_the_floor_is_where_it_was() -> None:
     assert opened.reader.find(message) is not None
 
 
-def test_pending_is_counted_from_within_a_slice() -> None:
-    opened = open_at(MemoryStore())
+def test_pending_is_counted_from_within_a_slice(opened: Opened) -> None:
     ids = put(opened, *(draft(NOW + n, str(n)) for n in (1, 2, 3)), draft(NOW + QUARTER, "next"))
     for index, place in enumerate(map(id_position, ids)):
         assert count_pending(opened.reader, place) == 3 - index
     assert count_pending(opened.reader, before(NOW)) == 4
 
 
-def test_pending_is_counted_once_over_borrowed_shards() -> None:
-    opened = open_at(MemoryStore())
+def test_pending_is_counted_once_over_borrowed_shards(opened: Opened) -> None:
     put(opened, *(draft(NOW + DAY_MS + n, str(n)) for n in (1_000, 2_000, 3_000)))
-    parent = opened.directory.find(NOW + DAY_MS + 1_000)
-    assert parent is not None
+    parent = piece_at(opened, NOW + DAY_MS + 1_000)
     opened.directory.drop(parent)
     cut = NOW + DAY_MS + 2_000
     for start, end in ((parent.start_ms, cut), (cut, parent.end_ms)):
@@ -160,18 +148,14 @@ def test_borrowed_shards_come_back() -> None:
     store = MemoryStore()
     opened = open_at(store)
     put(opened, *(draft(NOW + n, str(n)) for n in (1_000, 2_000)))
-    parent = opened.directory.find(NOW + 1_000)
-    assert parent is not None
+    parent = piece_at(opened, NOW + 1_000)
     child = Slice(parent.start_ms, parent.end_ms, 1)
     child.borrow(parent.shards.values(), Counts(2, 2, 50))
     opened.directory.drop(parent)
     opened.directory.adopt(child)
-    commit = group(opened)
-    commit.open_batch.passed(child)
-    sync(opened, commit.open_batch.seal())
-    batch = store.batch()
-    batch.delete(Table.SLICES, parent.start_ms.to_bytes(6, "big") + bytes(2))
-    store.write(batch)
+    with written(opened) as commit:
+        commit.open_batch.passed(child)
+    rewrite(store, (Table.SLICES, parent.start_ms.to_bytes(6, "big") + bytes(2), None))
     again = open_at(store)
     assert texts(again) == ["1000", "2000"]
     assert at_of(before(NOW)) == NOW

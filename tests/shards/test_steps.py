@@ -82,8 +82,8 @@ def test_many_are_placed_in_the_order_of_their_keys_and_answered_in_their_own() 
 
 def test_messages_keep_their_order() -> None:
     opened = open_at(MemoryStore(), caps=ROOMY)
-    group(opened)
     drafts = [draft(due, f"{n}") for n, due in enumerate([NOW + 9, 0, NOW - 3, NOW + 9, 0])]
+    group(opened)
     names = at_once(opened.commit.put_in_steps(drafts, step=2))
     sync(opened, opened.open_batch.seal())
     assert texts(opened) == ["1", "2", "4", "0", "3"]
@@ -91,9 +91,8 @@ def test_messages_keep_their_order() -> None:
     assert at_of(id_position(names[1])) == NOW
 
 
-def test_what_fails_half_way_leaves_all_its_rows_to_be_undone() -> None:
+def test_what_fails_half_way_leaves_all_its_rows_to_be_undone(opened: Opened) -> None:
     """The group's mark has to tell that something was written."""
-    opened = open_at(MemoryStore())
     group(opened)
     mark = opened.open_batch.mark
 
@@ -115,8 +114,7 @@ def test_what_fails_half_way_leaves_all_its_rows_to_be_undone() -> None:
     assert [opened.store.get(Table.META, key) for key in (b"a", b"b", b"c")] == [b"1", None, b"1"]
 
 
-def test_of_one_key_the_last_change_counts() -> None:
-    opened = open_at(MemoryStore())
+def test_of_one_key_the_last_change_counts(opened: Opened) -> None:
     group(opened)
 
     def bits() -> Bits[None]:
@@ -133,8 +131,7 @@ def test_of_one_key_the_last_change_counts() -> None:
     assert [opened.store.get(Table.META, key) for key in (b"a", b"b", b"c")] == [None, b"2", None]
 
 
-def test_a_group_that_was_dropped_half_way_is_not_touched_again() -> None:
-    opened = open_at(MemoryStore())
+def test_a_group_that_was_dropped_half_way_is_not_touched_again(opened: Opened) -> None:
     group(opened)
     bits = opened.open_batch.in_order(opened.commit.put_in_steps([draft(NOW + 5)] * 3, step=1))
     for _ in range(3):
@@ -156,8 +153,7 @@ def test_it_is_refused_before_anything_is_placed() -> None:
     assert opened.pending == 0
 
 
-def test_a_key_of_another_request_is_named() -> None:
-    opened = open_at(MemoryStore())
+def test_a_key_of_another_request_is_named(opened: Opened) -> None:
     put(opened, draft(NOW + 5, key=b"k" * 16, fingerprint=b"1" * 16))
     group(opened)
     wanted = [draft(NOW + 5), draft(NOW + 5), draft(NOW + 5, key=b"k" * 16, fingerprint=b"2" * 16)]
@@ -167,9 +163,8 @@ def test_a_key_of_another_request_is_named() -> None:
     assert opened.open_batch.is_empty
 
 
-def test_what_is_reserved_is_touched_before_it_is_placed() -> None:
+def test_what_is_reserved_is_touched_before_it_is_placed(opened: Opened) -> None:
     """The clock goes on, and the horizon may not: there will be rows at what was "now" in the first step."""
-    opened = open_at(MemoryStore())
     group(opened)
     steps = Steps(opened.commit.put_in_steps([draft(NOW + 60_000), draft(0), draft(NOW + 3)], step=1))
     seq = opened.horizon.seq

@@ -34,8 +34,7 @@ def test_slices(start_ms: int, end_ms: int, passed_s: int | None, borrowed: list
     piece.borrow([Shard(Home(5, 1), number, 9) for number in borrowed], part)
     key = keys.slice_key(piece.home)
     back, runs, counted = tables.slice_from(key, tables.slice_value(piece))
-    assert (back.start_ms, back.end_ms, back.generation) == (start_ms, end_ms, 3)
-    assert back.passed_s == passed_s
+    assert (back.start_ms, back.end_ms, back.generation, back.passed_s) == (start_ms, end_ms, 3, passed_s)
     prefixes = list(tables.prefixes_of(runs))
     assert prefixes == sorted(shard.prefix for shard in piece.borrowed.values())
     assert counted == part

@@ -45,7 +45,7 @@ from timeline.position import (
     id_shard,
 )
 
-from .timelines import NOW, group, open_at, put, sync
+from .timelines import NOW, open_at, put, written
 
 DUE = NOW + 60_000
 NAME, OTHER = MessageId(77), MessageId(78)
@@ -291,10 +291,9 @@ def test_a_kill_leaves_it_raised_or_as_it_was() -> None:
 def test_what_is_written_afterwards_counts_on() -> None:
     had = old("a", is_passed=False)
     opened = had.open(NOW)
-    commit = group(opened)
-    ((place, row),) = RETRIES.all(opened.store)
-    assert RETRIES.remove(commit.open_batch, place, row)
-    sync(opened, opened.open_batch.seal())
+    with written(opened) as commit:
+        ((place, row),) = RETRIES.all(opened.store)
+        assert RETRIES.remove(commit.open_batch, place, row)
     assert (
         RETRIES.stored_totals(opened.store).count == RETRIES.count_of(opened.store, RETRIES.whose(row)) == 0
     )

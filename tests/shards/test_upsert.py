@@ -54,11 +54,6 @@ def wish(
     return upsert(commit, what, draft(due_ms, text, key=key), version)
 
 
-@pytest.fixture
-def opened() -> Opened:
-    return open_at(MemoryStore())
-
-
 @pytest.mark.parametrize("is_one_group", [True, False])
 def test_in_any_order_and_repeated_the_highest_version_counts(is_one_group: bool) -> None:
     chance = Random(7)

@@ -7,20 +7,20 @@ from shards.memory import MemoryStore
 from shards.recover import read_directory
 from shards.store import Table
 from shards.verify import adopt_strays, repair_counts, strays, verify_counts
+from tests.support.stores import rewrite
 from timeline.position import START, before
 from timeline.slices import Shard
 
-from .timelines import NOW, QUARTER, draft, group, open_at, put, sync
+from .timelines import NOW, QUARTER, draft, open_at, put, written
 
 
 def filled() -> MemoryStore:
     store = MemoryStore()
     opened = open_at(store)
     ids = put(opened, *(draft(NOW + n * QUARTER // 2, str(n)) for n in range(8)))
-    commit = group(opened)
-    commit.cancel(ids[3])
-    commit.move(ids[5], NOW + 9 * QUARTER)
-    sync(opened, commit.open_batch.seal())
+    with written(opened) as commit:
+        commit.cancel(ids[3])
+        commit.move(ids[5], NOW + 9 * QUARTER)
     return store
 
 
@@ -47,9 +47,7 @@ def test_a_wrong_count_is_found_and_repaired(wrong: str) -> None:
 def test_a_lost_row_is_found() -> None:
     store = filled()
     key, _ = next(store.scan(Table.MESSAGES, b"", keys.LAST))
-    batch = store.batch()
-    batch.delete(Table.MESSAGES, key)
-    store.write(batch)
+    rewrite(store, (Table.MESSAGES, key, None))
     (fault,) = verify_counts(store, read_directory(store, 100))
     assert fault.counted.count == fault.shard.count - 1
 
@@ -66,9 +64,7 @@ def test_rows_without_a_shard_row_are_found_and_adopted() -> None:
     store = filled()
     directory = read_directory(store, 100)
     shard = list(directory)[1].shards[0]
-    batch = store.batch()
-    batch.delete(Table.SHARDS, shard.prefix)
-    store.write(batch)
+    rewrite(store, (Table.SHARDS, shard.prefix, None))
     assert verify_counts(store, read_directory(store, 100)) == [], "counts do not tell"
     (stray,) = strays(store, read_directory(store, 100), START)
     assert (stray.counted.count, stray.counted.live) == (shard.count, shard.live)
@@ -84,9 +80,7 @@ def test_rows_without_a_shard_row_are_found_and_adopted() -> None:
 def test_rows_of_a_lost_slice_are_named_and_left_alone() -> None:
     store = filled()
     piece = list(read_directory(store, 100))[1]
-    batch = store.batch()
-    batch.delete(Table.SLICES, keys.slice_key(piece.home))
-    store.write(batch)
+    rewrite(store, (Table.SLICES, keys.slice_key(piece.home), None))
     (stray,) = strays(store, read_directory(store, 100), START)
     assert not stray.is_known
     adopt_strays(store, [stray])
@@ -96,9 +90,7 @@ def test_rows_of_a_lost_slice_are_named_and_left_alone() -> None:
 def test_what_an_expired_slice_has_left_is_no_stray() -> None:
     store = filled()
     piece = next(iter(read_directory(store, 100)))
-    batch = store.batch()
-    batch.delete(Table.SLICES, keys.slice_key(piece.home))
-    batch.delete(Table.SHARDS, piece.shards[0].prefix)
-    store.write(batch)
+    slice_key, shard_key = keys.slice_key(piece.home), piece.shards[0].prefix
+    rewrite(store, (Table.SLICES, slice_key, None), (Table.SHARDS, shard_key, None))
     assert len(strays(store, read_directory(store, 100), START)) == 1
     assert strays(store, read_directory(store, 100), before(piece.end_ms)) == []

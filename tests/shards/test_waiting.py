@@ -1,10 +1,10 @@
 """The two figures of what waits: each verb moves its own, and an undone group leaves them as they were."""
 
-from shards.memory import MemoryStore
+from shards.recover import Opened
 from shards.waiting import Waiting
 from timeline.slices import DAY_MS
 
-from .timelines import NOW, draft, group, open_at, put, sync
+from .timelines import NOW, draft, group, open_at, put, written
 
 
 def figures(waiting: Waiting) -> tuple[int, int]:
@@ -52,12 +52,10 @@ def test_what_is_counted_again_stays_when_a_group_is_undone() -> None:
     assert figures(waiting) == (7, 1)
 
 
-def test_an_opened_timeline_shows_them_and_counts_them_again() -> None:
-    opened = open_at(MemoryStore())
+def test_an_opened_timeline_shows_them_and_counts_them_again(opened: Opened) -> None:
     put(opened, draft(NOW + DAY_MS), draft(NOW + 2 * DAY_MS))
-    commit = group(opened, NOW - 60_000)
-    commit.put([draft(NOW - 30_000)])
-    sync(opened, opened.open_batch.seal())
+    with written(opened, NOW - 60_000) as commit:
+        commit.put([draft(NOW - 30_000)])
     assert (opened.pending, opened.held) == figures(opened.waiting) == (3, 1)
     opened.waiting.dispatched(2)
     opened.waiting.let_go()
@@ -66,16 +64,14 @@ def test_an_opened_timeline_shows_them_and_counts_them_again() -> None:
     assert (opened.pending, opened.held) == (3, 1)
 
 
-def test_running_time_is_added_up_and_comes_back() -> None:
-    opened = open_at(MemoryStore())
+def test_running_time_is_added_up_and_comes_back(opened: Opened) -> None:
     opened.open_batch.ran(1_500)
     opened.open_batch.ran(500)
     put(opened, draft(NOW + DAY_MS))
     assert opened.running_ms == open_at(opened.store).running_ms == 2_000  # type: ignore[arg-type]
 
 
-def test_opening_a_group_is_where_undoing_it_comes_back_to() -> None:
-    opened = open_at(MemoryStore())
+def test_opening_a_group_is_where_undoing_it_comes_back_to(opened: Opened) -> None:
     put(opened, draft(NOW + DAY_MS))
     group(opened).put([draft(NOW + DAY_MS)])
     assert opened.pending == 2

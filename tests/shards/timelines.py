@@ -1,13 +1,17 @@
 """A store's timeline for tests: opened on a store in RAM, with a wall clock that is an argument."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from shards.commit import Caps, Commit, Draft
 from shards.fields import Record
 from shards.group_commit import GroupCommit
 from shards.memory import MemoryStore
+from shards.read import Found
 from shards.record import decode, encode
 from shards.recover import Opened, open_timeline
 from timeline.position import START, MessageId, Position
-from timeline.slices import DAY_MS, NARROWEST_MS
+from timeline.slices import DAY_MS, NARROWEST_MS, Slice
 
 NOW = 20_000 * DAY_MS
 QUARTER = NARROWEST_MS
@@ -49,3 +53,24 @@ def texts(opened: Opened, start: Position = START, end: Position | None = None) 
 def group(opened: Opened, wall_ms: int = NOW) -> Commit:
     opened.open_batch.begin(wall_ms)
     return opened.commit
+
+
+@contextmanager
+def written(opened: Opened, wall_ms: int = NOW) -> Iterator[Commit]:
+    """A group, durable at the end."""
+    yield group(opened, wall_ms)
+    sync(opened, opened.open_batch.seal())
+
+
+def found_in(opened: Opened, name: MessageId) -> Found:
+    """A message that is there."""
+    found = opened.reader.find(name)
+    assert found is not None
+    return found
+
+
+def piece_at(opened: Opened, at_ms: int) -> Slice:
+    """The slice of that time, which is there."""
+    piece = opened.directory.find(at_ms)
+    assert piece is not None
+    return piece

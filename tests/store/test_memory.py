@@ -7,12 +7,11 @@ import pytest
 from shards.errors import StoreFailed
 from shards.memory import MemoryStore
 from shards.store import Table
+from tests.support.stores import rewrite
 
 
 def put(store: MemoryStore, key: bytes) -> None:
-    batch = store.batch()
-    batch.put(Table.META, key, b"")
-    store.write(batch)
+    rewrite(store, (Table.META, key, b""))
 
 
 def keys_of(store: MemoryStore) -> list[bytes]:

@@ -27,6 +27,7 @@ from shards.store import Table
 from shards.tables import META_SEAL, META_TIMELINE, seal_value
 from tests.support.logs import Elapsing, Faulty, Lost
 from tests.support.soak import SOAK
+from tests.support.stores import rewrite
 
 KEYS = st.integers(0, 6)
 LAST = b"\xff" * 8
@@ -238,6 +239,11 @@ def put(node: Node, key: bytes) -> None:
     node.store.write(batch)
 
 
+def stored(node: Node, key: bytes) -> None:
+    put(node, key)
+    node.store.flush()
+
+
 def test_who_does_not_lead_takes_nothing(pair: tuple[Shelf, Node, Node]) -> None:
     _, one, _ = pair
     with pytest.raises(StoreFailed, match="does not lead"):
@@ -265,8 +271,7 @@ def test_what_came_before_the_reopening_is_found(pair: tuple[Shelf, Node, Node],
     one.engine.arrive()
     one.store.reopen()
     assert rows_of(one.store) == {b"a": b"v"}
-    put(one, b"d")
-    one.store.flush()
+    stored(one, b"d")
     assert rows_of(one.below) == {b"a": b"v", b"d": b"v"}
 
 
@@ -295,8 +300,7 @@ def test_who_was_cut_off_leads_no_longer(pair: tuple[Shelf, Node, Node]) -> None
         one.store.flush()
     other.store.follow()
     other.store.lead("other", "")
-    put(other, b"b")
-    other.store.flush()
+    stored(other, b"b")
     with pytest.raises(StoreFailed, match="not known"):
         one.store.reopen()
     one.engine.is_cut = False
@@ -326,8 +330,7 @@ def last_claim(shelf: Shelf) -> Claim | None:
 def test_who_leads_and_closes_says_that_nobody_does(pair: tuple[Shelf, Node, Node]) -> None:
     shelf, one, other = pair
     one.store.lead("one", "http://127.0.0.1:1")
-    put(one, b"a")
-    one.store.flush()
+    stored(one, b"a")
     one.store.close()
     assert last_claim(shelf) is not None
     assert last_claim(shelf).node == ""  # type: ignore[union-attr]
@@ -417,8 +420,7 @@ def test_a_log_that_was_purged_goes_on(pair: tuple[Shelf, Node, Node]) -> None:
         node.start()
         assert node.store.follow() == 0
     other.store.lead("other", "http://127.0.0.1:2")
-    put(other, b"after")
-    other.store.flush()
+    stored(other, b"after")
     assert one.store.follow() == 2
     assert rows_of(one.below) == rows_of(other.below)
 
@@ -428,13 +430,11 @@ def test_rows_of_a_version_that_knew_no_seals_are_followed(pair: tuple[Shelf, No
     _, one, other = pair
     renewed(one, count=4, first=0, trimmed=0)
     other.store.follow()
-    batch = other.below.batch()
-    batch.put(Table.META, META_SEAL, seal_value(other.store.applied._replace(seq=2, digest=b"0" * 16)))
-    other.below.write(batch)
+    seal = seal_value(other.store.applied._replace(seq=2, digest=b"0" * 16))
+    rewrite(other.below, (Table.META, META_SEAL, seal))
     other.start()
     assert other.store.applied.digest == b""
-    put(one, b"next")
-    one.store.flush()
+    stored(one, b"next")
     assert other.store.follow() == 1
     assert applied_of(other.below) == applied_of(one.below)
 
@@ -480,14 +480,11 @@ def test_the_newest_version_begins_when_all_nodes_read_it(pair: tuple[Shelf, Nod
     first_version(shelf, 3)
     one.store.follow()
     one.store.lead("one", "http://127.0.0.1:1")
-    put(one, b"a")
-    one.store.flush()
+    stored(one, b"a")
     assert versions(shelf) == [1] * 5
     one.store.is_raised = True
-    put(one, b"b")
-    one.store.flush()
-    put(one, b"c")
-    one.store.flush()
+    stored(one, b"b")
+    stored(one, b"c")
     assert versions(shelf) == [1] * 5 + [VERSION] * 3
     assert one.store.applied.epoch == 6
     other.store.follow()
@@ -503,8 +500,7 @@ def test_a_leader_goes_on_behind_a_stray(pair: tuple[Shelf, Node, Node]) -> None
     shelf, one, other = pair
     one.store.lead("one", "http://127.0.0.1:1")
     stray(shelf)
-    put(one, b"a")
-    one.store.flush()
+    stored(one, b"a")
     stray(shelf)
     assert other.store.follow()
     assert rows_of(other.below) == {b"a": b"v"}
@@ -512,8 +508,7 @@ def test_a_leader_goes_on_behind_a_stray(pair: tuple[Shelf, Node, Node]) -> None
     put(one, b"b")
     with pytest.raises(StoreFailed, match="not in the log"):
         one.store.flush()
-    put(other, b"c")
-    other.store.flush()
+    stored(other, b"c")
     with pytest.raises(StoreFailed, match="another node leads"):
         one.store.reopen()
     assert rows_of(one.below) == rows_of(other.below) == {b"a": b"v", b"c": b"v"}
@@ -529,8 +524,7 @@ def test_a_store_in_a_log_of_the_first_version_with_a_stray_waits(pair: tuple[Sh
         one.store.lead("one", "http://127.0.0.1:1")
     one.store.is_raised = True
     one.store.lead("one", "http://127.0.0.1:1")
-    put(one, b"a")
-    one.store.flush()
+    stored(one, b"a")
     assert rows_of(one.below) == {b"2": b"v", b"3": b"v", b"a": b"v"}
 
 
@@ -538,8 +532,7 @@ def test_a_node_whose_key_was_changed_does_not_go_on(pair: tuple[Shelf, Node, No
     """By mistake, or it is another team's: it reads nothing, and does not claim. With both keys it does."""
     shelf, one, _ = pair
     one.store.lead("one", "http://127.0.0.1:1")
-    put(one, b"a")
-    one.store.flush()
+    stored(one, b"a")
     for keys, below in ((("new",), one.below), (("new",), MemoryStore())):
         store = ReplicatedStore(below, open_engine(one.engine, one.clock, 2.0, keys))
         for _ in range(2):
@@ -605,9 +598,7 @@ def test_an_id_is_known_from_the_claim_that_an_earlier_version_kept(pair: tuple[
     _, one, _ = pair
     one.store.lead("one", "http://127.0.0.1:1")
     id_ = one.store.timeline
-    batch = one.below.batch()
-    batch.delete(Table.META, META_TIMELINE)
-    one.below.write(batch)
+    rewrite(one.below, (Table.META, META_TIMELINE, None))
     one.start()
     assert one.store.timeline == id_
 

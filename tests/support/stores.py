@@ -7,12 +7,23 @@ from typing import TYPE_CHECKING
 from shards.errors import StoreFailed
 from shards.memory import MemoryStore
 from shards.rocks import RocksStore
-from shards.store import Batch
+from shards.store import Batch, Store, Table
 
 if TYPE_CHECKING:
     Below = RocksStore
 else:
     Below = object
+
+
+def rewrite(store: Store, *rows: tuple[Table, bytes, bytes | None]) -> None:
+    """Put rows, or delete those whose value is None, in one batch."""
+    batch = store.batch()
+    for table, key, value in rows:
+        if value is None:
+            batch.delete(table, key)
+        else:
+            batch.put(table, key, value)
+    store.write(batch)
 
 
 class Failing(Below):
