@@ -38,8 +38,7 @@ LATER = frame_of(3, 2, SECOND, b"data")
 def test_a_frame_is_what_the_page_says() -> None:
     assert FRAME[:17] == bytes.fromhex("0100000000000000020000000000000001")
     assert FRAME[17:33] == CLAIMED[-16:]
-    assert FRAME[33:37] == b"data"
-    assert len(FRAME) == 53
+    assert (FRAME[33:37], len(FRAME)) == (b"data", 53)
     assert LATER[:17] == bytes.fromhex("0300000000000000030000000000000002")
     assert LATER[17:33] == RAISED[-16:]
     assert LATER[33:38] == bytes([WHOLE]) + b"data"

@@ -28,6 +28,7 @@ from shards.rocks import RocksStore
 from shards.store import Table
 from shards.unreadable import notes
 from tests.server.conftest import Fronted, Running
+from tests.support.stores import rewrite
 from timeline.position import END, START, MessageId, id_position, id_text
 
 START_MS = 1_795_248_000_000
@@ -191,8 +192,7 @@ async def test_what_can_be_read_again_is_dispatched_late_and_once(
         (note,) = notes(server.app.core.opened.store)
         assert note.owed is not None
     async with world.server() as server:  # still so: it is known from the start
-        assert len(server.app.core.reader.unreadable) == 1
-        assert server.app.core.opened.owed == []
+        assert (len(server.app.core.reader.unreadable), server.app.core.opened.owed) == (1, [])
     world.mend()
     for _ in range(2):
         async with world.server() as server:
@@ -390,9 +390,7 @@ async def test_small_rows_that_cannot_be_read_are_passed_over(
             await server.app.ask(partial(half_a_row, table=table, key=key))
     for table, key in rows:
         store = RocksStore(world.path)
-        batch = store.batch()
-        batch.put(table, key, b"\xc1")
-        store.write(batch)
+        rewrite(store, (table, key, b"\xc1"))
         store.flush()
         store.close()
     async with world.server() as server:

@@ -20,6 +20,7 @@ from shards.store import Table
 from shards.synced import Note, Synced
 from shards.tables import META_CURSOR, META_FORMAT
 from tests.shards.timelines import NOW, draft, group, put, sync
+from tests.support.stores import rewrite
 from timeline.position import END, START, MessageId, id_position
 
 HOUR = 3_600_000
@@ -115,9 +116,7 @@ def test_a_store_with_rows_is_not_taken_for_new(key: bytes, tmp_path: Path) -> N
     path = tmp_path / "data"
     filled(path, [range(5)])
     store = RocksStore(path)
-    batch = store.batch()
-    batch.delete(Table.META, key)
-    store.write(batch)
+    rewrite(store, (Table.META, key, None))
     with pytest.raises(Corrupt, match="meta"):
         opened_at(store)
     store.close()

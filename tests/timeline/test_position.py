@@ -53,9 +53,7 @@ def test_before_is_below_the_whole_millisecond(at_ms: int, seq: int) -> None:
 def test_an_id_names_its_row(at_ms: int, seq: int, shard: int, node: int) -> None:
     place = position(at_ms, seq)
     message = message_id(place, shard, node)
-    assert id_position(message) == place
-    assert id_shard(message) == shard
-    assert message >> 48 & 0xFFFF == node
+    assert (id_position(message), id_shard(message), message >> 48 & 0xFFFF) == (place, shard, node)
     text = id_text(message)
     assert len(text) == 32
     assert parse_id(text) == message

@@ -75,8 +75,7 @@ def test_packet_ids_wrap_round_holes() -> None:
 def test_restored_flights_keep_their_ids_and_order() -> None:
     session = make()
     session.restore([Flight(9, Position(90), 0, 1, 3), Flight(4, Position(95), 1, 2, 1, 1)])
-    assert list(session.flights) == [9, 4]
-    assert session.flights[9].attempts == 3
+    assert (list(session.flights), session.flights[9].attempts) == ([9, 4], 3)
     assert session.take(Position(101), 0, 1) == 5
     session.restore([])
     assert session.take(Position(101), 0, 1) == 1

@@ -36,18 +36,13 @@ def make(limit: int = 1_000) -> Directory:
 @pytest.mark.parametrize(
     ("distance_ms", "width_ms"),
     [
-        (0, 15 * MINUTE_MS),
-        (2 * DAY_MS, 15 * MINUTE_MS),
-        (2 * DAY_MS + 1, 360 * MINUTE_MS),
-        (60 * DAY_MS, 360 * MINUTE_MS),
-        (60 * DAY_MS + 1, 8 * DAY_MS),
-        (4_000 * DAY_MS, 8 * DAY_MS),
+        *((0, 15 * MINUTE_MS), (2 * DAY_MS, 15 * MINUTE_MS), (2 * DAY_MS + 1, 360 * MINUTE_MS)),
+        *((60 * DAY_MS, 360 * MINUTE_MS), (60 * DAY_MS + 1, 8 * DAY_MS), (4_000 * DAY_MS, 8 * DAY_MS)),
     ],
 )
 def test_a_slice_is_as_wide_as_it_is_far(distance_ms: int, width_ms: int) -> None:
     piece = make().open(NOW + distance_ms, NOW)
-    assert piece.end_ms - piece.start_ms == width_ms
-    assert piece.start_ms % width_ms == 0
+    assert (piece.end_ms - piece.start_ms, piece.start_ms % width_ms) == (width_ms, 0)
     assert piece.start_ms <= NOW + distance_ms < piece.end_ms
 
 
@@ -90,8 +85,7 @@ def test_the_directory_is_bounded() -> None:
     directory.open(NOW + DAY_MS, NOW)
     with pytest.raises(TooManySlices, match="2 slices") as caught:
         directory.open(NOW + 2 * DAY_MS, NOW)
-    assert caught.value.limit == 2
-    assert len(directory) == 2
+    assert (caught.value.limit, len(directory)) == (2, 2)
 
 
 def test_over_gives_the_slices_of_a_stretch() -> None:
@@ -136,8 +130,7 @@ def test_another_directory_is_taken_over_in_place() -> None:
     directory.open(NOW, NOW)
     piece = fresh.open(NOW + DAY_MS, NOW)
     directory.replace(fresh)
-    assert list(directory) == [piece]
-    assert (directory.epoch, fresh.epoch) == (1, 0)
+    assert (list(directory), directory.epoch, fresh.epoch) == ([piece], 1, 0)
 
 
 def test_check_sees_an_overlap() -> None:
@@ -165,8 +158,7 @@ def test_a_shard_counts_its_rows() -> None:
 def test_the_newest_shard_of_a_structure_takes_writes() -> None:
     piece = Slice(0, 1_000, 0)
     first, other, second = piece.open_shard(0), piece.open_shard(5), piece.open_shard(0)
-    assert [first.number, other.number, second.number] == [0, 1, 2]
-    assert piece.newest == {0: second, 5: other}
+    assert ([first.number, other.number, second.number], piece.newest) == ([0, 1, 2], {0: second, 5: other})
     again = Slice(0, 1_000, 0)
     for shard in (second, first, other):
         again.adopt(shard)

@@ -176,14 +176,8 @@ def test_overlap_is_true_when_a_topic_is_matched(topic_filter: str, topic: str) 
 @pytest.mark.parametrize(
     ("pattern", "topic_filter", "expected"),
     [
-        ("a/+", "a/b", True),
-        ("a/+", "+/b", True),
-        ("a/b", "a/c", False),
-        ("a", "a/b", False),
-        ("a", "a/#", True),
-        ("a/b/#", "a/b", True),
-        ("a/b/#", "a/+/c/d", True),
-        ("a/b/#", "b/#", False),
+        *(("a/+", "a/b", True), ("a/+", "+/b", True), ("a/b", "a/c", False), ("a", "a/b", False)),
+        *(("a", "a/#", True), ("a/b/#", "a/b", True), ("a/b/#", "a/+/c/d", True), ("a/b/#", "b/#", False)),
         ("#", "x", True),
     ],
 )

@@ -91,8 +91,7 @@ def test_who_was_right_is_not_checked_again(file: KeysFile, clock: Clock, checks
     assert [named(answer) for answer in answers] == ["a"] * 3
     assert named(keyring.recall("a", a.encode())) == "a"
     keyring.check("a", a.encode(), "x", answers.append)
-    assert len(answers) == 4
-    assert checks.count == 1
+    assert (len(answers), checks.count) == (4, 1)
 
 
 def test_an_unknown_name_costs_the_check_that_a_wrong_key_costs(
@@ -105,8 +104,7 @@ def test_an_unknown_name_costs_the_check_that_a_wrong_key_costs(
         keyring.check(name, b"fasti_x_y", "x", answers.append)
     assert answers == []
     checks.run()
-    assert checks.count == 3
-    assert answers == [WRONG] * 3
+    assert (checks.count, answers) == (3, [WRONG] * 3)
 
 
 def test_an_unknown_name_is_not_let_in_with_the_key_that_it_is_checked_against(
@@ -336,8 +334,7 @@ def test_the_wait_doubles_up_to_a_bound_and_is_forgotten() -> None:
         backoff.failed("x", "a")
         waits.append(backoff.wait_s("x", "a"))
         clock.mono_s += waits[-1]
-    assert waits[: FREE + 3] == [0.0] * FREE + [1.0, 2.0, 4.0]
-    assert waits[-1] == HOLD_S_MAX
+    assert (waits[: FREE + 3], waits[-1]) == ([0.0] * FREE + [1.0, 2.0, 4.0], HOLD_S_MAX)
     clock.mono_s += 601
     backoff.failed("x", "a")
     assert backoff.wait_s("x", "a") == 0.0
@@ -347,8 +344,7 @@ def test_what_waits_is_bounded_and_ipv6_counts_by_its_network() -> None:
     backoff = Backoff(Clock().mono)
     for number in range(ENTRIES_MAX + 5):
         backoff.failed(f"host{number}", "x" * 60_000)
-    assert len(backoff) == ENTRIES_MAX
-    assert {name for _, name in backoff._known} == {""}
+    assert (len(backoff), {name for _, name in backoff._known}) == (ENTRIES_MAX, {""})
     assert (
         network_of("2001:db8:1:2:3::4") == network_of("2001:db8:1:2:ffff::") != network_of("2001:db8:1:3::")
     )

@@ -183,8 +183,7 @@ def test_the_command_line(path: Path, capsys: pytest.CaptureFixture[str], tmp_pa
     assert "keys-used.json cannot be read: name the directory with --data" in told.err
     assert main(["keys", "ls", *where]) == 0
     told = capsys.readouterr()
-    assert [" - " in line for line in told.out.splitlines()[1:]] == [False, True]
-    assert told.err == ""
+    assert ([" - " in line for line in told.out.splitlines()[1:]], told.err) == ([False, True], "")
     assert main(["keys", "revoke", "ops", *where]) == 0
     assert "ops is revoked. Its messages are withheld" in capsys.readouterr().out
     assert main(["keys", "ls", *where]) == 0

@@ -68,12 +68,8 @@ def test_passwords_of_both_kinds_are_checked() -> None:
     [
         *("secret", "", "$7$101$AAAA", "$6$AAAA$AAAA", "$5$AAAA$AAAA"),
         *(
-            BOB.replace("101", "x"),
-            BOB.replace("101", "0"),
-            BOB.replace("101", "000000101999"),
-            BOB.replace("101", "0" * 5_000),
-            BOB.replace("$7$", "7$"),
-            OLD.replace("i9", "!!"),
+            *(BOB.replace("101", "x"), BOB.replace("101", "0"), BOB.replace("101", "000000101999")),
+            *(BOB.replace("101", "0" * 5_000), BOB.replace("$7$", "7$"), OLD.replace("i9", "!!")),
         ),
         "$7$99999999$" + BOB.split("$", 3)[3],
     ],
@@ -103,11 +99,7 @@ def test_a_bad_line_is_told(passwords: Path, acl: Path) -> None:
             read_passwords(passwords)
         assert raised.value.line == line
     for text, line in (
-        ("topic read\n", 0),
-        ("a\nuser\n", 1),
-        ("\nuser\n", 2),
-        ("topic read a#\n", 1),
-        ("x y\n", 1),
+        *(("topic read\n", 0), ("a\nuser\n", 1), ("\nuser\n", 2), ("topic read a#\n", 1), ("x y\n", 1)),
     ):
         acl.write_text(text)
         if line:

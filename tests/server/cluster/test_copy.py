@@ -29,6 +29,7 @@ from shards.replicated import ReplicatedStore, applied_of
 from shards.rocks import RocksStore
 from shards.store import Store, Table
 from tests.support.logs import Elapsing
+from tests.support.stores import rewrite
 
 SECRET = "k" * 32
 KEY = ClusterKey([SECRET])
@@ -136,10 +137,8 @@ async def test_a_copy_under_writes_is_a_prefix(
 
     def write() -> None:
         for number in range(1_000_000):
-            batch = theirs.batch()
-            batch.put(Table.MESSAGES, b"%08d" % number, os.urandom(200))
-            batch.put(Table.META, b"last", b"%08d" % number)
-            theirs.write(batch)
+            name = b"%08d" % number
+            rewrite(theirs, (Table.MESSAGES, name, os.urandom(200)), (Table.META, b"last", name))
             if over.wait(0.0002):
                 return
 

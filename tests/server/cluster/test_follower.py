@@ -23,6 +23,7 @@ from shards.tables import (
     cursor_value,
 )
 from tests.support.logs import Elapsing, Faulty
+from tests.support.stores import rewrite
 from timeline.horizon import BOUND_MS
 from timeline.position import START
 
@@ -278,9 +279,7 @@ def test_a_trimmed_log_is_not_passed_over(shelf: Shelf, made: Callable[[str], No
 
 def test_rows_that_came_before_the_log_are_missed(shelf: Shelf) -> None:
     below = MemoryStore()
-    batch = below.batch()
-    batch.put(Table.META, META_FORMAT, b"5")
-    below.write(batch)
+    rewrite(below, (Table.META, META_FORMAT, b"5"))
     old = Node(shelf, "a", below)
     old.step()
     assert old.step(MOMENT_S)
@@ -296,10 +295,7 @@ def test_rows_of_another_log_are_told(shelf: Shelf, made: Callable[[str], Node],
     stranger = Node(other, "x")
     stranger.step()
     stranger.step(MOMENT_S)
-    batch = stranger.below.batch()
-    batch.put(Table.META, META_APPLIED, applied_value(applied))
-    batch.delete(Table.META, META_SEAL)
-    stranger.below.write(batch)
+    rewrite(stranger.below, (Table.META, META_APPLIED, applied_value(applied)), (Table.META, META_SEAL, None))
     again = Node(shelf, "x", stranger.below)
     assert not again.step()
     assert "this node's data" in again.follower.why
@@ -329,9 +325,7 @@ def test_another_node_of_our_name_is_another(shelf: Shelf, made: Callable[[str],
 def test_much_is_followed_in_pieces(shelf: Shelf, made: Callable[[str], Node]) -> None:
     leader, other = led(made)
     for number in range(5):
-        batch = leader.store.batch()
-        batch.put(Table.META, b"large%d" % number, bytes(FOLLOW_BYTES // 2))
-        leader.store.write(batch)
+        rewrite(leader.store, (Table.META, b"large%d" % number, bytes(FOLLOW_BYTES // 2)))
         leader.store.flush()
     before = other.store.applied.seq
     assert not other.step()

@@ -36,6 +36,7 @@ from shards.rocks import RocksStore
 from shards.store import Table
 from shards.tables import FORMAT, META_CURSOR, META_FORMAT, SessionRow, StoredCursor, cursor_value, encode_row
 from tests.support.logs import Elapsing
+from tests.support.stores import rewrite
 from timeline.horizon import BOUND_MS
 from timeline.position import START
 
@@ -281,9 +282,7 @@ async def test_heal_is_told_the_time_of_the_last_record(tmp_path: Path) -> None:
     store = made._store = ReplicatedStore(MemoryStore(), open_engine(MemoryEngine(Shelf()), Elapsing(), 2.0))
     store.lead("a", "http://a")
     for bound_ms in (5_000, 9_000):
-        batch = store.batch()
-        batch.put(Table.META, META_CURSOR, cursor_value(StoredCursor(START, bound_ms, 0, 0, START)))
-        store.write(batch)
+        rewrite(store, (Table.META, META_CURSOR, cursor_value(StoredCursor(START, bound_ms, 0, 0, START))))
         store.flush()
         assert made._beginning.standing.at_ms == bound_ms - BOUND_MS
 
@@ -355,9 +354,7 @@ def test_rows_of_its_own_begin_a_log_without_records_and_are_never_replaced(
 ) -> None:
     """A damaged record is one too: the node's own rows must not make way for a copy of another's."""
     below = RocksStore(tmp_path)
-    batch = below.batch()
-    batch.put(Table.META, META_FORMAT, b"%d" % FORMAT)
-    below.write(batch)
+    rewrite(below, (Table.META, META_FORMAT, b"%d" % FORMAT))
     below.flush()
     below.close()
     shelf = Shelf(dict(enumerate(found, 1)), last=len(found))

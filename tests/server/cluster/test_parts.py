@@ -38,13 +38,27 @@ class Hand:
         return at_ms / 1000 - self.now
 
 
+@pytest.fixture
+def clock() -> Hand:
+    return Hand()
+
+
+@pytest.fixture
+def members(clock: Hand) -> Members:
+    return Members(clock.mono)
+
+
 def member(node: str, applied: int = 0) -> Member:
     return Member(node, f"http://{node}", f"{node}:1883", "follower", 1, applied, "1")
 
 
-def test_who_is_heard_with_a_record_behind_the_log() -> None:
-    clock = Hand()
-    members = Members(clock.mono)
+def reporting(members: Members, clock: Hand, url: str) -> Reports:
+    """Of node a to the one at that URL."""
+    key, clocks = ClusterKey(["k" * 16]), Clocks("a", clock.mono)
+    return Reports(members, "a", key, [url], clocks, clock.wall_ms, clock.mono)
+
+
+def test_who_is_heard_with_a_record_behind_the_log(clock: Hand, members: Members) -> None:
     members.hear(member("a", 90))
     assert members.beyond(90) == ""
     assert members.beyond(89) == "the log ends at 89, node a has record 90"
@@ -52,9 +66,7 @@ def test_who_is_heard_with_a_record_behind_the_log() -> None:
     assert members.beyond(89) == ""
 
 
-def test_the_log_is_kept_for_who_is_away_for_a_while() -> None:
-    clock = Hand()
-    members = Members(clock.mono)
+def test_the_log_is_kept_for_who_is_away_for_a_while(clock: Hand, members: Members) -> None:
     assert members.lowest() == 0
     members.hear(member("a", 90))
     members.hear(member("b", 50))
@@ -66,10 +78,8 @@ def test_the_log_is_kept_for_who_is_away_for_a_while() -> None:
     assert members.lowest() == 95
 
 
-def test_a_version_is_read_by_all_once_all_have_said_so() -> None:
+def test_a_version_is_read_by_all_once_all_have_said_so(clock: Hand, members: Members) -> None:
     """A report of an earlier version says nothing of it; who is not heard may be of one."""
-    clock = Hand()
-    members = Members(clock.mono)
     assert not members.all_read(2, 0)
     for node in ("a", "b"):
         members.hear(replaced(member(node), reads=2))
@@ -87,10 +97,8 @@ def test_a_version_is_read_by_all_once_all_have_said_so() -> None:
     assert not members.all_read(2, 3), "they may come back as they were"
 
 
-def test_two_nodes_of_one_name_are_told() -> None:
+def test_two_nodes_of_one_name_are_told(clock: Hand, members: Members) -> None:
     """But not one that was started again, whatever others still tell of it."""
-    clock = Hand()
-    members = Members(clock.mono)
     before, after = replaced(member("a"), process="1"), replaced(member("a"), process="2")
     for one in (before, before, after, after):
         clock.now += 1
@@ -117,8 +125,7 @@ def test_nodes_of_another_timeline_are_shown_and_do_not_count() -> None:
         members.hear(one)
     damage = Damage("a", members, clock.mono)
     damage.look()
-    assert [row.member.node for row in members] == ["a", "b", "x", "y"]
-    assert members.strangers == ["x", "y"]
+    assert ([row.member.node for row in members], members.strangers) == (["a", "b", "x", "y"], ["x", "y"])
     assert (members.lowest(), members.next_leader(), damage.heirs) == (40, "b", ("b",))
     assert members.all_read(3, 2)
     members = Members(clock.mono)
@@ -126,9 +133,7 @@ def test_nodes_of_another_timeline_are_shown_and_do_not_count() -> None:
     assert (members.strangers, members.lowest()) == ([], 2)
 
 
-def test_who_resigns_names_a_fit_one_with_the_most_of_the_log() -> None:
-    clock = Hand()
-    members = Members(clock.mono)
+def test_who_resigns_names_a_fit_one_with_the_most_of_the_log(clock: Hand, members: Members) -> None:
     members.hear(replaced(member("a", 99), state="leader"))
     assert members.next_leader() == ""
     members.hear(member("b", 50))
@@ -153,9 +158,7 @@ def test_what_was_heard_later_stays() -> None:
     assert [(row.member.node, row.heard_ms) for row in members] == [("b", 1000), ("c", 2000)]
 
 
-def test_who_was_heard_longest_ago_makes_room() -> None:
-    clock = Hand()
-    members = Members(clock.mono)
+def test_who_was_heard_longest_ago_makes_room(clock: Hand, members: Members) -> None:
     for number in range(MEMBERS_MAX + 1):
         clock.now += 1
         members.hear(member(f"n{number:02}"))
@@ -211,15 +214,7 @@ async def test_a_wrong_key_is_said_once_and_by_its_name(caplog: pytest.LogCaptur
     clock = Hand()
     async with TestServer(site) as other:
         url = f"http://127.0.0.1:{other.port}"
-        reports = Reports(
-            Members(clock.mono),
-            "a",
-            ClusterKey(["k" * 16]),
-            [url],
-            Clocks("a", clock.mono),
-            clock.wall_ms,
-            clock.mono,
-        )
+        reports = reporting(Members(clock.mono), clock, url)
         for passed_s in (0, 1, 1, WARN_S):
             clock.now += passed_s
             await reports.tell(member("a", 1))
@@ -228,10 +223,8 @@ async def test_a_wrong_key_is_said_once_and_by_its_name(caplog: pytest.LogCaptur
     assert lines == [f"report: refused by {url}: its cluster.key differs from this node's"] * 2
 
 
-async def test_what_a_slow_answer_says_is_as_old_as_the_question() -> None:
+async def test_what_a_slow_answer_says_is_as_old_as_the_question(clock: Hand, members: Members) -> None:
     """Node c reports here itself, while b's answer with an older report of c is under way."""
-    clock = Hand()
-    members = Members(clock.mono)
 
     async def answer(_: web.Request) -> web.Response:
         body = json.encode([Row(member("c", 1), 0), Row(member("d", 5), 500)])
@@ -242,21 +235,16 @@ async def test_what_a_slow_answer_says_is_as_old_as_the_question() -> None:
     site = web.Application()
     site.router.add_post("/v1/cluster/nodes", answer)
     async with TestServer(site) as other:
-        url, key = f"http://127.0.0.1:{other.port}", ClusterKey(["k" * 16])
-        clocks = Clocks("a", clock.mono)
-        reports = Reports(members, "a", key, [url], clocks, clock.wall_ms, clock.mono)
+        reports = reporting(members, clock, f"http://127.0.0.1:{other.port}")
         await reports.tell(member("a", 1))
         await reports.close()
     rows = [(row.member.node, row.member.applied, row.heard_ms) for row in members]
     assert rows == [("a", 1, 1_500), ("c", 7, 0), ("d", 5, 2_000)]
 
 
-def test_a_copy_is_of_a_fit_node_if_there_is_one() -> None:
+def test_a_copy_is_of_a_fit_node_if_there_is_one(clock: Hand, members: Members) -> None:
     """Node c has an end that the log has abandoned: it follows nothing, and has the most records."""
-    clock = Hand()
-    members = Members(clock.mono)
-    key, clocks = ClusterKey(["k" * 16]), Clocks("a", clock.mono)
-    reports = Reports(members, "a", key, ["http://e"], clocks, clock.wall_ms, clock.mono)
+    reports = reporting(members, clock, "http://e")
     members.hear(replaced(member("c", 2_000), fit=False))
     assert reports.sources(900, "") == ["http://c", "http://e"]
     members.hear(replaced(member("b", 1_000), state="leader"))
@@ -278,8 +266,5 @@ def test_a_bad_name_of_the_log_is_said_of_its_setting() -> None:
 
 def test_a_leader_that_is_not_heard_is_no_leader() -> None:
     leader = Member("a", "http://a", "a:1883", "leader", 1, 1, "1")
-    assert [(Row(leader, ms).state, Row(leader, ms).is_alive) for ms in (0, 4_999, 5_000)] == [
-        ("leader", True),
-        ("leader", True),
-        ("gone", False),
-    ]
+    rows = [Row(leader, ms) for ms in (0, 4_999, 5_000)]
+    assert [(row.state, row.is_alive) for row in rows] == [*[("leader", True)] * 2, ("gone", False)]

@@ -14,6 +14,7 @@ from shards.tables import FORMAT_FIRST, META_FORMAT
 from tests.support.clock import HandClock
 from tests.support.logs import Elapsing
 from tests.support.stepper import Stepper
+from tests.support.stores import rewrite
 from timeline.position import START
 from timeline.session import Subscription
 
@@ -117,8 +118,7 @@ def test_a_stop_with_more_than_20_mb_of_sessions() -> None:
         standby.step(is_led=False)
     following.lead("b", "http://b")
     found = standby.lead().by_id
-    assert len(found) == count
-    assert {len(one.session.subscriptions) for one in found.values()} == {each}
+    assert (len(found), {len(one.session.subscriptions) for one in found.values()}) == (count, {each})
     standby.forget()
 
 
@@ -134,8 +134,6 @@ def test_rows_of_an_older_format_are_read_once_they_are_raised() -> None:
         pass
     assert standby.lead() is standby.sessions
     assert len(standby.sessions.by_id) == 5
-    batch = store.batch()
-    batch.put(Table.META, META_FORMAT, b"%d" % FORMAT_FIRST)
-    store.write(batch)
+    rewrite(store, (Table.META, META_FORMAT, b"%d" % FORMAT_FIRST))
     store.flush()
     assert not standby.lead().by_id

@@ -120,6 +120,5 @@ def test_what_a_store_has() -> None:
     store = ReplicatedStore(below, open_engine(MemoryEngine(Shelf()), Elapsing(), 1.0))
     store.lead("a", "http://a")
     told = standing_of("a", below)
-    assert told.seal == store.applied
-    assert told.timeline == store.timeline
+    assert (told.seal, told.timeline) == (store.applied, store.timeline)
     assert told.has_rows

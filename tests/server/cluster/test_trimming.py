@@ -17,6 +17,7 @@ from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore
 from shards.store import Table
 from tests.support.logs import Elapsing, Faulty, Lost
+from tests.support.stores import rewrite
 
 BOUND = 100_000
 SIZE = 1_000
@@ -43,9 +44,7 @@ class Cluster:
 
     def write(self, count: int) -> None:
         for number in range(count):
-            batch = self.leader.batch()
-            batch.put(Table.MESSAGES, b"%d" % number, bytes(SIZE))
-            self.leader.write(batch)
+            rewrite(self.leader, (Table.MESSAGES, b"%d" % number, bytes(SIZE)))
             self.leader.flush()
 
     def hear(self, **applied: int) -> None:

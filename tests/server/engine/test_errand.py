@@ -94,8 +94,7 @@ def test_what_is_added_meanwhile_shares_the_next_request() -> None:
     work = Work()
     work.add("a", 5)
     work.rest()
-    assert work.pieces == [["a0"], ["a1", "a2", "a3", "a4"]]
-    assert work.done == ["a0", "a1", "a2", "a3", "a4"]
+    assert (work.pieces, work.done) == ([["a0"], ["a1", "a2", "a3", "a4"]], ["a0", "a1", "a2", "a3", "a4"])
     assert (len(work.errand), work.errand.wait_s()) == (0, float("inf"))
 
 
@@ -143,8 +142,7 @@ def test_one_fails_alone_and_is_asked_for_a_second_later(error: Exception) -> No
     work.wrong = {"a2": error}
     work.add("a", 4)
     work.rest()
-    assert work.done == ["a0", "a1", "a3"]
-    assert work.failures == [("a2", type(error).__name__)]
+    assert (work.done, work.failures) == (["a0", "a1", "a3"], [("a2", type(error).__name__)])
     assert (work.errand.put_off, len(work.errand), work.core.writer.given_up) == (1, 1, 0)
     assert work.errand.wait_s() == pytest.approx(errand.RETRY_S)
     work.wrong.clear()
@@ -168,8 +166,7 @@ def test_what_goes_on_failing_puts_nobody_else_off() -> None:
     work.wrong.pop("a0")
     work.clock.mono_s += 0.5
     work.turn()
-    assert work.done == ["a0"]
-    assert work.errand.put_off == 1
+    assert (work.done, work.errand.put_off) == (["a0"], 1)
 
 
 def test_what_is_dropped_is_not_asked_for_again() -> None:
@@ -193,8 +190,7 @@ def test_one_that_fails_half_way_spoils_one_group_a_minute(error: Exception) -> 
     assert work.failures == [("a1", "StoreFailed"), ("a2", type(error).__name__), ("a3", "StoreFailed")]
     work.clock.mono_s += 1
     work.rest()
-    assert work.done == ["a0", "a1", "a3"]
-    assert (work.core.writer.given_up, len(work.failures)) == (1, 3)
+    assert (work.done, work.core.writer.given_up, len(work.failures)) == (["a0", "a1", "a3"], 1, 3)
     work.clock.mono_s += errand.SPOILER_S - 1
     work.rest()
     assert (work.core.writer.given_up, len(work.failures)) == (2, 4)

@@ -31,7 +31,8 @@ class Rig:
 
     def __init__(self) -> None:
         self.store = MemoryStore()
-        self.stepper = Stepper(self.store, HandClock(NOW_MS), replace(Config(), limits=LIMITS))
+        self.clock = HandClock(NOW_MS)
+        self.stepper = Stepper(self.store, self.clock, replace(Config(), limits=LIMITS))
         self.core = self.stepper.core
         self.writer = self.core.writer
         self.answers: list[tuple[str, Any]] = []
@@ -53,6 +54,23 @@ class Rig:
     def sync(self) -> None:
         assert self.stepper.settle()
 
+    def write(self) -> None:
+        assert self.compose()
+        self.sync()
+
+    @property
+    def answered(self) -> list[str]:
+        return [name for name, _ in self.answers]
+
+    @property
+    def kinds(self) -> list[tuple[str, type]]:
+        return [(name, type(answer)) for name, answer in self.answers]
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
 
 def put_one(commit: Commit, topic: str) -> object:
     due_ms = NOW_MS + 60_000
@@ -60,48 +78,39 @@ def put_one(commit: Commit, topic: str) -> object:
 
 
 class TestBytes:
-    def test_count_until_the_answer_leaves(self) -> None:
-        rig = Rig()
+    def test_count_until_the_answer_leaves(self, rig: Rig) -> None:
         rig.put("a", 600)
         rig.put("b", 300)
         assert rig.writer.queued_bytes == 900
         with pytest.raises(Busy):
             rig.put("c", 200)
-        assert rig.writer.queued_bytes == 900
-        assert rig.writer.queued == 2
+        assert (rig.writer.queued_bytes, rig.writer.queued) == (900, 2)
         assert rig.compose()
         # Written, not yet synced: it is held all the same.
         with pytest.raises(Busy):
             rig.put("c", 200)
         rig.put("d", 100)
         rig.sync()
-        assert [name for name, _ in rig.answers] == ["a", "b"]
-        assert rig.writer.queued_bytes == 100
-        assert rig.compose()
-        rig.sync()
+        assert (rig.answered, rig.writer.queued_bytes) == (["a", "b"], 100)
+        rig.write()
         assert rig.writer.queued_bytes == 0
 
-    def test_what_is_written_bounds_a_group_whoever_counts_it(self) -> None:
-        rig = Rig()
+    def test_what_is_written_bounds_a_group_whoever_counts_it(self, rig: Rig) -> None:
         row = bytes(GROUP_BYTES // 2 + 1)
         for name in "abc":
             rig.submit(name, lambda commit: commit.row(Table.META, b"large", row))
-        assert rig.compose()
-        rig.sync()
-        assert [name for name, _ in rig.answers] == ["a", "b"]
-        assert rig.compose()
-        rig.sync()
-        assert [name for name, _ in rig.answers] == ["a", "b", "c"]
+        rig.write()
+        assert rig.answered == ["a", "b"]
+        rig.write()
+        assert rig.answered == ["a", "b", "c"]
 
-    def test_one_is_let_in_however_large(self) -> None:
-        rig = Rig()
+    def test_one_is_let_in_however_large(self, rig: Rig) -> None:
         rig.put("a", 5_000)
         with pytest.raises(Busy):
             rig.put("b", 1)
         rig.put("c")  # the server's own, that hold nothing
 
-    def test_what_is_on_its_way_counts_with_them(self) -> None:
-        rig = Rig()
+    def test_what_is_on_its_way_counts_with_them(self, rig: Rig) -> None:
         rig.writer.enter(900)
         with pytest.raises(Busy):
             rig.put("a", 200)
@@ -111,18 +120,15 @@ class TestBytes:
         rig.put("a", 200)
 
     @pytest.mark.parametrize("composed", [0, 1])
-    def test_are_free_again_after_a_failure(self, composed: int) -> None:
-        rig = Rig()
+    def test_are_free_again_after_a_failure(self, rig: Rig, composed: int) -> None:
         rig.put("a", 900)
         for _ in range(composed):
             rig.compose()
         rig.writer.fail(StoreFailed("disk"))
-        assert rig.writer.queued_bytes == 0
-        assert [type(answer) for _, answer in rig.answers] == [StoreFailed]
+        assert (rig.writer.queued_bytes, [type(answer) for _, answer in rig.answers]) == (0, [StoreFailed])
 
-    def test_are_free_when_the_answer_comes(self) -> None:
+    def test_are_free_when_the_answer_comes(self, rig: Rig) -> None:
         """An answer makes a client go on at once: it must not be refused for its own last request."""
-        rig = Rig()
         seen = []
         rig.writer.submit(lambda commit: None, lambda answer: seen.append(rig.writer.queued_bytes), size=999)
         rig.compose()
@@ -164,52 +170,35 @@ def check_counts(rig: Rig) -> None:
 class TestOneRequest:
     """One that fails does so alone."""
 
-    def test_that_fails_before_it_changes_anything(self) -> None:
-        rig = Rig()
+    def test_that_fails_before_it_changes_anything(self, rig: Rig) -> None:
         rig.put("a")
         rig.submit("bad", lambda commit: raised(Corrupt("a row")))
         rig.put("b")
-        assert rig.compose()
-        rig.sync()
-        assert [(name, type(answer)) for name, answer in rig.answers] == [
-            ("a", list),
-            ("bad", Corrupt),
-            ("b", list),
-        ]
+        rig.write()
+        assert rig.kinds == [("a", list), ("bad", Corrupt), ("b", list)]
         assert stored(rig) == ["a", "b"]
 
-    def test_that_fails_half_way_takes_nothing_with_it_but_its_group(self) -> None:
-        rig = Rig()
+    def test_that_fails_half_way_takes_nothing_with_it_but_its_group(self, rig: Rig) -> None:
         rig.put("before")
         assert rig.compose()  # being synced all the while
         rig.put("fellow", 500)
         rig.submit("bad", half, 500)
         rig.put("after")
         assert not rig.compose()
-        assert [(name, type(answer)) for name, answer in rig.answers] == [
-            ("fellow", StoreFailed),
-            ("bad", ZeroDivisionError),
-        ]
+        assert rig.kinds == [("fellow", StoreFailed), ("bad", ZeroDivisionError)]
         assert rig.writer.broken is None
         assert rig.writer.queued_bytes == 0
         check_counts(rig)
-        assert rig.compose()
+        rig.write()
         rig.sync()
-        rig.sync()
-        assert [(name, type(answer)) for name, answer in rig.answers[2:]] == [
-            ("before", list),
-            ("after", list),
-        ]
+        assert rig.kinds[2:] == [("before", list), ("after", list)]
         assert stored(rig) == ["before", "after"]
         check_counts(rig)
-        assert rig.core.opened.pending == 2
-        assert rig.writer.given_up == 1
+        assert (rig.core.opened.pending, rig.writer.given_up) == (2, 1)
 
-    def test_that_cannot_be_counted(self) -> None:
-        rig = Rig()
+    def test_that_cannot_be_counted(self, rig: Rig) -> None:
         rig.put("before")
-        assert rig.compose()
-        rig.sync()
+        rig.write()
         (piece,) = rig.core.directory
 
         def decide(commit: Commit) -> None:
@@ -219,27 +208,21 @@ class TestOneRequest:
         rig.submit("bad", decide)
         assert not rig.compose()
         rig.put("after")
-        assert rig.compose()
-        rig.sync()
-        assert [(name, type(answer)) for name, answer in rig.answers] == [
-            ("before", list),
-            ("bad", StoreFailed),
-            ("after", list),
-        ]
+        rig.write()
+        assert rig.kinds == [("before", list), ("bad", StoreFailed), ("after", list)]
         check_counts(rig)
 
-    def test_whose_answer_cannot_be_given(self) -> None:
-        rig = Rig()
+    def test_whose_answer_cannot_be_given(self, rig: Rig) -> None:
         rig.writer.submit(lambda commit: None, lambda answer: raised(ZeroDivisionError()), size=7)
         rig.put("a")
         rig.compose()
         rig.sync()
-        assert [name for name, _ in rig.answers] == ["a"]
-        assert rig.writer.queued_bytes == 0
+        assert (rig.answered, rig.writer.queued_bytes) == (["a"], 0)
 
-    def test_of_which_the_rows_of_its_group_cannot_be_made(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_of_which_the_rows_of_its_group_cannot_be_made(
+        self, rig: Rig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Nothing is known of what was composed then: as after a failed write."""
-        rig = Rig()
         monkeypatch.setattr(rig.core.cursors, "write", lambda commit: raised(ZeroDivisionError()))
         rig.put("a")
         assert not rig.compose()
@@ -247,9 +230,8 @@ class TestOneRequest:
         assert isinstance(rig.writer.broken, StoreFailed)
         assert rig.stepper.recover()
         rig.put("b")
-        assert rig.compose()
-        rig.sync()
-        assert [(name, type(answer)) for name, answer in rig.answers] == [("a", StoreFailed), ("b", list)]
+        rig.write()
+        assert rig.kinds == [("a", StoreFailed), ("b", list)]
         check_counts(rig)
 
 
@@ -264,16 +246,8 @@ class TestGathering:
     def rig(gather: int, wake: Callable[[], None] = lambda: None, groups: int = OPEN_GROUPS) -> Rig:
         rig = Rig()
         core = rig.core
-        rig.writer = Writer(
-            core.opened,
-            core.wheel,
-            core.clock,
-            max_queued=100,
-            max_bytes=4 << 20,
-            wake=wake,
-            gather=gather,
-            groups=groups,
-        )
+        bounds: Any = {"max_queued": 100, "max_bytes": 4 << 20, "gather": gather, "groups": groups}
+        rig.writer = Writer(core.opened, core.wheel, core.clock, wake=wake, **bounds)
         return rig
 
     def test_nobody_is_woken_for_what_cannot_be_composed_yet(self) -> None:
@@ -303,7 +277,7 @@ class TestGathering:
         assert rig.writer.compose() is not None
         assert not rig.writer.queued
         rig.writer.settle()
-        assert [name for name, _ in rig.answers] == ["a", "b", "c"]
+        assert rig.answered == ["a", "b", "c"]
 
     def test_enough_of_them_do_not(self) -> None:
         rig = self.rig(3)
@@ -330,7 +304,7 @@ class TestGathering:
         rig.submit("b", lambda commit: None, writes=False)
         assert rig.writer.can_compose
         assert rig.writer.compose() is None
-        assert [name for name, _ in rig.answers] == ["b"]
+        assert rig.answered == ["b"]
 
     def test_on_a_log_a_few_wait_for_a_share_of_the_last_answer(self) -> None:
         woken: list[str] = []
@@ -361,11 +335,9 @@ class TestGathering:
 class TestLargeGroups:
     """What is due is dispatched between deciding and writing."""
 
-    def test_what_the_group_touches_stays(self) -> None:
-        rig = Rig()
+    def test_what_the_group_touches_stays(self, rig: Rig) -> None:
         rig.put("first")  # with it a bound is durable
-        assert rig.compose()
-        rig.sync()
+        rig.write()
         horizon = rig.core.horizon
         rig.submit(
             "late",
@@ -386,27 +358,24 @@ class TestLargeGroups:
         assert before <= reached[0] < row[0]
         assert len(stored(rig)) == 2
 
-    def test_a_small_one_is_written_at_once(self) -> None:
-        rig = Rig()
+    def test_a_small_one_is_written_at_once(self, rig: Rig) -> None:
         rig.put("a")
         assert rig.writer.compose(lambda: pytest.fail("it is small")) is not None
 
-    def test_what_fails_in_between_fails_the_group(self) -> None:
-        rig = Rig()
+    def test_what_fails_in_between_fails_the_group(self, rig: Rig) -> None:
         rig.put("a")
 
         def between() -> None:
             raise StoreFailed("a row cannot be read")
 
         rig.stepper.compose(between)
-        assert [(name, type(answer)) for name, answer in rig.answers] == [("a", StoreFailed)]
+        assert rig.kinds == [("a", StoreFailed)]
         assert rig.writer.broken is not None
         assert stored(rig) == []
         assert rig.writer.recover()
         rig.put("b")
-        assert rig.compose()
-        rig.sync()
-        assert [name for name, _ in rig.answers] == ["a", "b"]
+        rig.write()
+        assert rig.answered == ["a", "b"]
         check_counts(rig)
 
 
@@ -452,11 +421,9 @@ class TestSteps:
                 return count
         raise AssertionError("it is never written")
 
-    def test_it_is_written_whole_in_a_turn_of_its_own(self) -> None:
-        rig = Rig()
+    def test_it_is_written_whole_in_a_turn_of_its_own(self, rig: Rig) -> None:
         rig.put("first")
-        assert rig.compose()
-        rig.sync()
+        rig.write()
         self.put_many(rig, "many")
         assert not self.step(rig)
         assert rig.writer.is_deciding
@@ -467,9 +434,8 @@ class TestSteps:
         assert stored(rig).count("many") == len(self.DUES)
         assert "after" not in stored(rig)
         rig.sync()
-        assert [name for name, _ in rig.answers] == ["first", "many"]
-        assert rig.compose()
-        rig.sync()
+        assert rig.answered == ["first", "many"]
+        rig.write()
         assert rig.writer.is_idle
         check_counts(rig)
 
@@ -493,9 +459,8 @@ class TestSteps:
         assert decided == ["plain", "row", "behind it"]
 
     @pytest.mark.parametrize("steps_before", range(1, 9))
-    def test_what_writes_after_all_between_the_steps_is_written(self, steps_before: int) -> None:
+    def test_what_writes_after_all_between_the_steps_is_written(self, rig: Rig, steps_before: int) -> None:
         """A subscriber has no room any more: a plain publish is stored, even while rows are sorted."""
-        rig = Rig()
         drafts = [
             Draft(NOW_MS + 60_000, b"many", encode(Record(b"many", b"x", NOW_MS + 60_000, 1)))
             for _ in range(4 * STEP)
@@ -516,45 +481,33 @@ class TestSteps:
         self.turns(rig)
         rig.sync()
         if rig.writer.can_compose:  # it was too late to be decided between the steps
-            assert rig.compose()
-            rig.sync()
-        assert sorted((name, type(answer)) for name, answer in rig.answers) == [
-            ("many", list),
-            ("plain", list),
-        ]
+            rig.write()
+        assert sorted(rig.kinds) == [("many", list), ("plain", list)]
         assert stored(rig).count("many") == len(drafts)
         assert stored(rig).count("plain") == 1
         assert rig.store.get(Table.RECEIVED, b"key") == b""
         check_counts(rig)
 
-    def test_one_that_fails_between_the_steps_spoils_the_group_and_all_are_answered(self) -> None:
-        rig = Rig()
+    def test_one_that_fails_between_the_steps_spoils_the_group_and_all_are_answered(self, rig: Rig) -> None:
         self.put_many(rig, "many")
         assert not self.step(rig)
         rig.submit("bad", half, writes=False)
         assert not self.step(rig)
-        assert [(name, type(answer)) for name, answer in rig.answers] == [
-            ("bad", ZeroDivisionError),
-            ("many", StoreFailed),
-        ]
+        assert rig.kinds == [("bad", ZeroDivisionError), ("many", StoreFailed)]
         assert rig.writer.is_idle
         assert rig.writer.queued_bytes == 0
         rig.put("after")
-        assert rig.compose()
-        rig.sync()
+        rig.write()
         assert stored(rig) == ["after"]
         check_counts(rig)
 
-    def test_the_horizon_waits_for_what_is_reserved(self) -> None:
-        rig = Rig()
+    def test_the_horizon_waits_for_what_is_reserved(self, rig: Rig) -> None:
         rig.put("first")
-        assert rig.compose()
-        rig.sync()
+        rig.write()
         self.put_many(rig, "many")
         rig.stepper.heartbeat()
         assert not self.step(rig)
-        clock = rig.stepper._clock
-        assert isinstance(clock, HandClock)
+        clock = rig.clock
         clock.now_ms += 50
         self.turns(rig)
         self.pass_on(rig)
@@ -566,22 +519,19 @@ class TestSteps:
         assert rig.core.horizon.position > before(NOW_MS + 3)
         assert rig.core.dispatch.counts.dispatched == 2
 
-    def test_it_begins_a_group_of_its_own(self) -> None:
-        rig = Rig()
+    def test_it_begins_a_group_of_its_own(self, rig: Rig) -> None:
         rig.put("a")
         self.put_many(rig, "many")
         assert self.step(rig)
         assert stored(rig) == ["a"]
 
-    def test_a_small_one_is_decided_in_one_go(self) -> None:
-        rig = Rig()
+    def test_a_small_one_is_decided_in_one_go(self, rig: Rig) -> None:
         rig.put("a")
         self.put_many(rig, "many")
         assert rig.compose()
         assert len(stored(rig)) == 5
 
-    def test_when_the_store_fails_so_does_it(self) -> None:
-        rig = Rig()
+    def test_when_the_store_fails_so_does_it(self, rig: Rig) -> None:
         rig.put("first")
         assert rig.compose()
         self.put_many(rig, "many")
@@ -590,22 +540,16 @@ class TestSteps:
         assert not self.step(rig)
         assert rig.writer.is_deciding
         rig.stepper.fail_sync()
-        assert [(name, type(answer)) for name, answer in rig.answers] == [
-            ("first", StoreFailed),
-            ("many", StoreFailed),
-            ("after", StoreFailed),
-        ]
+        assert rig.kinds == [("first", StoreFailed), ("many", StoreFailed), ("after", StoreFailed)]
         assert not rig.writer.is_deciding
         assert rig.writer.queued_bytes == 0
         assert rig.writer.recover()
         rig.put("b")
-        assert rig.compose()
-        rig.sync()
+        rig.write()
         assert "many" not in stored(rig)
         check_counts(rig)
 
-    def test_one_that_fails_in_a_later_step_spoils_its_own_group(self) -> None:
-        rig = Rig()
+    def test_one_that_fails_in_a_later_step_spoils_its_own_group(self, rig: Rig) -> None:
         self.put_many(rig, "many", ZeroDivisionError("later"))
         rig.put("after")
         for _ in range(10):
@@ -613,17 +557,14 @@ class TestSteps:
             if not rig.writer.is_deciding:
                 break
         assert rig.writer.given_up == 1
-        assert [(name, type(answer)) for name, answer in rig.answers] == [("many", ZeroDivisionError)]
-        assert rig.compose()
-        rig.sync()
+        assert rig.kinds == [("many", ZeroDivisionError)]
+        rig.write()
         assert stored(rig) == ["after"]
         check_counts(rig)
 
-    def test_requests_that_take_long_share_no_group(self) -> None:
+    def test_requests_that_take_long_share_no_group(self, rig: Rig) -> None:
         """What costs more than its messages say, as keys do that have to be read."""
-        rig = Rig()
-        clock = rig.stepper._clock
-        assert isinstance(clock, HandClock)
+        clock = rig.clock
 
         def slow(commit: Commit) -> object:
             clock.mono_s += 0.003

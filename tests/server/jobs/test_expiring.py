@@ -113,8 +113,7 @@ async def test_two_expiries_of_one_slice(server: Running) -> None:
     await app.expiries.commit(job.row.id, job.token, said)
     # What the server's own had chosen before that.
     gone = await app.ask(lambda commit: expire(commit, chosen))
-    assert gone == []
-    assert app.core.opened.pending == 1
+    assert (gone, app.core.opened.pending) == ([], 1)
 
 
 async def test_a_job_settles_what_sessions_have_not_read_before_housekeeping_has_looked(

@@ -154,8 +154,7 @@ async def test_a_child_that_dies_says_why(server: Running, tmp_path: Path) -> No
     await fill(server)
     await overfull.look()
     job = await ended(server)
-    assert job["state"] == "aborted"
-    assert job["detail"] == "the child ended with exit code 3: it did not work"
+    assert (job["state"], job["detail"]) == ("aborted", "the child ended with exit code 3: it did not work")
     said = await server.call("GET", f"/v1/jobs/{job['id']}/log", status=200)
     assert said.body == b"first\nit did not work\n"
     await server.call("GET", f"/v1/jobs/{'0' * 32}/log", status=404)
@@ -203,8 +202,7 @@ async def test_two_jobs_for_the_server_at_once(server: Running, tmp_path: Path) 
     made = await asyncio.gather(
         *(server.app.splits.create(start_ms, 0, "server") for start_ms in starts), return_exceptions=True
     )
-    assert [type(one) for one in made] == [Job, JobRefused]
-    assert pipeline.open == 1
+    assert ([type(one) for one in made], pipeline.open) == ([Job, JobRefused], 1)
 
 
 @OPENED

@@ -80,8 +80,7 @@ def test_it_is_bounded_in_bytes() -> None:
 def test_rare_reasons_are_one() -> None:
     reasons = {f"reason {n}": n for n in range(1, 21)}
     found = frequent(reasons)
-    assert len(found) == history.REASONS
-    assert found["reason 20"] == 20
+    assert (len(found), found["reason 20"]) == (history.REASONS, 20)
     assert sum(found.values()) == sum(reasons.values())
     assert frequent({**found, "new": 1})[OTHERS] > found[OTHERS]
 

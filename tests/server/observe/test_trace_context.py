@@ -16,24 +16,10 @@ def test_a_context_is_kept_as_the_headers_it_came_in() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "00",
-        SAMPLED[:-1],
-        SAMPLED + "0",
-        SAMPLED + "-",
-        SAMPLED + "-more",
-        SAMPLED.upper(),
-        SAMPLED + "\n",
-        " " + SAMPLED,
-        f"ff-{TRACE}-{CALLER}-01",
-        f"0-{TRACE}-{CALLER}-01",
-        f"00-{'0' * 32}-{CALLER}-01",
-        f"00-{TRACE}-{'0' * 16}-01",
-        f"00-{TRACE[1:]}-{CALLER}-01",
-        f"00-{TRACE}-{CALLER[1:]}-01",
-        f"00-{TRACE}-{CALLER}-0g",
-        f"00_{TRACE}_{CALLER}_01",
-        "x" * 100_000,
+        *("", "00", SAMPLED[:-1], SAMPLED + "0", SAMPLED + "-", SAMPLED + "-more", SAMPLED.upper()),
+        *(SAMPLED + "\n", " " + SAMPLED, f"ff-{TRACE}-{CALLER}-01", f"0-{TRACE}-{CALLER}-01"),
+        *(f"00-{'0' * 32}-{CALLER}-01", f"00-{TRACE}-{'0' * 16}-01", f"00-{TRACE[1:]}-{CALLER}-01"),
+        *(f"00-{TRACE}-{CALLER[1:]}-01", f"00-{TRACE}-{CALLER}-0g", f"00_{TRACE}_{CALLER}_01", "x" * 100_000),
     ],
 )
 def test_what_is_no_traceparent_is_no_context(text: str) -> None:
@@ -48,21 +34,9 @@ def test_of_a_later_version_what_version_00_has_is_kept(more: str) -> None:
 @pytest.mark.parametrize(
     "state",
     [
-        "a",
-        "=1",
-        "A=1",
-        "a=1,b",
-        "a=é",
-        "a=1\n",
-        "a=" + "x" * 511,
-        ",".join(f"a{n}=1" for n in range(33)),
-        "a=1=2",
-        "a=1,a=2",
-        "0=1",
-        "@a=1",
-        "a@b@c=1",
-        "a@" + "b" * 15 + "=1",
-        "a= ",
+        *("a", "=1", "A=1", "a=1,b", "a=é", "a=1\n", "a=" + "x" * 511),
+        *(",".join(f"a{n}=1" for n in range(33)), "a=1=2", "a=1,a=2", "0=1", "@a=1", "a@b@c=1"),
+        *("a@" + "b" * 15 + "=1", "a= "),
     ],
 )
 def test_a_tracestate_that_is_not_sound_is_left_out(state: str) -> None:

@@ -28,8 +28,7 @@ def test_without_anything_all_is_default() -> None:
     assert config == divided(Config(), PINNED)
     assert set(origins.values()) == {"default"}
     assert config.http.listen == Address("127.0.0.1", 8080)
-    assert config.limits.max_delay_ms == 3650 * 86_400_000
-    assert config.mqtt.keep_alive_s == 0
+    assert (config.limits.max_delay_ms, config.mqtt.keep_alive_s) == (3650 * 86_400_000, 0)
     assert config.shards.cap_bytes == 64 << 20
 
 
@@ -64,12 +63,10 @@ def test_the_stronger_place_wins(tmp_path: Path) -> None:
     )
     environ = {"FASTI__MQTT__RECEIVE_MAXIMUM": "200", "FASTI__STORE__DIR": "b", "FASTI_URL": "x", "PATH": "y"}
     config, origins = load(path, environ, {"store.dir": "c", "http.listen": None})
-    assert (config.store.dir, origins["store.dir"]) == ("c", "option")
-    assert config.mqtt.receive_maximum == 200
+    assert (config.store.dir, origins["store.dir"], config.mqtt.receive_maximum) == ("c", "option", 200)
     assert origins["mqtt.receive_maximum"] == "env FASTI__MQTT__RECEIVE_MAXIMUM"
     assert (config.shards.cap_messages, origins["shards.cap_messages"]) == (100, "file")
-    assert config.dead.max_bytes == 1 << 20
-    assert origins["http.listen"] == "default"
+    assert (config.dead.max_bytes, origins["http.listen"]) == (1 << 20, "default")
 
 
 @pytest.mark.parametrize(
@@ -232,13 +229,11 @@ def test_told_to_be_open_it_starts_open() -> None:
 def test_the_table_shows_every_key_in_the_words_of_the_file() -> None:
     lines = table(*load(None, {}, {"http.listen": "[::1]:9"}))
     cells = {line.split()[0]: line.split()[1:] for line in lines}
-    assert cells["http.listen"] == ["[::1]:9", "option"]
-    assert cells["slices.retention"] == ["7d", "default"]
+    assert (cells["http.listen"], cells["slices.retention"]) == (["[::1]:9", "option"], ["7d", "default"])
     assert cells["http.idle_timeout"] == ["75s", "default"]
     assert cells["sessions.ack_timeout"] == ["0", "default"]
     assert cells["limits.max_payload"] == ["256KiB", "default"]
-    assert cells["mqtt.deny_subscribe"] == ["[]", "default"]
-    assert cells["slices.archive"] == ['""', "default"]
+    assert (cells["mqtt.deny_subscribe"], cells["slices.archive"]) == (["[]", "default"], ['""', "default"])
     tree = tomllib.loads((ROOT / "config.toml").read_text(encoding="utf-8"))
     assert list(cells) == [f"{section}.{key}" for section, keys in tree.items() for key in keys]
 

@@ -41,8 +41,7 @@ def test_a_check_shows_no_secret_and_names_a_file_of_it_that_others_can_read(
     lines = {
         line.split()[0]: line.split()[1] for line in shown.out.splitlines() if line.startswith("cluster.")
     }
-    assert lines["cluster.key"] == '"***"'
-    assert lines["cluster.log"] == '"postgresql://usr:***@127.0.0.1:1/db"'
+    assert (lines["cluster.key"], lines["cluster.log"]) == ('"***"', '"postgresql://usr:***@127.0.0.1:1/db"')
     assert "SECRET" not in shown.out + shown.err
     told = [line for line in shown.err.splitlines() if "chmod" in line]
     assert told == [
