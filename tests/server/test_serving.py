@@ -113,6 +113,7 @@ async def test_while_the_log_is_full_messages_are_refused_and_the_term_goes_on(
         await asyncio.wait_for(server.stop(), 60)
 
 
+@pytest.mark.long
 async def test_what_may_be_in_the_log_is_not_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -147,6 +148,7 @@ async def test_what_may_be_in_the_log_is_not_refused(
         await asyncio.wait_for(server.stop(), 60)
 
 
+@pytest.mark.long
 async def test_who_stops_hands_over_before_its_slow_clients_have_closed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +177,7 @@ async def test_who_stops_hands_over_before_its_slow_clients_have_closed(
     await asyncio.wait_for(stopping, 60)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("leave_s", "is_whole"), [(LEASE_S, True), (0.0, False)])
 async def test_who_stops_stores_its_sessions_for_a_time_and_hands_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leave_s: float, *, is_whole: bool

@@ -117,6 +117,7 @@ def test_options_and_bound_live_as_long_as_their_iterator(
     assert family.asked > 6
 
 
+@pytest.mark.long
 def test_many_scans_at_once_lose_nothing(store: RocksStore) -> None:
     fill(store)
     scans = [store.scan(Table.MESSAGES, key_of(0), key_of(ROWS - number)) for number in range(50)]

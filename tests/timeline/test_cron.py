@@ -247,6 +247,7 @@ def spelled(values: list[int], names: list[str]) -> str:
     return ",".join(names[value] for value in values) or "*"
 
 
+@pytest.mark.long
 @given(
     st.lists(st.integers(1, 32), max_size=4, unique=True).map(sorted),
     st.lists(st.integers(0, 7), max_size=4, unique=True).map(sorted),

@@ -206,6 +206,7 @@ def walks(first: int, count: int, rule: str) -> None:
         walk(seed, RULES[rule])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rule", RULES)
 def test_walks(rule: str) -> None:
     walks(0, (80 if rule == "order" else 30) * (50 if SOAK else 1), rule)

@@ -107,6 +107,7 @@ def test_wrong_keys_every_100_ms_make_no_valid_attempt_fail(tmp_path: Path, is_o
     assert max(world.came.values()) <= (5 * CHECK_S if is_old else 0.0)
 
 
+@pytest.mark.long
 @LINES
 def test_wrong_keys_from_many_networks_delay_a_valid_one_by_turns_only(tmp_path: Path, is_old: bool) -> None:
     """400 a second, which is five times what the threads can check, each second from other networks."""

@@ -829,11 +829,13 @@ def walks(seeds: Iterable[int], terms: str) -> None:
         Life(seed, terms).live()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("terms", TERMS)
 def test_random_lives(terms: str) -> None:
     walks(range(6), terms)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("terms", ["order", "hold", "limit"])
 def test_a_node_that_leads_keeps_each_key(terms: str) -> None:
     """Order, holds and key rows, over failovers; and all nodes have the same rows."""

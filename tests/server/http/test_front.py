@@ -1,7 +1,6 @@
 """The front: what it takes for a call of its own; it answers as aiohttp does and loses nothing."""
 
 import asyncio
-import gc
 import gzip
 import json
 from collections.abc import AsyncIterator, Callable
@@ -20,6 +19,7 @@ from server.net.crowd import Cause
 from server.settings.config import Config, Limits
 from shards.errors import Corrupt
 from tests.support.build import OPENED
+from tests.support.fresh import fresh
 from timeline.position import MessageId
 
 from ..conftest import Fronted, Running
@@ -74,10 +74,6 @@ def fronts(server: Running) -> int:
     at = server.http.server
     assert isinstance(at, Fronted)
     return sum(not one.is_handed_over for one in open_at(at))
-
-
-def _fronts_in_memory() -> int:
-    return sum(isinstance(one, Front) for one in gc.get_objects())
 
 
 def open_at(at: Fronted) -> list[Front]:
@@ -398,19 +394,16 @@ async def test_what_waits_for_its_turn_on_a_connection_that_was_cut_is_dropped(
 
 
 async def test_what_is_left_of_a_connection_needs_no_collector(server: Running, dial: Dial) -> None:
-    gc.disable()
-    before = _fronts_in_memory()
-    try:
+    with fresh(Front) as left:
         for _ in range(3):
             wire = await dial()
             wire.send(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
             await wire.answer()
             wire.writer.close()
+        assert left()
         async with asyncio.timeout(20):
-            while _fronts_in_memory() > before:
+            while left():
                 await asyncio.sleep(0.01)
-    finally:
-        gc.enable()
 
 
 async def test_behind_a_call_that_aiohttp_has_answered_the_next_is_taken_here(

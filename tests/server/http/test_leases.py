@@ -1,7 +1,6 @@
 """Pull over HTTP: what the calls take and give, who may, what becomes of clients that go."""
 
 import asyncio
-import gc
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +16,7 @@ from server.http.values import shapes
 from server.pull.call import Call
 from server.pull.lease_id import lease_text, parse_leases
 from server.settings.config import Config
+from tests.support.fresh import fresh
 from tests.support.http import Http
 from tests.support.keys import KeysFile, with_keys
 
@@ -276,19 +276,12 @@ async def test_what_was_given_to_a_client_that_has_gone_goes_to_others_at_once(s
         assert message["attempt"] == 1
 
 
-def _calls() -> dict[int, Call]:
-    """Those of other tests, too."""
-    return {id(one): one for one in gc.get_objects() if isinstance(one, Call)}
-
-
 async def test_an_answered_call_leaves_nothing_for_the_collector(server: Running) -> None:
     """A worker makes hundreds of calls a second: what they leave would hold the loop when it is collected."""
     await server.call("PUT", "/v1/groups/workers", {"filter": "jobs/#"}, status=201)
     for n in range(3):
         await server.schedule(f"jobs/{n}")
-    gc.disable()
-    others = _calls()
-    try:
+    with fresh(Call) as left:
         async with _wired(server) as wire:
             for _ in range(3):
                 wire.lease(max=1, wait=20)
@@ -296,9 +289,7 @@ async def test_an_answered_call_leaves_nothing_for_the_collector(server: Running
             wire.lease(max=1)
             assert (await wire.reader.readuntil(b"[]}")).startswith(b"HTTP/1.1 200")
         assert not await _lease(server, 1)
-        assert not _calls().keys() - others.keys()
-    finally:
-        gc.enable()
+        assert not left()
 
 
 async def test_at_the_stop_a_call_that_waits_is_answered(server: Running) -> None:

@@ -106,6 +106,7 @@ async def test_a_wake_up_that_comes_after_shutdown_is_the_last_one(wall: Wall) -
     assert faults == []
 
 
+@pytest.mark.long
 async def test_every_chore_of_a_server_keeps_its_interval(wall: Wall, tmp_path: Path) -> None:
     at = Address("127.0.0.1", 0)
     config = Config(http=replace(Config().http, listen=at), mqtt=replace(Config().mqtt, listen=(at,)))
