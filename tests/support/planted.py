@@ -45,6 +45,7 @@ DRIVERS = {
     "waiting": "tests/store/test_waiting.py",
     "upsert": "tests/shards/test_upsert.py",
     "sync": "tests/crash/test_sync.py",
+    "stories": "tests/ledger/test_messages.py",
 }
 """Each driver, and the test that has it find its faults."""
 LEFT_OUT = "pass"
