@@ -3,19 +3,19 @@
 import pytest
 
 from tests.support.build import OPENED
-from tests.support.planted import DRIVERS, ROOT, Change, Fault, every_fault
+from tests.support.planted import DRIVERS, ROOT, Fault, every_fault
 from timeline.position import START, Position
 from timeline.tail import Tail
 
 LINE = "return read >= self.floor"
-COVERS_ALL = Fault("covers all", "", (Change("timeline/tail.py", LINE, "return True"),), {})
+COVERS_ALL = Fault("covers all", "", [("timeline/tail.py", LINE, "return True")], {})
 
 
 def test_what_a_fault_changes_stands_in_the_sources_once() -> None:
     for fault in every_fault().values():
-        for change in fault.changes:
-            text = (ROOT / change.file).read_text(encoding="utf-8")
-            assert (fault.name, text.count(change.before)) == (fault.name, 1)
+        for file, before, _ in fault.changes:
+            text = (ROOT / file).read_text(encoding="utf-8")
+            assert (fault.name, text.count(before)) == (fault.name, 1)
 
 
 @pytest.mark.parametrize(("driver", "file"), DRIVERS.items())
@@ -34,6 +34,8 @@ def test_a_fault_goes_when_the_test_ends() -> None:
 
 
 @pytest.mark.parametrize(("before", "times"), [("return nothing", 0), ("return", 6)])
-def test_a_fault_of_a_line_that_is_not_there_once_is_told(before: str, times: int) -> None:
+def test_a_fault_of_a_line_that_is_not_there_once_is_told(
+    before: str, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(AssertionError, match=f"stale: {times} times in timeline/tail.py: {before}"):
-        Fault("stale", "", (Change("timeline/tail.py", before),), {}).codes()
+        Fault("stale", "", [("timeline/tail.py", before, "pass")], {}).plant(monkeypatch)

@@ -16,8 +16,6 @@ the code from before comes back when the test ends. A fault can only change what
 A server process with a fault: `python -m tests.support.planted NAME [arguments of the server]`.
 """
 
-import ast
-import importlib
 import inspect
 import os
 import sys
@@ -25,6 +23,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, TypeVar
@@ -48,15 +47,7 @@ DRIVERS = {
     "stories": "tests/ledger/test_messages.py",
 }
 """Each driver, and the test that has it find its faults."""
-LEFT_OUT = "pass"
 Test = TypeVar("Test", bound=Callable[..., Any])
-
-
-@dataclass(frozen=True)
-class Change:
-    file: str
-    before: str
-    after: str = LEFT_OUT
 
 
 @dataclass(frozen=True)
@@ -65,7 +56,8 @@ class Fault:
 
     name: str
     why: str
-    changes: tuple[Change, ...]
+    changes: Sequence[tuple[str, str, str]]
+    """(file, before, after)."""
     drivers: Mapping[str, Any]
 
     def __str__(self) -> str:
@@ -75,46 +67,30 @@ class Fault:
         """Until `patch` undoes it. Raises AssertionError if the sources are not what the table says."""
         if "MUTANT_UNDER_TEST" in os.environ:
             pytest.skip("mutmut has put functions of its own in the place of these")
-        for function, code in self.codes():
-            patch.setattr(function, "__code__", code)
-
-    def codes(self) -> list[tuple[FunctionType, CodeType]]:
-        """The functions that are changed, and their codes with the fault."""
-        found = []
-        for file in dict.fromkeys(change.file for change in self.changes):
-            text, names = (ROOT / file).read_text(encoding="utf-8"), []
-            for change in self.changes:
-                if change.file == file:
-                    there = text.count(change.before)
-                    assert there == 1, f"{self}: {there} times in {file}: {change.before}"
-                    at = text.index(change.before)
-                    names.append(_around(text, at + len(change.before) - len(change.before.lstrip())))
-                    text = text.replace(change.before, change.after)
-            codes = _codes(compile(text, str(ROOT / file), "exec", dont_inherit=True))
-            module = importlib.import_module(file.removesuffix(".py").replace("/", "."))
-            found += [(_function(module, name), codes[name]) for name in dict.fromkeys(names)]
-        return found
+        for file in dict.fromkeys(file for file, *_ in self.changes):
+            text = (ROOT / file).read_text(encoding="utf-8")
+            functions, names = _functions(compile(text, file, "exec")), list[str]()
+            for before in [before for of, before, _ in self.changes if of == file]:
+                assert text.count(before) == 1, f"{self}: {text.count(before)} times in {file}: {before}"
+                start = text.index(before) + len(before) - len(before.lstrip())
+                line = text.count("\n", 0, start) + 1
+                names.append([name for name, code in functions.items() if code.co_firstlineno <= line][-1])
+            for _, before, after in [change for change in self.changes if change[0] == file]:
+                text = text.replace(before, after)
+            changed = _functions(compile(text, str(ROOT / file), "exec"))
+            for name in dict.fromkeys(names):
+                function = _function(import_module(file.removesuffix(".py").replace("/", ".")), name)
+                assert changed[name] != function.__code__, f"{self}: it is outside of functions"
+                patch.setattr(function, "__code__", changed[name])
 
 
-def _around(text: str, at: int) -> str:
-    """The qualified name of the outermost function around a place in the text of a file."""
-    line, names = text.count("\n", 0, at) + 1, list[str]()
-    body: Sequence[ast.stmt] = ast.parse(text).body
-    while True:
-        (node,) = (one for one in body if one.lineno <= line <= (one.end_lineno or 0))
-        assert isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef), "outside of functions"
-        names.append(node.name)
-        if not isinstance(node, ast.ClassDef):
-            return ".".join(names)
-        body = node.body
-
-
-def _codes(code: CodeType) -> dict[str, CodeType]:
-    """The functions of a module, and of its classes, by qualified name."""
+def _functions(code: CodeType) -> dict[str, CodeType]:
+    """The functions of a module, and of its classes, by qualified name and in their order."""
     found: dict[str, CodeType] = {}
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
-            found |= {inner.co_qualname: inner} if inner.co_flags & inspect.CO_NEWLOCALS else _codes(inner)
+            is_class = not inner.co_flags & inspect.CO_NEWLOCALS
+            found |= _functions(inner) if is_class else {inner.co_qualname: inner}
     return found
 
 
@@ -135,14 +111,11 @@ def every_fault() -> dict[str, Fault]:
         for file, faults in tomllib.loads(path.read_text(encoding="utf-8")).items():
             for name, row in faults.items():
                 assert name not in found, f"two faults are called {name}"
-                changes = [row, *row.pop("also", ())]
-                made = tuple(
-                    Change(one.get("file", file), one.pop("before"), one.pop("after", LEFT_OUT))
-                    for one in changes
-                )
-                why = row.pop("why", name)
-                assert row.keys() <= DRIVERS.keys(), f"{name}: no driver is called so: {row}"
-                found[name] = Fault(name, why, made, row)
+                every = [row, *row.get("also", ())]
+                changes = [(one.get("file", file), one["before"], one.get("after", "pass")) for one in every]
+                drivers = {key: row[key] for key in row.keys() - {"why", "before", "after", "also"}}
+                assert drivers.keys() <= DRIVERS.keys(), f"{name}: no driver is called so: {drivers}"
+                found[name] = Fault(name, row.get("why", name), changes, drivers)
     return found
 
 
