@@ -3,11 +3,11 @@
 A test that never fails proves nothing. Somebody has believed each of these rules for a while; the tables of
 `faults/` have them, by the file that the rule is planted in:
 
-    ["timeline/tail.py".the_tail_covers_all]                     file and name
-    why = "A session reads from the tail though ..."             what somebody believed
-    before = "return read >= self.floor"                         stands in the file, once
-    after = "return True"                                        in its place; without it the rule is left out
-    walk = 0                                                     the driver that must find it, and from where
+    ["timeline/tail.py".the_tail_covers_all]                         file and name
+        why = "A session reads from the tail though its ..."         what somebody believed
+        before = "return read >= self.floor"                         stands in the file, once
+        after = "return True"                                        in its place; without it: pass
+        walk = 0                                                     the driver that must find it
 
 A driver's number or text says where its search begins: a seed, a kind of group. `also` has further changes,
 of this file or of another. The code of the changed function goes into the function object that all hold, and
