@@ -80,6 +80,13 @@ class World:
         data[len(data) // 2] ^= 0xFF
         self.table.write_bytes(bytes(data))
 
+    @asynccontextmanager
+    async def damaged(self) -> AsyncIterator[tuple[Running, list[int]]]:
+        """On rotten data, with the numbers of the messages that cannot be looked up."""
+        self.damage()
+        async with self.server() as server:
+            yield server, unread(self, server)
+
     def mend(self) -> None:
         self.table.write_bytes(self.whole)
 
@@ -109,9 +116,7 @@ def is_found(server: Running, name: MessageId) -> bool:
 
 
 async def test_all_but_the_block_is_delivered(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    world.damage()
-    async with world.server() as server:
-        gone = unread(world, server)
+    async with world.damaged() as (server, gone):
         assert 10 < len(gone) < 200
         assert gone == list(range(gone[0], gone[-1] + 1))
         subscriber, link = await server.connect("here", "a/#")
@@ -143,9 +148,7 @@ async def test_all_but_the_block_is_delivered(world: World, caplog: pytest.LogCa
 
 
 async def test_one_message_that_cannot_be_read_is_refused_alone(world: World) -> None:
-    world.damage()
-    async with world.server() as server:
-        gone = unread(world, server)
+    async with world.damaged() as (server, gone):
         bad, good = (f"/v1/messages/{id_text(world.ids[n])}" for n in (gone[3], gone[0] - 1))
         both = await asyncio.gather(
             server.call("DELETE", bad, status=500), server.call("DELETE", good, status=204)
@@ -162,9 +165,7 @@ async def test_one_message_that_cannot_be_read_is_refused_alone(world: World) ->
 
 async def test_what_is_written_there_later_is_found(world: World) -> None:
     """Not into the shard with the corrupt range: nobody would find it behind a row that cannot be read."""
-    world.damage()
-    async with world.server() as server:
-        gone = unread(world, server)
+    async with world.damaged() as (server, gone):
         await server.call("GET", "/v1/messages?limit=1000&count=true")
         (piece,) = [p for p in server.app.core.directory if p.start_ms <= DUE_MS < p.end_ms]
         assert len(server.app.core.reader.unreadable.of(piece.shards[0].prefix)) == 1
@@ -184,9 +185,7 @@ async def test_what_can_be_read_again_is_dispatched_late_and_once(
     world: World, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     monkeypatch.setattr(quarantine, "GROUP_BYTES", most)
-    world.damage()
-    async with world.server() as server:
-        gone = unread(world, server)
+    async with world.damaged() as (server, gone):
         await server.pass_time(DUE_MS - START_MS + 10 * COUNT)
         assert server.app.core.opened.pending == 0 or await is_recounted(server)
         (note,) = notes(server.app.core.opened.store)
@@ -271,9 +270,8 @@ def shard_rows(world: World) -> list[Row]:
 async def test_verify_finds_it_and_repair_keeps_the_rest(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    world.damage()
-    async with world.server() as server:
-        gone = unread(world, server)
+    async with world.damaged() as (_, gone):
+        pass
     assert verify(world.path, 1_000, repair=False) == 1
     said = capsys.readouterr().out
     assert f"has {COUNT - len(gone)} rows" in said

@@ -22,6 +22,7 @@ from shards.tables import META_CURSOR, META_RETAINED, shard_from, shard_value, s
 from tests.server.test_repair import flushed, spoil
 from tests.shards.timelines import CAPS, NOW, QUARTER, draft, group, put, sync, texts
 from tests.support.soak import SOAK
+from tests.support.stores import rewrite
 from timeline.position import Position, before, id_position
 from timeline.slices import Counts, Home, Shard, Slice
 
@@ -67,12 +68,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _put(store: RocksStore, table: Table, key: bytes, value: bytes | None) -> None:
-    batch = store.batch()
-    if value is None:
-        batch.delete(table, key)
-    else:
-        batch.put(table, key, value)
-    store.write(batch)
+    rewrite(store, (table, key, value))
     store.flush()
 
 
@@ -150,12 +146,8 @@ def _job(store: RocksStore, state: str) -> None:
     piece = PieceRow(shard.home.start_ms, shard.home.start_ms + QUARTER, 0)
     child = PieceRow(piece.start_ms, piece.end_ms, 7)
     sources = [[SourceRow(piece.start_ms, 0, shard.number, 0)]]
-    _put(
-        store,
-        Table.META,
-        job_key("j"),
-        job_value(JobRow("j", SPLIT, "", state, 0, NOW, [piece], sources, 1, [child])),
-    )
+    row = job_value(JobRow("j", SPLIT, "", state, 0, NOW, [piece], sources, 1, [child]))
+    _put(store, Table.META, job_key("j"), row)
     copy = Shard(child.home, shard.number)
     for row, value in list(store.scan(Table.MESSAGES, *keys.shard_range(key))):
         _put(store, Table.MESSAGES, copy.prefix + row[10:], value)
@@ -314,8 +306,7 @@ def test_pointers_among_rows_that_cannot_be_read(path: Path, capsys: pytest.Capt
     store.close()
     size = file.stat().st_size
     for share in (3, 4):
-        spoiled = path.with_name(f"{share}")
-        shutil.copytree(path, spoiled)
+        spoiled = shutil.copytree(path, path.with_name(f"{share}"))
         spoil(spoiled / file.name, size // 8 * share)
         assert verify(spoiled, 50, repair=False) == 1
         told = capsys.readouterr().out

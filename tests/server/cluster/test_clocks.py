@@ -1,6 +1,7 @@
 """Whose clock counts: steps of one's own, and what others say."""
 
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -130,17 +131,14 @@ def test_only_what_is_certain_contradicts() -> None:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Node:
-    peers = '["http://a:1", "http://b:1", "http://c:1"]'
-    settings = {
-        "store.dir": str(tmp_path),
-        "http.public_url": "http://a:1",
-        "cluster.log": "nats://a",
-        "cluster.node": "a",
-        "cluster.key": "0123456789abcdef",
-        "cluster.peers": peers,
-    }
-    return Node(load(None, {}, settings)[0], None, None)
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    cluster = {"log": "nats://a", "node": "a", "key": "0123456789abcdef"}
+    cluster["peers"] = '["http://a:1", "http://b:1", "http://c:1"]'
+    settings = {"store.dir": str(tmp_path), "http.public_url": "http://a:1"}
+    settings |= {f"cluster.{name}": value for name, value in cluster.items()}
+    made = Node(load(None, {}, settings)[0], None, None)
+    yield made
+    await made._listeners.stop()
 
 
 async def test_a_leader_that_two_contradict_gives_up(node: Node) -> None:
@@ -158,7 +156,6 @@ async def test_a_leader_that_two_contradict_gives_up(node: Node) -> None:
     node._judge.clocks.measured("c", 0, 0)
     node._judge_clock()
     assert node.view()["why"] == ""
-    await node._listeners.stop()
 
 
 async def test_a_node_asks_the_others_before_it_leads(node: Node) -> None:
@@ -166,7 +163,6 @@ async def test_a_node_asks_the_others_before_it_leads(node: Node) -> None:
     assert node._judge.fault == UNASKED
     node._judge_clock()
     assert node._judge.fault == "", "none of them has to answer"
-    await node._listeners.stop()
 
 
 async def test_a_step_that_another_node_confirms_counts(node: Node) -> None:
@@ -183,7 +179,6 @@ async def test_a_step_that_another_node_confirms_counts(node: Node) -> None:
     node._judge_clock()
     assert node._judge.clocks.agree(), "what confirmed the step stays known"
     assert node._clock.wall_ms() == machine.system_ms
-    await node._listeners.stop()
 
 
 async def test_a_clock_that_is_right_again_is_not_judged_by_what_was_measured_meanwhile(node: Node) -> None:
@@ -197,7 +192,6 @@ async def test_a_clock_that_is_right_again_is_not_judged_by_what_was_measured_me
     machine.system_ms -= HOUR_MS
     node._judge_clock()  # b and c are gone by now
     assert node.view()["why"] == ""
-    await node._listeners.stop()
 
 
 def told_by_log(node: Node, ahead_ms: int) -> None:
@@ -229,7 +223,6 @@ async def test_the_log_s_clock_counts_as_one(node: Node) -> None:
     assert node.view()["why"] == "this node's clock differs by more than 5 s from b, the log's server"
     told_by_log(node, 2)
     assert node.view()["why"] == ""
-    await node._listeners.stop()
 
 
 async def test_the_log_backs_a_node_against_one_that_gave_up(node: Node) -> None:
@@ -244,7 +237,6 @@ async def test_the_log_backs_a_node_against_one_that_gave_up(node: Node) -> None
     assert node._judge.agrees
     told_by_log(node, -HOUR_MS)
     assert not node._judge.agrees
-    await node._listeners.stop()
 
 
 async def test_a_step_that_the_log_confirms_counts(node: Node) -> None:
@@ -267,7 +259,6 @@ async def test_a_step_that_the_log_confirms_counts(node: Node) -> None:
     told_by_log(node, 0)
     assert not node._clock.stepped_ms
     assert node._clock.wall_ms() == machine.system_ms
-    await node._listeners.stop()
 
 
 async def test_the_log_on_this_machine_confirms_no_step_of_its_clock(node: Node) -> None:
@@ -284,7 +275,6 @@ async def test_the_log_on_this_machine_confirms_no_step_of_its_clock(node: Node)
     assert not node._clock.stepped_ms
     told_by_log(node, 0)
     assert node._judge.log_clock.agrees, "it counts again"
-    await node._listeners.stop()
 
 
 async def test_what_the_log_says_late_or_while_the_clock_is_set_says_nothing(node: Node) -> None:
@@ -302,7 +292,6 @@ async def test_what_the_log_says_late_or_while_the_clock_is_set_says_nothing(nod
     assert node._judge.log_clock.offset_ms == -7
     machine.pass_s(FRESH_S + 1)
     assert not node._judge.log_clock.agrees
-    await node._listeners.stop()
 
 
 def on_machine(node: Node) -> Machine:

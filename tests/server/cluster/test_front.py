@@ -29,7 +29,13 @@ from tests.support.keys import KeysFile, ring, with_keys
 from tests.support.served import TLS
 
 LEADER = "http://leader.example:8080"
-GET = b"GET /v1/messages HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def get(target: str, *headers: str) -> bytes:
+    return "\r\n".join((f"GET {target} HTTP/1.1", "Host: localhost", *headers, "", "")).encode()
+
+
+GET = get("/v1/messages")
 
 
 class Calls:
@@ -160,14 +166,8 @@ def slug(body: Any) -> str:
 
 
 TARGETS = [
-    b"/",
-    b"/v1/messages?topic=a/%23&limit=1",
-    b"/v1/messages/%2e%2E/x%2Fy%20z?a=%c3%a4&b=1+2&&c;d",
-    b"//evil.example/..;/a",
-    b"/a?b#c",
-    b"/docs",
-    b"/metricsx",
-    b"/v1/messages:batch?each=true",
+    *(b"/", b"/v1/messages?topic=a/%23&limit=1", b"/v1/messages/%2e%2E/x%2Fy%20z?a=%c3%a4&b=1+2&&c;d"),
+    *(b"//evil.example/..;/a", b"/a?b#c", b"/docs", b"/metricsx", b"/v1/messages:batch?each=true"),
     b"/" + b"x" * 8_000,
 ]
 
@@ -188,13 +188,13 @@ async def test_path_and_query_go_along_as_they_came(stand: Standing, method: byt
     ],
 )
 async def test_a_target_may_be_a_url_of_this_host(stand: Standing, target: str, path: str) -> None:
-    status, headers, _ = await stand.ask(f"GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    status, headers, _ = await stand.ask(get(target))
     assert (status, headers["Location"]) == (307, LEADER + path)
 
 
 @pytest.mark.parametrize("target", ["@evil.example/", ".evil.example/", "http://evil.example/", "evil", "*"])
 async def test_nobody_is_sent_elsewhere(stand: Standing, target: str) -> None:
-    status, headers, body = await stand.ask(f"GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    status, headers, body = await stand.ask(get(target))
     assert (status, slug(body)) == (400, "not-readable")
     assert "Location" not in headers
 
@@ -243,7 +243,7 @@ async def test_a_client_follows(stand: Standing) -> None:
 async def test_what_a_machine_asks(stand: Standing) -> None:
     wire = await stand.dial()
     for path, expected in (("/livez", 200), ("/readyz", 503), ("/metrics", 200), ("/v1/cluster", 200)):
-        wire.send(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        wire.send(get(path))
         status, headers, body = await wire.answer()
         assert status == expected, path
         if path == "/readyz":
@@ -289,9 +289,8 @@ async def test_keys_are_asked_for_what_is_told_here(keys: KeysFile) -> None:
             *(("/v1/cluster", sender, 200), ("/v1/messages", "", 307), ("/v1/messages", "wrong", 307)),
             ("/v1/backups", sender, 307),
         ):
-            more = f"Authorization: Bearer {key}\r\n" if key else ""
-            head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{more}\r\n"
-            assert (await stand.ask(head.encode()))[0] == expected, (path, key)
+            shown = [f"Authorization: Bearer {key}"] if key else []
+            assert (await stand.ask(get(path, *shown)))[0] == expected, (path, key)
 
 
 async def test_a_narrow_key_is_told_no_totals_here_either(keys: KeysFile) -> None:
@@ -299,8 +298,7 @@ async def test_a_narrow_key_is_told_no_totals_here_either(keys: KeysFile) -> Non
     counts = keys.add("counts", "read", deliver=["$SYS/#"])
     async with standing(keys.path) as stand:
         for key, is_told in ((narrow, False), (counts, True)):
-            head = f"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n\r\n"
-            status, _, body = await stand.ask(head.encode())
+            status, _, body = await stand.ask(get("/metrics", f"Authorization: Bearer {key}"))
             assert (status, "fasti_build_info" in body) == (200, True)
             assert ("fasti_messages_accepted_total" in body) is is_told
 

@@ -98,13 +98,10 @@ def test_alone_among_its_peers_it_begins() -> None:
 @pytest.mark.parametrize(
     ("b", "c", "expected"),
     [
-        (lost("b", 1000), lost("c", 990), True),
-        (lost("b", 1000), lost("c", 1001), False),
+        *((lost("b", 1000), lost("c", 990), True), (lost("b", 1000), lost("c", 1001), False)),
         (lost("b", 1000, heard=1001), lost("c", 990), False),
-        (lost("b", 1000, leads=True), lost("c", 990), False),
-        (lost("b", 1000), lost("b", 990), False),
-        (lost("b", 1000), lost("c"), False),
-        (lost("b", 1000), None, False),
+        *((lost("b", 1000, leads=True), lost("c", 990), False), (lost("b", 1000), lost("b", 990), False)),
+        *((lost("b", 1000), lost("c"), False), (lost("b", 1000), None, False)),
     ],
 )
 def test_whether_a_node_has_the_last_record(b: Standing, c: Standing | None, *, expected: bool) -> None:

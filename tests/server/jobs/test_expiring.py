@@ -11,7 +11,7 @@ import pytest
 
 from server.engine.clock import SimulatedClock
 from server.jobs.expiring import DroppedSlice
-from server.jobs.pipeline import JobRefused
+from server.jobs.pipeline import Job, JobRefused
 from server.rounds.app import App
 from server.settings.config import Config, Slices
 from shards import garbage, keys
@@ -23,6 +23,7 @@ from shards.record import encode, names_of
 from shards.recover import read_directory
 from shards.store import Table
 from shards.verify import verify_counts
+from tests.support.stores import rewrite
 from timeline.position import MessageId
 from timeline.slices import Counts
 
@@ -81,6 +82,12 @@ async def two_children(server: Running) -> tuple[MessageId, MessageId]:
     return early, late
 
 
+async def begun(app: App) -> tuple[Job, list[DroppedSlice]]:
+    """A caller's job, and what it says at its end."""
+    job = await app.expiries.create("caller")
+    return job, [DroppedSlice(piece.start_ms, piece.generation, piece.rows, 0) for piece in job.row.slices]
+
+
 async def lose_a_group(server: Running) -> None:
     server.store.loses_next = True
     with pytest.raises(StoreFailed):
@@ -106,8 +113,7 @@ async def test_an_expiry_leaves_what_others_borrow(server: Running) -> None:
 async def test_two_expiries_of_one_slice(server: Running) -> None:
     app = server.app
     await two_children(server)
-    job = await app.expiries.create("caller")
-    said = [DroppedSlice(piece.start_ms, piece.generation, piece.rows, 0) for piece in job.row.slices]
+    job, said = await begun(app)
     dropped = [piece.home for piece in job.row.slices]
     chosen = [app.core.directory.get(home.start_ms) for home in dropped]
     await app.expiries.commit(job.row.id, job.token, said)
@@ -130,8 +136,7 @@ async def test_a_job_settles_what_sessions_have_not_read_before_housekeeping_has
 async def test_a_job_whose_slices_the_server_has_dropped_is_refused(server: Running) -> None:
     app = server.app
     await two_children(server)
-    job = await app.expiries.create("caller")
-    said = [DroppedSlice(piece.start_ms, piece.generation, piece.rows, 0) for piece in job.row.slices]
+    job, said = await begun(app)
     await app.housekeeping.run_due()
     with pytest.raises(JobRefused, match="no longer the oldest"):
         await app.expiries.commit(job.row.id, job.token, said)
@@ -140,8 +145,7 @@ async def test_a_job_whose_slices_the_server_has_dropped_is_refused(server: Runn
 async def test_a_job_goes_on_when_the_directory_was_read_anew(server: Running) -> None:
     app = server.app
     _, late = await two_children(server)
-    job = await app.expiries.create("caller")
-    said = [DroppedSlice(piece.start_ms, piece.generation, piece.rows, 0) for piece in job.row.slices]
+    job, said = await begun(app)
     await lose_a_group(server)
     row = await app.expiries.commit(job.row.id, job.token, said)
     assert (row.state, row.rows) == ("done", 1)
@@ -249,9 +253,8 @@ async def test_a_name_that_cannot_be_read_holds_up_no_other(
     """Neither in the sweep nor in the walk; and no group is given up for it."""
     app = server.app
     await put(app, *(draft("x", START_MS, key) for key in range(1, 6)))
-    batch, torn = server.store.batch(), (4).to_bytes(16, "big")
-    batch.put(Table.DEDUPE, torn, b"torn")
-    server.store.write(batch)
+    torn = (4).to_bytes(16, "big")
+    rewrite(server.store, (Table.DEDUPE, torn, b"torn"))
     real, rotten = server.store.get, (2).to_bytes(16, "big")
 
     def get(table: Table, key: bytes) -> bytes | None:

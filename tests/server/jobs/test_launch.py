@@ -21,6 +21,7 @@ from server.jobs.pipeline import Job, JobRefused
 from server.settings.config import Config, Slices, Spark
 from tests.server.conftest import Running, running
 from tests.support.build import OPENED
+from tests.support.http import Answer
 from tests.support.keys import KeysFile, with_keys
 
 PROGRAM = """
@@ -79,15 +80,21 @@ def arm(server: Running, tmp_path: Path, program: str) -> Overfull:
     (tmp_path / "program.py").write_text(PROGRAM + program)
     app = server.app
     app.launcher.reachable_at(str(server.http.make_url("")).rstrip("/"))
-    return Overfull(
-        app.pipeline,
-        app.launcher,
-        app.splits,
-        app.expiries,
-        app.core.directory,
-        app.core.clock,
-        split_above=5,
-    )
+    parts = (app.pipeline, app.launcher, app.splits, app.expiries, app.core.directory, app.core.clock)
+    return Overfull(*parts, split_above=5)
+
+
+async def armed(server: Running, tmp_path: Path, program: str) -> Overfull:
+    """With a slice that is overfull."""
+    overfull = arm(server, tmp_path, program)
+    await fill(server)
+    return overfull
+
+
+async def split(server: Running, status: int = 201) -> Answer:
+    """Ask for a split of the last slice by the server."""
+    start = (await server.call("GET", "/v1/slices")).body["slices"][-1]["start"]
+    return await server.call("POST", "/v1/jobs", {"kind": "split", "slice": start}, status=status)
 
 
 async def fill(server: Running, count: int = 8) -> None:
@@ -95,12 +102,12 @@ async def fill(server: Running, count: int = 8) -> None:
         await server.schedule(deliver_in=10 * 86_400 + number * 2_000)
 
 
-async def ended(server: Running) -> Any:
+async def ended(server: Running, **headers: str) -> Any:
     """The newest job, when its process has ended."""
     async with asyncio.timeout(60):
         while server.app.launcher.is_running or server.app.pipeline.open:
             await asyncio.sleep(0.02)
-    return (await server.call("GET", "/v1/jobs")).body["jobs"][0]
+    return (await server.call("GET", "/v1/jobs", **headers)).body["jobs"][0]
 
 
 @pytest.fixture(autouse=True)
@@ -141,17 +148,13 @@ async def test_the_child_shows_a_key_where_one_is_asked_for(
             body = {"topic": "t", "payload": "x", "deliver_in": 10 * 86_400 + number * 2_000}
             await server.call("POST", "/v1/messages", body, status=201, **shown)
         await overfull.look()
-        async with asyncio.timeout(60):
-            while server.app.launcher.is_running or server.app.pipeline.open:
-                await asyncio.sleep(0.02)
-        (job,) = (await server.call("GET", "/v1/jobs", **shown)).body["jobs"]
+        job = await ended(server, **shown)
         assert (job["state"], job["rows"]) == ("done", 8), job
 
 
 @pytest.mark.process
 async def test_a_child_that_dies_says_why(server: Running, tmp_path: Path) -> None:
-    overfull = arm(server, tmp_path, DIES)
-    await fill(server)
+    overfull = await armed(server, tmp_path, DIES)
     await overfull.look()
     job = await ended(server)
     assert (job["state"], job["detail"]) == ("aborted", "the child ended with exit code 3: it did not work")
@@ -175,27 +178,23 @@ def test_of_what_children_write_the_end_is_kept_of_the_last_few() -> None:
 
 @pytest.mark.process
 async def test_a_child_goes_with_its_job_and_with_the_server(server: Running, tmp_path: Path) -> None:
-    arm(server, tmp_path, HANGS)
-    await fill(server)
-    start = (await server.call("GET", "/v1/slices")).body["slices"][-1]["start"]
-    wish = {"kind": "split", "slice": start}
-    answer = await server.call("POST", "/v1/jobs", wish, status=201)
+    await armed(server, tmp_path, HANGS)
+    answer = await split(server)
     assert "token" not in answer.body
-    second = await server.call("POST", "/v1/jobs", wish, status=409)
+    second = await split(server, status=409)
     assert second.body["type"] == "/problems/job-active"
     pipeline = server.app.pipeline
     job = pipeline.get(answer.body["id"])
     await pipeline.abort(answer.body["id"], job.token, "enough")  # type: ignore[union-attr]
     assert (await ended(server))["detail"] == "enough"
-    await server.call("POST", "/v1/jobs", wish, status=201)
+    await split(server)
     assert server.app.launcher.is_running  # and is ended with the server, by the fixture
 
 
 @pytest.mark.process
 async def test_two_jobs_for_the_server_at_once(server: Running, tmp_path: Path) -> None:
     """Both asked for before either has a process."""
-    arm(server, tmp_path, HANGS)
-    await fill(server)
+    await armed(server, tmp_path, HANGS)
     await server.schedule(deliver_in=20 * 86_400)
     pipeline = server.app.pipeline
     starts = [piece.start_ms for piece in server.app.core.directory]
@@ -209,8 +208,7 @@ async def test_two_jobs_for_the_server_at_once(server: Running, tmp_path: Path) 
 async def test_a_job_that_the_writer_has_no_room_for_claims_nothing(
     server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arm(server, tmp_path, HANGS)
-    await fill(server)
+    await armed(server, tmp_path, HANGS)
     pipeline = server.app.pipeline
     start_ms = next(iter(server.app.core.directory)).start_ms
 
@@ -226,8 +224,7 @@ async def test_a_job_that_the_writer_has_no_room_for_claims_nothing(
 
 @pytest.mark.process
 async def test_a_child_that_dies_while_its_call_is_under_way(server: Running, tmp_path: Path) -> None:
-    arm(server, tmp_path, HANGS)
-    await fill(server)
+    await armed(server, tmp_path, HANGS)
     pipeline = server.app.pipeline
     job = await server.app.splits.create(next(iter(server.app.core.directory)).start_ms, 0, "server")
     async with pipeline.step(job.row.id, job.token):
@@ -240,10 +237,8 @@ async def test_a_child_that_dies_while_its_call_is_under_way(server: Running, tm
 @pytest.mark.process
 async def test_what_a_child_leaves_behind_is_ended_too(server: Running, tmp_path: Path) -> None:
     """As a JVM that was starting: it has the child's stderr, of which the end would never come."""
-    arm(server, tmp_path, LEAVES)
-    await fill(server)
-    start = (await server.call("GET", "/v1/slices")).body["slices"][-1]["start"]
-    await server.call("POST", "/v1/jobs", {"kind": "split", "slice": start}, status=201)
+    await armed(server, tmp_path, LEAVES)
+    await split(server)
     assert (await ended(server))["detail"] == "the child ended with exit code 3: gone before its time"
 
 
@@ -253,10 +248,8 @@ async def test_a_child_that_gets_no_processor_keeps_its_job_and_one_that_hangs_l
 ) -> None:
     """At the lowest priority nothing may be heard of it for longer than a caller's lease."""
     monkeypatch.setattr(pipeline_module, "LEASE_S", 0)
-    arm(server, tmp_path, HANGS)
-    await fill(server)
-    start = (await server.call("GET", "/v1/slices")).body["slices"][-1]["start"]
-    job = (await server.call("POST", "/v1/jobs", {"kind": "split", "slice": start}, status=201)).body
+    await armed(server, tmp_path, HANGS)
+    job = (await split(server)).body
     pipeline = server.app.pipeline
     await pipeline.sweep()
     seen = (await server.call("GET", f"/v1/jobs/{job['id']}")).body
@@ -282,12 +275,8 @@ async def test_without_spark_it_says_so(server: Running, monkeypatch: pytest.Mon
     await fill(server)
     launcher = server.app.launcher
     monkeypatch.setattr(launch, "missing", lambda _: "pyspark is not installed")
-    start = (await server.call("GET", "/v1/slices")).body["slices"][-1]["start"]
-    refused = await server.call("POST", "/v1/jobs", {"kind": "split", "slice": start}, status=409)
-    assert (refused.body["type"], refused.body["detail"]) == (
-        "/problems/no-spark",
-        "pyspark is not installed",
-    )
+    refused = (await split(server, status=409)).body
+    assert (refused["type"], refused["detail"]) == ("/problems/no-spark", "pyspark is not installed")
     monkeypatch.setattr(launch, "missing", lambda _: "")
     assert launcher.why_not() == ("no-spark", "the server is not listening yet")
     launcher._spark = Spark(enabled="off")

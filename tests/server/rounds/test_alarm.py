@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+from collections.abc import AsyncIterator
 from time import monotonic
 
 import pytest
@@ -37,6 +38,18 @@ class Bell:
         await asyncio.wait_for(self._next, WAIT_S)
 
 
+@pytest.fixture
+async def bell() -> Bell:
+    return Bell()
+
+
+@pytest.fixture
+async def alarm(bell: Bell) -> AsyncIterator[Alarm]:
+    made = Alarm(asyncio.get_running_loop(), bell.ring)
+    yield made
+    made.close()
+
+
 async def _behind() -> None:
     """Until what the loop knew of before has had its turn: another alarm, set later, has rung."""
     loop = asyncio.get_running_loop()
@@ -48,114 +61,77 @@ async def _behind() -> None:
 
 
 @pytest.mark.parametrize("in_s", [0.0, SOON_S])
-def test_it_rings_once_and_not_early(timer: str, in_s: float) -> None:
-    async def go() -> None:
-        loop = asyncio.get_running_loop()
-        bell = Bell()
-        alarm = Alarm(loop, bell.ring)
-        started = loop.time()
-        alarm.set(in_s)
-        await bell.rung()
-        assert loop.time() - started >= in_s - (0.0 if timer == "system's" else 0.001)
-        await _behind()
-        assert bell.count == 1
-        alarm.close()
-
-    asyncio.run(go())
+async def test_it_rings_once_and_not_early(timer: str, in_s: float, bell: Bell, alarm: Alarm) -> None:
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    alarm.set(in_s)
+    await bell.rung()
+    assert loop.time() - started >= in_s - (0.0 if timer == "system's" else 0.001)
+    await _behind()
+    assert bell.count == 1
 
 
-def test_the_earliest_time_counts_that_is_to_come(timer: str) -> None:
-    async def go() -> None:
-        bell = Bell()
-        alarm = Alarm(asyncio.get_running_loop(), bell.ring)
-        alarm.set(NEVER_S)
-        alarm.set(SOON_S)
-        alarm.set(NEVER_S)
-        await bell.rung()
-        await _behind()
-        assert bell.count == 1
-        alarm.set(SOON_S)
-        await _behind()
-        assert bell.count == 2
-        alarm.close()
-
-    asyncio.run(go())
+async def test_the_earliest_time_counts_that_is_to_come(timer: str, bell: Bell, alarm: Alarm) -> None:
+    alarm.set(NEVER_S)
+    alarm.set(SOON_S)
+    alarm.set(NEVER_S)
+    await bell.rung()
+    await _behind()
+    assert bell.count == 1
+    alarm.set(SOON_S)
+    await _behind()
+    assert bell.count == 2
 
 
-def test_a_time_that_has_passed_is_replaced(timer: str) -> None:
+async def test_a_time_that_has_passed_is_replaced(timer: str, bell: Bell, alarm: Alarm) -> None:
     """Its ring is called off: whoever sets it does what it would ring for."""
-
-    async def go() -> None:
-        bell, began = Bell(), monotonic()
-        alarm = Alarm(asyncio.get_running_loop(), bell.ring)
-        alarm.set(SOON_S)
-        while monotonic() < began + 2 * SOON_S:
-            pass
-        alarm.set(NEVER_S)
-        await _behind()
-        assert not bell.count
-        alarm.close()
-
-    asyncio.run(go())
+    began = monotonic()
+    alarm.set(SOON_S)
+    while monotonic() < began + 2 * SOON_S:
+        pass
+    alarm.set(NEVER_S)
+    await _behind()
+    assert not bell.count
 
 
-def test_it_can_be_set_when_it_rings(timer: str) -> None:
-    async def go() -> None:
-        bell = Bell()
+async def test_it_can_be_set_when_it_rings(timer: str, bell: Bell) -> None:
+    def ring() -> None:
+        if not rung:
+            alarm.set(SOON_S)
+        rung.append(True)
+        if len(rung) == 2:
+            bell.ring()
 
-        def ring() -> None:
-            if not rung:
-                alarm.set(SOON_S)
-            rung.append(True)
-            if len(rung) == 2:
-                bell.ring()
-
-        rung: list[bool] = []
-        alarm = Alarm(asyncio.get_running_loop(), ring)
-        alarm.set(SOON_S)
-        await bell.rung()
-        alarm.close()
-
-    asyncio.run(go())
+    rung: list[bool] = []
+    alarm = Alarm(asyncio.get_running_loop(), ring)
+    alarm.set(SOON_S)
+    await bell.rung()
+    alarm.close()
 
 
-def test_a_timer_that_has_rung_early_can_be_set_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_timer_that_has_rung_early_can_be_set_again(
+    monkeypatch: pytest.MonkeyPatch, bell: Bell
+) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
-
-    async def go() -> None:
-        bell = Bell()
-        alarm = Alarm(asyncio.get_running_loop(), bell.ring)
-        alarm.set(SOON_S)
-        assert alarm._handle is not None
-        alarm._handle.cancel()
-        alarm._rung()
-        alarm.set(SOON_S)
-        await _behind()
-        assert bell.count == 2
-        alarm.close()
-
-    asyncio.run(go())
+    alarm = Alarm(asyncio.get_running_loop(), bell.ring)
+    alarm.set(SOON_S)
+    assert alarm._handle is not None
+    alarm._handle.cancel()
+    alarm._rung()
+    alarm.set(SOON_S)
+    await _behind()
+    assert bell.count == 2
+    alarm.close()
 
 
-def test_a_ring_that_was_called_off_meanwhile_is_none() -> None:
-    async def go() -> None:
-        bell = Bell()
-        alarm = Alarm(asyncio.get_running_loop(), bell.ring)
-        alarm.set(NEVER_S)
-        alarm._has_rung()  # the loop had found it readable before it was set again
-        assert not bell.count
-        alarm.close()
-
-    asyncio.run(go())
+async def test_a_ring_that_was_called_off_meanwhile_is_none(bell: Bell, alarm: Alarm) -> None:
+    alarm.set(NEVER_S)
+    alarm._has_rung()  # the loop had found it readable before it was set again
+    assert not bell.count
 
 
-def test_closed_it_does_not_ring(timer: str) -> None:
-    async def go() -> None:
-        bell = Bell()
-        alarm = Alarm(asyncio.get_running_loop(), bell.ring)
-        alarm.set(SOON_S)
-        alarm.close()
-        await _behind()
-        assert not bell.count
-
-    asyncio.run(go())
+async def test_closed_it_does_not_ring(timer: str, bell: Bell, alarm: Alarm) -> None:
+    alarm.set(SOON_S)
+    alarm.close()
+    await _behind()
+    assert not bell.count

@@ -73,14 +73,9 @@ ALL = ("mqtt://a:1883", "mqtts://a:8883", "ws://a:80/mqtt", "wss://a:443/mqtt")
 @pytest.mark.parametrize(
     ("scheme", "urls", "reference"),
     [
-        ("mqtt", ALL, "a:1883"),
-        ("mqtts", ALL, "a:8883"),
-        ("ws", ALL, "ws://a:80/mqtt"),
-        ("wss", ALL, "wss://a:443/mqtt"),
-        ("mqtt", ALL[1:], "mqtts://a:8883"),
-        ("mqtts", ALL[::3], "wss://a:443/mqtt"),
-        ("mqtts", ALL[::2], ""),
-        ("wss", (), ""),
+        *(("mqtt", ALL, "a:1883"), ("mqtts", ALL, "a:8883"), ("ws", ALL, "ws://a:80/mqtt")),
+        *(("wss", ALL, "wss://a:443/mqtt"), ("mqtt", ALL[1:], "mqtts://a:8883")),
+        *(("mqtts", ALL[::3], "wss://a:443/mqtt"), ("mqtts", ALL[::2], ""), ("wss", (), "")),
     ],
 )
 def test_a_reference_is_of_the_same_kind_and_never_from_tls_to_plain(
