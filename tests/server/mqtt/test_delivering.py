@@ -11,6 +11,7 @@ from server.codec.publish import Decoder
 from server.delivery.message import Message
 from server.mqtt.forms import Shape
 from server.reports.figures import sys_records
+from server.settings.times import format_ms
 from shards.fields import Record, Retry, TryRow
 from shards.properties import user_property
 from tests.support.mqtt import user
@@ -306,6 +307,9 @@ def test_replay_from(rig: Rig) -> None:
     assert peer.take_all() == ["3", "4"]
     peer.subscribe("t", user_properties=(("replay-from", "PT60S"),))
     assert peer.inbox == []
+    since = format_ms(rig.clock.wall_ms() - 25_000)
+    other = rig.connected("b").subscribed("t", user_properties=(("replay-from", since),))
+    assert other.take_all() == ["3", "4"]
     for text in ("soon", "1796127600", "1796127600000"):
         assert peer.subscribe("v", user_properties=(("replay-from", text),)) == (0x83,)
 

@@ -125,6 +125,13 @@ def test_acks_come_in_the_order_of_the_publishes(rig: Rig) -> None:
     assert [packet.packet_id for packet in peer.inbox if isinstance(packet, Ack)] == list(range(1, 41))
 
 
+def test_more_in_one_chunk_than_receive_maximum(rig: Rig) -> None:
+    """A thousand wait for their sync: what was announced holds before any of them is acked."""
+    peer = rig.connected()
+    peer.send(*(Publish(b"$delayed/600/t", b"x", 1, packet_id=n) for n in range(1, 4_000)))
+    assert peer.gone_with == 0x93
+
+
 def test_receive_maximum_is_enforced() -> None:
     """[MQTT-3.3.4-7] is the client's to keep; 0x93 says that it did not."""
     rig = Rig(config(receive_maximum=3))
@@ -290,6 +297,43 @@ def test_a_property_of_another_unit_is_refused(name: str, value: str, said: str)
     ack = Rig().connected().publish1("t", user_properties=((name, value),))
     assert ack.reason == 0x90
     assert str(about(ack).reason_string).endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("topic", "users"),
+    [
+        *((f"$delayed/{rest}", ()) for rest in ("-1/t", "5/", "/t", "5/$SYS/t", "99999999999/t")),
+        *(("t", (("deliver-in", delay),)) for delay in ("soon", "-5s", "P1M", "4000d")),
+        *(("t", (("deliver-at", time),)) for time in ("tomorrow", "2027-01-01T00:00:00")),
+        ("t", (("deliver-at", "2027-01-01T00:00:00Z"), ("deliver-in", "5s"))),
+    ],
+)
+def test_a_delay_that_is_none_is_refused(topic: str, users: tuple[tuple[str, str], ...]) -> None:
+    peer = Rig().connected()
+    assert peer.publish1(topic, user_properties=users).reason == 0x90
+    assert peer.publish1("t").reason < 0x80, "the connection goes on"
+
+
+def test_an_idempotency_key_that_is_too_long_is_refused() -> None:
+    """0x95 is none of the codes that a PUBACK may carry (MQTT 5, table 3-4)."""
+    ack = Rig().connected().publish1("t", user_properties=(("idempotency-key", "k" * 257),))
+    assert ack.reason >= 0x80
+    assert ack.reason != 0x95
+
+
+@pytest.mark.parametrize("delay", ["PT0.3S", "0.3s", "300ms", "0.3"])
+def test_deliver_in(rig: Rig, delay: str) -> None:
+    peer = rig.connected()
+    peer.subscribe("t")
+    ack = peer.publish1("t", user_properties=(("deliver-in", delay), ("mine", "1")))
+    rig.pass_ms(299)
+    assert peer.inbox == []
+    rig.pass_ms(1)
+    (packet,) = peer.publishes()
+    told = about(packet)
+    assert told.user("fasti-id") == about(ack).user("fasti-id")
+    assert (told.user("mine"), told.user("deliver-in")) == ("1", None)
+    assert int(told.user("fasti-late-ms") or "-1") >= 0
 
 
 def test_properties_go_through_as_they_came(rig: Rig) -> None:

@@ -165,6 +165,8 @@ def test_what_connack_announces() -> None:
     told = Rig().peer().connect("a").properties
     assert told is not None
     assert (told.server_keep_alive, told.maximum_qos, told.retain_available) == (None, None, None)
+    assert (told.shared_available, told.wildcard_available, told.subscription_ids_available) == (None,) * 3
+    assert told.receive_maximum == 1_024
 
 
 @pytest.mark.parametrize(

@@ -298,6 +298,12 @@ def test_http_listens_elsewhere_with_keys(tmp_path: Path) -> None:
         load(path, {}, {})
 
 
+def test_no_session_outlives_retention(tmp_path: Path) -> None:
+    """What it would have missed is gone by then. CONNACK says so: tests/server/mqtt/test_opening.py."""
+    config, _ = load(written(tmp_path, '[sessions]\nexpiry_max = "30d"\n[slices]\nretention = "2d"'), {}, {})
+    assert config.sessions.expiry_max_ms == config.slices.retention_ms == 2 * 86_400_000
+
+
 def test_a_setting_that_went_is_ignored_and_told_of(tmp_path: Path) -> None:
     config, origins = load(written(tmp_path, '[sessions]\ngroup_expiry = "1d"'), {}, {})
     assert config.sessions == load(None, {}, {})[0].sessions
