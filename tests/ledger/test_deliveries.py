@@ -265,7 +265,7 @@ def a_cancel_that_names_what_is_over(s: Story) -> None:
 
 
 def send(s: Story) -> tuple[Stake, frozenset[str], int]:
-    there, before = s.ledger.sending_to(s.endpoint, s.stake.message, s.stake.total)
+    there, before = s.ledger.sending_to(s.endpoint, s.stake.message, s.stake.total.most)
     return there, before, there.number
 
 
@@ -273,7 +273,7 @@ def requeued_to_another(s: Story) -> None:
     s.lease()
     s.ledger.buried(s.stake)
     there, before, number = send(s)
-    s.ledger.sent_to(there, before, number, s.stake.total, is_changed=True)
+    s.ledger.sent_to(there, before, number, s.stake.total.most, is_changed=True)
     s.ledger.dropped(s.stake)
     s.ledger.given(s.endpoint, s.id, attempt=2)
     s.ledger.finished(there)
@@ -284,7 +284,7 @@ def requeued_and_lost(s: Story) -> None:
     s.lease()
     s.ledger.buried(s.stake)
     there, before, number = send(s)
-    s.ledger.sent_to(there, before, number, s.stake.total, is_changed=True)
+    s.ledger.sent_to(there, before, number, s.stake.total.most, is_changed=True)
     s.ledger.dropped(s.stake)
     s.ledger.at_the_end()
 

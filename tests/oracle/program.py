@@ -474,7 +474,7 @@ class Program:
                 self.ledger.failed(one.place, one.stake)
                 if DEAD not in one.stake.may and one.stake.message.expires is None:
                     self.ledger.blame(
-                        1, "dead for no cause", one.place, one.stake, f"; try {one.stake.tries}"
+                        1, "dead for no cause", one.place, one.stake, f"; try {one.stake.tries.most}"
                     )
             self.ledger.buried(one.stake)
         elif got.body["nacked"]:
@@ -511,7 +511,7 @@ class Program:
         got = await self._settle(one, "release")
         if got is None:
             self.ledger.unsure(one.stake)
-            one.stake.returns += 1
+            one.stake.returns.most += 1
         elif got.body["gone"]:
             self.ledger.held_no_more(one.place, one.stake, one.number, "release")
         elif self.ledger.counts(one.place, one.stake, one.number, "release"):
@@ -665,7 +665,7 @@ class Program:
         to = self.any_place(self.chance.choice(("group", "endpoint")))
         if to.name == place.name:
             return
-        there, before = self.ledger.sending_to(to, stake.message, stake.total)
+        there, before = self.ledger.sending_to(to, stake.message, stake.total.most)
         number = there.number
         body = {"filter": self._named(place, stake), "to": to.name}
         got = await self.world.call("POST", "/v1/dead:requeue", body)
@@ -675,7 +675,7 @@ class Program:
         if got.status != 200:
             self.ledger.fault(1, "refused", f"requeue {body}: {got.status} {got.body}")
         is_changed = got.body.get("changed") == 1
-        self.ledger.sent_to(there, before, number, stake.total, is_changed=is_changed)
+        self.ledger.sent_to(there, before, number, stake.total.most, is_changed=is_changed)
         if is_changed:
             self.ledger.dropped(stake)
         elif not before & UNDONE:

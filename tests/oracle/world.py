@@ -386,7 +386,7 @@ class World:
             here = place.name, message.id
             lists = [name for name, all_ in (("retry", self.retries), ("dead", self.dead)) if here in all_]
             stake = place.stakes[message.id]
-            if stake.was_finished or stake.readings:
+            if stake.was_finished:
                 continue  # set back, and not read again yet
             if self.retries.get(here, self.ledger.clock.low + 1) <= self.ledger.clock.low and states == [
                 "waiting"

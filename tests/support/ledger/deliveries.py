@@ -50,50 +50,90 @@ from .words import (
 
 
 @dataclass(slots=True)
+class Count:
+    """What the server has counted: at least, and at most."""
+
+    least: int = 0
+    most: int = 0
+
+    def up(self) -> None:
+        self.least, self.most = self.least + 1, self.most + 1
+
+    def down(self, *, is_sure: bool) -> None:
+        self.least, self.most = max(0, self.least - 1), max(0, self.most - is_sure)
+
+    def anew(self) -> None:
+        self.least = self.most = 0
+
+
+@dataclass(slots=True)
 class Stake:
     message: Message
     may: frozenset[str] = frozenset({WAITING})
-    tries: int = 0
-    """The most deliveries that the server can have counted."""
+    tries: Count = field(default_factory=Count)
+    """Deliveries that count toward the most that the place makes."""
+    total: Count = field(default_factory=Count)
+    """The same, requeued or not: what `attempt` shows."""
+    returns: Count = field(default_factory=Count)
+    """How often it was given back in order."""
     was_given: bool = False
     """It has been seen in somebody's hands."""
     not_before: int = 0
-    """No delivery before then: a nack has named it."""
+    """No delivery before then: a nack or the back-off has named it."""
     epoch: int = 0
     """How often the clock had been set back at that nack."""
     since: float = 0.0
     """When the last step was sent that has no answer (mono); a kill may undo it for `SURE_S`."""
+    by: str = ""
+    """Who was given it last."""
     lapses: float | None = None
     """When its lease is over (mono)."""
+    ended: float | None = None
+    """When it was over; it may go on for `Deliveries.grace`."""
     is_leased: bool = False
     """Whoever has or had it last leases, so no connection and no restart ends that."""
     until: int = 0
     """The same in running time, which counts for what is leased after a restart."""
     wall_until: int = 0
     """The same by the wall clock, which no lease goes by."""
-    was_finished: bool = False
-    """A dead letter may stand beside it until it is read: the place was set back."""
-    readings: int = 0
-    """So often it may come beside its flight or retry, as its place was set back."""
+    former: frozenset[str] = frozenset()
+    """The place was set back: what it was before that, until it is read again. A retry or a dead letter
+    stands beside it until then."""
+    former_due: int = 0
+    """When that retry comes."""
+    read_again: float = 0.0
+    """When it was read again (mono); a kill may undo it, so below 0 it was perhaps not."""
     is_held_too: bool = False
     """Done by a late ack, while another has it in flight; that one's ack changes nothing."""
     number: int = 0
     """Deliveries that have been seen; it never starts again, so it names one."""
-    total: int = 0
-    """The most deliveries that the server can have counted, requeued or not."""
-    returns: int = 0
-    """How often it was given back in order, at most."""
     is_read: bool = False
     """It has been in somebody's hands or is a retry, so it is not just unread."""
+    stays: bool = False
+    """A skip leaves it, for certain: it is a retry, or was in flight and is in nobody's hands."""
     is_exact: bool = False
     """`not_before` is the very time of its next try."""
     reason: str = ""
     """How the reason of its dead letter begins, if that is known."""
     may_be_nobodys: bool = False
     """A lease of it may have been answered to nobody: it lasts as long as any."""
+    requeued_at: int = 0
+    """It expires so long after this, if it was requeued."""
+    is_head: bool = False
+    """It was given, so of its key it goes before what was not."""
+    is_in_line: bool = True
+    """It has its turn among its key's: nobody has requeued it, nor was it out when the place was set back."""
+    is_returned: bool = False
+    """It was out at a restart, or given back, so it goes out again whatever holds its key."""
+    is_released: bool = False
+    """Dead, and its key goes on without it."""
     is_reported: bool = False
     past: list[str] = field(default_factory=list)
     """What has happened, for who has to understand a fault."""
+
+    @property
+    def was_finished(self) -> bool:
+        return bool(self.former) and self.read_again <= 0
 
 
 @dataclass(slots=True, eq=False)
@@ -114,6 +154,16 @@ class Place:
     behind: frozenset[str] = frozenset()
     """Messages that were out when it was made."""
     stakes: dict[str, Stake] = field(default_factory=dict)
+    backoff: tuple[int, ...] = ()
+    """ms from a failed try to the next one, if that is known; the last one goes on."""
+    most: int = 0
+    """Messages of a key that may be out at a time; 0: any number."""
+    is_ordered: bool = False
+    """The next of a key comes when all before it are done or dead."""
+    on_dead_hold: bool = False
+    """A dead letter holds its key."""
+    held: set[str] = field(default_factory=set)
+    """Keys that somebody holds."""
     passed_over: dict[str, list[int]] = field(default_factory=dict)
     """Of each sort: how many of the other one the last calls gave, none of which gave one of it."""
 
@@ -125,7 +175,9 @@ class Place:
 
 
 class Deliveries:
-    def __init__(self, now: int) -> None:
+    def __init__(self, now: int, *, grace: float | None = None) -> None:
+        """`grace`: seconds after which a lease that is over has ended for certain, if that is known."""
+        self.grace = grace
         self.book = Book()
         self.messages = Messages(now, self.book)
         self.places: list[Place] = []
@@ -193,7 +245,14 @@ class Deliveries:
         self.clock.mono = mono
         for place, stake in self.all_stakes():
             if stake.lapses is not None and (mono >= stake.lapses or self.clock.ran >= stake.until):
-                self._let_go(place, stake, keep=FLIGHT)
+                stake.ended = stake.lapses
+                # Whether it was the last try is decided in the server's own time.
+                keep = {FLIGHT} if self.grace is not None else UNDONE
+                self._fails(place, stake, at=stake.wall_until, keep=frozenset(keep))
+            if stake.ended is not None and self.grace is not None and mono >= stake.ended + self.grace:
+                stake.may, stake.ended = (stake.may - {FLIGHT}) or stake.may, None
+            if stake.read_again > 0 and mono - stake.read_again >= SURE_S:
+                stake.former, stake.read_again = frozenset(), 0.0
 
     # -- messages
 
@@ -245,7 +304,7 @@ class Deliveries:
 
     def cancelled(self, message: Message) -> None:
         """204."""
-        message.is_cancelled = True
+        self.messages.cancelled(message)
         for place, stake in self.stakes_of(message.id):
             if stake.number and not stake.is_reported:
                 self.blame(4, "cancelled after it was given", place, stake)
@@ -291,7 +350,6 @@ class Deliveries:
             stake.may & UNDONE
             or stake.is_held_too
             or stake.was_finished
-            or stake.readings
             or stake.is_reported
             or (stake.since and self.clock.mono - stake.since < SURE_S)
             for place, stake in self.stakes_of(message.id)
@@ -312,8 +370,11 @@ class Deliveries:
         lapses: float | None = None,
         high: int | None = None,
         attempt: int | None = None,
+        by: str = "",
+        is_leased: bool = True,
     ) -> None:
-        """`attempt`: which one the server says that it is."""
+        """`attempt`: which one the server says that it is. `by`: who got it. `is_leased`: what ends at
+        `lapses` is its own, whatever becomes of its connection."""
         high = high or self.clock.top
         message = self.messages.by_id.get(key)
         if message is None:
@@ -344,15 +405,114 @@ class Deliveries:
             self.blame(rule, kind, place, stake)
         elif stake.not_before > high or not self.clock.has_shown(stake.not_before, stake.epoch):
             self.blame(1, "retry early", place, stake, f"; not before {stake.not_before}, it is {high}")
-        self._note(stake, "given")
-        stake.tries, stake.was_given, stake.is_read = stake.tries + 1, True, True
-        stake.number, stake.total = stake.number + 1, stake.total + 1
-        stake.may, stake.not_before = frozenset({FLIGHT}), 0
-        self.leased(stake, lapses)
-        stake.was_finished = stake.is_held_too = stake.is_exact = stake.may_be_nobodys = False
-        stake.reason, stake.readings = "", max(0, stake.readings - 1)
-        if attempt is not None and attempt > stake.total:
-            self.blame(6, "counted too often", place, stake, f"; attempt {attempt} of {stake.total}")
+        self._in_turn(place, stake)
+        self._note(stake, f"given {by}")
+        stake.tries.up()
+        stake.total.up()
+        stake.was_given, stake.is_read, stake.number, stake.by = True, True, stake.number + 1, by
+        stake.is_head, stake.is_returned, stake.is_released = True, False, False
+        stake.may, stake.not_before, stake.ended = frozenset({FLIGHT}), 0, None
+        self.leased(stake, lapses, is_leased=is_leased)
+        stake.is_held_too = stake.stays = stake.is_exact = stake.may_be_nobodys = False
+        stake.reason = ""
+        if attempt is not None:
+            self._counted(place, stake, attempt)
+        if stake.was_finished:
+            stake.read_again = self.clock.mono or 1.0
+
+    def _counted(self, place: Place, stake: Stake, attempt: int) -> None:
+        """The server says so many deliveries; what it has counted since it was requeued follows."""
+        total, tries = stake.total, stake.tries
+        if attempt > total.most:
+            self.blame(6, "counted too often", place, stake, f"; attempt {attempt} of {total.most}")
+        elif attempt < total.least:
+            self.blame(6, "counted too seldom", place, stake, f"; attempt {attempt} of {total.least}")
+        elif total.most - total.least == tries.most - tries.least:
+            tries.least = tries.most = tries.least + attempt - total.least
+        elif attempt == 1:
+            tries.least = tries.most = 1
+        total.least = total.most = attempt
+
+    # -- keys in turn
+
+    def _in_turn(self, place: Place, stake: Stake) -> None:
+        """Whether its key lets it go."""
+        key = stake.message.key
+        if not key or not (place.most or place.is_ordered) or stake.is_reported:
+            return
+        mates = [one for one in self._mates(place, stake) if not one.is_reported]
+        out = [one for one in mates if one.may == {FLIGHT}]
+        if place.most and len(out) >= place.most:
+            self.blame(8, "too many of a key out", place, stake, f"; {self._names(out)} are out")
+        elif stake.is_returned:
+            return
+        elif key in place.held:
+            self.blame(8, "given of a key that is held", place, stake, "; by hand")
+        elif letters := [one for one in mates if self._holds(place, one)]:
+            self.blame(8, "given of a key that is held", place, stake, f"; by {self._names(letters)}")
+        elif before := [one for one in mates if self._goes_first(place, one, stake)]:
+            self.blame(8, "given out of turn", place, stake, f"; before {self._names(before)}")
+
+    @staticmethod
+    def _mates(place: Place, stake: Stake) -> list[Stake]:
+        """The others of its key."""
+        key = stake.message.key
+        return [one for one in place.stakes.values() if one.message.key == key and one is not stake]
+
+    def _goes_first(self, place: Place, one: Stake, other: Stake) -> bool:
+        """Whether the key's order says so, for certain."""
+        if not place.is_ordered or not (one.is_in_line and other.is_in_line):
+            return False
+        return self.is_surely_undone(place, one) and self._rank(one) < self._rank(other)
+
+    @staticmethod
+    def _rank(stake: Stake) -> tuple[bool, int, int]:
+        return not stake.is_head, stake.message.at, stake.message.seq
+
+    @staticmethod
+    def _holds(place: Place, stake: Stake) -> bool:
+        is_one = place.on_dead_hold and stake.is_head and stake.is_in_line and not stake.is_released
+        return is_one and stake.may == {DEAD}
+
+    @staticmethod
+    def _names(stakes: Iterable[Stake]) -> str:
+        return ", ".join(one.message.id for one in stakes)
+
+    def hold(self, place: Place, key: str) -> None:
+        place.held.add(key)
+
+    def release(self, place: Place, key: str) -> None:
+        """The key goes on, also past a dead letter."""
+        place.held.discard(key)
+        for stake in place.stakes.values():
+            if stake.message.key == key and DEAD in stake.may:
+                stake.is_released = True
+
+    def owed(self, place: Place) -> list[Stake]:
+        """What may be given now, for certain: with room for it, and when all is quiet, there is none."""
+        found = []
+        for stake in place.stakes.values():
+            is_due = stake.not_before <= self.clock.low and self.messages.is_out(stake.message)
+            if stake.may == {WAITING} and is_due and self.is_surely_undone(place, stake):
+                found += [stake] if self._may_go(place, stake) else []
+        return found
+
+    def _may_go(self, place: Place, stake: Stake) -> bool:
+        """Whether its key lets it go, for certain."""
+        key = stake.message.key
+        if not key or not (place.most or place.is_ordered):
+            return True
+        mates = self._mates(place, stake)
+        is_held = key in place.held or any(place.on_dead_hold and DEAD in one.may for one in mates)
+        if is_held or (place.is_ordered and not stake.is_in_line):
+            return False
+        if place.most and sum(FLIGHT in one.may for one in mates) >= place.most:
+            return False
+        rank = self._rank(stake)
+        first = [one for one in mates if place.is_ordered and self._rank(one) < rank]
+        return not any(one.may & UNDONE for one in first)
+
+    # -- what becomes of them
 
     def acked_unheard(self, place: Place, stake: Stake, mono: float) -> None:
         """Acked by who gets no answer. What retention has taken from a session is dead all the same."""
@@ -367,10 +527,10 @@ class Deliveries:
         self._becomes(stake, DONE)
         stake.since = mono
 
-    def unsure(self, stake: Stake) -> None:
-        """A step was sent and the server died before it answered."""
+    def unsure(self, stake: Stake, then: frozenset[str] = frozenset({WAITING, DONE, DEAD})) -> None:
+        """A step was sent and the server died before it answered; it would have become `then`."""
         self._note(stake, "unsure")
-        stake.may, stake.lapses, stake.not_before = stake.may | {WAITING, DONE, DEAD}, None, 0
+        stake.may, stake.lapses, stake.not_before = stake.may | then, None, 0
         stake.may_be_nobodys = stake.is_leased
 
     def gone(self, place: Place, stake: Stake) -> None:
@@ -402,54 +562,80 @@ class Deliveries:
 
     def extended(self, stake: Stake, lapses: float) -> None:
         self._note(stake, "extended")
-        self.leased(stake, lapses)
+        self.leased(stake, lapses, is_leased=stake.is_leased)
 
-    def leased(self, stake: Stake, lapses: float | None) -> None:
-        stake.lapses, stake.is_leased = lapses, lapses is not None
+    def leased(self, stake: Stake, lapses: float | None, *, is_leased: bool = True) -> None:
+        stake.lapses, stake.is_leased = lapses, is_leased and lapses is not None
         if lapses is not None:
-            stake.until = self.clock.walked + round(1_000 * lapses) - NEAR_MS
+            stake.until = self.clock.walked + round(1_000 * lapses) - NEAR_MS * is_leased
             stake.wall_until = self.clock.high + round(1_000 * (lapses - self.clock.mono))
 
     def returned(self, place: Place, stake: Stake, mono: float = 0.0) -> None:
         """Given back in order: that is not a try, for the first ten times."""
         self._note(stake, "returned")
-        self._uncount(stake)
-        self._let_go(place, stake)
+        self._comes_back(place, stake)
         stake.since = mono
 
-    def _come_back(self, place: Place, stake: Stake) -> None:
-        """What its holder had over MQTT is returned; a session's own counts its deliveries all the same."""
-        if stake.may == {FLIGHT} and place.kind != "session":
-            self._uncount(stake)
-
-    def _uncount(self, stake: Stake) -> None:
-        stake.returns += 1
-        if stake.returns < FREE_RETURNS:  # the tenth may be the eleventh: a kill may hide one
-            stake.tries, stake.total = max(0, stake.tries - 1), max(0, stake.total - 1)
+    def _comes_back(self, place: Place, stake: Stake) -> None:
+        returns = stake.returns
+        returns.up()
+        # The tenth may be the eleventh: a kill may hide one.
+        is_free = returns.most <= FREE_RETURNS - (returns.least < returns.most)
+        stake.tries.down(is_sure=is_free)
+        stake.total.down(is_sure=is_free)
+        self._fails(place, stake, at=self.clock.low, keep=frozenset({WAITING}))
+        stake.is_returned = returns.least <= FREE_RETURNS
+        stake.not_before *= returns.least > FREE_RETURNS
+        if is_free:
+            stake.may -= {DEAD}
 
     def failed(
         self,
         place: Place,
         stake: Stake,
         *,
-        not_before: int = 0,
+        not_before: int | None = None,
         mono: float = 0.0,
         is_exact: bool = False,
     ) -> None:
         """Nacked, or answered with an error: it comes again, or that was the last try."""
         self.seen["failed"] += 1
         self._note(stake, "failed")
-        stake.lapses, stake.since = None, mono
-        is_last = place.max_tries and stake.tries >= place.max_tries
-        expires = stake.message.expires
-        would_expire = expires is not None and stake.message.due + expires <= max(
-            not_before, self.clock.high + BACKOFF_MAX
-        )
-        stake.may = frozenset({WAITING, DEAD} if is_last or would_expire else {WAITING})
-        stake.not_before, stake.epoch = not_before, self.clock.epoch
-        stake.is_exact = is_exact and not is_last
-        if stake.readings:
-            stake.not_before, stake.is_exact = 0, False
+        expires = self._expires(stake)
+        self._fails(place, stake, at=self.clock.low, not_before=not_before, may_be_none=True)
+        if expires is not None and expires <= max(not_before or 0, self.clock.high + BACKOFF_MAX):
+            stake.may |= {WAITING, DEAD}
+        stake.since = mono
+        stake.stays = stake.may == {WAITING}
+        stake.is_exact = is_exact and stake.stays
+
+    def _fails(
+        self,
+        place: Place,
+        stake: Stake,
+        *,
+        at: int,
+        not_before: int | None = None,
+        keep: frozenset[str] = frozenset(),
+        may_be_none: bool = False,
+    ) -> None:
+        """A try is over: it comes again, after the back-off or `not_before`, or that was the last one.
+
+        `keep`: what it may be as well. `may_be_none`: it need not have been in flight, and is not now.
+        """
+        if FLIGHT not in stake.may and not may_be_none:
+            stake.lapses = None
+            return
+        most, tries = place.max_tries, stake.tries
+        ends = {WAITING, DEAD} if most and tries.most >= most else {WAITING}
+        ends -= {WAITING} if most and tries.least >= most else set()
+        before = frozenset() if may_be_none else stake.may - {FLIGHT}
+        stake.may = before | ends | keep
+        stake.lapses, stake.epoch = None, self.clock.epoch
+        if not_before is None:
+            pauses = place.backoff
+            not_before = at + pauses[min(max(tries.least, 1), len(pauses)) - 1] if pauses else 0
+        stake.not_before = not_before if before <= {DEAD, DONE, DROPPED} else 0
 
     def answered(self, place: Place, stake: Stake, status: int, mono: float) -> None:
         """A post is about to be answered. Behind the end of its place no answer counts: the post was cut."""
@@ -467,11 +653,14 @@ class Deliveries:
     def dropped(self, stake: Stake) -> None:
         self._becomes(stake, DROPPED)
 
-    def again(self, stake: Stake) -> None:
-        """Requeued: a retry that is due now."""
+    def again(self, stake: Stake, at: int | None = None, *, is_head: bool = False) -> None:
+        """Requeued: a retry that is due now, or then. `is_head`: its key waits for it, as it held it."""
         self._becomes(stake, WAITING)
-        stake.tries, stake.is_read = 0, True
-        stake.not_before, stake.epoch, stake.is_exact = self.clock.low, self.clock.epoch, True
+        stake.tries.anew()
+        stake.is_read = stake.stays = stake.is_exact = True
+        stake.epoch = self.clock.epoch
+        stake.not_before = stake.requeued_at = self.clock.low if at is None else at
+        stake.is_in_line, stake.is_head = is_head, True
 
     def tried(self, stake: Stake, at: int) -> None:
         """`:try` has moved its next try there."""
@@ -484,9 +673,10 @@ class Deliveries:
         It may come before the answer. `total`: as for `sent_to`.
         """
         stake = place.stakes.setdefault(message.id, Stake(message, frozenset({DROPPED})))
-        stake.total = max(stake.total, total)
+        stake.total.most = max(stake.total.most, total)
         before = stake.may
         stake.may, stake.not_before, stake.is_exact, stake.is_read = before | {WAITING}, 0, False, True
+        stake.is_in_line = False
         return stake, before
 
     def sent_to(
@@ -496,7 +686,7 @@ class Deliveries:
 
         `total`: the deliveries to the former place, since attempts go on counting.
         """
-        stake.total = max(stake.total, total + stake.number - number)
+        stake.total.most = max(stake.total.most, total + stake.number - number)
         if stake.number != number:
             return
         if not is_changed or before <= {FLIGHT}:
@@ -505,81 +695,98 @@ class Deliveries:
             stake.may = before | {WAITING}
         else:
             self._becomes(stake, WAITING)
-            stake.tries = 0
+            stake.tries.anew()
 
     def _becomes(self, stake: Stake, state: str) -> None:
         self._note(stake, state)
         stake.may, stake.lapses, stake.not_before, stake.since = frozenset({state}), None, 0, 0.0
-        stake.is_exact, stake.reason = False, ""
+        stake.is_exact, stake.stays, stake.reason, stake.ended = False, False, "", None
+        if stake.read_again <= 0:
+            stake.former = frozenset()
 
     def _note(self, stake: Stake, what: str) -> None:
         stake.past.append(f"{self.book.step} {what}")
 
-    def _let_go(self, place: Place, stake: Stake, *keep_too: str, keep: str = WAITING) -> None:
-        if FLIGHT in stake.may:
-            is_last = place.max_tries and stake.tries >= place.max_tries
-            self._note(stake, "let go")
-            kept = {*keep_too, keep, WAITING} | ({DEAD} if is_last else set())
-            stake.may = (stake.may - {FLIGHT}) | kept
-        stake.lapses = None
-
-    def left(self, place: Place, *, orderly: bool = False) -> None:
-        """The only one there has gone: what it had in flight goes to whoever comes."""
+    def left(self, place: Place, *, orderly: bool = False, by: str = "") -> None:
+        """Who had it over a connection has gone: it goes to whoever comes. Empty: the only one there was."""
         place.left_at = self.clock.ran
         for stake in place.stakes.values():
-            if FLIGHT in stake.may and not stake.is_leased and not stake.may_be_nobodys:
-                if orderly:
-                    self._come_back(place, stake)
-                self._let_go(place, stake)
+            is_its = FLIGHT in stake.may and by in ("", stake.by)
+            if not is_its or stake.is_leased or stake.may_be_nobodys:
+                continue
+            self._note(stake, f"left by {by}")
+            if orderly and place.kind != "session":
+                self._comes_back(place, stake)
+            elif place.kind == "session":
+                self._sent_anew(place, stake)
+            else:
+                self._fails(place, stake, at=min(self.clock.low, stake.wall_until or self.clock.low))
+
+    def _sent_anew(self, place: Place, stake: Stake, *keep: str) -> None:
+        """It stays in flight for whoever comes, or that was the last try."""
+        if FLIGHT in stake.may:
+            most = place.max_tries
+            ends = {WAITING, DEAD} if most and stake.tries.most >= most else {WAITING}
+            stake.may = (stake.may - {FLIGHT}) | ends | {*keep}
+            stake.is_returned = True
+        stake.lapses = stake.ended = None
 
     def restarted(self, mono: float, *, was_killed: bool) -> None:
         """After a kill the last steps that had no answer may be undone."""
         for place, stake in self.all_stakes():
             if stake.is_leased or stake.may_be_nobodys:
                 continue
-            if not was_killed:
-                self._come_back(place, stake)
-            elif FLIGHT in stake.may and stake.tries <= 1:
+            if not was_killed and stake.may == {FLIGHT} and place.kind != "session":
+                self._comes_back(place, stake)
+            if was_killed and FLIGHT in stake.may and stake.tries.most <= 1:
                 stake.was_given = False  # the server may have forgotten that: it is unread again
-            self._let_go(place, stake, *([DONE] if place.kind == "endpoint" else []))
+            self._sent_anew(place, stake, *([DONE] if place.kind == "endpoint" else []))
         for place, stake in self.all_stakes():
             if was_killed and stake.since and mono - stake.since < SURE_S:
                 stake.may, stake.not_before, stake.is_exact = stake.may | {WAITING}, 0, False
+                stake.is_returned = True
+            if was_killed and stake.former and stake.read_again > 0 and mono - stake.read_again < SURE_S:
+                stake.may, stake.not_before, stake.read_again = stake.may | {WAITING}, 0, -1.0
+            elif stake.read_again > 0:
+                stake.former, stake.read_again = frozenset(), 0.0
             stake.since = 0.0
-            if (
-                was_killed
-                and place.kind == "session"
-                and WAITING in stake.may
-                and self.messages.is_old(stake.message)
-            ):
+            if was_killed:
+                stake.tries.least = stake.total.least = stake.returns.least = 0
+            is_old = self.messages.is_old(stake.message)
+            if was_killed and place.kind == "session" and WAITING in stake.may and is_old:
                 stake.may |= {DROPPED}  # counted, and the number died with the server
         self.unknown = []
         if was_killed:
             for place in self.open():
                 self.perhaps_taken(place)
 
+    def is_durable(self) -> None:
+        """All that was done is on disk."""
+        for _, stake in self.all_stakes():
+            stake.since = 0.0
+            if stake.read_again > 0:
+                stake.former, stake.read_again = frozenset(), 0.0
+
     def perhaps_taken(self, place: Place, *, is_leased: bool = False) -> None:
         """Deliveries may have been begun of which nobody here has heard. `is_leased`: by a lease."""
         for stake in place.stakes.values():
             if WAITING in stake.may:
-                stake.tries, stake.total, stake.is_read = stake.tries + 1, stake.total + 1, True
-                stake.returns += 1
+                for count in (stake.tries, stake.total, stake.returns):
+                    count.most += 1
+                stake.is_read = True
                 stake.is_exact &= stake.not_before > self.clock.high  # else it may have failed since
                 if is_leased:
                     stake.may, stake.may_be_nobodys = stake.may | {FLIGHT}, True
-                if place.max_tries and stake.tries >= place.max_tries:
+                if place.max_tries and stake.tries.most >= place.max_tries:
                     stake.may |= {DEAD}
 
     # -- places
 
-    def opened(self, kind: str, name: str, text: str, *, max_tries: int, expiry: int | None) -> Place:
+    def opened(self, kind: str, name: str, text: str, *, max_tries: int, expiry: int | None = None) -> Place:
         number = 1 + sum((place.kind, place.name) == (kind, name) for place in self.places)
-        out = frozenset(
-            message.id for message in self.messages.by_id.values() if self.messages.is_out(message)
-        )
-        place = Place(
-            kind, name, text, number, self.clock.top, max_tries, expiry, left_at=self.clock.ran, behind=out
-        )
+        messages, clock = self.messages, self.clock
+        out = frozenset(one.id for one in messages.by_id.values() if messages.is_out(one))
+        place = Place(kind, name, text, number, clock.top, max_tries, expiry, left_at=clock.ran, behind=out)
         self.places.append(place)
         return place
 
@@ -605,7 +812,8 @@ class Deliveries:
         return stake.may <= UNDONE and not self._may_die(place, stake) and not stake.is_reported
 
     def set_back(self, place: Place, to: int) -> None:
-        """:replay. What was before its time is read again if it is asked for, so it may come."""
+        """:replay. What is in flight stays there and comes once; all else is read again, and its retry or
+        dead letter ends then. What was before its time is read again if it is asked for, so it may come."""
         self.advance(self.clock.high)
         for message in self.messages.by_id.values():
             if message.is_cancelled or not place.is_for(message) or not self.messages.is_out(message):
@@ -614,31 +822,64 @@ class Deliveries:
             if stake is None:
                 place.stakes[message.id] = Stake(message, frozenset({WAITING, DROPPED}))
             elif message.at < to and message.latest < to:
-                if stake.tries:  # it may be read again where its retry was
+                if stake.tries.most:  # it may be read again where its retry was
                     self._note(stake, "perhaps set back")
                     stake.may |= {WAITING}
             else:
                 self._note(stake, "set back")
-                stake.was_finished = DEAD in stake.may or FLIGHT in stake.may or stake.not_before > 0
-                stake.readings = 0 if stake.may <= {DONE, DEAD, DROPPED} or not stake.is_read else 2
-                stake.is_exact = False
-                stake.is_read = stake.is_read and not stake.may <= {DONE}
-                is_sure = message.at > to and stake.may <= {DONE} and message.expires is None
-                stake.may = frozenset({WAITING}) if is_sure else stake.may | {WAITING}
-                stake.tries, stake.not_before = 0, 0
+                self._set_back(stake, is_sure=message.at > to)
+
+    def _set_back(self, stake: Stake, *, is_sure: bool) -> None:
+        if FLIGHT in stake.may or stake.is_returned:
+            stake.is_in_line = False
+        if stake.may <= {FLIGHT} or stake.was_finished:
+            return
+        if stake.is_returned:  # in flight, and in nobody's hands
+            stake.may, stake.is_exact, stake.not_before = stake.may | {WAITING}, False, 0
+            stake.tries.least = stake.total.least = 0
+            return
+        was, is_retry = stake.may - {FLIGHT}, stake.is_read
+        stake.former = was & {DEAD} | (was & {WAITING} if is_retry else frozenset())
+        stake.former_due, stake.read_again = stake.not_before, 0.0
+        is_sure = is_sure and stake.message.expires is None and not stake.requeued_at
+        is_sure = is_sure and not self.messages.is_old(stake.message)
+        stake.may = (stake.may & {FLIGHT}) | {WAITING} if is_sure else stake.may | {WAITING}
+        stake.is_exact, stake.stays, stake.not_before, stake.since = False, False, 0, 0.0
+        stake.tries.least = stake.total.least = 0
+        if not stake.former:
+            stake.tries.anew()
+        if FLIGHT not in stake.may:
+            stake.is_read, stake.is_in_line = bool(stake.former), True
+            stake.is_head = stake.is_returned = stake.is_released = False
 
     def skipped(self, place: Place, undone: str, to: int, *, is_sure: bool) -> None:
-        """:skip. What is unread before that is left behind; what is in flight or a retry stays."""
+        """:skip. What is unread before that is left behind; what is in flight or a retry stays, but for one
+        that its key waits for."""
         for stake in place.stakes.values():
             if stake.message.at > to or stake.may <= {FLIGHT}:
                 continue
             self._note(stake, f"skipped, {undone}")
             at = max(stake.message.at, stake.message.latest)
-            if stake.may <= UNDONE and is_sure and not stake.is_read and at < to:
-                stake.may = self._ends(place, stake, undone)
-                stake.reason = "skipped" if stake.may == {DEAD} and not self._may_die(place, stake) else ""
-            elif WAITING in stake.may and not (is_sure and stake.is_exact):
+            has_key = place.is_ordered and bool(stake.message.key)
+            has_turn = has_key and stake.is_in_line
+            is_sure_of_it = is_sure and stake.may <= UNDONE and at < to
+            if is_sure_of_it and stake.was_finished and not (has_turn and stake.former == {WAITING}):
+                stake.may = stake.former | ({undone} if has_turn else set())
+                stake.not_before, stake.former = stake.former_due, frozenset()
+                stake.is_in_line, stake.stays = False, stake.may == {WAITING}
+            elif is_sure_of_it and ((has_turn and not stake.is_returned) or not stake.is_read):
+                self._left_behind(place, stake, undone)
+            elif WAITING in stake.may and not (
+                is_sure and stake.stays and (stake.is_returned or not has_key)
+            ):
                 stake.may |= {undone}
+
+    def _left_behind(self, place: Place, stake: Stake, undone: str) -> None:
+        stake.may = (stake.may & {FLIGHT}) | self._ends(place, stake, undone)
+        stake.reason = "skipped" if stake.may == {DEAD} and not self._may_die(place, stake) else ""
+        stake.former = frozenset()
+        if not stake.is_read:
+            stake.tries.least = stake.total.least = 0
 
     # -- what the server shows
 
@@ -661,6 +902,43 @@ class Deliveries:
         if state == "dead" and stake.was_finished and WAITING in stake.may:
             return  # its letter stands until it is read again
         self._narrow(place, stake, SHOWN[state], f"; the server says {state}")
+
+    def lies(self, place: Place, key: str, where: Sequence[str], attempts: int | None = None) -> None:
+        """All that there is of it at the place: unread, in flight, waits, dead. Nothing: it is over.
+
+        `attempts`: as its dead letter counts them.
+        """
+        stake = place.stakes.get(key)
+        if stake is None:
+            if where:
+                self._strange(f"{'|'.join(where)} at another incarnation", place, self.messages.by_id[key])
+            return
+        if stake.read_again < 0:
+            stake.former = stake.former if "unread" in where else frozenset()
+            stake.read_again = 0.0
+        if stake.was_finished and "unread" not in where:
+            self.blame(1, "lost", place, stake, f"; it is to be read again, and is {where}")
+        elif stake.former:
+            beside = {"dead": DEAD, "waits": WAITING}
+            left = [one for one in where if beside.get(one) not in stake.former]
+            if where and not left:
+                return  # its end is not on disk yet
+            where = left
+        if len(where) > 1:
+            self.blame(2, "in two places", place, stake, f"; {where}")
+            return
+        state = where[0] if where else "over"
+        flying = {FLIGHT} if FLIGHT in stake.may else UNDONE
+        allowed = {"unread": {WAITING}, "in flight": flying, "waits": {WAITING}, "dead": {DEAD}}
+        self._narrow(place, stake, frozenset(allowed.get(state, {DONE, DROPPED})), f"; {state}")
+        if state in ("unread", "waits"):
+            stake.is_read, stake.is_returned = state == "waits" or stake.was_finished, False
+        stake.stays = state in ("waits", "in flight")
+        if state == "unread" and stake.not_before > self.clock.high:
+            self.blame(1, "retry early", place, stake, f"; unread, and not before {stake.not_before}")
+        if state == "dead" and attempts is not None and not stake.total.least <= attempts <= stake.total.most:
+            what = f"; {attempts}, not {stake.total.least} to {stake.total.most}"
+            self.blame(6, "counted wrongly", place, stake, what)
 
     def _strange(self, kind: str, place: Place, message: Message) -> None:
         """The place has nothing to do with it; told once."""
@@ -695,7 +973,7 @@ class Deliveries:
         elif stake.since and self.clock.mono - stake.since < SURE_S:
             pass  # the server may not have noted it yet: a later look will show
         elif DONE in allowed:
-            how = "expired without a word" if self.messages.has_expired(stake.message) else "done by nobody"
+            how = "expired without a word" if self._has_expired(stake) else "done by nobody"
             self.blame(1, how, place, stake, why)
         elif stake.may & UNDONE:
             kind = {DEAD: "dead for no cause", FLIGHT: "leased by nobody"}.get(
@@ -708,12 +986,20 @@ class Deliveries:
     def _may_die(self, place: Place, stake: Stake) -> bool:
         """Whether it may be a dead letter though no client has asked for that."""
         is_old = self.messages.is_old(stake.message)
-        is_tried = 0 < place.max_tries <= stake.tries
-        return is_old or is_tried or self.messages.has_expired(stake.message) or self._has_ended(place)
+        is_tried = 0 < place.max_tries <= stake.tries.most
+        return is_old or is_tried or self._has_expired(stake) or self._has_ended(place)
 
     def _may_end(self, place: Place, stake: Stake) -> bool:
         """It has expired. A group or an endpoint that has tried it in vain must tell of it all the same."""
-        return self.messages.has_expired(stake.message) and (not stake.was_given or place.kind == "session")
+        return self._has_expired(stake) and (not stake.was_given or place.kind == "session")
+
+    def _expires(self, stake: Stake) -> int | None:
+        expires = stake.message.expires
+        return None if expires is None else max(stake.message.due, stake.requeued_at) + expires
+
+    def _has_expired(self, stake: Stake) -> bool:
+        at = self._expires(stake)
+        return at is not None and self.clock.has_shown(at, stake.message.epoch)
 
     def _has_ended(self, place: Place) -> bool:
         return place.expiry is not None and self.clock.ran - place.left_at >= place.expiry - SLACK_MS
@@ -752,7 +1038,7 @@ class Deliveries:
                 self._narrow(*mine[-1], frozenset({DEAD}), "; it is a dead letter")
             elif not mine:
                 self.fault(3, "a dead letter of nobody", f"{key} of {name}")
-            elif count > len(dead) + sum(stake.readings > 0 for _, stake in mine):
+            elif count > len(dead):
                 self.blame(2, "two dead letters", *dead[-1], f": {count} of one message and place")
         for place, stake in self.all_stakes():
             is_kept = self.messages.age(stake.message) < DEAD_MS
@@ -784,7 +1070,7 @@ class Deliveries:
                 self._retry_at(*mine[-1], when[name, key])
         for name, key in set(found) & set(dead):
             here = [p.stakes[key] for p in self.open() if p.name == name and key in p.stakes]
-            if not any(stake.readings or stake.was_finished for stake in here):
+            if not any(stake.was_finished for stake in here):
                 self.fault(2, "a retry and a dead letter", f"{key} of {name}")
 
     def _retry_at(self, place: Place, stake: Stake, at: int) -> None:
@@ -823,9 +1109,9 @@ class Deliveries:
     def figures(self, place: Place, undone: int, shown: object, *, without_retries: bool) -> None:
         """How much is undone there, as GET of the place says."""
         sure = [s for s in place.stakes.values() if s.may <= UNDONE and not self._may_die(place, s)]
-        least = sum(not (without_retries and stake.tries) for stake in sure)
+        least = sum(not (without_retries and stake.tries.most) for stake in sure)
         most = sum(bool(stake.may & UNDONE) or stake.is_held_too for stake in place.stakes.values())
-        most += sum(bool(stake.readings or stake.was_finished) for stake in place.stakes.values())
+        most += sum(stake.was_finished for stake in place.stakes.values())
         if not least <= undone <= most and not any(s.is_reported for s in place.stakes.values()):
             pasts = [f"{s.message.id} {s.past[-4:]}" for s in sure[:8]]
             what = f"{place} has {least} to {most} undone, and shows {shown}; surely {pasts}"

@@ -69,6 +69,10 @@ class Message:
     """Which due those said who got it, or 0. If somebody did, no cancel may be answered with 204."""
     is_excused: bool = False
     """It came when the server could note nothing, so that it may."""
+    key: str = ""
+    """Its ordering key."""
+    seq: int = 0
+    """Messages of one `at` come as they were accepted, or moved there."""
 
     @property
     def dues(self) -> set[int]:
@@ -148,6 +152,8 @@ class Messages:
         """Those that were asked for."""
         self.kept: dict[str, tuple[int, int]] = {}
         """By topic, the number of the retained message that was answered last, and asked for last."""
+        self.count = 0
+        """Places on the timeline that were given out."""
         self.listed_at = 0
         """Running time when all messages of schedules were known: those that are not are from after that."""
         self.solo: dict[str, Message] = {}
@@ -196,7 +202,8 @@ class Messages:
     def put(self, message: Message) -> None:
         """Where it lies: docs/concepts.md, when the clock is wrong."""
         clock = self.clock
-        message.at = message.due
+        self.count += 1
+        message.at, message.seq = message.due, self.count
         message.is_now = message.due <= clock.low
         message.is_held = False
         if message.is_now:
