@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from server.core import Core
+from server.delivery.message import Message as Sent
 from server.delivery.subscriber import Subscriber
 from server.settings.config import Config
 from shards.commit import Draft
@@ -15,6 +16,8 @@ from shards.fields import Record
 from shards.record import encode
 from shards.store import Store
 from tests.support.clock import HandClock
+from tests.support.ledger.arrivals import Arrivals, Inbox
+from tests.support.ledger.messages import Message
 from tests.support.link import FakeLink, Taken
 from tests.support.stepper import Stepper
 from timeline.position import MessageId
@@ -112,3 +115,62 @@ class Hand:
             subscriber.dirty.add(subscriber)
             if not subscriber.session.tailing:
                 self.core.groups.read_on(subscriber)
+
+
+class Audit:
+    """A persistent session that acks all it gets, and who cancels and moves: all as the account knows it."""
+
+    hand: Hand
+    """The server as it runs now."""
+
+    def __init__(self, account: Arrivals, name: str) -> None:
+        self.account, self.messages = account, account.messages
+        self.inbox = account.inboxes.setdefault(name, Inbox(name))
+        self._unacked: list[int] = []
+
+    def connect(self, *filters: str) -> None:
+        self._unacked.clear()
+        self.inbox.open()
+        self._subscriber = self.hand.connect(self.inbox.name, self._taken, *filters)
+
+    def shows(self) -> None:
+        self.messages.clock.shows(self.hand.clock.now_ms)
+
+    def rest(self) -> None:
+        self.hand.rest()
+        while self._unacked:
+            for packet_id in self._unacked:
+                self.hand.ack(self._subscriber, packet_id)
+            self._unacked.clear()
+            self.hand.rest()
+
+    def cancel(self, message: Message) -> bool:
+        """Whether it was taken back."""
+        message.is_cancel_asked = True
+        answer = self._answer(lambda done: self.hand.cancel(name_of(message), done))
+        (self.messages.cancelled if answer == "done" else self.messages.not_cancelled)(message)
+        return message.is_cancelled
+
+    def move(self, message: Message, due_ms: int) -> bool:
+        self.messages.wish(message, due_ms)
+        answer = self._answer(lambda done: self.hand.move(name_of(message), due_ms, done))
+        (self.messages.moved if answer == "done" else self.messages.not_moved)(message, due_ms)
+        return answer == "done"
+
+    def _answer(self, ask: Callable[[Callable[[Any], None]], None]) -> str:
+        answers: list[Any] = []
+        ask(answers.append)
+        self.hand.round()
+        outcome = answers[0].outcome.value
+        assert outcome in ("done", "already-dispatched"), outcome
+        return str(outcome)
+
+    def _taken(self, sent: Sent, qos: int, packet_id: int, attempt: int) -> None:
+        tag, now_ms = sent.record.payload.decode(), self.hand.clock.now_ms
+        arrival = self.account.arrived(self.inbox, tag, now_ms, sent.record.due_ms, attempt, qos)
+        self.account.acked(self.inbox, arrival, now_ms)
+        self._unacked.append(packet_id)
+
+
+def name_of(message: Message) -> MessageId:
+    return MessageId(int(message.id, 16))

@@ -11,14 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from server.delivery.message import Message
 from shards.memory import MemoryStore
 from shards.rocks import RocksStore
 from shards.store import Store
 from tests.support.clock import HandClock
-from timeline.position import MessageId, before, id_position
+from tests.support.ledger.arrivals import Arrivals
+from tests.support.ledger.messages import Messages
+from tests.support.ledger.words import Fault
+from timeline.position import MessageId, at_of, id_position, id_text
 
-from .hand import Hand
+from .hand import Audit, Hand, name_of
 
 pytestmark = pytest.mark.short
 
@@ -34,86 +36,69 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 
 class Bench:
-    """A server, one subscriber, and what it got and when."""
+    """A server, one subscriber, and the account of what it got and when."""
 
     def __init__(self, store: Store, reached: Callable[["Bench"], None] = lambda bench: None) -> None:
         """`reached`: called between any two steps of the server."""
         self._reached = reached
         self.clock = HandClock(START_MS)
-        self.hand = Hand(store, self.clock, reached=lambda point: reached(self))
-        self.shown_ms = START_MS
-        """The highest time that the clock has shown."""
-        self._shown: dict[str, int] = {}
-        """By message that is to come: the same since it was asked for."""
-        self.got: list[str] = []
-        self.places: list[int] = []
-        """Positions of what it got."""
-        self._before: set[str] = set()
-        """What it had got before the last kill: may come again."""
-        self.accepted: dict[str, tuple[int, MessageId]] = {}
-        self._unacked: list[int] = []
-        self._subscriber = self.hand.connect("all", self._taken, "#")
+        self.messages = Messages(START_MS)
+        self.messages.book.tell = fails
+        self.audit = Audit(Arrivals(self.messages), "all")
+        self.start(store, "#")
+
+    def start(self, store: Store, *filters: str) -> None:
+        self.hand = self.audit.hand = Hand(store, self.clock, reached=lambda point: self._reached(self))
+        self.audit.connect(*filters)
+
+    @property
+    def got(self) -> list[str]:
+        return [message.tag for message in self.audit.inbox.of]
 
     def put(self, tag: str, due_ms: int) -> None:
-        def done(ids: list[MessageId]) -> None:
-            self.accepted[tag] = (due_ms, ids[0])
-
-        self._shown[tag] = self.clock.now_ms
-        self.hand.put([("a/b", tag, due_ms)], done)
-        self.rest()
-        assert tag in self.accepted
+        message, names = self.messages.ask(tag, "a/b", due_ms), list[MessageId]()
+        self.hand.put([("a/b", tag, due_ms)], names.extend)
+        self.hand.round()
+        self.messages.accepted(message, id_text(names[0]))
+        self.audit.rest()
 
     def jump(self, by_ms: int) -> None:
         self.step(by_ms)
-        self.rest()
+        self.audit.rest()
 
     def step(self, by_ms: int) -> None:
         """The clock jumps, and the server does not look yet."""
         self.clock.now_ms += by_ms
-        self.shown_ms = max(self.shown_ms, self.clock.now_ms)
-        for tag, shown_ms in self._shown.items():
-            self._shown[tag] = max(shown_ms, self.clock.now_ms)
+        self.audit.shows()
 
     def kill(self, store: MemoryStore, by_ms: int) -> None:
         """Nothing that is not durable is left; a start when the clock shows so much more or less."""
         store.crash(0)
         self.step(by_ms)
-        self._before = set(self.got)
-        self._unacked.clear()
-        self.hand = Hand(store, self.clock, reached=lambda point: self._reached(self))
-        self._subscriber = self.hand.connect("all", self._taken)
+        self.start(store)
 
-    def cancel(self, tag: str) -> str:
-        answers: list[str] = []
-        self.hand.cancel(self.accepted[tag][1], lambda answer: answers.append(answer.outcome.value))
-        self.rest()
-        return answers[0]
-
-    def rest(self) -> None:
-        self.hand.rest()
-        while self._unacked:
-            self.hand.ack(self._subscriber, self._unacked.pop())
-            self.hand.rest()
+    def cancel(self, tag: str) -> bool:
+        return self.audit.cancel(self.messages.by_tag[tag])
 
     def pending(self) -> list[str]:
-        return [tag for tag in self.accepted if tag not in self.got]
+        messages = self.messages.by_tag.items()
+        return [tag for tag, one in messages if not self.audit.inbox.has(one) and not one.is_cancelled]
 
     def stalled(self) -> list[str]:
         """What should be out if the clock never was ahead of now. A small step back is waited out: T + 1."""
-        now = before(self.clock.now_ms + 1)
-        return [tag for tag in self.pending() if id_position(self.accepted[tag][1]) < now]
+        tags = self.pending()
+        return [
+            tag for tag in tags if at_of(id_position(name_of(self.messages.by_tag[tag]))) <= self.clock.now_ms
+        ]
 
-    def _taken(self, message: Message, qos: int, packet_id: int, attempt: int) -> None:
-        tag = message.record.payload.decode()
-        due_ms = message.record.due_ms
-        if tag in self._before:
-            self._unacked.append(packet_id)
-            return
-        shown_ms = self._shown.pop(tag)
-        self.places.append(message.position)
-        assert due_ms <= shown_ms, f"{tag} came {due_ms - shown_ms} ms before the clock showed its due"
-        self.got.append(tag)
-        self._unacked.append(packet_id)
+    def faults(self) -> list[Fault]:
+        """What has come is in order, and what is due is there."""
+        self.audit.account.until_ms = self.clock.now_ms
+        return self.audit.account.check()
+
+
+def fails(fault: Fault) -> None:
+    raise AssertionError(fault)
 
 
 @pytest.mark.parametrize("step", [2, SECOND, MINUTE, DAY])
@@ -169,13 +154,8 @@ def test_held_messages_come_in_order_and_can_be_cancelled_and_moved(store: Store
     for index in range(6):
         bench.put(str(index), base_ms + (6 - index) * MINUTE)
     assert opened.held == 6
-    answers: list[str] = []
-    bench.hand.cancel(bench.accepted["1"][1], lambda answer: answers.append(answer.outcome.value))
-    bench.hand.move(
-        bench.accepted["3"][1], base_ms + 30_000, lambda answer: answers.append(answer.outcome.value)
-    )
-    bench.rest()
-    assert answers == ["done", "done"]
+    assert bench.cancel("1")
+    assert bench.audit.move(bench.messages.by_tag["3"], base_ms + 30_000)
     for _ in range(7):
         bench.jump(MINUTE)
     assert bench.got == ["3", "5", "4", "2", "0"]
@@ -215,9 +195,9 @@ def test_random_jumps(store: Store) -> None:
     for index in range(150):
         bench.put(str(index), bench.clock.now_ms + chance.choice((-1, 0, 1, 3, 700, 5_000, 70_000, DAY)))
         bench.jump(chance.choice((0, 1, 2, -2, 900, -900, -1_100, MINUTE, -MINUTE, DAY, -DAY)))
-        if bench.clock.now_ms == bench.shown_ms:
+        if bench.clock.now_ms == bench.messages.clock.top:
             assert bench.stalled() == []
-    last = max(due_ms for due_ms, _ in bench.accepted.values())
+    last = max(message.due for message in bench.messages.by_tag.values())
     bench.jump(max(0, last - bench.clock.now_ms))
     bench.jump(SECOND + 1)
     assert bench.pending() == []
@@ -235,7 +215,7 @@ def test_two_milliseconds_back_and_forth_between_any_two_steps(store: Store) -> 
     bench.jump(SECOND)
     bench.jump(SECOND)
     assert bench.pending() == []
-    assert bench.places == sorted(bench.places)
+    assert bench.faults() == []
     assert bench.hand.core.opened.held == 0, "steps as small are waited out"
 
 
@@ -248,8 +228,8 @@ def test_a_clock_that_runs_fast_or_slow(store: Store, rate: float) -> None:
     while bench.clock.now_ms < START_MS + 10_500:
         bench.step(int(250 * rate))
         bench.hand.round()  # 250 ms of monotonic time
-        bench.rest()
-        due = sum(due_ms <= bench.clock.now_ms for due_ms, _ in bench.accepted.values())
+        bench.audit.rest()
+        due = sum(message.due <= bench.clock.now_ms for message in bench.messages.by_tag.values())
         assert bench.got == [str(index) for index in range(due)]
     assert bench.pending() == []
 
@@ -262,10 +242,10 @@ def test_a_clock_that_stands_still(store: Store) -> None:
         bench.put(str(index), START_MS - index % 2)
         bench.hand.round()
     assert bench.got == [str(index) for index in range(50)]
-    assert bench.places == sorted(bench.places)
+    assert bench.faults() == []
     bench.put("gone", START_MS + 2)
-    assert bench.cancel("gone") == "done"
-    assert bench.cancel("7") == "already-dispatched"
+    assert bench.cancel("gone")
+    assert not bench.cancel("7")
     bench.jump(1)
     assert bench.got[50:] == ["later"]
     bench.jump(DAY)
@@ -285,8 +265,8 @@ def test_killed_and_started_when_the_clock_was_set(by_ms: int) -> None:
     assert bench.got == ["0", "1", "2", "3", "4"]
     bench.kill(store, by_ms)
     for tag in bench.got[:5]:
-        assert bench.cancel(tag) == "already-dispatched"
-    assert bench.cancel("taken back") == "done"
+        assert not bench.cancel(tag)
+    assert bench.cancel("taken back")
     bench.put("new", bench.clock.now_ms + 100)
     bench.jump(3 * DAY + max(0, -by_ms))
     assert sorted(bench.got) == sorted([*map(str, range(10)), "far", "new"])

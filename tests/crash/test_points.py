@@ -16,19 +16,18 @@ from typing import Any
 
 import pytest
 
-from server.delivery.message import Message as Sent
 from shards.record import decode, is_stub
 from shards.rocks import RocksStore
 from shards.verify import verify_counts
 from tests.support.clock import HandClock
-from tests.support.ledger.arrivals import Arrival, Arrivals, Inbox
+from tests.support.ledger.arrivals import Arrival, Arrivals
 from tests.support.ledger.messages import Message
 from tests.support.ledger.words import Fault
 from tests.support.server import run
 from tests.support.soak import SOAK
-from timeline.position import END, START, MessageId
+from timeline.position import END, START
 
-from .hand import POINTS, Hand
+from .hand import POINTS, Audit, Hand
 from .steps import SESSION, START_MS
 
 pytestmark = pytest.mark.short
@@ -58,7 +57,8 @@ class After:
         self._chance = chance
         self.account = Arrivals()
         self.messages = self.account.messages
-        self._inbox = self.account.inboxes.setdefault(SESSION, Inbox(SESSION))
+        self._audit = Audit(self.account, SESSION)
+        self._inbox = self._audit.inbox
         self._clock_ms = START_MS
         self._log = ("", 0)
         self._is_connected = False
@@ -84,7 +84,6 @@ class After:
         for arrival, composed in self._acks:
             # Acked before a group was composed that has been synced: that group has the cursor.
             arrival.is_ack_read = composed < self._flushed
-        self._inbox.connection += 1
 
     def cut(self, how: str) -> None:
         name, synced = self._log
@@ -160,39 +159,18 @@ class After:
         self._check_whole(hand)
         if self._is_connected:
             assert hand.core.sessions.get(SESSION) is not None, "a session that was durable is gone"
-        unacked: list[int] = []
-
-        def taken(message: Sent, qos: int, packet_id: int, attempt: int) -> None:
-            record = message.record
-            tag = record.payload.decode()
-            arrival = self.account.arrived(self._inbox, tag, clock.now_ms, record.due_ms, attempt)
-            self.account.acked(self._inbox, arrival, clock.now_ms)
-            unacked.append(packet_id)
-
+        self._audit.hand = hand
         if self._chance.random() < 0.5:
-            self._cancel_some(hand)
-        audit = hand.connect(SESSION, taken, "#")
+            sure = [message for message in self.messages.by_tag.values() if message.is_sure]
+            for message in self._chance.sample(sure, min(20, len(sure))):
+                self._audit.cancel(message)
+        self._audit.connect("#")
         dues = sorted({due for message in self.messages.by_tag.values() for due in message.dues})
         for now_ms in [clock.now_ms, *[due for due in dues if due > clock.now_ms]]:
             clock.now_ms = now_ms
-            while True:
-                hand.rest()
-                if not unacked:
-                    break
-                for packet_id in unacked:
-                    hand.ack(audit, packet_id)
-                unacked.clear()
+            self._audit.rest()
         self.account.book.heard(f"not verified: {one}" for one in verify_counts(store, hand.core.directory))
         store.close()
-
-    def _cancel_some(self, hand: Hand) -> None:
-        """Nobody got a message whose cancel wins now, whoever asks and however late."""
-        sure = [message for message in self.messages.by_tag.values() if message.is_sure]
-        for message in self._chance.sample(sure, min(20, len(sure))):
-            answers: list[Any] = []
-            hand.cancel(MessageId(int(message.id, 16)), answers.append)
-            hand.round()
-            self._decided(message, answers[0].outcome.value)
 
     def _check_whole(self, hand: Hand) -> None:
         rows = [
