@@ -11,6 +11,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from server.codec.packets import Ack, Publish
 from server.codec.reasons import Reason
 from server.settings.times import format_ms
 from tests.support.http import Http, http
+from tests.support.ledger.arrivals import Arrivals, Inbox
+from tests.support.ledger.messages import Message, Messages
 from tests.support.mqtt import Peer, dial, user, wall_ms
 from tests.support.server import run, serving
 from tests.support.soak import SOAK
@@ -52,6 +55,7 @@ FAULTS = LONG if SOAK else SHORT
 NUMBERS = 2_000 if SOAK else 100
 """File numbers that the engine may come to."""
 BUSY_S = 0.5
+HOUR_MS = 3_600_000
 ANSWERED = (201, 503)
 
 
@@ -62,54 +66,61 @@ def _files(data: Path) -> list[str]:
     return [option for name in names for option in ("-P", str(data / name))]
 
 
-class _Told:
-    """What a small load was told."""
+class _Load:
+    """A small load, and the account of what it was told."""
 
     def __init__(self) -> None:
-        self.acked: dict[str, str] = {}
-        """Ids by payload."""
-        self.soon: set[str] = set()
-        """Of these those that are due while it goes on."""
-        self.cancelled: set[str] = set()
-        self.in_doubt: set[str] = set()
-        """A cancel was refused."""
+        self.account = Arrivals(Messages(wall_ms()))
+        self.messages = self.account.messages
+        self.inbox = self.account.inboxes.setdefault("reader", Inbox("reader", connection=1))
         self.counts: Counter[str] = Counter()
         self._number = count()
 
+    def ask(self, topic: str, in_ms: int) -> Message:
+        return self.messages.ask(f"m{next(self._number)}", topic, wall_ms() + in_ms)
+
     async def post(self, calls: Http, chance: random.Random) -> None:
-        """One message, now and then in a batch, or a cancel."""
-        tag = f"m{next(self._number)}"
+        """One message, now and then a cancel."""
         is_soon = chance.random() < 0.3
-        due_ms = wall_ms() + (chance.randrange(300, 2_000) if is_soon else 3_600_000)
-        topic = "soon/1" if is_soon else "later"
-        body = {"topic": topic, "payload": tag, "deliver_at": format_ms(due_ms)}
+        message = self.ask("soon/1", chance.randrange(300, 2_000)) if is_soon else self.ask("later", HOUR_MS)
+        body = {"topic": message.topic, "payload": message.tag, "deliver_at": format_ms(message.due)}
         answer = await calls.call("POST", "/v1/messages", body)
         assert answer.status in ANSWERED, answer
         self.counts[f"{answer.status}"] += 1
         if answer.status == 201:
-            self.acked[tag] = answer.body["id"]
-            if is_soon:
-                self.soon.add(tag)
-            elif chance.random() < 0.3:
-                await self._cancel(calls, tag)
+            self.messages.accepted(message, answer.body["id"])
+            if not is_soon and chance.random() < 0.3:
+                await self._cancel(calls, message)
 
-    async def _cancel(self, calls: Http, tag: str) -> None:
-        answer = await calls.call("DELETE", f"/v1/messages/{self.acked[tag]}")
+    async def _cancel(self, calls: Http, message: Message) -> None:
+        message.is_cancel_asked = True
+        answer = await calls.call("DELETE", f"/v1/messages/{message.id}")
         assert answer.status in (204, 503), answer
         self.counts[f"cancel {answer.status}"] += 1
-        (self.cancelled if answer.status == 204 else self.in_doubt).add(tag)
+        if answer.status == 204:
+            self.messages.cancelled(message)
 
     async def publish(self, peer: Peer) -> None:
-        tag = f"m{next(self._number)}"
-        due = (("deliver-at", format_ms(wall_ms() + 3_600_000)),)
-        peer.put("later", tag, 1, user_properties=due)
+        message = self.ask("later", HOUR_MS)
+        due = (("deliver-at", format_ms(message.due)),)
+        peer.put("later", message.tag, 1, user_properties=due)
         ack = await peer.take(Ack)
         assert ack.reason in (Reason.SUCCESS, 0x83), ack
         self.counts[f"PUBACK {ack.reason:#04x}"] += 1
         if ack.reason == Reason.SUCCESS:
             name = user(ack, "fasti-id")
             assert name is not None
-            self.acked[tag] = name
+            self.messages.accepted(message, name)
+
+    async def delivered(self, reader: Peer) -> None:
+        """Until nothing is missing of what is due soon."""
+        self.account.until_ms = wall_ms() + HOUR_MS // 2
+        with suppress(TimeoutError):
+            while self.account.missing(self.inbox):
+                packet = await reader.take(Publish, 20)
+                reader.ack(packet)
+                arrival = self.account.arrived(self.inbox, packet.payload.decode(), wall_ms())
+                self.account.acked(self.inbox, arrival, wall_ms())
 
 
 async def test_the_nth_write_or_sync_fails(
@@ -117,13 +128,13 @@ async def test_the_nth_write_or_sync_fails(
 ) -> None:
     seed = int(os.environ.get("FASTI_SEED", random.randrange(1 << 32)))
     print(f"FASTI_SEED={seed}")
-    chance, told, data = random.Random(seed), _Told(), tmp_path / "data"
+    chance, load, data = random.Random(seed), _Load(), tmp_path / "data"
     injected = 0
     async with serving(data) as server, http(server.url) as calls:
         reader = await reader_of(server)
         publisher = await _publisher(server.mqtt)
         for kind, when in FAULTS:
-            refused = told.counts["503"]
+            refused = load.counts["503"]
             system_calls, what = KINDS[kind]
             fault = f"inject={system_calls}:{what}:when={when}"
             trace = tmp_path / "trace"
@@ -132,32 +143,27 @@ async def test_the_nth_write_or_sync_fails(
                 ends = asyncio.get_running_loop().time() + BUSY_S
                 while asyncio.get_running_loop().time() < ends:
                     await asyncio.gather(
-                        told.publish(publisher), *(told.post(calls, chance) for _ in range(4))
+                        load.publish(publisher), *(load.post(calls, chance) for _ in range(4))
                     )
             found = trace.read_text(errors="replace").count("(INJECTED)")
             injected += found
             assert found, f"{kind}, {when}: it was never reached"
             if when.endswith("+"):
-                assert told.counts["503"] > refused, f"{kind}, {when}: nobody was refused"
-            told.acked["again"] = await until_taken(calls)
-        assert await _delivered(reader, told.soon) == set(), f"FASTI_SEED={seed}"
+                assert load.counts["503"] > refused, f"{kind}, {when}: nobody was refused"
+            load.messages.accepted(load.ask("later", HOUR_MS), await until_taken(calls))
+        await load.delivered(reader)
         for peer in (reader, publisher):
             peer.drop()
         server.kill()
         assert "Traceback" not in server.output, server.output
     async with serving(data) as server, http(server.url) as calls:
-        rows = {row["id"]: row["state"] for row in await calls.listed("state=all")}
-        text = f"{len(FAULTS)} faults, {injected} calls failed; {dict(sorted(told.counts.items()))}; "
-        lost = {tag for tag, name in told.acked.items() if name not in rows}
-        untrue = {tag for tag in told.cancelled if rows[told.acked[tag]] != "cancelled"}
-        sure = set(told.acked) - told.cancelled - told.in_doubt
-        gone = {tag for tag in sure if rows.get(told.acked[tag]) not in ("pending", "dispatched")}
-        text += f"acked lost {len(lost)}, 204 untrue {len(untrue)}, gone without a cancel {len(gone - lost)}"
-        record_property("counted", text)
-        assert not lost | untrue | gone, (f"FASTI_SEED={seed}", lost, untrue, gone)
+        load.messages.listed({row["id"]: row["state"] for row in await calls.listed("state=all")})
+        text = f"{len(FAULTS)} faults, {injected} calls failed; {dict(sorted(load.counts.items()))}; "
+        record_property("counted", f"{text}{load.account.summary()}; {load.account.counted()}")
+        assert not load.account.check(), f"FASTI_SEED={seed}: {load.account.check()[:10]}"
         assert await server.stopped() == 0
-    assert told.counts["201"] > 10 * len(FAULTS)
-    assert told.counts["503"]
+    assert load.counts["201"] > 10 * len(FAULTS)
+    assert load.counts["503"]
     assert run("verify", "--data", str(data)).returncode == 0
 
 
@@ -165,16 +171,3 @@ async def _publisher(address: tuple[str, int]) -> Peer:
     peer = await dial(address)
     await peer.connect("")
     return peer
-
-
-async def _delivered(reader: Peer, wanted: set[str]) -> set[str]:
-    """What does not come of these."""
-    missing = set(wanted)
-    try:
-        while missing:
-            packet = await reader.take(Publish, 20)
-            reader.ack(packet)
-            missing.discard(packet.payload.decode())
-    except TimeoutError:
-        pass
-    return missing

@@ -16,7 +16,8 @@ from timeline.position import Position, id_text, message_id
 DUE, DAY = 1_800_000_000_000, 86_400_000
 STORIES = {
     "": {
-        "it comes once": "got a due=0; retained 6; found 7; found 8; fires 1; fires 1; stored a",
+        "it comes once": "got a due=0; stored a; listed dispatched",
+        "what may be seen twice": "got a; retained 6; found 7; found 8; fires 1; fires 1",
         "one that was not acked comes again": "read a; opens; got a 6",
         "one that is far need not come": "got a; accepted far 9 86400000; until 1000",
         "one that was not answered need not come": "got a; asked b; stored a",
@@ -24,7 +25,7 @@ STORIES = {
         "a cancel without an answer leaves both open": "cancelling a",
         "a cancel without an answer, and it came": "cancelling a; got a",
         "a cancel that came too late": "cancelling a; got a; uncancelled a",
-        "one that is cancelled": "cancelled a",
+        "one that is cancelled": "cancelled a; listed cancelled",
         # A machine that is busy with something else: nothing was answered between the ack and the kill.
         "acked while the server did not run": "got a; wrote -500; killed 10000; opens; got a 20000",
         "an ack that was sent as its connection ended may be lost": (
@@ -48,6 +49,8 @@ STORIES = {
     "lost": {
         "it never came": "until 0",
         "not again until it was acked": "read a",
+        "it is not listed": "got a; listed gone",
+        "it is listed as cancelled": "got a; listed cancelled",
         "the cancel was refused": "cancelling a; shows 0; uncancelled a",
         "one of a key that is used again": "got a; accepted again 3 0 a",
     },
@@ -57,6 +60,7 @@ STORIES = {
         "not acked": "read a; cancelled a",
     },
     "moved after a cancel": {"cancelled before": "cancelled a; moved a 1"},
+    "there after a cancel": {"dispatched": "cancelled a; listed dispatched"},
     "409 ahead of time": {
         "long before": "shows -2001; uncancelled a; got a",
         "where it was to be moved, and nobody knows whether it was": (
@@ -220,6 +224,9 @@ class Book:
 
     def stored(self, tags: str) -> None:
         self.messages.stored(Counter(tags), self.messages.by_tag.values())
+
+    def listed(self, state: str) -> None:
+        self.messages.listed({self._of("a").id: state})
 
     def until(self, late: int) -> None:
         self.account.until_ms = DUE + late

@@ -36,8 +36,9 @@ SOON_MS = 500
 
 KINDS = (
     *("lost", "given after a cancel", "cancelled after it was given", "moved after a cancel"),
-    *("409 ahead of time", "early", "doubled", "cursors back", "fired twice", "halved", "retained lost"),
-    *("out of order", "given again after its ack", "strange", "expired wrongly", "not verified"),
+    *("there after a cancel", "409 ahead of time", "early", "doubled", "cursors back", "fired twice"),
+    *("halved", "retained lost", "out of order", "given again after its ack", "strange"),
+    *("expired wrongly", "not verified"),
 )
 
 

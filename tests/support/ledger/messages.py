@@ -22,7 +22,7 @@ What holds when it is stepped, ahead or back:
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from .words import BOUND_MS, KEPT_MS, SLACK_MS, WAITED_OUT_MS, Book
@@ -334,6 +334,15 @@ class Messages:
             found = sum(one.tag in there for one in sure)
             if found not in (0, len(sure)) or (not found and any(one.is_accepted for one in sure)):
                 self.book.fault(1, "halved", f"{found} of {len(sure)} messages of {request} are stored")
+
+    def listed(self, states: Mapping[str, str]) -> None:
+        """All that is there, by id."""
+        for message in self.by_id.values():
+            state = states.get(message.id, "gone")
+            if message.is_cancelled and state != "cancelled":
+                self.book.fault(4, "there after a cancel", f"{message} is {state}")
+            elif message.is_sure and state not in ("pending", "dispatched"):
+                self.book.fault(1, "lost", f"{message} is {state}")
 
     def retained(self, topic: str, number: int) -> None:
         """0: nothing."""
