@@ -100,19 +100,21 @@ def count(server: Served, spark: SparkSession, job: Job) -> None:
     counted(spark, job, found, cut_points(found, 3))
 
 
-@pytest.mark.parametrize("upto", [plan, count])
+@pytest.mark.parametrize(("upto", "is_named"), [(plan, False), (count, True)])
 def test_a_split_that_died_with_its_server_is_finished_by_the_next(
-    server: Served, spark: SparkSession, upto: Callable[[Served, SparkSession, Job], None]
+    server: Served, spark: SparkSession, upto: Callable[[Served, SparkSession, Job], None], is_named: bool
 ) -> None:
     server.put(far(COUNT))
-    upto(server, spark, server.remote.create("split", slice=overfull(server)))
+    start = overfull(server)
+    upto(server, spark, server.remote.create("split", slice=start))
     server.kill()
     server.restart()
     assert server.payloads() == [f"m{n}" for n in range(COUNT)]
-    assert main(["split", "--server", server.url, "--overfull"]) == 0
+    which = ["--slice", start, "--parts", "5"] if is_named else ["--overfull"]
+    assert main(["split", "--server", server.url, *which]) == 0
     pieces = server.slices()
     assert sum(piece["count"] for piece in pieces) == COUNT
-    assert len(pieces) >= 3
+    assert len(pieces) == 5 if is_named else len(pieces) >= 3
     assert server.payloads() == [f"m{n}" for n in range(COUNT)]
     assert not list((server.data / "jobs").glob("*"))
     assert main(["split", "--server", server.url, "--overfull"]) == 0

@@ -1,4 +1,4 @@
-"""A large slice split in eight by the real program, under load, against a real server.
+"""A large slice split in eight by the real program, under load, against a real server; it is killed twice.
 
 Messages are put, cancelled and moved all the while, and after each of these the counts are asked for and are
 exact. Then time passes, and two subscribers have each message exactly once. FASTI_SOAK=1: ten million;
@@ -9,11 +9,9 @@ import asyncio
 import json
 import os
 import random
-import subprocess
-import sys
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +21,10 @@ from server.settings.times import format_ms, parse_deliver_at
 from tests.bench.http import ask, get, post, send_all
 from tests.bench.mqtt import Client, connect
 from tests.bench.workload import NDJSON
-from tests.support.server import ROOT
 from tests.support.soak import SOAK
 
 from .served import Served, served
+from .test_program import has_java, program
 
 ROWS = int(os.environ.get("FASTI_ROWS") or (10_000_000 if SOAK else 8_000))
 PARTS = 8
@@ -36,6 +34,9 @@ SLICE_MS = 6 * 3_600_000
 STEP_MS = SLICE_MS // INSTANTS
 BATCH = 1_000
 DIGITS = 8
+PAUSE_S = 0.1
+MORE = 100_000
+"""As many messages may come while it is split."""
 
 
 class Seen:
@@ -148,32 +149,37 @@ def _ms(text: str) -> int:
     return parse_deliver_at(text)
 
 
-def split(server: Served, start_ms: int) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "spark", "split", "--server", server.url, "--slice", str(start_ms)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(
-        [*command, "--parts", str(PARTS)],
-        cwd=ROOT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-async def told(load: Load, child: "subprocess.Popen[str]", figures: dict[str, Any]) -> None:
-    """Changes until the program has ended, some more after it."""
-    started = time.monotonic()
-    while child.poll() is None:
+async def changing(load: Load, until: Callable[[], bool]) -> None:
+    while not until():
         await load.change()
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(PAUSE_S)
+
+
+async def split(load: Load, folder: Path, figures: dict[str, Any]) -> None:
+    """Changes all the while, and some more after it. The program is killed before it reads, and while it
+    counts; it ends; and it is run once more, as if its last answer had been lost."""
+    server = load.server
+    job = server.remote.create("split", slice=str(load.start_ms), parts=PARTS)
+    reading = folder / "reading"
+    with program(server, job) as child:
+        await changing(load, lambda: has_java(child))
+    with program(server, job, reading) as child:
+        await changing(load, reading.exists)
+    assert server.state(job.id) == "planning"
+    started = time.monotonic()
+    with program(server, job) as child:
+        await changing(load, lambda: child.poll() is not None)
+        said, errors = child.communicate()
     figures["split_s"] = round(time.monotonic() - started, 1)
-    said, _ = child.communicate()
-    assert child.returncode == 0, said
+    assert child.returncode == 0, errors
     assert f"cut into {PARTS} slices" in said
     figures["changes during"] = load.looks
+    with program(server, job) as child:
+        await changing(load, lambda: child.poll() is not None)
+        assert "is done already" in child.communicate()[0]
     for _ in range(20):
         await load.change()
+    assert not list((server.data / "jobs").glob("*"))
 
 
 async def drained(seen: Sequence[tuple[Seen, int]]) -> None:
@@ -183,16 +189,16 @@ async def drained(seen: Sequence[tuple[Seen, int]]) -> None:
 
 async def test_a_large_split_under_load(tmp_path: Path, record_property: Any) -> None:
     pytest.importorskip("pyspark")
-    settings = {"shards.cap_messages": max(500, ROWS // 100), "limits.pending": ROWS * 2}
+    settings = {"shards.cap_messages": max(500, ROWS // 100), "limits.pending": ROWS + MORE}
     figures: dict[str, Any] = {"rows": ROWS}
     with served(tmp_path / "data", "--clock", "simulated", settings=settings) as server:
         load = Load(server, ROWS)
-        every, tenth = Seen(ROWS * 2), Seen(ROWS * 2)
+        every, tenth = Seen(ROWS + MORE), Seen(ROWS + MORE)
         await every.connect(server, "every", "#")
         await tenth.connect(server, "tenth", "t/3")
         await load.fill()
         await load.check()
-        await told(load, split(server, load.start_ms), figures)
+        await split(load, tmp_path, figures)
         pieces = [one for one in server.slices() if _ms(one["start"]) >= load.start_ms]
         assert len(pieces) == PARTS
         assert all(one["borrowed"] for one in pieces)

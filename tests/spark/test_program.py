@@ -1,4 +1,4 @@
-"""The real thing: `python -m spark` as a process of its own, killed at each step and told to end."""
+"""The real thing: `python -m spark` as a process of its own, told to end. Killed: test_large.py."""
 
 import os
 import signal
@@ -61,29 +61,6 @@ def wait_until(holds: Callable[[], bool]) -> None:
 def has_java(child: subprocess.Popen[str]) -> bool:
     """Spark is starting: nothing has been planned."""
     return bool(Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text())
-
-
-def test_killed_at_each_step_and_run_again(server: Served, job: Job, tmp_path: Path) -> None:
-    """Before it reads, while it counts, and between its last word and the answer to `commit`."""
-    with program(server, job) as child:
-        wait_until(lambda: has_java(child))
-    assert server.state(job.id) == "planning"
-    with program(server, job, tmp_path / "reading") as child:
-        wait_until((tmp_path / "reading").exists)
-    assert server.state(job.id) == "planning"
-    assert server.payloads() == [f"m{n}" for n in range(COUNT)]
-    with program(server, job) as child:
-        said, errors = child.communicate(timeout=PATIENCE_S)
-    assert child.returncode == 0, errors
-    assert f"{COUNT} rows cut into {PARTS} slices" in said
-    with program(server, job) as child:
-        said, errors = child.communicate(timeout=PATIENCE_S)
-    assert "is done already" in said, "its answer may have been lost"
-    pieces = server.slices()
-    assert len(pieces) == PARTS
-    assert sum(piece["count"] for piece in pieces) == COUNT
-    assert server.payloads() == [f"m{n}" for n in range(COUNT)]
-    assert not list((server.data / "jobs").glob("*"))
 
 
 def test_a_signal_aborts_the_job(server: Served, job: Job, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from server.engine.clock import SimulatedClock
 from server.http.calls import ADMIN, ANY, OPEN, READ, SCHEDULE
 from server.settings.config import Config
 from tests.support.keys import KeysFile, with_keys
+from tests.support.stores import FailingMemory
 
 from ..conftest import Running, running
 from .test_history import sample
@@ -496,9 +497,11 @@ def calls_of(server: Running) -> dict[str, str]:
 
 
 @pytest.fixture
-async def keyed(tmp_path: Path, config: Config, clock: SimulatedClock) -> AsyncIterator[Keyed]:
+async def keyed(
+    tmp_path: Path, config: Config, clock: SimulatedClock, ram: FailingMemory
+) -> AsyncIterator[Keyed]:
     file = KeysFile(tmp_path / "keys.toml")
-    async with running(tmp_path / "data", with_keys(config, file.path), clock) as made:
+    async with running(tmp_path / "data", with_keys(config, file.path), clock, store=ram) as made:
         yield Keyed(made, file)
 
 
