@@ -23,7 +23,6 @@ from .due import drain, lateness
 from .failover import failover, standby
 from .growth import growth, plot
 from .holding import holds
-from .idle import idle
 from .jobs import jobs
 from .log import log
 from .ordering import ordering
@@ -46,7 +45,6 @@ BENCHMARKS: dict[str, Benchmark] = {
     "webhook": webhook,
     "replay": replay,
     "ram": ram,
-    "idle": idle,
     "plain": plain,
     "pull": pulling,
     "order": ordering,

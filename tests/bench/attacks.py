@@ -6,16 +6,15 @@ is a remark for the table. Being cut off by the server is a good end of an attac
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count, cycle
 
-from .raw import PINGREQ, Peer, ack, publish, subscribe, take
+from .raw import PINGREQ, ack, publish, subscribe, take
 from .scene import Attack, Scene
 
 RETAINED = 5_000
 FAT = b"f" * 100_000
 CHUNK = 256 << 10
-CONNECTIONS = 2_000
 TOO_MUCH = 256 << 20
 
 
@@ -60,55 +59,6 @@ def retained_one_at_a_time(scene: Scene) -> str:
     return f"{taken:,} taken"
 
 
-# -- sessions
-
-
-def pubrec_flood(scene: Scene) -> str:
-    """PUBREC again and again for 1,024 QoS 2 flights of a session: 4 bytes each."""
-    reader = scene.peer("reader", lasting=True)
-    reader.subscribe(["evil/two"], 2)
-    with scene.peer("writer") as writer:
-        writer.exchange((publish("evil/two", b"x", qos=2, number=n) for n in range(1, 1_025)), scene.until)
-    scene.start()
-    scene.sink.add(reader.socket)
-    sent = reader.pour(b"".join(ack(0x50, n) for n in range(1, 1_025)), scene.until, 64 << 10)
-    return reader.sent(f"{sent:,} bytes")
-
-
-def _long_filters() -> list[str]:
-    return [f"evil/{n:04}/" + "x" * 200 for n in range(1_000)]
-
-
-def _long_session(scene: Scene) -> Peer:
-    peer = scene.peer("subscriber", lasting=True)
-    filters = _long_filters()
-    for first in range(0, len(filters), 100):
-        peer.subscribe(filters[first : first + 100], 1)
-    scene.sink.add(peer.socket)
-    scene.start()
-    return peer
-
-
-def subscribe_drip(scene: Scene) -> str:
-    """A session of 1,000 long filters renews one of them every 2 ms."""
-    peer, sent = _long_session(scene), 0
-    for one in cycle(_long_filters()):
-        if not scene.is_on:
-            break
-        peer.send(subscribe([one], 1))
-        sent += 1
-        time.sleep(0.002)
-    return f"{sent:,} packets"
-
-
-def subscribe_bulk(scene: Scene) -> str:
-    """A session of 1,000 long filters renews them, one a packet, as fast as it can."""
-    peer = _long_session(scene)
-    packets = [subscribe([one], 1, n) for n, one in enumerate(_long_filters(), 1)]
-    sent = peer.pour(b"".join(packets), scene.until, 4 << 20)
-    return peer.sent(f"{sent:,} bytes")
-
-
 # -- topics
 
 
@@ -131,12 +81,6 @@ def trie(scene: Scene) -> str:
     return f"{sent:,} publishes"
 
 
-def long_topics(scene: Scene) -> str:
-    """Topics of 60 KB, each a new one, at QoS 0 to nobody."""
-    writer = scene.peer("writer", sinks=True)
-    return _new_topics(scene, writer, lambda n: publish(f"evil/{n:08}" + "t" * 60_000))
-
-
 def long_stored_topics(scene: Scene) -> str:
     """Topics of 60 KB, each a new one, due in an hour."""
     writer = scene.peer("writer")
@@ -145,15 +89,6 @@ def long_stored_topics(scene: Scene) -> str:
         for n in count()
     )
     return f"{writer.exchange(packets, scene.until):,} taken"
-
-
-def _new_topics(scene: Scene, writer: Peer, made: Callable[[int], bytes]) -> str:
-    number = sent = 0
-    while scene.is_on and sent < TOO_MUCH:
-        one = made(number)
-        writer.send(one)
-        number, sent = number + 1, sent + len(one)
-    return f"{number:,} topics"
 
 
 # -- large messages
@@ -167,11 +102,6 @@ def slow_reader_qos_0(scene: Scene) -> str:
 def slow_reader_qos_1(scene: Scene) -> str:
     """A subscriber that never reads, of 100 KB messages at QoS 1."""
     return _slow_reader(scene, 1)
-
-
-def slow_reader_qos_2(scene: Scene) -> str:
-    """A subscriber that never reads, of 100 KB messages at QoS 2."""
-    return _slow_reader(scene, 2)
 
 
 def _slow_reader(scene: Scene, qos: int) -> str:
@@ -189,25 +119,11 @@ def _fat(qos: int) -> Iterator[bytes]:
         yield publish("evil/fat", FAT, qos=qos, number=next(numbers))
 
 
-def fat_publisher(scene: Scene) -> str:
-    """100 KB messages at QoS 1 as fast as they are acked, for a session that is away."""
-    with scene.peer("away", lasting=True) as away:
-        away.subscribe(["evil/fat"], 1)
-    return f"{scene.peer('writer').exchange(_fat(1), scene.until):,} acked"
-
-
 # -- packets
 
 
 def _properties(properties: bytes) -> bytes:
     return publish("evil/p", b"", properties=properties)
-
-
-def empty_properties(scene: Scene) -> str:
-    """PUBLISH with 1 MB of empty user properties."""
-    writer = scene.peer("writer", sinks=True)
-    sent = writer.pour(_properties(b"\x26\0\0\0\0" * 200_000), scene.until)
-    return writer.sent(f"{sent >> 20} MiB")
 
 
 def many_properties(scene: Scene) -> str:
@@ -250,17 +166,10 @@ ATTACKS: tuple[Attack, ...] = (
     nothing,
     retained_subscribe,
     retained_one_at_a_time,
-    pubrec_flood,
-    subscribe_drip,
-    subscribe_bulk,
     trie,
-    long_topics,
     long_stored_topics,
     slow_reader_qos_0,
     slow_reader_qos_1,
-    slow_reader_qos_2,
-    fat_publisher,
-    empty_properties,
     many_properties,
     pings,
     unknown_acks,

@@ -11,7 +11,6 @@ It needs py-spy (`pip install '.[bench]'`), and the right to look at one's own p
 cannot be seen by it: the server runs pure.
 """
 
-import asyncio
 import os
 import shutil
 import signal
@@ -26,12 +25,12 @@ from typing import NamedTuple
 
 from rocksdict import Options, Rdict, WriteBatch, WriteOptions
 
-from .due import TOPICS
+from .due import TOPICS, at_once, drained_by
 from .http import send_all
-from .mqtt import all_of, connect
+from .mqtt import subscribed
 from .process import Server, serving
 from .results import Env, Result
-from .workload import BATCH, batches, item, next_month, now_ms, payload
+from .workload import BATCH, batches, next_month, now_ms
 
 IN_FLIGHT = 4
 PAYLOAD = 200
@@ -92,18 +91,18 @@ async def budget(env: Env) -> list[Result]:
     return results + _floor(env)
 
 
-Work = Callable[[Server, int, Callable[[], None]], Awaitable[float]]
-"""So many messages; the function is called when what is measured begins. Processor seconds of the server."""
+Work = Callable[[Env, Server, Callable[[], None]], Awaitable[float]]
+"""All messages; the function is called when what is measured begins. Processor seconds of the server."""
 
 
 async def _stages(
     env: Env, spy: str, server: Server, way: str, stages: Sequence[Stage], work: Work, count: int
 ) -> list[Result]:
-    alone = [await work(server, count, lambda: None) for _ in range(env.sizes.runs)]
+    alone = [await work(env, server, lambda: None) for _ in range(env.sizes.runs)]
     each_us = median(alone) / count * 1e6
     counts = Counter[str]()
     for _ in range(env.sizes.runs):
-        counts += await _looked_at(env, spy, server, stages, work, count)
+        counts += await _looked_at(env, spy, server, stages, work)
     every = sum(counts.values())
     for name in [name for name, seen in counts.items() if seen < SMALL * every]:
         counts["small things"] += counts.pop(name)
@@ -114,9 +113,7 @@ async def _stages(
     return results
 
 
-async def _looked_at(
-    env: Env, spy: str, server: Server, stages: Sequence[Stage], work: Work, count: int
-) -> Counter[str]:
+async def _looked_at(env: Env, spy: str, server: Server, stages: Sequence[Stage], work: Work) -> Counter[str]:
     """How often each stage was seen."""
     file = env.folder / "stacks"
     command = [spy, "record", "--pid", str(server.pid), "--format", "raw", "--output", str(file)]
@@ -126,7 +123,7 @@ async def _looked_at(
     def begin() -> None:
         running.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
 
-    await work(server, count, begin)
+    await work(env, server, begin)
     running[0].send_signal(signal.SIGINT)
     running[0].wait(60)
     counts = Counter[str]()
@@ -166,33 +163,22 @@ def _is_at(frame: str, place: str) -> bool:
     return frame == place if ":" in place else frame.startswith(place)
 
 
-async def _taken(server: Server, count: int, begin: Callable[[], None]) -> float:
-    requests = batches(next_month(count, PAYLOAD, seed=now_ms()))
+async def _taken(env: Env, server: Server, begin: Callable[[], None]) -> float:
+    requests = batches(next_month(env.sizes.batch, PAYLOAD, seed=now_ms()))
     begin()
     cpu = server.cpu_s()
     await send_all(server.http, requests, IN_FLIGHT)
     return server.cpu_s() - cpu
 
 
-async def _given(server: Server, count: int, begin: Callable[[], None]) -> float:
-    run, text = now_ms(), payload(PAYLOAD)
-    clients = [await connect(server.mqtt, f"budget-{n}") for n in range(TOPICS)]
-    for n, client in enumerate(clients):
-        await client.subscribe(f"budget/{run}/{n}", 1)
-    due = now_ms() + 2_000 + count // 20
-    items = [item(f"budget/{run}/{n % TOPICS}", text, due) for n in range(count)]
-    await send_all(server.http, batches(items), IN_FLIGHT)
-    left_s = due / 1000 - time.time()
-    assert left_s > 0, "scheduling took until due"
-    begin()
-    cpu = server.cpu_s()  # before it is due: to load it from the disk is part of the price
-    await asyncio.sleep(left_s)
-    await all_of(clients, count)
-    await asyncio.gather(*[client.ping() for client in clients])
-    cpu = server.cpu_s() - cpu
-    for client in clients:
-        client.close()
-    return cpu
+async def _given(env: Env, server: Server, begin: Callable[[], None]) -> float:
+    run = now_ms()
+    async with subscribed(server.mqtt, "budget", TOPICS, lambda n: f"budget/{run}/{n}") as clients:
+        due = await at_once(env, server, lambda n: f"budget/{run}/{n % TOPICS}")
+        begin()
+        cpu = server.cpu_s()  # before it is due: to load it from the disk is part of the price
+        await drained_by(server, clients, due, env.sizes.drain)
+        return server.cpu_s() - cpu
 
 
 def _floor(env: Env) -> list[Result]:

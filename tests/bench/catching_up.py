@@ -16,9 +16,9 @@ from pathlib import Path
 from .due import bare_sender
 from .http import send_all
 from .mqtt import Publisher, connect
-from .peers import mosquitto
+from .peers.mosquitto import MOSQUITTO
 from .process import Address, Process, Server, peering, serving
-from .race import Entry, Sample, peer, race
+from .race import Entry, Sample, peer, race, spent
 from .results import Env, Result
 from .workload import batches, item, payload
 
@@ -36,35 +36,32 @@ async def replay(env: Env) -> list[Result]:
     """Each round has servers of its own, so that what their memory grows by is that of one round."""
     count = env.sizes.replay
     requests = batches([item(f"bench/away/{n % 100}", payload(PAYLOAD)) for n in range(count)])
-    entries = [_ours(env, "fasti", requests, count, ())]
-    if env.before is not None:
-        entries.append(_ours(env, "before", requests, count, (env.before,)))
+    names = {"fasti": ()} | ({"before": (env.before,)} if env.before is not None else {})
+    entries = [
+        Entry(name, partial(_ours, env, name, requests, roots), SYNCED) for name, roots in names.items()
+    ]
     with ExitStack() as stack:
-        if peer(env, stack, "mosquitto", mosquitto.mosquitto) is not None:
-            entries.append(_broker(env, count))
+        if peer(env, stack, MOSQUITTO) is not None:
+            entries.append(Entry("mosquitto", partial(_broker, env, count), MOSQUITTO.ack))
             return await race(env, "replay", "s", entries, target=TARGET, less=True, also=[("rss", "MiB")])
-        entries.append(_bare(stack.enter_context(peering(env.folder, "blast", str(count))), count))
+        bare = stack.enter_context(peering(env.folder, "blast", str(count)))
+        entries.append(Entry("bare sender", partial(_bare, bare, count), is_floor=True))
         return await race(env, "replay", "s", entries, target=TARGET, less=True)
 
 
-def _ours(env: Env, name: str, requests: Sequence[bytes], count: int, roots: tuple[Path, ...]) -> Entry:
-    async def round_(run: int) -> Sample:
-        with serving(env.folder / f"{name}-{run}", *roots) as server:
-            if not roots:
-                env.seen.build = server.build()
-            fill = partial(send_all, server.http, requests, IN_FLIGHT)
-            return await _away(server, server.mqtt, fill, count)
-
-    return Entry(name, round_, SYNCED)
+async def _ours(env: Env, name: str, requests: Sequence[bytes], roots: tuple[Path, ...], run: int) -> Sample:
+    with serving(env.folder / f"{name}-{run}", *roots) as server:
+        if not roots:
+            env.seen.build = server.build()
+        return await _away(
+            server, server.mqtt, partial(send_all, server.http, requests, IN_FLIGHT), env.sizes.replay
+        )
 
 
-def _broker(env: Env, count: int) -> Entry:
-    async def round_(_: int) -> Sample:
-        with mosquitto.mosquitto(env.folder) as broker:
-            assert broker is not None
-            return await _away(*broker, partial(_queue, broker.at, count), count)
-
-    return Entry("mosquitto", round_, mosquitto.ACK)
+async def _broker(env: Env, count: int, _: int) -> Sample:
+    with MOSQUITTO.running(env.folder) as broker:
+        assert broker is not None
+        return await _away(*broker, partial(_queue, broker.at, count), count)
 
 
 async def _away(process: Process, at: Address, fill: Callable[[], Awaitable[object]], count: int) -> Sample:
@@ -74,10 +71,10 @@ async def _away(process: Process, at: Address, fill: Callable[[], Awaitable[obje
     process.forget_peak()
     await fill()
     await asyncio.sleep(0.3)
-    cpu, full = process.cpu_s(), process.rss_bytes()
-    seconds = await _return(at, "away", count)
-    more = {
-        "cpu_us": (process.cpu_s() - cpu) / count * 1e6,
+    full = process.rss_bytes()
+    with spent(process) as found:
+        seconds = await _return(at, "away", count)
+    more = found.by(count).more | {
         "msg_s": count / seconds,
         "rss": (process.peak_bytes() - empty) / MIB,
         "rss_back": (process.rss_bytes() - full) / MIB,
@@ -85,11 +82,8 @@ async def _away(process: Process, at: Address, fill: Callable[[], Awaitable[obje
     return Sample(seconds, more)
 
 
-def _bare(at: Address, count: int) -> Entry:
-    async def round_(_: int) -> Sample:
-        return Sample(await bare_sender(at, count, 1))
-
-    return Entry("bare sender", round_, is_floor=True)
+async def _bare(at: Address, count: int, _: int) -> Sample:
+    return Sample(await bare_sender(at, count, 1))
 
 
 async def _leave(at: Address, client_id: str) -> None:

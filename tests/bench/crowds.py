@@ -1,6 +1,5 @@
 """Hostile clients with a key that come in numbers, and those of the HTTP side. See attacks.py."""
 
-import contextlib
 import http.client
 import json
 import os
@@ -12,7 +11,7 @@ from collections import Counter
 from itertools import cycle
 
 from .raw import Peer, publish, subscribe, take
-from .scene import CUT, Attack, Scene, is_open, together
+from .scene import CUT, Attack, Scene, together
 
 CONNECTIONS = 2_000
 LARGE = b"f" * 100_000
@@ -25,19 +24,6 @@ PREVIEWS = 6
 
 
 # -- sessions
-
-
-def never_reads(scene: Scene) -> str:
-    """A session with keep alive 1 s that never reads and says nothing, its socket full."""
-    reader = scene.peer("never", lasting=True, keep_alive=1)
-    reader.subscribe(["evil/flood"], 0)
-    writer = scene.peer("writer", sinks=True)
-    sent = writer.pour(publish("evil/flood", LARGE), scene.until)
-    time.sleep(max(0.0, scene.until - time.monotonic()))
-    asked = http.client.HTTPConnection(*scene.http, timeout=30)
-    asked.request("GET", f"/v1/sessions/{reader.name}", headers=_bearer(scene.evil))
-    found = json.loads(asked.getresponse().read())
-    return f"{sent >> 20} MiB; after {scene.seconds:.0f} s connected: {found.get('connected')}"
 
 
 # -- many at once
@@ -236,24 +222,6 @@ def http_deep_json(scene: Scene) -> str:
     return f"{len(said)} bodies: {sorted(set(said))}"
 
 
-def http_slow_bodies(scene: Scene) -> str:
-    """200 bodies that come by a byte a second."""
-    head = (
-        f"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {scene.evil}\r\n"
-        "Content-Type: application/json\r\nContent-Length: 99999\r\n\r\n"
-    )
-    made = []
-    for _ in range(200):
-        made.append(scene.socket(scene.http, "127.0.0.1"))
-        made[-1].sendall(head.encode())
-    while scene.is_on:
-        for found in made:
-            with contextlib.suppress(OSError):
-                found.send(b" ")
-        time.sleep(1)
-    return f"{sum(map(is_open, made))} of 200 open"
-
-
 def many_headers(scene: Scene) -> str:
     """A POST of a message with 1.35 million headers, 15 MB, three times."""
     headers = ",".join(f'"{n:x}":""' for n in range(HEADERS))
@@ -277,7 +245,6 @@ def previews(scene: Scene) -> str:
 
 CROWDS: tuple[Attack, ...] = (
     one_round,
-    never_reads,
     fan_out,
     bursts,
     subscribes_at_once,
@@ -286,7 +253,6 @@ CROWDS: tuple[Attack, ...] = (
     greedy_members,
     http_batches,
     http_deep_json,
-    http_slow_bodies,
     many_headers,
     previews,
 )

@@ -16,16 +16,17 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 
-from .apart import apart
+from .apart import Make, apart
 from .exchange import Lines
 from .http import send_all, taken_end
-from .mqtt import Client, all_of, connect
+from .mqtt import Client, Look, all_of, connect, subscribed
 from .peers import redis as rd
 from .process import Address, Listens, Running, Server, peering
-from .race import Entry, Sample, contenders, peer, race
+from .race import Entry, Sample, contenders, peer, race, spent
 from .results import Env, Result, percentile
-from .workload import BATCH, Draft, batches, drafts, item, next_month, now_ms, payload
+from .workload import BATCH, Draft, batches, cut, drafts, item, next_month, now_ms, payload
 
 IN_FLIGHT = 4
 PAYLOAD = 200
@@ -39,34 +40,45 @@ DISTINCT = 1_000_000_000
 """Above the ids of those that are due."""
 ACK = "taken; the position is stored in the background"
 
+Beside = Callable[[int], Awaitable[None]] | None
+"""What goes on meanwhile; told when the first message is due, ms."""
+Once = Callable[[int, Beside], Awaitable[list[float]]]
+"""One round, of this number: how late each message came, ms."""
+
 
 async def lateness(env: Env) -> list[Result]:
     results = []
     with ExitStack() as stack:
         servers = stack.enter_context(contenders(env))
-        redis = peer(env, stack, "Redis", rd.redis)
+        redis = peer(env, stack, rd.REDIS)
         for name, target, per_s in (
             ("lateness p99", "< 1.5, early 0", 0),
             (f"lateness p99, {BESIDE // 1000} k/s scheduled", "< 3, early 0", BESIDE),
         ):
             entries = [late(env, who, server, per_s) for who, server in servers]
             if redis is not None:
-                entries.append(_polled(env, redis, per_s))
+                beside = per_s and (_pipelines_beside, redis.at, per_s, env.sizes.late_s)
+                polled = _round(partial(_polled, env, redis), beside or None)
+                entries.append(Entry("Redis, polled each ms", polled, rd.REDIS.ack))
             if not per_s:
-                entries.append(_timers(env))
+                entries.append(Entry("bare timers", partial(_timers, env), is_floor=True))
             results += await race(env, name, "ms", entries, target=target, less=True)
     return results
 
 
 def late(env: Env, name: str, server: Listens, per_s: int) -> Entry:
+    beside = per_s and (_batches_beside, server.http, per_s, env.sizes.late_s)
+    return Entry(name, _round(partial(lateness_once, env, server), beside or None), ACK)
+
+
+def _round(once: Once, load: tuple[Make, Address, int, int] | None) -> Callable[[int], Awaitable[Sample]]:
+    """`load`: what is scheduled beside it, by a process of its own; see `apart`."""
+
     async def round_(run: int) -> Sample:
         with ExitStack() as stack:
-            beside = per_s and stack.enter_context(
-                apart(_batches_beside, server.http, per_s, env.sizes.late_s)
-            )
-            return _sample(await lateness_once(env, server, run + per_s, beside or None))
+            return _sample(await once(run, stack.enter_context(apart(*load)) if load else None))
 
-    return Entry(name, round_, ACK)
+    return round_
 
 
 def _sample(found: Sequence[float]) -> Sample:
@@ -90,12 +102,10 @@ def _batches_beside(at: Address, per_s: int, seconds: int) -> Callable[[int], Aw
 
 def _pipelines_beside(at: Address, per_s: int, seconds: int) -> Callable[[int], Awaitable[None]]:
     some = drafts(per_s * seconds, PAYLOAD)
-    commands = [rd.scheduled(draft, n + DISTINCT) for n, draft in enumerate(some)]
-    step = min(BATCH, len(some))
-    pipelines = [b"".join(commands[first : first + step]) for first in range(0, len(some), step)]
+    pipelines = cut([rd.scheduled(draft, n + DISTINCT) for n, draft in enumerate(some)])
 
     async def beside(start_ms: int) -> None:
-        lines = await Lines.open(at, 1, rd.lines(2 * step))
+        lines = await Lines.open(at, 1, rd.lines(2 * min(BATCH, len(some))))
         await _paced(lines, pipelines, start_ms, BATCH / per_s)
 
     return beside
@@ -109,20 +119,30 @@ async def _paced(lines: Lines, requests: Sequence[bytes], start_ms: int, every_s
     lines.close()
 
 
-async def lateness_once(
-    env: Env, server: Listens, run: int, beside: Callable[[int], Awaitable[None]] | None = None
-) -> list[float]:
-    """How late each message came, ms; the payload begins with when it was due. `beside` is told the first."""
-    late: list[float] = []
+def noting(late: list[float]) -> Look:
+    """Notes how late each message comes, ms; its payload is one of `timed_payloads`."""
 
     def look(data: bytes, _: int, stop: int) -> None:
         late.append(time.time_ns() / 1e6 - int(data[stop - PAYLOAD : stop - PAYLOAD + 13]))
 
-    client = await connect(server.mqtt, f"late-{run}", look=look)
+    return look
+
+
+def timed_payloads(dues: Sequence[int]) -> list[str]:
+    """Payloads that begin with when they are due."""
+    rest = payload(PAYLOAD - 13)
+    return [f"{due}{rest}" for due in dues]
+
+
+async def lateness_once(env: Env, server: Listens, run: int, beside: Beside = None) -> list[float]:
+    """How late each message came, ms."""
+    late: list[float] = []
+    client = await connect(server.mqtt, f"late-{run}", look=noting(late))
     await client.subscribe(f"bench/late/{run}", 1)
     start, dues = _dues(env, run)
-    rest = payload(PAYLOAD - 13)
-    items = [item(f"bench/late/{run}", f"{due}{rest}", due) for due in dues]
+    items = [
+        item(f"bench/late/{run}", text, due) for text, due in zip(timed_payloads(dues), dues, strict=True)
+    ]
     await send_all(server.http, batches(items), IN_FLIGHT)
     assert now_ms() < start, "scheduling took longer than lead_s"
     other = asyncio.ensure_future(beside(start)) if beside else None
@@ -141,59 +161,38 @@ def _dues(env: Env, run: int) -> tuple[int, list[int]]:
     return start, [start + chance.randrange(env.sizes.late_s * 1000) for _ in range(count)]
 
 
-def _polled(env: Env, redis: Running, per_s: int) -> Entry:
+async def _polled(env: Env, redis: Running, run: int, beside: Beside) -> list[float]:
     """Redis, asked each ms; late is what has come with the answer."""
-
-    async def round_(run: int) -> Sample:
-        with ExitStack() as stack:
-            beside = per_s and stack.enter_context(
-                apart(_pipelines_beside, redis.at, per_s, env.sizes.late_s)
-            )
-            return await polled(run, beside or None)
-
-    async def polled(run: int, beside: Callable[[int], Awaitable[None]] | None) -> Sample:
-        start, dues = _dues(env, run)
-        rest = payload(PAYLOAD - 13)
-        commands = [rd.scheduled(Draft("bench/late", f"{due}{rest}", due), n) for n, due in enumerate(dues)]
-        lines = await Lines.open(redis.at, 1, rd.lines(2 * len(dues)))
-        await lines.send_all((b"".join(commands),))
-        lines.close()
-        other = asyncio.ensure_future(beside(start)) if beside is not None else None
-        worker, late = await rd.Worker.at(redis.at), list[float]()
-        while len(late) < len(dues):
-            asked = time.perf_counter()
-            ids, found = await worker.take(LEASE)
-            now = time.time_ns() / 1e6
-            late += [now - int(body.partition(b" ")[2][:13]) for body in found]
-            if ids:
-                await worker.ack(ids)
-            await asyncio.sleep(max(0.0, POLL_S - (time.perf_counter() - asked)))
-        worker.close()
-        if other is not None:
-            await other
-        return _sample(late)
-
-    return Entry("Redis, polled each ms", round_, rd.ACK)
+    start, dues = _dues(env, run)
+    some = [Draft("bench/late", text, due) for text, due in zip(timed_payloads(dues), dues, strict=True)]
+    lines = await Lines.open(redis.at, 1, rd.lines(2 * len(dues)))
+    await lines.send_all((b"".join([rd.scheduled(draft, n) for n, draft in enumerate(some)]),))
+    lines.close()
+    other = asyncio.ensure_future(beside(start)) if beside is not None else None
+    worker, late = await rd.Worker.at(redis.at), list[float]()
+    while len(late) < len(dues):
+        asked = time.perf_counter()
+        ids, found = await worker.take(LEASE)
+        now = time.time_ns() / 1e6
+        late += [now - int(body.partition(b" ")[2][:13]) for body in found]
+        if ids:
+            await worker.ack(ids)
+        await asyncio.sleep(max(0.0, POLL_S - (time.perf_counter() - asked)))
+    worker.close()
+    if other is not None:
+        await other
+    return late
 
 
-def _timers(env: Env) -> Entry:
-    async def round_(_: int) -> Sample:
-        return _sample(await _bare_timers(env.sizes.late_per_s, min(env.sizes.late_s, BARE_S)))
-
-    return Entry("bare timers", round_, is_floor=True)
-
-
-async def _bare_timers(per_s: int, seconds: int) -> list[float]:
-    """How late a loop that does nothing else calls back, ms."""
-    loop = asyncio.get_running_loop()
-    chance = random.Random(0)
-    late: list[float] = []
-    start = loop.time() + 0.1
-    for _ in range(per_s * seconds):
+async def _timers(env: Env, _: int) -> Sample:
+    """How late a loop that does nothing else calls back."""
+    loop, chance, late = asyncio.get_running_loop(), random.Random(0), list[float]()
+    seconds, start = min(env.sizes.late_s, BARE_S), loop.time() + 0.1
+    for _ in range(env.sizes.late_per_s * seconds):
         due = start + chance.random() * seconds
         loop.call_at(due, lambda due=due: late.append(max(0.0, loop.time() - due) * 1000))  # type: ignore[misc]
     await asyncio.sleep(seconds + 0.15)
-    return late
+    return _sample(late)
 
 
 async def drain(env: Env) -> list[Result]:
@@ -201,53 +200,49 @@ async def drain(env: Env) -> list[Result]:
     results = []
     with ExitStack() as stack:
         servers = stack.enter_context(contenders(env))
-        redis = peer(env, stack, "Redis", rd.redis)
+        redis = peer(env, stack, rd.REDIS)
         bare = stack.enter_context(peering(env.folder, "blast", str(count // TOPICS)))
         for name, group in (("drain", ""), ("drain group", "$share/bench/")):
-            entries = [_drained(env, who, server, group) for who, server in servers]
+            entries = [Entry(who, partial(_drained, env, server, group), ACK) for who, server in servers]
             if redis is not None:
-                entries.append(_leased(env, redis))
+                entries.append(Entry("Redis", partial(_leased, env, redis), rd.REDIS.ack))
             if not group:
-                entries.append(_bare(bare, count))
+                entries.append(Entry("bare sender", partial(_bare, bare, count), is_floor=True))
             results += await race(env, name, "msg/s", entries, target="60 k")
     return results
 
 
-def _drained(env: Env, name: str, server: Server, group: str) -> Entry:
+async def _drained(env: Env, server: Server, group: str, run: int) -> Sample:
     """Four subscribers: each of a topic of its own or, with a `group`, all members of it."""
-    count = env.sizes.drain
+    topic = f"bench/{'group' if group else 'topics'}/{run}"
+    filters = f"{group}{topic}/"
+    async with subscribed(server.mqtt, "drain", TOPICS, lambda n: f"{filters}{'+' if group else n}") as some:
+        due = await at_once(env, server, lambda n: f"{topic}/{n % TOPICS}")
+        return await drained_by(server, some, due, env.sizes.drain)
 
-    async def round_(run: int) -> Sample:
-        topic = f"bench/{'group' if group else 'topics'}/{run}"
-        clients = [await connect(server.mqtt, f"drain-{n}") for n in range(TOPICS)]
-        for n, client in enumerate(clients):
-            await client.subscribe(f"{group}{topic}/{'+' if group else n}", 1)
-        due = _due(env)
-        text = payload(PAYLOAD)
-        items = [item(f"{topic}/{n % TOPICS}", text, due) for n in range(count)]
-        await send_all(server.http, batches(items), IN_FLIGHT)
-        sample = await drained_by(server, clients, due, count)
-        for client in clients:
-            client.close()
-        return sample
 
-    return Entry(name, round_, ACK)
+async def at_once(env: Env, server: Server, topic: Callable[[int], str]) -> int:
+    """Schedule all of a drain, each to the topic of its number; when they are due, ms."""
+    due, text = _due(env), payload(PAYLOAD)
+    await send_all(
+        server.http, batches([item(topic(n), text, due) for n in range(env.sizes.drain)]), IN_FLIGHT
+    )
+    return due
 
 
 async def drained_by(server: Server, clients: Sequence[Client], due_ms: int, count: int) -> Sample:
     """From due until they have `count` more messages together, and the server has read their acks."""
     before = sum([client.received for client in clients])  # the first come sooner than this wakes
-    await _until(due_ms)
-    cpu, started = server.cpu_s(), time.monotonic()
-    await all_of(clients, before + count)
-    await asyncio.gather(*[client.ping() for client in clients])
-    seconds, cpu = time.monotonic() - started, server.cpu_s() - cpu
-    return Sample(count / seconds, {"cpu_us": cpu / count * 1e6})
+    await until(due_ms)
+    with spent(server) as found:
+        await all_of(clients, before + count)
+        await asyncio.gather(*[client.ping() for client in clients])
+    return found.by(count)
 
 
-def _leased(env: Env, redis: Running) -> Entry:
+async def _leased(env: Env, redis: Running, run: int) -> Sample:
     """Four workers of Redis."""
-    count = env.sizes.drain
+    count, due = env.sizes.drain, _due(env)
 
     async def work(worker: rd.Worker) -> int:
         done = 0
@@ -256,33 +251,22 @@ def _leased(env: Env, redis: Running) -> Entry:
             done += len(found[0])
         return done
 
-    async def round_(run: int) -> Sample:
-        due = _due(env)
-        some = [Draft(f"bench/{run}/{n % TOPICS}", payload(PAYLOAD), due) for n in range(count)]
-        commands = [rd.scheduled(draft, n) for n, draft in enumerate(some)]
-        step = min(BATCH, count)
-        pipelines = [b"".join(commands[at : at + step]) for at in range(0, count, step)]
-        lines = await Lines.open(redis.at, IN_FLIGHT, rd.lines(2 * step))
-        await lines.send_all(pipelines)
-        lines.close()
-        workers = [await rd.Worker.at(redis.at) for _ in range(TOPICS)]
-        await _until(due)
-        cpu, started = redis.process.cpu_s(), time.monotonic()
+    some = [Draft(f"bench/{run}/{n % TOPICS}", payload(PAYLOAD), due) for n in range(count)]
+    lines = await Lines.open(redis.at, IN_FLIGHT, rd.lines(2 * min(BATCH, count)))
+    await lines.send_all(cut([rd.scheduled(draft, n) for n, draft in enumerate(some)]))
+    lines.close()
+    workers = [await rd.Worker.at(redis.at) for _ in range(TOPICS)]
+    await until(due)
+    with spent(redis.process) as found:
         done = await asyncio.gather(*[work(worker) for worker in workers])
-        seconds, cpu = time.monotonic() - started, redis.process.cpu_s() - cpu
-        for worker in workers:
-            worker.close()
-        assert sum(done) == count, "each message is done once"
-        return Sample(count / seconds, {"cpu_us": cpu / count * 1e6})
-
-    return Entry("Redis", round_, rd.ACK)
+    for worker in workers:
+        worker.close()
+    assert sum(done) == count, "each message is done once"
+    return found.by(count)
 
 
-def _bare(at: Address, count: int) -> Entry:
-    async def round_(_: int) -> Sample:
-        return Sample(count / await bare_sender(at, count // TOPICS, TOPICS))
-
-    return Entry("bare sender", round_, is_floor=True)
+async def _bare(at: Address, count: int, _: int) -> Sample:
+    return Sample(count / await bare_sender(at, count // TOPICS, TOPICS))
 
 
 def _due(env: Env) -> int:
@@ -290,7 +274,7 @@ def _due(env: Env) -> int:
     return now_ms() + int((env.sizes.lead_s + env.sizes.drain / 40_000) * 1000)
 
 
-async def _until(due_ms: int) -> None:
+async def until(due_ms: int) -> None:
     left_s = due_ms / 1000 - time.time()
     assert left_s > 0, "scheduling took until due"
     await asyncio.sleep(left_s)

@@ -15,21 +15,21 @@ With `--quick --pending 1000000 10000000` it takes 4 minutes and 2 GB of disk.
 """
 
 import asyncio
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from shutil import rmtree
 from statistics import median
 from typing import NamedTuple
 
-from .due import drained_by
+from .due import at_once, drained_by, noting, timed_payloads
 from .exchange import Lines
 from .http import post, send_all, taken_end
-from .mqtt import Client, connect
+from .mqtt import Client, subscribed
 from .plot import Panel, draw
 from .process import Server, serving
 from .results import Env, Result, percentile
-from .workload import batches, item, next_month, now_ms, payload
+from .scheduling import timed
+from .workload import batches, item, next_month, now_ms
 
 IN_FLIGHT = 4
 CALLERS = 64
@@ -124,61 +124,50 @@ def _filling(first: int, end: int) -> Iterator[bytes]:
 async def measured(env: Env, server: Server, case: Case) -> list[float]:
     """The figures of a case, in the order of FIGURES."""
     some = next_month(env.sizes.batch, PAYLOAD, topics=case.topics)
-    clients = [await connect(server.mqtt, f"growth-{n}") for n in range(case.sessions)]
-    for n, client in enumerate(clients):
-        await client.subscribe(f"growth/{n}/#", 1)
     found = []
-    for run in range(env.sizes.runs):
-        found.append(
-            [
-                await _batch(server, some),
-                await _single(server, some[: env.sizes.single]),
-                await _drain(env, server, clients, case),
-                await _lateness(env, server, clients, case, run),
-            ]
-        )
-    for client in clients:
-        client.close()
+    async with subscribed(server.mqtt, "growth", case.sessions, lambda n: f"growth/{n}/#") as clients:
+        for run in range(env.sizes.runs):
+            found.append(
+                [
+                    await _taken(server, batches(some), IN_FLIGHT, len(some)),
+                    await _single(server, some[: env.sizes.single]),
+                    await _drain(env, server, clients, case),
+                    await _lateness(env, server, clients, case, run),
+                ]
+            )
     return [median(runs) for runs in zip(*found, strict=True)]
 
 
-async def _batch(server: Server, some: Sequence[bytes]) -> float:
-    cpu = server.cpu_s()
-    await send_all(server.http, batches(some), IN_FLIGHT)
-    return (server.cpu_s() - cpu) / len(some) * 1e6
-
-
 async def _single(server: Server, some: Sequence[bytes]) -> float:
-    lines = await Lines.open(server.http, CALLERS, taken_end)
-    cpu = server.cpu_s()
-    await lines.send_all([post("/v1/messages", one) for one in some])
-    cpu = server.cpu_s() - cpu
+    return await _taken(server, [post("/v1/messages", one) for one in some], CALLERS, len(some))
+
+
+async def _taken(server: Server, requests: Sequence[bytes], in_flight: int, count: int) -> float:
+    """What each of so many messages costs, us."""
+    lines = await Lines.open(server.http, in_flight, taken_end)
+    sample = await timed(server, lambda: lines.send_all(requests), count)
     lines.close()
-    return cpu / len(some) * 1e6
+    return sample.more["cpu_us"]
 
 
 async def _drain(env: Env, server: Server, clients: Sequence[Client], case: Case) -> float:
-    count, text = env.sizes.drain, payload(PAYLOAD)
-    due = now_ms() + int((env.sizes.lead_s + count / 40_000) * 1000)
-    items = [item(_topic(n, case), text, due) for n in range(count)]
-    await send_all(server.http, batches(items), IN_FLIGHT)
-    return (await drained_by(server, clients, due, count)).more["cpu_us"]
+    due = await at_once(env, server, lambda n: _topic(n, case))
+    return (await drained_by(server, clients, due, env.sizes.drain)).more["cpu_us"]
 
 
 async def _lateness(env: Env, server: Server, clients: Sequence[Client], case: Case, run: int) -> float:
     seconds = min(env.sizes.late_s, LATE_S)
     count = env.sizes.late_per_s * seconds
     late: list[float] = []
-
-    def look(data: bytes, _: int, stop: int) -> None:
-        late.append(time.time_ns() / 1e6 - int(data[stop - PAYLOAD : stop - PAYLOAD + 13]))
-
     for client in clients:
-        client.look = look
-    start, rest = now_ms() + int(env.sizes.lead_s * 1000), payload(PAYLOAD - 13)
+        client.look = noting(late)
+    start = now_ms() + int(env.sizes.lead_s * 1000)
     step_ms = seconds * 1000 / count
     dues = [start + int(n * step_ms) for n in range(count)]
-    items = [item(_topic(n * 7 + run, case), f"{due}{rest}", due) for n, due in enumerate(dues)]
+    items = [
+        item(_topic(n * 7 + run, case), text, due)
+        for n, (text, due) in enumerate(zip(timed_payloads(dues), dues, strict=True))
+    ]
     await send_all(server.http, batches(items), IN_FLIGHT)
     while len(late) < count:
         await asyncio.sleep(0.05)

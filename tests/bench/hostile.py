@@ -23,7 +23,6 @@ attacks nobody, for what the machine adds.
 """
 
 import argparse
-import json
 import math
 import os
 import subprocess
@@ -31,21 +30,22 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 
 from .attacks import ATTACKS
-from .crowds import CROWDS, http_batches, never_reads
-from .honest import Felt
+from .crowds import CROWDS, http_batches
+from .honest import Crowd, Felt, Found, beside
 from .mixes import MIXES
-from .peers.mosquitto import mosquitto
+from .peers.mosquitto import MOSQUITTO
 from .process import ROOT, Address, Process, Server, environment
-from .results import turn_ns
+from .results import aligned, turn_ns
 from .scene import CUT, Attack, Scene
-from .strangers import STRANGERS, half_connects, large_connects, silent_connections
+from .strangers import STRANGERS, large_connects, silent_connections
 
 SECONDS = 10.0
 SETTLE_S = 1.5
@@ -64,6 +64,7 @@ SETTINGS = {
     "mqtt__tls_key": str(TLS / "key.pem"),
     "spark__enabled": "false",
 }
+NOWHERE: Address = ("", 0)
 _MIB = 1 << 20
 
 
@@ -117,11 +118,7 @@ def _mark(client: str, felt: Felt) -> str:
 
 
 EVERY = (*ATTACKS, *CROWDS, *STRANGERS, *MIXES)
-HTTP = {*CROWDS[CROWDS.index(http_batches) :], *STRANGERS, *MIXES, never_reads} - {
-    silent_connections,
-    half_connects,
-    large_connects,
-}
+HTTP = {*CROWDS[CROWDS.index(http_batches) :], *STRANGERS, *MIXES} - {silent_connections, large_connects}
 """Attacks that are not, or not only, over MQTT."""
 HEAD = ("attack", "server", *GOAL, "lost", "cpu", "wait", "rss", "log", "disk", "data", "")
 
@@ -155,75 +152,72 @@ def make_keys(root: Path, folder: Path) -> Keys:
     return Keys(path, shown)
 
 
-def attacked(attack: Attack, root: Path, keys: Keys, seconds: float) -> Row:
-    """One attack on a new server. Raises RuntimeError if that does not start, or ends."""
-    with tempfile.TemporaryDirectory(prefix="fasti-hostile-") as folder:
-        server = Server(Path(folder) / "data", SETTINGS | {"auth__keys_file": keys.path}, root)
-        with suppress(PermissionError):
-            os.setpriority(os.PRIO_PROCESS, server.pid, -10)
-        try:
-            server.listening()
-            places = server.mqtt, server.address_of("tls"), server.address_of("ws"), server.http
-            with _beside(server.mqtt, server.http, keys) as friend:
-                return _measured(attack, server, places, root.name, keys, seconds, friend)
-        finally:
-            server.stop()
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """Who is attacked, and where it listens: MQTT, over TLS, over websockets, HTTP."""
+
+    name: str
+    process: Process
+    places: tuple[Address, Address, Address, Address]
 
 
-def beside_mosquitto(attack: Attack, keys: Keys, seconds: float) -> Row:
-    """The same of mosquitto, which lets everybody in. Raises RuntimeError if there is none."""
-    with tempfile.TemporaryDirectory(prefix="fasti-hostile-") as folder, mosquitto(Path(folder)) as found:
-        if found is None:
-            raise RuntimeError("it is not installed")
-        nowhere = "127.0.0.1", 0
-        places = found.at, nowhere, nowhere, nowhere
-        with suppress(PermissionError):
-            os.setpriority(os.PRIO_PROCESS, found.process.pid, -10)
-        with _beside(found.at, nowhere, keys) as friend:
-            return _measured(attack, found.process, places, "mosquitto", keys, seconds, friend)
+Starts = Callable[[Path], AbstractContextManager[Victim]]
+"""One with its files in this folder."""
 
 
 @contextmanager
-def _beside(mqtt: Address, http: Address, keys: Keys) -> Iterator[subprocess.Popen[str]]:
-    """The honest clients, connected; killed in the end if they have not ended."""
-    at = (":".join(map(str, one)) for one in (mqtt, http))
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.bench.honest", *at, keys.shown["honest"]],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as friend:
-        try:
-            assert friend.stdout is not None
-            if friend.stdout.readline() != "ready\n":
-                raise RuntimeError("the honest clients could not connect")
-            yield friend
-        finally:
-            friend.kill()
+def fasti(root: Path, keys: Keys, folder: Path) -> Iterator[Victim]:
+    """A server of this checkout."""
+    server = Server(folder / "data", SETTINGS | {"auth__keys_file": keys.path}, root)
+    _hasten(server)  # before it has threads, which are like the one that made them
+    try:
+        server.listening()
+        places = server.mqtt, server.address_of("tls"), server.address_of("ws"), server.http
+        yield Victim(root.name, server, places)
+    finally:
+        server.stop()
+
+
+@contextmanager
+def broker(folder: Path) -> Iterator[Victim]:
+    """mosquitto, which lets everybody in."""
+    with MOSQUITTO.running(folder) as found:
+        if found is None:
+            raise RuntimeError("mosquitto is not installed")
+        _hasten(found.process)
+        yield Victim("mosquitto", found.process, (found.at, NOWHERE, NOWHERE, NOWHERE))
+
+
+def _hasten(process: Process) -> None:
+    with suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, process.pid, -10)
+
+
+def attacked(attack: Attack, starts: Starts, keys: Keys, seconds: float) -> Row:
+    """One attack on a new victim. Raises RuntimeError if that does not start, or ends."""
+    with tempfile.TemporaryDirectory(prefix="fasti-hostile-") as folder, starts(Path(folder)) as victim:
+        mqtt, *_, http = victim.places
+        names = [name for name in GOAL if name != "schedule" or http is not NOWHERE]
+        with beside(Crowd(mqtt, http, names, keys.shown["honest"])) as friends:
+            return _measured(attack, victim, keys, seconds, friends)
 
 
 def _measured(
-    attack: Attack,
-    server: Process,
-    places: tuple[Address, Address, Address, Address],
-    name: str,
-    keys: Keys,
-    seconds: float,
-    friend: subprocess.Popen[str],
+    attack: Attack, victim: Victim, keys: Keys, seconds: float, friends: Callable[[], Found]
 ) -> Row:
+    server = victim.process
     server.forget_peak()
     rss, cpu, wait = server.rss_bytes(), server.cpu_s(), server.wait_s()
     disk, log = server.disk_bytes(), _size(server.log)
-    scene = Scene(server.pid, *places, keys.shown["evil"], keys.shown["reader"], seconds)
+    scene = Scene(server.pid, *victim.places, keys.shown["evil"], keys.shown["reader"], seconds)
     remark = _attack(attack, scene)
     time.sleep(SETTLE_S)
-    found = json.loads(friend.communicate()[0])
+    found = friends()
     server.check()
     return Row(
-        server=name,
+        server=victim.name,
         attack=attack.__name__,
-        felt={client: Felt(**of) for client, of in found.items()},
+        felt={name: felt for name, (felt,) in found.items()},
         cpu_s=server.cpu_s() - cpu,
         wait_s=server.wait_s() - wait,
         rss=server.peak_bytes() - rss,
@@ -257,15 +251,8 @@ def _size(path: Path) -> int:
 
 def table(rows: list[Row]) -> str:
     """All rows as aligned text; the last column is a remark."""
-    cells = [HEAD, *(row.cells() for row in rows)]
-    widths = [max(len(row[at]) for row in cells) for at in range(len(HEAD) - 1)]
-    lines = []
-    for row in cells:
-        left = [row[at].ljust(widths[at]) for at in (0, 1)]
-        right = [row[at].rjust(widths[at]) for at in range(2, len(widths))]
-        lines.append("  ".join([*left, *right, row[-1]]).rstrip())
-    lines.insert(1, "  ".join("-" * width for width in widths))
-    return "\n".join([*lines, f"an empty turn of a Python loop: {turn_ns():.0f} ns"])
+    text = aligned([HEAD, *(row.cells() for row in rows)], left=2)
+    return f"{text}\nan empty turn of a Python loop: {turn_ns():.0f} ns"
 
 
 def main(arguments: list[str]) -> int:
@@ -289,17 +276,20 @@ def main(arguments: list[str]) -> int:
     roots = [root.resolve() for root in wanted.server or [ROOT]]
     with tempfile.TemporaryDirectory(prefix="fasti-hostile-keys-") as folder:
         made = [make_keys(root, Path(folder) / str(at)) for at, root in enumerate(roots)]
-        for name, (root, keys) in product(wanted.only or names, zip(roots, made, strict=True)):
+        tries: list[tuple[str, Starts, Keys]] = [
+            (name, partial(fasti, root, keys), keys)
+            for name, (root, keys) in product(wanted.only or names, zip(roots, made, strict=True))
+        ]
+        if wanted.mosquitto:
+            over_mqtt = [name for name in wanted.only or names if names[name] not in HTTP]
+            tries += [(name, broker, made[0]) for name in over_mqtt]
+        for name, starts, keys in tries:
             try:
-                rows.append(attacked(names[name], root, keys, wanted.seconds))
+                rows.append(attacked(names[name], starts, keys, wanted.seconds))
             except RuntimeError as error:
                 has_ended = True
-                print(f"{name}: the server of {root}: {error}", flush=True)
+                print(f"{name}: {error}", flush=True)
             else:
-                print("  ".join(rows[-1].cells()), flush=True)
-        for name in (wanted.only or names) if wanted.mosquitto else ():
-            if names[name] not in HTTP:
-                rows.append(beside_mosquitto(names[name], made[0], wanted.seconds))
                 print("  ".join(rows[-1].cells()), flush=True)
     rows.sort(key=lambda row: list(names).index(row.attack))
     print(f"\n{table(rows)}")

@@ -3,10 +3,11 @@
 An answer of 300 or above ends the measurement.
 """
 
+import time
 from collections.abc import Iterable
 
 from .exchange import Failed, Lines, line_to
-from .process import Address
+from .process import Address, Server
 
 
 def answer_end(data: bytes) -> int:
@@ -45,6 +46,13 @@ async def ask(at: Address, request: bytes) -> bytes:
         return answer[answer.index(b"\r\n\r\n") + 4 :]
     finally:
         line.close()
+
+
+async def ready(server: Server) -> float:
+    """Seconds from the start of the process until /readyz says 200."""
+    server.listening()
+    await ask(server.http, get("/readyz"))
+    return time.monotonic() - server.started
 
 
 def get(path: str) -> bytes:

@@ -14,6 +14,7 @@ import asyncio
 import json
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from subprocess import PIPE
@@ -29,7 +30,7 @@ from .results import Env, Result
 
 MODULES = ROOT / "build/peers/node_modules"
 PROGRAM = Path(__file__).parent / "peers/jobs.mjs"
-PEERS = {"BullMQ": (rd.redis, rd.ACK), "pg-boss": (pg.postgres, pg.ACK)}
+PEERS = {"BullMQ": rd.REDIS, "pg-boss": pg.POSTGRESQL}
 MOST = 5_000
 """Jobs: for a key's next one, pg-boss sorts all that are due at each fetch."""
 OTHERS = ("while a dump is accepted", "while it waits", "beside a failing job")
@@ -42,9 +43,9 @@ async def jobs(env: Env) -> list[Result]:
     with ExitStack() as stack:
         ours = stack.enter_context(contenders(env))[0][1]
         queues = [("fasti", ACK, Running(ours, ours.http))]
-        for name, (starts, ack) in PEERS.items():
-            if found := peer(env, stack, name, starts):
-                queues.append((name, ack, found))
+        for name, kind in PEERS.items():
+            if found := peer(env, stack, replace(kind, name=name)):
+                queues.append((name, kind.ack, found))
         count, sizes = min(env.sizes.pull, MOST), env.sizes
         fixed = {
             "tenants": TENANTS, "per_s": PER_S, "every_s": EVERY_S, "workers": WORKERS, "work_s": WORK_S,

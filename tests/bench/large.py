@@ -28,7 +28,7 @@ from pathlib import Path
 from statistics import median
 
 from .exchange import Lines
-from .http import answer_end, ask, get, post
+from .http import answer_end, ask, get, post, ready
 from .process import Server
 from .workload import NDJSON, documents, instant
 
@@ -76,12 +76,6 @@ def requests(count: int, seed: int) -> Iterator[bytes]:
             for _ in range(BATCH)
         ]
         yield post("/v1/messages:batch", "\n".join(lines).encode(), NDJSON)
-
-
-async def ready(server: Server) -> float:
-    server.listening()
-    await ask(server.http, get("/readyz"))
-    return time.monotonic() - server.started
 
 
 async def took_ms(count: int, request: Callable[[int], bytes], server: Server) -> list[float]:

@@ -8,48 +8,28 @@ from .scene import CUT, Attack, Scene, together
 from .strangers import calls_without_a_key, dripped_bodies, large_connects, websocket_pings, wrong_keys
 
 
-def mix_of_strangers(scene: Scene) -> str:
-    """Without a key: websocket_pings, large_connects, dripped_bodies."""
-    return _at_once(scene, websocket_pings, large_connects, dripped_bodies)
+def _mix(name: str, story: str, *attacks: Attack) -> Attack:
+    def mix(scene: Scene) -> str:
+        remarks: list[str] = []
 
+        def do(attack: Attack) -> None:
+            try:
+                remarks.append(f"{attack.__name__}: {attack(scene)}")
+            except CUT as error:
+                remarks.append(f"{attack.__name__}: ended by: {error}")
 
-def mix_of_calls(scene: Scene) -> str:
-    """Over HTTP: wrong_keys, calls_without_a_key, many_headers."""
-    return _at_once(scene, wrong_keys, calls_without_a_key, many_headers)
+        together(partial(do, attack) for attack in attacks)
+        return "; ".join(remarks)
 
-
-def mix_of_subscribers(scene: Scene) -> str:
-    """What subscribers cost: subscribes_at_once, topic_tree, unread."""
-    return _at_once(scene, subscribes_at_once, topic_tree, unread)
-
-
-def mix_of_publishers(scene: Scene) -> str:
-    """What publishers cost: bursts, tiny_publishes, long_stored_topics."""
-    return _at_once(scene, bursts, tiny_publishes, long_stored_topics)
-
-
-def mix_of_memory(scene: Scene) -> str:
-    """What fills memory and threads: http_batches, slow_reader_qos_0, previews."""
-    return _at_once(scene, http_batches, slow_reader_qos_0, previews)
-
-
-def _at_once(scene: Scene, *attacks: Attack) -> str:
-    remarks: list[str] = []
-
-    def do(attack: Attack) -> None:
-        try:
-            remarks.append(f"{attack.__name__}: {attack(scene)}")
-        except CUT as error:
-            remarks.append(f"{attack.__name__}: ended by: {error}")
-
-    together(partial(do, attack) for attack in attacks)
-    return "; ".join(remarks)
+    mix.__name__ = f"mix_of_{name}"
+    mix.__doc__ = f"{story}: {', '.join(attack.__name__ for attack in attacks)}."
+    return mix
 
 
 MIXES: tuple[Attack, ...] = (
-    mix_of_strangers,
-    mix_of_calls,
-    mix_of_subscribers,
-    mix_of_publishers,
-    mix_of_memory,
+    _mix("strangers", "Without a key", websocket_pings, large_connects, dripped_bodies),
+    _mix("calls", "Over HTTP", wrong_keys, calls_without_a_key, many_headers),
+    _mix("subscribers", "What subscribers cost", subscribes_at_once, topic_tree, unread),
+    _mix("publishers", "What publishers cost", bursts, tiny_publishes, long_stored_topics),
+    _mix("memory", "What fills memory and threads", http_batches, slow_reader_qos_0, previews),
 )

@@ -8,7 +8,8 @@ The acks of one chunk go out together.
 import asyncio
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import cast
 
 from server.codec import wire
@@ -163,6 +164,19 @@ async def connect(
     if connack.reason:
         raise ConnectionError(f"CONNACK 0x{connack.reason:02x}")
     return client
+
+
+@asynccontextmanager
+async def subscribed(
+    at: Address, name: str, count: int, filter_: Callable[[int], str], qos: int = 1
+) -> AsyncIterator[list[Client]]:
+    """So many clients, each with the filter of its number; closed at the end."""
+    clients = [await connect(at, f"{name}-{number}") for number in range(count)]
+    for number, client in enumerate(clients):
+        await client.subscribe(filter_(number), qos)
+    yield clients
+    for client in clients:
+        client.close()
 
 
 async def all_of(clients: Sequence[Client], count: int) -> None:

@@ -27,7 +27,7 @@ from .exchange import line_to
 from .http import ask, get, post, send_all, taken_end
 from .process import Address, Server, serving
 from .pulling import ACK, LEASE_ID, entry, fill, pull
-from .race import Entry, Sample, contenders, race
+from .race import Entry, Sample, contenders, race, spent
 from .results import Env, Result, percentile
 from .workload import BATCH, batches, item, next_month, payload
 
@@ -76,10 +76,9 @@ def _posts(name: str, server: Server, env: Env, *, is_keyed: bool) -> Entry:
         if is_keyed:
             items = [one[:-1] + b',"ordering_key":"key-%d"}' % number for number, one in enumerate(items)]
         requests = batches(items)
-        cpu, started = server.cpu_s(), time.perf_counter()
-        await send_all(server.http, requests, IN_FLIGHT)
-        seconds, cpu = time.perf_counter() - started, server.cpu_s() - cpu
-        return Sample(len(items) / seconds, {"cpu_us": cpu / len(items) * 1e6})
+        with spent(server) as found:
+            await send_all(server.http, requests, IN_FLIGHT)
+        return found.by(len(items))
 
     return Entry(name, round_, ACK)
 

@@ -9,6 +9,7 @@ What it costs is what sockets, loop and the load's own side cost; the server can
 
 import asyncio
 import sys
+from collections.abc import Callable
 from typing import Final, cast
 
 import aiohttp
@@ -32,10 +33,11 @@ ANSWER: Final = b"HTTP/1.1 201 Created\r\nContent-Type: application/json\r\nCont
 )
 
 
-class Echo(asyncio.Protocol):
-    """One request at a time."""
+class Answering(asyncio.Protocol):
+    """Answers each request at once, one at a time, and tells of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, answer: bytes, told: Callable[[], None] = lambda: None) -> None:
+        self._answer, self._told = answer, told
         self._held = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -46,7 +48,8 @@ class Echo(asyncio.Protocol):
         end = answer_end(self._held)
         if end and end <= len(self._held):
             self._held = self._held[end:]
-            self._transport.write(ANSWER)
+            self._transport.write(self._answer)
+            self._told()
 
 
 class Blast(asyncio.Protocol):
@@ -109,7 +112,11 @@ class Poster(asyncio.Protocol):
 
 async def _serve(mode: str, count: int, port: int) -> None:
     loop = asyncio.get_running_loop()
-    kinds = {"echo": Echo, "blast": lambda: Blast(count), "post": lambda: Poster(count, port)}
+    kinds = {
+        "echo": lambda: Answering(ANSWER),
+        "blast": lambda: Blast(count),
+        "post": lambda: Poster(count, port),
+    }
     server = await loop.create_server(kinds[mode], "127.0.0.1", 0)
     print(f"listening 127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     await server.serve_forever()

@@ -4,14 +4,14 @@ Rates are deliveries a second. The publisher never runs further ahead than the s
 that nothing is dropped at QoS 0 and nobody falls behind at QoS 1 and 2. Against mosquitto, same clients.
 """
 
-import time
-from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
+from itertools import product
 
-from .mqtt import Publisher, connect
-from .peers import mosquitto
+from .mqtt import Publisher, connect, subscribed
+from .peers.mosquitto import MOSQUITTO
 from .process import Address, Process
-from .race import Entry, Sample, contenders, peer, race
+from .race import Entry, Sample, contenders, peer, race, spent
 from .results import Env, Result
 from .workload import payload
 
@@ -25,50 +25,33 @@ SYNCED = "on disk, fsynced, at QoS 1 and 2"
 
 
 async def plain(env: Env) -> list[Result]:
-    return await shapes(env, [(*shape, qos) for shape in SHAPES for qos in (0, 1, 2)])
-
-
-async def shapes(env: Env, wanted: Sequence[tuple[str, int, int]]) -> list[Result]:
-    """One after another: name, subscribers, QoS."""
     results = []
     with ExitStack() as stack:
         brokers: list[tuple[str, str, Process, Address]] = [
             (name, SYNCED, server, server.mqtt) for name, server in stack.enter_context(contenders(env))
         ]
-        found = peer(env, stack, "mosquitto", mosquitto.mosquitto)
+        found = peer(env, stack, MOSQUITTO)
         if found is not None:
-            brokers.append(("mosquitto", mosquitto.ACK, *found))
-        for shape, subscribers, qos in wanted:
+            brokers.append(("mosquitto", MOSQUITTO.ack, *found))
+        for (shape, subscribers), qos in product(SHAPES, (0, 1, 2)):
             count = env.sizes.plain if subscribers == 1 else env.sizes.fan_out
             if qos == 2:
                 count //= QOS_2_LESS
-            entries = [_entry(*broker, subscribers, qos, count) for broker in brokers]
+            entries = [
+                Entry(name, partial(_run, process, at, subscribers, qos, count), ack)
+                for name, ack, process, at in brokers
+            ]
             results += await race(env, f"{shape} qos {qos}", "msg/s", entries)
     return results
 
 
-def _entry(
-    name: str, ack: str, process: Process, at: Address, subscribers: int, qos: int, count: int
-) -> Entry:
-    async def round_(_: int) -> Sample:
-        return await _run(process, at, subscribers, qos, count)
-
-    return Entry(name, round_, ack)
-
-
-async def _run(process: Process, at: Address, subscribers: int, qos: int, count: int) -> Sample:
+async def _run(process: Process, at: Address, subscribers: int, qos: int, count: int, _: int) -> Sample:
     """Deliveries a second, and the server's processor time of each in us."""
-    clients = [await connect(at, f"to-{n}") for n in range(subscribers)]
-    for client in clients:
-        await client.subscribe("bench/plain", qos)
-    publisher = Publisher(await connect(at, "from"), clients, qos, WINDOW)
-    text = payload(PAYLOAD).encode()
-    await publisher.send(b"bench/plain", text, min(count, WINDOW))
-    cpu, started = process.cpu_s(), time.perf_counter()
-    await publisher.send(b"bench/plain", text, count)
-    seconds, cpu = time.perf_counter() - started, process.cpu_s() - cpu
-    publisher.close()
-    for client in clients:
-        client.close()
-    deliveries = count * subscribers
-    return Sample(deliveries / seconds, {"cpu_us": cpu / deliveries * 1e6})
+    async with subscribed(at, "to", subscribers, lambda _: "bench/plain", qos) as clients:
+        publisher = Publisher(await connect(at, "from"), clients, qos, WINDOW)
+        text = payload(PAYLOAD).encode()
+        await publisher.send(b"bench/plain", text, min(count, WINDOW))
+        with spent(process) as found:
+            await publisher.send(b"bench/plain", text, count)
+        publisher.close()
+    return found.by(count * subscribers)

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from tests.support.gauges import Gauges
 from tests.support.parted import VARIABLE, is_part
 
 ROOT = Path(__file__).parents[2]
@@ -46,7 +47,7 @@ class Listens(Protocol):
     def mqtt(self) -> Address: ...
 
 
-class Process:
+class Process(Gauges):
     """One child. `started` is the monotonic time of its start."""
 
     STOP = signal.SIGTERM
@@ -94,35 +95,6 @@ class Process:
             raise RuntimeError(f"ended with {self._child.returncode}:\n{self.output}")
         if time.monotonic() - self.started > START_S:
             raise RuntimeError(f"not ready in {START_S:.0f} s:\n{self.output}")
-
-    def cpu_s(self) -> float:
-        """Processor time so far, user and system, of all its threads."""
-        return cpu_s(self.pid)
-
-    def wait_s(self) -> float:
-        """How long its main thread was ready to run and another process had the processor."""
-        return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[1]) / 1e9
-
-    def rss_bytes(self) -> int:
-        """Resident memory."""
-        return self._told("status", "VmRSS:") << 10
-
-    def peak_bytes(self) -> int:
-        """Largest resident memory, since its start or `forget_peak`."""
-        return self._told("status", "VmHWM:") << 10
-
-    def forget_peak(self) -> None:
-        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
-
-    def disk_bytes(self) -> int:
-        """What it has had written to disks."""
-        return self._told("io", "write_bytes:")
-
-    def _told(self, file: str, name: str) -> int:
-        for line in Path(f"/proc/{self.pid}/{file}").read_text().splitlines():
-            if line.startswith(name):
-                return int(line.split()[1])
-        raise RuntimeError("the process has ended")
 
     def kill(self) -> None:
         """kill -9, and wait for the end."""
@@ -216,14 +188,6 @@ def answering(process: Process, at: Address) -> Iterator[None]:
         yield
     finally:
         process.stop()
-
-
-def cpu_s(pid: int) -> float:
-    """Processor time of a process so far, to the nanosecond (/proc knows hundredths of a second).
-
-    The clock's number is Linux's for "all threads of this process", see clock_getcpuclockid(3).
-    """
-    return time.clock_gettime(~pid << 3 | 2)
 
 
 def environment(settings: Mapping[str, object], root: Path = ROOT) -> dict[str, str]:

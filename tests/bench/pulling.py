@@ -19,10 +19,10 @@ from contextlib import ExitStack
 
 from .exchange import line_to
 from .http import ask, post, taken_end
-from .peers import beanstalkd as bs
 from .peers import redis as rd
+from .peers.beanstalkd import BEANSTALKD
 from .process import Address, Process
-from .race import Entry, Sample, contenders, peer, race
+from .race import Entry, Sample, contenders, peer, race, spent
 from .results import Env, Result
 from .workload import payload
 
@@ -67,12 +67,13 @@ async def pulling(env: Env) -> list[Result]:
         for name, server in stack.enter_context(contenders(env)):
             await ask(server.http, post(f"{PATH}:lease", json.dumps({"filter": TOPIC, "max": 1}).encode()))
             entries.append(entry(name, ACK, server, server.http, count, fill, pull))
-        redis = peer(env, stack, "Redis", rd.redis)
-        if redis is not None:
-            entries.append(entry("Redis", rd.ACK, *redis, count, _fill_redis, _lease_redis))
-        beanstalkd = peer(env, stack, "beanstalkd", bs.beanstalkd)
-        if beanstalkd is not None:
-            entries.append(entry("beanstalkd", bs.ACK, *beanstalkd, count, _fill_beanstalkd, _reserve))
+        for kind, filled, work in (
+            (rd.REDIS, _fill_redis, _lease_redis),
+            (BEANSTALKD, _fill_beanstalkd, _reserve),
+        ):
+            found = peer(env, stack, kind)
+            if found is not None:
+                entries.append(entry(kind.name, kind.ack, *found, count, filled, work))
         return await race(env, "pull 100", "msg/s", entries)
 
 
@@ -80,11 +81,11 @@ def entry(name: str, ack: str, process: Process, at: Address, count: int, fill: 
     async def round_(_: int) -> Sample:
         await fill(at, count)
         tally = Tally()
-        cpu, started = process.cpu_s(), time.perf_counter()
-        await asyncio.gather(*[work(at, tally) for _ in range(WORKERS)])
-        seconds, cpu = tally.last - started, process.cpu_s() - cpu
+        with spent(process) as found:
+            await asyncio.gather(*[work(at, tally) for _ in range(WORKERS)])
         assert tally.count == count, "each message is done once"
-        return Sample(count / seconds, {"cpu_us": cpu / count * 1e6})
+        found.seconds = tally.last - found.started
+        return found.by(count)
 
     return Entry(name, round_, ack)
 

@@ -2,13 +2,14 @@
 the same minutes. A figure is the median of its rounds, a ratio that of two medians.
 """
 
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import median
 
-from .process import Running, Server, serving
+from .peers import Kind
+from .process import Running, Server, Spends, serving
 from .results import Env, Result
 
 
@@ -18,6 +19,27 @@ class Sample:
 
     value: float
     more: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Spent:
+    """What a stretch of work has taken; known at its end. `started` by `perf_counter`."""
+
+    started: float
+    seconds: float = 0.0
+    cpu_s: float = 0.0
+
+    def by(self, count: int, **more: float) -> Sample:
+        """So many a second, and the processor time of each."""
+        return Sample(count / self.seconds, {"cpu_us": self.cpu_s / count * 1e6, **more})
+
+
+@contextmanager
+def spent(process: Spends) -> Iterator[Spent]:
+    """By the clock, and by the process that does the work."""
+    cpu_s, found = process.cpu_s(), Spent(time.perf_counter())
+    yield found
+    found.seconds, found.cpu_s = time.perf_counter() - found.started, process.cpu_s() - cpu_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +119,9 @@ def contenders(env: Env, **settings: object) -> Iterator[list[tuple[str, Server]
         yield found
 
 
-Starts = Callable[[Path], AbstractContextManager[Running | None]]
-
-
-def peer(env: Env, stack: ExitStack, name: str, starts: Starts) -> Running | None:
-    """It, started until `stack` ends; None if it is not installed, which is said at the end of the run."""
-    found = stack.enter_context(starts(env.folder))
+def peer(env: Env, stack: ExitStack, kind: Kind) -> Running | None:
+    """One, started until `stack` ends; None if it is not installed, which is said at the end of the run."""
+    found = stack.enter_context(kind.running(env.folder))
     if found is None:
-        env.seen.missing.add(name)
+        env.seen.missing.add(kind.name)
     return found

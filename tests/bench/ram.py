@@ -16,14 +16,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from tests.support.ports import free_port
-
 from .exchange import Failed, Lines, line_to
-from .http import ask, get, send_all
+from .http import ready, send_all
 from .peers import redis as rd
-from .process import Process, Server, answering
+from .process import Server
 from .results import Env, Result
-from .workload import BATCH, Draft, batches, bytes_item, documents, drafts, item
+from .workload import BATCH, Draft, batches, bytes_item, cut, documents, drafts, item
 
 IN_FLIGHT = 4
 PAYLOAD = 200
@@ -42,8 +40,7 @@ async def ram(env: Env) -> list[Result]:
     results: list[Result] = []
     first, *further = env.sizes.pending
     for kind, make in KINDS:
-        program = shutil.which("redis-server")
-        theirs = await _redis(env, program, make, first) if program else None
+        theirs = await _redis(env, make, first)
         if theirs is None:
             env.seen.missing.add("Redis")
         results += await _fasti(env, kind, make, first, theirs, further if kind == "chance" else ())
@@ -61,7 +58,7 @@ async def _fasti(
     data = env.folder / f"data-{kind}"
     server = Server(data, {})
     try:
-        await _ready(server)
+        await ready(server)
         env.seen.build = server.build()
         await asyncio.sleep(SETTLE_S)
         empty = server.rss_bytes() / MIB
@@ -69,11 +66,11 @@ async def _fasti(
         loaded = server.rss_bytes() / MIB - empty
         await asyncio.sleep(SETTLE_S)
         grown, disk = server.rss_bytes() / MIB - empty, server.data_bytes() / MIB
-        ready = []
+        starts = []
         for _ in range(env.sizes.runs):
             server.kill()
             server = Server(data, {})
-            ready.append(await _ready(server))
+            starts.append(await ready(server))
         results = [
             _result(
                 f"rss of {count:,} {kind}",
@@ -83,7 +80,7 @@ async def _fasti(
                 {"empty_MiB": empty, "loaded_MiB": loaded},
             ),
             _result(f"disk of {count:,} {kind}", "MiB", [disk], theirs and [theirs[1]], {}),
-            _result(f"ready at {count:,} {kind}", "s", ready, theirs and theirs[2], {}),
+            _result(f"ready at {count:,} {kind}", "s", starts, theirs and theirs[2], {}),
         ]
         for more in further:
             await send_all(server.http, _requests(kind, make, count, more), IN_FLIGHT)
@@ -101,7 +98,7 @@ async def _fasti(
 def _result(
     name: str, unit: str, runs: list[float], theirs: list[float] | None, more: dict[str, float]
 ) -> Result:
-    ack = rd.ACK if theirs else ""
+    ack = rd.REDIS.ack if theirs else ""
     return Result(name, unit, runs, "Redis" if theirs else "", theirs or (), "", more, less=True, ack=ack)
 
 
@@ -111,34 +108,27 @@ def _requests(kind: str, make: Make, first: int, end: int) -> Iterator[bytes]:
         yield from batches([ITEMS[kind](*draft) for draft in make(min(STEP, end - at), PAYLOAD, at)])
 
 
-async def _ready(server: Server) -> float:
-    """Seconds from the start of the process until /readyz says 200."""
-    server.listening()
-    await ask(server.http, get("/readyz"))
-    return time.monotonic() - server.started
-
-
 # -- redis
 
 
-async def _redis(env: Env, program: str, make: Make, count: int) -> tuple[float, float, list[float]]:
+async def _redis(env: Env, make: Make, count: int) -> tuple[float, float, list[float]] | None:
     """MiB of memory, MiB on disk, seconds to be ready at each start after a kill."""
     folder = env.folder / "redis"
     folder.mkdir()
-    at = ("127.0.0.1", free_port())
-    process = rd.started(program, folder, at)
     try:
-        with answering(process, at):
-            empty = process.rss_bytes()
+        with rd.REDIS.running(folder) as found:
+            if found is None:
+                return None
+            empty = found.process.rss_bytes()
             step = min(BATCH, count)
-            lines = await Lines.open(at, IN_FLIGHT, rd.lines(2 * step))
+            lines = await Lines.open(found.at, IN_FLIGHT, rd.lines(2 * step))
             await lines.send_all(_pipelines(make, count, step))
             lines.close()
             await asyncio.sleep(SETTLE_S)
-            grown = (process.rss_bytes() - empty) / MIB
-            process.kill()
+            grown = (found.process.rss_bytes() - empty) / MIB
+            found.process.kill()
         disk = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / MIB
-        return grown, disk, [await _restarted(program, folder) for _ in range(env.sizes.runs)]
+        return grown, disk, [await _restarted(folder) for _ in range(env.sizes.runs)]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -146,19 +136,16 @@ async def _redis(env: Env, program: str, make: Make, count: int) -> tuple[float,
 def _pipelines(make: Make, count: int, step: int) -> Iterator[bytes]:
     for start in range(0, count, STEP):
         some = make(min(STEP, count - start), PAYLOAD, start)
-        commands = [rd.scheduled(draft, start + n) for n, draft in enumerate(some)]
-        for at in range(0, len(commands), step):
-            yield b"".join(commands[at : at + step])
+        yield from cut([rd.scheduled(draft, start + n) for n, draft in enumerate(some)], step)
 
 
-async def _restarted(program: str, folder: Path) -> float:
-    at = ("127.0.0.1", free_port())
-    process: Process = rd.started(program, folder, at)
-    try:
+async def _restarted(folder: Path) -> float:
+    with rd.REDIS.running(folder) as found:
+        assert found is not None
         while True:
             with suppress(Failed, OSError):
-                await (await line_to(at, rd.answer_end)).ask(rd.command("PING"))
-                return time.monotonic() - process.started
+                await (await line_to(found.at, rd.answer_end)).ask(rd.command("PING"))
+                seconds = time.monotonic() - found.process.started
+                found.process.kill()
+                return seconds
             await asyncio.sleep(0.01)
-    finally:
-        process.kill()

@@ -6,11 +6,13 @@ Nothing of the server's codec is used, so that the other end may be any version 
 import socket
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Self
 
 Address = tuple[str, int]
 CONNACK, PUBLISH, PUBACK, PUBREC, PUBCOMP, SUBACK, PINGRESP = 2, 3, 4, 5, 7, 9, 13
 PINGREQ = b"\xc0\x00"
+LEAVE_S = 1.0
 WINDOW = 500
 """Publishes on the way; the server allows 1,024."""
 
@@ -85,8 +87,9 @@ class Peer:
         lasting: bool = False,
         window: int = 0,
         keep_alive: int = 0,
+        patience_s: float = 30.0,
     ) -> None:
-        self.socket = socket.create_connection(at, 30)
+        self.socket = socket.create_connection(at, patience_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.name = name
         self.is_cut = False
@@ -104,6 +107,15 @@ class Peer:
 
     def close(self) -> None:
         self.socket.close()
+
+    def leave(self) -> None:
+        """DISCONNECT, and wait a moment until the server has closed the connection."""
+        with suppress(OSError):
+            self.socket.settimeout(LEAVE_S)
+            self.send(b"\xe0\x00")
+            while self.socket.recv(1 << 16):
+                pass
+        self.close()
 
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)

@@ -19,13 +19,13 @@ from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 from tests.support.cluster import Cluster
+from tests.support.gauges import cpu_s
 from tests.support.nats import BINARY, Nats
 from tests.support.postgres import Postgres, programs
 
 from .due import late
 from .exchange import Lines
 from .http import post, taken_end
-from .process import cpu_s
 from .race import Entry, Sample, contenders, race
 from .results import Env, Result
 from .scheduling import IN_FLIGHT, PAYLOAD, SYNCED, entry, timed

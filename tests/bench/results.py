@@ -33,8 +33,6 @@ class Sizes:
     webhook: int
     replay: int
     pending: tuple[int, ...]
-    idle: int
-    """Connections."""
     plain: int
     pull: int
     fan_out: int
@@ -47,65 +45,28 @@ class Sizes:
     """Appends."""
 
 
-FULL = Sizes(
-    runs=3,
-    batch=200_000,
-    single=10_000,
-    late_per_s=1_000,
-    late_s=20,
-    lead_s=5.0,
-    drain=200_000,
-    webhook=20_000,
-    replay=100_000,
-    pending=(1_000_000, 10_000_000),
-    idle=5_000,
-    plain=200_000,
-    pull=100_000,
-    fan_out=50_000,
-    slice=1_000_000,
-    spark=(1_000_000, 10_000_000),
-    split_rows=1_000_000,
-    log=400,
-)
-QUICK = Sizes(
-    runs=3,
-    batch=50_000,
-    single=10_000,
-    late_per_s=1_000,
-    late_s=2,
-    lead_s=0.7,
-    drain=40_000,
-    webhook=3_000,
-    replay=20_000,
-    pending=(200_000,),
-    idle=1_000,
-    plain=30_000,
-    pull=10_000,
-    fan_out=10_000,
-    slice=60_000,
-    spark=(1_000_000,),
-    split_rows=300_000,
-    log=200,
-)
-TINY = Sizes(
-    runs=1,
-    batch=3_000,
-    single=100,
-    late_per_s=200,
-    late_s=1,
-    lead_s=3.0,
-    drain=2_000,
-    webhook=300,
-    replay=2_000,
-    pending=(2_000, 4_000),
-    idle=50,
-    plain=1_000,
-    pull=1_000,
-    fan_out=500,
-    slice=15_000,
-    spark=(6_000,),
-    split_rows=3_000,
-    log=10,
+_SIZES: dict[str, tuple[Any, Any, Any]] = {
+    "runs": (3, 3, 1),
+    "batch": (200_000, 50_000, 3_000),
+    "single": (10_000, 10_000, 100),
+    "late_per_s": (1_000, 1_000, 200),
+    "late_s": (20, 2, 1),
+    "lead_s": (5.0, 0.7, 3.0),
+    "drain": (200_000, 40_000, 2_000),
+    "webhook": (20_000, 3_000, 300),
+    "replay": (100_000, 20_000, 2_000),
+    "pending": ((1_000_000, 10_000_000), (200_000,), (2_000, 4_000)),
+    "plain": (200_000, 30_000, 1_000),
+    "pull": (100_000, 10_000, 1_000),
+    "fan_out": (50_000, 10_000, 500),
+    "slice": (1_000_000, 60_000, 15_000),
+    "spark": ((1_000_000, 10_000_000), (1_000_000,), (6_000,)),
+    "split_rows": (1_000_000, 300_000, 3_000),
+    "log": (400, 200, 10),
+}
+"""Of a full run, of a quick one, of one that only shows that it works."""
+FULL, QUICK, TINY = (
+    Sizes(**dict(zip(_SIZES, column, strict=True))) for column in zip(*_SIZES.values(), strict=True)
 )
 
 
@@ -178,14 +139,28 @@ def table(results: Sequence[Result]) -> str:
         ratio = f"{one.ratio:.3g}" if one.ratio is not None else "-"
         base = f"{one.baseline} {_text(median(one.baseline_runs))}" if one.baseline_runs else "-"
         rows.append((one.name, _text(one.value), one.unit, ratio, base, one.target or "-", more))
-    widths = [max(len(row[at]) for row in rows) for at in range(6)]
-    lines = [
-        "  ".join([*[cell.ljust(width) for cell, width in zip(row, widths, strict=False)], row[6]])
-        for row in rows
-    ]
-    lines.insert(1, "  ".join("-" * width for width in widths))
-    machine = f"cores: {os.cpu_count()}, an empty turn of a Python loop: {turn_ns():.0f} ns"
-    return "\n".join([*[line.rstrip() for line in lines], machine])
+    return "\n".join(
+        [
+            aligned(rows, left=6),
+            f"cores: {os.cpu_count()}, an empty turn of a Python loop: {turn_ns():.0f} ns",
+        ]
+    )
+
+
+def aligned(rows: Sequence[Sequence[str]], left: int) -> str:
+    """The first row is the head. Cells of the first `left` columns begin together, of the others they end so.
+
+    The last column is as it is.
+    """
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]) - 1)]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if at < left else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=False))
+        ]
+        lines.append("  ".join([*cells, row[-1]]).rstrip())
+    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
 
 
 def turn_ns(turns: int = 1_000_000) -> float:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import fasti
@@ -29,9 +30,9 @@ from .mqtt import LEVEL, Sender, connect
 from .peers import postgres as pg
 from .peers import redis as rd
 from .process import Address, Server, Spends, peering
-from .race import Entry, Sample, contenders, peer, race
+from .race import Entry, Sample, contenders, peer, race, spent
 from .results import Env, Result, percentile
-from .workload import BATCH, Draft, batches, bodies, drafts, item
+from .workload import BATCH, Draft, batches, bodies, cut, drafts, item
 
 IN_FLIGHT = 4
 SINGLES = (1, 16)
@@ -45,29 +46,16 @@ Send = Callable[[], Awaitable[list[float]]]
 
 async def batch(env: Env) -> list[Result]:
     some = drafts(env.sizes.batch, PAYLOAD)
+    items = [item(*draft) for draft in some]
     with ExitStack() as stack:
-        requests = batches([item(*draft) for draft in some])
         entries = []
         for name, server in stack.enter_context(contenders(env)):
             lines = await Lines.open(server.http, IN_FLIGHT, taken_end)
-            entries.append(entry(name, SYNCED, server, lines, requests, len(some)))
-        found = peer(env, stack, "Redis", rd.redis)
-        if found is not None:
-            lines = await Lines.open(found.at, IN_FLIGHT, rd.lines(2 * min(BATCH, len(some))))
-            pipelines = _cut([rd.scheduled(draft, n) for n, draft in enumerate(some)])
-            entries.append(entry("Redis", rd.ACK, found.process, lines, pipelines, len(some)))
-        found = peer(env, stack, "PostgreSQL", pg.postgres)
-        if found is not None:
-            await pg.prepare(found)
-            lines = await Lines.open(found.at, IN_FLIGHT, pg.answer_end, pg.hello(pg.PUT_ALL))
-            rows = [pg.put_all(some[at : at + BATCH]) for at in range(0, len(some), BATCH)]
-            entries.append(entry("PostgreSQL", pg.ACK, found.process, lines, rows, len(some)))
-        entries.append(_log(env.folder / "log", bodies([item(*draft) for draft in some]), len(some)))
+            entries.append(entry(name, SYNCED, server, lines, batches(items), len(some)))
+        entries += await _peers(env, stack, some, IN_FLIGHT, BATCH)
+        log = partial(_log, env.folder / "log", bodies(items), len(some))
+        entries.append(Entry("fdatasync'd append", log, "on disk, fdatasync", is_floor=True))
         return await race(env, "batch", "msg/s", entries, target="150 k")
-
-
-def _cut(pieces: Sequence[bytes]) -> list[bytes]:
-    return [b"".join(pieces[at : at + BATCH]) for at in range(0, len(pieces), BATCH)]
 
 
 def entry(name: str, ack: str, process: Spends, lines: Lines, requests: Sequence[bytes], count: int) -> Entry:
@@ -78,33 +66,26 @@ def entry(name: str, ack: str, process: Spends, lines: Lines, requests: Sequence
 
 
 async def timed(process: Spends, send: Send, count: int) -> Sample:
-    cpu, own, started = process.cpu_s(), time.process_time(), time.perf_counter()
-    waits = await send()
-    seconds = time.perf_counter() - started
-    more = {
-        "cpu_us": (process.cpu_s() - cpu) / count * 1e6,
-        "load_us": (time.process_time() - own) / count * 1e6,
-    }
+    own = time.process_time()
+    with spent(process) as found:
+        waits = await send()
+    more = {"load_us": (time.process_time() - own) / count * 1e6}
     if waits:
         more |= {"p50_ms": percentile(waits, 0.5) * 1000, "p99_ms": percentile(waits, 0.99) * 1000}
-    return Sample(count / seconds, more)
+    return found.by(count, **more)
 
 
-def _log(path: Path, pieces: Sequence[bytes], count: int) -> Entry:
+async def _log(path: Path, pieces: Sequence[bytes], count: int, _: int) -> Sample:
     """What durability costs at the least."""
-
-    async def round_(_: int) -> Sample:
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        started = time.perf_counter()
-        for piece in pieces:
-            os.write(file, piece)
-            os.fdatasync(file)
-        seconds = time.perf_counter() - started
-        os.close(file)
-        os.unlink(path)
-        return Sample(count / seconds)
-
-    return Entry("fdatasync'd append", round_, "on disk, fdatasync", is_floor=True)
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    started = time.perf_counter()
+    for piece in pieces:
+        os.write(file, piece)
+        os.fdatasync(file)
+    seconds = time.perf_counter() - started
+    os.close(file)
+    os.unlink(path)
+    return Sample(count / seconds)
 
 
 async def single(env: Env) -> list[Result]:
@@ -121,7 +102,7 @@ async def single(env: Env) -> list[Result]:
             results += await race(
                 env, f"single/{in_flight}", "msg/s", [*entries, _echo(echo, part, in_flight)]
             )
-        others = [*(await _peers(env, stack, some)), _echo(echo, requests, CALLERS)]
+        others = [*(await _peers(env, stack, some, CALLERS, 1)), _echo(echo, requests, CALLERS)]
         for way, made in (
             ("http", [await _http(name, server, requests, CALLERS) for name, server in servers]),
             ("sdk", [_sdk(name, server, some) for name, server in servers]),
@@ -183,20 +164,20 @@ def _mqtt(name: str, server: Server, some: Sequence[Draft]) -> Entry:
     return Entry(name, round_, SYNCED)
 
 
-async def _peers(env: Env, stack: ExitStack, some: Sequence[Draft]) -> list[Entry]:
-    entries = []
-    redis = peer(env, stack, "Redis", rd.redis)
-    if redis is not None:
-        lines = await Lines.open(redis.at, CALLERS, rd.lines(2))
-        commands = [rd.scheduled(draft, n) for n, draft in enumerate(some)]
-        entries.append(entry("Redis", rd.ACK, redis.process, lines, commands, len(some)))
-    postgres = peer(env, stack, "PostgreSQL", pg.postgres)
-    if postgres is not None:
+async def _peers(env: Env, stack: ExitStack, some: Sequence[Draft], in_flight: int, size: int) -> list[Entry]:
+    """Those that are installed, given `size` messages a request."""
+    entries, count = [], len(some)
+    if (redis := peer(env, stack, rd.REDIS)) is not None:
+        lines = await Lines.open(redis.at, in_flight, rd.lines(2 * min(size, count)))
+        commands = cut([rd.scheduled(draft, n) for n, draft in enumerate(some)], size)
+        entries.append(entry("Redis", rd.REDIS.ack, redis.process, lines, commands, count))
+    if (postgres := peer(env, stack, pg.POSTGRESQL)) is not None:
         await pg.prepare(postgres)
-        lines = await Lines.open(postgres.at, CALLERS, pg.answer_end, pg.hello(pg.PUT))
-        entries.append(
-            entry("PostgreSQL", pg.ACK, postgres.process, lines, [pg.put(draft) for draft in some], len(some))
-        )
+        hello = pg.hello(pg.PUT if size == 1 else pg.PUT_ALL)
+        lines = await Lines.open(postgres.at, in_flight, pg.answer_end, hello)
+        groups = [some[at : at + size] for at in range(0, count, size)]
+        rows = [pg.put(*group) if size == 1 else pg.put_all(group) for group in groups]
+        entries.append(entry("PostgreSQL", pg.POSTGRESQL.ack, postgres.process, lines, rows, count))
     return entries
 
 

@@ -73,11 +73,6 @@ def silent_connections(scene: Scene) -> str:
     return _held(scene, [scene.mqtt], [b""])
 
 
-def half_connects(scene: Scene) -> str:
-    """2,000 connections that send half a CONNECT."""
-    return _held(scene, [scene.mqtt], [connect("half")[:9]])
-
-
 def half_handshakes(scene: Scene) -> str:
     """1,000 connections with half a TLS handshake, 1,000 with half a websocket's."""
     return _held(scene, [scene.tls, scene.ws], [b"\x16\x03\x01\x02\x00\x01", _UPGRADE[:40]])
@@ -185,7 +180,6 @@ def calls_without_a_key(scene: Scene) -> str:
 
 STRANGERS: tuple[Attack, ...] = (
     silent_connections,
-    half_connects,
     half_handshakes,
     dripped_bodies,
     websocket_pings,

@@ -4,6 +4,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from tests.bench.peers import Kind
 from tests.bench.race import Entry, Sample, peer, race
 from tests.bench.results import TINY, Env
 
@@ -49,5 +50,5 @@ def test_a_peer_that_is_not_installed_is_noted(tmp_path: Path) -> None:
 
     env = env_of(tmp_path)
     with ExitStack() as stack:
-        assert peer(env, stack, "Redis", missing) is None
+        assert peer(env, stack, Kind("Redis", "", missing)) is None
     assert env.seen.missing == {"Redis"}

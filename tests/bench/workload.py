@@ -74,19 +74,7 @@ def drafts(count: int, size: int, seed: int = 1, topics: int = 1_000) -> list[Dr
     return found
 
 
-NAMES = (
-    "Ada",
-    "Alan",
-    "Barbara",
-    "Donald",
-    "Edsger",
-    "Frances",
-    "Grace",
-    "Ken",
-    "Leslie",
-    "Margaret",
-    "Radia",
-)
+NAMES = ("Ada", "Alan", "Barbara", "Donald", "Edsger", "Frances", "Grace", "Ken", "Leslie", "Margaret")
 
 
 def documents(count: int, size: int, seed: int = 1) -> list[Draft]:
@@ -109,9 +97,14 @@ def next_month(count: int, size: int, seed: int = 1, topics: int = 1_000) -> lis
     return [item(*draft) for draft in drafts(count, size, seed, topics)]
 
 
+def cut(pieces: Sequence[bytes], size: int = BATCH, between: bytes = b"") -> list[bytes]:
+    """They, `size` at a time."""
+    return [between.join(pieces[at : at + size]) for at in range(0, len(pieces), size)]
+
+
 def bodies(items: Sequence[bytes], batch: int = BATCH) -> list[bytes]:
     """NDJSON bodies of `batch` items each."""
-    return [b"\n".join(items[at : at + batch]) + b"\n" for at in range(0, len(items), batch)]
+    return [body + b"\n" for body in cut(items, batch, b"\n")]
 
 
 def batches(items: Sequence[bytes], batch: int = BATCH) -> list[bytes]:

@@ -3,7 +3,7 @@
 gathered   so many connections, made a few at a time
 present    they are there, and cut off in the end
 metric     one figure of /metrics
-latencies  plain publishes of a normal client to itself, from a process of its own
+felt       what honest clients wait for (tests/bench/honest.py); `latencies`: for plain publishes
 """
 
 import asyncio
@@ -12,16 +12,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
-from server.codec.packets import Publish
+from tests.bench.honest import Crowd, Found, during
 from tests.support.http import http
 from tests.support.latencies import Latencies
-from tests.support.mqtt import Peer, dial
+from tests.support.mqtt import Peer
+from tests.support.server import ServerProcess
 from tests.support.soak import SOAK
 
-from .frame import aside
+from .frame import Table, aside
+from .load import WAIT_S
 
 AT_ONCE = 100
-Address = tuple[str, int]
 T = TypeVar("T")
 
 
@@ -68,41 +69,31 @@ async def used(url: str, bound: str) -> float:
     return await metric(url, f'fasti_limit_used{{name="{bound}"}}')
 
 
-async def probing(address: Address, seconds: float, pause_s: float) -> list[float]:
-    """A client that publishes to another of its own and waits for the delivery, again and again: ms."""
-    found: list[float] = []
-    came = asyncio.Event()
-
-    def on_publish(peer: Peer, packet: Publish, now_ms: int) -> None:
-        came.set()
-
-    reader, writer = await dial(address, on_publish=on_publish), await dial(address)
-    await reader.connect("probe-reader")
-    await reader.subscribe("probe", qos=0)
-    await writer.connect("probe-writer")
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        came.clear()
-        began = time.monotonic()
-        writer.put("probe", "x", 0)
-        async with asyncio.timeout(60):
-            await came.wait()
-        found.append((time.monotonic() - began) * 1_000)
-        await asyncio.sleep(pause_s)
-    await reader.close()
-    await writer.close()
-    return found
+EVERYTHING = ("ping", "schedule", "acked", "listing")
+"""Of what honest clients ask."""
 
 
-def probe(address: Address, seconds: float, pause_s: float) -> list[float]:
-    """The same, in a process of its own. Blocks."""
-    return asyncio.run(probing(address, seconds, pause_s))
+async def felt(
+    server: ServerProcess, names: Sequence[str], seconds: float, count: int = 1, tick_s: float = 0.02
+) -> Found:
+    """What honest clients feel for so long, `count` of each kind; for a soak from a process of their own."""
+    crowd = Crowd(server.mqtt, server.http, names, count=count, tick_s=tick_s, patience_s=WAIT_S)
+    return await (aside(during, crowd, seconds) if SOAK else asyncio.to_thread(during, crowd, seconds))
 
 
-async def latencies(address: Address, seconds: float, pause_s: float = 0.02) -> Latencies:
+async def latencies(server: ServerProcess, seconds: float) -> Latencies:
     """How long a plain publish takes from one client to another, for so long."""
-    measured = aside(probe, address, seconds, pause_s) if SOAK else probing(address, seconds, pause_s)
-    return Latencies(await measured)
+    (one,) = (await felt(server, ("p2p",), seconds))["p2p"]
+    assert not one.lost
+    return Latencies(one.waits_ms)
+
+
+def told(table: Table, found: Found, whose: str) -> None:
+    """Lines of what they felt."""
+    for name, every in found.items():
+        table.add(f"{name} {whose}", Latencies(wait for one in every for wait in one.waits_ms))
+    if lost := sum(one.lost for every in found.values() for one in every):
+        table.add(f"refused {whose}", lost)
 
 
 def is_normal(now: Latencies, before: Latencies) -> bool:

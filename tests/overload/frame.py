@@ -1,7 +1,7 @@
 """What every proof of overload stands on: a server process of small bounds, and what is counted of it.
 
     bounded    a running server, its settings, the sum of its bounds, and its memory while it ran
-    Table      what was counted, a line each, printed at once at the end
+    Table      what was counted, a line each, told at the end of the run
     aside      a load in a process of its own, so that it does not hold up who measures
 
 The sum is of the parts of `limits.memory`, with the bounds that the process was started with: RSS above it
@@ -105,18 +105,24 @@ async def bounded(
 
 
 class Table:
-    """What was counted: name and value, in lines."""
+    """What was counted: names and values, in lines below heads. It is what the test has `counted`."""
 
-    def __init__(self, title: str) -> None:
-        self.title = title
-        self.lines: list[tuple[str, str]] = []
+    def __init__(self, noted: list[tuple[str, object]]) -> None:
+        self._noted = noted
+        self._lines: list[tuple[str, str | None]] = []
+
+    def head(self, text: str) -> None:
+        self._lines.append((text, None))
 
     def add(self, name: str, value: object) -> None:
-        self.lines.append((name, f"{value:,}" if isinstance(value, int) else str(value)))
+        self._lines.append((name, f"{value:,}" if isinstance(value, int) else str(value)))
+        self._noted[:] = [*(one for one in self._noted if one[0] != "counted"), ("counted", str(self))]
 
     def __str__(self) -> str:
-        width = max((len(name) for name, _ in self.lines), default=0)
-        return "\n".join([self.title, *(f"  {name:<{width}}  {value}" for name, value in self.lines)])
+        width = max((len(name) for name, value in self._lines if value is not None), default=0)
+        return "\n".join(
+            name if value is None else f"  {name:<{width}}  {value}" for name, value in self._lines
+        )
 
 
 async def aside(work: Callable[..., T], *arguments: object) -> T:

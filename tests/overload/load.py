@@ -1,9 +1,8 @@
-"""Loads, and who measures: clients that run for some seconds in a process of their own (`frame.aside`).
+"""Loads: clients that run for some seconds in a process of their own (`frame.aside`).
 
 Caller     HTTP as bytes: any number of requests sent ahead, answers told in their order
 flood      many callers at once, each as fast as it is answered; what became of each request
 pour       publishes over MQTT, as many as the server lets be in flight
-measure    a client that does a little of everything now and then, and how long it waits
 """
 
 import asyncio
@@ -17,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from server.codec import wire
-from server.codec.packets import Ack, Pingreq, Pingresp
-from tests.support.mqtt import Closed, dial
+from server.codec.packets import Ack
+from tests.support.mqtt import dial
 from tests.support.soak import SOAK
 
 Address = tuple[str, int]
@@ -281,96 +280,3 @@ def pour(address: Address, pours: list[Pour], seconds: float) -> list[Flooded]:
         return said
 
     return asyncio.run(run())
-
-
-# -- who measures
-
-
-@dataclass
-class Measured:
-    """How long one client waited for each kind of thing, ms."""
-
-    ping: list[float] = field(default_factory=list)
-    """PINGREQ to PINGRESP: how long the server's loop takes to come round."""
-    schedule: list[float] = field(default_factory=list)
-    """POST of one message to 201."""
-    publish: list[float] = field(default_factory=list)
-    """PUBLISH to its delivery to another connection."""
-    listing: list[float] = field(default_factory=list)
-    """GET of a page of ten."""
-    refused: int = 0
-    """429, or 0x97."""
-
-    def add(self, other: "Measured") -> None:
-        for mine, its in zip(self.parts(), other.parts(), strict=True):
-            mine += its
-        self.refused += other.refused
-
-    def parts(self) -> tuple[list[float], list[float], list[float], list[float]]:
-        return self.ping, self.schedule, self.publish, self.listing
-
-
-LISTING = request("GET", "/v1/messages?topic=quiet/%23&limit=10")
-
-
-async def _measuring(
-    http: Address, mqtt: Address, name: str, seconds: float, pause_s: float, source: str
-) -> Measured:
-    found = Measured()
-    arrived: asyncio.Queue[float] = asyncio.Queue()
-    answered: asyncio.Queue[int] = asyncio.Queue()
-    reader = await dial(mqtt, on_publish=lambda *_: arrived.put_nowait(time.monotonic()))
-    await reader.connect(f"{name}-reader")
-    await reader.subscribe(f"quiet/{name}", qos=0)
-    writer = await dial(mqtt)
-    await writer.connect(f"{name}-writer")
-    caller = await call(http, lambda status, _: answered.put_nowait(status), source)
-    until = time.monotonic() + seconds
-    count = 0
-    while time.monotonic() < until:
-        count += 1
-        began = time.monotonic()
-        writer.send(Pingreq())
-        await writer.take(Pingresp, WAIT_S)
-        found.ping.append(_ms(began))
-        began = time.monotonic()
-        writer.put(f"quiet/{name}", "x", 1)
-        ack = await writer.take(Ack, WAIT_S)
-        if ack.reason < 0x80:
-            found.publish.append((await asyncio.wait_for(arrived.get(), WAIT_S) - began) * 1_000)
-        else:
-            found.refused += 1
-        for data, into in (
-            (schedule(f"quiet/{name}", f"quiet-{name}-{count}"), found.schedule),
-            (LISTING, found.listing),
-        ):
-            began = time.monotonic()
-            caller.transport.write(data)
-            status = await asyncio.wait_for(answered.get(), WAIT_S)
-            if status in (200, 201):
-                into.append(_ms(began))
-            else:
-                found.refused += 1
-        await asyncio.sleep(pause_s)
-    for peer in (reader, writer):
-        with suppress(Closed):
-            await peer.close()
-    caller.transport.close()
-    return found
-
-
-def measure(
-    http: Address, mqtt: Address, count: int, seconds: float, pause_s: float, source: str = "127.0.0.1"
-) -> list[Measured]:
-    """So many clients at once, each one thing at a time, with a pause behind each four. Blocks."""
-
-    async def run() -> list[Measured]:
-        return await asyncio.gather(
-            *(_measuring(http, mqtt, f"m{number}", seconds, pause_s, source) for number in range(count))
-        )
-
-    return asyncio.run(run())
-
-
-def _ms(began_s: float) -> float:
-    return (time.monotonic() - began_s) * 1_000

@@ -5,20 +5,19 @@ A plain subscriber and a group of two get all of them, each in a process of its 
 
 import asyncio
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from server.codec.packets import Publish
 from server.settings.times import format_ms
+from tests.bench.honest import Found
 from tests.support.http import Http, http
-from tests.support.latencies import Latencies
 from tests.support.mqtt import Peer, dial, wall_ms
 from tests.support.soak import SOAK
 
+from .crowd import EVERYTHING, felt, told
 from .frame import Table, aside, bounded
-from .load import Address, Measured, measure
 
 COUNT = 1_000_000 if SOAK else 20_000
 BATCH = 5_000
@@ -44,7 +43,7 @@ class Read:
         self.last_ms = now_ms
 
 
-def read(mqtt: Address, pattern: str, names: list[str], ready: str, wanted: int) -> Read:
+def read(mqtt: tuple[str, int], pattern: str, names: list[str], ready: str, wanted: int) -> Read:
     """Clients that get `wanted` messages in all, and ack them. Blocks. `ready`: a file that is made."""
 
     say_ready = Path(ready).touch
@@ -90,8 +89,8 @@ async def _fill(calls: Http, due_ms: int) -> None:
         assert answer.status == 201, answer
 
 
-async def test_all_due_in_one_second(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
-    table = Table(f"{COUNT:,} due in one second")
+async def test_all_due_in_one_second(tmp_path: Path, table: Table) -> None:
+    table.head(f"{COUNT:,} due in one second")
     async with bounded(tmp_path / "data", SETTINGS) as running:
         server = running.server
         ready = [tmp_path / "alone", tmp_path / "group"]
@@ -112,26 +111,20 @@ async def test_all_due_in_one_second(tmp_path: Path, record_property: Callable[[
         # On a slow machine some are late by then: what is proved is the same.
         await asyncio.sleep(max(0.0, (due_ms - wall_ms()) / 1_000 - 1))
         running.server.forget_peak()
-        measured: list[Measured] = []
+        others: Found = {name: [] for name in EVERYTHING}
         while not all(reader.done() for reader in readers):
-            measured += await aside(measure, server.http, server.mqtt, 2, 5.0 if SOAK else 0.7, 0.02)
+            for name, every in (await felt(server, EVERYTHING, 5.0 if SOAK else 0.7, 2)).items():
+                others[name] += every
         found = [await reader for reader in readers]
-        others = Measured()
-        for one in measured:
-            others.add(one)
-        for name, part in zip(("ping", "schedule", "p2p", "listing"), others.parts(), strict=True):
-            table.add(f"{name} of others", Latencies(part))
-        table.add("refused of others", others.refused)
+        told(table, others, "of others")
         for name, one in zip(("a subscriber", "a group"), found, strict=True):
             table.add(f"{name}: got", sum(one.seen))
             table.add(f"{name}: drained in", f"{(one.last_ms - due_ms) / 1_000:.1f} s")
             table.add(f"{name}: early", one.early)
             table.add(f"{name}: twice", one.again)
-        record_property("counted", str(table))
         running.check(table)
-    print(f"\n{table}")
     for one in found:
         assert sum(one.seen) == COUNT
         assert not one.early
         assert not one.again
-    assert not others.refused
+    assert not any(one.lost for every in others.values() for one in every)

@@ -5,7 +5,6 @@ import asyncio
 import os
 import resource
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from server.codec.packets import Publish
@@ -32,13 +31,11 @@ SETTINGS = {
 REFUSED = 'fasti_mqtt_connections_bounded_total{bound="limits.connections"}'
 
 
-async def test_as_many_connections_as_may_be(
-    tmp_path: Path, record_property: Callable[[str, object], None]
-) -> None:
-    table = Table(f"{COUNT:,} MQTT connections, then as many of HTTP")
+async def test_as_many_connections_as_may_be(tmp_path: Path, table: Table) -> None:
+    table.head(f"{COUNT:,} MQTT connections, then as many of HTTP")
     async with bounded(tmp_path / "data", SETTINGS) as one:
         at, url = one.server.mqtt, one.server.url
-        before = await latencies(at, PROBE_S)
+        before = await latencies(one.server, PROBE_S)
         table.add("latency before", before)
         came: dict[Peer, float] = {}
 
@@ -62,7 +59,7 @@ async def test_as_many_connections_as_may_be(
             resident = one.server.rss_bytes()
             each = (resident - one.at_start_bytes) / len(members)
             table.add("RSS of a connection with a session", f"{each:,.0f} bytes")
-            table.add("latency meanwhile", await latencies(at, PROBE_S))
+            table.add("latency meanwhile", await latencies(one.server, PROBE_S))
             writer = await dial(at)
             await writer.connect("writer")
             members.append(writer)
@@ -91,16 +88,14 @@ async def test_as_many_connections_as_may_be(
         grown = (one.server.rss_bytes() - resident) / COUNT
         table.add("RSS of an idle HTTP connection", f"{grown:,.0f} bytes")
         assert await used(url, "http.connections") == COUNT - 1
-        table.add("latency meanwhile, of MQTT", await latencies(at, PROBE_S))
+        table.add("latency meanwhile, of MQTT", await latencies(one.server, PROBE_S))
         one.check(table)
         for writer_ in callers:
             writer_.transport.abort()
         await asyncio.sleep(0.1)
-        after = await latencies(at, PROBE_S)
+        after = await latencies(one.server, PROBE_S)
         table.add("latency after", after)
         assert is_normal(after, before), str(table)
-    record_property("counted", str(table))
-    print(table)
 
 
 async def _idle(address: tuple[str, int]) -> asyncio.StreamWriter:
@@ -112,9 +107,9 @@ async def _idle(address: tuple[str, int]) -> asyncio.StreamWriter:
     return writer
 
 
-async def test_out_of_descriptors(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+async def test_out_of_descriptors(tmp_path: Path, table: Table) -> None:
     """New connections are shed, which is said and counted; who is there and the store go on."""
-    table = Table("a process that may open few files")
+    table.head("a process that may open few files")
     async with bounded(tmp_path / "data", {"limits.connections": 1_000, "limits.connect_rate": 0}) as one:
         at, pid = one.server.mqtt, one.server.pid
         open_files = len(os.listdir(f"/proc/{pid}/fd"))
@@ -149,5 +144,3 @@ async def test_out_of_descriptors(tmp_path: Path, record_property: Callable[[str
         assert not (await late.connect("late")).reason
         await late.close()
         await keeper.close()
-    record_property("counted", str(table))
-    print(table)

@@ -9,7 +9,6 @@ was.
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 from server.codec import wire
@@ -84,13 +83,11 @@ async def stream(peer: Peer, seconds: float, good: Good, reader: Peer) -> Counte
     return sent
 
 
-async def test_who_never_reads_and_who_never_acks(
-    tmp_path: Path, record_property: Callable[[str, object], None]
-) -> None:
-    table = Table(f"{EACH} that never read, {EACH} that never ack, under a stream of {PAYLOAD:,} bytes")
+async def test_who_never_reads_and_who_never_acks(tmp_path: Path, table: Table) -> None:
+    table.head(f"{EACH} that never read, {EACH} that never ack, under a stream of {PAYLOAD:,} bytes")
     async with bounded(tmp_path / "data", SETTINGS) as one:
         at, url = one.server.mqtt, one.server.url
-        before = await latencies(at, PROBE_S)
+        before = await latencies(one.server, PROBE_S)
         table.add("latency before", before)
         got: Counter[Peer] = Counter()
 
@@ -123,7 +120,7 @@ async def test_who_never_reads_and_who_never_acks(
         writer = await dial(at)
         await writer.connect("writer")
         async with present([*deafs, *mutes, reader, writer]):
-            probing = asyncio.create_task(latencies(at, max(PROBE_S, SECONDS - 2)))
+            probing = asyncio.create_task(latencies(one.server, max(PROBE_S, SECONDS - 2)))
             async with asyncio.timeout(SECONDS + 120):
                 sent = await stream(writer, SECONDS, good, reader)
             for qos in (0, 1, 2):
@@ -158,8 +155,6 @@ async def test_who_never_reads_and_who_never_acks(
             await asyncio.sleep(1)
             assert await metric(url, "fasti_connections") == 2 * EACH + 2 - ended
             table.add("connections that keep alive has ended", ended)
-        after = await latencies(at, PROBE_S)
+        after = await latencies(one.server, PROBE_S)
         table.add("latency after", after)
         assert is_normal(after, before), str(table)
-    record_property("counted", str(table))
-    print(table)

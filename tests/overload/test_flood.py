@@ -5,16 +5,16 @@ listings and counts with filters that match nothing, density, exports, bulk dry 
 """
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
+from tests.bench.honest import Found
 from tests.support.http import Http, http
-from tests.support.latencies import Latencies
 from tests.support.soak import SOAK
 
+from .crowd import EVERYTHING, felt, told
 from .frame import Table, aside, bounded
-from .load import Flooded, Measured, flood, measure
+from .load import flood
 
 ROWS = 50_000 if SOAK else 10_000
 OTHERS = 20 if SOAK else 5
@@ -53,53 +53,35 @@ async def _filled(calls: Http) -> None:
         assert answer.status == 201, answer
 
 
-async def test_one_client_floods_and_the_others_have_their_turns(
-    tmp_path: Path, record_property: Callable[[str, object], None]
-) -> None:
-    tables: list[str] = []
+async def test_one_client_floods_and_the_others_have_their_turns(tmp_path: Path, table: Table) -> None:
     async with bounded(tmp_path / "data", SETTINGS) as running:
         server = running.server
         async with http(server.url, timeout_s=60) as calls:
             await _filled(calls)
         runs = {"nothing": [], **FLOODS} if SOAK else {"all of it": ALL}
         for name, kinds in runs.items():
-            table = Table(f"one client floods with {name}, {OTHERS} others")
+            table.head(f"one client floods with {name}, {OTHERS} others")
             connections = max(1, CONNECTIONS // max(1, len(kinds)))
             flooding = aside(
                 flood, server.http, kinds, connections, 1, LOAD_S + (3 if SOAK else 1), "127.0.0.2"
             )
-            measuring = aside(measure, server.http, server.mqtt, OTHERS, LOAD_S, 0.05)
-            said, others = await asyncio.gather(flooding, measuring)
-            _tell(table, said, others)
-            print(f"\n{table}")
+            said, others = await asyncio.gather(
+                flooding, felt(server, EVERYTHING, LOAD_S, OTHERS, tick_s=0.08)
+            )
+            table.add("the flood", said)
+            told(table, others, "of others")
             assert not said.lost
-            assert not any(one.refused for one in others)
-            for one in others:
-                assert all(one.parts()), "a client has had no turn at all"
+            assert not any(one.lost for every in others.values() for one in every), "each has had its turns"
             if SOAK:
                 _judge(table, others)
-            tables.append(str(table))
-        table = Table("memory")
+        table.head("memory")
         running.check(table)
-        tables.append(str(table))
-    text = "\n".join(tables)
-    record_property("counted", text)
-    print(f"\n{table}")
 
 
-def _tell(table: Table, said: Flooded, others: list[Measured]) -> None:
-    table.add("the flood", said)
-    together = Measured()
-    for one in others:
-        together.add(one)
-    for name, part in zip(("ping", "schedule", "p2p", "listing"), together.parts(), strict=True):
-        table.add(f"{name} of others", Latencies(part))
-
-
-def _judge(table: Table, others: list[Measured]) -> None:
+def _judge(table: Table, others: Found) -> None:
     """No one waits more than twice the median of all."""
-    for index, name in enumerate(("ping", "schedule", "p2p", "listing")):
-        medians = [median(one.parts()[index]) for one in others]
+    for name, every in others.items():
+        medians = [median(one.waits_ms) for one in every]
         span = f"{min(medians):.1f} to {max(medians):.1f}, the middle {median(medians):.1f} ms"
         table.add(f"{name}: medians of the others", span)
         assert max(medians) <= 2 * median(medians) + 5, table

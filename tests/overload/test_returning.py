@@ -5,7 +5,6 @@ without FASTI_SOAK. All get all, in order, once; nobody waits more than twice as
 
 import asyncio
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -86,12 +85,10 @@ def waits(sessions: list[Session], which: str) -> list[float]:
 
 
 @pytest.mark.parametrize("own_of", [0, 200] if SOAK else [20])
-async def test_sessions_return_at_once(
-    tmp_path: Path, own_of: int, record_property: Callable[[str, object], None]
-) -> None:
+async def test_sessions_return_at_once(tmp_path: Path, own_of: int, table: Table) -> None:
     """`own_of`: so many sessions have topics of their own; 0: none has."""
     count, backlog = own_of or 2_000, 500 if SOAK else 100
-    table = Table(f"{count:,} sessions return with {backlog} messages each")
+    table.head(f"{count:,} sessions return with {backlog} messages each")
     settings = {
         "limits.connections": count + 10,
         "limits.connect_rate": 0,
@@ -110,10 +107,10 @@ async def test_sessions_return_at_once(
         began = time.monotonic()
         await publish_all(at, topics)
         table.add("messages stored", f"{len(topics):,} in {time.monotonic() - began:.1f} s")
-        before = await latencies(at, PROBE_S)
+        before = await latencies(one.server, PROBE_S)
         table.add("latency before", before)
         one.server.forget_peak()
-        probing = asyncio.create_task(latencies(at, PROBE_S))
+        probing = asyncio.create_task(latencies(one.server, PROBE_S))
         began = time.monotonic()
         peers = await asyncio.gather(*(session.come_back() for session in sessions))
         async with present(peers):
@@ -138,8 +135,6 @@ async def test_sessions_return_at_once(
                 found = waits(sessions, which)
                 assert found[-1] <= 2 * found[len(found) // 2] + SLACK_S, str(table)
         assert await metric(one.server.url, "fasti_replay_queue") == 0
-        after = await latencies(at, PROBE_S)
+        after = await latencies(one.server, PROBE_S)
         table.add("latency after", after)
         assert is_normal(after, before), str(table)
-    record_property("counted", str(table))
-    print(table)

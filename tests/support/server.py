@@ -18,6 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from .forked import Forked, can_fork
+from .gauges import Gauges
 from .parted import VARIABLE, is_part
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +34,7 @@ FORKED = {
 _LISTENING = re.compile(r"^listening http=(\S+) mqtt=(\S+)(?: .*)?$", re.MULTILINE)
 
 
-class ServerProcess:
+class ServerProcess(Gauges):
     """One running server. `http` and `mqtt` are (host, port) once it is ready."""
 
     def __init__(
@@ -131,23 +132,6 @@ class ServerProcess:
     async def stopped(self) -> int:
         """The same, while the loop goes on."""
         return await asyncio.to_thread(self.stop)
-
-    def rss_bytes(self) -> int:
-        """Resident memory."""
-        return self._status_bytes("VmRSS")
-
-    def peak_bytes(self) -> int:
-        """The most that was resident since its start, or since `forget_peak`."""
-        return self._status_bytes("VmHWM")
-
-    def forget_peak(self) -> None:
-        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
-
-    def _status_bytes(self, name: str) -> int:
-        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            if line.startswith(f"{name}:"):
-                return int(line.split()[1]) << 10
-        raise RuntimeError("the server has ended")
 
 
 BUILD = ("FASTI_FAST", "FASTI_PURE")

@@ -2,32 +2,18 @@
 of all that it has, every half hour or so, and is off here.
 """
 
-import os
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.ports import free_port
-
-from ..process import Process, Running, answering
-
-ACK = "in RAM"
-PROGRAM = Path("/usr/sbin/mosquitto")
+from . import Kind, program
 
 
-@contextmanager
-def mosquitto(folder: Path) -> Iterator[Running | None]:
-    found = PROGRAM if PROGRAM.exists() else shutil.which("mosquitto")
-    if found is None:
-        yield None
-        return
-    at = ("127.0.0.1", free_port())
+def _arguments(folder: Path, port: int) -> list[object]:
     config = folder / "mosquitto.conf"
     config.write_text(
-        f"listener {at[1]} {at[0]}\nallow_anonymous true\npersistence false\nset_tcp_nodelay true\n"
+        f"listener {port} 127.0.0.1\nallow_anonymous true\npersistence false\nset_tcp_nodelay true\n"
         "max_inflight_messages 1000\nmax_queued_messages 0\nlog_type error\n"
     )
-    process = Process([str(found), "-c", str(config)], folder / "mosquitto.log", os.environ)
-    with answering(process, at):
-        yield Running(process, at)
+    return ["-c", config]
+
+
+MOSQUITTO = Kind("mosquitto", "in RAM", program("mosquitto", _arguments))

@@ -18,13 +18,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.gauges import cpu_s
 from tests.support.ports import free_port
 
 from ..exchange import Failed, line_to
-from ..process import Process, Running, answering, cpu_s
+from ..process import Process, Running, answering
 from ..workload import Draft
+from . import Kind
 
-ACK = "fsynced, write-ahead log"
 USER = "bench"
 TABLE = (
     "CREATE TABLE messages (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,"
@@ -60,7 +61,7 @@ class _Postmaster(Process):
 
 
 @contextmanager
-def postgres(folder: Path) -> Iterator[Running | None]:
+def _running(folder: Path) -> Iterator[Running | None]:
     """A fresh one; its files lie beside `folder` or, where only root gets there, elsewhere."""
     program = _program()
     user = _user()
@@ -83,6 +84,9 @@ def postgres(folder: Path) -> Iterator[Running | None]:
         with answering(process, at):
             process.until(re.compile("ready to accept connections"))
             yield Running(process, at)
+
+
+POSTGRESQL = Kind("PostgreSQL", "fsynced, write-ahead log", _running)
 
 
 async def prepare(peer: Running) -> None:

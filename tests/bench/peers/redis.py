@@ -6,20 +6,15 @@ To take what is due is one Lua script that moves the first ids that are due into
 the lease ends, and answers ids and bodies; to ack is another that removes both.
 """
 
-import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-from tests.support.ports import free_port
-
 from ..exchange import Failed, Line, line_to
-from ..process import Address, Process, Running, answering
+from ..process import Address
 from ..workload import Draft
-
-ACK = "fsynced, append-only file"
+from . import Kind, program
 
 TAKE = """
 local ids = redis.call('ZRANGE', 'due', '-inf', ARGV[1], 'BYSCORE', 'LIMIT', 0, ARGV[2])
@@ -38,29 +33,14 @@ return done
 LEASE_S = 30
 
 
-@contextmanager
-def redis(folder: Path) -> Iterator[Running | None]:
-    """A fresh one, or one on what `folder` has of the last."""
-    program, at = shutil.which("redis-server"), ("127.0.0.1", free_port())
-    if program is None:
-        yield None
-        return
-    process = started(program, folder, at)
-    with answering(process, at):
-        yield Running(process, at)
+def _arguments(folder: Path, port: int) -> Iterator[object]:
+    """Of one on what `folder` has of the last, if there was one."""
+    settings = {"port": port, "bind": "127.0.0.1", "dir": folder, "save": ""}
+    for key, value in (settings | {"appendonly": "yes", "appendfsync": "always"}).items():
+        yield from (f"--{key}", value)
 
 
-def started(program: str, folder: Path, at: Address) -> Process:
-    settings = {
-        "port": at[1],
-        "bind": at[0],
-        "dir": folder,
-        "save": "",
-        "appendonly": "yes",
-        "appendfsync": "always",
-    }
-    arguments = [part for key, value in settings.items() for part in (f"--{key}", str(value))]
-    return Process([program, *arguments], folder / "redis.log", {})
+REDIS = Kind("Redis", "fsynced, append-only file", program("redis-server", _arguments))
 
 
 def command(*words: object) -> bytes:
