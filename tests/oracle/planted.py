@@ -157,15 +157,19 @@ async def not_named(w: World, path: str, body: Any, forward: Forward) -> Answer 
     return with_(got, deliveries=[one for one in got.body["deliveries"] if one is not undone[0]])
 
 
-async def letter_gone(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
-    got = await forward()
-    return with_(got, messages=got.body["messages"][1:]) if got.body["messages"] else None
+def first(of: str, times: int) -> Plant:
+    """A list has its first entry so many times."""
+
+    async def plant(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
+        got = await forward()
+        listed = got.body[of]
+        return with_(got, **{of: [*times * listed[:1], *listed[1:]]}) if listed else None
+
+    return plant
 
 
-async def letter_twice(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
-    got = await forward()
-    letters = got.body["messages"]
-    return with_(got, messages=[letters[0], *letters]) if letters else None
+letter_gone, letter_twice = first("messages", 0), first("messages", 2)
+retry_gone, retry_twice = first("retries", 0), first("retries", 2)
 
 
 async def miscounted(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
@@ -191,17 +195,6 @@ async def dropped_too(w: World, path: str, body: Any, forward: Forward) -> Answe
     """`:try` drops it."""
     got = await w.http.call("POST", "/v1/retries:drop", {"filter": body["filter"]})
     return got if got.body["changed"] else None
-
-
-async def retry_gone(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
-    got = await forward()
-    return with_(got, retries=got.body["retries"][1:]) if got.body["retries"] else None
-
-
-async def retry_twice(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
-    got = await forward()
-    retries = got.body["retries"]
-    return with_(got, retries=[retries[0], *retries]) if retries else None
 
 
 async def dead_and_waits(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
@@ -415,33 +408,29 @@ LASTING = {
     "a release is lost",
 }
 """What is asked once more before it is called a fault is wrong each time."""
-RUNS = (
-    (11, ("done by nobody", "a nack's delay", "untrue 204", "a letter twice", "another incarnation")),
-    (15, ("an ack is lost", "early", "twice at a time", "a letter is gone", "miscounted")),
-    (11, ("shown as done", "not named")),
-    (11, ("a key is kept",)),
-    (11, ("a key is given away",)),
-    (11, ("a place is gone",)),
-)
-"""Which are planted in one run: those that are not taken for one another. Each run
-has a seed in which they find their occasion."""
-STEERED_RUNS = (
-    (1, ("a retry twice", "requeued nowhere")),
-    (2, ("a retry is gone", "not buried")),
-    (5, ("a try is lost", "counted more", "undone is untrue")),
-    (6, ("a try drops", "# is not all", "nothing left", "another reason")),
-    (1, ("dead and waits",)),
-    (1, ("ended anyway",)),
-)
-"""The same of those who steer what is undone. The first one finds its occasion soonest."""
-STEPPED_RUNS = (
-    (28, ("leases by wall time", "fired again", "early after a step")),
-    (6, ("sessions by wall time", "high water")),
-    (5, ("silent",)),
-)
-"""The same of a clock that is stepped both ways."""
-RUNS_BY_RULE = {
-    "releases": ("a release is lost",),
-    "leases_name_tries": ("an old nack",),
+Run = tuple[int, tuple[str, ...]]
+RUNS: dict[str, list[Run]] = {
+    "calm": [
+        (11, ("done by nobody", "a nack's delay", "untrue 204", "a letter twice", "another incarnation")),
+        (15, ("an ack is lost", "early", "twice at a time", "a letter is gone", "miscounted")),
+        (11, ("shown as done", "not named")),
+        (11, ("a place is gone",)),
+    ],
+    "solo": [(11, ("a key is kept",)), (11, ("a key is given away",))],
+    "steered": [
+        (1, ("a retry twice", "requeued nowhere")),
+        (2, ("a retry is gone", "not buried")),
+        (5, ("a try is lost", "counted more", "undone is untrue")),
+        (6, ("a try drops", "# is not all", "nothing left", "another reason")),
+        (1, ("dead and waits",)),
+        (1, ("ended anyway",)),
+    ],
+    "stepped": [
+        (28, ("leases by wall time", "fired again", "early after a step")),
+        (6, ("sessions by wall time", "high water")),
+        (5, ("silent",)),
+    ],
+    "ruled": [(11, ("a release is lost",)), (11, ("an old nack",))],
 }
-"""Planted only where the server is held to that rule."""
+"""Which are planted in one run, by the kind of work: those that are not taken for one another. Each run has a
+seed in which they find their occasion; the first of its kind finds it soonest."""

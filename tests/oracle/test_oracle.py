@@ -13,12 +13,18 @@ import pytest
 from tests.support.soak import SOAK
 
 from .__main__ import play, report
-from .planted import PLANTS, RUNS, RUNS_BY_RULE, STEERED_RUNS, STEPPED_RUNS, Planter
+from .planted import PLANTS, RUNS, Planter
 from .program import CALM, RULED, SOLO, STEERED, STEPPED, WILD, Steps
 
 SEED = int(os.environ.get("FASTI_SEED", random.randrange(1 << 32)))
-PLANTED_SEED = 11
-STEERED_STEPS = 4 * len(STEERED)
+KINDS: dict[str, tuple[Steps, int, int]] = {
+    "calm": (CALM, 70, 4),
+    "solo": (SOLO, 70, 2),
+    "steered": (STEERED, 4 * len(STEERED), 1),
+    "stepped": (STEPPED, 100 if SOAK else 60, 1),
+    "ruled": (RULED, 120, 0),
+}
+"""Of work in which faults are planted: its steps, how many, and how many of RUNS each time."""
 TRIES = 10
 """Seeds, one after the other, in which a plant may find its occasion."""
 RUNS_WILD = 40 if SOAK else 1
@@ -53,30 +59,13 @@ async def test_wild_work_has_no_fault(number: int, tmp_path: Path, record_proper
     assert not ledger.faults, f"seed {SEED + number}: {report(ledger)}"
 
 
-@pytest.mark.parametrize(("seed", "names"), RUNS)
-async def test_planted_faults_are_found(seed: int, names: tuple[str, ...], tmp_path: Path) -> None:
-    weights = SOLO if any("key" in name for name in names) else CALM
-    await plant(names, seed, 70, weights, tmp_path)
-
-
-@pytest.mark.parametrize(("seed", "names"), STEERED_RUNS if SOAK else STEERED_RUNS[:1])
-async def test_planted_faults_of_steering_are_found(
-    seed: int, names: tuple[str, ...], tmp_path: Path
-) -> None:
-    await plant(names, seed, STEERED_STEPS, STEERED, tmp_path)
-
-
-@pytest.mark.parametrize(("seed", "names"), STEPPED_RUNS if SOAK else STEPPED_RUNS[:1])
-async def test_planted_faults_of_a_stepped_clock_are_found(
-    seed: int, names: tuple[str, ...], tmp_path: Path
-) -> None:
-    await plant(names, seed, 100 if SOAK else 60, STEPPED, tmp_path)
-
-
-@pytest.mark.skipif(not SOAK, reason="FASTI_SOAK is not set")
-@pytest.mark.parametrize("rule", RUNS_BY_RULE)
-async def test_planted_faults_of_a_rule_are_found(rule: str, tmp_path: Path) -> None:
-    await plant(RUNS_BY_RULE[rule], PLANTED_SEED, 120, RULED, tmp_path)
+@pytest.mark.parametrize(
+    ("kind", "seed", "names"),
+    [(kind, *run) for kind, (*_, many) in KINDS.items() for run in RUNS[kind][: None if SOAK else many]],
+)
+async def test_planted_faults_are_found(kind: str, seed: int, names: tuple[str, ...], tmp_path: Path) -> None:
+    weights, steps, _ = KINDS[kind]
+    await plant(names, seed, steps, weights, tmp_path)
 
 
 async def plant(names: tuple[str, ...], seed: int, steps: int, weights: Steps, home: Path) -> None:
