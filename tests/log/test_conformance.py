@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from shards.log.chained import open_engine
+from shards.log.chained import ChainedLog, open_engine
 from shards.log.contract import Log
 from shards.log.engine import Origin, Taken
 from shards.log.errors import (
@@ -32,6 +32,7 @@ from shards.log.record import (
     PART_BYTES,
     VERSION,
     Claim,
+    Seal,
     claim_data,
     claim_of,
     frame_of,
@@ -50,6 +51,26 @@ def filled(log: Log, count: int, seq: int = 1) -> int:
     for one in range(seq + 1, count + 1):
         log.append(one, epoch, b"data %d" % one)
     return epoch
+
+
+def begun(place: Place, count: int) -> tuple[ChainedLog, int]:
+    """A log with so many records, and the epoch of who writes it."""
+    log = place.open()
+    return log, filled(log, count)
+
+
+def followed(place: Place) -> tuple[ChainedLog, ChainedLog, int]:
+    """Two records; who writes, who has read them, and the epoch of the former."""
+    (ours, epoch), theirs = begun(place, 2), place.open()
+    assert seqs(theirs) == [1, 2]
+    return ours, theirs, epoch
+
+
+def seal_of(log: Log, seq: int) -> Seal:
+    """That of a record that is there."""
+    seal = log.seal_at(seq)
+    assert seal is not None
+    return seal
 
 
 def seqs(log: Log, after: int = 0) -> list[int]:
@@ -261,8 +282,7 @@ def test_who_is_cut_off_is_told_by_the_deadline_and_goes_on_after(place: Place) 
 
 
 def test_a_trimmed_log(place: Place) -> None:
-    log = place.open()
-    epoch = filled(log, 9)
+    log, epoch = begun(place, 9)
     log.trim(5)
     for one in (log, place.open()):
         assert one.bounds() == (6, 9)
@@ -279,8 +299,7 @@ def test_a_trimmed_log(place: Place) -> None:
 
 
 def test_the_last_record_is_never_trimmed(place: Place) -> None:
-    log = place.open()
-    epoch = filled(log, 4)
+    log, epoch = begun(place, 4)
     log.trim(4)
     assert log.bounds() == (4, 4)
     log.trim(100)
@@ -400,8 +419,7 @@ def test_a_record_of_a_later_version_is_said_to_be_one(place: Place) -> None:
 
 
 def test_the_state_is_the_bounds_with_the_server_s_clock(place: Place) -> None:
-    log = place.open()
-    filled(log, 3)
+    log, _ = begun(place, 3)
     state = log.state()
     assert (state.first, state.last) == log.bounds() == (1, 3)
     if place.name != "memory":
@@ -410,9 +428,7 @@ def test_the_state_is_the_bounds_with_the_server_s_clock(place: Place) -> None:
 
 
 def test_a_stray_is_passed_over_by_all(place: Place) -> None:
-    ours, theirs = place.open(), place.open()
-    epoch = filled(ours, 2)
-    assert seqs(theirs) == [1, 2]
+    ours, theirs, epoch = followed(place)
     place.put(3, b"hello")
     assert seqs(theirs, 2) == []
     assert theirs.strays == (1, 3, 3)
@@ -454,8 +470,7 @@ def test_a_stray_does_not_hide_what_is_missing(place: Place) -> None:
 
 def test_what_names_its_place_is_no_stray(place: Place) -> None:
     """One who writes passes over nothing that may be a record."""
-    log = place.open()
-    epoch = filled(log, 2)
+    log, epoch = begun(place, 2)
     rotten = bytearray(frame_of(3, epoch, log.at, b"third" * 100, VERSION))
     rotten[60:500] = bytes(440)
     place.put(3, bytes(rotten))
@@ -493,8 +508,7 @@ def sent(log: Log, seq: int, epoch: int, *datas: bytes) -> None:
 
 
 def test_what_is_sent_ahead_is_read_in_its_order(place: Place) -> None:
-    log = place.open()
-    epoch = filled(log, 2)
+    log, epoch = begun(place, 2)
     sent(log, 3, epoch, b"third", b"fourth", b"fifth")
     for seq in (3, 4):
         assert log.settle()
@@ -529,9 +543,7 @@ def test_answers_of_what_was_sent_ahead_are_lost(place: Place, losses: tuple[Los
 
 def test_a_refusal_fails_all_behind_it(place: Place) -> None:
     """Another node's claim takes the place of the first; the engine may take the second behind it."""
-    ours, theirs = place.open(), place.open()
-    epoch = filled(ours, 2)
-    assert seqs(theirs) == [1, 2]
+    ours, theirs, epoch = followed(place)
     assert theirs.claim(3, "b", "") == 3
     sent(ours, 3, epoch, b"third", b"fourth", b"fifth")
     with pytest.raises(Fenced):
@@ -547,9 +559,7 @@ def test_a_refusal_fails_all_behind_it(place: Place) -> None:
 
 def test_a_purge_that_leaves_a_void_record_first(place: Place) -> None:
     """Who has the record before it goes on with the one behind."""
-    ours, theirs = place.open(), place.open()
-    epoch = filled(ours, 2)
-    assert seqs(theirs) == [1, 2]
+    ours, theirs, epoch = followed(place)
     assert theirs.claim(3, "b", "") == 3
     claimed = theirs.at
     sent(ours, 3, epoch, b"third", b"fourth", b"fifth")
@@ -598,8 +608,7 @@ def test_a_stray_comes_between(place: Place) -> None:
 
 def test_whose_predecessor_nobody_can_recognise_is_not_claimed_behind(place: Place) -> None:
     """A record of ours may have stood there: whoever did not write it cannot know."""
-    log = place.open()
-    epoch = filled(log, 2)
+    log, epoch = begun(place, 2)
     third = frame_of(3, epoch, log.at, b"third")
     fourth = frame_of(4, epoch, opened(third, 3).seal, b"fourth", is_ahead=True)
     place.put(3, b"rotten beyond recognition")
@@ -652,8 +661,7 @@ def test_what_is_sent_ahead_comes_late_behind_a_claim(place: Place) -> None:
 
 def test_a_claim_forgets_what_was_sent(place: Place) -> None:
     """Who claims has given it up: its answers belong to nothing that is sent later."""
-    log = place.open()
-    epoch = filled(log, 2)
+    log, epoch = begun(place, 2)
     sent(log, 3, epoch, b"third", b"fourth", b"fifth")
     assert log.settle()
     read = [seq for seq, _, _ in log.read(3)]
@@ -803,8 +811,7 @@ def test_a_part_that_comes_late_completes_its_group(place: Place) -> None:
 
 
 def test_each_part_proves_that_its_writer_leads(place: Place) -> None:
-    log = place.open()
-    epoch = filled(log, 1)
+    log, epoch = begun(place, 1)
     reached = []
 
     def through(put: Callable[[], None]) -> None:
@@ -872,11 +879,8 @@ def walk(place: Place, seed: int, steps: int) -> None:
 
 def test_a_lost_log_is_begun_anew_behind_what_a_store_has(place: Place) -> None:
     """The places go on; who has the record before goes on, and who lacks it needs a copy."""
-    log = place.open()
-    filled(log, 5)
-    last, before = log.seal_at(5), log.seal_at(4)
-    assert last is not None
-    assert before is not None
+    log, _ = begun(place, 5)
+    last, before = seal_of(log, 5), seal_of(log, 4)
     place.delete()
     with pytest.raises(NoLog):
         log.bounds()
@@ -899,8 +903,7 @@ def test_a_lost_log_is_begun_anew_behind_what_a_store_has(place: Place) -> None:
 def test_a_log_goes_on_far_beyond_the_last_record(place: Place, *, is_lost: bool) -> None:
     log, beyond = place.open(), 1_000_000_000
     filled(log, 5)
-    last = log.seal_at(5)
-    assert last is not None
+    last = seal_of(log, 5)
     if is_lost:
         place.delete()
     log.begin(last, Origin("12ab"), 0 if is_lost else 5, beyond)
@@ -918,18 +921,11 @@ def test_who_has_what_was_given_up_is_told(place: Place) -> None:
     """And who has less than the record behind which the log goes on takes a copy."""
     log, beyond = place.open(), 1_000_000_000
     filled(log, 5)
-    seals = [log.seal_at(seq) for seq in range(6)]
-    assert seals[3] is not None
-    log.begin(seals[3], Origin("12ab"), 5, beyond)
-    other = seals[3]._replace(digest=b"of another branch")
-    for seal, error in (
-        (seals[2], Trimmed),
-        (other, Unchained),
-        (seals[4], Unchained),
-        (seals[5], Unchained),
-    ):
-        assert seal is not None
-        one = place.open()
+    seals = [seal_of(log, seq) for seq in range(2, 6)]
+    log.begin(seals[1], Origin("12ab"), 5, beyond)
+    other = seals[1]._replace(digest=b"of another branch")
+    for seal in (seals[0], other, *seals[2:]):
+        one, error = place.open(), Trimmed if seal is seals[0] else Unchained
         one.stand(seal)
         with pytest.raises(error):
             seqs(one, seal.seq)
@@ -937,10 +933,8 @@ def test_who_has_what_was_given_up_is_told(place: Place) -> None:
 
 def test_who_decides_too_late_does_not_begin_the_log_again(place: Place) -> None:
     """Two nodes have the same, and each may begin: what the faster one has acknowledged meanwhile stays."""
-    log = place.open()
-    filled(log, 5)
-    last = log.seal_at(5)
-    assert last is not None
+    log, _ = begun(place, 5)
+    last = seal_of(log, 5)
     place.delete()
     log.begin(last, Origin("12ab"))
     assert log.claim(7, "a", "http://a") == 7
@@ -954,11 +948,8 @@ def test_who_decides_too_late_does_not_begin_the_log_again(place: Place) -> None
 
 def test_a_log_is_emptied_to_go_on_behind_an_earlier_record(place: Place) -> None:
     """An old backup counts from now on: who has its last record goes on behind what was dropped."""
-    log = place.open()
-    filled(log, 5)
-    early, last = log.seal_at(3), log.seal_at(5)
-    assert early is not None
-    assert last is not None
+    log, _ = begun(place, 5)
+    early, last = seal_of(log, 3), seal_of(log, 5)
     log.begin(early, Origin("12ab"), 5)
     assert log.bounds() == (6, 6)
     restored, forgotten = place.open(), place.open()
@@ -973,10 +964,8 @@ def test_a_log_is_emptied_to_go_on_behind_an_earlier_record(place: Place) -> Non
 
 
 def test_who_lacks_trimmed_records_does_not_go_on(place: Place) -> None:
-    log = place.open()
-    filled(log, 5)
-    early = log.seal_at(2)
-    assert early is not None
+    log, _ = begun(place, 5)
+    early = seal_of(log, 2)
     log.trim(3)
     other = place.open()
     other.stand(early)
@@ -985,8 +974,7 @@ def test_who_lacks_trimmed_records_does_not_go_on(place: Place) -> None:
 
 
 def test_a_log_with_other_records_is_not_begun(place: Place) -> None:
-    log = place.open()
-    filled(log, 3)
+    begun(place, 3)
     engine = place.engine()
     engine.connect(5)
     with pytest.raises(Taken):

@@ -157,13 +157,9 @@ def closing(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("play", "error"),
     [
-        (silent, "timed out"),
-        (without_end, "does not say who it is|^$|timed out"),
-        (without_pong, "timed out"),
-        (only_pings, "^$|timed out"),
-        (refusing, "Authorization Violation"),
-        (of_another_protocol, "not a server of NATS"),
-        (closing, "does not say who it is"),
+        *((silent, "timed out"), (without_end, "does not say who it is|^$|timed out")),
+        *((without_pong, "timed out"), (only_pings, "^$|timed out"), (refusing, "Authorization Violation")),
+        *((of_another_protocol, "not a server of NATS"), (closing, "does not say who it is")),
     ],
     ids=lambda one: getattr(one, "__name__", ""),
 )
