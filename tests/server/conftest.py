@@ -34,6 +34,7 @@ from server.site import build_desk, build_site
 from tests.support.http import Answer, Http
 from tests.support.link import FakeLink
 from tests.support.rig import Rig
+from tests.support.served import Served, everywhere, serve
 from tests.support.stores import FailingMemory, FailingStore
 from timeline.session import Subscription
 
@@ -171,6 +172,19 @@ def rig() -> Rig:
 def config() -> Config:
     """Overridden where a test needs other limits."""
     return Config()
+
+
+@pytest.fixture
+def settings() -> Config:
+    """Of `served`; overridden where a test needs other limits."""
+    return everywhere(connect_rate=0)
+
+
+@pytest.fixture
+async def served(tmp_path: Path, settings: Config) -> AsyncIterator[Served]:
+    """A server with a listener of each kind, in this process."""
+    async with serve(tmp_path / "data", settings) as made:
+        yield made
 
 
 @pytest.fixture

@@ -8,9 +8,16 @@ from tests.support.rig import Peer, Rig, config
 
 
 class Keyed(Rig):
-    """`add` makes a key, `come` and `stay` connect with it. There is `ops`, which may do everything."""
+    """`add` makes a key, `come` and `stay` connect with it. There is `ops`, which may do everything.
 
-    def __init__(self, folder: Path, **keys: Any) -> None:
+    `acl`: what is in an ACL file, if there is one.
+    """
+
+    def __init__(self, folder: Path, *, acl: str = "", **keys: Any) -> None:
+        self._acl = folder / "acl"
+        if acl:
+            self._acl.write_text(acl)
+            keys["acl_file"] = str(self._acl)
         self.file = KeysFile(folder / "keys.toml")
         self.keys = {"ops": self.file.add("ops", "admin")}
         mqtt = {
@@ -24,6 +31,10 @@ class Keyed(Rig):
 
     def change(self, name: str, before: str, after: str) -> None:
         self.file.change(name, before, after)
+        self.read_keys()
+
+    def change_acl(self, text: str) -> None:
+        self._acl.write_text(text)
         self.read_keys()
 
     def revoke(self, name: str) -> None:

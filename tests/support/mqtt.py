@@ -185,10 +185,12 @@ class Peer(asyncio.Protocol):
         return self._last_id
 
 
-async def dial(address: tuple[str, int], level: int = 5, on_publish: OnPublish | None = None) -> Peer:
-    """Open a connection; nothing has been sent yet."""
+async def dial(
+    address: tuple[str, int], level: int = 5, on_publish: OnPublish | None = None, **tls: Any
+) -> Peer:
+    """Open a connection; nothing has been sent yet. `tls`: as of `loop.create_connection`."""
     loop = asyncio.get_running_loop()
-    _, peer = await loop.create_connection(lambda: Peer(level, on_publish), *address)
+    _, peer = await loop.create_connection(lambda: Peer(level, on_publish), *address, **tls)
     return peer
 
 

@@ -10,6 +10,7 @@ server could.
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from server.auth.keyring import Keyring
@@ -42,6 +43,7 @@ from server.mqtt.state import Connection
 from server.observe.tracing import Traces
 from server.settings.config import Config, Limits, Mqtt, Replay, Sessions
 from shards.commit import Commit
+from shards.errors import StoreFailed
 from shards.memory import MemoryStore
 from shards.store import Table
 from shards.tables import cursor_row_of
@@ -66,11 +68,16 @@ def config(**keys: Any) -> Config:
     return made
 
 
-__all__ = ["Limits", "Mqtt", "Peer", "Replay", "Rig", "Sessions", "about", "config", "props"]
+__all__ = ["Limits", "Mqtt", "Peer", "Replay", "Rig", "Sessions", "about", "asking", "config", "props"]
 
 
 def props(**values: Any) -> Properties:
     return Properties(**values)
+
+
+def asking(**terms: str) -> tuple[tuple[str, str], ...]:
+    """The user properties of a SUBSCRIBE with these terms: `ack_timeout="30s"`."""
+    return tuple((name.replace("_", "-"), value) for name, value in terms.items())
 
 
 def about(packet: Any) -> Properties:
@@ -166,8 +173,8 @@ class Peer:
         return self.take(Suback).reasons if pump else ()
 
     def subscribed(self, *filters: str, **options: Any) -> "Peer":
-        """The peer itself, once it has subscribed; `options` as of `subscribe`."""
-        self.subscribe(*filters, **options)
+        """The peer itself, once it is granted them; `options` as of `subscribe`."""
+        assert max(self.subscribe(*filters, **options)) < 0x80
         return self
 
     def unsubscribe(self, *filters: str) -> tuple[int, ...]:
@@ -193,12 +200,20 @@ class Peer:
         self.send(Publish(topic.encode(), data, qos, retain, dup, packet_id, asked), pump=pump)
         return packet_id
 
+    def begin(self, topic: str, payload: str | bytes = "x", **options: Any) -> Ack:
+        """The first half of a QoS 2 publish: its PUBREC."""
+        return self.take_ack(wire.PUBREC, self.publish(topic, payload, 2, **options))
+
+    def release(self, packet_id: int) -> Ack:
+        """The other half: its PUBCOMP."""
+        self.ack(wire.PUBREL, packet_id)
+        return self.take_ack(wire.PUBCOMP, packet_id)
+
     def publish2(self, topic: str, payload: str = "x", **options: Any) -> None:
         """A whole QoS 2 publish."""
-        packet_id = self.publish(topic, payload, 2, **options)
-        assert self.take_ack(wire.PUBREC, packet_id).reason < 0x80
-        self.ack(wire.PUBREL, packet_id)
-        self.take_ack(wire.PUBCOMP, packet_id)
+        received = self.begin(topic, payload, **options)
+        assert received.reason < 0x80
+        self.release(received.packet_id)
 
     def publish1(self, topic: str, payload: str = "x", **options: Any) -> Ack:
         packet_id = self.publish(topic, payload, 1, **options)
@@ -296,20 +311,27 @@ class Peer:
     def payloads(self) -> list[str]:
         return [packet.payload.decode() for packet in self.publishes()]
 
-    def take_all(self) -> list[str]:
-        """Payloads of everything, each taken through to its end with the acks that it needs."""
+    def deliveries(self, *, acks: bool = True, is_strict: bool = True) -> list[Publish]:
+        """Everything, each taken through to its end with the acks that it needs, or left in flight.
+
+        `is_strict`: nothing else may have come.
+        """
         found = []
         while self.inbox:
             packet = self.inbox.pop(0)
             if isinstance(packet, Publish):
-                found.append(packet.payload.decode(errors="replace"))
-                if packet.qos:
+                found.append(packet)
+                if packet.qos and acks:
                     self.ack(wire.PUBACK if packet.qos == 1 else wire.PUBREC, packet.packet_id)
             elif isinstance(packet, Ack) and packet.kind == wire.PUBREL:
                 self.ack(wire.PUBCOMP, packet.packet_id)
             else:
-                raise AssertionError(packet)
+                assert not is_strict, packet
         return found
+
+    def take_all(self) -> list[str]:
+        """Payloads of everything, each taken through to its end."""
+        return [packet.payload.decode(errors="replace") for packet in self.deliveries()]
 
     @property
     def gone_with(self) -> int | None:
@@ -389,6 +411,11 @@ class Rig:
         assert found is not None, text
         return found
 
+    def make(self, *texts: str, **terms: Any) -> None:
+        """Groups with these terms, which nobody is in if they are new."""
+        for text in texts:
+            self.decide(partial(self.core.groups.make, text=text, **terms))
+
     def order(self, text: str) -> KeyOrder:
         """What a group with rules of keys knows of them."""
         found = self.group(text).session.order
@@ -408,6 +435,16 @@ class Rig:
         if pump:
             self.pump()
         return told
+
+    def opened(self, client_id: str, **options: Any) -> Peer:
+        """Whose session is resumed: CONNACK has come, what was in flight has not been looked at."""
+        peer = self.peer()
+        peer.connect(client_id, clean=False, expiry=LONG_S, pump=False, **options)
+        while peer.connection.is_opening:
+            self.write()
+        peer.deliver()
+        peer.inbox.clear()
+        return peer
 
     # -- one step
 
@@ -440,6 +477,15 @@ class Rig:
         """A sync fails. The store is back at once, and of what was not durable it has so many batches."""
         self.fail_sync()
         self.store.survivors = survivors
+        assert self.recover()
+
+    def break_store(self) -> None:
+        """From now on it takes nothing."""
+        self.core.writer.fail(StoreFailed("told to"))
+        self.store.fail_writes = True
+
+    def mend_store(self) -> None:
+        self.store.fail_writes = False
         assert self.recover()
 
     def deliver(self) -> bool:

@@ -1,8 +1,9 @@
 """A server in this process, with real sockets: one listener of each kind."""
 
 import asyncio
+import ssl
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,31 @@ class Served:
         self.writers: list[asyncio.StreamWriter] = []
         """Closed in the end."""
         self.loop = asyncio.get_running_loop()
+
+    async def dial(
+        self, scheme: str = "mqtt", address: str = "127.0.0.1", tls: ssl.SSLContext | None = None
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection from there that has said nothing, but for what a handshake of TLS says."""
+        name = None if tls is None else "localhost"
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", self.ports[scheme], local_addr=(address, 0), ssl=tls, server_hostname=name
+        )
+        self.writers.append(writer)
+        return reader, writer
+
+
+async def until(holds: Callable[[], object]) -> None:
+    async with asyncio.timeout(60):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+async def ended(reader: asyncio.StreamReader) -> None:
+    """Read to the end of the stream, which may be a reset."""
+    async with asyncio.timeout(60):
+        with suppress(ConnectionError):
+            while await reader.read(65_536):
+                """More comes."""
 
 
 def everywhere(**keys: Any) -> Config:

@@ -48,6 +48,11 @@ def reader(rig: Keyed, text: str = "m", client_id: str = "reader") -> Peer:
     return rig.stay("ops", client_id).subscribed(text, qos=1)
 
 
+@pytest.fixture
+def peer(rig: Keyed) -> Peer:
+    return reader(rig)
+
+
 @pytest.mark.parametrize("filter_", ["m", "$share/g/m"])
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_what_came_due_meanwhile_goes_out_once_and_in_its_order(
@@ -135,8 +140,7 @@ def test_who_has_still_to_read_it_stands_still(rig: Keyed, filter_: str) -> None
     assert other.take_all() == []
 
 
-def test_nobody_waits_for_ever(rig: Keyed, caplog: pytest.LogCaptureFixture) -> None:
-    peer = reader(rig)
+def test_nobody_waits_for_ever(rig: Keyed, peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
     send(rig, "a")
     lines = remove(rig)
     with caplog.at_level(logging.WARNING):
@@ -149,8 +153,7 @@ def test_nobody_waits_for_ever(rig: Keyed, caplog: pytest.LogCaptureFixture) -> 
     assert peer.take_all() == []
 
 
-def test_a_name_that_is_revoked_in_place_of_missing_is_forgotten(rig: Keyed) -> None:
-    peer = reader(rig)
+def test_a_name_that_is_revoked_in_place_of_missing_is_forgotten(rig: Keyed, peer: Peer) -> None:
     send(rig, "a")
     lines = remove(rig)
     rig.pass_ms(70_000)
@@ -161,8 +164,7 @@ def test_a_name_that_is_revoked_in_place_of_missing_is_forgotten(rig: Keyed) -> 
     assert not list(rig.core.opened.store.scan(Table.META, b"awaited/", b"awaited0"))
 
 
-def test_thousands_go_out_in_steps(rig: Keyed) -> None:
-    peer = reader(rig)
+def test_thousands_go_out_in_steps(rig: Keyed, peer: Peer) -> None:
     alice = rig.come("alice")
     for n in range(500):
         alice.publish1("$delayed/60/m", str(n))
@@ -204,9 +206,8 @@ def wait_many(rig: Keyed, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], s
 
 
 def test_a_kill_in_the_middle_of_the_release_doubles_nothing(
-    rig: Keyed, monkeypatch: pytest.MonkeyPatch
+    rig: Keyed, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    peer = reader(rig)
     texts, lines = wait_many(rig, monkeypatch)
     release_half(rig, lines)
     got = []
@@ -225,9 +226,8 @@ def test_a_kill_in_the_middle_of_the_release_doubles_nothing(
 
 
 def test_a_key_that_goes_again_in_the_middle_of_the_release_doubles_nothing(
-    rig: Keyed, monkeypatch: pytest.MonkeyPatch
+    rig: Keyed, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    peer = reader(rig)
     texts, lines = wait_many(rig, monkeypatch)
     release_half(rig, lines)
     remove(rig)

@@ -26,7 +26,7 @@ def letters(rig: Rig) -> list[tuple[str, str, str, int]]:
 def behind(rig: Rig, count: int = 3) -> Peer:
     """A worker has had `0`, which waits for its next try, and has `1`; the rest is unread."""
     worker = rig.lasting("worker", receive_maximum=1).subscribed(GROUP, qos=1)
-    publisher = rig.connected("publisher")
+    publisher = rig.connected("publisher")  # who stays: a session that ends is counted
     for number in range(count):
         publisher.publish1("t", str(number))
     (first,) = worker.publishes()
@@ -143,8 +143,7 @@ def test_a_group_that_has_nothing_undone_leaves_nothing(rig: Rig) -> None:
 
 
 def test_a_group_that_has_nobody_is_moved_over_what_is_not_its_own(rig: Rig) -> None:
-    rig.lasting("worker").subscribe(GROUP, qos=1)
-    rig.peers[0].drop()
+    rig.lasting("worker").subscribed(GROUP, qos=1).drop()
     rig.lasting("keeper").subscribed("#", qos=1).drop()
     publisher = rig.connected("publisher")
     for topic in ("other", "other", "t", "other"):

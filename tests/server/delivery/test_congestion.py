@@ -92,9 +92,7 @@ def test_what_was_published_long_ago_holds_nobody_back_for_ever(rig: Rig) -> Non
 
 
 def test_one_publish_to_many_counts_as_many_while_several_owners_are_there(rig: Rig) -> None:
-    readers = [rig.connected(f"reader {n}") for n in range(WIDE)]
-    for reader in readers:
-        reader.subscribe("wide")
+    readers = [rig.connected(f"reader {n}").subscribed("wide") for n in range(WIDE)]
     publisher = rig.connected("p")
     shared(rig)
     sent = 2 * REACH_MAX // WIDE

@@ -8,7 +8,7 @@ from server.engine.writer import Busy
 from shards.errors import StoreFailed
 from shards.store import Table
 from tests.support.build import OPENED
-from tests.support.rig import Peer, Rig, config
+from tests.support.rig import Rig, config
 
 
 def _unacked(rig: Rig, *texts: str) -> None:
@@ -63,10 +63,6 @@ def test_the_copy_is_not_retained() -> None:
     assert late.inbox == []
 
 
-def _again(rig: Rig) -> Peer:
-    return rig.lasting("a", receive_maximum=1)
-
-
 def test_an_ack_that_comes_first_wins_and_room_is_used_again() -> None:
     rig = Rig(config(max_attempts=1))
     _unacked(rig, "t")
@@ -83,7 +79,7 @@ def test_an_ack_that_comes_first_wins_and_room_is_used_again() -> None:
     peer.drop()
     # Now it is this one's turn, with the window full.
     rig.connected("p").publish1("t", "last")
-    assert _again(rig).payloads() == ["last"]
+    assert rig.lasting("a", receive_maximum=1).payloads() == ["last"]
     assert rig.lasting("grave").take_all() == ["good"]
 
 
@@ -158,17 +154,6 @@ def test_many_at_once_write_one_cursor(text: str) -> None:
     assert len(rig.lasting("grave").take_all()) == given
 
 
-def _back(rig: Rig) -> Peer:
-    """The session's client has its CONNACK; what was in flight has not been looked at."""
-    peer = rig.peer()
-    peer.connect("a", clean=False, expiry=3_600, pump=False)
-    while peer.connection.is_opening:
-        rig.write()
-    peer.deliver()
-    peer.inbox.clear()
-    return peer
-
-
 @OPENED
 @pytest.mark.parametrize("text", ["t", "$share/g/t"])
 @pytest.mark.parametrize("how", ["busy", "failed"])
@@ -178,7 +163,7 @@ def test_what_cannot_be_buried_is_tried_again_and_holds_nobody(
     rig = Rig(config(max_attempts=1))
     _unacked(rig, text)
     rig.connected("p").publish1("t", "good")
-    peer = _back(rig)
+    peer = rig.opened("a")
     with monkeypatch.context() as patch:
         if how == "busy":
             patch.setattr(rig.core.writer, "submit", _refuse)
@@ -204,7 +189,7 @@ def _refuse(*_: object, **__: object) -> None:
 def test_a_member_whose_own_message_could_not_be_buried_is_sent_the_group_s() -> None:
     rig = Rig(config(max_attempts=1))
     _unacked(rig, "t", "$share/g/jobs")
-    peer = _back(rig)
+    peer = rig.opened("a")
     rig.turn()
     rig.turn()
     rig.compose()
@@ -217,7 +202,7 @@ def test_a_member_whose_own_message_could_not_be_buried_is_sent_the_group_s() ->
 def test_what_is_acked_before_it_is_buried_is_not_said_to_be_moved(caplog: pytest.LogCaptureFixture) -> None:
     rig = Rig(config(max_attempts=1))
     _unacked(rig, "t")
-    peer = _back(rig)
+    peer = rig.opened("a")
     rig.turn()
     (flight,) = rig.session("a").session.flights.values()
     peer.ack(wire.PUBACK, flight.packet_id)

@@ -83,8 +83,7 @@ def test_a_will(rig: Rig, level: int) -> None:
 
 
 def test_a_group(rig: Rig) -> None:
-    mine, wild = rig.lasting("a"), rig.lasting("b")
-    mine.subscribe("$share/g/$foo/#", qos=1)
+    mine, wild = rig.lasting("a").subscribed("$share/g/$foo/#", qos=1), rig.lasting("b")
     wild.subscribe("$share/g/#", qos=1)
     rig.connected("p").publish1(TOPIC, "x")
     assert (mine.take_all(), wild.take_all()) == (["x"], [])
@@ -105,8 +104,7 @@ def test_reserved(rig: Rig, first: str, rest: str) -> None:
     for topic in (first + rest, f"$delayed/0/{first}{rest}"):
         assert peer.publish1(topic, "x").reason == 0x90
         peer.publish(topic, "x", 0)
-        packet_id = peer.publish(topic, "x", 2)
-        assert peer.take_ack(wire.PUBREC, packet_id).reason == 0x90
+        assert peer.begin(topic, "x").reason == 0x90
         assert rig.peer().connect("b", will=Will(topic.encode(), b"")).reason == 0x90
     rig.pass_ms(2_000)
     assert watch.publishes() == []

@@ -15,9 +15,7 @@ def _expiries(packets: list[Publish]) -> list[int | None]:
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_expiry_0_is_for_those_who_are_there(rig: Rig, qos: int) -> None:
-    here, away = rig.lasting("here"), rig.lasting("away")
-    for peer in (here, away):
-        peer.subscribe("t")
+    here, away = (rig.lasting(name).subscribed("t") for name in ("here", "away"))
     away.drop()
     publisher = rig.connected("p")
     publisher.publish("t", "now", qos, message_expiry=0)
@@ -69,8 +67,7 @@ def test_what_expired_in_flight_is_not_sent_again_at_qos_1() -> None:
 
 
 def test_what_expired_does_not_go_to_another_member(rig: Rig) -> None:
-    a, b = rig.lasting("a"), rig.lasting("b")
-    a.subscribe("$share/g/t")
+    a, b = rig.lasting("a").subscribed("$share/g/t"), rig.lasting("b")
     rig.connected("p").publish1("t", "short", message_expiry=5)
     assert a.payloads() == ["short"]
     b.subscribe("$share/g/t")

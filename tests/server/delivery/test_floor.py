@@ -2,7 +2,6 @@
 
 import logging
 from functools import partial
-from typing import Any
 
 import pytest
 
@@ -11,12 +10,11 @@ from server.codec.packets import Publish
 from server.delivery.settling import burying
 from shards.commit import Commit
 from shards.record import decode
-from tests.support.rig import LONG_S, Peer, Rig
+from tests.server.delivery.test_replay import QUARTER_MS, passed
+from tests.support.rig import Rig
 from timeline.position import START, Position, before
-from timeline.retention import passed_slices
 from timeline.session import Flight
 
-QUARTER_MS = 900_000
 TOLD = "sessions: kept too long: 0 unfinished messages became dead letters, %d were dropped"
 
 
@@ -32,33 +30,8 @@ def look(rig: Rig, times: int = 2) -> None:
         rig.decide(lambda commit: rig.core.floor.settle(commit, ended(rig)))
 
 
-def passed(rig: Rig, slices: int = 2) -> None:
-    """Time passes, and what it passes is noted."""
-
-    def seal(commit: Commit) -> None:
-        for piece in passed_slices(rig.core.directory, rig.core.horizon.position):
-            commit.open_batch.passed(piece)
-
-    for _ in range(slices):
-        rig.jump(QUARTER_MS)
-        rig.decide(seal)
-
-
-def lasting(rig: Rig, name: str = "s", **options: int) -> Peer:
-    return rig.lasting(name, expiry=LONG_S, **options)
-
-
 def asleep(rig: Rig, name: str = "s", qos: int = 1) -> None:
-    peer = lasting(rig, name)
-    peer.subscribe("t", qos=qos)
-    peer.drop()
-
-
-def publish(rig: Rig, *payloads: str, qos: int = 1, **options: Any) -> None:
-    peer = rig.connected("p")
-    for payload in payloads:
-        peer.publish("t", payload, qos, **options)
-    peer.drop()
+    rig.lasting(name).subscribed("t", qos=qos).drop()
 
 
 def letters(rig: Rig) -> list[tuple[str, str, str, int]]:
@@ -71,8 +44,7 @@ def dropped(rig: Rig) -> int:
 
 
 def flights(rig: Rig, name: str = "s") -> list[Flight]:
-    subscriber = rig.session(name)
-    return [*subscriber.session.flights.values()]
+    return [*rig.session(name).session.flights.values()]
 
 
 @pytest.fixture
@@ -86,14 +58,13 @@ def test_what_sessions_have_not_read_is_counted_and_told_once(caplog: pytest.Log
     for name in ("s1", "s2"):
         asleep(rig, name)
     asleep(rig, "once at most", qos=0)
-    reader = lasting(rig, "reader")
-    reader.subscribe("t", qos=1)
-    publish(rig, "0", "1")
-    publish(rig, "over", message_expiry=1)
-    publish(rig, "for who is there", qos=0)
+    reader = rig.lasting("reader").subscribed("t", qos=1)
+    rig.send("t", "0", "1")
+    rig.send("t", "over", message_expiry=1)
+    rig.send("t", "for who is there", qos=0)
     assert reader.take_all()
     passed(rig)
-    publish(rig, "new")
+    rig.send("t", "new")
     assert rig.core.floor.free == 0, "the slices wait"
     with caplog.at_level(logging.WARNING):
         look(rig)
@@ -103,14 +74,13 @@ def test_what_sessions_have_not_read_is_counted_and_told_once(caplog: pytest.Log
     assert letters(rig) == []
     assert before(rig.clock.now_ms - QUARTER_MS) <= rig.core.floor.free
     for name in ("s1", "s2", "reader"):
-        assert lasting(rig, name).take_all() == ["new"]
+        assert rig.lasting(name).take_all() == ["new"]
     assert dropped(rig) == 4
 
 
 def test_slices_go_at_once_when_no_session_is_behind(rig: Rig) -> None:
-    reader = lasting(rig)
-    reader.subscribe("t", qos=1)
-    publish(rig, "0")
+    reader = rig.lasting("s").subscribed("t", qos=1)
+    rig.send("t", "0")
     assert reader.take_all() == ["0"]
     passed(rig)
     look(rig, 1)
@@ -121,9 +91,8 @@ def test_slices_go_at_once_when_no_session_is_behind(rig: Rig) -> None:
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("is_away", [True, False])
 def test_what_a_session_has_in_flight_becomes_dead_letters(rig: Rig, qos: int, *, is_away: bool) -> None:
-    peer = lasting(rig)
-    peer.subscribe("t", qos=qos)
-    publish(rig, "0", "1", qos=qos)
+    peer = rig.lasting("s").subscribed("t", qos=qos)
+    rig.send("t", "0", "1", qos=qos)
     packets = peer.publishes()
     assert [one.payload for one in packets] == [b"0", b"1"]
     if is_away:
@@ -135,19 +104,18 @@ def test_what_a_session_has_in_flight_becomes_dead_letters(rig: Rig, qos: int, *
     assert rig.core.floor.free > 0
     rig.crash()
     assert (len(letters(rig)), flights(rig)) == (2, [])
-    assert lasting(rig).take_all() == []
+    assert rig.lasting("s").take_all() == []
 
 
 def test_an_ack_of_what_has_ended_ends_no_other_message(rig: Rig) -> None:
-    peer = lasting(rig, receive_maximum=2)
-    peer.subscribe("t", qos=1)
-    publish(rig, "0", "1")
+    peer = rig.lasting("s", receive_maximum=2).subscribed("t", qos=1)
+    rig.send("t", "0", "1")
     old: list[Publish] = peer.publishes()
     passed(rig)
     look(rig)
     subscriber = rig.session("s")
     subscriber.session._last_id = 0
-    publish(rig, "2")
+    rig.send("t", "2")
     (new,) = peer.publishes()
     assert new.packet_id not in [one.packet_id for one in old]
     for packet in old:
@@ -157,9 +125,8 @@ def test_an_ack_of_what_has_ended_ends_no_other_message(rig: Rig) -> None:
 
 
 def test_what_a_client_has_received_at_qos_2_is_no_dead_letter(rig: Rig) -> None:
-    peer = lasting(rig)
-    peer.subscribe("t", qos=2)
-    publish(rig, "0", qos=2)
+    peer = rig.lasting("s").subscribed("t", qos=2)
+    rig.send("t", "0", qos=2)
     (packet,) = peer.publishes()
     peer.ack(wire.PUBREC, packet.packet_id)
     passed(rig)
@@ -170,9 +137,8 @@ def test_what_a_client_has_received_at_qos_2_is_no_dead_letter(rig: Rig) -> None
 
 
 def test_what_a_group_has_lent_at_qos_2_is_its_dead_letter(rig: Rig) -> None:
-    peer = lasting(rig, "worker")
-    peer.subscribe("$share/g/t", qos=2)
-    publish(rig, "0", qos=2)
+    peer = rig.lasting("worker").subscribed("$share/g/t", qos=2)
+    rig.send("t", "0", qos=2)
     assert peer.payloads() == ["0"]
     passed(rig)
     look(rig)
@@ -181,9 +147,8 @@ def test_what_a_group_has_lent_at_qos_2_is_its_dead_letter(rig: Rig) -> None:
 
 
 def test_what_is_in_flight_of_a_session_that_was_set_back_is_told_once(rig: Rig) -> None:
-    peer = lasting(rig, receive_maximum=1)
-    peer.subscribe("t", qos=1)
-    publish(rig, "0", "1")
+    peer = rig.lasting("s", receive_maximum=1).subscribed("t", qos=1)
+    rig.send("t", "0", "1")
     assert peer.payloads() == ["0"]
     subscriber, replay = rig.core.sessions.get("s"), rig.core.replay
     assert subscriber is not None
@@ -196,10 +161,8 @@ def test_what_is_in_flight_of_a_session_that_was_set_back_is_told_once(rig: Rig)
 
 
 def test_its_own_publishes_are_no_loss_to_who_does_not_want_them(rig: Rig) -> None:
-    peer = lasting(rig)
-    peer.subscribe("t", qos=1, no_local=True)
-    other = lasting(rig, "other")
-    other.subscribe("other", qos=1)
+    peer = rig.lasting("s").subscribed("t", qos=1, no_local=True)
+    other = rig.lasting("other").subscribed("other", qos=1)
     peer.publish("$delayed/60/t", "own", 1)
     other.publish("$delayed/60/t", "theirs", 1)
     peer.drop()
@@ -211,13 +174,13 @@ def test_its_own_publishes_are_no_loss_to_who_does_not_want_them(rig: Rig) -> No
 @pytest.mark.usefixtures("in_steps")
 def test_who_comes_back_while_it_is_counted_has_each_message_or_is_counted(rig: Rig) -> None:
     asleep(rig)
-    publish(rig, *map(str, range(8)))
+    rig.send("t", *map(str, range(8)))
     passed(rig)
     look(rig, 0)
     rig.decide(partial(_begin, rig), pump=False)
     while not dropped(rig):
         rig.micro()
-    got = lasting(rig).take_all()
+    got = rig.lasting("s").take_all()
     look(rig)
     assert got == [str(number) for number in range(8 - len(got), 8)]
     assert 0 < len(got) < 8
@@ -234,7 +197,7 @@ def test_a_kill_costs_nothing_of_the_number(survivors: int, caplog: pytest.LogCa
     for steps in range(0, 24, 3):
         rig = Rig()
         asleep(rig)
-        publish(rig, *map(str, range(5)))
+        rig.send("t", *map(str, range(5)))
         passed(rig)
         rig.decide(partial(_begin, rig), pump=False)
         rig.take_steps(steps)
@@ -244,13 +207,13 @@ def test_a_kill_costs_nothing_of_the_number(survivors: int, caplog: pytest.LogCa
         with caplog.at_level(logging.WARNING):
             look(rig)
         assert caplog.text.count(TOLD % 5) == (not is_over), steps
-        assert lasting(rig).take_all() == []
+        assert rig.lasting("s").take_all() == []
 
 
 @pytest.mark.usefixtures("in_steps")
 def test_a_step_that_is_not_written_is_counted_once(rig: Rig) -> None:
     asleep(rig)
-    publish(rig, *map(str, range(5)))
+    rig.send("t", *map(str, range(5)))
     passed(rig)
     rig.decide(partial(_begin, rig), pump=False)
     while dropped(rig) < 2:
@@ -259,7 +222,7 @@ def test_a_step_that_is_not_written_is_counted_once(rig: Rig) -> None:
     rig.take_steps(20)
     rig.store.fail_writes = False
     rig.recover()
-    peer = lasting(rig)
+    peer = rig.lasting("s")
     rig.pass_ms(5_000)
     look(rig)
     got = peer.take_all()
@@ -267,18 +230,16 @@ def test_a_step_that_is_not_written_is_counted_once(rig: Rig) -> None:
 
 
 def test_nobody_is_set_back_to_what_is_about_to_go(rig: Rig) -> None:
-    peer = lasting(rig)
-    peer.subscribe("t", qos=1)
-    publish(rig, "0")
+    peer = rig.lasting("s").subscribed("t", qos=1)
+    rig.send("t", "0")
     assert peer.take_all() == ["0"]
     passed(rig)
     look(rig)
-    publish(rig, "new")
+    rig.send("t", "new")
     assert peer.take_all() == ["new"]
     subscriber, replay = rig.core.sessions.get("s"), rig.core.replay
     assert subscriber is not None
     rig.decide(lambda commit: replay.rewind(commit, subscriber, Position(0)))
     assert peer.take_all() == ["new"]
-    other = lasting(rig, "other")
-    other.subscribe("t", qos=1, user_properties=(("replay-from", "PT9H"),))
+    other = rig.lasting("other").subscribed("t", qos=1, user_properties=(("replay-from", "PT9H"),))
     assert other.take_all() == ["new"]

@@ -16,7 +16,7 @@ from shards.verify import verify_tables
 from tests.server.engine.test_decisions import spoil
 from tests.support.build import OPENED
 from tests.support.keyed import Keyed
-from tests.support.rig import START_MS, Peer, Rig, config
+from tests.support.rig import START_MS, Peer, Rig, asking, config
 from timeline.session import Terms
 
 TEXT = "$share/workers/jobs/#"
@@ -26,10 +26,7 @@ DAY_MS = 86_400_000
 
 def joined(rig: Rig, name: str = "w", **asked: str) -> Peer:
     """A worker without a session of its own."""
-    worker = rig.connected(name)
-    said = tuple((key.replace("_", "-"), value) for key, value in asked.items())
-    assert worker.subscribe(TEXT, qos=1, user_properties=said) == (1,)
-    return worker
+    return rig.connected(name).subscribed(TEXT, qos=1, user_properties=asking(**asked))
 
 
 def scheduled(rig: Rig, *payloads: str, after: str = "60s") -> None:
@@ -55,8 +52,7 @@ def changed_row(rig: Rig, row: bytes) -> None:
 
 def test_those_of_a_name_are_found_by_it(rig: Rig) -> None:
     texts = [f"$share/{name}" for name in ("a/x", "a/y/#", "ab/x")]
-    for text in texts:
-        rig.decide(lambda commit, text=text: rig.core.groups.make(commit, text))  # type: ignore[misc]
+    rig.make(*texts)
     groups = rig.core.groups
     assert [group.text for group in groups.of_name("a")] == texts[:2]
     rig.decide(lambda commit: rig.core.groups.disband(commit, groups.of_name("a")[0]))
@@ -124,7 +120,7 @@ def test_terms_of_a_session_are_kept(rig: Rig) -> None:
 
 def test_what_was_changed_from_outside_is_not_what_a_member_once_said(rig: Rig) -> None:
     rig.lasting("s").subscribe(TEXT, user_properties=(("max-attempts", "3"),))
-    rig.decide(lambda commit: rig.core.groups.make(commit, TEXT, Terms(max_attempts=9)))
+    rig.make(TEXT, terms=Terms(max_attempts=9))
     rig.crash()
     group = found(rig)
     assert group is not None
@@ -222,7 +218,7 @@ def test_a_group_of_a_plain_subscribe_lives_as_a_session_does() -> None:
 @pytest.mark.parametrize("how", ["said", "made"])
 def test_a_group_that_stays_ends_only_when_it_is_deleted(rig: Rig, how: str) -> None:
     if how == "made":
-        rig.decide(lambda commit: rig.core.groups.make(commit, TEXT, keeping=LASTING))
+        rig.make(TEXT, keeping=LASTING)
     worker = joined(rig, expiry="never") if how == "said" else joined(rig)
     worker.unsubscribe(TEXT)
     worker.drop()
@@ -364,7 +360,7 @@ def test_a_group_that_is_not_to_stay_any_more_is_not_there_after_a_kill(rig: Rig
     rig.crash()
     assert found(rig) is None
     joined(rig)
-    rig.decide(lambda commit: rig.core.groups.make(commit, TEXT, keeping=Keeping(expiry_s=0)))
+    rig.make(TEXT, keeping=Keeping(expiry_s=0))
     rig.crash()
     assert found(rig) is None
 

@@ -15,7 +15,7 @@ from shards.errors import StoreFailed
 from shards.record import decode
 from shards.retries import RETRIES
 from shards.store import Table
-from tests.server.delivery.test_order import TEXT, came, nack, send, worker
+from tests.server.delivery.test_order import TEXT, after, came, nack, send, worker
 from tests.server.engine.test_decisions import spoil
 from tests.support.rig import Peer, Rig
 from timeline.position import Position
@@ -38,20 +38,26 @@ def letter(rig: Rig) -> Position:
     return place
 
 
-def act(rig: Rig, how: str) -> None:
-    """What ends a hold."""
-    core, place = rig.core, letter(rig)
+def act(rig: Rig, how: str, after_ms: int = 0, *, pump: bool = True) -> None:
+    """Something is done about the dead letter that there is, or else about the retry."""
+    core, at_ms = rig.core, rig.clock.now_ms + after_ms
 
     def decide(commit: Commit) -> object:
-        if how == "drop":
-            return core.dead_letters.drop(commit, place, lambda *_: True)
-        if how == "let go":
-            return core.holds.let_go(commit, rig.group(TEXT), A)
-        if how == "expire":
-            return core.dead_letters.drop_expired(commit, core.writer.running_ms + 10**12)
-        return core.dead_letters.requeue(commit, place, rig.clock.now_ms, lambda *_: True)
+        match how:
+            case "let go":
+                return core.holds.let_go(commit, rig.group(TEXT), A)
+            case "expire":
+                return core.dead_letters.drop_expired(commit, core.writer.running_ms + 10**12)
+            case "requeue":
+                return core.dead_letters.requeue(commit, letter(rig), at_ms, lambda *_: True)
+            case "drop":
+                return core.dead_letters.drop(commit, letter(rig), lambda *_: True)
+        ((retry, _),) = RETRIES.all(rig.store)
+        if how == "later":
+            return core.steering.try_(commit, retry, at_ms, lambda *_: True)
+        return (core.steering.bury if how == "bury" else core.steering.drop)(commit, retry, lambda *_: True)
 
-    rig.decide(decide)
+    rig.decide(decide, pump=pump)
 
 
 def dead(rig: Rig, peer: Peer) -> None:
@@ -64,12 +70,16 @@ def dead(rig: Rig, peer: Peer) -> None:
     assert not came(peer)
 
 
+@pytest.fixture
+def peer(rig: Rig) -> Peer:
+    return holder(rig)
+
+
 @pytest.mark.parametrize("is_killed", [False, True])
 @pytest.mark.parametrize("how", ["drop", "let go", "expire"])
 def test_a_dead_letter_holds_its_key_until_it_goes(
-    rig: Rig, how: str, is_killed: bool, caplog: pytest.LogCaptureFixture
+    rig: Rig, peer: Peer, how: str, is_killed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    peer = holder(rig)
     dead(rig, peer)
     if is_killed:
         rig.kill()
@@ -85,8 +95,7 @@ def test_a_dead_letter_holds_its_key_until_it_goes(
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_a_requeued_letter_is_the_head_again(rig: Rig, is_killed: bool) -> None:
-    peer = holder(rig)
+def test_a_requeued_letter_is_the_head_again(rig: Rig, peer: Peer, is_killed: bool) -> None:
     dead(rig, peer)
     act(rig, "requeue")
     if is_killed:
@@ -99,46 +108,31 @@ def test_a_requeued_letter_is_the_head_again(rig: Rig, is_killed: bool) -> None:
     assert held(rig) == {A}
     act(rig, "requeue")
     rig.pass_ms(500)
-    peer.ack(wire.PUBACK, came(peer)["a1"])
-    assert list(came(peer)) == ["a2"]
+    assert after(peer, came(peer)["a1"]) == ["a2"]
 
 
-def test_a_buried_retry_holds_its_key_too(rig: Rig) -> None:
-    peer = holder(rig)
+def test_a_buried_retry_holds_its_key_too(rig: Rig, peer: Peer) -> None:
     send(rig, "a1", "a2")
     nack(peer, came(peer)["a1"], "1h")
-    (place,) = [place for place, _ in RETRIES.all(rig.store)]
-    steering = rig.core.steering
-    rig.decide(lambda commit: steering.bury(commit, place, lambda *_: True))
+    act(rig, "bury")
     assert (held(rig), came(peer)) == ({A}, {})
     act(rig, "drop")
     assert list(came(peer)) == ["a2"]
 
 
-@pytest.mark.parametrize("how", ["dead", "later", "dropped"])
-def test_what_is_written_counts_though_the_next_group_is_given_up(rig: Rig, how: str) -> None:
+@pytest.mark.parametrize("how", ["requeue", "later", "drop the retry"])
+def test_what_is_written_counts_though_the_next_group_is_given_up(rig: Rig, peer: Peer, how: str) -> None:
     """A dead letter is requeued, a retry is tried later, or dropped; then a request spoils its group."""
-    peer = holder(rig)
     send(rig, "a1", "a2")
-    nack(peer, came(peer)["a1"], "never" if how == "dead" else "1h")
-    steering, soon_ms = rig.core.steering, rig.clock.now_ms + 2_000
-
-    def decide(commit: Commit) -> object:
-        if how == "dead":
-            return rig.core.dead_letters.requeue(commit, letter(rig), soon_ms, lambda *_: True)
-        (place,) = [place for place, _ in RETRIES.all(rig.store)]
-        if how == "later":
-            return steering.try_(commit, place, soon_ms, lambda *_: True)
-        return steering.drop(commit, place, lambda *_: True)
-
-    rig.decide(decide, pump=False)
+    nack(peer, came(peer)["a1"], "never" if how == "requeue" else "1h")
+    act(rig, how, 2_000, pump=False)
     rig.compose()
     rig.decide(spoil, pump=False)
     rig.compose()
     assert rig.core.writer.given_up == 1
     rig.pump()
     out = came(peer)
-    if how != "dropped":
+    if how != "drop the retry":
         assert (held(rig), out) == (set(), {})
         rig.pass_ms(2_500)
         out = came(peer)
@@ -149,37 +143,26 @@ def test_what_is_written_counts_though_the_next_group_is_given_up(rig: Rig, how:
 
 
 @pytest.mark.parametrize("survivors", [0, 9])
-@pytest.mark.parametrize("how", ["requeue", "bury", "drop"])
+@pytest.mark.parametrize("how", ["requeue", "bury", "drop the retry"])
 def test_a_sync_that_fails_leaves_each_key_what_is_stored(rig: Rig, how: str, survivors: int) -> None:
     """Its rows may be there all the same: nobody waits for what is not."""
     peer = holder(rig)
     send(rig, "a1", "a2")
     nack(peer, came(peer)["a1"], "never" if how == "requeue" else "2m")
-    steering, soon_ms = rig.core.steering, rig.clock.now_ms + 2_000
-
-    def decide(commit: Commit) -> object:
-        if how == "requeue":
-            return rig.core.dead_letters.requeue(commit, letter(rig), soon_ms, lambda *_: True)
-        (place,) = [place for place, _ in RETRIES.all(rig.store)]
-        if how == "bury":
-            return steering.bury(commit, place, lambda *_: True)
-        return steering.drop(commit, place, lambda *_: True)
-
-    rig.decide(decide, pump=False)
+    act(rig, how, 2_000, pump=False)
     rig.compose()
     rig.lose(survivors)
     rig.pump()
     is_dead = (how == "requeue") != bool(survivors)
-    if how != "drop":
+    if how != "drop the retry":
         assert (len(held(rig)), len([*DEAD.all(rig.store)])) == (is_dead, is_dead)
     rig.pass_ms(3_000)
     out = came(peer)
-    if how == "drop" and survivors:
+    if how == "drop the retry" and survivors:
         assert list(out) == ["a2"]
     elif how == "requeue" and survivors:
         assert list(out) == ["a1"]
-        peer.ack(wire.PUBACK, out["a1"])
-        assert list(came(peer)) == ["a2"]
+        assert after(peer, out["a1"]) == ["a2"]
     else:
         assert not out
         if is_dead:
@@ -274,9 +257,7 @@ def test_a_retry_that_is_tried_later_is_the_head_of_its_key_after_a_kill(rig: Ri
     peer = worker(rig)
     send(rig, "a1", "a2")
     nack(peer, came(peer)["a1"], "1h")
-    (place,) = [place for place, _ in RETRIES.all(rig.store)]
-    steering, soon_ms = rig.core.steering, rig.clock.now_ms + 10_000
-    rig.decide(lambda commit: steering.try_(commit, place, soon_ms, lambda *_: True), pump=False)
+    act(rig, "later", 10_000, pump=False)
     rig.write()
     rig.crash(pump=True)
     peer = worker(rig)
@@ -285,8 +266,7 @@ def test_a_retry_that_is_tried_later_is_the_head_of_its_key_after_a_kill(rig: Ri
     assert list(came(peer)) == ["a1"]
 
 
-def test_a_letter_that_went_with_its_hold_unwritten_holds_nothing_after_a_start(rig: Rig) -> None:
-    peer = holder(rig)
+def test_a_letter_that_went_with_its_hold_unwritten_holds_nothing_after_a_start(rig: Rig, peer: Peer) -> None:
     dead(rig, peer)
     batch = rig.store.batch()
     batch.delete(Table.DEAD, keys.kept(letter(rig)))
@@ -327,8 +307,7 @@ def test_somebody_holds_a_key_and_lets_it_go(rig: Rig, is_killed: bool) -> None:
     rig.pass_ms(500)
     again = came(peer)
     assert sorted(again) == ["a1", "b1"]
-    peer.ack(wire.PUBACK, again["a1"])
-    assert list(came(peer)) == ["a2"]
+    assert after(peer, again["a1"]) == ["a2"]
     assert not held(rig)
 
 
@@ -448,9 +427,8 @@ def test_a_hold_that_is_not_written_holds_nothing_and_a_release_lets_nothing_go(
     assert not held(rig)
 
 
-def test_what_a_release_lets_go_comes_when_it_is_durable(rig: Rig) -> None:
+def test_what_a_release_lets_go_comes_when_it_is_durable(rig: Rig, peer: Peer) -> None:
     """A hold behind a release counts, and a release behind that."""
-    peer = holder(rig)
     dead(rig, peer)
     holds = rig.core.holds
 

@@ -5,7 +5,6 @@ import pytest
 from server.delivery.membership import UnknownGroup
 from server.delivery.picker import CAPACITY_FIRST
 from server.delivery.subscriber import Inside
-from shards.commit import Commit
 from shards.store import Table
 from tests.support.link import FakeLink
 from tests.support.rig import START_MS, Rig
@@ -14,41 +13,23 @@ from timeline.session import Terms
 TEXT = "$share/g/a/#"
 
 
-def opened(rig: Rig, text: str = TEXT, terms: Terms | None = None) -> None:
-    """A group that nobody is in."""
-
-    def open_batch(commit: Commit) -> None:
-        rig.core.groups.make(commit, text, terms or Terms())
-
-    rig.decide(open_batch)
-
-
 def enlisted(rig: Rig, link: FakeLink) -> Inside:
     member = rig.core.groups.enlist(link, TEXT, name="pull")
     rig.pump()
     return member
 
 
-def sent(rig: Rig, *payloads: str, qos: int = 1) -> None:
-    publisher = rig.connected("publisher")
-    for payload in payloads:
-        publisher.publish("a/x", payload, qos)
-        rig.pump()
-
-
 def test_it_is_sent_what_its_link_has_room_for_whatever_it_has_shown(rig: Rig) -> None:
-    opened(rig)
-    link = FakeLink()
-    enlisted(rig, link)
-    sent(rig, *map(str, range(3 * CAPACITY_FIRST)))
+    rig.make(TEXT)
+    enlisted(rig, link := FakeLink())
+    rig.send("a/x", *map(str, range(3 * CAPACITY_FIRST)))
     assert len(link.sent) == 3 * CAPACITY_FIRST
     assert len(set(link.packet_ids)) == 3 * CAPACITY_FIRST
 
 
 def test_what_is_stored_comes_at_qos_1_and_is_acked_or_goes_to_the_next(rig: Rig) -> None:
-    opened(rig)
-    link = FakeLink()
-    member = enlisted(rig, link)
+    rig.make(TEXT)
+    member = enlisted(rig, link := FakeLink())
     rig.send("a/x", *(f"job {n}" for n in range(2)), qos=0, user_properties=(("deliver-in", "1s"),))
     rig.clock.now_ms = START_MS + 5_000
     rig.pump()
@@ -62,19 +43,18 @@ def test_what_is_stored_comes_at_qos_1_and_is_acked_or_goes_to_the_next(rig: Rig
 
 
 def test_a_plain_qos_0_message_is_handed_over_and_is_done_with(rig: Rig) -> None:
-    opened(rig)
-    link = FakeLink()
-    enlisted(rig, link)
-    sent(rig, "now", qos=0)
+    rig.make(TEXT)
+    enlisted(rig, link := FakeLink())
+    rig.send("a/x", "now", qos=0)
     assert (len(link.sent), link.packet_ids) == (1, [0])
 
 
 def test_it_waits_for_room(rig: Rig) -> None:
-    opened(rig)
+    rig.make(TEXT)
     link = FakeLink()
     link.room = 1
     member = enlisted(rig, link)
-    sent(rig, "1", "2", "3")
+    rig.send("a/x", "1", "2", "3")
     assert len(link.sent) == 1
     link.room = 2
     rig.core.groups.read_on(member)
@@ -83,9 +63,9 @@ def test_it_waits_for_room(rig: Rig) -> None:
 
 
 def test_it_is_in_no_list_and_nothing_of_it_is_stored(rig: Rig) -> None:
-    opened(rig)
+    rig.make(TEXT)
     member = enlisted(rig, FakeLink())
-    sent(rig, "1")
+    rig.send("a/x", "1")
     rig.pump()
     assert member.session.client_id == "pull"
     assert rig.core.sessions.get("pull") is None
@@ -95,10 +75,10 @@ def test_it_is_in_no_list_and_nothing_of_it_is_stored(rig: Rig) -> None:
 
 
 def test_the_group_stays_when_it_goes_and_keeps_what_comes(rig: Rig) -> None:
-    opened(rig, terms=Terms(30_000))
+    rig.make(TEXT, terms=Terms(30_000))
     link = FakeLink()
     rig.core.settling.leave(enlisted(rig, link), is_clean=True)
-    sent(rig, "kept")
+    rig.send("a/x", "kept")
     group = rig.group(TEXT)
     assert group.in_force.ack_timeout_ms == 30_000
     enlisted(rig, link)
@@ -107,9 +87,8 @@ def test_the_group_stays_when_it_goes_and_keeps_what_comes(rig: Rig) -> None:
 
 def test_it_shares_with_clients(rig: Rig) -> None:
     worker = rig.connected("worker").subscribed(TEXT)
-    link = FakeLink()
-    enlisted(rig, link)
-    sent(rig, *map(str, range(10)))
+    enlisted(rig, link := FakeLink())
+    rig.send("a/x", *map(str, range(10)))
     assert 0 < len(link.sent) < 10
     assert len(worker.take_all()) == 10 - len(link.sent)
 

@@ -19,7 +19,6 @@ from tests.server.delivery.test_undone import (
     in_flight,
     letters,
     members,
-    publish,
     session,
     waiting,
 )
@@ -57,7 +56,7 @@ def overdue(rig: Rig, *names: str, window: int = 4) -> tuple[Peer, Publish, list
         peer = rig.lasting(name, receive_maximum=window)
         peer.subscribe(GROUP, qos=1, user_properties=(("ack-timeout", "30s"),))
         peers.append(peer)
-    publish(rig, "job")
+    rig.send("t/x", "job")
     ((peer, packet),) = [(peer, packet) for peer in peers for packet in peer.publishes()]
     rig.pass_ms(30_250)
     assert waiting(rig) == ["job"]
@@ -144,7 +143,7 @@ def test_when_it_is_dead() -> None:
 def test_in_a_race_with_its_retry(rig: Rig, steps: int) -> None:
     """Asked, composed, synced, settled: whichever comes first, it is done once."""
     (peer,) = members(rig, "a", ack_timeout="30s")
-    publish(rig, "job")
+    rig.send("t/x", "job")
     (packet,) = peer.publishes()
     rig.clock.now_ms += 31_000
     rig.turn()
@@ -159,7 +158,7 @@ def test_in_a_race_with_its_retry(rig: Rig, steps: int) -> None:
 
 def test_in_the_batch_that_fails_with_its_retry(rig: Rig) -> None:
     (peer,) = members(rig, "a", ack_timeout="30s")
-    publish(rig, "job")
+    rig.send("t/x", "job")
     (packet,) = peer.publishes()
     rig.clock.now_ms += 31_000
     rig.turn()
@@ -212,7 +211,7 @@ def test_by_its_place_after_a_start(rig: Rig) -> None:
 def test_of_what_is_in_flight_after_a_kill(rig: Rig, is_stored: bool) -> None:
     """Or of what is to be read again, because nobody had stored how far the group was."""
     (peer,) = members(rig, "a")
-    publish(rig, "job", "next")
+    rig.send("t/x", "job", "next")
     assert peer.payloads() == ["job", "next"]
     peer.ack(wire.PUBACK, 2)
     ((place, shard),) = {(f.position, f.shard) for f in rig.session("a").session.flights.values()}
@@ -261,7 +260,7 @@ def test_one_beside_an_unreadable_dead_letter_fails_alone(
     rig = Rig(config(max_attempts=1))
     (worker,) = members(rig, "worker", ack_timeout="30s")
     session(rig, "keeper").drop()
-    publish(rig, "m0", "m1", "m2")
+    rig.send("t/x", "m0", "m1", "m2")
     held = worker.publishes()
     rig.pass_ms(30_500)
     assert len(letters(rig)) == 3
@@ -290,7 +289,7 @@ def test_many_are_one_request_and_too_many_come_again(monkeypatch: pytest.Monkey
     rig = Rig()
     peer = rig.lasting("a", receive_maximum=64)
     peer.subscribe(GROUP, qos=1, user_properties=(("ack-timeout", "30s"),))
-    publish(rig, *map(str, range(16)))
+    rig.send("t/x", *map(str, range(16)))
     packets = peer.publishes()
     rig.pass_ms(30_250)
     assert len(waiting(rig)) == 16

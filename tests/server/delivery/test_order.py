@@ -23,7 +23,7 @@ from shards.record import decode
 from shards.retries import RETRIES
 from shards.store import Table
 from tests.support.build import OPENED
-from tests.support.rig import Peer, Rig, config, props
+from tests.support.rig import Peer, Rig, asking, config, props
 from timeline import key_order
 from timeline.key_rows import Changes
 from timeline.position import END, START, Position, message_id
@@ -33,11 +33,8 @@ TEXT = "$share/workers/jobs/#"
 
 
 def worker(rig: Rig, name: str = "w", **more: str) -> Peer:
-    peer = rig.connected(name)
     asked = {"order": "true", "backoff": "1s", "expiry": "never", **more}
-    said = tuple((key.replace("_", "-"), value) for key, value in asked.items())
-    assert peer.subscribe(TEXT, qos=1, user_properties=said) == (1,)
-    return peer
+    return rig.connected(name).subscribed(TEXT, qos=1, user_properties=asking(**asked))
 
 
 def send(rig: Rig, *payloads: str, due: str = "0s") -> None:
@@ -54,26 +51,39 @@ def came(peer: Peer) -> dict[str, int]:
     return {packet.payload.decode(): packet.packet_id for packet in peer.publishes()}
 
 
+def after(peer: Peer, packet_id: int) -> list[str]:
+    """What comes when it is acked."""
+    peer.ack(wire.PUBACK, packet_id)
+    return list(came(peer))
+
+
 def nack(peer: Peer, packet_id: int, retry_in: str = "2s") -> None:
     peer.send(Ack(wire.PUBACK, packet_id, 0x80, props(user_properties=(("retry-in", retry_in),))))
 
 
-def test_of_a_key_one_is_out_and_the_next_comes_with_its_ack(rig: Rig) -> None:
-    peer = worker(rig)
+def addresses(rig: Rig) -> dict[bytes, tuple[Position, int]]:
+    """Where each message stands, by its payload."""
+    rows = rig.core.reader.read(START, END, None)
+    return {decode(value).payload: (place, shard) for place, shard, value in rows}
+
+
+@pytest.fixture
+def peer(rig: Rig) -> Peer:
+    return worker(rig)
+
+
+def test_of_a_key_one_is_out_and_the_next_comes_with_its_ack(rig: Rig, peer: Peer) -> None:
     send(rig, "a1", "a2", "b1", "a3", "b2")
     first = came(peer)
     assert list(first) == ["a1", "b1"]
     peer.ack(wire.PUBACK, first["a1"])
     second = came(peer)
     assert list(second) == ["a2"]
-    peer.ack(wire.PUBACK, first["b1"])
-    assert list(came(peer)) == ["b2"]
-    peer.ack(wire.PUBACK, second["a2"])
-    assert list(came(peer)) == ["a3"]
+    assert after(peer, first["b1"]) == ["b2"]
+    assert after(peer, second["a2"]) == ["a3"]
 
 
-def test_a_publish_of_qos_0_that_is_not_stored_does_not_wait_for_its_key(rig: Rig) -> None:
-    peer = worker(rig)
+def test_a_publish_of_qos_0_that_is_not_stored_does_not_wait_for_its_key(rig: Rig, peer: Peer) -> None:
     send(rig, "a1", "a2")
     out = came(peer)
     plain = rig.connected("plain")
@@ -83,8 +93,7 @@ def test_a_publish_of_qos_0_that_is_not_stored_does_not_wait_for_its_key(rig: Ri
     assert drain(rig, peer, out) == ["a1", "a2"]
 
 
-def test_what_follows_waits_behind_a_retry(rig: Rig) -> None:
-    peer = worker(rig)
+def test_what_follows_waits_behind_a_retry(rig: Rig, peer: Peer) -> None:
     send(rig, "a1", "a2", "b1")
     first = came(peer)
     nack(peer, first["a1"])
@@ -93,24 +102,20 @@ def test_what_follows_waits_behind_a_retry(rig: Rig) -> None:
     rig.pass_ms(2_500)
     again = came(peer)
     assert list(again) == ["a1"]
-    peer.ack(wire.PUBACK, again["a1"])
-    assert list(came(peer)) == ["a2"]
+    assert after(peer, again["a1"]) == ["a2"]
 
 
-def test_a_dead_letter_lets_the_next_go(rig: Rig) -> None:
-    peer = worker(rig)
+def test_a_dead_letter_lets_the_next_go(rig: Rig, peer: Peer) -> None:
     send(rig, "a1", "a2")
     nack(peer, came(peer)["a1"], "never")
     assert list(came(peer)) == ["a2"]
 
 
-def test_a_replay_begins_again_in_order(rig: Rig) -> None:
-    peer = worker(rig)
+def test_a_replay_begins_again_in_order(rig: Rig, peer: Peer) -> None:
     send(rig, "a1", "a2", "b1", "b2")
     first = came(peer)
     nack(peer, first["a1"])
-    peer.ack(wire.PUBACK, first["b1"])
-    assert list(came(peer)) == ["b2"]
+    assert after(peer, first["b1"]) == ["b2"]
     group = rig.group(TEXT)
     rig.decide(lambda commit: rig.core.replay.rewind(commit, group, Position(0)))
     out = came(peer)
@@ -123,8 +128,7 @@ def test_a_replay_begins_again_in_order(rig: Rig) -> None:
     assert not came(peer), "the retry has ended"
 
 
-def test_a_retry_that_is_dropped_or_tried_at_once_lets_its_key_go_on(rig: Rig) -> None:
-    peer = worker(rig)
+def test_a_retry_that_is_dropped_or_tried_at_once_lets_its_key_go_on(rig: Rig, peer: Peer) -> None:
     send(rig, "a1", "a2", "b1", "b2")
     first = came(peer)
     nack(peer, first["a1"], "1h")
@@ -137,12 +141,10 @@ def test_a_retry_that_is_dropped_or_tried_at_once_lets_its_key_go_on(rig: Rig) -
     rig.pass_ms(500)
     again = came(peer)
     assert list(again) == ["b1"]
-    peer.ack(wire.PUBACK, again["b1"])
-    assert list(came(peer)) == ["b2"]
+    assert after(peer, again["b1"]) == ["b2"]
 
 
-def test_what_waits_for_its_key_is_undone_and_holds_its_slice(rig: Rig) -> None:
-    peer = worker(rig)
+def test_what_waits_for_its_key_is_undone_and_holds_its_slice(rig: Rig, peer: Peer) -> None:
     send(rig, "a1", "a2", "a3")
     came(peer)
     group = rig.group(TEXT)
@@ -157,8 +159,7 @@ def test_what_waits_for_its_key_is_undone_and_holds_its_slice(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("how", ["skip", "end"])
-def test_what_waits_for_its_key_becomes_dead_letters(rig: Rig, how: str) -> None:
-    peer = worker(rig)
+def test_what_waits_for_its_key_becomes_dead_letters(rig: Rig, peer: Peer, how: str) -> None:
     send(rig, *[f"a{n}" for n in range(250)], "b0", "b1")
     first = came(peer)
     group = rig.group(TEXT)
@@ -208,9 +209,8 @@ def test_retries_go_on_while_the_reader_stands_at_the_bound(fair: str) -> None:
 
 
 @pytest.mark.parametrize("is_dead", [True, False])
-def test_a_skip_gives_up_what_has_just_been_passed_over(rig: Rig, is_dead: bool) -> None:
+def test_a_skip_gives_up_what_has_just_been_passed_over(rig: Rig, peer: Peer, is_dead: bool) -> None:
     """No cursor has been written since."""
-    peer = worker(rig)
     rig.pass_ms(1_000)
     send(rig, "z0", *[f"a{n}" for n in range(10)], "b0", "b1")
     came(peer)
@@ -224,8 +224,7 @@ def test_a_skip_gives_up_what_has_just_been_passed_over(rig: Rig, is_dead: bool)
     assert core.burials.dropped["skipped"] == 10 * (not is_dead)
 
 
-def test_a_head_that_is_dropped_does_not_wait_for_another_message_of_its_key(rig: Rig) -> None:
-    peer = worker(rig)
+def test_a_head_that_is_dropped_does_not_wait_for_another_message_of_its_key(rig: Rig, peer: Peer) -> None:
     send(rig, "a1", "a2", "a3")
     nack(peer, came(peer)["a1"], "never")
     nack(peer, came(peer)["a2"], "1h")
@@ -241,8 +240,7 @@ def test_a_head_that_is_dropped_does_not_wait_for_another_message_of_its_key(rig
     assert list(came(peer)) == ["a3"]
 
 
-def test_a_head_that_is_moved_and_dropped_at_once_lets_its_key_go_on(rig: Rig) -> None:
-    peer = worker(rig)
+def test_a_head_that_is_moved_and_dropped_at_once_lets_its_key_go_on(rig: Rig, peer: Peer) -> None:
     send(rig, "a1", "a2")
     nack(peer, came(peer)["a1"], "1h")
     ((head, row),) = RETRIES.all(rig.store)
@@ -281,8 +279,7 @@ def test_keys_that_are_behind_and_the_reader_take_turns(rig: Rig) -> None:
     assert order.index("a3") < order.index("t0"), "nor is the key"
 
 
-def test_a_skip_ends_what_waits_for_its_next_try(rig: Rig) -> None:
-    peer = worker(rig)
+def test_a_skip_ends_what_waits_for_its_next_try(rig: Rig, peer: Peer) -> None:
     send(rig, "a1", "a2", "b1")
     first = came(peer)
     nack(peer, first["a1"], "1h")
@@ -316,12 +313,11 @@ def test_a_skip_of_many_keys_goes_in_steps(monkeypatch: pytest.MonkeyPatch) -> N
     ]
 
 
-def test_a_group_that_orders_no_more_lets_what_is_behind_go_also_after_a_start(rig: Rig) -> None:
-    peer = worker(rig)
+def test_a_group_that_orders_no_more_lets_what_is_behind_go_also_after_a_start(rig: Rig, peer: Peer) -> None:
     send(rig, "a1", "a2", "a3")
     out = came(peer)
     group = rig.group(TEXT)
-    rig.decide(lambda commit: rig.core.groups.make(commit, TEXT, group.terms, Keeping(NEVER_S, order=False)))
+    rig.make(TEXT, terms=group.terms, keeping=Keeping(NEVER_S, order=False))
     rig.pass_ms(1_000)
     rig.restart()
     peer = rig.connected("w").subscribed(TEXT, qos=1)
@@ -347,8 +343,7 @@ def terms(rig: Rig, *, order: bool) -> None:
     rig.pump()
 
 
-def test_what_is_out_when_the_order_ends_is_no_head_when_it_begins_again(rig: Rig) -> None:
-    peer = worker(rig)
+def test_what_is_out_when_the_order_ends_is_no_head_when_it_begins_again(rig: Rig, peer: Peer) -> None:
     send(rig, "a1")
     out = came(peer)
     terms(rig, order=False)
@@ -359,13 +354,11 @@ def test_what_is_out_when_the_order_ends_is_no_head_when_it_begins_again(rig: Ri
     assert list(out) == ["a1", "b1", "a2"]
     peer.ack(wire.PUBACK, out["a1"])
     assert not came(peer), "a2 is out"
-    peer.ack(wire.PUBACK, out["a2"])
-    assert list(came(peer)) == ["a3"]
+    assert after(peer, out["a2"]) == ["a3"]
 
 
 @pytest.mark.parametrize("is_held", [False, True])
-def test_when_the_order_ends_nothing_waits_for_a_retry(rig: Rig, *, is_held: bool) -> None:
-    peer = worker(rig)
+def test_when_the_order_ends_nothing_waits_for_a_retry(rig: Rig, peer: Peer, *, is_held: bool) -> None:
     send(rig, "a1", "a2", "a3")
     nack(peer, came(peer)["a1"], "2m")
     group = rig.group(TEXT)
@@ -383,15 +376,11 @@ def test_when_the_order_ends_nothing_waits_for_a_retry(rig: Rig, *, is_held: boo
     assert list(came(peer)) == ["a1"]
 
 
-def test_a_message_that_waits_for_its_key_may_be_acked_late(rig: Rig) -> None:
+def test_a_message_that_waits_for_its_key_may_be_acked_late(rig: Rig, peer: Peer) -> None:
     """A kill has taken the end of the message before it from the group's cursor."""
-    peer = worker(rig)
     send(rig, "a1", "a2", "a3", "a4", "a5", "a6", "a7", "a8")
     out, group = came(peer), rig.group(TEXT)
-    rows = {
-        decode(value).payload: (place, shard)
-        for place, shard, value in rig.core.reader.read(START, END, None)
-    }
+    rows = addresses(rig)
     told: list[bool | None] = []
     for payload in (b"a2", b"a7", b"a7"):
         rig.core.late.finish(group, *rows[payload], told.append)
@@ -403,18 +392,13 @@ def test_a_message_that_waits_for_its_key_may_be_acked_late(rig: Rig) -> None:
     assert out
 
 
-def test_a_message_acked_late_behind_its_key_is_done_after_a_replay_and_a_kill(rig: Rig) -> None:
-    peer = worker(rig)
+def test_a_message_acked_late_behind_its_key_is_done_after_a_replay_and_a_kill(rig: Rig, peer: Peer) -> None:
     send(rig, "a1", "a2", "a3", "b1")
     assert len(came(peer)) == 2
     group = rig.group(TEXT)
-    rows = [
-        (decode(value).payload, place, shard)
-        for place, shard, value in rig.core.reader.read(START, END, None)
-    ]
-    (late,) = [(place, shard) for payload, place, shard in rows if payload == b"a2"]
-    (to,) = [place for payload, place, _ in rows if payload == b"a3"]
-    rig.core.late.finish(group, *late, lambda _: None)
+    rows = addresses(rig)
+    to, _ = rows[b"a3"]
+    rig.core.late.finish(group, *rows[b"a2"], lambda _: None)
     rig.pump()
     rig.decide(lambda commit: rig.core.replay.rewind(commit, group, to), pump=False)
     rig.write()
@@ -423,15 +407,11 @@ def test_a_message_acked_late_behind_its_key_is_done_after_a_replay_and_a_kill(r
     assert drain(rig, peer) == ["a1", "b1", "a3"]
 
 
-def test_a_retry_that_a_late_ack_ended_holds_its_key_until_that_is_durable(rig: Rig) -> None:
-    peer = worker(rig)
+def test_a_retry_that_a_late_ack_ended_holds_its_key_until_that_is_durable(rig: Rig, peer: Peer) -> None:
     send(rig, "a1", "a2")
     nack(peer, came(peer)["a1"], "1h")
     group = rig.group(TEXT)
-    rows = {
-        decode(value).payload: (place, shard)
-        for place, shard, value in rig.core.reader.read(START, END, None)
-    }
+    rows = addresses(rig)
     told: list[bool | None] = []
     rig.core.late.finish(group, *rows[b"a1"], told.append)
     rig.pump()
@@ -440,17 +420,12 @@ def test_a_retry_that_a_late_ack_ended_holds_its_key_until_that_is_durable(rig: 
 
 
 @pytest.mark.parametrize("how", ["failed", "acked late"])
-def test_a_lost_batch_leaves_each_key_its_head(rig: Rig, how: str) -> None:
-    peer = worker(rig)
+def test_a_lost_batch_leaves_each_key_its_head(rig: Rig, peer: Peer, how: str) -> None:
     send(rig, "a1", "a2")
     out, group = came(peer), rig.group(TEXT)
     if how == "acked late":
         nack(peer, out["a1"], "1h")
-        rows = {
-            decode(value).payload: (place, shard)
-            for place, shard, value in rig.core.reader.read(START, END, None)
-        }
-        rig.core.late.finish(group, *rows[b"a1"], lambda _: None)
+        rig.core.late.finish(group, *addresses(rig)[b"a1"], lambda _: None)
     else:
         peer.send(Ack(wire.PUBACK, out["a1"], 0x80, props(user_properties=(("retry-in", "5s"),))), pump=False)
     for _ in range(3):
@@ -564,8 +539,7 @@ def test_a_group_that_orders_is_stored_whatever_its_expiry(rig: Rig) -> None:
     assert rig.store.get(Table.ORDER, b"\0" + whose[1:]) == b"", "and fenced off from older versions"
 
 
-def test_the_index_is_made_again_from_the_key_rows(rig: Rig) -> None:
-    peer = worker(rig)
+def test_the_index_is_made_again_from_the_key_rows(rig: Rig, peer: Peer) -> None:
     send(rig, *[f"a{n}" for n in range(20)], *[f"b{n}" for n in range(3)], "-1")
     out = came(peer)
     rig.core.cursors.secure(rig.group(TEXT), lambda _: None)
@@ -584,8 +558,7 @@ def test_the_index_is_made_again_from_the_key_rows(rig: Rig) -> None:
     assert [one for one in order if one[0] == "a"] == [f"a{n}" for n in range(20)]
 
 
-def test_the_index_of_hours_that_have_gone_goes_with_their_slices(rig: Rig) -> None:
-    peer = worker(rig)
+def test_the_index_of_hours_that_have_gone_goes_with_their_slices(rig: Rig, peer: Peer) -> None:
     send(rig, "a0", "a1", "a2")
     rig.core.cursors.secure(rig.group(TEXT), lambda _: None)
     drain(rig, peer)
@@ -595,8 +568,7 @@ def test_the_index_of_hours_that_have_gone_goes_with_their_slices(rig: Rig) -> N
     assert not list(rig.store.scan(Table.ORDER, b"\2", b"\3"))
 
 
-def test_a_key_that_has_been_behind_for_days_is_looked_up_hour_by_hour(rig: Rig) -> None:
-    peer = worker(rig)
+def test_a_key_that_has_been_behind_for_days_is_looked_up_hour_by_hour(rig: Rig, peer: Peer) -> None:
     send(rig, "a0", "a1")
     out = came(peer)
     for n in range(2, 12):
@@ -609,9 +581,7 @@ def test_a_backlog_goes_out_in_runs_and_keeps_the_order_of_each_key(rig: Rig) ->
     worker(rig).disconnect()
     keys = [f"{chr(97 + n % 20)}" for n in range(200)]
     send(rig, *[f"{key}{n}" for n, key in enumerate(keys)])
-    peers = [rig.connected(f"w{n}", receive_maximum=20) for n in range(3)]
-    for peer in peers:
-        peer.subscribe(TEXT, qos=1)
+    peers = [rig.connected(f"w{n}", receive_maximum=20).subscribed(TEXT, qos=1) for n in range(3)]
     order: list[str] = []
     out: dict[str, tuple[Peer, int]] = {}
     while len(order) < 200:
@@ -727,10 +697,9 @@ def set_back(rig: Rig, monkeypatch: pytest.MonkeyPatch, behind: str) -> None:
 @pytest.mark.parametrize("is_killed", [True, False])
 @pytest.mark.parametrize("behind", ["", "a1"])
 def test_what_a_replay_gives_again_comes_once_after_a_kill_in_the_middle(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, behind: str, *, is_killed: bool
+    rig: Rig, peer: Peer, monkeypatch: pytest.MonkeyPatch, behind: str, *, is_killed: bool
 ) -> None:
     """The row of its key still says what it said before the replay."""
-    peer = worker(rig)
     send(rig, "a1", "a2", "a3")
     nack(peer, came(peer)["a1"])
     rig.decide(lambda commit: rig.core.groups.pause(commit, rig.group(TEXT), is_paused=True))
@@ -748,10 +717,9 @@ def test_what_a_replay_gives_again_comes_once_after_a_kill_in_the_middle(
 
 @OPENED
 def test_what_fails_during_a_replay_that_passes_over_it_holds_its_key_after_a_kill(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It stands behind the read position, and does not come again by that."""
-    peer = worker(rig)
     send(rig, "a1", "a2")
     out = came(peer)
     rig.decide(lambda commit: rig.core.groups.pause(commit, rig.group(TEXT), is_paused=True))
@@ -769,10 +737,9 @@ def test_what_fails_during_a_replay_that_passes_over_it_holds_its_key_after_a_ki
 @pytest.mark.parametrize("is_skipped", [True, False])
 @pytest.mark.parametrize("is_dead", [True, False])
 def test_what_a_replay_gives_again_is_given_up_once(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, *, is_skipped: bool, is_dead: bool
+    rig: Rig, peer: Peer, monkeypatch: pytest.MonkeyPatch, *, is_skipped: bool, is_dead: bool
 ) -> None:
     """By the end of the group, which does not wait for all keys, or by a skip, which does."""
-    peer = worker(rig)
     send(rig, "a1", "a2", "a3", "b1", "b2")
     out = came(peer)
     nack(peer, out["a1"], "1h")
@@ -797,9 +764,8 @@ def test_what_a_replay_gives_again_is_given_up_once(
 
 @OPENED
 def test_all_keys_are_looked_at_after_a_replay_though_nothing_happens(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    peer = worker(rig)
     send(rig, "a1", "b1", "c1", "d1")
     for packet_id in came(peer).values():
         nack(peer, packet_id, "1h")

@@ -11,18 +11,15 @@ from shards.order import rebuild_index
 from shards.retries import RETRIES
 from shards.store import Table
 from tests.server.delivery.test_order import TEXT, came, nack, send
-from tests.support.rig import Peer, Rig, config
+from tests.support.rig import Peer, Rig, asking, config
 from timeline.position import START
 
 PUBACK = 4
 
 
 def worker(rig: Rig, name: str = "w", window: int = 100, **asked: str) -> Peer:
-    peer = rig.connected(name, receive_maximum=window)
-    said = {"backoff": "1s", "expiry": "never", **asked}
-    users = tuple((key.replace("_", "-"), value) for key, value in said.items())
-    assert peer.subscribe(TEXT, qos=1, user_properties=users) == (1,)
-    return peer
+    said = asking(**{"backoff": "1s", "expiry": "never", **asked})
+    return rig.connected(name, receive_maximum=window).subscribed(TEXT, qos=1, user_properties=said)
 
 
 def ack(peer: Peer, out: dict[str, int], payload: str) -> list[str]:

@@ -66,14 +66,6 @@ def test_who_waits_is_woken_once_and_not_before() -> None:
     assert (rate_limited.due(), rate_limited.wait_s()) == ([], NEVER)
 
 
-def sent(rig: Rig, count: int) -> None:
-    publisher = rig.connected("publisher")
-    for n in range(count):
-        publisher.publish("t", f"{n}", 1)
-    publisher.disconnect()
-    rig.pump()
-
-
 def passed(rig: Rig, seconds: int) -> None:
     """In steps as short as those of a server that wakes when it is time."""
     for _ in range(10 * seconds):
@@ -86,7 +78,7 @@ def worker(rig: Rig, name: str, **said: str) -> Peer:
 
 def test_a_group_is_given_so_many_a_second_whoever_its_members_are(rig: Rig) -> None:
     members = [worker(rig, name, rate="2") for name in "ab"]
-    sent(rig, 20)
+    rig.send("t", *map(str, range(20)))
     got: list[str] = []
     for second in range(1, 11):
         passed(rig, 1)
@@ -104,7 +96,7 @@ def test_a_group_is_given_so_many_a_second_whoever_its_members_are(rig: Rig) -> 
 
 def test_what_comes_again_counts_too(rig: Rig) -> None:
     first = worker(rig, "a", rate="1")
-    sent(rig, 4)
+    rig.send("t", *map(str, range(4)))
     passed(rig, 4)
     assert len(first.publishes()) == 4
     first.disconnect()
@@ -116,7 +108,7 @@ def test_what_comes_again_counts_too(rig: Rig) -> None:
 
 def test_paused_nothing_is_sent_again_either(rig: Rig) -> None:
     first = worker(rig, "a")
-    sent(rig, 2)
+    rig.send("t", *map(str, range(2)))
     assert len(first.publishes()) == 2
     group = rig.group(TEXT)
     for is_paused in (True, False):
@@ -128,7 +120,7 @@ def test_paused_nothing_is_sent_again_either(rig: Rig) -> None:
         if is_paused:
             first.disconnect()
             second = worker(rig, "b")
-            sent(rig, 1)
+            rig.send("t", *map(str, range(1)))
             rig.pass_ms(5_000)
             assert second.inbox == []
             assert group.is_here
@@ -138,26 +130,20 @@ def test_paused_nothing_is_sent_again_either(rig: Rig) -> None:
 @pytest.mark.parametrize("how", ["subscribe", "put"])
 def test_a_group_that_waits_goes_on_when_it_may_be_faster(rig: Rig, how: str) -> None:
     first = worker(rig, "a", rate="0.000001")
-    sent(rig, 15)
+    rig.send("t", *map(str, range(15)))
     assert len(first.take_all()) == 1
     if how == "subscribe":
         assert first.subscribe(TEXT, qos=1, user_properties=(("rate", "2"),)) == (1,)
     else:
-        rig.decide(
-            lambda commit: _none(rig.core.groups.make(commit, TEXT, keeping=Keeping(rate=2.0))), pump=False
-        )
+        rig.make(TEXT, keeping=Keeping(rate=2.0))
     passed(rig, 3)
     assert 6 <= len(first.take_all()) <= 8
 
 
 def test_a_group_that_has_ended_waits_no_more(rig: Rig) -> None:
     first = worker(rig, "a", rate="0.000001")
-    sent(rig, 3)
+    rig.send("t", *map(str, range(3)))
     assert rig.core.groups.wait_s() < NEVER
     assert len(first.take_all()) == 1
     assert first.unsubscribe(TEXT) == (0,)
     assert rig.core.groups.wait_s() == NEVER
-
-
-def _none(_: object) -> None:
-    """What nobody asks for."""

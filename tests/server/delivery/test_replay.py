@@ -1,7 +1,6 @@
 """Replay over several slices, some dropped by retention: who reads goes on, and the loss is told."""
 
 import logging
-from functools import partial
 
 import pytest
 
@@ -10,14 +9,10 @@ from server.delivery.replay import TURN_ROWS, TURN_SENT
 from shards.commit import Commit
 from shards.expiry import expire
 from shards.store import Table
-from tests.support.rig import LONG_S, Peer, Rig, config, props
+from tests.support.rig import LONG_S, Rig, config, props
 from timeline.retention import expired_slices, passed_slices
 
-QUARTER_MS = 900_000
-
-
-def _lasting(rig: Rig, name: str, **options: int) -> Peer:
-    return rig.lasting(name, expiry=86_400, **options)
+QUARTER_MS, DAY_S = 900_000, 86_400
 
 
 def _publish(rig: Rig, *payloads: str, qos: int = 1) -> None:
@@ -28,16 +23,16 @@ def _publish(rig: Rig, *payloads: str, qos: int = 1) -> None:
     publisher.drop()
 
 
-def _pass(rig: Rig, slices: int) -> None:
+def passed(rig: Rig, slices: int = 2) -> None:
     """Time passes, a slice at a time, with the housekeeping that notes what the horizon has passed."""
+
+    def seal(commit: Commit) -> None:
+        for piece in passed_slices(rig.core.directory, rig.core.horizon.position):
+            commit.open_batch.passed(piece)
+
     for _ in range(slices):
         rig.jump(QUARTER_MS)
-        rig.decide(partial(_seal, rig))
-
-
-def _seal(rig: Rig, commit: Commit) -> None:
-    for piece in passed_slices(rig.core.directory, rig.core.horizon.position):
-        commit.open_batch.passed(piece)
+        rig.decide(seal)
 
 
 def _expire(rig: Rig, keep: int) -> None:
@@ -47,22 +42,16 @@ def _expire(rig: Rig, keep: int) -> None:
     rig.decide(lambda commit: expire(commit, plan))
 
 
-def _forgotten_tail(rig: Rig) -> None:
-    """What is read from now on comes from the store."""
-    rig.crash(pump=True)
-
-
 @pytest.mark.parametrize("qos", [1, 2])
 def test_a_session_reads_over_slices(qos: int) -> None:
     rig = Rig(config(max_in_flight=2))
-    _lasting(rig, "s").subscribe("t", qos=qos)
-    rig.peers[0].drop()
+    rig.lasting("s", expiry=DAY_S).subscribed("t", qos=qos).drop()
     everything = [str(n) for n in range(8)]
     _publish(rig, *everything, qos=qos)
-    _pass(rig, 9)
+    passed(rig, 9)
     assert len(list(rig.core.directory)) >= 8
-    _forgotten_tail(rig)
-    assert _lasting(rig, "s").take_all() == everything
+    rig.crash(pump=True)
+    assert rig.lasting("s", expiry=DAY_S).take_all() == everything
 
 
 @pytest.mark.parametrize("window", [1, 100])
@@ -70,14 +59,13 @@ def test_a_session_whose_place_has_expired_goes_on_at_the_floor(
     window: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig = Rig(config(max_in_flight=window))
-    _lasting(rig, "s").subscribe("t")
-    rig.peers[0].drop()
+    rig.lasting("s", expiry=DAY_S).subscribed("t").drop()
     _publish(rig, *[str(n) for n in range(8)])
-    _pass(rig, 9)
+    passed(rig, 9)
     _expire(rig, keep=4)
-    _forgotten_tail(rig)
+    rig.crash(pump=True)
     with caplog.at_level(logging.WARNING):
-        peer = _lasting(rig, "s")
+        peer = rig.lasting("s", expiry=DAY_S)
         got = peer.take_all()
     assert 0 < len(got) < 8
     assert got == [str(n) for n in range(8 - len(got), 8)]
@@ -87,19 +75,18 @@ def test_a_session_whose_place_has_expired_goes_on_at_the_floor(
     rig.connected("p").publish1("t", "new")
     assert peer.take_all() == ["new"]
     peer.drop()
-    _forgotten_tail(rig)
-    assert _lasting(rig, "s").inbox == []
+    rig.crash(pump=True)
+    assert rig.lasting("s", expiry=DAY_S).inbox == []
     assert rig.core.replay.lost == 0
 
 
 def test_a_session_that_is_reading_while_slices_expire() -> None:
     rig = Rig(config(max_in_flight=1))
-    _lasting(rig, "s").subscribe("t")
-    rig.peers[0].drop()
+    rig.lasting("s", expiry=DAY_S).subscribed("t").drop()
     _publish(rig, *[str(n) for n in range(8)])
-    _pass(rig, 9)
-    _forgotten_tail(rig)
-    peer = _lasting(rig, "s")
+    passed(rig, 9)
+    rig.crash(pump=True)
+    peer = rig.lasting("s", expiry=DAY_S)
     first: Publish = peer.take(Publish)
     assert first.payload == b"0"
     _expire(rig, keep=4)
@@ -112,16 +99,15 @@ def test_a_session_that_is_reading_while_slices_expire() -> None:
 
 
 def test_what_was_in_flight_and_has_expired_is_counted(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
-    peer = _lasting(rig, "s")
-    peer.subscribe("t")
+    peer = rig.lasting("s", expiry=DAY_S).subscribed("t")
     _publish(rig, "0", "1")
-    _pass(rig, 7)
+    passed(rig, 7)
     assert peer.payloads() == ["0", "1"]
     peer.drop()
     _expire(rig, keep=2)
     _publish(rig, "new")
-    _forgotten_tail(rig)
-    assert _lasting(rig, "s").take_all() == ["new"]
+    rig.crash(pump=True)
+    assert rig.lasting("s", expiry=DAY_S).take_all() == ["new"]
     assert rig.core.sent.lost == 2
     dead = [row for _, row in rig.core.dead_letters.read()]
     assert [(row.group, row.reason) for row in dead] == [("s", "kept too long")] * 2
@@ -130,14 +116,14 @@ def test_what_was_in_flight_and_has_expired_is_counted(rig: Rig, caplog: pytest.
 def test_a_group_over_slices_some_of_which_have_expired() -> None:
     rig = Rig(config(max_in_flight=2))
     for name in "ab":
-        _lasting(rig, name).subscribe("$share/g/t")
+        rig.lasting(name, expiry=DAY_S).subscribe("$share/g/t")
     for peer in list(rig.peers):
         peer.drop()
     _publish(rig, *[str(n) for n in range(12)])
-    _pass(rig, 13)
-    _forgotten_tail(rig)
+    passed(rig, 13)
+    rig.crash(pump=True)
     # Half of it is read over several slices, by both.
-    a, b = _lasting(rig, "a"), _lasting(rig, "b")
+    a, b = rig.lasting("a", expiry=DAY_S), rig.lasting("b", expiry=DAY_S)
     got = []
     for _ in range(3):
         for peer in (a, b):
@@ -150,7 +136,7 @@ def test_a_group_over_slices_some_of_which_have_expired() -> None:
     a.disconnect()
     b.disconnect()
     _expire(rig, keep=3)
-    a, b = _lasting(rig, "a"), _lasting(rig, "b")
+    a, b = rig.lasting("a", expiry=DAY_S), rig.lasting("b", expiry=DAY_S)
     rest = []
     while a.inbox or b.inbox:
         rest += a.take_all() + b.take_all()
@@ -165,8 +151,7 @@ def test_a_group_over_slices_some_of_which_have_expired() -> None:
 def test_a_stretch_longer_than_a_turn_over_slices() -> None:
     """More rows in one slice than are looked at in a turn, with others before and behind."""
     rig = Rig(config(max_in_flight=65_535))
-    _lasting(rig, "s", receive_maximum=65_535).subscribe("t")
-    rig.peers[0].drop()
+    rig.lasting("s", receive_maximum=65_535, expiry=DAY_S).subscribed("t").drop()
     publisher = rig.connected("p")
     publisher.publish1("t", "first")
     rig.jump(QUARTER_MS)
@@ -175,8 +160,8 @@ def test_a_stretch_longer_than_a_turn_over_slices() -> None:
     publisher.send(*[Publish(b"t", b"%d" % n, 1, packet_id=n - 999) for n in range(1_000, count)])
     rig.jump(QUARTER_MS)
     publisher.publish("t", "last", 1)
-    _forgotten_tail(rig)
-    peer = _lasting(rig, "s", receive_maximum=65_535)
+    rig.crash(pump=True)
+    peer = rig.lasting("s", receive_maximum=65_535, expiry=DAY_S)
     assert peer.payloads() == ["first", *[str(n) for n in range(count)], "last"]
 
 
@@ -193,15 +178,14 @@ def test_retained_ones_in_flight_are_found_without_a_scan(
         publisher.publish2(replaced, "early", retain=True)
         publisher.publish2(replaced, "again", retain=True)
     publisher.publish1("r/03", "", retain=True)
-    peer = _lasting(rig, "s")
-    peer.subscribe("r/#", qos=qos)
+    peer = rig.lasting("s", expiry=DAY_S).subscribed("r/#", qos=qos)
     assert len(peer.payloads()) == 39
     peer.drop()
     # One of them is replaced while it is in flight, one is cleared: they are not there any more.
     publisher = rig.connected("p")
     publisher.publish2("r/04", "new", retain=True)
     publisher.publish2("r/05", "", retain=True)
-    _pass(rig, 7)
+    passed(rig, 7)
     _expire(rig, keep=2)
     rows = dict(rig.store.scan(Table.RETAINED, b"\xff", b"\xff" * 14))
     assert len(rows) == rig.core.retained.count == 38
@@ -217,7 +201,7 @@ def test_retained_ones_in_flight_are_found_without_a_scan(
     scanned: list[Table] = []
     scan = rig.store.scan
     monkeypatch.setattr(rig.store, "scan", lambda table, *span: scanned.append(table) or scan(table, *span))
-    peer = _lasting(rig, "s")
+    peer = rig.lasting("s", expiry=DAY_S)
     found = peer.publishes()
     expected = ["00", "again", "again", *(f"{n:02}" for n in range(6, 40))]
     assert [packet.payload.decode() for packet in found if packet.dup] == expected
@@ -226,8 +210,7 @@ def test_retained_ones_in_flight_are_found_without_a_scan(
 
 
 def test_sending_again_is_done_in_turns(rig: Rig) -> None:
-    peer = _lasting(rig, "s")
-    peer.subscribe("t", qos=1)
+    peer = rig.lasting("s", expiry=DAY_S).subscribed("t", qos=1)
     publisher = rig.connected("p")
     publisher.send(*[Publish(b"t", b"%d" % n, 1, packet_id=n + 1) for n in range(600)])
     assert len(peer.publishes()) == 600
@@ -250,15 +233,13 @@ def test_what_retention_has_dropped_is_sent_as_retained(rig: Rig) -> None:
     publisher = rig.connected("p")
     for topic in "abc":
         publisher.publish1(topic, f"old {topic}", retain=True)
-    peer = _lasting(rig, "s", receive_maximum=1)
-    peer.subscribe("#", qos=1)
-    peer.drop()
+    rig.lasting("s", receive_maximum=1, expiry=DAY_S).subscribed("#", qos=1).drop()
     publisher.publish1("b", "new b", retain=True)
     publisher.publish1("d", "new d", retain=True)
-    _pass(rig, 7)
+    passed(rig, 7)
     _expire(rig, keep=2)
-    _forgotten_tail(rig)
-    peer = _lasting(rig, "s")
+    rig.crash(pump=True)
+    peer = rig.lasting("s", expiry=DAY_S)
     assert all(packet.retain for packet in peer.inbox if isinstance(packet, Publish))
     assert peer.take_all() == ["old a", "new b", "old c", "new d"]
 
@@ -268,7 +249,7 @@ def test_of_many_who_return_at_once_all_have_something_before_one_has_all() -> N
     backlog, names = 4 * TURN_SENT, [f"s{n}" for n in range(5)]
     rig = Rig(config(max_in_flight=2 * backlog, out_bytes=1 << 26))
     for name in names:
-        _lasting(rig, name).subscribe("t")
+        rig.lasting(name, expiry=DAY_S).subscribe("t")
     for peer in list(rig.peers):
         peer.drop()
     publisher = rig.connected("publisher")
@@ -276,7 +257,7 @@ def test_of_many_who_return_at_once_all_have_something_before_one_has_all() -> N
         publisher.publish("t", str(number), 1)
     returning = [rig.peer() for _ in names]
     for peer, name in zip(returning, names, strict=True):
-        peer.connect(name, clean=False, expiry=86_400, pump=False)
+        peer.connect(name, clean=False, expiry=DAY_S, pump=False)
     rig.write_all()
     sessions = [rig.core.sessions.get(name) for name in names]
     had: list[list[int]] = []
@@ -293,7 +274,7 @@ def test_of_many_who_return_at_once_all_have_something_before_one_has_all() -> N
     returning[0].drop()
     for number in range(backlog):
         publisher.publish("t", str(number), 1)
-    rig.peer().connect(names[0], clean=False, expiry=86_400, pump=False)
+    rig.peer().connect(names[0], clean=False, expiry=DAY_S, pump=False)
     rig.write_all()
     alone = rig.session(names[0])
     before = alone.delivered

@@ -16,10 +16,23 @@ def _retained(peer: Peer) -> dict[str, str]:
     return {packet.topic.decode(): packet.payload.decode() for packet in found}
 
 
+def turns_of_replay(rig: Rig) -> int:
+    """How many there are until it is idle."""
+    turns = 0
+    while not rig.core.replay.is_idle:
+        rig.core.replay.turn()
+        turns += 1
+    return turns
+
+
+@pytest.fixture
+def publisher(rig: Rig) -> Peer:
+    return rig.connected("p")
+
+
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("level", [4, 5])
-def test_the_last_one_of_each_topic(rig: Rig, qos: int, level: int) -> None:
-    publisher = rig.connected("p")
+def test_the_last_one_of_each_topic(rig: Rig, publisher: Peer, qos: int, level: int) -> None:
     for topic, payload in (("a/b", "1"), ("a/b", "2"), ("a/c", "3"), ("a", "4"), ("b", "5"), ("a/d/e", "6")):
         publisher.publish(topic, payload, qos, retain=True)
     publisher.publish("a/b", "not retained", qos)
@@ -42,8 +55,7 @@ def test_what_is_not_durable_yet_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     """Dispatch waits for the batch with it; then all of it is retained, and nothing counts any more."""
     monkeypatch.setattr("server.delivery.retained.FRESH_BYTES", 20_000)
     rig = Rig()
-    here, publisher = rig.connected("here"), rig.connected("p")
-    here.subscribe("#", qos=0)
+    here, publisher = rig.connected("here").subscribed("#", qos=0), rig.connected("p")
     for n in range(4):
         publisher.publish(f"t/{n}", "x" * 4_000, 1, retain=True, pump=False)
     rig.write()
@@ -64,8 +76,7 @@ def test_what_is_not_durable_yet_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_store_that_takes_nothing_bounds_what_becomes_retained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("server.delivery.retained.FRESH_BYTES", 20_000)
     rig = Rig()
-    here, publisher = rig.connected("here"), rig.connected("p")
-    here.subscribe("#", qos=0)
+    here, publisher = rig.connected("here").subscribed("#", qos=0), rig.connected("p")
     for n in range(8):
         publisher.publish(f"t/{n}", "x" * 4_000, 1, retain=True, pump=False)
     rig.write()
@@ -90,8 +101,7 @@ def test_an_empty_payload_clears_and_is_delivered(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("how", ["crash", "restart"])
-def test_retained_survives(rig: Rig, how: str) -> None:
-    publisher = rig.connected("p")
+def test_retained_survives(rig: Rig, publisher: Peer, how: str) -> None:
     publisher.publish1("a", "1", retain=True)
     publisher.publish1("b", "2", retain=True)
     publisher.publish1("b", "", retain=True)
@@ -120,8 +130,7 @@ def test_retained_is_never_lost_when_the_horizon_has_passed_it() -> None:
         assert _retained(peer) == {"t": "x"}
 
 
-def test_the_store_fails_while_a_message_is_retained(rig: Rig) -> None:
-    publisher = rig.connected("p")
+def test_the_store_fails_while_a_message_is_retained(rig: Rig, publisher: Peer) -> None:
     publisher.publish("t", "x", 1, retain=True, pump=False)
     rig.write()
     rig.store.fail_writes = True
@@ -129,8 +138,7 @@ def test_the_store_fails_while_a_message_is_retained(rig: Rig) -> None:
     rig.compose()
     peer = rig.connected("s").subscribed("t")
     assert _retained(peer) == {"t": "x"}
-    rig.store.fail_writes = False
-    assert rig.recover()
+    rig.mend_store()
     rig.pump()
     rig.decide(lambda commit: None)
     rig.crash(pump=True)
@@ -139,10 +147,9 @@ def test_the_store_fails_while_a_message_is_retained(rig: Rig) -> None:
 
 
 def test_a_former_one_that_cannot_be_read_now_keeps_none_from_being_retained(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, publisher: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A leader whose data is damaged hands over: the horizon is not stored beyond what was not retained."""
-    publisher = rig.connected("p")
     publisher.publish1("t", "x", retain=True)
     publisher.publish("t", "y", 1, retain=True, pump=False)
     rig.write()
@@ -164,8 +171,7 @@ def test_a_former_one_that_cannot_be_read_now_keeps_none_from_being_retained(
     assert _retained(peer) == {"t": "y"}
 
 
-def test_a_delayed_one_is_retained_when_it_fires(rig: Rig) -> None:
-    publisher = rig.connected("p")
+def test_a_delayed_one_is_retained_when_it_fires(rig: Rig, publisher: Peer) -> None:
     publisher.publish1("t", "now", retain=True)
     publisher.publish1("$delayed/5/t", "later", retain=True)
     peer = rig.connected("s").subscribed("t")
@@ -201,8 +207,7 @@ def test_shared_subscriptions_get_none(rig: Rig) -> None:
     assert peer.inbox == []
 
 
-def test_retained_messages_expire(rig: Rig) -> None:
-    publisher = rig.connected("p")
+def test_retained_messages_expire(rig: Rig, publisher: Peer) -> None:
     publisher.publish1("t", "x", retain=True, message_expiry=10)
     publisher.publish1("u", "y", retain=True, message_expiry=100)
     rig.pass_ms(6_000)
@@ -246,8 +251,7 @@ def test_retained_in_flight_is_retained_again_on_redelivery(rig: Rig) -> None:
         assert (again.retain, again.dup, again.packet_id) == (True, True, first.packet_id)
 
 
-def test_many_go_through_a_small_window_and_unsubscribe_stops_them(rig: Rig) -> None:
-    publisher = rig.connected("p")
+def test_many_go_through_a_small_window_and_unsubscribe_stops_them(rig: Rig, publisher: Peer) -> None:
     publisher.send(*[Publish(b"t/%d" % n, b"x", 1, True, packet_id=n + 1) for n in range(50)])
     peer = rig.connected("s", receive_maximum=3).subscribed("t/#", qos=1)
     assert len(peer.take_all()) == 50
@@ -312,8 +316,7 @@ def test_what_is_still_to_be_sent_is_not_forgotten_with_the_connection(rig: Rig,
     assert qos == 1 or got == expected
 
 
-def test_an_unsubscribe_forgets_what_is_still_to_be_sent_over_connections(rig: Rig) -> None:
-    publisher = rig.connected("p")
+def test_an_unsubscribe_forgets_what_is_still_to_be_sent_over_connections(rig: Rig, publisher: Peer) -> None:
     for number in range(9):
         publisher.publish1(f"r/{number}", f"r{number}", retain=True)
         publisher.publish1(f"q/{number}", f"q{number}", retain=True)
@@ -347,15 +350,7 @@ def test_what_becomes_retained_meanwhile_comes_once_and_as_a_live_one(rig: Rig, 
     publisher.publish("d", "new d", qos, retain=True)
     publisher.publish("b", "", qos, retain=True)
     peer.inbox.append(first)
-    found = []
-    while peer.inbox:
-        packet = peer.inbox.pop(0)
-        if isinstance(packet, Publish):
-            found.append((packet.payload.decode(), packet.retain))
-            if packet.qos:
-                peer.ack(wire.PUBREC if packet.qos == 2 else wire.PUBACK, packet.packet_id)
-        elif isinstance(packet, Ack) and packet.kind == wire.PUBREL:
-            peer.ack(wire.PUBCOMP, packet.packet_id)
+    found = [(packet.payload.decode(), packet.retain) for packet in peer.deliveries()]
     assert found == [("old a", True), ("new c", False), ("new d", False), ("", False)]
 
 
@@ -368,8 +363,7 @@ def test_retained_ones_are_asked_for_again_although_they_came_live(rig: Rig) -> 
     assert (again.payload, again.retain) == (b"x", True)
 
 
-def test_nothing_new_is_sent_between_subscribe_and_what_is_retained(rig: Rig) -> None:
-    publisher = rig.connected("p")
+def test_nothing_new_is_sent_between_subscribe_and_what_is_retained(rig: Rig, publisher: Peer) -> None:
     publisher.publish1("t", "old", retain=True)
     peer = rig.lasting("s").subscribed("u")
     peer.subscribe("t", qos=1, pump=False)
@@ -406,19 +400,14 @@ def test_a_message_is_loaded_only_when_there_is_room_for_it(monkeypatch: pytest.
     assert loaded == []
 
 
-def test_a_turn_looks_at_a_bounded_number_of_topics(rig: Rig) -> None:
-    publisher = rig.connected("p")
+def test_a_turn_looks_at_a_bounded_number_of_topics(rig: Rig, publisher: Peer) -> None:
     for start in range(0, 2_500, 500):
         topics = range(start, start + 500)
         publisher.send(*[Publish(b"t/%04d" % n, b"x", 1, True, packet_id=n - start + 1) for n in topics])
     rig.connected("o").subscribe("u")
     peer = rig.connected("s")
     peer.subscribe("+/nothing", "+/0000", pump=False)
-    turns = 0
-    while not rig.core.replay.is_idle:
-        rig.core.replay.turn()
-        turns += 1
-    assert turns >= 5
+    assert turns_of_replay(rig) >= 5
     rig.pump()
     assert [p.topic for p in peer.inbox if isinstance(p, Publish)] == [b"t/0000"]
     # Another session's turn comes in between.
@@ -440,24 +429,15 @@ def test_many_filters_that_match_nothing_take_turns_too(rig: Rig) -> None:
     peer.subscribe(*(f"nothing/{number}" for number in range(500)), pump=False)
     while rig.deliver():
         pass
-    turns = 0
-    while not rig.core.replay.is_idle:
-        rig.core.replay.turn()
-        turns += 1
-    assert turns >= 5
+    assert turns_of_replay(rig) >= 5
 
 
-def test_large_messages_count_for_more(rig: Rig) -> None:
-    publisher = rig.connected("p")
+def test_large_messages_count_for_more(rig: Rig, publisher: Peer) -> None:
     for number in range(40):
         publisher.publish1(f"t/{number}", b"x" * 250_000, retain=True)
     peer = rig.connected("s")
     peer.subscribe("+/nothing", pump=False)
-    turns = 0
-    while not rig.core.replay.is_idle:
-        rig.core.replay.turn()
-        turns += 1
-    assert turns >= 3
+    assert turns_of_replay(rig) >= 3
 
 
 def test_filters_of_one_subscribe_are_taken_one_after_the_other(rig: Rig) -> None:

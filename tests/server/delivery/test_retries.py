@@ -597,7 +597,7 @@ def test_a_place_that_has_the_message_still_to_read_or_in_flight_is_not_sent_it_
     """One message and one place: one of unread, in flight, retry, dead letter."""
     rig = Rig(config(max_attempts=1))
     other = "$share/other/t"
-    rig.decide(lambda commit: rig.core.groups.make(commit, other), pump=False)
+    rig.make(other)
     dead_letter(rig, GROUP)
     (place, _), *_ = list(rig.core.dead_letters.read())
     to = rig.group(other)

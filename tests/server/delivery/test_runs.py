@@ -16,7 +16,7 @@ from server.mqtt.forms import Shape, run_pieces
 from server.mqtt.outbox import Outbox
 from shards.fields import Record
 from tests.support.link import FakeLink
-from tests.support.rig import Peer, Rig
+from tests.support.rig import Peer, Rig, asking
 from timeline.position import Position
 from timeline.session import Session, Subscription
 
@@ -194,8 +194,7 @@ def test_who_was_away_gets_all_in_order_whatever_they_come_by(rig: Rig, window: 
 
 @pytest.mark.parametrize("window", [1, 20, 1_000])
 def test_who_has_room_for_a_part_stands_behind_that(rig: Rig, window: int) -> None:
-    rig.lasting("away", 5, receive_maximum=window).subscribe("t/x", qos=1)
-    rig.peers[-1].drop()
+    rig.lasting("away", 5, receive_maximum=window).subscribed("t/x", qos=1).drop()
     rig.connected("p").send(*chunk(400))
     rig.lasting("away", 5, receive_maximum=window)
     subscriber = rig.session("away")
@@ -208,8 +207,7 @@ def test_who_has_room_for_a_part_stands_behind_that(rig: Rig, window: int) -> No
 @pytest.mark.parametrize("text", ["t/x", "$share/g/t/x"])
 def test_a_run_that_cannot_be_written_comes_again_once(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig()
-    rig.lasting("away").subscribe(text, qos=1)
-    rig.peers[-1].disconnect()
+    rig.lasting("away").subscribed(text, qos=1).disconnect()
     rig.connected("p").send(*chunk(MANY))
     with monkeypatch.context() as broken:
         broken.setattr(Outbox, "send_run", None)
@@ -221,7 +219,7 @@ def test_a_run_that_cannot_be_written_comes_again_once(text: str, monkeypatch: p
 
 def a_backlog(rig: Rig, *members: Peer, text: str = "$share/g/t/x", qos: int = 1, **terms: str) -> list[Peer]:
     """MANY messages wait for a group while its members are away; the members, back again."""
-    asked = tuple((name.replace("_", "-"), value) for name, value in terms.items())
+    asked = asking(**terms)
     for peer in members:
         peer.subscribe(text, qos=qos, user_properties=asked)
         peer.disconnect()

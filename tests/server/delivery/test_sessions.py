@@ -157,8 +157,7 @@ def test_who_waits_is_told_when_the_store_has_failed(rig: Rig) -> None:
     other.subscribe("b", pump=False)
     rig.pump()
     assert other.is_closed, "asked for while the store was broken"
-    rig.store.fail_writes = False
-    assert rig.recover()
+    rig.mend_store()
     rig.pump()
     assert rig.lasting("s").subscribe("a") == (2,)
 
@@ -306,9 +305,7 @@ def test_a_server_that_stops_writes_all_of_them(rig: Rig) -> None:
 
 def test_a_shared_subscription_does_not_drag_everybody_along(rig: Rig) -> None:
     """At QoS 1 the group remembers alone; at QoS 2 the member is written with it."""
-    members = [rig.lasting(name) for name in "abc"]
-    for member in members:
-        member.subscribe("$share/g/t")
+    members = [rig.lasting(name).subscribed("$share/g/t") for name in "abc"]
     publisher = rig.connected("p")
     rig.pass_ms(1_000)
     for number in range(3):
@@ -445,8 +442,7 @@ def test_a_session_that_has_ended_does_not_come_back(how: str) -> None:
         rig.compose()
         if how == "unsynced":
             rig.fail_sync()
-        rig.store.fail_writes = False
-        assert rig.recover()
+        rig.mend_store()
     rig.pass_ms(3_000)
     assert rig.core.sessions.get("s") is None
     assert _stored(rig, "s") == []
@@ -489,8 +485,7 @@ def test_a_session_that_could_not_be_stored_was_never_opened(rig: Rig) -> None:
     peer.connect("s", clean=False, expiry=LONG_S, pump=False)
     rig.pump()
     assert peer.is_closed
-    rig.store.fail_writes = False
-    assert rig.recover()
+    rig.mend_store()
     rig.pass_ms(1_000)
     assert rig.core.sessions.get("s") is None
     assert _stored(rig, "s") == []

@@ -22,6 +22,7 @@ from timeline.key_rows import KeyBound
 from timeline.position import Position
 from timeline.session import Flight, Returned, Session
 
+TEXT = "$share/g/t/#"
 AT_ONCE = (("expiry", "0s"),)
 """The group goes with the last session that holds it."""
 
@@ -29,28 +30,16 @@ AT_ONCE = (("expiry", "0s"),)
 def _members(
     rig: Rig, *names: str, qos: int = 2, asked: tuple[tuple[str, str], ...] = (), **options: int
 ) -> list[Peer]:
-    peers = []
-    for name in names:
-        peer = rig.lasting(name, **options).subscribed("$share/g/t/#", qos=qos, user_properties=asked)
-        peers.append(peer)
-    return peers
-
-
-def _send(rig: Rig, *payloads: str, qos: int = 1) -> None:
-    publisher = rig.connected("publisher")
-    for payload in payloads:
-        (publisher.publish1 if qos == 1 else publisher.publish2)("t/x", payload)
-    publisher.disconnect()
+    peers = [rig.lasting(name, **options) for name in names]
+    return [peer.subscribed(TEXT, qos=qos, user_properties=asked) for peer in peers]
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_members_get_disjoint_messages_and_others_get_all(rig: Rig, qos: int) -> None:
     a, b, c = (rig.connected(name) for name in "abc")
     for peer in (a, b, c):
-        peer.subscribe("$share/g/t/#", qos=qos)
-    other, alone = rig.connected("o"), rig.connected("n")
-    other.subscribe("$share/h/t/#")
-    alone.subscribe("t/#")
+        peer.subscribe(TEXT, qos=qos)
+    other, alone = rig.connected("o").subscribed("$share/h/t/#"), rig.connected("n").subscribed("t/#")
     publisher = rig.connected("p")
     publisher.send(*[Publish(b"t/x", b"%d" % n, qos, packet_id=n + 1 if qos else 0) for n in range(30)])
     shares = [peer.take_all() for peer in (a, b, c)]
@@ -85,7 +74,7 @@ def test_a_client_with_both_kinds_of_subscription_gets_both(rig: Rig) -> None:
 
 def test_what_a_member_that_leaves_has_not_acked_goes_to_another_first(rig: Rig) -> None:
     a, b = _members(rig, "a", "b", receive_maximum=2)
-    _send(rig, *map(str, range(6)))
+    rig.send("t/x", *map(str, range(6)))
     theirs, others = a.publishes(), b.publishes()
     assert len(theirs) == len(others) == 2
     a.disconnect()
@@ -102,7 +91,7 @@ def test_what_a_member_that_leaves_has_not_acked_goes_to_another_first(rig: Rig)
 def test_what_a_member_has_that_is_lost_comes_again_later(rig: Rig, leaving: str) -> None:
     """It may have been what killed it."""
     a, b = _members(rig, "a", "b", receive_maximum=2)
-    _send(rig, *map(str, range(6)))
+    rig.send("t/x", *map(str, range(6)))
     theirs, others = a.publishes(), b.publishes()
     assert len(theirs) == len(others) == 2
     if leaving == "takeover":
@@ -123,7 +112,7 @@ def test_what_a_member_has_that_is_lost_comes_again_later(rig: Rig, leaving: str
 def test_qos_2_stays_with_its_member(rig: Rig) -> None:
     """[MQTT-4.8.2-4], [MQTT-4.8.2-5]"""
     a, b = _members(rig, "a", "b")
-    _send(rig, *map(str, range(4)), qos=2)
+    rig.send("t/x", *map(str, range(4)), qos=2)
     theirs, others = a.publishes(), b.publishes()
     assert len(theirs) == len(others) == 2
     a.drop()
@@ -139,9 +128,9 @@ def test_qos_2_stays_with_its_member(rig: Rig) -> None:
 
 def test_a_member_of_a_session_that_ends_leaves_qos_2_behind(rig: Rig) -> None:
     """[MQTT-4.8.2-5]: nobody else gets it."""
-    a = rig.connected("a").subscribed("$share/g/t/#")
+    a = rig.connected("a").subscribed(TEXT)
     (b,) = _members(rig, "b")
-    _send(rig, "0", "1", qos=2)
+    rig.send("t/x", "0", "1", qos=2)
     assert len(a.publishes()) == len(b.publishes()) == 1
     a.drop()
     assert b.inbox == []
@@ -151,24 +140,24 @@ def test_the_group_lives_while_an_away_session_holds_it(rig: Rig) -> None:
     a, b = _members(rig, "a", "b")
     a.drop()
     b.drop()
-    _send(rig, "1", "2", "3")
+    rig.send("t/x", "1", "2", "3")
     b = rig.lasting("b")
     assert b.take_all() == ["1", "2", "3"]
-    b.unsubscribe("$share/g/t/#")
-    _send(rig, "4")
+    b.unsubscribe(TEXT)
+    rig.send("t/x", "4")
     assert rig.lasting("a").take_all() == ["4"]
 
 
 def test_it_ends_with_its_last_member(rig: Rig) -> None:
     (a,) = _members(rig, "a", asked=AT_ONCE)
-    _send(rig, "1")
+    rig.send("t/x", "1")
     assert a.payloads() == ["1"]
-    a.unsubscribe("$share/g/t/#")
-    _send(rig, "2")
+    a.unsubscribe(TEXT)
+    rig.send("t/x", "2")
     assert a.inbox == []
     (b,) = _members(rig, "b", asked=AT_ONCE)
     assert b.inbox == []
-    _send(rig, "3")
+    rig.send("t/x", "3")
     assert b.take_all() == ["3"]
     b.drop()
     rig.connected("b", clean=True)
@@ -189,7 +178,7 @@ def test_an_expired_session_leaves_its_groups(rig: Rig) -> None:
 @pytest.mark.parametrize("how", ["crash", "restart"])
 def test_position_and_flights_are_kept_over_a_start(rig: Rig, how: str) -> None:
     a, b = _members(rig, "a", "b", receive_maximum=2)
-    _send(rig, *map(str, range(8)))
+    rig.send("t/x", *map(str, range(8)))
     mine, theirs = a.publishes(), b.publishes()
     b.ack(wire.PUBACK, theirs[0].packet_id)
     theirs += b.publishes()
@@ -210,9 +199,9 @@ def test_who_joins_later_does_not_move_the_beginning(rig: Rig) -> None:
     """What was missed while all were away is there after a start, whoever of them is restored first."""
     (z,) = _members(rig, "z")
     z.drop()
-    _send(rig, "1", "2")
+    rig.send("t/x", "1", "2")
     rig.lasting("a").subscribed("t/#").disconnect()
-    late = rig.lasting("b", receive_maximum=1).subscribed("$share/g/t/#", qos=1)
+    late = rig.lasting("b", receive_maximum=1).subscribed(TEXT, qos=1)
     late.publishes()
     late.disconnect()
     rig.crash(pump=True)
@@ -223,7 +212,7 @@ def test_the_group_s_place_does_not_hang_on_who_made_it(rig: Rig) -> None:
     """Its first member is gone, the one that is left joined behind what is still to be read."""
     (z,) = _members(rig, "z")
     z.drop()
-    _send(rig, "1", "2", "3")
+    rig.send("t/x", "1", "2", "3")
     (b,) = _members(rig, "b", receive_maximum=1)
     assert b.payloads() == ["1"]
     rig.connected("z", clean=True).disconnect()
@@ -235,19 +224,19 @@ def test_the_group_s_place_does_not_hang_on_who_made_it(rig: Rig) -> None:
 
 def test_unsubscribe_does_not_take_away_what_is_in_flight(rig: Rig) -> None:
     a, b = _members(rig, "a", "b")
-    _send(rig, "1", "2")
+    rig.send("t/x", "1", "2")
     (mine,) = a.publishes()
     b.publishes()
-    a.unsubscribe("$share/g/t/#")
+    a.unsubscribe(TEXT)
     assert b.inbox == []
     a.ack(wire.PUBACK, mine.packet_id)
     a.drop()
     assert b.inbox == []
     # Not acked before the connection ends: another member gets it.
-    _send(rig, "3")
+    rig.send("t/x", "3")
     (three,) = b.publishes()
     (c,) = _members(rig, "c")
-    b.unsubscribe("$share/g/t/#")
+    b.unsubscribe(TEXT)
     b.disconnect()
     assert c.payloads() == ["2", "3"]
     assert three.payload == b"3"
@@ -262,7 +251,7 @@ def test_returns_in_order_are_no_tries_ten_times() -> None:
 
     def attempt() -> str | None:
         """What the next worker is told, which stops in order."""
-        peer = rig.connected("w", receive_maximum=1).subscribed("$share/g/t/#", qos=1)
+        peer = rig.connected("w", receive_maximum=1).subscribed(TEXT, qos=1)
         (came,) = peer.publishes() or (None,)
         peer.disconnect()
         if came is None:
@@ -308,23 +297,14 @@ def test_attempts_are_counted_and_poison_goes_to_dead() -> None:
 
 def _timed(rig: Rig, *names: str, lasting: bool = True) -> list[Peer]:
     """Members of a group that waits 30 s for an ack, one message at a time."""
-    peers = []
-    for name in names:
-        peer = (rig.lasting if lasting else rig.connected)(name, receive_maximum=1)
-        peer.subscribe("$share/g/t/#", qos=1, user_properties=(("ack-timeout", "30s"),))
-        peers.append(peer)
-    return peers
-
-
-def _in_flight(rig: Rig) -> int:
-    group = rig.group("$share/g/t/#")
-    return len(group.session.flights)
+    peers = [(rig.lasting if lasting else rig.connected)(name, receive_maximum=1) for name in names]
+    return [peer.subscribed(TEXT, qos=1, user_properties=(("ack-timeout", "30s"),)) for peer in peers]
 
 
 @pytest.mark.parametrize("is_lasting", [False, True])
 def test_after_the_ack_timeout_it_comes_again(rig: Rig, is_lasting: bool) -> None:
     a, b = _timed(rig, "a", "b", lasting=is_lasting)
-    _send(rig, "1", "2")
+    rig.send("t/x", "1", "2")
     (mine,) = a.publishes()
     b.take_all()
     rig.pass_ms(30_000)
@@ -334,7 +314,7 @@ def test_after_the_ack_timeout_it_comes_again(rig: Rig, is_lasting: bool) -> Non
     # The late ack frees the window.
     a.ack(wire.PUBACK, mine.packet_id)
     assert a.inbox == []
-    _send(rig, "3", "4")
+    rig.send("t/x", "3", "4")
     assert sorted(a.take_all() + b.take_all()) == ["3", "4"]
 
 
@@ -360,7 +340,7 @@ def test_qos_2_of_a_group_is_with_one_member_or_with_none(survivors: int) -> Non
 
 @pytest.mark.parametrize("how", ["drop", "restart", "crash"])
 def test_qos_2_comes_again_with_the_identifier_of_the_share(rig: Rig, how: str) -> None:
-    a = rig.lasting("a").subscribed("$share/g/t/#", rap=True, subscription_ids=(7,))
+    a = rig.lasting("a").subscribed(TEXT, rap=True, subscription_ids=(7,))
     a.subscribe("t/#", subscription_ids=(9,))
     rig.connected("p").publish2("t/x", "x", retain=True)
     first = [packet.properties.subscription_ids for packet in a.publishes() if packet.properties]
@@ -415,7 +395,7 @@ def test_a_plain_publish_with_a_member_that_dies_goes_to_another(rig: Rig, is_la
     """Also when nobody's session outlives its connection."""
     peers = [rig.lasting(name) if is_lasting else rig.connected(name) for name in ("a", "b")]
     for peer in peers:
-        peer.subscribe("$share/g/t/#", qos=1)
+        peer.subscribe(TEXT, qos=1)
     publisher = rig.connected("p")
     for number in range(6):
         assert publisher.publish1("t/x", str(number)).reason == 0
@@ -429,7 +409,7 @@ def test_a_plain_publish_with_a_member_that_dies_goes_to_another(rig: Rig, is_la
 
 def test_an_ack_that_comes_before_it_is_decided_wins(rig: Rig) -> None:
     (a,) = _timed(rig, "a")
-    _send(rig, "1")
+    rig.send("t/x", "1")
     (mine,) = a.publishes()
     rig.clock.now_ms += 31_000
     rig.turn()
@@ -438,13 +418,13 @@ def test_an_ack_that_comes_before_it_is_decided_wins(rig: Rig) -> None:
     a.ack(wire.PUBACK, mine.packet_id)
     rig.pass_ms(10_000)
     assert a.inbox == []
-    assert _in_flight(rig) == 0
+    assert not rig.group(TEXT).session.flights
 
 
 def test_an_overdue_message_of_the_only_member_comes_again_too(rig: Rig) -> None:
     """It keeps its window for the first one, until it acks that."""
     (a,) = _timed(rig, "a")
-    _send(rig, "1")
+    rig.send("t/x", "1")
     (mine,) = a.publishes()
     rig.pass_ms(60_000)
     assert a.inbox == []
@@ -452,14 +432,14 @@ def test_an_overdue_message_of_the_only_member_comes_again_too(rig: Rig) -> None
     assert b.take_all() == ["1"]
     a.ack(wire.PUBACK, mine.packet_id)
     assert not a.is_closed
-    assert _in_flight(rig) == 0
+    assert not rig.group(TEXT).session.flights
 
 
 def test_a_session_that_ends_with_qos_2_in_flight_holds_nothing_more(rig: Rig) -> None:
-    clean = rig.connected("c").subscribed("$share/g/t/#", qos=2)
+    clean = rig.connected("c").subscribed(TEXT, qos=2)
     (lasting,) = _members(rig, "m")
-    _send(rig, "1", "2", "3", "4", qos=2)
-    group = rig.group("$share/g/t/#")
+    rig.send("t/x", "1", "2", "3", "4", qos=2)
+    group = rig.group(TEXT)
     assert sorted(map(len, group.lent.values())) == [2, 2]
     clean.drop()
     lasting.take_all()
@@ -485,7 +465,7 @@ def test_a_stalled_member_keeps_no_more_than_it_has_shown_it_can_take(rig: Rig) 
 
 def test_a_member_that_acks_is_given_up_to_its_window(rig: Rig) -> None:
     (member,) = _members(rig, "a", receive_maximum=100)
-    _send(rig, *map(str, range(300)))
+    rig.send("t/x", *map(str, range(300)))
     most = 0
     got: list[str] = []
     while member.inbox:
@@ -522,9 +502,9 @@ def test_the_last_member_that_unsubscribes_keeps_what_it_has_over_a_kill(survivo
     for steps in range(12):
         rig = Rig()
         (member,) = _members(rig, "m", qos=1)
-        _send(rig, "A")
+        rig.send("t/x", "A")
         assert member.payloads() == ["A"]
-        member.send(Unsubscribe(member.next_id(), ("$share/g/t/#",)), pump=False)
+        member.send(Unsubscribe(member.next_id(), (TEXT,)), pump=False)
         is_at_rest = not rig.take_steps(steps)
         rig.crash(survivors, pump=True)
         assert rig.lasting("m").take_all() == ["A"], steps
@@ -534,11 +514,11 @@ def test_the_last_member_that_unsubscribes_keeps_what_it_has_over_a_kill(survivo
 
 def test_who_left_a_group_before_its_last_member_keeps_what_it_has(rig: Rig) -> None:
     a, b = _members(rig, "a", "b", qos=1)
-    _send(rig, "1", "2")
+    rig.send("t/x", "1", "2")
     mine = a.payloads()
     b.take_all()
-    a.unsubscribe("$share/g/t/#")
-    b.unsubscribe("$share/g/t/#")
+    a.unsubscribe(TEXT)
+    b.unsubscribe(TEXT)
     rig.pass_ms(500)
     rig.crash(pump=True)
     assert rig.lasting("a").take_all() == mine
@@ -588,11 +568,11 @@ class Counted(Flight):
 def test_what_the_last_persistent_member_holds_is_its_own_though_others_stay(survivors: int) -> None:
     rig = Rig()
     (a,) = _members(rig, "a", asked=AT_ONCE)
-    _send(rig, "job")
+    rig.send("t/x", "job")
     assert a.payloads() == ["job"]
-    rig.connected("b").subscribe("$share/g/t/#")
-    assert a.unsubscribe("$share/g/t/#") == (0,)
-    group = rig.group("$share/g/t/#")
+    rig.connected("b").subscribe(TEXT)
+    assert a.unsubscribe(TEXT) == (0,)
+    group = rig.group(TEXT)
     assert not group.session.flights
     assert not group.lent
     rig.crash(survivors, pump=True)
@@ -601,32 +581,27 @@ def test_what_the_last_persistent_member_holds_is_its_own_though_others_stay(sur
 
 def test_a_group_goes_on_when_its_member_has_ended_what_it_had_to_send_again(rig: Rig) -> None:
     """Nobody acks what has expired meanwhile: it is not an ack that makes room."""
-    a = rig.lasting("a").subscribed("own", "$share/g/t/#", qos=1)
+    a = rig.lasting("a").subscribed("own", TEXT, qos=1)
     publisher = rig.connected("p")
     for _ in range(TURN_RESENDS + 50):
         publisher.publish("own", qos=1, message_expiry=5)
     a.drop()
     rig.pass_ms(10_000)
-    _send(rig, "0", "1")
-    a = rig.peer()
-    a.connect("a", clean=False, expiry=3_600, pump=False)
-    while a.connection.is_opening:
-        rig.write()
-    a.deliver()
-    a.inbox.clear()
+    rig.send("t/x", "0", "1")
+    a = rig.opened("a")
     rig.pump()
     assert a.payloads() == ["0", "1"]
 
 
 def test_a_group_forgets_who_is_no_member_and_has_acked(rig: Rig) -> None:
     _members(rig, "keeper", receive_maximum=1)
-    _send(rig, "hold")
+    rig.send("t/x", "hold")
     (guest,) = _members(rig, "guest")
-    _send(rig, "x")
+    rig.send("t/x", "x")
     (delivery,) = guest.publishes()
-    guest.unsubscribe("$share/g/t/#")
+    guest.unsubscribe(TEXT)
     guest.ack(wire.PUBACK, delivery.packet_id)
-    group = rig.group("$share/g/t/#")
+    group = rig.group(TEXT)
     assert rig.core.sessions.get("guest") not in group.picker._capacities
     assert len(group.lent) == 1
 
@@ -668,25 +643,25 @@ def test_a_look_at_leases_is_bounded_and_the_next_one_goes_on(monkeypatch: pytes
 
 
 def test_a_member_that_takes_small_packets_only_is_passed_over_for_large_ones(rig: Rig) -> None:
-    worker = rig.connected("worker", maximum_packet_size=1_000).subscribed("$share/g/t/#", qos=1)
-    tiny = rig.connected("tiny", maximum_packet_size=20).subscribed("$share/g/t/#", qos=1)
+    worker = rig.connected("worker", maximum_packet_size=1_000).subscribed(TEXT, qos=1)
+    tiny = rig.connected("tiny", maximum_packet_size=20).subscribed(TEXT, qos=1)
     large = ["." * 50 + str(number) for number in range(3 * CAPACITY_FIRST)]
-    _send(rig, *large)
+    rig.send("t/x", *large)
     # The worker is full, and what is large waits for it.
     came = worker.take_all()
     assert came == large
     assert tiny.inbox == []
     assert rig.core.publishing.traffic.dropped == 0
-    _send(rig, "a", "b")
+    rig.send("t/x", "a", "b")
     assert len(worker.take_all() + tiny.take_all()) == 2
     # When it is gone what it had comes back, and nobody takes that.
-    _send(rig, large[0])
+    rig.send("t/x", large[0])
     worker.disconnect()
     rig.pump()
     assert rig.core.publishing.traffic.dropped == 1
-    _send(rig, "c", large[1], "d")
+    rig.send("t/x", "c", large[1], "d")
     assert tiny.take_all() == ["c", "d"]
-    group = rig.group("$share/g/t/#")
+    group = rig.group(TEXT)
     assert not group.session.flights
 
 
@@ -700,9 +675,9 @@ def test_a_member_that_nothing_can_be_sent_to_is_cut_off_and_another_gets_the_me
         raise RuntimeError("told to")
 
     monkeypatch.setattr(a.connection._outbox, "send", fail)
-    _send(rig, "0", "1", "2", "3")
+    rig.send("t/x", "0", "1", "2", "3")
     assert a.is_closed
     rig.pass_ms(1_000)
     assert sorted(b.take_all()) == ["0", "1", "2", "3"]
-    group = rig.group("$share/g/t/#")
+    group = rig.group(TEXT)
     assert not group.session.flights

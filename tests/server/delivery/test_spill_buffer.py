@@ -72,8 +72,7 @@ def test_large_publishes_of_one_round_reach_a_session_with_little_room() -> None
 
 def test_what_is_owed_comes_between_what_is_stored_in_the_order_of_the_positions() -> None:
     rig = Rig(config(max_entries=16, max_in_flight=4, receive_maximum=1_000))
-    subscriber, publisher = rig.connected("s"), rig.connected("p")
-    subscriber.subscribe("#", qos=1)
+    subscriber, publisher = rig.connected("s").subscribed("#", qos=1), rig.connected("p")
     _hold_the_horizon(rig)
     for index in range(60):
         # Every third is stored, because it is retained.
@@ -85,8 +84,7 @@ def test_what_is_owed_comes_between_what_is_stored_in_the_order_of_the_positions
 
 def test_beyond_the_bound_publishes_are_stored_and_qos_0_is_dropped_and_counted() -> None:
     rig = Rig(config(max_bytes=1 << 16, receive_maximum=1_000))
-    subscriber, publisher = rig.connected("s"), rig.connected("p")
-    subscriber.subscribe("t", qos=1)
+    subscriber, publisher = rig.connected("s").subscribed("t", qos=1), rig.connected("p")
     _hold_the_horizon(rig)
     for index in range(40):
         publisher.publish("t", f"{index:06}" + "." * 1_000, 1, pump=False)
@@ -104,8 +102,7 @@ def test_beyond_the_bound_publishes_are_stored_and_qos_0_is_dropped_and_counted(
 
 def test_a_session_that_ends_is_owed_nothing_more() -> None:
     rig = Rig(config(max_in_flight=2, receive_maximum=1_000))
-    subscriber, publisher = rig.connected("s"), rig.connected("p")
-    subscriber.subscribe("t", qos=1)
+    subscriber, publisher = rig.connected("s").subscribed("t", qos=1), rig.connected("p")
     _hold_the_horizon(rig)
     for _ in range(10):
         publisher.publish("t", "x", 1, pump=False)
@@ -147,9 +144,7 @@ def test_a_turn_ends_between_two_messages_when_enough_has_been_offered(
     monkeypatch.setattr(server.delivery.dispatch, "TURN_COST", 40)
     monkeypatch.setattr(server.delivery.dispatch, "RUN_MIN", 2)
     rig = Rig(config())
-    subscribers = [rig.connected(f"s{index}") for index in range(10)]
-    for subscriber in subscribers:
-        subscriber.subscribe("t/#", qos=0)
+    subscribers = [rig.connected(f"s{index}").subscribed("t/#", qos=0) for index in range(10)]
     publisher = rig.connected("p", receive_maximum=1_000)
     publisher.publish("t/x", "warm")
     for index in range(40):
@@ -202,9 +197,7 @@ def test_a_turn_passes_few_messages_that_many_want_or_that_are_large(monkeypatch
     """What was taken from the wheel and has no time goes back, and comes in its order."""
     monkeypatch.setattr(server.delivery.dispatch, "TURN_COST", 50)
     rig = Rig(config())
-    subscribers = [rig.connected(f"s{index}") for index in range(10)]
-    for subscriber in subscribers:
-        subscriber.subscribe("t/#", qos=0)
+    subscribers = [rig.connected(f"s{index}").subscribed("t/#", qos=0) for index in range(10)]
     publisher = rig.connected("p", receive_maximum=1_000)
     for index in range(30):
         size = 20_000 if index % 2 else 1
@@ -228,8 +221,7 @@ def test_a_turn_passes_few_messages_that_many_want_or_that_are_large(monkeypatch
 def test_plain_publishes_without_a_pause_do_not_wait_for_the_durable_bound() -> None:
     """The writer is never idle then, and the bound is renewed all the same."""
     rig = Rig(config())
-    subscriber, publisher = rig.connected("s"), rig.connected("p")
-    subscriber.subscribe("t", qos=0)
+    subscriber, publisher = rig.connected("s").subscribed("t", qos=0), rig.connected("p")
     for number in range(120):
         publisher.publish("t", str(number), pump=False)
         rig.turn()

@@ -18,7 +18,7 @@ from shards.keys import kept_of
 from tests.support.build import OPENED
 from tests.support.keyed import Keyed
 from tests.support.pulling import Puller
-from tests.support.rig import Peer, props
+from tests.support.rig import Peer, asking, props
 from tests.support.soak import SOAK
 
 TEXT = "$share/g/jobs/#"
@@ -40,9 +40,7 @@ def join(rig: Keyed, name: str, *, stays: bool = False, qos: int = 1, **terms: s
     peer = rig.stay(name) if stays else rig.come(name)
     if is_known and stays:
         return peer
-    said = tuple((key.replace("_", "-"), value) for key, value in terms.items())
-    assert peer.subscribe(TEXT, qos=qos, user_properties=said) == (qos,)
-    return peer
+    return peer.subscribed(TEXT, qos=qos, user_properties=asking(**terms))
 
 
 def send(rig: Keyed, topic: str = "jobs/1", payloads: list[str] = TEN, qos: int = 1) -> None:
@@ -267,7 +265,7 @@ def test_many_who_may_not_have_a_topic_do_not_hold_up_the_others(
     "terms", [{"rate": "1/h"}, {"max_attempts": "1"}, {"expiry": "0s"}, {"order": "true"}]
 )
 def test_who_may_not_have_it_sets_no_terms(rig: Keyed, terms: dict[str, str]) -> None:
-    said = tuple((key.replace("_", "-"), value) for key, value in terms.items())
+    said = asking(**terms)
     mallory = rig.come("mallory")
     assert mallory.subscribe(TEXT, user_properties=said) == (0x87,)
     assert rig.core.groups.get(TEXT) is None

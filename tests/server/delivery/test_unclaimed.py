@@ -44,11 +44,10 @@ def test_what_is_delayed_counts_when_it_is_dispatched(rig: Rig) -> None:
 @pytest.mark.parametrize("who", ["away", "group without members", "paused group"])
 def test_who_comes_later_asks_for_it(rig: Rig, who: str) -> None:
     if who == "away":
-        rig.lasting("s").subscribe("t", qos=1)
-        rig.peers[-1].drop()
+        rig.lasting("s").subscribed("t", qos=1).drop()
     else:
         groups: Membership = rig.core.groups
-        rig.decide(lambda commit: groups.make(commit, "$share/g/t"))
+        rig.make("$share/g/t")
         if who == "paused group":
             group = groups.get("$share/g/t")
             assert group is not None

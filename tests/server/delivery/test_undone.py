@@ -20,7 +20,7 @@ from shards.retries import RETRIES
 from shards.store import Table
 from tests.support.build import OPENED
 from tests.support.mqtt import user
-from tests.support.rig import Peer, Rig, about, config, props
+from tests.support.rig import Peer, Rig, about, asking, config, props
 from timeline.position import before
 
 GROUP = "$share/g/t/#"
@@ -46,27 +46,12 @@ def in_flight(rig: Rig, name: str = "a") -> int:
 
 
 def session(rig: Rig, name: str = "a", **said: str) -> Peer:
-    peer = rig.lasting(name)
-    terms = tuple((key.replace("_", "-"), value) for key, value in said.items())
-    peer.subscribe("t/#", user_properties=terms)
-    return peer
+    return rig.lasting(name).subscribed("t/#", user_properties=asking(**said))
 
 
-def members(rig: Rig, *names: str, qos: int = 1, **said: str) -> list[Peer]:
-    peers = []
-    for name in names:
-        peer = rig.lasting(name, receive_maximum=4)
-        terms = tuple((key.replace("_", "-"), value) for key, value in said.items())
-        peer.subscribe(GROUP, qos=qos, user_properties=terms)
-        peers.append(peer)
-    return peers
-
-
-def publish(rig: Rig, *payloads: str, qos: int = 1, **options: object) -> None:
-    peer = rig.connected("publisher")
-    for payload in payloads:
-        (peer.publish1 if qos == 1 else peer.publish2)("t/x", payload, **options)
-    peer.disconnect()
+def members(rig: Rig, *names: str, qos: int = 1, window: int = 4, **said: str) -> list[Peer]:
+    peers = [rig.lasting(name, receive_maximum=window) for name in names]
+    return [peer.subscribed(GROUP, qos=qos, user_properties=asking(**said)) for peer in peers]
 
 
 Kind = Callable[[Rig], Peer]
@@ -75,13 +60,18 @@ KINDS = pytest.mark.parametrize(
 )
 
 
+@pytest.fixture
+def peer(rig: Rig) -> Peer:
+    return session(rig)
+
+
 @KINDS
 @pytest.mark.parametrize("qos", [1, 2])
 def test_a_nack_brings_it_again_at_that_time_to_whom_it_was_sent_alone(begin: Kind, qos: int) -> None:
     rig = Rig()
     witness = session(rig, "witness")
     peer = begin(rig)
-    publish(rig, "job", qos=qos)
+    rig.send("t/x", "job", qos=qos)
     assert witness.take_all() == ["job"]
     peer.nack(peer.one(), "30s", "the database is away")
     assert waiting(rig) == ["job"]
@@ -102,7 +92,7 @@ def test_without_a_time_the_back_off_counts_and_in_the_end_it_is_dead(begin: Kin
     rig = Rig(config(max_attempts=4))
     grave = rig.connected("grave").subscribed("$dead/#")
     peer = begin(rig)
-    publish(rig, "job")
+    rig.send("t/x", "job")
     for number, (wait, delay_ms) in enumerate([("", 1_000), ("auto", 5_000), ("", 30_000)], 2):
         peer.nack(peer.one(), wait, "no")
         rig.pass_ms(delay_ms - 1)
@@ -124,7 +114,7 @@ def test_without_a_time_the_back_off_counts_and_in_the_end_it_is_dead(begin: Kin
 def test_by_default_a_group_gives_up_after_20_and_a_session_never(rig: Rig) -> None:
     lasting = session(rig, "a")
     (member,) = members(rig, "m")
-    publish(rig, "job")
+    rig.send("t/x", "job")
     for _ in range(25):
         for peer in (lasting, member):
             for packet in peer.publishes():
@@ -136,7 +126,7 @@ def test_by_default_a_group_gives_up_after_20_and_a_session_never(rig: Rig) -> N
 def test_what_a_subscription_asks_for_counts_for_it_alone(rig: Rig) -> None:
     (member,) = members(rig, "m", max_attempts="2", backoff="10s")
     lasting = session(rig, "a", backoff="2s", max_attempts="3")
-    publish(rig, "job")
+    rig.send("t/x", "job")
     for peer in (member, lasting):
         peer.nack(peer.one())
     rig.pass_ms(2_000)
@@ -151,7 +141,7 @@ def test_what_a_subscription_asks_for_counts_for_it_alone(rig: Rig) -> None:
 def test_the_reason_is_the_property_or_the_reason_string_or_the_code() -> None:
     rig = Rig(config(max_attempts=1))
     peer = session(rig)
-    publish(rig, "1", "2", "3")
+    rig.send("t/x", "1", "2", "3")
     first, second, third = peer.publishes()
     peer.nack(first, "1s", "said")
     asked = props(user_properties=(("retry-in", "1s"),), reason_string="a string")
@@ -163,7 +153,7 @@ def test_the_reason_is_the_property_or_the_reason_string_or_the_code() -> None:
 def test_without_retry_in_a_refusal_ends_it_and_retry_in_with_a_success_says_nothing(rig: Rig) -> None:
     """[MQTT-4.8.2-6]"""
     peer = session(rig)
-    publish(rig, "1", "2")
+    rig.send("t/x", "1", "2")
     first, second = peer.publishes()
     peer.ack(wire.PUBACK, first.packet_id, 0x80)
     peer.send(Ack(wire.PUBACK, second.packet_id, 0, props(user_properties=(("retry-in", "1s"),))))
@@ -176,7 +166,7 @@ def test_without_retry_in_a_refusal_ends_it_and_retry_in_with_a_success_says_not
 @pytest.mark.parametrize("wait", ["5 parsecs", "-1s", "P1Y", "999999d"])
 def test_a_time_that_is_none_ends_the_connection_and_the_message_stays(rig: Rig, wait: str) -> None:
     peer = session(rig)
-    publish(rig, "job")
+    rig.send("t/x", "job")
     peer.nack(peer.one(), wait)
     assert peer.gone_with == Reason.IMPLEMENTATION_SPECIFIC_ERROR
     (last,) = peer.inbox
@@ -195,7 +185,7 @@ def test_what_never_can_be_done_is_dead_at_once(
         peer, name = session(rig), "a"
     else:
         (peer,), name = members(rig, "a", qos=qos), "g"
-    publish(rig, "bad", qos=qos)
+    rig.send("t/x", "bad", qos=qos)
     peer.nack(peer.one(), "never", "no such order")
     assert letters(rig) == [(name, "bad", 1, "no such order")]
     assert f"moved to $dead/{name}/t/x: no such order" in caplog.text
@@ -206,9 +196,8 @@ def test_what_never_can_be_done_is_dead_at_once(
     assert letters(rig) == [(name, "bad", 1, "no such order")]
 
 
-def test_a_nack_of_the_wrong_kind_or_of_nothing(rig: Rig) -> None:
-    peer = session(rig)
-    publish(rig, "job")
+def test_a_nack_of_the_wrong_kind_or_of_nothing(rig: Rig, peer: Peer) -> None:
+    rig.send("t/x", "job")
     (packet,) = peer.publishes()
     peer.nack(Publish(b"t", b"", 1, packet_id=999), "1s")
     assert (peer.gone_with, waiting(rig)) == (-1, [])
@@ -218,7 +207,7 @@ def test_a_nack_of_the_wrong_kind_or_of_nothing(rig: Rig) -> None:
 
 def test_a_nack_frees_the_window_and_others_come_meanwhile(rig: Rig) -> None:
     peer = rig.lasting("a", receive_maximum=1).subscribed("t/#")
-    publish(rig, "1", "2", "3")
+    rig.send("t/x", "1", "2", "3")
     peer.nack(peer.one(), "10s")
     assert peer.take_all() == ["2", "3"]
     rig.pass_ms(10_000)
@@ -244,7 +233,7 @@ def test_deliveries_of_a_group_with_a_timeout_say_so(rig: Rig) -> None:
 def test_a_lease_that_lapses_brings_it_again_with_back_off_and_the_reason() -> None:
     rig = Rig(config(max_attempts=2))
     a, b = members(rig, "a", "b", ack_timeout="30s")
-    publish(rig, "job")
+    rig.send("t/x", "job")
     (first,) = [*a.publishes(), *b.publishes()]
     assert user(first, "fasti-attempt") is None
     rig.pass_ms(29_999)
@@ -266,7 +255,7 @@ def extend(peer: Peer, packet_id: int, for_: object, qos: int = 1) -> Ack | None
 @pytest.mark.parametrize("qos", [0, 1])
 def test_a_lease_is_extended_from_now_on(rig: Rig, qos: int) -> None:
     a, b = members(rig, "a", "b", ack_timeout="30s")
-    publish(rig, "1", "2")
+    rig.send("t/x", "1", "2")
     (held,), (lapses,) = a.publishes(), b.publishes()
     rig.pass_ms(20_000)
     answer = extend(a, held.packet_id, "PT1M", qos)
@@ -287,10 +276,9 @@ def test_a_lease_is_extended_from_now_on(rig: Rig, qos: int) -> None:
     assert "no longer leased" in str(about(late).reason_string)
 
 
-def test_where_nobody_waits_there_is_nothing_to_extend_and_that_is_fine(rig: Rig) -> None:
-    peer = session(rig)
+def test_where_nobody_waits_there_is_nothing_to_extend_and_that_is_fine(rig: Rig, peer: Peer) -> None:
     (member,) = members(rig, "m")
-    publish(rig, "job")
+    rig.send("t/x", "job")
     for one in (peer, member):
         (packet,) = one.publishes()
         assert extend(one, packet.packet_id, "60s").reason == 0  # type: ignore[union-attr]
@@ -315,19 +303,18 @@ def test_where_nobody_waits_there_is_nothing_to_extend_and_that_is_fine(rig: Rig
 )
 def test_an_extension_that_cannot_be_read_says_why(rig: Rig, payload: str, reason: int, field: str) -> None:
     peer = session(rig)
-    publish(rig, "job")
+    rig.send("t/x", "job")
     peer.publishes()
     number = peer.publish("$control/extend", payload.encode("latin-1"), 1)
     answer = peer.take_ack(wire.PUBACK, number)
     assert answer.reason == reason
     assert field in str(about(answer).reason_string)
-    number = peer.publish("$control/extend", '{"packet_id": 1, "for": 5}', 2)
-    assert peer.take_ack(wire.PUBREC, number).reason == 0x83
+    assert peer.begin("$control/extend", '{"packet_id": 1, "for": 5}').reason == 0x83
 
 
 def test_a_door_may_lend_for_a_time_of_its_own(rig: Rig) -> None:
     (member,) = members(rig, "m")
-    publish(rig, "job")
+    rig.send("t/x", "job")
     (packet,) = member.publishes()
     subscriber = rig.session("m")
     core = rig.core
@@ -347,7 +334,7 @@ def test_a_door_may_lend_for_a_time_of_its_own(rig: Rig) -> None:
 @pytest.mark.parametrize("reason", [0, 4])
 def test_who_leaves_in_order_gives_back_at_once(rig: Rig, reason: int) -> None:
     a, b = members(rig, "a", "b")
-    publish(rig, "1", "2")
+    rig.send("t/x", "1", "2")
     (mine,) = a.payloads()
     b.take_all()
     a.disconnect(reason)
@@ -358,7 +345,7 @@ def test_who_leaves_in_order_gives_back_at_once(rig: Rig, reason: int) -> None:
 def test_whose_connection_is_lost_has_failed(how: str) -> None:
     rig = Rig(config(max_attempts=2))
     a, b = members(rig, "a", "b")
-    publish(rig, "1", "2")
+    rig.send("t/x", "1", "2")
     (mine,) = a.payloads()
     b.take_all()
     if how == "drop":
@@ -382,7 +369,7 @@ def test_a_server_that_stops_or_is_killed_delays_nobody() -> None:
     for how in ("restart", "crash"):
         rig = Rig()
         a, b = members(rig, "a", "b")
-        publish(rig, "1", "2")
+        rig.send("t/x", "1", "2")
         held = {*a.payloads(), *b.payloads()}
         rig.pass_ms(500)
         rig.start_again(how)
@@ -428,10 +415,9 @@ def test_a_thousand_flights_of_a_lost_connection_are_put_off_in_pieces() -> None
 
 @OPENED
 def test_what_the_writer_does_not_take_stays_in_flight_and_is_tried_again(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    peer = session(rig)
-    publish(rig, "job", "next")
+    rig.send("t/x", "job", "next")
     first, second = peer.publishes()
     told: list[Nacked] = []
     subscriber = rig.session("a")
@@ -461,7 +447,7 @@ def _full(*_: object, **__: object) -> None:
 @pytest.mark.parametrize("begin", [session, lambda rig: members(rig, "a")[0]], ids=["session", "group"])
 def test_a_failed_sync_leaves_it_in_flight(rig: Rig, begin: Kind) -> None:
     peer = begin(rig)
-    publish(rig, "job")
+    rig.send("t/x", "job")
     peer.nack(peer.one(), "1s", pump=False)
     assert rig.compose()
     rig.lose()
@@ -475,7 +461,7 @@ def test_a_failed_sync_leaves_it_in_flight(rig: Rig, begin: Kind) -> None:
 
 def test_a_store_that_takes_nothing_is_waited_for(rig: Rig) -> None:
     (member,) = members(rig, "m", ack_timeout="30s")
-    publish(rig, "job")
+    rig.send("t/x", "job")
     member.publishes()
     rig.core.writer.fail(StoreFailed("told to"))
     rig.jump(31_000)
@@ -493,7 +479,7 @@ def test_a_kill_leaves_it_in_flight_or_waiting(begin: Kind, survivors: int) -> N
     for steps in range(8):
         rig = Rig()
         peer = begin(rig)
-        publish(rig, "job")
+        rig.send("t/x", "job")
         rig.pass_ms(500)
         peer.nack(peer.one(), "5s", pump=False)
         is_at_rest = not rig.take_steps(steps)
@@ -511,10 +497,9 @@ def test_a_kill_leaves_it_in_flight_or_waiting(begin: Kind, survivors: int) -> N
 # -- messages
 
 
-def test_what_has_expired_or_would_comes_no_more(rig: Rig) -> None:
-    peer = session(rig)
-    publish(rig, "short", message_expiry=10)
-    publish(rig, "long", message_expiry=100)
+def test_what_has_expired_or_would_comes_no_more(rig: Rig, peer: Peer) -> None:
+    rig.send("t/x", "short", message_expiry=10)
+    rig.send("t/x", "long", message_expiry=100)
     short, long = peer.publishes()
     peer.nack(short, "20s")
     peer.nack(long, "20s")
@@ -527,8 +512,7 @@ def test_what_has_expired_or_would_comes_no_more(rig: Rig) -> None:
     assert (waiting(rig), in_flight(rig)) == ([], 0)
 
 
-def test_late_drop_is_about_the_first_delivery(rig: Rig) -> None:
-    peer = session(rig)
+def test_late_drop_is_about_the_first_delivery(rig: Rig, peer: Peer) -> None:
     rig.core.publishing.publish(
         [(PublishRequest(Record(b"t/x", b"job", rig.clock.now_ms, drop_late=True), True), None)]
     )
@@ -553,7 +537,7 @@ def test_what_was_retained_comes_again_as_a_message(rig: Rig) -> None:
 
 def test_what_was_not_stored_comes_again_from_the_tail(rig: Rig) -> None:
     peer = rig.connected("a").subscribed("t/#")
-    publish(rig, "job")
+    rig.send("t/x", "job")
     assert not rig.store.log or all(
         change[0] is not Table.MESSAGES for batch in rig.store.log for change in batch.changes
     )
@@ -564,7 +548,7 @@ def test_what_was_not_stored_comes_again_from_the_tail(rig: Rig) -> None:
 
 def test_a_group_that_ends_meanwhile_gets_nothing(rig: Rig) -> None:
     a, b = members(rig, "a", "b")
-    publish(rig, "job")
+    rig.send("t/x", "job")
     (packet,) = [*a.publishes(), *b.publishes()]
     a.nack(packet, "5s", pump=False)
     b.nack(packet, "5s", pump=False)
@@ -579,7 +563,7 @@ def test_a_group_that_ends_meanwhile_gets_nothing(rig: Rig) -> None:
 def test_a_member_may_nack_and_be_gone_at_once_with_its_session(rig: Rig, qos: int) -> None:
     """At QoS 2 what is in flight is the member's alone, and ends with its session: the nack counts."""
     peer = rig.connected("a").subscribed(GROUP, qos=qos)
-    publish(rig, "job", qos=qos)
+    rig.send("t/x", "job", qos=qos)
     peer.nack(peer.one(), "5s", "no", pump=False)
     peer.drop()
     (other,) = members(rig, "b", qos=qos)
@@ -596,7 +580,7 @@ def test_who_has_one_that_failed_does_not_wait_for_the_thousands_of_another(
     rig = Rig()
     many = rig.lasting("many").subscribed("t/#", qos=1)
     one = rig.lasting("one").subscribed("u", qos=1)
-    publish(rig, *(f"m{number}" for number in range(40)))
+    rig.send("t/x", *(f"m{number}" for number in range(40)))
     peer = rig.connected("publisher")
     peer.publish1("u", "job")
     thousands, (own,) = many.publishes(), one.publishes()
@@ -618,7 +602,7 @@ def test_who_has_one_that_failed_does_not_wait_for_the_thousands_of_another(
 def test_a_turn_is_a_few_so_that_cursors_are_written_seldom(rig: Rig) -> None:
     """Of 20 groups with 16 each a piece takes all of some, and not some of all."""
     peer = rig.lasting("a").subscribed(*(f"$share/g{number}/t/#" for number in range(20)), qos=1)
-    publish(rig, *map(str, range(16)))
+    rig.send("t/x", *map(str, range(16)))
     groups = list(rig.core.groups)
     assert [len(group.session.flights) for group in groups] == [16] * 20
     peer.drop(pump=False)
@@ -644,7 +628,7 @@ def test_what_there_is_no_time_for_goes_first_with_the_next_piece(monkeypatch: p
     monkeypatch.setattr(Undone, "_decide", slow)
     rig = Rig()
     rig.lasting("a").subscribe(GROUP, qos=1)
-    publish(rig, *map(str, range(10)))
+    rig.send("t/x", *map(str, range(10)))
     rig.core.clients.leave(rig.core.sessions.get("a"), is_clean=False)  # type: ignore[arg-type]
     counts = []
     while not rig.core.undone.errand.is_settled:

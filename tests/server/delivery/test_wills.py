@@ -27,9 +27,13 @@ def _watch(rig: Rig) -> Peer:
     return rig.lasting("watch").subscribed("w")
 
 
+@pytest.fixture
+def watch(rig: Rig) -> Peer:
+    return _watch(rig)
+
+
 @pytest.mark.parametrize("level", [3, 4, 5])
-def test_a_will_is_published_unless_the_client_says_good_bye(rig: Rig, level: int) -> None:
-    watch = _watch(rig)
+def test_a_will_is_published_unless_the_client_says_good_bye(rig: Rig, watch: Peer, level: int) -> None:
     rig.connected("a", level, will=WILL).drop()
     assert watch.take_all() == ["gone"]
     rig.connected("a", level, will=WILL).disconnect()
@@ -44,14 +48,12 @@ def test_a_will_is_published_unless_the_client_says_good_bye(rig: Rig, level: in
 
 
 @pytest.mark.parametrize("reason", [0x04, 0x80, 0x83, 0x93])
-def test_disconnect_with_a_reason_publishes_it(rig: Rig, reason: int) -> None:
-    watch = _watch(rig)
+def test_disconnect_with_a_reason_publishes_it(rig: Rig, watch: Peer, reason: int) -> None:
     rig.connected("a", will=WILL).disconnect(reason)
     assert watch.take_all() == ["gone"]
 
 
-def test_what_a_will_carries(rig: Rig) -> None:
-    watch = _watch(rig)
+def test_what_a_will_carries(rig: Rig, watch: Peer) -> None:
     given = props(
         payload_format=1,
         content_type="t",
@@ -87,9 +89,8 @@ def test_the_delay_ends_with_the_session_at_the_latest(delay: int, expiry: int, 
 
 
 @pytest.mark.parametrize("how", ["drop", "takeover", "at once", "crash"])
-def test_a_client_that_returns_takes_its_delayed_will_back(rig: Rig, how: str) -> None:
+def test_a_client_that_returns_takes_its_delayed_will_back(rig: Rig, watch: Peer, how: str) -> None:
     """[MQTT-3.1.3-9]"""
-    watch = _watch(rig)
     peer = rig.lasting("a", will=_delayed(5))
     if how == "drop":
         peer.drop()
@@ -109,8 +110,7 @@ def test_a_client_that_returns_takes_its_delayed_will_back(rig: Rig, how: str) -
 
 
 @pytest.mark.parametrize("how", ["drop", "takeover", "at once"])
-def test_a_clean_start_ends_the_session_and_publishes_it(rig: Rig, how: str) -> None:
-    watch = _watch(rig)
+def test_a_clean_start_ends_the_session_and_publishes_it(rig: Rig, watch: Peer, how: str) -> None:
     peer = rig.lasting("a", will=_delayed(50))
     if how != "takeover":
         peer.drop(pump=how == "drop")
@@ -121,8 +121,7 @@ def test_a_clean_start_ends_the_session_and_publishes_it(rig: Rig, how: str) -> 
 
 
 @pytest.mark.parametrize("level", [4, 5])
-def test_takeover_without_a_delay_publishes_it(rig: Rig, level: int) -> None:
-    watch = _watch(rig)
+def test_takeover_without_a_delay_publishes_it(rig: Rig, watch: Peer, level: int) -> None:
     rig.lasting("a", level, will=WILL)
     again = rig.lasting("a", level, will=Will(b"w", b"second", 1))
     assert watch.take_all() == ["gone"]
@@ -139,14 +138,12 @@ def test_a_delayed_will_survives_a_start(rig: Rig, how: str) -> None:
     assert rig.lasting("watch").take_all() == ["gone"]
 
 
-def test_a_session_that_is_dropped_by_disconnect_publishes_it_at_once(rig: Rig) -> None:
-    watch = _watch(rig)
+def test_a_session_that_is_dropped_by_disconnect_publishes_it_at_once(rig: Rig, watch: Peer) -> None:
     rig.lasting("a", will=_delayed(50)).disconnect(0x04, expiry=0)
     assert watch.take_all() == ["gone"]
 
 
-def test_a_session_that_is_deleted_publishes_it(rig: Rig) -> None:
-    watch = _watch(rig)
+def test_a_session_that_is_deleted_publishes_it(rig: Rig, watch: Peer) -> None:
     peer = rig.lasting("a", will=_delayed(50))
     rig.core.clients.drop("a")
     rig.pump()
@@ -235,16 +232,14 @@ def test_a_will_that_is_refused_comes_out_later(kind: str, why: str) -> None:
         rig.clock.now_ms += 3_600_000  # no slice is open for now
         watch.drop()
     elif why == "broken":
-        rig.core.writer.fail(StoreFailed("told to"))
-        rig.store.fail_writes = True
+        rig.break_store()
     peer.drop(pump=False)
     if why == "unsynced":
         rig.compose()
         rig.fail_sync()
     rig.pump()
     if why in ("broken", "unsynced"):
-        rig.store.fail_writes = False
-        assert rig.recover()
+        rig.mend_store()
     if why == "directory":
         rig.pass_ms(3_000)
         directory.max_slices = most
@@ -264,8 +259,7 @@ def test_a_will_that_is_refused_comes_out_later(kind: str, why: str) -> None:
 def test_a_stored_will_without_a_place_survives_a_kill(rig: Rig, delay: int) -> None:
     _watch(rig)
     peer = rig.lasting("a", will=_delayed(delay))
-    rig.core.writer.fail(StoreFailed("told to"))
-    rig.store.fail_writes = True
+    rig.break_store()
     peer.drop()
     assert len(rig.core.wills) == 1
     rig.store.fail_writes = False
@@ -300,8 +294,7 @@ def test_a_will_of_whoever_is_sent_away_comes_from_the_next_leader(delay: int, s
     _watch(rig)
     rig.connected("p").publish("x", "y", 1, pump=False)
     peer = rig.lasting("a", will=_delayed(delay) if delay else WILL)
-    rig.core.writer.fail(StoreFailed("told to"))
-    rig.store.fail_writes = True
+    rig.break_store()
     peer.connection.close(Closing.MOVED)
     rig.pump()
     assert peer.gone_with == 0x9D
@@ -314,9 +307,8 @@ def test_a_will_of_whoever_is_sent_away_comes_from_the_next_leader(delay: int, s
 
 
 @pytest.mark.parametrize("survivors", [0, 1])
-def test_a_will_in_a_group_that_failed_comes_once(rig: Rig, survivors: int) -> None:
+def test_a_will_in_a_group_that_failed_comes_once(rig: Rig, watch: Peer, survivors: int) -> None:
     """The store comes back with the group in it, or without."""
-    watch = _watch(rig)
     rig.lasting("a", will=Will(b"w", b"gone", 2, properties=props(will_delay=5))).drop(pump=False)
     rig.compose()
     rig.lose(survivors)
@@ -355,18 +347,15 @@ def test_a_client_that_is_refused_has_not_returned() -> None:
     assert watch.take_all() == ["gone"]
 
 
-def test_a_will_that_waits_outlives_attempts_to_return_that_are_refused(rig: Rig) -> None:
-    watch = _watch(rig)
+def test_a_will_that_waits_outlives_attempts_to_return_that_are_refused(rig: Rig, watch: Peer) -> None:
     peer = rig.lasting("a", will=_delayed(5))
-    rig.store.fail_writes = True
-    rig.core.writer.fail(StoreFailed("told to"))
+    rig.break_store()
     peer.drop()
     for _ in range(3):
         assert rig.peer().connect("a", clean=False, expiry=60, will=Will(b"w", b"new", 1)).reason == 0x88
         rig.pump()
         assert len(rig.core.wills) == 1
-    rig.store.fail_writes = False
-    assert rig.recover()
+    rig.mend_store()
     rig.pass_ms(20_000)
     assert watch.take_all() == ["gone"]
     assert not rig.core.wills._underway
@@ -385,35 +374,30 @@ def test_wills_that_wait_are_bounded_and_the_rest_is_counted() -> None:
     rig = Rig(config(connections=3))
     watch = _watch(rig)
     peers = [rig.connected(f"c{number}", will=Will(b"w", b"%d" % number, 1)) for number in range(5)]
-    rig.core.writer.fail(StoreFailed("told to"))
-    rig.store.fail_writes = True
+    rig.break_store()
     for peer in peers:
         peer.drop()
     assert (len(rig.core.wills), rig.core.wills.lost) == (3, 2)
-    rig.store.fail_writes = False
-    assert rig.recover()
+    rig.mend_store()
     rig.pass_ms(3_000)
     assert watch.take_all() == ["0", "1", "2"]
     rig = Rig(config(queued_bytes=1 << 16))
     peers = [rig.lasting(f"c{number}", will=Will(b"w", b"." * 30_000, 1)) for number in range(4)]
-    rig.core.writer.fail(StoreFailed("told to"))
-    rig.store.fail_writes = True
+    rig.break_store()
     for peer in peers:
         peer.drop()
     assert (len(rig.core.wills), rig.core.wills.lost) == (2, 2)
 
 
-def test_a_will_does_not_overtake_what_its_client_sent_before(rig: Rig) -> None:
-    watch = _watch(rig)
+def test_a_will_does_not_overtake_what_its_client_sent_before(rig: Rig, watch: Peer) -> None:
     peer = rig.connected("a", will=Will(b"w", b"offline", 1))
     peer.publish("w", "online", 1, pump=False)
     peer.drop()
     assert watch.take_all() == ["online", "offline"]
 
 
-def test_nor_if_it_has_the_session_of_a_key_and_shows_none(rig: Rig) -> None:
+def test_nor_if_it_has_the_session_of_a_key_and_shows_none(rig: Rig, watch: Peer) -> None:
     """On a listener that asks for none: what it publishes is nobody's."""
-    watch = _watch(rig)
     peer = rig.connected("a", will=Will(b"w", b"offline", 1), expiry=60)
     subscriber = rig.session("a")
     subscriber.owner = "sensors"
@@ -424,9 +408,8 @@ def test_nor_if_it_has_the_session_of_a_key_and_shows_none(rig: Rig) -> None:
     assert watch.take_all() == [*online, "offline"]
 
 
-def test_a_delayed_will_is_a_plain_publish_for_its_receivers(rig: Rig) -> None:
+def test_a_delayed_will_is_a_plain_publish_for_its_receivers(rig: Rig, watch: Peer) -> None:
     """It waits on the timeline, where it can be listed and cancelled, and was not scheduled by anybody."""
-    watch = _watch(rig)
     given = props(will_delay=5, message_expiry=60, content_type="t")
     rig.lasting("a", will=Will(b"w", b"gone", 1, properties=given)).drop()
     (row,) = rig.core.reader.read(START, Position(1 << 95))

@@ -57,10 +57,7 @@ def test_what_is_to_be_sent_again_is_not_when_a_run_has_named_it() -> None:
     publish(rig, 4)
     assert len(peer.publishes()) == 4
     peer.drop()
-    peer = rig.peer()
-    peer.connect("a", clean=False, expiry=3_600, pump=False)
-    while peer.connection.is_opening:
-        rig.write()
+    peer = rig.opened("a")
     acked(peer, 1, 2, 3)
     again = [packet for packet in peer.inbox if isinstance(packet, Publish)]
     assert [(packet.packet_id, packet.dup) for packet in again] == [(4, True)]
@@ -78,9 +75,7 @@ def test_the_bytes_in_flight_go_with_the_run() -> None:
 
 @OPENED
 def test_members_of_a_group_ack_in_runs(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b = rig.lasting("a"), rig.lasting("b")
-    for peer in (a, b):
-        peer.subscribe(GROUP, qos=1)
+    a, _ = (rig.lasting(name).subscribed(GROUP, qos=1) for name in "ab")
     publish(rig, 30)
     group = rig.group(GROUP)
     assert len(group.session.flights) == 30
@@ -102,9 +97,7 @@ def test_members_of_a_group_ack_in_runs(rig: Rig, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_run_that_comes_too_late_for_some_ends_these_where_they_wait(rig: Rig) -> None:
-    (a, b) = rig.lasting("a"), rig.lasting("b")
-    for peer in (a, b):
-        peer.subscribe(GROUP, qos=1, user_properties=TIMED)
+    a, b = (rig.lasting(name).subscribed(GROUP, qos=1, user_properties=TIMED) for name in "ab")
     publish(rig, 8)
     early = {packet.payload for packet in a.publishes()}
     b.take_all()

@@ -45,8 +45,7 @@ def test_the_ack_of_a_delayed_or_keyed_one_names_it(
 @pytest.mark.parametrize("qos", [1, 2])
 def test_under_the_key_of_a_cancelled_message(rig: Rig, qos: int) -> None:
     """Who sends it again is told that nobody gets it, and can have it scheduled anew."""
-    peer, watch = rig.lasting("a"), rig.connected("w")
-    watch.subscribe("t")
+    peer, watch = rig.lasting("a"), rig.connected("w").subscribed("t")
     kind = wire.PUBACK if qos == 1 else wire.PUBREC
 
     def said(payload: str, *more: tuple[str, str]) -> tuple[int, str | None, str | None]:
@@ -161,11 +160,9 @@ def test_a_refused_qos_2_publish_leaves_its_packet_id_and_receive_maximum_alone(
     rig = Rig(config(max_payload=4, receive_maximum=1))
     peer = rig.lasting("a")
     for _ in range(5):
-        peer.publish("t", "12345", 2, packet_id=3)
-        assert peer.take_ack(wire.PUBREC, 3).reason == 0x97
+        assert peer.begin("t", "12345", packet_id=3).reason == 0x97
     peer.publish2("t", "1234", packet_id=3)
-    peer.publish("t", "1234", 2, packet_id=3)
-    peer.take_ack(wire.PUBREC, 3)
+    peer.begin("t", "1234", packet_id=3)
     peer.publish("t", "1234", 2, packet_id=4)
     assert peer.gone_with == 0x93
 
@@ -208,8 +205,7 @@ def test_what_waits_for_an_answer_counts_once() -> None:
     rig.pump()
     assert [packet.packet_id for packet in peer.inbox] == [1, 2, 3, 4]  # type: ignore[union-attr]
     peer.inbox.clear()
-    peer.publish("t", "x", 2, packet_id=5)
-    assert peer.take_ack(wire.PUBREC, 5).reason < 0x80
+    assert peer.begin("t", "x", packet_id=5).reason < 0x80
     peer.publish("t", "x", 2, packet_id=6)
     assert peer.gone_with == 0x93
 
@@ -283,8 +279,7 @@ def test_what_earlier_connections_have_not_released_has_a_bound(level: int) -> N
     for first in (1, 3, 5, 7):
         peer = rig.lasting("a", level)
         for packet_id in (first, first + 1):
-            peer.publish("t", "x", 2, packet_id=packet_id)
-            assert peer.take_ack(wire.PUBREC, packet_id).reason < 0x80
+            assert peer.begin("t", "x", packet_id=packet_id).reason < 0x80
         peer.drop()
     rig.crash(pump=True)
     peer = rig.lasting("a", level)
@@ -295,9 +290,6 @@ def test_what_earlier_connections_have_not_released_has_a_bound(level: int) -> N
         assert peer.is_closed
         peer = rig.lasting("a", level)
     assert peer.publish1("t", packet_id=20).reason < 0x80
-    peer.publish("t", "x", 2, packet_id=3, dup=True)
-    assert peer.take_ack(wire.PUBREC, 3).reason < 0x80
-    peer.ack(wire.PUBREL, 3)
-    peer.take_ack(wire.PUBCOMP, 3)
-    peer.publish("t", "x", 2, packet_id=9)
-    assert peer.take_ack(wire.PUBREC, 9).reason < 0x80
+    assert peer.begin("t", "x", packet_id=3, dup=True).reason < 0x80
+    peer.release(3)
+    assert peer.begin("t", "x", packet_id=9).reason < 0x80

@@ -26,8 +26,7 @@ TOPICS = ["a/{}b", "$delayed/0/a/{}b", "$SYS/broker/connection/{}/state"]
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("one", BAD)
 def test_a_topic_is_refused(rig: Rig, topic: str, qos: int, one: str) -> None:
-    listener, peer = rig.connected("l"), rig.connected("p")
-    listener.subscribe("#", "$SYS/broker/connection/#")
+    listener, peer = rig.connected("l").subscribed("#", "$SYS/broker/connection/#"), rig.connected("p")
     packet_id = peer.publish(topic.format(one), "x", qos)
     if qos:
         ack = peer.take_ack(wire.PUBACK if qos == 1 else wire.PUBREC, packet_id)
@@ -106,8 +105,7 @@ def test_it_is_not_sent_and_holds_up_nobody(
     """To a session that was away and to one that is there; alone, and in a run of several."""
     caplog.set_level(logging.WARNING)
     rig = Rig()
-    away, there = rig.lasting("away", level), rig.lasting("there", level)
-    away.subscribe(text, qos=qos)
+    away, there = rig.lasting("away", level).subscribed(text, qos=qos), rig.lasting("there", level)
     away.disconnect()
     there.subscribe("t/#", qos=qos, **({"subscription_ids": (7,)} if level == 5 else {}))
     sent = ["1", "bad", "2", "bad", "bad", "3"]
@@ -151,8 +149,7 @@ def test_a_property_has_blanks_in_their_place(rig: Rig) -> None:
 
 
 def test_the_reason_of_a_dead_letter_has_none(rig: Rig) -> None:
-    reader, worker = rig.connected("r"), rig.connected("w\x07")
-    reader.subscribe("$dead/#")
+    reader, worker = rig.connected("r").subscribed("$dead/#"), rig.connected("w\x07")
     worker.send(
         Subscribe(9, (("$share/g/t", SubscribeOptions(1)),)), Subscribe(8, (("s", SubscribeOptions(1)),))
     )
@@ -194,9 +191,7 @@ def test_what_the_server_quotes_in_a_reason_is_escaped(rig: Rig, one: str) -> No
 
 @pytest.mark.parametrize(("name", "level"), [("a\ufdd0b", "a%EF%B7%90b"), ("a\x85/b", "a%C2%85%2Fb")])
 def test_a_copy_of_a_dead_letter_names_any_session(rig: Rig, name: str, level: str) -> None:
-    grave, peer = rig.connected("grave"), rig.lasting(name)
-    grave.subscribe("$dead/#")
-    peer.subscribe("t")
+    grave, peer = rig.connected("grave").subscribed("$dead/#"), rig.lasting(name).subscribed("t")
     rig.connected("p").publish1("t")
     peer.send(Ack(wire.PUBACK, peer.one().packet_id, 0x83, props(user_properties=(("retry-in", "never"),))))
     assert [one.topic.decode() for one in grave.publishes()] == [f"$dead/{level}/t"]

@@ -6,10 +6,8 @@ import asyncio
 import logging
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +18,7 @@ from server.net.crowd import BUSY, Crowd, mqtt_bounds
 from server.settings.config import Config
 from tests.support.build import OPENED
 from tests.support.rig import Rig, config
-from tests.support.served import SCHEMES, Served, everywhere, serve
+from tests.support.served import SCHEMES, Served, ended, everywhere, until
 
 HEAD = b"GET /mqtt HTTP/1.1\r\nHost: localhost\r\nX-Long: " + bytes(1_000)
 DRIP_S = 0.05
@@ -31,28 +29,8 @@ def settings() -> Config:
     return everywhere(connect_rate=0, connections_per_address=4)
 
 
-@pytest.fixture
-async def served(tmp_path: Path, settings: Config) -> AsyncIterator[Served]:
-    async with serve(tmp_path / "data", settings) as made:
-        yield made
-
-
 def bounded(served: Served) -> Counter[str]:
     return served.app.metrics.bounded_mqtt
-
-
-async def dial(served: Served, scheme: str, address: str = "127.0.0.1") -> asyncio.StreamReader:
-    """A connection that says nothing."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", served.ports[scheme], local_addr=(address, 0))
-    served.writers.append(writer)
-    return reader
-
-
-async def ended(reader: asyncio.StreamReader) -> None:
-    async with asyncio.timeout(60):
-        with suppress(ConnectionError):
-            while await reader.read(65_536):
-                pass
 
 
 def pass_s(seconds: float) -> None:
@@ -63,9 +41,7 @@ def pass_s(seconds: float) -> None:
 
 
 async def count(served: Served, wanted: int) -> None:
-    async with asyncio.timeout(60):
-        while len(served.listeners.crowd) != wanted:
-            await asyncio.sleep(0.01)
+    await until(lambda: len(served.listeners.crowd) == wanted)
 
 
 async def test_the_bound_is_told_with_what_is_taken_of_it(served: Served) -> None:
@@ -73,7 +49,7 @@ async def test_the_bound_is_told_with_what_is_taken_of_it(served: Served) -> Non
         lines = served.app.metrics.collected().text().splitlines()
         return next(line for line in lines if line.startswith(b'fasti_limit_used{name="limits.connections"}'))
 
-    await dial(served, "mqtt")
+    await served.dial("mqtt")
     await count(served, 1)
     assert taken().endswith(b" 1.0")
     served.writers[0].close()
@@ -85,18 +61,18 @@ async def test_one_address_has_so_many_over_all_listeners(
     served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
     for scheme in SCHEMES:
-        await dial(served, scheme)
+        await served.dial(scheme)
     await count(served, 4)
     with caplog.at_level(logging.WARNING):
         for scheme in SCHEMES:
-            await ended(await dial(served, scheme))
+            await ended((await served.dial(scheme))[0])
     assert "as many are open from there as limits.connections_per_address" in caplog.text
     assert bounded(served) == {"limits.connections_per_address": 4}
-    await dial(served, "mqtt", "127.0.0.2")
+    await served.dial("mqtt", "127.0.0.2")
     await count(served, 5)
     served.writers[1].close()
     await count(served, 4)
-    await dial(served, "mqtts")
+    await served.dial("mqtts")
     await count(served, 5)
     assert bounded(served) == {"limits.connections_per_address": 4}
 
@@ -150,9 +126,9 @@ class TestSlow:
 
     @pytest.mark.parametrize("scheme", SCHEMES)
     async def test_who_says_nothing_ends(self, served: Served, scheme: str) -> None:
-        readers = [await dial(served, scheme) for _ in range(8)]
+        readers = [(await served.dial(scheme))[0] for _ in range(8)]
         await count(served, 8)
-        await ended(await dial(served, scheme))
+        await ended((await served.dial(scheme))[0])
         assert bounded(served) == {"limits.connections": 1}
         pass_s(31)
         for reader in readers:
@@ -165,7 +141,7 @@ class TestSlow:
         """Each byte is news; only the time from the accept counts."""
         hello, connect = client_hello(), encode(Connect(5, "slow" * 400), 5)
         said = {"mqtt": connect, "mqtts": hello, "ws": HEAD, "wss": hello}[scheme]
-        reader = await dial(served, scheme)
+        reader, _ = await served.dial(scheme)
         drip = asyncio.create_task(dripping(served.writers[-1], said))
         await count(served, 1)
         pass_s(15)
@@ -189,7 +165,7 @@ class TestSlow:
         assert bounded(served) == {"limits.connect_timeout": 1}
 
     async def test_who_goes_in_the_midst_of_tls_is_not_counted_as_slow(self, served: Served) -> None:
-        await dial(served, "mqtts")
+        await served.dial("mqtts")
         await count(served, 1)
         served.writers[-1].write(client_hello()[:20])
         served.writers[-1].close()

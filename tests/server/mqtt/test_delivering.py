@@ -15,11 +15,16 @@ from server.settings.times import format_ms
 from shards.fields import Record, Retry, TryRow
 from shards.properties import user_property
 from tests.support.mqtt import user
-from tests.support.rig import START_MS, Rig, about, config, props
+from tests.support.rig import START_MS, Peer, Rig, about, config, props
 from timeline.position import Position
 from timeline.session import Subscription
 
 LEVELS = pytest.mark.parametrize("level", [4, 5])
+
+
+@pytest.fixture
+def peer(rig: Rig) -> Peer:
+    return rig.lasting("a").subscribed("t")
 
 
 @LEVELS
@@ -35,9 +40,8 @@ def test_the_lower_qos_counts(rig: Rig, level: int, granted: int, sent: int, las
     assert (packet.qos, packet.dup, packet.retain) == (min(sent, granted), False, False)
 
 
-def test_qos_2_step_by_step(rig: Rig) -> None:
+def test_qos_2_step_by_step(rig: Rig, peer: Peer) -> None:
     """Not on the wire before its cursor is durable; PUBREL not before PUBREC is."""
-    peer = rig.lasting("a").subscribed("t")
     rig.connected("p").publish("t", "x", 1)
     peer.publishes()
     publisher = rig.connected("q")
@@ -130,8 +134,7 @@ def test_redelivery_is_first_and_in_order_with_the_same_packet_ids(rig: Rig, lev
 
 
 @pytest.mark.parametrize("end", ["crash", "restart"])
-def test_redelivery_after_a_start(rig: Rig, end: str) -> None:
-    peer = rig.lasting("a").subscribed("t")
+def test_redelivery_after_a_start(rig: Rig, peer: Peer, end: str) -> None:
     rig.send("t", *map(str, range(4)), qos=2)
     sent = peer.publishes()
     peer.ack(wire.PUBREC, 2)
@@ -167,8 +170,7 @@ def test_the_client_s_receive_maximum(rig: Rig, window: int) -> None:
     assert seen == [b"%d" % n for n in range(20)]
 
 
-def test_the_window_holds_for_redelivery_too(rig: Rig) -> None:
-    peer = rig.lasting("a").subscribed("t")
+def test_the_window_holds_for_redelivery_too(rig: Rig, peer: Peer) -> None:
     rig.send("t", *map(str, range(9)))
     assert len(peer.publishes()) == 9
     peer.drop()
@@ -244,14 +246,12 @@ def test_no_local(rig: Rig, name: str) -> None:
     peer = rig.connected("c").subscribed("u", no_local=True, subscription_ids=(1,))
     peer.subscribe("u/#", subscription_ids=(2,))
     peer.publish("u", "own")
-    (packet,) = peer.publishes()
-    assert about(packet).subscription_ids == (2,)
+    assert about(peer.one()).subscription_ids == (2,)
 
 
 def test_retain_as_published(rig: Rig) -> None:
     """[MQTT-3.3.1-12], [MQTT-3.3.1-13]"""
-    plain, kept, old = rig.connected("a"), rig.connected("b"), rig.connected("c", 4)
-    plain.subscribe("t")
+    plain, kept, old = rig.connected("a").subscribed("t"), rig.connected("b"), rig.connected("c", 4)
     kept.subscribe("t", rap=True)
     old.subscribe("t")
     publisher = rig.connected("p")
@@ -261,9 +261,8 @@ def test_retain_as_published(rig: Rig) -> None:
             assert peer.one().retain == expected
 
 
-def test_unsubscribe_while_in_flight(rig: Rig) -> None:
+def test_unsubscribe_while_in_flight(rig: Rig, peer: Peer) -> None:
     """[MQTT-3.10.4-2], [MQTT-3.10.4-3]: what was begun is finished, also on the next connection."""
-    peer = rig.lasting("a").subscribed("t")
     publisher = rig.connected("p")
     publisher.publish1("t", "one")
     publisher.publish2("t", "two")
@@ -314,9 +313,8 @@ def test_replay_from(rig: Rig) -> None:
         assert peer.subscribe("v", user_properties=(("replay-from", text),)) == (0x83,)
 
 
-def test_expired_messages_are_not_sent_and_the_rest_counts_down(rig: Rig) -> None:
+def test_expired_messages_are_not_sent_and_the_rest_counts_down(rig: Rig, peer: Peer) -> None:
     """[MQTT-3.3.2-5], [MQTT-3.3.2-6]"""
-    peer = rig.lasting("a").subscribed("t")
     publisher = rig.connected("p")
     publisher.publish1("t", "now", message_expiry=10)
     (packet,) = peer.publishes()
@@ -569,8 +567,7 @@ def test_pubrec_with_a_failure_ends_the_delivery(rig: Rig) -> None:
 
 def test_wildcards_do_not_match_the_server_s_topics(rig: Rig) -> None:
     """[MQTT-4.7.2-1]"""
-    wild, own = rig.connected("a"), rig.connected("b")
-    wild.subscribe("#", "+/broker/#", "+/#")
+    wild, own = rig.connected("a").subscribed("#", "+/broker/#", "+/#"), rig.connected("b")
     own.subscribe("$SYS/#", "$SYS/broker/+")
     rig.core.publishing.publish_system(sys_records(rig.core, "1", 5), rig.core.retained.note_volatile)
     rig.pump()
@@ -617,8 +614,7 @@ def test_sys_tells_of_clients_as_mosquitto_does() -> None:
 @pytest.mark.parametrize("count", [1, 5])
 def test_sys_counts_payloads_and_what_is_stored(rig: Rig, level: int, count: int) -> None:
     """One by one, in a run, again after a lost connection, and late."""
-    peer, publisher = rig.lasting("a", level), rig.connected("p", level)
-    peer.subscribe("t", qos=1)
+    peer, publisher = rig.lasting("a", level).subscribed("t", qos=1), rig.connected("p", level)
     publisher.send(*[Publish(b"t", b"x" * 10, 1, packet_id=n + 1) for n in range(count)])
     peer.drop()
     peer = rig.lasting("a", level)
@@ -634,8 +630,7 @@ def test_sys_counts_payloads_and_what_is_stored(rig: Rig, level: int, count: int
     assert figures_of(rig)["publish/bytes/sent"] == str(2 * 10 * count + 7)
 
 
-def test_the_fasti_properties_and_attempts(rig: Rig) -> None:
-    peer = rig.lasting("a").subscribed("t")
+def test_the_fasti_properties_and_attempts(rig: Rig, peer: Peer) -> None:
     ack = rig.connected("p").publish1("$delayed/5/t", "x", user_properties=(("own", "1"),))
     rig.pass_ms(6_000)
     for attempt in (1, 2, 3):
@@ -712,8 +707,7 @@ def test_dispatch_keeps_nothing_for_those_who_are_away(rig: Rig) -> None:
 
 def test_deliveries_may_wait_for_others_answers_do_not(rig: Rig) -> None:
     """What asks to be written says which it is, once for all that is gathered until then."""
-    peer, publisher = rig.connected("a"), rig.connected("p")
-    peer.subscribe("t", qos=0)
+    peer, publisher = rig.connected("a").subscribed("t", qos=0), rig.connected("p")
     peer.planned.clear()
     for _ in range(2):
         publisher.publish("t", "x", pump=False)

@@ -21,26 +21,20 @@ def test_qos_2_is_published_once_however_often_it_comes(rig: Rig, level: int, la
     watch = rig.connected("w").subscribed("t")
     peer = rig.lasting("a", level) if lasting else rig.connected("a", level)
     for _ in range(3):
-        peer.publish("t", "one", 2, packet_id=7)
-        assert peer.take_ack(wire.PUBREC, 7).reason == 0
+        assert peer.begin("t", "one", packet_id=7).reason == 0
     assert watch.take_all() == ["one"]
-    peer.ack(wire.PUBREL, 7)
-    assert peer.take_ack(wire.PUBCOMP, 7).reason == 0
-    peer.publish("t", "two", 2, packet_id=7)
-    peer.take_ack(wire.PUBREC, 7)
+    assert peer.release(7).reason == 0
+    peer.begin("t", "two", packet_id=7)
     assert watch.take_all() == ["two"]
-    peer.ack(wire.PUBREL, 7)
-    peer.take_ack(wire.PUBCOMP)
-    peer.ack(wire.PUBREL, 7)
-    assert peer.take_ack(wire.PUBCOMP).reason == (0x92 if level == 5 else 0)
+    peer.release(7)
+    assert peer.release(7).reason == (0x92 if level == 5 else 0)
 
 
 @pytest.mark.parametrize("stop", ["drop", "takeover", "crash", "restart"])
 def test_qos_2_goes_on_where_it_stood(rig: Rig, stop: str) -> None:
     watcher = rig.lasting("w").subscribed("t")
     peer = rig.lasting("a")
-    peer.publish("t", "one", 2, packet_id=7)
-    peer.take_ack(wire.PUBREC, 7)
+    peer.begin("t", "one", packet_id=7)
     if stop == "drop":
         peer.drop()
     elif stop in ("crash", "restart"):
@@ -48,10 +42,8 @@ def test_qos_2_goes_on_where_it_stood(rig: Rig, stop: str) -> None:
         rig.pump()
         watcher = rig.lasting("w")
     peer = rig.lasting("a")
-    peer.publish("t", "one", 2, packet_id=7, dup=True)
-    assert peer.take_ack(wire.PUBREC, 7).reason == 0
-    peer.ack(wire.PUBREL, 7)
-    assert peer.take_ack(wire.PUBCOMP, 7).reason == 0
+    assert peer.begin("t", "one", packet_id=7, dup=True).reason == 0
+    assert peer.release(7).reason == 0
     assert set(watcher.take_all()) <= {"one"}
     assert sum(len([p for p in packets if isinstance(p, Publish)]) for packets in [watcher.inbox]) == 0
 
@@ -82,21 +74,16 @@ def test_the_packet_id_of_a_refused_publish_is_free_again() -> None:
     rig = Rig(config(pending=1))
     peer = rig.lasting("a")
     peer.publish1("$delayed/100/t", "fills the quota")
-    peer.publish("$delayed/100/t", "x", 2, packet_id=9)
-    assert peer.take_ack(wire.PUBREC, 9).reason == 0x97
+    assert peer.begin("$delayed/100/t", "x", packet_id=9).reason == 0x97
     watch = rig.connected("w").subscribed("t")
-    peer.publish("t", "at once", 2, packet_id=9)
-    assert peer.take_ack(wire.PUBREC, 9).reason == 0
+    assert peer.begin("t", "at once", packet_id=9).reason == 0
     assert watch.take_all() == ["at once"]
-    peer.ack(wire.PUBREL, 9)
-    peer.take_ack(wire.PUBCOMP, 9)
-    peer.publish("$delayed/100/t", "x", 2, packet_id=9)
-    assert peer.take_ack(wire.PUBREC, 9).reason == 0x97
+    peer.release(9)
+    assert peer.begin("$delayed/100/t", "x", packet_id=9).reason == 0x97
     rig.crash(pump=True)
     watch = rig.connected("w").subscribed("t")
     peer = rig.lasting("a")
-    peer.publish("t", "real", 2, packet_id=9)
-    assert peer.take_ack(wire.PUBREC, 9).reason == 0
+    assert peer.begin("t", "real", packet_id=9).reason == 0
     assert watch.take_all() == ["real"]
 
 
@@ -107,8 +94,7 @@ def test_a_good_publish_before_a_fault_in_one_chunk_is_not_stuck(rig: Rig) -> No
     peer.send(Publish(b"t", b"x", 2, packet_id=4), bad)
     assert peer.is_closed
     peer = rig.lasting("a")
-    peer.publish("t", "x", 2, packet_id=4, dup=True)
-    peer.take_ack(wire.PUBREC, 4)
+    peer.begin("t", "x", packet_id=4, dup=True)
     assert watch.take_all() == ["x"]
 
 
@@ -141,16 +127,14 @@ def test_receive_maximum_is_enforced() -> None:
         peer.take_ack(wire.PUBREC, number + 1)
     peer.publish("t", "x", 0)
     assert peer.inbox == []
-    peer.publish("t", "again", 2, packet_id=2, dup=True)
-    peer.take_ack(wire.PUBREC, 2)
+    peer.begin("t", "again", packet_id=2, dup=True)
     peer.publish("t", "x", 1)
     assert peer.gone_with == 0x93
     # On a new connection the count begins anew, though three are still to be released.
     peer = rig.lasting("a")
     peer._packet_id = 10
     for _ in range(3):
-        peer.publish("t", "x", 2)
-        peer.take_ack(wire.PUBREC)
+        peer.begin("t", "x")
     peer.publish("t", "x", 2)
     assert peer.gone_with == 0x93
 
@@ -188,10 +172,8 @@ def test_payload_format_is_checked(rig: Rig) -> None:
     peer = rig.connected()
     assert peer.publish1("t", b"\xff", payload_format=1).reason == 0x99  # type: ignore[arg-type]
     assert peer.publish1("t", "ä", payload_format=1).reason in (0, 0x10)
-    peer.publish("t", b"\xff", 2, payload_format=1, packet_id=40)
-    assert peer.take_ack(wire.PUBREC, 40).reason == 0x99
-    peer.publish("t", b"\xff", 2, payload_format=0, packet_id=40)
-    assert peer.take_ack(wire.PUBREC, 40).reason in (0, 0x10)
+    assert peer.begin("t", b"\xff", payload_format=1, packet_id=40).reason == 0x99
+    assert peer.begin("t", b"\xff", payload_format=0, packet_id=40).reason in (0, 0x10)
 
 
 def test_qos_and_retain_beyond_what_was_announced() -> None:
@@ -212,8 +194,7 @@ def test_qos_and_retain_beyond_what_was_announced() -> None:
 def test_nobody_subscribes(rig: Rig) -> None:
     peer = rig.connected()
     assert peer.publish1("t").reason == 0x10
-    peer.publish("t", qos=2, packet_id=50)
-    assert peer.take_ack(wire.PUBREC).reason == 0x10
+    assert peer.begin("t", packet_id=50).reason == 0x10
     rig.connected().subscribe("t")
     assert peer.publish1("t").reason == 0
     old = rig.connected(level=4)
@@ -370,8 +351,7 @@ def test_pubrel_before_pubrec_has_left(rig: Rig) -> None:
     assert sorted(kinds) == [wire.PUBREC, wire.PUBCOMP]
     assert watch.take_all() == ["x"]
     peer.inbox.clear()
-    peer.publish("t", "y", 2, packet_id=3)
-    peer.take_ack(wire.PUBREC, 3)
+    peer.begin("t", "y", packet_id=3)
     assert watch.take_all() == ["y"]
 
 

@@ -129,6 +129,15 @@ class Served:
         link.connection_made(cast("Any", transport))
         return link, transport
 
+    async def web(self, client_id: str) -> tuple[MqttLink, Websocket, Transport]:
+        """Of a websocket, with its CONNECT behind it."""
+        link, transport = self.accepted(), Transport()
+        web = Websocket(link, PAGES, self.time)
+        web.connection_made(cast("Any", transport))
+        web.data_received(REQUEST + masked(BINARY, encode(Connect(5, client_id), 5)))
+        await self.settle()
+        return link, web, transport
+
     def accepted(self) -> MqttLink:
         rig = self.rig
         return MqttLink(rig.core.mqtt, asyncio.get_running_loop(), self.links, rig.authenticator, CALLER)
@@ -183,11 +192,7 @@ async def test_what_is_left_of_a_websocket_needs_no_collector() -> None:
     served = Served()
     with fresh(MqttLink, Websocket) as left:
         for _ in range(3):
-            link = served.accepted()
-            web = Websocket(link, PAGES, served.time)
-            web.connection_made(cast("Any", Transport()))
-            web.data_received(REQUEST + masked(BINARY, encode(Connect(5, "a"), 5)))
-            await served.settle()
+            link, web, _ = await served.web("a")
             assert left()
             web.data_received(masked(BINARY, encode(Disconnect(), 5)))
             await served.settle()
@@ -262,8 +267,7 @@ async def test_what_was_sent_before_the_end_is_handled_in_turns(
         return subscribe(*asked)
 
     served = Served(subscriptions_per_session=10_000, subscription_bytes_per_session=1 << 21)
-    watcher = served.rig.connected("watcher")
-    watcher.subscribe("first", "last", qos=0)
+    watcher = served.rig.connected("watcher").subscribed("first", "last", qos=0)
     monkeypatch.setattr(Subscriptions, "subscribe", counted)
     link, _ = await served.link("a")
     core = served.rig.core
@@ -290,8 +294,7 @@ async def test_what_was_sent_before_the_end_is_handled_in_turns(
 
 async def test_a_takeover_waits_for_nothing() -> None:
     served = Served()
-    watcher = served.rig.connected("watcher")
-    watcher.subscribe("last", qos=0)
+    watcher = served.rig.connected("watcher").subscribed("last", qos=0)
     link, _ = await served.link("a")
     link.data_received(_much(b"last"))
     link.connection_lost(None)
@@ -310,11 +313,7 @@ async def test_a_takeover_waits_for_nothing() -> None:
 
 async def test_what_is_left_of_who_broke_the_protocol_is_dropped() -> None:
     served = Served()
-    link, _ = served.begin()
-    web, transport = Websocket(link, PAGES, served.time), Transport()
-    web.connection_made(cast("Any", transport))
-    web.data_received(REQUEST + masked(BINARY, encode(Connect(5, "a"), 5)))
-    await served.settle()
+    link, web, transport = await served.web("a")
     flood = masked(BINARY, encode(Publish(b"a", b"", 0), 5) * 120_000)
     started = time.thread_time()
     web.data_received(flood + b"\x81\x00")
@@ -400,11 +399,7 @@ async def test_packets_that_wait_count_as_kept() -> None:
 
 async def test_frames_that_wait_count_as_kept() -> None:
     served = Served()
-    link, _ = served.begin()
-    web = Websocket(link, PAGES, served.time)
-    web.connection_made(cast("Any", Transport()))
-    web.data_received(REQUEST + masked(BINARY, encode(Connect(5, "a"), 5)))
-    await served.settle()
+    _, web, _ = await served.web("a")
     web.pause_reading()
     web.data_received(masked(BINARY, encode(Publish(b"t", bytes(1_000), 0), 5)) * 200)
     assert served.links.pool.held > 200_000

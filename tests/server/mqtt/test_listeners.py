@@ -8,7 +8,6 @@ import ssl
 import time
 import tracemalloc
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import aiohttp
@@ -40,8 +39,9 @@ from server.settings.config import Config
 from server.settings.kinds import Address
 from shards.rocks import RocksStore
 from tests.support.keys import KeysFile, with_keys
+from tests.support.mqtt import Peer, dial
 from tests.support.rig import config
-from tests.support.served import TLS, Served, everywhere, serve
+from tests.support.served import TLS, Served, ended, everywhere, until
 
 
 @pytest.fixture
@@ -49,81 +49,27 @@ def settings() -> Config:
     return everywhere(connect_rate=0, out_bytes=4_096)
 
 
-@pytest.fixture
-async def served(tmp_path: Path, settings: Config) -> AsyncIterator[Served]:
-    async with serve(tmp_path / "data", settings) as made:
-        yield made
-
-
-async def _until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not holds():
-            await asyncio.sleep(0.01)
-
-
 def _is_open(link: MqttLink) -> bool:
     return link._connection is not None and link._connection.is_open
 
 
-class Stream:
-    """A client over a stream."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, level: int) -> None:
-        self.reader = reader
-        self.writer = writer
-        self.level = level
-        self.decoder = Decoder(1 << 28, level, "client")
-        self.inbox: list[object] = []
-
-    async def take(self, kind: type) -> object:
-        async with asyncio.timeout(60):
-            while not self.inbox:
-                data = await self.reader.read(65_536)
-                assert data, "closed"
-                self.inbox += self.decoder.feed(data)
-        packet = self.inbox.pop(0)
-        assert isinstance(packet, kind), packet
-        return packet
-
-    def send(self, packet: object) -> None:
-        self.writer.write(encode(packet, self.level))  # type: ignore[arg-type]
-
-
-async def _dial(served: Served, scheme: str = "mqtt", level: int = 5) -> Stream:
-    context = ssl.create_default_context(cafile=str(TLS / "cert.pem")) if scheme == "mqtts" else None
-    name = "localhost" if context else None
-    reader, writer = await asyncio.open_connection(
-        "127.0.0.1", served.ports[scheme], ssl=context, server_hostname=name
-    )
-    served.writers.append(writer)
-    return Stream(reader, writer, level)
-
-
-async def _connected(served: Served, name: str = "", scheme: str = "mqtt", level: int = 5) -> Stream:
-    stream = await _dial(served, scheme, level)
-    stream.send(Connect(level, name))
-    connack = await stream.take(Connack)
-    assert isinstance(connack, Connack)
-    assert connack.reason == 0
-    return stream
-
-
-async def _ended(stream: Stream) -> None:
-    async with asyncio.timeout(60):
-        while await stream.reader.read(65_536):
-            pass
+async def _connected(served: Served, name: str = "", scheme: str = "mqtt", level: int = 5) -> Peer:
+    context = ssl.create_default_context(cafile=str(TLS / "cert.pem"))
+    tls = {"ssl": context, "server_hostname": "localhost"} if scheme == "mqtts" else {}
+    peer = await dial(("127.0.0.1", served.ports[scheme]), level, **tls)
+    assert (await peer.connect(name)).reason == 0
+    return peer
 
 
 @pytest.mark.parametrize("level", [4, 5])
 @pytest.mark.parametrize("scheme", ["mqtt", "mqtts"])
 async def test_a_round_trip(served: Served, scheme: str, level: int) -> None:
-    stream = await _connected(served, "a", scheme, level)
-    stream.send(Subscribe(1, (("t", SubscribeOptions(2)),)))
-    await stream.take(Suback)
-    stream.send(Publish(b"t", b"x" * 100_000, 2, packet_id=2))
-    first, second = await stream.take(object), await stream.take(object)
-    found = next(packet for packet in (first, second) if isinstance(packet, Publish))
-    assert found.payload == b"x" * 100_000
+    peer = await _connected(served, "a", scheme, level)
+    await peer.subscribe("t", qos=2)
+    peer.put("t", b"x" * 100_000, 2)
+    assert (await peer.take(Publish)).payload == b"x" * 100_000
+    await peer.take(Ack)
+    await peer.close()
 
 
 @pytest.mark.parametrize("scheme", ["ws", "wss"])
@@ -155,7 +101,7 @@ async def test_websockets(served: Served, scheme: str, path: str) -> None:
                 while not socket.closed:
                     await socket.receive()
             assert socket.close_code == 1003
-    await _until(lambda: not served.listeners.crowd)
+    await until(lambda: not served.listeners.crowd)
 
 
 @pytest.mark.parametrize("scheme", ["mqtt", "ws"])
@@ -179,32 +125,23 @@ async def test_http_on_the_plain_port(served: Served, caplog: pytest.LogCaptureF
     port = Config().http.listen.port
     assert said == f"This port speaks MQTT. HTTP is at port {port} (http.listen)."
     assert "an HTTP request on a port of MQTT" in caplog.text
-    await _until(lambda: not served.listeners.crowd)
+    await until(lambda: not served.listeners.crowd)
 
 
 async def test_a_connect_in_pieces_is_no_http(served: Served) -> None:
     data = encode(Connect(5, "GET /a"), 5)
     at = data.index(b"GET /")
-    reader, writer = await asyncio.open_connection("127.0.0.1", served.ports["mqtt"])
+    reader, writer = await served.dial()
     writer.write(data[:at])
-    await _until(lambda: any(link.held_bytes for link in served.listeners.crowd))
+    await until(lambda: any(link.held_bytes for link in served.listeners.crowd))
     writer.write(data[at:])
     assert (await reader.readexactly(1))[0] >> 4 == wire.CONNACK
-    writer.close()
-    await writer.wait_closed()
 
 
 async def test_plain_mqtt_on_the_tls_port(served: Served, caplog: pytest.LogCaptureFixture) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", served.ports["mqtts"])
-    served.writers.append(writer)
+    reader, writer = await served.dial("mqtts")
     writer.write(encode(Connect(5, "a"), 5))
-    async with asyncio.timeout(60):
-        try:
-            await reader.read(10)
-            while await reader.read(100):
-                pass
-        except ConnectionError:
-            pass
+    await ended(reader)
     (line,) = [one for one in caplog.records if "this port speaks TLS" in one.getMessage()]
     assert vars(line)["by"] == "127.0.0.1"
     await _connected(served, scheme="mqtts")
@@ -212,14 +149,14 @@ async def test_plain_mqtt_on_the_tls_port(served: Served, caplog: pytest.LogCapt
 
 @pytest.mark.long
 async def test_a_storm_of_1_000_connects(served: Served) -> None:
-    streams = await asyncio.gather(*[_connected(served, f"c{n}", level=4 + n % 2) for n in range(1_000)])
+    peers = await asyncio.gather(*[_connected(served, f"c{n}", level=4 + n % 2) for n in range(1_000)])
     assert len(served.listeners.crowd) == 1_000
-    for stream in streams[:10]:
-        stream.send(Pingreq())
-        await stream.take(Pingresp)
-    for stream in streams:
-        stream.writer.close()
-    await _until(lambda: not served.listeners.crowd)
+    for peer in peers[:10]:
+        peer.send(Pingreq())
+        await peer.take(Pingresp)
+    for peer in peers:
+        peer.transport.close()
+    await until(lambda: not served.listeners.crowd)
 
 
 class _Quiet(asyncio.Protocol):
@@ -238,7 +175,7 @@ async def test_an_idle_connection_costs_less_than_20_kb(served: Served) -> None:
         transport, _ = await loop.create_connection(_Quiet, "127.0.0.1", served.ports["mqtt"])
         transport.write(data)
         transports.append(transport)
-    await _until(lambda: sum(_is_open(link) for link in served.listeners.crowd) == 150)
+    await until(lambda: sum(_is_open(link) for link in served.listeners.crowd) == 150)
     gc.collect()
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -251,27 +188,25 @@ async def test_an_idle_connection_costs_less_than_20_kb(served: Served) -> None:
 async def test_keep_alive_counts_from_connect(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     """[MQTT-3.1.2-22]: also for a client that sends nothing after it."""
     caplog.set_level(logging.INFO)
-    stream = await _dial(served)
-    stream.send(Connect(5, "a", keep_alive=1))
-    await stream.take(Connack)
+    peer = await dial(("127.0.0.1", served.ports["mqtt"]))
+    await peer.connect("a", keep_alive=1)
     started = asyncio.get_running_loop().time()
-    await _ended(stream)
+    await peer.gone()
     assert 1.2 < asyncio.get_running_loop().time() - started < 4
     (line,) = [one for one in caplog.records if "keep alive" in one.getMessage()]
     assert (vars(line)["by"], vars(line)["told"]) == ("127.0.0.1", {"client": "a"})
 
 
 async def test_answers_that_nobody_reads_do_not_pile_up(served: Served) -> None:
-    stream = await _connected(served, "a")
-    stream.writer.transport.pause_reading()  # type: ignore[attr-defined]
-    other = await _connected(served, "b")
+    peer, other = await _connected(served, "a"), await _connected(served, "b")
+    peer.transport.pause_reading()
     (link,) = [one for one in served.listeners.crowd if _name(one) == "a"]
     # Each is refused with a reason string: a hundred bytes for thirty.
     chunk = encode(Publish(b"$SYS/topic", b"x", 1, packet_id=7), 5) * 500
     sent = 0
     async with asyncio.timeout(60):
         while not link._is_held:
-            stream.writer.write(chunk)
+            peer.write(chunk)
             sent += 500
             await asyncio.sleep(0)
     assert link._transport is not None
@@ -279,9 +214,11 @@ async def test_answers_that_nobody_reads_do_not_pile_up(served: Served) -> None:
     other.send(Pingreq())
     await other.take(Pingresp)
     # It goes on when the client reads.
-    stream.writer.transport.resume_reading()  # type: ignore[attr-defined]
+    peer.transport.resume_reading()
     for _ in range(sent):
-        await stream.take(Ack)
+        await peer.take(Ack)
+    for one in (peer, other):
+        one.drop()
 
 
 def _name(link: MqttLink) -> str:
@@ -289,25 +226,19 @@ def _name(link: MqttLink) -> str:
 
 
 async def test_one_stalled_reader_among_ten(served: Served) -> None:
-    readers = [await _connected(served, f"r{n}") for n in range(10)]
-    for reader in readers:
-        reader.send(Subscribe(1, (("t", SubscribeOptions(1)),)))
-        await reader.take(Suback)
-    readers[0].writer.transport.pause_reading()  # type: ignore[attr-defined]
+    stalled, *readers = [await _connected(served, f"r{n}") for n in range(10)]
+    for reader in (stalled, *readers):
+        await reader.subscribe("t")
+    stalled.transport.pause_reading()
     publisher = await _connected(served, "p")
-    for number in range(100):
-        publisher.send(Publish(b"t", b"x" * 50_000, 1, packet_id=number + 1))
-        await publisher.take(Ack)
-    for reader in readers[1:]:
-        for _ in range(100):
-            packet = await reader.take(Publish)
-            assert isinstance(packet, Publish)
-            reader.send(Ack(wire.PUBACK, packet.packet_id))
-    readers[0].writer.transport.resume_reading()  # type: ignore[attr-defined]
     for _ in range(100):
-        packet = await readers[0].take(Publish)
-        assert isinstance(packet, Publish)
-        readers[0].send(Ack(wire.PUBACK, packet.packet_id))
+        await publisher.publish("t", b"x" * 50_000)
+    for reader in readers:
+        reader.ack(*await reader.take_many(100))
+    stalled.transport.resume_reading()
+    stalled.ack(*await stalled.take_many(100))
+    for one in (publisher, stalled, *readers):
+        one.drop()
 
 
 @pytest.mark.parametrize(("anonymous", "status"), [(None, b"101"), (True, b"421")])

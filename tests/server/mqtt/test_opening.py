@@ -205,8 +205,7 @@ def test_clean_session_of_3_1_1(rig: Rig) -> None:
 
 
 def test_a_session_is_over_when_its_expiry_has_come_whether_housekeeping_has_or_not(rig: Rig) -> None:
-    rig.lasting("a", expiry=5).subscribe("t")
-    rig.peers[0].drop()
+    rig.lasting("a", expiry=5).subscribed("t").drop()
     rig.pass_ms(4_000)
     peer = rig.peer()
     assert peer.connect("a", clean=False, expiry=5).session_present
@@ -253,8 +252,7 @@ def test_nothing_of_a_session_outlives_a_clean_start(rig: Rig) -> None:
     rig.crash(pump=True)
     third = rig.lasting("a")
     watch = rig.connected("w").subscribed("u")
-    third.publish("u", "another", 2, packet_id=9)
-    assert third.take_ack(wire.PUBREC, 9).reason == 0
+    assert third.begin("u", "another", packet_id=9).reason == 0
     assert watch.take_all() == ["another"]
 
 
@@ -423,8 +421,7 @@ def test_a_client_that_disconnects_and_comes_back_at_once_has_left_in_order(
     rig: Rig, reason: int, told: list[str]
 ) -> None:
     """Its DISCONNECT stands behind a SUBSCRIBE, which waits for the store."""
-    watch, peer = rig.connected("w"), rig.lasting("a", will=Will(b"t", b"gone", 0))
-    watch.subscribe("t", qos=0)
+    watch, peer = rig.connected("w").subscribed("t", qos=0), rig.lasting("a", will=Will(b"t", b"gone", 0))
     first = Publish(b"t", b"1", 2, packet_id=1)
     again = Publish(b"t", b"2", 0)
     peer.send(first, Subscribe(2, (("x", SubscribeOptions(1)),)), again, Disconnect(reason), pump=False)

@@ -7,7 +7,7 @@ import ssl
 import struct
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -29,7 +29,7 @@ from server.net.tls import mqtt_certificates
 from server.settings.config import Config
 from tests.support.mqtt import Peer, dial
 from tests.support.rig import props
-from tests.support.served import TLS, everywhere
+from tests.support.served import TLS, everywhere, until
 
 LEADER = "leader.example:1883"
 HELLO = encode(Connect(5, "a"), 5)
@@ -79,12 +79,6 @@ async def turning(settings: Config) -> AsyncIterator[Turning]:
 async def away() -> AsyncIterator[Turning]:
     async with turning(everywhere()) as made:
         yield made
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not holds():
-            await asyncio.sleep(0.01)
 
 
 def told(connack: Connack) -> tuple[int, str | None]:

@@ -3,7 +3,6 @@
 import asyncio
 import random
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from server.codec.encode import encode
 from server.codec.packets import Connect
 from server.net.crowd import BUSY, Bounds, Cause, Crowd, Ranked
 from server.net.networks import ConnectRateLimiter
-from tests.support.served import SCHEMES, Served, everywhere, serve
+from tests.support.served import SCHEMES, ended, everywhere, serve
 
 
 class One:
@@ -172,33 +171,23 @@ def test_ranks_are_those_of_counting() -> None:
 HALF = {"mqtt": b"\x10\x20", "mqtts": b"\x16\x03", "ws": b"GET /mqtt HTTP/1.1\r\nHost: x\r\n", "wss": b""}
 
 
-async def dial(
-    served: Served, scheme: str, address: str
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", served.ports[scheme], local_addr=(address, 0))
-    served.writers.append(writer)
-    return reader, writer
-
-
 @pytest.mark.parametrize("scheme", SCHEMES)
 async def test_half_a_connect_makes_room_for_another_network(tmp_path: Path, scheme: str) -> None:
     """Also before its handshakes are done; then it is gone from the crowd."""
     async with serve(tmp_path / "data", everywhere(connect_rate=0, connections=4)) as served:
         crowd = served.listeners.crowd
-        half = [await dial(served, scheme, "127.0.0.1") for _ in range(4)]
+        half = [await served.dial(scheme) for _ in range(4)]
         for _, writer in half:
             writer.write(HALF[scheme])
         async with asyncio.timeout(30):
             while len(crowd) < 4:
                 await asyncio.sleep(0)
             for n in range(4):
-                reader, writer = await dial(served, "mqtt", f"127.0.0.{2 + n}")
+                reader, writer = await served.dial("mqtt", f"127.0.0.{2 + n}")
                 writer.write(encode(Connect(5, f"honest {n}"), 5))
                 assert (await reader.read(100))[:1] == b"\x20"
             for reader, _ in half:
-                with suppress(ConnectionError):
-                    while await reader.read(100):
-                        pass
+                await ended(reader)
         assert len(crowd) == 4
         assert {one.address for one in crowd} == {f"127.0.0.{2 + n}" for n in range(4)}
 
@@ -208,7 +197,7 @@ async def test_clients_that_close_and_come_again_at_once_do_not_meet_themselves(
     async with serve(tmp_path / "data", everywhere(connect_rate=0, connections=count)) as served:
 
         async def begin() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-            reader, writer = await dial(served, "mqtt", "127.0.0.1")
+            reader, writer = await served.dial()
             writer.write(encode(Connect(5, ""), 5))
             assert await reader.read(100)
             return reader, writer

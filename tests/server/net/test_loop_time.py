@@ -77,6 +77,13 @@ class Socket:
         return None
 
 
+class Faulty(Connection):
+    """Fails when it is told something."""
+
+    def data_received(self, data: bytes) -> None:
+        raise ValueError(data)
+
+
 def paced(inner: Opening, loop_time: LoopTime) -> tuple[Paced, Socket]:
     connection, sock = Paced(inner, loop_time), Socket()
     connection.connection_made(cast("Any", sock))
@@ -212,11 +219,6 @@ async def test_the_end_waits_behind_what_came_before_it(end: str) -> None:
 async def test_what_fails_ends_its_own_connection_alone(caplog: pytest.LogCaptureFixture) -> None:
     time = Time()
     loop_time = LoopTime(time.mono, Part())
-
-    class Faulty(Connection):
-        def data_received(self, data: bytes) -> None:
-            raise ValueError(data)
-
     (bad, sock), inner = paced(Faulty(time, "10.0.0.1"), loop_time), Connection(time, "10.0.0.2")
     good, _ = paced(inner, loop_time)
     use_up(time, loop_time)
@@ -231,11 +233,6 @@ async def test_what_fails_ends_its_own_connection_alone(caplog: pytest.LogCaptur
 async def test_one_that_fails_when_its_stream_has_ended_hears_of_its_loss() -> None:
     time = Time()
     loop_time = LoopTime(time.mono, Part())
-
-    class Faulty(Connection):
-        def data_received(self, data: bytes) -> None:
-            raise ValueError(data)
-
     inner = Faulty(time, "10.0.0.1")
     connection, sock = paced(inner, loop_time)
     use_up(time, loop_time)

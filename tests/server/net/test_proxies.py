@@ -5,11 +5,9 @@ import json
 import random
 import socket
 import ssl
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
 from ipaddress import ip_network
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +16,7 @@ from server.codec.packets import Connect
 from server.net.proxies import HEADER_MAX, Header, Proxies, ProxyHeaderError, header_in
 from server.settings.config import Config, ConfigError
 from server.settings.reading import load
-from tests.support.served import TLS, Served, everywhere, serve
+from tests.support.served import TLS, Served, everywhere
 
 from ..conftest import Fronted, Running
 
@@ -135,24 +133,14 @@ HELLO = encode(Connect(5, "a"), 5)
 
 
 @pytest.fixture
-async def served(tmp_path: Path) -> AsyncIterator[Served]:
-    settings = everywhere(connect_timeout_ms=2_000, trusted_proxies=TRUSTED, proxy_protocol=True)
-    async with serve(tmp_path / "data", settings) as made:
-        yield made
-
-
-async def dial(
-    served: Served, scheme: str = "mqtt", address: str = "127.0.0.1"
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", served.ports[scheme], local_addr=(address, 0))
-    served.writers.append(writer)
-    return reader, writer
+def settings() -> Config:
+    return everywhere(connect_timeout_ms=2_000, trusted_proxies=TRUSTED, proxy_protocol=True)
 
 
 @pytest.mark.parametrize("header", [TCP4, b"PROXY TCP4 203.0.113.9 10.0.0.1 4711 1883\r\n"])
 async def test_a_connection_is_its_clients(served: Served, header: bytes) -> None:
     """However the header is cut."""
-    reader, writer = await dial(served)
+    reader, writer = await served.dial()
     writer.transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for at in range(len(header)):
         writer.write(header[at : at + 1])
@@ -180,7 +168,7 @@ async def test_the_header_comes_before_tls(served: Served) -> None:
 
 @pytest.mark.parametrize("sent", [HELLO, b"PROXY TCP4 x y\r\n", b"", b"PROXY TC"])
 async def test_a_proxy_that_says_nothing_right_is_refused(served: Served, sent: bytes) -> None:
-    reader, writer = await dial(served)
+    reader, writer = await served.dial()
     writer.write(sent)
     async with asyncio.timeout(30):
         with suppress(ConnectionError):
@@ -190,10 +178,10 @@ async def test_a_proxy_that_says_nothing_right_is_refused(served: Served, sent: 
 
 
 async def test_nobody_else_may_say_it(served: Served) -> None:
-    reader, writer = await dial(served, address="127.0.0.2")
+    reader, writer = await served.dial(address="127.0.0.2")
     writer.write(TCP4 + HELLO)
     assert (await reader.read(100))[:1] != b"\x20"
-    reader, writer = await dial(served, address="127.0.0.2")
+    reader, writer = await served.dial(address="127.0.0.2")
     writer.write(HELLO)
     assert (await reader.read(100))[:1] == b"\x20"
 

@@ -24,7 +24,7 @@ from server.settings.config import Config, ConfigError
 from server.settings.reading import load
 from server.settings.watch import Watch
 from tests.support.rig import config
-from tests.support.served import TLS, everywhere, serve
+from tests.support.served import TLS, Served, everywhere, serve, until
 from tests.support.server import ServerProcess, environment, run
 
 from ..mqtt.test_links import REQUEST, masked
@@ -229,10 +229,7 @@ async def test_clients_show_certificates(
     settings = everywhere(**more, tls_require_certificate=must)
     async with serve(tmp_path / "data", settings) as served:
         with suppress(OSError):
-            reader, writer = await asyncio.open_connection(
-                "127.0.0.1", served.ports[scheme], ssl=client(certificate), server_hostname="localhost"
-            )
-            served.writers.append(writer)
+            reader, writer = await served.dial(scheme, tls=client(certificate))
             writer.write(encode(Connect(5, "a"), 5) if scheme == "mqtts" else b"GET / HTTP/1.0\r\n\r\n")
             async with asyncio.timeout(60):
                 said = await reader.read(1)
@@ -241,11 +238,18 @@ async def test_clients_show_certificates(
         assert not (required if must else optional)
 
 
-async def test_a_list_of_revoked_ones_is_read_again(tmp_path: Path) -> None:
-    crl = tmp_path / "crl.pem"
-    shutil.copy(TLS / "crl-before.pem", crl)
-    more = {"tls_ca": str(TLS / "ca.pem"), "tls_crl": str(crl), "tls_require_certificate": True}
-    settings = everywhere(**more)
+@pytest.fixture
+def crl(tmp_path: Path) -> Path:
+    """The list that the server reads, on which nobody is yet."""
+    return Path(shutil.copy(TLS / "crl-before.pem", tmp_path / "crl.pem"))
+
+
+@pytest.fixture
+def settings(crl: Path) -> Config:
+    return everywhere(tls_ca=str(TLS / "ca.pem"), tls_crl=str(crl), tls_require_certificate=True)
+
+
+async def test_a_list_of_revoked_ones_is_read_again(crl: Path, settings: Config) -> None:
     certificates = mqtt_certificates(settings)
     assert certificates is not None
     assert certificates.context().verify_flags & ssl.VERIFY_CRL_CHECK_LEAF
@@ -278,66 +282,51 @@ def test_a_list_that_is_cut_off_is_refused() -> None:
             revoked_in(pem)
 
 
-async def test_a_connection_ends_when_its_certificate_is_revoked(tmp_path: Path) -> None:
+async def test_a_connection_ends_when_its_certificate_is_revoked(crl: Path, served: Served) -> None:
     """The client of openssl, and one over a websocket; who is not on the list stays."""
-    crl = tmp_path / "crl.pem"
-    shutil.copy(TLS / "crl-before.pem", crl)
-    more = {"tls_ca": str(TLS / "ca.pem"), "tls_crl": str(crl), "tls_require_certificate": True}
-    async with serve(tmp_path / "data", everywhere(**more)) as served:
-        readers: dict[tuple[str, str], asyncio.StreamReader] = {}
-        for scheme in ("mqtts", "wss"):
-            for certificate in ("revoked.pem", "meter.pem"):
-                reader, writer = await asyncio.open_connection(
-                    "127.0.0.1", served.ports[scheme], ssl=client(certificate), server_hostname="localhost"
-                )
-                served.writers.append(writer)
-                readers[scheme, certificate] = reader
-                hello = encode(Connect(5, scheme + certificate), 5)
-                if scheme == "wss":
-                    writer.write(REQUEST)
-                    await reader.readuntil(b"\r\n\r\n")
-                writer.write(hello if scheme == "mqtts" else masked(BINARY, hello))
-                async with asyncio.timeout(60):
-                    assert await reader.read(256)
-        assert served.certificates is not None
-
-        def review() -> None:
-            for link in served.listeners.crowd:
-                link.review()
-
-        watch = Watch([served.certificates], review)
-        shutil.copy(TLS / "crl.pem", crl)
-        for _ in range(2):
-            await watch.look(is_told=False)
-        async with asyncio.timeout(60):
-            assert (await readers["mqtts", "revoked.pem"].read()).startswith(b"\xe0\x01\x87")
-            assert b"\xe0\x01\x87" in await readers["wss", "revoked.pem"].read()
-            while len(served.listeners.crowd) != 2:
-                await asyncio.sleep(0.01)
-        assert {link._connection.client_id for link in served.listeners.crowd} == {  # type: ignore[union-attr]
-            "mqttsmeter.pem",
-            "wssmeter.pem",
-        }
-
-
-async def test_a_list_that_comes_during_a_handshake_counts(tmp_path: Path) -> None:
-    """The handshake has looked at the list before."""
-    crl = tmp_path / "crl.pem"
-    shutil.copy(TLS / "crl-before.pem", crl)
-    more = {"tls_ca": str(TLS / "ca.pem"), "tls_crl": str(crl), "tls_require_certificate": True}
-    async with serve(tmp_path / "data", everywhere(**more)) as served:
-        assert served.certificates is not None
-        shutil.copy(TLS / "crl.pem", crl)
-        before = served.certificates.context()
-        served.certificates.again()()
-        served.certificates._context = before
-        reader, writer = await asyncio.open_connection(
-            "127.0.0.1", served.ports["mqtts"], ssl=client("revoked.pem"), server_hostname="localhost"
-        )
-        served.writers.append(writer)
-        with suppress(ConnectionError):
+    readers: dict[tuple[str, str], asyncio.StreamReader] = {}
+    for scheme in ("mqtts", "wss"):
+        for certificate in ("revoked.pem", "meter.pem"):
+            reader, writer = await served.dial(scheme, tls=client(certificate))
+            readers[scheme, certificate] = reader
+            hello = encode(Connect(5, scheme + certificate), 5)
+            if scheme == "wss":
+                writer.write(REQUEST)
+                await reader.readuntil(b"\r\n\r\n")
+            writer.write(hello if scheme == "mqtts" else masked(BINARY, hello))
             async with asyncio.timeout(60):
-                assert await reader.read() == b""
+                assert await reader.read(256)
+    assert served.certificates is not None
+
+    def review() -> None:
+        for link in served.listeners.crowd:
+            link.review()
+
+    watch = Watch([served.certificates], review)
+    shutil.copy(TLS / "crl.pem", crl)
+    for _ in range(2):
+        await watch.look(is_told=False)
+    async with asyncio.timeout(60):
+        assert (await readers["mqtts", "revoked.pem"].read()).startswith(b"\xe0\x01\x87")
+        assert b"\xe0\x01\x87" in await readers["wss", "revoked.pem"].read()
+    await until(lambda: len(served.listeners.crowd) == 2)
+    assert {link._connection.client_id for link in served.listeners.crowd} == {  # type: ignore[union-attr]
+        "mqttsmeter.pem",
+        "wssmeter.pem",
+    }
+
+
+async def test_a_list_that_comes_during_a_handshake_counts(crl: Path, served: Served) -> None:
+    """The handshake has looked at the list before."""
+    assert served.certificates is not None
+    shutil.copy(TLS / "crl.pem", crl)
+    before = served.certificates.context()
+    served.certificates.again()()
+    served.certificates._context = before
+    reader, _ = await served.dial("mqtts", tls=client("revoked.pem"))
+    with suppress(ConnectionError):
+        async with asyncio.timeout(60):
+            assert await reader.read() == b""
 
 
 @pytest.mark.parametrize("scheme", ["mqtts", "wss", "mqtt"])
@@ -345,12 +334,8 @@ async def test_who_shows_one_is_known_by_its_name(tmp_path: Path, scheme: str) -
     more = {"tls_ca": str(TLS / "ca.pem"), "tls_require_certificate": True, "tls_identity_as_username": True}
     async with serve(tmp_path / "data", everywhere(**more)) as served:
         has_tls = scheme != "mqtt"
-        options = {"ssl": client("meter.pem"), "server_hostname": "localhost"} if has_tls else {}
-        _, writer = await asyncio.open_connection("127.0.0.1", served.ports[scheme], **options)  # type: ignore[arg-type]
-        served.writers.append(writer)
-        async with asyncio.timeout(60):
-            while not any(link.is_begun for link in served.listeners.crowd):
-                await asyncio.sleep(0.01)
+        await served.dial(scheme, tls=client("meter.pem") if has_tls else None)
+        await until(lambda: any(link.is_begun for link in served.listeners.crowd))
         (link,) = served.listeners.crowd
         assert link._connection is not None
         assert link._connection._peer.identity == ("meter" if has_tls else "")
@@ -359,10 +344,7 @@ async def test_who_shows_one_is_known_by_its_name(tmp_path: Path, scheme: str) -
 async def test_without_a_name_there_is_no_identity(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     more = {"tls_ca": str(TLS / "ca.pem"), "tls_require_certificate": True, "tls_identity_as_username": True}
     async with serve(tmp_path / "data", everywhere(**more)) as served:
-        reader, writer = await asyncio.open_connection(
-            "127.0.0.1", served.ports["mqtts"], ssl=client("nameless.pem"), server_hostname="localhost"
-        )
-        served.writers.append(writer)
+        reader, _ = await served.dial("mqtts", tls=client("nameless.pem"))
         with suppress(ConnectionError):
             async with asyncio.timeout(60):
                 assert await reader.read() == b""
