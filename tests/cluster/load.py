@@ -126,7 +126,38 @@ class Calls:
         self._at += 1
 
 
-class Poster(Client):
+class Caller(Client):
+    """One who makes the same call until it is answered."""
+
+    def __init__(self, load: "Load", seed: int) -> None:
+        super().__init__(load, seed)
+        self._calls = Calls([node.http for node in self.nodes], seed)
+
+    def end(self) -> None:
+        super().end()
+        self._calls.close()
+
+    def insist(
+        self, wanted: tuple[int, int], method: str, path: str, body: bytes | None = None, **headers: str
+    ) -> tuple[int, dict[str, Any]]:
+        """Status, one of those, and body; 0 if there was none."""
+        while not self.is_over.is_set():
+            said: dict[str, Any] = {}
+            try:
+                status, said = self._calls.ask(method, path, body, **headers)
+            except UNANSWERED:
+                status = 503
+            if status in wanted:
+                return status, said
+            if status not in (307, 429, 503):
+                self.load.fault("refused", f"{method} {path}: {status} {said}")
+                break
+            if status != 307:
+                self.is_over.wait(PAUSE_S)
+        return 0, {}
+
+
+class Poster(Caller):
     """`batch`: messages of a request, 1 for singles; `pace_s`: pause after each."""
 
     def __init__(self, load: "Load", seed: int, *, batch: int = 1, pace_s: float = PACE_S) -> None:
@@ -134,10 +165,9 @@ class Poster(Client):
         self.batch, self.pace_s = batch, pace_s
         self.has_batch_keys = True
         """Whether the nodes take one key for a batch."""
-        self._calls = Calls([node.http for node in self.nodes], seed)
 
     def turn(self) -> None:
-        kind = "batch" if self.batch > 1 else "single"
+        kind, call = ("batch", ":batch") if self.batch > 1 else ("single", "")
         messages = [
             self.load.ask(kind, self.soon_ms(), f"{self.chance.randrange(20)}") for _ in range(self.batch)
         ]
@@ -145,69 +175,22 @@ class Poster(Client):
             {"topic": one.topic, "payload": one.tag, "qos": 2, "deliver_at": format_ms(one.due)}
             for one in messages
         ]
-        self._post(messages, items)
+        headers = {"Content_Type": NDJSON if call else "application/json"}
+        keys = [f"{self.load.topic}-{one.tag}" for one in messages]
+        if not call or (self.has_batch_keys and self.chance.random() < 0.5):
+            headers["Idempotency_Key"] = keys[0]
+        else:
+            items = [item | {"key": key} for item, key in zip(items, keys, strict=True)]
+        body = b"\n".join(json.dumps(item).encode() for item in items)
+        status, said = self.insist((200, 201), "POST", f"/v1/messages{call}", body, **headers)
+        if status:
+            for message, name in zip(messages, said["ids"] if call else [said["id"]], strict=True):
+                self.load.accepted(message, name)
         self.is_over.wait(self.pace_s)
 
-    def end(self) -> None:
-        super().end()
-        self._calls.close()
 
-    def _post(self, messages: list[Message], items: list[dict[str, object]]) -> None:
-        """The same request, until it is answered."""
-        is_whole = self.has_batch_keys and self.chance.random() < 0.5
-        while not self.is_over.is_set():
-            try:
-                status, body = self._ask(messages, items, is_whole=is_whole)
-            except UNANSWERED:
-                status, body = 503, {}
-            if status in (200, 201):
-                ids = body["ids"] if self.batch > 1 else [body["id"]]
-                for message, name in zip(messages, ids, strict=True):
-                    self.load.accepted(message, name)
-                return
-            if status not in (307, 429, 503):
-                self.load.fault("refused", f"{status} {body}")
-                return
-            if status != 307:
-                self.is_over.wait(PAUSE_S)
-
-    def _key(self, message: Message) -> str:
-        return f"{self.load.topic}-{message.tag}"
-
-    def _ask(
-        self, messages: list[Message], items: list[dict[str, object]], *, is_whole: bool
-    ) -> tuple[int, dict[str, Any]]:
-        """`is_whole`: a batch has one key, in place of one for each item."""
-        if self.batch == 1:
-            return self._calls.ask(
-                "POST",
-                "/v1/messages",
-                json.dumps(items[0]).encode(),
-                Content_Type="application/json",
-                Idempotency_Key=self._key(messages[0]),
-            )
-        if is_whole:
-            lines = [json.dumps(item).encode() for item in items]
-            return self._calls.ask(
-                "POST",
-                "/v1/messages:batch",
-                b"\n".join(lines),
-                Content_Type=NDJSON,
-                Idempotency_Key=self._key(messages[0]),
-            )
-        lines = [
-            json.dumps({**item, "key": self._key(one)}).encode()
-            for item, one in zip(items, messages, strict=True)
-        ]
-        return self._calls.ask("POST", "/v1/messages:batch", b"\n".join(lines), Content_Type=NDJSON)
-
-
-class Canceller(Client):
+class Canceller(Caller):
     """Takes back one of the messages that were answered, again and again."""
-
-    def __init__(self, load: "Load", seed: int) -> None:
-        super().__init__(load, seed)
-        self._calls = Calls([node.http for node in self.nodes], seed)
 
     def turn(self) -> None:
         self.is_over.wait(CANCEL_PACE_S)
@@ -217,27 +200,10 @@ class Canceller(Client):
             return
         message = self.chance.choice(open_ones)
         message.is_cancel_asked = True
-        while not self.is_over.is_set():
-            status = self._cancelled(message)
-            if status in (204, 409):
-                self.messages.clock.shows(wall_ms())
-                (self.messages.cancelled if status == 204 else self.messages.not_cancelled)(message)
-                return
-            if status not in (307, 429, 503):
-                self.load.fault("refused", f"{status} to cancel {message}")
-                return
-            if status != 307:
-                self.is_over.wait(PAUSE_S)
-
-    def end(self) -> None:
-        super().end()
-        self._calls.close()
-
-    def _cancelled(self, message: Message) -> int:
-        try:
-            return self._calls.ask("DELETE", f"/v1/messages/{message.id}")[0]
-        except UNANSWERED:
-            return 503
+        status, _ = self.insist((204, 409), "DELETE", f"/v1/messages/{message.id}")
+        if status:
+            self.messages.clock.shows(wall_ms())
+            (self.messages.cancelled if status == 204 else self.messages.not_cancelled)(message)
 
 
 class Session(Client):
@@ -261,9 +227,6 @@ class Session(Client):
         self.paho.max_inflight_messages_set(100)
         self.paho.on_connect = self._on_connect
         self.paho.on_disconnect = self._on_disconnect
-
-    def wait_connected(self, limit_s: float = 20) -> None:
-        assert self.connected.wait(limit_s), f"{self.name}: {self.reasons}"
 
     def turn(self) -> None:
         """One connection, from its begin to its end."""

@@ -102,7 +102,8 @@ class Load:
         jobs: list[Callable[[ServerProcess], Coroutine[Any, Any, None]]] = [
             *[self._post, self._post, self._post, self._batch],
             *[self._publish, self._publish_once, self._keep, self._split, self._expire],
-            *[self._cancel, self._cancel, self._move, self._read, self._read_once, self._read_loosely],
+            *[self._cancel, self._cancel, self._move, self._read_loosely],
+            *[partial(self._read, name) for name in (READER, EXACT)],
             *[partial(self._serve_in_team, client) for client in MEMBERS],
         ]
         self._tasks = [asyncio.create_task(self._while_it_lives(job, server)) for job in jobs]
@@ -345,24 +346,16 @@ class Load:
 
     # -- readers
 
-    async def _read(self, server: ServerProcess) -> None:
+    async def _read(self, name: str, server: ServerProcess) -> None:
         while True:
-            peer = await self.connect(server, READER)
-            if await self._lived(peer):
-                return
-            await (peer.close() if self.chance.random() < 0.5 else peer.hang_up())
-            self.account.inboxes[READER].closed(self.account.read_until(wall_ms()))
-
-    async def _read_once(self, server: ServerProcess) -> None:
-        while True:
-            peer = await self.connect(server, EXACT)
+            peer = await self.connect(server, name)
             completing = asyncio.create_task(self._complete(peer))
             is_over = await self._lived(peer)
             completing.cancel()
             if is_over:
                 return
             await (peer.close() if self.chance.random() < 0.5 else peer.hang_up())
-            self.account.inboxes[EXACT].closed(self.account.read_until(wall_ms()))
+            self.account.inboxes[name].closed(self.account.read_until(wall_ms()))
 
     async def _complete(self, peer: Peer) -> None:
         """Answer each PUBREL."""
