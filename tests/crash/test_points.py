@@ -22,7 +22,6 @@ from shards.verify import verify_counts
 from tests.support.clock import HandClock
 from tests.support.ledger.arrivals import Arrival, Arrivals
 from tests.support.ledger.messages import Message
-from tests.support.ledger.words import Fault
 from tests.support.server import run
 from tests.support.soak import SOAK
 from timeline.position import END, START
@@ -67,8 +66,8 @@ class After:
         """Dues asked for and not answered, by tag."""
         self._composed = self._flushed = 0
 
-    def faults(self) -> list[Fault]:
-        return self.account.check()
+    def faults(self) -> list[str]:
+        return [str(fault) for fault in self.account.check()]
 
     # -- before
 
