@@ -57,6 +57,25 @@ def checks() -> Checks:
     return Checks()
 
 
+class Door:
+    """A keyring with an old key, whose checks are run on request, and what it answers."""
+
+    def __init__(self, path: Path) -> None:
+        self.file = KeysFile(path)
+        self.checks = Checks()
+        self.a = self.file.add("a", is_old=True)
+        self.keyring = ring(self.file.path, Clock(), self.checks)
+        self.answers: list[Principal | Refusal] = []
+
+    def check(self, name: str, key: bytes, host: str = "x") -> None:
+        self.keyring.check(name, key, host, self.answers.append)
+
+
+@pytest.fixture
+def door(tmp_path: Path) -> Door:
+    return Door(tmp_path / "keys.toml")
+
+
 def again(keyring: Keyring) -> None:
     keyring.take(keyring.read())
 
@@ -80,31 +99,24 @@ def test_a_right_key_is_let_in_and_a_wrong_one_is_not(file: KeysFile, clock: Clo
     assert not keyring.is_open
 
 
-def test_who_was_right_is_not_checked_again(file: KeysFile, clock: Clock, checks: Checks) -> None:
-    a = file.add("a", is_old=True)
-    keyring = ring(file.path, clock, checks)
-    assert keyring.recall("a", a.encode()) is None
-    answers: list[Principal | Refusal] = []
+def test_who_was_right_is_not_checked_again(door: Door) -> None:
+    key = door.a.encode()
+    assert door.keyring.recall("a", key) is None
     for _ in range(3):
-        keyring.check("a", a.encode(), "x", answers.append)
-    checks.run()
-    assert [named(answer) for answer in answers] == ["a"] * 3
-    assert named(keyring.recall("a", a.encode())) == "a"
-    keyring.check("a", a.encode(), "x", answers.append)
-    assert (len(answers), checks.count) == (4, 1)
+        door.check("a", key)
+    door.checks.run()
+    assert [named(answer) for answer in door.answers] == ["a"] * 3
+    assert named(door.keyring.recall("a", key)) == "a"
+    door.check("a", key)
+    assert (len(door.answers), door.checks.count) == (4, 1)
 
 
-def test_an_unknown_name_costs_the_check_that_a_wrong_key_costs(
-    file: KeysFile, clock: Clock, checks: Checks
-) -> None:
-    file.add("a", is_old=True)
-    keyring = ring(file.path, clock, checks)
-    answers: list[Principal | Refusal] = []
+def test_an_unknown_name_costs_the_check_that_a_wrong_key_costs(door: Door) -> None:
     for name in ("a", "nobody", ""):
-        keyring.check(name, b"fasti_x_y", "x", answers.append)
-    assert answers == []
-    checks.run()
-    assert (checks.count, answers) == (3, [WRONG] * 3)
+        door.check(name, b"fasti_x_y")
+    assert door.answers == []
+    door.checks.run()
+    assert (door.checks.count, door.answers) == (3, [WRONG] * 3)
 
 
 def test_an_unknown_name_is_not_let_in_with_the_key_that_it_is_checked_against(
@@ -116,35 +128,26 @@ def test_an_unknown_name_is_not_let_in_with_the_key_that_it_is_checked_against(
     assert keyring.recall("nobody", a.encode()) is None
 
 
-def test_no_more_are_checked_at_a_time_than_there_may_be(
-    file: KeysFile, clock: Clock, checks: Checks
-) -> None:
-    a = file.add("a", is_old=True)
-    keyring = ring(file.path, clock, checks)
-    answers: list[Principal | Refusal] = []
+def test_no_more_are_checked_at_a_time_than_there_may_be(door: Door) -> None:
     for number in range(WAITING_MAX):
-        keyring.check("a", b"%d" % number, f"10.0.{number}", lambda answer: None)
-    keyring.check("a", a.encode(), "x", answers.append)
-    assert answers == [Refusal(Why.BUSY, 1.0)]
-    checks.run()
-    keyring.check("a", a.encode(), "x", answers.append)
-    checks.run()
-    assert named(answers[-1]) == "a"
+        door.keyring.check("a", b"%d" % number, f"10.0.{number}", lambda answer: None)
+    door.check("a", door.a.encode())
+    assert door.answers == [Refusal(Why.BUSY, 1.0)]
+    door.checks.run()
+    door.check("a", door.a.encode())
+    door.checks.run()
+    assert named(door.answers[-1]) == "a"
 
 
-def test_who_sends_many_wrong_keys_at_once_has_no_more_guesses(
-    file: KeysFile, clock: Clock, checks: Checks
-) -> None:
-    a = file.add("a", is_old=True)
-    keyring = ring(file.path, clock, checks)
-    answers: list[Principal | Refusal] = []
+def test_who_sends_many_wrong_keys_at_once_has_no_more_guesses(door: Door) -> None:
+    keyring = door.keyring
     for number in range(WAITING_MAX - 1):
-        keyring.check("a", b"%d" % number, "guesser", answers.append)
+        door.check("a", b"%d" % number, "guesser")
     right: list[Principal | Refusal] = []
-    keyring.check("a", a.encode(), "somebody", right.append)
-    checks.run()
-    assert checks.count <= FREE + THREADS + 1
-    assert [answer.why for answer in answers if isinstance(answer, Refusal)].count(Why.HELD) >= 200
+    keyring.check("a", door.a.encode(), "somebody", right.append)
+    door.checks.run()
+    assert door.checks.count <= FREE + THREADS + 1
+    assert [answer.why for answer in door.answers if isinstance(answer, Refusal)].count(Why.HELD) >= 200
     assert named(right[0]) == "a"
     assert shown(keyring, "a", "x", "guesser") == Refusal(Why.HELD, keyring._backoff.wait_s("guesser", "a"))
 
@@ -165,17 +168,12 @@ def test_a_check_that_fails_lets_nobody_in(file: KeysFile, clock: Clock) -> None
     assert keyring.recall("a", a.encode()) is None
 
 
-def test_a_key_that_is_revoked_while_it_is_checked_is_not_let_in(
-    file: KeysFile, clock: Clock, checks: Checks
-) -> None:
-    a = file.add("a", is_old=True)
-    keyring = ring(file.path, clock, checks)
-    answers: list[Principal | Refusal] = []
-    keyring.check("a", a.encode(), "x", answers.append)
-    file.revoke("a")
-    again(keyring)
-    checks.run()
-    assert answers == [WRONG]
+def test_a_key_that_is_revoked_while_it_is_checked_is_not_let_in(door: Door) -> None:
+    door.check("a", door.a.encode())
+    door.file.revoke("a")
+    again(door.keyring)
+    door.checks.run()
+    assert door.answers == [WRONG]
 
 
 def test_when_the_file_changes_keys_come_go_and_change(file: KeysFile, clock: Clock) -> None:
@@ -286,42 +284,35 @@ def test_a_key_of_256_bits_is_checked_at_once(file: KeysFile, clock: Clock, chec
     assert checks.count == 0
 
 
-def test_the_same_wrong_key_is_checked_once_until_the_file_changes(
-    file: KeysFile, clock: Clock, checks: Checks
-) -> None:
-    file.add("a", is_old=True)
-    keyring = ring(file.path, clock, checks)
-    answers: list[Principal | Refusal] = []
+def test_the_same_wrong_key_is_checked_once_until_the_file_changes(door: Door) -> None:
     for _ in range(3):
-        keyring.check("a", b"wrong", "x", answers.append)
-        checks.run()
-    assert (answers, checks.count) == ([WRONG] * 3, 1)
-    again(keyring)
-    keyring.check("a", b"wrong", "x", answers.append)
-    checks.run()
-    assert checks.count == 2
-    keyring._wrong = {b"%d" % number: "a" for number in range(WRONG_REMEMBERED)}
-    keyring.check("a", b"other", "x", answers.append)
-    checks.run()
-    assert len(keyring._wrong) == WRONG_REMEMBERED
+        door.check("a", b"wrong")
+        door.checks.run()
+    assert (door.answers, door.checks.count) == ([WRONG] * 3, 1)
+    again(door.keyring)
+    door.check("a", b"wrong")
+    door.checks.run()
+    assert door.checks.count == 2
+    door.keyring._wrong = {b"%d" % number: "a" for number in range(WRONG_REMEMBERED)}
+    door.check("a", b"other")
+    door.checks.run()
+    assert len(door.keyring._wrong) == WRONG_REMEMBERED
 
 
-def test_checks_take_turns_by_network(file: KeysFile, clock: Clock, checks: Checks) -> None:
+def test_checks_take_turns_by_network(door: Door) -> None:
     """However many one network has waiting, and each of its names may have a few only."""
-    a = file.add("a", is_old=True)
-    keyring = ring(file.path, clock, checks)
-    flood: list[Principal | Refusal] = []
+    flood = door.answers
     for number in range(1_000):
         name = f"name-{number // NAME_WAITING}"
-        keyring.check(name, f"fasti_{name}_{number:064x}".encode(), "10.0.0.1", flood.append)
+        door.check(name, f"fasti_{name}_{number:064x}".encode(), "10.0.0.1")
     assert flood == [Refusal(Why.BUSY, 1.0)] * (1_000 - WAITING_MAX * 7 // 8)
-    keyring.check("name-0", b"one more", "10.0.0.1", flood.append)
+    door.check("name-0", b"one more", "10.0.0.1")
     assert flood[-1] == Refusal(Why.HELD, 1.0)
     answers: list[Principal | Refusal] = []
-    keyring.check("a", a.encode(), "10.0.0.2", answers.append)
+    door.keyring.check("a", door.a.encode(), "10.0.0.2", answers.append)
     for done in range(THREADS + 2):
         assert (answers == []) or done > THREADS
-        work, answered = checks.waiting.pop(0)
+        work, answered = door.checks.waiting.pop(0)
         answered(work())
     assert named(answers[0]) == "a"
 
