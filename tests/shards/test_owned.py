@@ -153,36 +153,6 @@ def test_the_first_thing_that_an_owner_does_after_a_start_may_be_that_something_
     assert check(opened) == (1, 0)
 
 
-@pytest.mark.parametrize("survives", [False, True])
-def test_a_group_that_fails_counts_if_it_is_there_after_all(survives: bool) -> None:
-    store = MemoryStore()
-    opened = opened_at(store)
-    (first, *_) = write(opened, [of(A, NOW + 1), of(A)], [of(B)])
-    passed(opened, A, first)
-    opened.open_batch.begin(NOW)
-    opened.commit.put([of(A), of(A), of(A)])
-    opened.open_batch.seal()
-    store.crash(int(survives))
-    read_timeline_again(opened)
-    assert check(opened) == (4 if survives else 1, 1)
-    write(opened, [of(b"")])
-    opened = killed(opened)
-    assert check(opened) == (4 if survives else 1, 1), "what was passed is written again"
-
-
-def test_a_group_that_is_given_up_counts_nothing(opened: Opened) -> None:
-    first, second = write(opened, [of(A), of(A)])
-    opened.open_batch.begin(NOW)
-    opened.commit.put([of(A), of(A)])
-    opened.commit.put([of(B)])
-    opened.commit.cancel(first)
-    undo_group(opened)
-    assert check(opened) == (2, 0)
-    with written(opened) as commit:
-        commit.cancel(second)
-    assert check(opened) == (1, 0)
-
-
 def quota(owner: bytes) -> Quota:
     return Quota(3 if owner == A else 0)
 
@@ -498,44 +468,6 @@ def test_an_owner_with_nothing_pending_leaves_nothing(opened: Opened) -> None:
     assert (len(opened.owned), rows(opened)) == (1, 1)
     opened = killed(opened)
     assert (len(opened.owned), check(opened)) == (1, (1, 0))
-
-
-@pytest.mark.parametrize("survivors", [0, 1, 2])
-def test_counters_are_kept_until_their_row_is_gone_for_certain(survivors: int) -> None:
-    store = MemoryStore()
-    opened = opened_at(store)
-    first, second = write(opened, [of(A, NOW + 1), of(A)])
-    passed(opened, A, first)
-    opened.open_batch.begin(NOW)
-    opened.commit.cancel(second)
-    opened.open_batch.seal()  # deletes the row, and is not durable
-    opened.open_batch.begin(NOW)
-    (third,) = opened.commit.put([of(A, NOW + 2)])
-    opened.open_batch.seal()
-    store.crash(survivors)
-    read_timeline_again(opened)
-    assert check(opened) == ((1, 0, 1)[survivors], 0)
-    write(opened, [of(B)])
-    assert check(opened) == ((1, 0, 1)[survivors], 1)
-    assert isinstance(third, int)
-
-
-def test_what_is_counted_while_the_row_goes_counts(opened: Opened) -> None:
-    (first,) = write(opened, [of(A, NOW + 1)])
-    passed(opened, A, first)
-    opened.open_batch.begin(NOW)
-    deleting = opened.open_batch.seal()
-    opened.open_batch.begin(NOW)
-    opened.commit.put([of(A)])
-    adding = opened.open_batch.seal()
-    opened.open_batch.begin(NOW)
-    for made in (deleting, adding):
-        sync(opened, made)
-        assert check(opened) == (1, 0)
-    opened.commit.put([of(A)])
-    sync(opened, opened.open_batch.seal())
-    assert check(opened) == (2, 0)
-    assert check(killed(opened)) == (2, 0)
 
 
 @pytest.mark.parametrize("seed", range(400 if SOAK else 20))
