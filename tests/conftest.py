@@ -10,6 +10,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Generator
+from functools import cache
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -142,6 +143,7 @@ class Guard:
 guard = Guard()
 
 
+@cache
 def folder_of(path: Path) -> str | None:
     """The folder of `tests` that a path is in; None: `tests` itself."""
     parts = path.relative_to(HERE).parts
@@ -152,13 +154,21 @@ def is_wanted(item: pytest.Item) -> bool:
     return is_asked_for(layer_of(folder_of(item.path), {mark.name for mark in item.iter_markers()}))
 
 
+@cache
+def has_wanted(path: Path) -> bool:
+    """Whether a file of tests, or one in a folder, may be of the layer that is asked for. A mark may stand in
+    the conftest beside it."""
+    if path.is_dir():
+        return any(has_wanted(file) for file in path.rglob("test_*.py"))
+    beside = path.with_name("conftest.py")
+    text = path.read_text() + (beside.read_text() if beside.exists() else "")
+    return may_have(folder_of(path), text)
+
+
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Files of other layers are not even imported. A mark may stand in the conftest beside them."""
-    if not collection_path.match("test_*.py"):
-        return None
-    beside = collection_path.with_name("conftest.py")
-    text = collection_path.read_text() + (beside.read_text() if beside.exists() else "")
-    return None if may_have(folder_of(collection_path), text) else True
+    """Files of other layers are not even imported, nor what the conftest beside them wants."""
+    is_asked = not (collection_path.is_dir() or collection_path.match("test_*.py"))
+    return None if is_asked or has_wanted(collection_path) else True
 
 
 def rank(item: pytest.Item) -> tuple[int, int]:
