@@ -651,7 +651,11 @@ class Deliveries:
         stake.since, stake.reason = mono, reason
 
     def dropped(self, stake: Stake) -> None:
-        self._becomes(stake, DROPPED)
+        """Its letter, or the retry: what is to be read again comes all the same."""
+        if stake.was_finished and stake.former == {DEAD}:
+            stake.former = frozenset()
+        else:
+            self._becomes(stake, DROPPED)
 
     def again(self, stake: Stake, at: int | None = None, *, is_head: bool = False) -> None:
         """Requeued: a retry that is due now, or then. `is_head`: its key waits for it, as it held it."""
