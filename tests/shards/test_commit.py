@@ -129,18 +129,6 @@ def test_a_group_tells_how_many_rows_it_has(opened: Opened) -> None:
     assert made.rows == 5, "two messages, their shard, its slice, the cursor"
 
 
-def test_all_drafts_are_placed_or_none() -> None:
-    opened = open_at(MemoryStore(), max_slices=2)
-    with written(opened) as commit:
-        far = [draft(NOW + day * DAY_MS) for day in (1, 2, 3)]
-        with pytest.raises(Refused, match="2 slices") as caught:
-            commit.put(far)
-        assert (caught.value.index, caught.value.why) == (2, "over-quota")
-    assert opened.pending == 0
-    assert texts(opened) == []
-    assert consistent(open_at(opened.store))  # type: ignore[arg-type]
-
-
 def test_what_is_pending_is_bounded(opened: Opened) -> None:
     put(opened, *(draft(NOW + 5) for _ in range(99)))
     commit = group(opened)
@@ -193,49 +181,11 @@ def test_a_failed_write_is_told(opened: Opened) -> None:
 KEY = b"k" * 16
 
 
-def test_a_key_gives_the_first_answer_again(opened: Opened) -> None:
-    (first,) = put(opened, draft(NOW + 5, key=KEY))
-    with written(opened) as commit:
-        (again,) = commit.put([draft(NOW + 5, key=KEY)])
-        assert again == Known(first, NOW + 5)
-    assert texts(opened) == ["x"]
-    assert consistent(opened)
-
-
 def test_a_key_without_a_due_tells_where_it_was_placed(opened: Opened) -> None:
     put(opened, draft(0, key=KEY))
     (again,) = group(opened).put([draft(0, key=KEY)])
     assert isinstance(again, Known)
     assert again.due_ms == NOW
-
-
-def test_a_key_counts_within_its_own_group_and_request(opened: Opened) -> None:
-    with written(opened) as commit:
-        first, twin, other = commit.put([draft(5, key=KEY), draft(5, key=KEY), draft(NOW + 9, "other")])
-        assert first == twin
-        (again,) = commit.put([draft(5, key=KEY)])
-        assert isinstance(again, Known)
-        assert again.id == first
-    assert texts(opened) == ["x", "other"]
-    assert other != first
-
-
-def test_new_and_known_drafts_are_answered_in_order(opened: Opened) -> None:
-    (first,) = put(opened, draft(NOW + 5, key=KEY))
-    answers = group(opened).put([draft(NOW + 6, "a"), draft(NOW + 5, key=KEY), draft(NOW + 7, "b")])
-    assert answers[1] == Known(first, NOW + 5)
-    assert [at_of(id_position(m)) for m in (answers[0], answers[2])] == [NOW + 6, NOW + 7]  # type: ignore[arg-type]
-
-
-def test_a_key_of_another_request_is_refused_before_anything_is_placed(opened: Opened) -> None:
-    put(opened, draft(NOW + 5, key=KEY))
-    commit = group(opened)
-    with pytest.raises(Refused) as caught:
-        commit.put([draft(NOW + 9, "new"), draft(NOW + 5, key=KEY, fingerprint=b"other" + bytes(11))])
-    assert (caught.value.why, caught.value.index) == ("idempotency-mismatch", 1)
-    assert commit.open_batch.is_empty
-    with pytest.raises(Refused):
-        commit.put([draft(5, key=b"n" * 16), draft(5, key=b"n" * 16, fingerprint=b"o" * 16)])
 
 
 def test_a_key_goes_with_the_slice_of_its_message(opened: Opened) -> None:

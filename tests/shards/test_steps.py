@@ -148,7 +148,7 @@ def test_it_is_refused_before_anything_is_placed() -> None:
     steps = Steps(opened.commit.put_in_steps([draft(NOW + n * DAY_MS) for n in range(4)], step=1))
     with pytest.raises(Refused) as refused:
         steps.step()
-    assert refused.value.index == 2
+    assert (refused.value.index, refused.value.why) == (2, "over-quota")
     assert opened.open_batch.is_empty
     assert opened.pending == 0
 
