@@ -21,6 +21,7 @@ import os
 import random
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib.util import find_spec
@@ -60,6 +61,7 @@ from tests.server.schedules.rig import Zoned
 from tests.server.test_repair import filled, gettable, opened_at, spoil
 from tests.support.clock import HandClock
 from tests.support.http import Http, http
+from tests.support.ledger.messages import Messages
 from tests.support.mover import archived, counted
 from tests.support.mqtt import dial, user, wall_ms
 from tests.support.stores import FailingStore
@@ -598,12 +600,8 @@ def _check_served(folder: Path, said: Said) -> list[str]:
     faults = verified(data)
     store = RocksStore(data)
     hand = Hand(store, HandClock(wall_ms()), reached=lambda point: None)
-    there: dict[str, int] = {}
-    for _, _, value in hand.core.reader.read(START, END):
-        if not is_stub(value):
-            text = decode(value).payload.decode()
-            there[text] = there.get(text, 0) + 1
-    faults += _wrong_messages(there, said)
+    rows = [value for _, _, value in hand.core.reader.read(START, END) if not is_stub(value)]
+    faults += _wrong_messages(Counter(decode(value).payload.decode() for value in rows), said)
     faults += _wrong_past(hand, folder, said)
     faults += _wrong_rows(store, hand, said)
     hand.rest()
@@ -624,22 +622,19 @@ def _told(said: Said, word: str) -> list[Any]:
     return [rest[0] for one, *rest in said if one == word]
 
 
-def _wrong_messages(there: dict[str, int], said: Said) -> Iterator[str]:
-    cancelled, asked = _told(said, "is cancelled"), _told(said, "cancel")
-    answered = _told(said, "is put")
+def _wrong_messages(there: Counter[str], said: Said) -> list[str]:
+    """`there`: the messages of schedules have one text, and no account here."""
+    messages = Messages()
     for texts in _told(said, "put"):
-        found = [text for text in texts if text in there]
-        sure = [text for text in texts if text not in asked]
-        if texts in answered:
-            yield from (f"acked lost: {text}" for text in sure if text not in there)
-        elif found and len(found) != len(texts):
-            yield f"halved requests: {found} of {texts}"
-    yield from (f"204 delivered: {text} is there" for text in cancelled if text in there)
-    yield from (
-        f"QoS 2 doubled: {text} is there {count} times"
-        for text, count in there.items()
-        if count > 1 and text not in ("stays", "goes", "old")
-    )
+        for text in texts:
+            message = messages.ask(text, "a/b", 0, texts[0])
+            message.is_cancel_asked = text in _told(said, "cancel")
+            message.is_cancelled = text in _told(said, "is cancelled")
+            if texts in _told(said, "is put"):
+                messages.accepted(message)
+    known = Counter({text: count for text, count in there.items() if text in messages.by_tag})
+    messages.stored(known, messages.by_tag.values())
+    return [str(fault) for fault in messages.book.faults]
 
 
 def _wrong_rows(store: RocksStore, hand: Hand, said: Said) -> Iterator[str]:

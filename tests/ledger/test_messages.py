@@ -60,7 +60,10 @@ STORIES = {
         "not acked": "read a; cancelled a",
     },
     "moved after a cancel": {"cancelled before": "cancelled a; moved a 1"},
-    "there after a cancel": {"dispatched": "cancelled a; listed dispatched"},
+    "there after a cancel": {
+        "dispatched": "cancelled a; listed dispatched",
+        "stored": "cancelled a; stored a",
+    },
     "409 ahead of time": {
         "long before": "shows -2001; uncancelled a; got a",
         "where it was to be moved, and nobody knows whether it was": (

@@ -328,6 +328,8 @@ class Messages:
                 self.book.fault(2, "doubled", f"{count} messages {tag} are stored")
         requests: dict[str, list[Message]] = {}
         for message in asked:
+            if message.is_cancelled and message.tag in there:
+                self.book.fault(4, "there after a cancel", f"{message}")
             requests.setdefault(message.request, []).append(message)
         for request, messages in requests.items():
             sure = [one for one in messages if not one.is_cancel_asked]
