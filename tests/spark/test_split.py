@@ -9,12 +9,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark.errors import NotAStore
-from spark.job import Source, Span, job_from
+from spark.job import Job, Source, Span, job_from
 from spark.plan import WITHIN, coarse, cut_points
 from spark.snapshot import opened_store
 from spark.split import counted, sketch_sources, sketches
 from tests.support.mover import pieces_of
-from timeline.slices import Home
+from timeline.slices import Home, Slice
 
 from .stores import FAR, Timeline, descriptor, record, slice_body
 
@@ -31,17 +31,26 @@ def timeline(tmp_path: Path) -> Iterator[Timeline]:
     one.close()
 
 
+@pytest.fixture
+def piece(timeline: Timeline) -> Slice:
+    return timeline.piece(FAR)
+
+
+@pytest.fixture
+def job(timeline: Timeline, piece: Slice, tmp_path: Path) -> Job:
+    """Of a split of that slice, on a checkpoint of its own."""
+    return job_from(descriptor(timeline, piece, timeline.checkpoint(tmp_path / "plan")))
+
+
 def plainly(uri: str, piece: dict[str, Any], cuts: list[int]) -> list[tuple[int, ...]]:
     with opened_store(uri) as store:
         return [tuple(one.values()) for one in pieces_of(store, piece, cuts)]
 
 
 def test_the_pieces_are_even_and_counted_exactly(
-    spark: SparkSession, timeline: Timeline, tmp_path: Path
+    spark: SparkSession, timeline: Timeline, piece: Slice, job: Job
 ) -> None:
-    piece = timeline.piece(FAR)
     assert len(piece.shards) > 4
-    job = job_from(descriptor(timeline, piece, timeline.checkpoint(tmp_path / "plan")))
     timeline.put(record(FAR + 7, "after the checkpoint"))
     found = sketches(spark, job)
     cuts = cut_points(found, 3)
@@ -51,19 +60,15 @@ def test_the_pieces_are_even_and_counted_exactly(
     assert pieces == plainly(job.checkpoint, slice_body(piece), cuts)
 
 
-def test_a_piece_without_rows_counts_none(spark: SparkSession, timeline: Timeline, tmp_path: Path) -> None:
-    piece = timeline.piece(FAR)
-    job = job_from(descriptor(timeline, piece, timeline.checkpoint(tmp_path / "plan")))
+def test_a_piece_without_rows_counts_none(spark: SparkSession, piece: Slice, job: Job) -> None:
     cuts = [piece.end_ms - 2, piece.end_ms - 1]
     pieces = counted(spark, job, sketches(spark, job), cuts)
     assert [tuple(one) for one in pieces[1:]] == [(0, 0, 0)] * 2
     assert pieces[0].rows == piece.count
 
 
-def test_any_cuts_are_counted_exactly(spark: SparkSession, timeline: Timeline, tmp_path: Path) -> None:
+def test_any_cuts_are_counted_exactly(spark: SparkSession, piece: Slice, job: Job) -> None:
     """Also where an entry of a coarse sketch lies on both sides of a cut, or of several."""
-    piece = timeline.piece(FAR)
-    job = job_from(descriptor(timeline, piece, timeline.checkpoint(tmp_path / "plan")))
     found = [coarse(one, 5) for one in sketches(spark, job)]
     chance = random.Random(1)
     for _ in range(3):
@@ -72,11 +77,8 @@ def test_any_cuts_are_counted_exactly(spark: SparkSession, timeline: Timeline, t
         assert counted(spark, job, found, cuts) == plainly(job.checkpoint, slice_body(piece), cuts)
 
 
-def test_what_cannot_be_read_fails(timeline: Timeline, tmp_path: Path) -> None:
-    piece = timeline.piece(FAR)
-    plan = tmp_path / "plan"
-    job = job_from(descriptor(timeline, piece, timeline.checkpoint(plan)))
-    table = max(plan.glob("*.sst"), key=lambda path: path.stat().st_size)
+def test_what_cannot_be_read_fails(job: Job, tmp_path: Path) -> None:
+    table = max((tmp_path / "plan").glob("*.sst"), key=lambda path: path.stat().st_size)
     damaged = bytearray(table.read_bytes())
     damaged[len(damaged) // 3] ^= 0xFF
     table.unlink()
@@ -85,13 +87,10 @@ def test_what_cannot_be_read_fails(timeline: Timeline, tmp_path: Path) -> None:
         sketch_sources(job.checkpoint, job.slices[0], job.slices[0].sources)
 
 
-def test_reading_leaves_the_checkpoint_as_it_was(timeline: Timeline, tmp_path: Path) -> None:
-    piece = timeline.piece(FAR)
-    plan = tmp_path / "plan"
-    job = job_from(descriptor(timeline, piece, timeline.checkpoint(plan)))
-    before = {path.name: path.stat().st_mtime_ns for path in plan.iterdir()}
+def test_reading_leaves_the_checkpoint_as_it_was(piece: Slice, job: Job, tmp_path: Path) -> None:
+    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "plan").iterdir()}
     assert sketch_sources(job.checkpoint, job.slices[0], job.slices[0].sources).total == piece.count
-    assert {path.name: path.stat().st_mtime_ns for path in plan.iterdir()} == before
+    assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "plan").iterdir()} == before
 
 
 def test_a_checkpoint_elsewhere_is_refused(tmp_path: Path) -> None:
