@@ -3,13 +3,14 @@
 import json
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.tables import pages
+
+from .programs import ran
 
 DOCS = Path(__file__).parents[2] / "docs"
 ALERTS, DASHBOARD = DOCS / "alerts.yml", DOCS / "grafana.json"
@@ -67,12 +68,12 @@ def test_the_dashboard_is_whole() -> None:
 
 @promtool
 def test_the_rules_are_rules() -> None:
-    told("check", "rules", str(ALERTS))
+    ran("promtool", "check", "rules", str(ALERTS))
 
 
 @promtool
 def test_the_rules_fire_when_they_should() -> None:
-    told("test", "rules", str(Path(__file__).with_name("alerts.test.yml")))
+    ran("promtool", "test", "rules", str(Path(__file__).with_name("alerts.test.yml")))
 
 
 @promtool
@@ -83,9 +84,4 @@ def test_the_dashboard_asks_what_can_be_asked(tmp_path: Path) -> None:
     ]
     path = tmp_path / "rules.json"
     path.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
-    told("check", "rules", str(path))
-
-
-def told(*words: str) -> None:
-    done = subprocess.run(["promtool", *words], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    ran("promtool", "check", "rules", str(path))

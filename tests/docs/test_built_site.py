@@ -3,13 +3,13 @@
 import json
 import os
 import re
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from .programs import ran
 from .test_docs import HEADING, without_code
 
 ROOT = Path(__file__).parents[2]
@@ -19,10 +19,9 @@ pytestmark = pytest.mark.skipif(find_spec("material") is None, reason="mkdocs-ma
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(folder)]
     quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", folder]
+    ran(*command, env=quiet, within_s=600)
     return folder
 
 

@@ -6,10 +6,7 @@ Those of a cluster too, with what docs/cluster.md prints.
 import configparser
 import json
 import re
-import shlex
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,7 +23,8 @@ from server.settings.reading import load
 from tests.support.nats import BINARY
 from tests.support.server import ServerProcess
 
-ROOT = Path(__file__).parents[2]
+from .programs import ROOT, key_of, ran
+
 DEPLOY = ROOT / "docs" / "deploy"
 CONTAINER = (ROOT / "Containerfile").read_text(encoding="utf-8")
 PORTS = re.findall(r"^EXPOSE (.+)$", CONTAINER, re.MULTILINE)[0].split()
@@ -108,17 +106,12 @@ def test_promtool_takes_it(tmp_path: Path) -> None:
     (tmp_path / "prometheus.key").touch()
     text = (DEPLOY / "prometheus.yml").read_text(encoding="utf-8")
     (tmp_path / "prometheus.yml").write_text(text.replace("/run/secrets/prometheus_key", "prometheus.key"))
-    command = ["promtool", "check", "config", str(tmp_path / "prometheus.yml")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "1 rule files found" in done.stdout
+    assert "1 rule files found" in ran("promtool", "check", "config", tmp_path / "prometheus.yml").stdout
 
 
 @pytest.mark.skipif(shutil.which("docker-compose") is None, reason="docker-compose is not installed")
 def test_compose_takes_it() -> None:
-    command = ["docker-compose", "--file", str(DEPLOY / "compose.yaml"), "config", "--quiet"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
+    ran("docker-compose", "--file", DEPLOY / "compose.yaml", "config", "--quiet")
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
@@ -132,10 +125,8 @@ def test_systemd_takes_the_service(tmp_path: Path, *, is_node: bool) -> None:
     text = (DEPLOY / "fasti.service").read_text(encoding="utf-8")
     service = tmp_path / "fasti.service"
     service.write_text(text.replace("/opt/fasti/bin/fasti-server", "/bin/true").replace("User=fasti\n", ""))
-    command = ["systemd-analyze", "verify", str(service)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "fasti.service" not in done.stderr, done.stderr
+    said = ran("systemd-analyze", "verify", service).stderr
+    assert "fasti.service" not in said, said
 
 
 def test_the_service_may_open_as_many_files_as_the_server_wants() -> None:
@@ -174,14 +165,11 @@ def test_a_start_that_cannot_help_is_not_tried_again() -> None:
 def test_the_key_of_prometheus_opens_the_metrics_and_no_message(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
     (command,) = re.findall(r"fasti (keys add prometheus .+) > prometheus\.key", page)
-    file = str(tmp_path / "keys.toml")
-
-    def added(arguments: str) -> dict[str, str]:
-        made = [sys.executable, "-m", "server", *shlex.split(arguments), "--file", file]
-        done = subprocess.run(made, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
-        return {"Authorization": f"Bearer {done.stdout.strip()}"}
-
-    admin, prometheus = added("keys add ops --scope admin"), added(command)
+    file = tmp_path / "keys.toml"
+    admin, prometheus = (
+        {"Authorization": f"Bearer {key_of(words, file)}"}
+        for words in ("keys add ops --scope admin", command)
+    )
     server = ServerProcess(tmp_path / "data", settings={"auth.keys_file": file})
     try:
         server.wait_ready()
@@ -264,9 +252,7 @@ def test_the_logs_server_takes_its_configuration(of: str, tmp_path: Path) -> Non
     )
     text = (DEPLOY / "cluster" / "nats.conf").read_text(encoding="utf-8")
     (tmp_path / "nats.conf").write_text(text if of == "compose" else server + users * (of != "page"))
-    command = [str(BINARY), "-t", "-c", str(tmp_path / "nats.conf")]
-    done = subprocess.run(command, env={"NODE": "a"}, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
+    ran(BINARY, "-t", "-c", tmp_path / "nats.conf", env={"NODE": "a"})
 
 
 def loaded(text: str, environ: dict[str, str], overrides: dict[str, object]) -> Config:

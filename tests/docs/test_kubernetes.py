@@ -1,8 +1,6 @@
 """The manifests of docs/deploy/kubernetes fit each other, the container, the server, and Kubernetes too."""
 
 import os
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,8 @@ import yaml
 
 from tests.support.server import ServerProcess
 
-ROOT = Path(__file__).parents[2]
+from .programs import ROOT, key_of
+
 MANIFESTS = sorted((ROOT / "docs" / "deploy" / "kubernetes").glob("*.yaml"))
 VERSIONS = ("1.30", "1.37")
 """Of Kubernetes: strict, so that a word that it does not know is refused."""
@@ -84,8 +83,7 @@ def test_a_server_that_is_started_as_they_say_is_live_and_wants_a_key(tmp_path: 
     pod, container = parts()
     keys = tmp_path / "secret" / "..data" / "keys.toml"
     keys.parent.mkdir(parents=True)
-    made = [sys.executable, "-m", "server", "keys", "add", "ops", "--scope", "admin", "--file", str(keys)]
-    done = subprocess.run(made, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    shown = key_of("keys add ops --scope admin", keys)
     (keys_volume,) = (one for one in pod["volumes"] if one["name"] == "keys")
     keys.chmod(keys_volume["secret"]["defaultMode"])
     (tmp_path / "secret" / "keys.toml").symlink_to(keys)
@@ -104,7 +102,7 @@ def test_a_server_that_is_started_as_they_say_is_live_and_wants_a_key(tmp_path: 
                 assert answer.status == 200
         with pytest.raises(HTTPError, match="401"):
             urlopen(server.url + "/v1/messages", timeout=10)
-        key = {"Authorization": f"Bearer {done.stdout.strip()}"}
+        key = {"Authorization": f"Bearer {shown}"}
         with urlopen(Request(server.url + "/v1/messages", headers=key), timeout=10) as answer:
             assert answer.status == 200
         assert server.stop() == 0

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,9 +19,10 @@ import pytest
 
 from tests.support.server import ServerProcess
 
+from .programs import ROOT, key_of, ran
+
 pytestmark = pytest.mark.proof
 
-ROOT = Path(__file__).parents[2]
 FILE = re.compile(r"^```(?:js|go)\n(// (\w+\.\w+).*?)^```$", re.DOTALL | re.MULTILINE)
 WAIT_S = 60
 INSTALL_S = 180
@@ -103,12 +103,8 @@ def test_the_page_schedules_works_and_subscribes(
     language: Callable[[Path], Callable[[str], list[str]]], tmp_path: Path
 ) -> None:
     command = language(tmp_path / "page")
-    keys = str(tmp_path / "keys.toml")
-    add = ["keys", "add", "shop", "--scope", "schedule", "--scope", "read", "--file", keys]
-    made = subprocess.run(
-        [sys.executable, "-m", "server", *add], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    key = made.stdout.strip()
+    keys = tmp_path / "keys.toml"
+    key = key_of("keys add shop --scope schedule --scope read", keys)
     server = ServerProcess(tmp_path / "data", settings={"auth.keys_file": keys})
 
     def is_there() -> bool:
@@ -134,15 +130,7 @@ def test_the_page_schedules_works_and_subscribes(
             worked = programs.enter_context(beside(command("work"), folder, env, "worked"))
             until(is_there, "the worker's group")
             for said in ("moved", "has been sent before"):
-                done = subprocess.run(
-                    command("schedule"),
-                    cwd=folder,
-                    env=env,
-                    capture_output=True,
-                    text=True,
-                    timeout=WAIT_S,
-                    check=False,
-                )
+                done = ran(*command("schedule"), cwd=folder, env=env, within_s=WAIT_S)
                 scheduled = SCHEDULED.fullmatch(done.stdout)
                 assert scheduled, done.stdout + done.stderr
                 assert scheduled[1] == said

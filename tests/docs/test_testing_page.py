@@ -2,15 +2,15 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from .programs import ROOT, ran
+
 pytestmark = pytest.mark.proof
 
-ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```\w+\n# (\S+\.(?:py|toml))\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -25,17 +25,8 @@ def written(folder: Path) -> list[str]:
 def run(folder: Path, **variables: str) -> str:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("FASTI")}
     environment |= {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'sdk'}", **variables}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "-p", "no:schemathesis", "."],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    words = ("-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "-p", "no:schemathesis", ".")
+    return ran(sys.executable, *words, cwd=folder, env=environment, within_s=120).stdout
 
 
 def test_the_worked_example_works(tmp_path: Path) -> None:
