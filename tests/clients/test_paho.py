@@ -1,4 +1,7 @@
-"""paho-mqtt 2, 3.1.1 and 5: its own threads, its own state machine, its own idea of the protocol."""
+"""paho-mqtt 2, 3.1.1 and 5: its own threads, its own state machine, its own idea of the protocol.
+
+On it stands aiomqtt, on that the SDK: tests/sdk.
+"""
 
 import queue
 import time
@@ -135,6 +138,17 @@ def test_away_and_back(clients: Any, name: str, level: int) -> None:
     assert clean.start() is False
     with pytest.raises(queue.Empty):
         clean.messages.get(timeout=0.2)
+
+
+def test_unsubscribe(clients: Any, name: str, level: int) -> None:
+    client = clients(level)
+    client.start()
+    for topic in ("a", "b"):
+        client.subscribe(f"{name}/{topic}")
+    client.paho.unsubscribe(f"{name}/a")
+    for topic in ("a", "b"):
+        client.publish(f"{name}/{topic}", topic)
+    assert [message.payload for message in client.take(1)] == [b"b"]
 
 
 def test_delayed(clients: Any, name: str, level: int) -> None:
