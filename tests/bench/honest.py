@@ -27,7 +27,8 @@ from functools import partial
 from http.client import HTTPConnection, HTTPException
 from itertools import count, product
 
-from .process import ROOT
+from tests.support.server import ROOT
+
 from .raw import PINGREQ, PINGRESP, PUBACK, PUBLISH, Address, Peer, publish
 from .results import percentile
 from .scene import CUT, together

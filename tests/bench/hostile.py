@@ -37,12 +37,14 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
+from tests.support.server import ROOT
+
 from .attacks import ATTACKS
 from .crowds import CROWDS, http_batches
 from .honest import Crowd, Felt, Found, beside
 from .mixes import MIXES
 from .peers.mosquitto import MOSQUITTO
-from .process import ROOT, Address, Process, Server, environment
+from .process import Address, Process, Server, environment
 from .results import aligned, turn_ns
 from .scene import CUT, Attack, Scene
 from .strangers import STRANGERS, large_connects, silent_connections

@@ -19,11 +19,13 @@ from functools import partial
 from pathlib import Path
 from subprocess import PIPE
 
+from tests.support.server import ROOT
+
 from .exchange import Failed
 from .ordering import BUSY_KEYS, EVERY_S, PER_S, RETRIES, TENANTS, WORK_S, WORKERS
 from .peers import postgres as pg
 from .peers import redis as rd
-from .process import ROOT, Running
+from .process import Running
 from .pulling import ACK
 from .race import Entry, Sample, contenders, peer, race
 from .results import Env, Result

@@ -6,7 +6,6 @@ a machine that others use too it says more than the clock on the wall.
 """
 
 import json
-import os
 import re
 import signal
 import socket
@@ -19,13 +18,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from tests.support import server as support
 from tests.support.gauges import Gauges
-from tests.support.parted import VARIABLE, is_part
+from tests.support.parted import VARIABLE
+from tests.support.server import LISTENING, ROOT, address
 
-ROOT = Path(__file__).parents[2]
 START_S = 120.0
 STOP_S = 20.0
-_LISTENING = re.compile(r"^listening http=(\S+) mqtt=(\S+).*$", re.MULTILINE)
 
 Address = tuple[str, int]
 
@@ -138,7 +137,7 @@ class Server(Process):
         self.mqtt: Address = ("", 0)
 
     def listening(self) -> None:
-        found = self.until(_LISTENING)
+        found = self.until(LISTENING)
         self.http, self.mqtt = address(found[1]), address(found[2])
 
     def build(self) -> str:
@@ -191,27 +190,16 @@ def answering(process: Process, at: Address) -> Iterator[None]:
 
 
 def environment(settings: Mapping[str, object], root: Path = ROOT) -> dict[str, str]:
-    """Ours without any FASTI variable of the caller but which build is to run, and with these settings.
+    """That of a server of the checkout in `root`, with settings as `serving` takes them.
 
     What is compiled is of ROOT. Python may keep its byte code, as it does unless it is told not to: compiling
-    all sources makes a start half as long again. What is no setting is set as tests/support/parted.py does.
+    all sources makes a start half as long again.
     """
-    kept = {"FASTI_PURE", "FASTI_FAST"} if root == ROOT else {"FASTI_PURE"}
-    own = {name: value for name, value in os.environ.items() if name in kept or not name.startswith("FASTI")}
-    own.pop("PYTHONDONTWRITEBYTECODE", None)
+    own = support.environment({key.replace("__", "."): value for key, value in settings.items()})
     own["PYTHONPATH"] = str(root)
-    parts = {}
-    for key, value in settings.items():
-        if is_part(name := key.replace("__", ".")):
-            parts[name] = value
-        else:
-            own[f"FASTI__{key.upper()}"] = str(value)
-    return own | ({VARIABLE: json.dumps(parts)} if parts else {})
-
-
-def address(text: str) -> Address:
-    host, _, port = text.rpartition(":")
-    return host, int(port)
+    for name in ("PYTHONDONTWRITEBYTECODE", *(("FASTI_FAST",) if root != ROOT else ())):
+        own.pop(name, None)
+    return own
 
 
 def _is_open(at: Address) -> bool:

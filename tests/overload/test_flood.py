@@ -32,6 +32,7 @@ FLOODS = {
 ALL = [kind for kinds in FLOODS.values() for kind in kinds]
 SETTINGS = {
     "limits.connections": 100,
+    "limits.sessions": 100,
     "limits.queued": 50_000,
     "limits.queued_bytes": "16MiB",
     "http.connections": 500,

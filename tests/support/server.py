@@ -31,7 +31,7 @@ FORKED = {
     ("tests.support.stepped",): "tests.support.stepped",
 }
 """Programs that run as forks, and where their `main` is."""
-_LISTENING = re.compile(r"^listening http=(\S+) mqtt=(\S+)(?: .*)?$", re.MULTILINE)
+LISTENING = re.compile(r"^listening http=(\S+) mqtt=(\S+)(?: .*)?$", re.MULTILINE)
 
 
 class ServerProcess(Gauges):
@@ -90,12 +90,12 @@ class ServerProcess(Gauges):
 
     def poll_ready(self) -> bool:
         """Whether it listens now. Raises RuntimeError if it has ended instead."""
-        found = _LISTENING.search(self.output)
+        found = LISTENING.search(self.output)
         if found is None:
             if self.process.poll() is not None:
                 raise RuntimeError(f"the server ended with {self.process.returncode}:\n{self.output}")
             return False
-        self.http, self.mqtt = _address(found[1]), _address(found[2])
+        self.http, self.mqtt = address(found[1]), address(found[2])
         return True
 
     def wait_ready(self) -> None:
@@ -200,6 +200,7 @@ async def serving(
         await asyncio.sleep(0.01)  # the test's own connections see the end
 
 
-def _address(text: str) -> tuple[str, int]:
+def address(text: str) -> tuple[str, int]:
+    """Of `host:port`."""
     host, _, port = text.rpartition(":")
     return host, int(port)
