@@ -27,6 +27,7 @@ from server.net.crowd import Cause, Crowd, http_bounds
 from server.net.loop_time import LoopTime
 from server.net.proxies import proxies_of
 from server.observe.tracing import Traces
+from server.rounds import app as rounds
 from server.rounds.app import App
 from server.settings.config import Config
 from server.settings.kinds import Address
@@ -43,6 +44,7 @@ START_MS = 1_795_248_000_000
 START = "2026-11-21T08:00:00.000Z"
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
 NDJSON = "application/x-ndjson"
+rounds.RETRY_S = 0.1  # a store that has failed is opened again so soon
 LISTENING = [Address("127.0.0.1", 1883, "mqtt")]
 
 

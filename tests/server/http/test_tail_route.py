@@ -108,7 +108,7 @@ async def test_what_is_beyond_a_bound_is_counted(
     server: Running, monkeypatch: pytest.MonkeyPatch, bound: str
 ) -> None:
     monkeypatch.setattr(tail, bound, 1)
-    monkeypatch.setattr(tail, "EVERY_S", 0.3)
+    monkeypatch.setattr(tail, "EVERY_S", 0.1)
     async with stream(server) as answer:
         for n in range(5):
             await server.schedule(f"a/{n}", deliver_in=60)
@@ -119,7 +119,7 @@ async def test_what_is_beyond_a_bound_is_counted(
 
 
 async def test_what_has_left_the_ring_is_counted(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tail, "EVERY_S", 0.3)
+    monkeypatch.setattr(tail, "EVERY_S", 0.1)
     ring = server.app.core.tail
     async with stream(server) as answer:
         monkeypatch.setattr(ring, "max_entries", 4)
@@ -195,7 +195,7 @@ async def test_a_narrow_key_gets_no_counts(
     tmp_path: Path, config: Config, clock: SimulatedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tail, "LOOK_MESSAGES", 1)
-    monkeypatch.setattr(tail, "EVERY_S", 0.3)
+    monkeypatch.setattr(tail, "EVERY_S", 0.1)
     file = KeysFile(tmp_path / "keys.toml")
     sender = file.add("sender", "schedule")
     narrow = file.add("narrow", "read", deliver=["a/#"])

@@ -18,6 +18,7 @@ import pytest
 from server.codec.encode import encode
 from server.codec.packets import Connect
 from server.mqtt.frames import BINARY
+from server.net import lingering
 from server.net.revoked import certificate_id_of, revoked_in
 from server.net.tls import Certificates, Files, http_certificates, mqtt_certificates
 from server.settings.config import Config, ConfigError
@@ -282,8 +283,11 @@ def test_a_list_that_is_cut_off_is_refused() -> None:
             revoked_in(pem)
 
 
-async def test_a_connection_ends_when_its_certificate_is_revoked(crl: Path, served: Served) -> None:
+async def test_a_connection_ends_when_its_certificate_is_revoked(
+    crl: Path, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The client of openssl, and one over a websocket; who is not on the list stays."""
+    monkeypatch.setattr(lingering, "LINGER_S", 0.2)
     readers: dict[tuple[str, str], asyncio.StreamReader] = {}
     for scheme in ("mqtts", "wss"):
         for certificate in ("revoked.pem", "meter.pem"):
