@@ -92,18 +92,6 @@ async def test_messages_are_posted_where_they_say(
             await c.messages.schedule(payload="x", deliver_to="ftp://example.com")
 
 
-def test_without_an_event_loop(server: FastiServer) -> None:
-    with server.sync_client() as c:
-        made = c.endpoints.put("api", "https://example.com/a", retry={"max_attempts": 2})
-        assert c.endpoints.get("api").url == made.url
-        assert c.endpoints.pause("api").state == "paused"
-        assert c.endpoints.replay("api", timedelta(hours=1)).state == "paused"
-        assert c.endpoints.resume("api").state == "active"
-        c.messages.schedule(payload="x", deliver_to="api", delay=60)
-        c.endpoints.delete("api")
-        assert list(c.endpoints.list()) == []
-
-
 async def test_the_command_line(server: FastiServer, hook: str, got: list[tuple[str, str]]) -> None:
     at = ("--url", server.url, "-o", "json")
     await ok("endpoint", "put", "api", f"{hook}/a", "--max-attempts", "3", "--timeout", "5s", *at)

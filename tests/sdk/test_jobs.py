@@ -1,6 +1,5 @@
-"""Jobs, backups, and what the shell completes: SDK, blocking twin and command line against the stand-in."""
+"""Jobs, backups, and what the shell completes: SDK and command line against the stand-in."""
 
-import asyncio
 import json
 import os
 import shutil
@@ -13,7 +12,6 @@ import pytest
 
 import fasti
 import fasti.sync
-from tests.sdk.conftest import QUICK
 from tests.sdk.fake import SLICE, Fake
 from tests.sdk.test_cli import fasti_cli, ok
 from tests.support.ports import free_port
@@ -45,19 +43,8 @@ async def test_a_job_is_started_once(client: fasti.Client, fake: Fake) -> None:
     assert len(fake.jobs) == 1
     fake.jobs.clear()
     fake.faults = [(503, {})]
-    assert (await client.jobs.expire()).kind == "expire"
-
-
-async def test_without_an_event_loop(url: str) -> None:
-    def work() -> tuple[str, int, str]:
-        with fasti.sync.Client(url, retry=QUICK) as c:
-            made = c.jobs.expire()
-            state = c.jobs.wait(made.id, poll_s=0.01).state
-            assert c.jobs.get(made.id).kind == "expire"
-            assert c.jobs.wait(c.jobs.split(ODD).id, poll_s=0.01).detail == "lease lapsed"
-            return state, len(list(c.jobs.list())), c.server.backup("/var/backups/today")
-
-    assert await asyncio.to_thread(work) == ("done", 2, "/var/backups/today")
+    made = await client.jobs.expire()
+    assert (made.kind, (await client.jobs.wait(made.id, poll_s=0.01)).state) == ("expire", "done")
 
 
 async def test_the_command_line(url: str, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,25 +10,11 @@ import pytest
 import fasti
 from fasti.wire import due_text
 from tests.sdk.conftest import QUICK
-from tests.sdk.fake import NOW, Fake
+from tests.sdk.fake import Fake
 from tests.support.ports import free_port
 
 AT = datetime(2031, 3, 28, 9, tzinfo=UTC)
 BUCHAREST = ZoneInfo("Europe/Bucharest")
-
-
-async def test_schedule_and_look(client: fasti.Client, fake: Fake) -> None:
-    m = await client.messages.schedule("a/b", {"id": 17}, delay=timedelta(seconds=30), headers={"x": "y"})
-    assert (m.topic, m.state, m.deliver_at) == ("a/b", "pending", NOW + timedelta(seconds=30))
-    assert m.payload == {"id": 17}
-    found = await client.messages.get(m.id)
-    assert (found.id, found.headers, fake.requests[0]) == (m.id, {"x": "y"}, ("POST", "/v1/messages"))
-
-
-@pytest.mark.parametrize("payload", [b"\x00\xff", "text", {"a": [1, None]}, 7, None])
-async def test_payload_comes_back_as_it_went(client: fasti.Client, payload: object) -> None:
-    m = await client.messages.schedule("a", payload)
-    assert (await client.messages.get(m.id)).payload == payload
 
 
 async def test_instants(client: fasti.Client) -> None:

@@ -75,14 +75,10 @@ def test_each_option_is_explained(kind: Any) -> None:
 @pytest.mark.parametrize(
     ("method", "kind"),
     [
-        (messages.Messages.schedule, options.MessageOptions),
-        (fasti.Message.reschedule, options.Due),
-        (messages.Messages.count, options.Listed),
-        (schedules.Schedules.put, options.ScheduleOptions),
-        (fasti.Client.subscribe, options.SubscribeOptions),
-        (groups.Groups.put, options.GroupOptions),
-        (endpoints.Endpoints.put, options.EndpointOptions),
-        (retries.Retries.list, options.RetrySelection),
+        *((messages.Messages.schedule, options.MessageOptions), (fasti.Message.reschedule, options.Due)),
+        *((messages.Messages.count, options.Listed), (schedules.Schedules.put, options.ScheduleOptions)),
+        *((fasti.Client.subscribe, options.SubscribeOptions), (groups.Groups.put, options.GroupOptions)),
+        *((endpoints.Endpoints.put, options.EndpointOptions), (retries.Retries.list, options.RetrySelection)),
         (dead.Dead.drop, options.DeadSelection),
     ],
 )

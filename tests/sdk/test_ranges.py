@@ -11,7 +11,7 @@ import fasti
 from fasti import ranges
 from tests.sdk.test_cli import fasti_cli, ok
 from tests.support.http import http
-from tests.support.server import served, serving
+from tests.support.server import serving
 
 
 @pytest.fixture
@@ -69,14 +69,6 @@ async def test_export_and_import(c: fasti.Client, tmp_path: Path) -> None:
         assert [item async for item in there.messages.export(ids=True)] == items
     with pytest.raises(fasti.Refused):
         _ = [item async for item in c.messages.export(topic="a/#/b")]
-
-
-def test_the_twin(tmp_path: Path) -> None:
-    with served(tmp_path / "data", "--clock", "simulated") as server, fasti.sync.Client(server.url) as c:
-        c.messages.schedule_many([fasti.NewMessage(topic="a", payload=n, delay=60) for n in range(3)])
-        assert len(list(c.messages.export())) == 3
-        assert c.messages.shift(60, topic="a").changed == 3
-        assert c.messages.cancel_where(topic="#").changed == 3
 
 
 async def test_the_command_line(url: str, c: fasti.Client, tmp_path: Path) -> None:

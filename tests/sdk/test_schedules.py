@@ -1,4 +1,4 @@
-"""`client.schedules`, its blocking twin and `fasti schedule`, against a real server on a simulated clock."""
+"""`client.schedules` and `fasti schedule`, against a real server on a simulated clock."""
 
 import asyncio
 import json
@@ -97,24 +97,6 @@ async def test_one_message_a_second_over_kill_9(tmp_path: Path) -> None:
             count = (await c.schedules.get("tick")).count
     assert len(dues) == count > 4
     assert {b - a for a, b in pairwise(dues)} == {timedelta(seconds=1)}, "none missing, none twice"
-
-
-async def test_the_twin(server: Server) -> None:
-    def work() -> None:
-        with fasti.sync.Client(server.url) as c:
-            made = c.schedules.put("s", every=timedelta(hours=1), topic="a", payload=b"\x00")
-            assert c.schedules.get("s").payload == b"\x00"
-            assert made.next is not None
-            assert [s.name for s in c.schedules.list()] == ["s"]
-            assert c.schedules.pause("s").state == "paused"
-            assert c.schedules.resume("s", from_="now").state == "active"
-            assert c.schedules.skip("s").state == "active"
-            assert len(c.schedules.upcoming("s", 3)) == 3
-            assert len(c.schedules.preview(every="1h", count=2)) == 2
-            assert len(c.schedules.trigger("s")) == 32
-            c.schedules.delete("s")
-
-    await asyncio.to_thread(work)
 
 
 async def test_the_command(server: Server) -> None:

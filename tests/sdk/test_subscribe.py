@@ -38,12 +38,6 @@ async def publish(
             await publisher.publish(topic, str(payload).encode(), qos=qos, properties=properties)
 
 
-async def heard(broker: Broker) -> None:
-    """Until the broker has read what clients have written so far: in each round one packet of each client,
-    and a publish whose answer is awaited takes a round."""
-    await publish(broker, *[""] * 40, topic="heard")
-
-
 async def test_a_delivery_says_what_it_is(broker: Broker, c: fasti.Client) -> None:
     async with c.subscribe("t/+") as s:
         said = {
@@ -72,19 +66,6 @@ async def test_a_delivery_says_what_it_is(broker: Broker, c: fasti.Client) -> No
         assert d.content_type is None
 
 
-async def test_unacked_comes_again(broker: Broker, c: fasti.Client) -> None:
-    async with c.subscribe("t/#", session="worker") as s:
-        await publish(broker, 1, 2, 3)
-        deliveries = aiter(s)
-        assert await take(deliveries, 1) == ["1"]
-        assert await take(deliveries, 2, ack=False) == ["2", "3"]
-    await publish(broker, 4)
-    async with c.subscribe("t/#", session="worker") as s:
-        assert await take(aiter(s), 3) == ["2", "3", "4"]
-    async with c.subscribe("t/#", session="worker") as s:
-        await quiet(aiter(s))
-
-
 async def test_max_in_flight_bounds_what_waits_here(broker: Broker, c: fasti.Client) -> None:
     async with c.subscribe("t/#", max_in_flight=3) as s:
         await publish(broker, *range(10))
@@ -94,83 +75,6 @@ async def test_max_in_flight_bounds_what_waits_here(broker: Broker, c: fasti.Cli
         assert await first[0].ack()
         assert await take(deliveries, 1, ack=False) == ["3"], "the wait that was cancelled broke nothing"
         assert s.connections == 1
-
-
-@pytest.mark.parametrize("kill", [False, True])
-async def test_broker_restarts_mid_stream(broker: Broker, c: fasti.Client, kill: bool) -> None:
-    async with c.subscribe("t/#", session="worker", max_in_flight=10) as s:
-        await publish(broker, *range(20))
-        deliveries = aiter(s)
-        assert await take(deliveries, 5) == ["0", "1", "2", "3", "4"]
-        held = await anext(deliveries)
-        await heard(broker)
-        await asyncio.sleep(1.2 if kill else 0)  # a killed mosquitto knows what its autosave (1 s) wrote
-        broker.stop(kill=kill)
-        await asyncio.sleep(0.1)
-        assert not await held.ack(), "its connection is gone; the broker will send it again"
-        broker.start()
-        rest: list[str] = []
-        while not rest or rest[-1] != "19":
-            rest += await take(deliveries, 1)
-        assert rest[-15:] == [str(n) for n in range(5, 20)], "nothing lost, in order"
-        assert kill or len(rest) == 15, "nothing twice, if the broker knows its acks"
-        assert s.connections >= 2
-        await publish(broker, "after")
-        assert await take(deliveries, 1) == ["after"]
-        await quiet(deliveries)
-
-
-async def test_without_a_session_what_had_arrived_is_still_handed_out(
-    broker: Broker, c: fasti.Client
-) -> None:
-    async with c.subscribe("t/#") as s:
-        await publish(broker, 1, 2, 3)
-        deliveries = aiter(s)
-        assert await take(deliveries, 1) == ["1"]
-        await heard(broker)
-        broker.stop()
-        await asyncio.sleep(0.1)
-        assert await take(deliveries, 2, ack=False) == ["2", "3"]
-        broker.start()
-        waiting = asyncio.ensure_future(take(deliveries, 1))
-        await until(lambda: s.connections == 2)
-        await asyncio.sleep(0.2)
-        await publish(broker, 4)
-        assert await waiting == ["4"]
-
-
-async def test_a_lost_session_gives_its_orphans_away(broker: Broker, c: fasti.Client) -> None:
-    async with c.subscribe("t/#", session="worker") as s:
-        await publish(broker, 1, 2)
-        deliveries = aiter(s)
-        assert await take(deliveries, 1) == ["1"]
-        await heard(broker)
-        broker.stop()
-        for saved in broker.home.glob("*.db"):
-            saved.unlink()
-        await asyncio.sleep(0.1)
-        broker.start()
-        assert await take(deliveries, 1, ack=False) == ["2"], "nobody will send it again"
-
-
-async def test_qos_2_is_handed_out_once(broker: Broker, c: fasti.Client) -> None:
-    async with c.subscribe("t/#", session="worker", qos=2) as s:
-        await publish(broker, 1, 2, 3, qos=2)
-        deliveries = aiter(s)
-        assert await take(deliveries, 1) == ["1"]
-        two = await anext(deliveries)
-        assert two.text() == "2"
-        await heard(broker)
-        broker.stop()
-        await asyncio.sleep(0.1)
-        assert await two.ack(), "kept until there is a connection"
-        broker.start()
-        assert await take(deliveries, 1) == ["3"]
-        await publish(broker, 4, qos=2)
-        assert await take(deliveries, 1) == ["4"]
-        await quiet(deliveries)
-    async with c.subscribe("t/#", session="worker", qos=2) as s:
-        await quiet(aiter(s))
 
 
 async def test_qos_2_unacked_comes_again_to_the_next_process(broker: Broker, c: fasti.Client) -> None:
@@ -261,13 +165,6 @@ async def test_close_ends_a_waiting_loop(broker: Broker, c: fasti.Client) -> Non
     await c.close()
     async with asyncio.timeout(60):
         assert await task == 0
-
-
-async def test_a_thousand(broker: Broker, c: fasti.Client) -> None:
-    async with c.subscribe("t/#", session="worker") as s:
-        publishing = asyncio.create_task(publish(broker, *range(1_000)))
-        assert await take(aiter(s), 1_000) == [str(n) for n in range(1_000)]
-        await publishing
 
 
 class Wire(Connection):

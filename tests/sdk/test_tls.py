@@ -31,6 +31,7 @@ from tests.support.server import ServerProcess
 
 ALL = ("mqtt", "mqtts", "ws", "wss")
 KEY = "k" * 32
+BRIEF = fasti.Retry(attempts=2, first_s=0.01)
 
 
 class Home:
@@ -309,11 +310,10 @@ async def test_a_client_certificate_in_one_file_or_two(home: Home) -> None:
             assert await round_trip(c) == "wss"
         for scheme in ("mqtts", "wss"):
             where = await server.broker(scheme)
-            retry = fasti.Retry(attempts=2, first_s=0.01)
-            async with server.client(mqtt=where, retry=retry) as c:
+            async with server.client(mqtt=where, retry=BRIEF) as c:
                 with pytest.raises(fasti.Unreachable, match=r"ask for a client certificate\? Give one"):
                     await round_trip(c)
-            async with server.client(mqtt=where, retry=retry, cert=home.other.issue("stranger")) as c:
+            async with server.client(mqtt=where, retry=BRIEF, cert=home.other.issue("stranger")) as c:
                 with pytest.raises(fasti.Unreachable, match="does the server accept the client certificate"):
                     await round_trip(c)
 
@@ -431,19 +431,17 @@ async def test_tls_where_there_is_none(home: Home) -> None:
 
 async def test_mqtt_where_tls_is_expected(server: Server) -> None:
     plain = (await server.broker("mqtt")).replace("mqtt://", "mqtts://")
-    retry = fasti.Retry(attempts=2, first_s=0.01)
-    async with server.client(mqtt=plain, retry=retry) as c:
+    async with server.client(mqtt=plain, retry=BRIEF) as c:
         with pytest.raises(fasti.Unreachable, match=rf"{plain}: this port does not speak TLS"):
             await anext(c.subscribe("a"))
-    async with server.client(url=plain.replace("mqtts://", "https://"), retry=retry) as c:
+    async with server.client(url=plain.replace("mqtts://", "https://"), retry=BRIEF) as c:
         with pytest.raises(fasti.Unreachable, match="this port does not speak TLS"):
             await c.info()
 
 
 async def test_no_tls_where_tls_is_expected(server: Server) -> None:
     """Both sides say so: that the port speaks TLS, and what to give instead."""
-    retry = fasti.Retry(attempts=2, first_s=0.01)
-    async with server.client(url=server.url.replace("https://", "http://"), retry=retry) as c:
+    async with server.client(url=server.url.replace("https://", "http://"), retry=BRIEF) as c:
         with pytest.raises(fasti.Refused, match="This port speaks TLS: use https://"):
             await c.info()
         for call in (c.messages.cancel("0" * 32), c.groups.delete("g"), c.messages.reschedule("0", delay=5)):
@@ -454,7 +452,7 @@ async def test_no_tls_where_tls_is_expected(server: Server) -> None:
         ("wss", "no websocket .* give wss://"),
     ):
         plain = (await server.broker(scheme)).replace(f"{scheme}://", f"{scheme[:-1]}://")
-        async with server.client(mqtt=plain, retry=retry, allow_plain=True) as c:
+        async with server.client(mqtt=plain, retry=BRIEF, allow_plain=True) as c:
             with pytest.raises(fasti.Unreachable, match=rf"{plain}: {said}"):
                 async with asyncio.timeout(60):
                     await anext(c.subscribe("a"))
@@ -462,11 +460,10 @@ async def test_no_tls_where_tls_is_expected(server: Server) -> None:
 
 async def test_the_first_that_can_be_trusted_of_several(home: Home, server: Server) -> None:
     with home.serve("mqtts", names="DNS:fasti.example.com") as untrusted:
-        retry = fasti.Retry(attempts=2, first_s=0.01)
-        async with untrusted.client(url=f"{untrusted.url},{server.url}", retry=retry) as c:
+        async with untrusted.client(url=f"{untrusted.url},{server.url}", retry=BRIEF) as c:
             assert (await c.info()).raw["url"] == server.url
             assert await round_trip(c) == "mqtts"
-        async with untrusted.client(url=f"{untrusted.url},{untrusted.url}/x", retry=retry) as c:
+        async with untrusted.client(url=f"{untrusted.url},{untrusted.url}/x", retry=BRIEF) as c:
             with pytest.raises(fasti.Untrusted):
                 await c.info()
 

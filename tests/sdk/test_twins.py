@@ -11,7 +11,7 @@ import pydoc
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Self, get_args, get_origin, get_type_hints
 
 import pytest
 
@@ -33,6 +33,7 @@ from fasti import (
     sync,
     timeline,
 )
+from fasti.blocking import Facade
 from sdk import generate
 
 CLASSES = (
@@ -176,6 +177,54 @@ def test_an_editor_shows_in_both_what_each_does(one: type, other: type) -> None:
 def test_the_blocking_one_is_never_awaited(one: type, other: type) -> None:
     found = [inspect.getattr_static(other, name) for name in sorted(own_names(other))]
     assert not any(inspect.iscoroutinefunction(f) or inspect.isasyncgenfunction(f) for f in found)
+
+
+class Member:
+    """Of an object of the async client: a value, or a call that knows what it was given."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.given: tuple[tuple[object, ...], dict[str, object]] = (), {}
+
+    def __call__(self, *args: object, **named: object) -> Self:
+        self.given = args, named
+        return self
+
+
+class Inner:
+    def __getattr__(self, name: str) -> Member:
+        self.last = Member(name)
+        return self.last
+
+
+class Straight:
+    """A loop in which nothing has to be waited for."""
+
+    run = staticmethod(lambda work: work)
+    iterate = staticmethod(lambda work: iter([work]))
+
+
+@pytest.mark.parametrize(
+    "other", [cls for cls in TWINS.values() if issubclass(cls, Facade) and cls is not sync.Client]
+)
+def test_each_call_goes_on_with_all_that_it_was_given(other: type) -> None:
+    """To the call of the same name; what that answers is given back, as it is or in its blocking form."""
+    inner, one = Inner(), next(one for one, twin in TWINS.items() if twin is other)
+    made = other(Straight(), inner)
+    for name in [name for name in vars(other) if not name.startswith("_")]:
+        if isinstance(inspect.getattr_static(other, name), property):
+            assert (getattr(made, name), inner.last.name) == (inner.last, name)
+            continue
+        parameters = inspect.signature(getattr(made, name)).parameters.values()
+        given = {p.name: f"<{p.name}>" for p in parameters}
+        by_name = {p.name: given[p.name] for p in parameters if p.kind is p.KEYWORD_ONLY}
+        answer = getattr(made, name)(*[text for key, text in given.items() if key not in by_name], **by_name)
+        answer = next(answer) if isinstance(answer, Iterator) and not isinstance(answer, other) else answer
+        args, named = inner.last.given
+        asked = inspect.signature(getattr(one, inner.last.name)).bind(inner, *args, **named)
+        assert asked.arguments == {"self": inner, **given}, name
+        assert SPELLED.get(inner.last.name, inner.last.name) == name
+        assert any(found is answer for found in (None, made, inner.last)) or answer._inner is inner.last, name
 
 
 def test_the_clients_are_made_and_built_alike() -> None:

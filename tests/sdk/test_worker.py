@@ -345,14 +345,6 @@ async def test_a_retry_goes_to_a_handler_that_fits_its_topic(caplog: pytest.LogC
     assert caplog.messages == ["work/1 None: no handler matches this topic; handlers: jobs/+, jobs/#"]
 
 
-def test_a_filter_has_one_handler() -> None:
-    worker = fasti.Worker(group="workers")
-    worker.on("jobs/#")(print)
-    worker.on("jobs/+")(print)
-    with pytest.raises(fasti.BadArgument, match="topic_filter has a handler already"):
-        worker.on("jobs/#")
-
-
 async def test_a_worker_without_handlers_or_a_server_says_so() -> None:
     worker = fasti.Worker()
     odd: Any = [5]
