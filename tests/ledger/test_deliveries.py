@@ -1,646 +1,679 @@
-"""The accounts themselves: for each rule a story that keeps it and one that breaks it.
+"""The account of deliveries: for each rule a story that keeps it and one that breaks it, and each left out.
 
-No server: so also what no server does can be held against them.
+No server: so also what no server does can be held against it.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import ast
+import inspect
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.support.build import OPENED
+from tests.support.ledger import deliveries
 from tests.support.ledger.deliveries import Deliveries, Place, Stake
 from tests.support.ledger.messages import Message
-from tests.support.ledger.words import DEAD, DROPPED, FREE_RETURNS
-
-pytestmark = pytest.mark.short
+from tests.support.ledger.words import FREE_RETURNS
+from tests.support.planted import function_of, functions_of
 
 NOW, HOUR = 1_772_445_600_000, 3_600_000
-LATER = 1e9
-"""Later than any lease, mono."""
-
-
-@dataclass
-class Story:
-    """Accounts with a group that tries three times, an endpoint, and a message that is due."""
-
-    ledger: Deliveries
-    group: Place
-    endpoint: Place
-    stake: Stake
-
-    @property
-    def id(self) -> str:
-        return self.stake.message.id
-
-    def lease(self, *, lapses: float = 1_000.0, attempt: int | None = None) -> int:
-        """A worker is given the message. Returns which delivery that is."""
-        self.ledger.given(self.group, self.id, lapses=lapses, attempt=attempt)
-        return self.stake.number
-
-    def nack(self, delay: int = 0) -> None:
-        self.ledger.failed(self.group, self.stake, not_before=self.ledger.clock.low + delay, is_exact=True)
-
-    def listed(self, *, at: int | None = None, times: int = 1) -> None:
-        """GET /v1/retries shows it."""
-        retry = self.group.name, self.id, at or self.stake.not_before
-        self.ledger.retries([retry] * times, [])
-
-    def letters(self, *, reason: str = "not now", times: int = 1) -> None:
-        """GET /v1/dead shows it."""
-        self.ledger.dead_letters([(self.group.name, self.id, reason)] * times)
-
-    @property
-    def found(self) -> list[str]:
-        return [fault.kind for fault in self.ledger.faults]
-
-
-def a_story() -> Story:
-    ledger = Deliveries(NOW)
-    group = ledger.opened("group", "g", "jobs/#", max_tries=3, expiry=None)
-    endpoint = ledger.opened("endpoint", "e", "", max_tries=3, expiry=None)
-    message = Message("m", "jobs/1", NOW + 1, NOW + 1)
-    ledger.accepted(message)
-    ledger.arrived(NOW + 2)
-    return Story(ledger, group, endpoint, group.stakes["m"])
-
-
-# -- retries
-
-
-def shown_at_its_time(s: Story) -> None:
-    s.lease()
-    s.nack(HOUR)
-    s.listed()
-
-
-def tried_now(s: Story) -> None:
-    shown_at_its_time(s)
-    s.ledger.tried(s.stake, s.ledger.clock.low)
-    s.listed(at=s.ledger.clock.low)
-    s.lease(attempt=2)
-
-
-def a_retry_at_another_time(s: Story) -> None:
-    s.lease()
-    s.nack(HOUR)
-    s.listed(at=s.ledger.clock.low)
-
-
-def a_try_that_does_nothing(s: Story) -> None:
-    shown_at_its_time(s)
-    s.ledger.tried(s.stake, s.ledger.clock.low)
-    s.listed(at=s.ledger.clock.low + HOUR)
-
-
-def a_retry_twice(s: Story) -> None:
-    s.lease()
-    s.nack(HOUR)
-    s.listed(times=2)
-
-
-def a_retry_that_is_leased(s: Story) -> None:
-    s.lease()
-    s.listed(at=s.ledger.clock.low)
-
-
-def dropped_and_listed(s: Story) -> None:
-    shown_at_its_time(s)
-    s.ledger.dropped(s.stake)
-    s.listed(at=s.ledger.clock.low)
-
-
-def buried(s: Story) -> None:
-    shown_at_its_time(s)
-    s.ledger.buried(s.stake, reason="buried")
-    s.letters(reason="buried: not now")
-
-
-def buried_for_another_reason(s: Story) -> None:
-    shown_at_its_time(s)
-    s.ledger.buried(s.stake, reason="buried")
-    s.letters()
-
-
-def took(s: Story, *names: str) -> None:
-    """A worker is given messages of the backlog, and not the retry that is due."""
-    waited = s.ledger.due_there(s.group)
-    s.ledger.took(s.group, set(names), waited)
-    for name in names:
-        s.ledger.given(s.group, name, lapses=1_000.0)
-
-
-def with_a_backlog(s: Story) -> None:
-    s.lease()
-    s.nack(0)
-    for number in range(12):
-        s.ledger.accepted(Message(str(number), "jobs/2", s.ledger.clock.low, s.ledger.clock.low))
-    s.ledger.arrived(s.ledger.clock.low + 2)
-
-
-def in_turns(s: Story) -> None:
-    with_a_backlog(s)
-    took(s, "0", "1", "2", "3", "4", "5")
-    took(s, "6", s.id)
-
-
-def a_retry_behind_the_backlog(s: Story) -> None:
-    with_a_backlog(s)
-    took(s, "0", "1", "2", "3", "4", "5")
-    took(s, "6", "7", "8", "9", "10", "11")
-
-
-# -- places
-
-
-def skipped(s: Story) -> None:
-    s.ledger.skipped(s.group, DEAD, s.ledger.clock.low + 2, is_sure=True)
-    s.letters(reason="skipped")
-
-
-def skipped_without_a_word(s: Story) -> None:
-    s.ledger.skipped(s.group, DEAD, s.ledger.clock.low + 2, is_sure=True)
-    s.ledger.dead_letters([])
-
-
-def a_skip_that_leaves_the_retry(s: Story) -> None:
-    shown_at_its_time(s)
-    s.ledger.skipped(s.group, DROPPED, s.ledger.clock.low + 2, is_sure=True)
-    s.listed()
-
-
-def a_skip_that_ends_the_retry(s: Story) -> None:
-    shown_at_its_time(s)
-    s.ledger.skipped(s.group, DROPPED, s.ledger.clock.low + 2, is_sure=True)
-    s.ledger.shown(s.group, s.id, "dropped")
-
-
-def ended_as_dead_letters(s: Story) -> None:
-    s.ledger.closed(s.group, DEAD)
-    s.letters(reason="group deleted")
-
-
-def ended_for_another_reason(s: Story) -> None:
-    s.ledger.closed(s.group, DEAD)
-    s.letters(reason="kept too long")
-
-
-def a_post(s: Story) -> Stake:
-    stake = s.endpoint.stakes[s.id] = Stake(s.stake.message)
-    s.ledger.given(s.endpoint, s.id)
-    return stake
-
-
-def answered_behind_the_end(s: Story) -> None:
-    """The endpoint was deleted while the receiver thought about it."""
-    stake = a_post(s)
-    s.ledger.closed(s.endpoint, DEAD)
-    s.ledger.answered(s.endpoint, stake, 500, 1.0)
-    s.ledger.dead_letters([(s.endpoint.name, s.id, "endpoint deleted")])
-
-
-def answered_behind_the_end_and_no_letter(s: Story) -> None:
-    stake = a_post(s)
-    s.ledger.closed(s.endpoint, DEAD)
-    s.ledger.answered(s.endpoint, stake, 200, 1.0)
-    s.ledger.dead_letters([])
-
-
-def with_one_that_expires(s: Story) -> Place:
-    """In a group that ends when nobody has been there for a day."""
-    place = s.ledger.opened("group", "x", "jobs/#", max_tries=3, expiry=24 * HOUR)
-    s.ledger.accepted(Message("n", "jobs/1", NOW + 3, NOW + 3, expires=5_000))
-    s.ledger.walk(1)
-    s.ledger.arrived(NOW + 3)
-    return place
-
-
-def ends_with(s: Story, place: Place) -> None:
-    """The day is over, and there is no dead letter of it."""
-    s.ledger.walk(30 * HOUR)
-    s.ledger.arrived(s.ledger.clock.high)
-    s.ledger.missing(place)
-    s.ledger.dead_letters([])
-
-
-def unread_and_expired_before_its_group(s: Story) -> None:
-    ends_with(s, with_one_that_expires(s))
-
-
-def tried_and_expired_before_its_group(s: Story) -> None:
-    place = with_one_that_expires(s)
-    s.ledger.given(place, "n", lapses=1_000.0)
-    s.ledger.failed(place, place.stakes["n"])
-    ends_with(s, place)
-
-
-def unread_and_ended_with_its_group(s: Story) -> None:
-    place = with_one_that_expires(s)
-    place.stakes["n"].message.expires = None
-    ends_with(s, place)
-
-
-def a_retry_of_a_former_place(s: Story) -> None:
-    shown_at_its_time(s)
-    s.ledger.closed(s.group, DROPPED)
-    s.ledger.opened("group", "g", "jobs/#", max_tries=3, expiry=None)
-    s.listed(at=s.ledger.clock.low)
-
-
-def what_a_cancel_names(s: Story) -> None:
-    s.lease()
-    s.ledger.not_cancelled(s.stake.message, [("g", "in_flight")])
-
-
-def a_cancel_that_names_nothing(s: Story) -> None:
-    s.lease()
-    s.ledger.not_cancelled(s.stake.message, [])
-
-
-def a_cancel_that_names_what_is_over(s: Story) -> None:
-    s.ledger.finished(s.stake)
-    s.ledger.not_cancelled(s.stake.message, [("g", "done")])
-
-
-# -- requeue to another place
-
-
-def send(s: Story) -> tuple[Stake, frozenset[str], int]:
-    there, before = s.ledger.sending_to(s.endpoint, s.stake.message, s.stake.total.most)
-    return there, before, there.number
-
-
-def requeued_to_another(s: Story) -> None:
-    s.lease()
-    s.ledger.buried(s.stake)
-    there, before, number = send(s)
-    s.ledger.sent_to(there, before, number, s.stake.total.most, is_changed=True)
-    s.ledger.dropped(s.stake)
-    s.ledger.given(s.endpoint, s.id, attempt=2)
-    s.ledger.finished(there)
-    s.ledger.at_the_end()
-
-
-def requeued_and_lost(s: Story) -> None:
-    s.lease()
-    s.ledger.buried(s.stake)
-    there, before, number = send(s)
-    s.ledger.sent_to(there, before, number, s.stake.total.most, is_changed=True)
-    s.ledger.dropped(s.stake)
-    s.ledger.at_the_end()
-
-
-def requeued_to_what_has_it(s: Story) -> None:
-    """The endpoint has it in hand, and gets it a second time."""
-    s.endpoint.stakes[s.id] = Stake(s.stake.message)
-    s.ledger.given(s.endpoint, s.id)
-    there, before, number = send(s)
-    s.ledger.sent_to(there, before, number, 1, is_changed=True)
-    s.ledger.given(s.endpoint, s.id)
-
-
-def requeued_to_what_has_not_read_it(s: Story) -> None:
-    """It comes once as unread, and once as requeued."""
-    s.endpoint.stakes[s.id] = Stake(s.stake.message)
-    there, before, number = send(s)
-    s.ledger.sent_to(there, before, number, 1, is_changed=True)
-    s.ledger.given(s.endpoint, s.id)
-    s.ledger.finished(there)
-    s.ledger.given(s.endpoint, s.id)
-
-
-# -- tries and leases
-
-
-def a_lease_outlives_the_server(s: Story) -> None:
-    number = s.lease()
-    s.ledger.restarted(1.0, was_killed=True)
-    s.ledger.lapse(2.0)
-    assert s.ledger.has(s.stake, number)
-    s.ledger.lapse(LATER)
-    s.lease(attempt=2)
-
-
-def a_lease_ends_with_the_server(s: Story) -> None:
-    s.lease()
-    s.ledger.restarted(1.0, was_killed=True)
-    s.ledger.lapse(2.0)
-    s.lease()
-
-
-def an_extend_is_lost(s: Story) -> None:
-    s.lease(lapses=2.0)
-    s.ledger.extended(s.stake, 1_000.0)
-    s.ledger.restarted(1.0, was_killed=True)
-    s.ledger.lapse(3.0)
-    s.lease()
-
-
-def releases(s: Story) -> None:
-    """No try, so it is not dead after three of them."""
-    for _ in range(5):
-        s.lease(attempt=1)
-        s.ledger.returned(s.group, s.stake)
-    s.lease(attempt=1)
-
-
-def a_release_that_counts(s: Story) -> None:
-    s.lease(attempt=1)
-    s.ledger.returned(s.group, s.stake)
-    s.lease(attempt=2)
-
-
-def a_release_that_is_the_last_try(s: Story) -> None:
-    for _ in range(3):
-        s.lease()
-        s.ledger.returned(s.group, s.stake)
-    s.letters()
-
-
-def returns_that_count_in_the_end(s: Story) -> None:
-    for _ in range(FREE_RETURNS + 3):
-        s.lease()
-        s.ledger.returned(s.group, s.stake)
-    s.letters(reason="given back too often")
-
-
-def an_orderly_stop_that_counts(s: Story) -> None:
-    for _ in range(3):
-        s.ledger.given(s.group, s.id)  # over MQTT: no lease
-        s.ledger.restarted(1.0, was_killed=False)
-    s.letters()
-
-
-def a_lost_connection_counts(s: Story) -> None:
-    for _ in range(3):
-        s.ledger.given(s.group, s.id)
-        s.ledger.left(s.group, orderly=False)
-    s.letters()
-
-
-def an_earlier_try_touches_nothing(s: Story) -> None:
-    first = s.lease(lapses=1.0)
-    s.ledger.lapse(2.0)
-    second = s.lease()
-    s.ledger.held_no_more(s.group, s.stake, first, "nack")
-    s.ledger.acked(s.group, s.stake, first)
-    s.ledger.gone(s.group, s.stake)
-    assert second == s.stake.number
-
-
-def a_nack_of_an_earlier_try(s: Story) -> None:
-    first = s.lease(lapses=1.0)
-    s.ledger.lapse(2.0)
-    s.lease()
-    s.ledger.counts(s.group, s.stake, first, "nack")
-
-
-def a_lease_that_is_denied(s: Story) -> None:
-    number = s.lease()
-    s.ledger.held_no_more(s.group, s.stake, number, "release")
-
-
-def an_ack_that_counts_twice(s: Story) -> None:
-    first = s.lease(lapses=1.0)
-    s.ledger.lapse(2.0)
-    second = s.lease()
-    s.ledger.acked(s.group, s.stake, first)
-    s.ledger.acked(s.group, s.stake, second)
-
-
-def an_ack_that_ends_what_was_set_back(s: Story) -> None:
-    number = s.lease()
-    s.ledger.set_back(s.group, NOW)
-    s.ledger.acked(s.group, s.stake, number)
-    s.lease()
-
-
-# -- the clock
-
-
-def held_until_the_clock_is_there(s: Story) -> None:
-    """Scheduled after a step back, so that its time has been shown, but not since."""
-    s.ledger.arrived(NOW + HOUR)
-    s.ledger.set_clock_back(NOW)
-    s.ledger.accepted(Message("n", "jobs/1", NOW + 60_000, NOW + 60_000))
-    s.ledger.arrived(NOW + 60_000)
-    s.ledger.given(s.group, "n")
-
-
-def early_after_a_step_back(s: Story) -> None:
-    s.ledger.arrived(NOW + HOUR)
-    s.ledger.set_clock_back(NOW)
-    s.ledger.accepted(Message("n", "jobs/1", NOW + 60_000, NOW + 60_000))
-    s.ledger.given(s.group, "n")
-
-
-def a_small_step_back_is_waited_out(s: Story) -> None:
-    """It goes behind what has been shown, and is not held until its due."""
-    s.ledger.arrived(NOW + HOUR)
-    s.ledger.set_clock_back(NOW + HOUR - 700)
-    s.ledger.accepted(Message("n", "jobs/1", NOW + HOUR - 600, NOW + HOUR - 600))
-    s.ledger.arrived(NOW + HOUR - 500)
-    assert "n" not in s.group.stakes
-    s.ledger.arrived(NOW + HOUR + 1)
-    s.ledger.given(s.group, "n")
-
-
-def what_was_out_stays_out(s: Story) -> None:
-    """The clock was ahead when it went out."""
-    s.ledger.accepted(Message("n", "jobs/1", NOW + HOUR, NOW + HOUR))
-    s.ledger.arrived(NOW + HOUR)
-    s.ledger.set_clock_back(NOW + 2)
-    s.ledger.given(s.group, "n")
-
-
-def a_retry_early_after_a_step_back(s: Story) -> None:
-    """Its time has been shown, but not since the nack."""
-    s.ledger.arrived(NOW + 2 * HOUR)
-    s.ledger.set_clock_back(NOW + 2)
-    s.lease()
-    s.nack(HOUR)
-    s.lease()
-
-
-def a_retry_that_waits_for_the_clock(s: Story) -> None:
-    s.ledger.arrived(NOW + 2 * HOUR)
-    s.ledger.set_clock_back(NOW + 2)
-    s.lease()
-    s.nack(HOUR)
-    s.ledger.arrived(NOW + 2 + HOUR)
-    s.lease()
-
-
-def a_lease_that_ends_with_a_step_ahead(s: Story) -> None:
-    s.lease()
-    s.ledger.advance(NOW + 1_000 * HOUR)
-    s.ledger.arrived(NOW + 1_000 * HOUR)
-    s.ledger.lapse(2.0)
-    s.lease()
-
-
-def a_lease_that_ends_in_running_time(s: Story) -> None:
-    s.lease(lapses=3_600.0)
-    s.ledger.walk(HOUR)
-    s.ledger.arrived(NOW + 2 + HOUR)
-    s.ledger.lapse(2.0)
-    s.lease()
-
-
-def a_session(s: Story) -> Place:
-    return s.ledger.opened("session", "c", "jobs/#", max_tries=0, expiry=24 * HOUR)
-
-
-def a_session_that_ends_with_a_step_ahead(s: Story) -> None:
-    place = a_session(s)
-    s.ledger.arrived(NOW + 30 * HOUR)
-    s.ledger.missing(place)
-
-
-def a_session_that_ends_in_running_time(s: Story) -> None:
-    place = a_session(s)
-    s.ledger.walk(30 * HOUR)
-    s.ledger.set_clock_back(NOW)
-    s.ledger.missing(place)
-
-
-def a_dead_letter_that_ends_with_a_step_ahead(s: Story) -> None:
-    s.ledger.buried(s.stake)
-    s.ledger.arrived(NOW + 40 * 24 * HOUR)
-    s.ledger.dead_letters([])
-
-
-def fires(s: Story, *hours: int, name: str = "o") -> None:
-    for hour in hours:
-        due = NOW + hour * HOUR
-        s.ledger.accepted_of_schedule(Message(f"{name}{hour}", "jobs/sched/s", due, due), "s")
-
-
-def ahead_and_back(s: Story) -> None:
-    """Every hour; the clock was five hours ahead, and what it missed on the way came as one message."""
-    fires(s, 1)
-    s.ledger.arrived(NOW + 5 * HOUR)
-    fires(s, 5, 6)
-    s.ledger.messages.not_fired("s", "o6")
-    s.ledger.set_clock_back(NOW + 2)
-
-
-def goes_on(s: Story, hour: int, *, is_told: bool = True) -> None:
-    s.ledger.messages.goes_on("s", NOW + hour * HOUR, HOUR, is_told=is_told)
-
-
-def with_the_first_that_was_not_sent(s: Story) -> None:
-    ahead_and_back(s)
-    fires(s, 2, name="p")
-    goes_on(s, 2)
-    s.ledger.arrived(NOW + 4 * HOUR)
-    fires(s, 3, 4, 6, name="p")
-    goes_on(s, 6)
-
-
-def behind_the_latest_that_was_sent(s: Story) -> None:
-    ahead_and_back(s)
-    fires(s, 6, name="p")
-    goes_on(s, 6)
-
-
-def silent_without_a_word(s: Story) -> None:
-    ahead_and_back(s)
-    fires(s, 2, name="p")
-    goes_on(s, 2, is_told=False)
-
-
-def fired_twice(s: Story) -> None:
-    for name in ("o1", "o2"):
-        s.ledger.accepted_of_schedule(Message(name, "jobs/sched/s", NOW + 10, NOW + 10), "s")
-
-
-def fired_again_in_its_time(s: Story) -> None:
-    ahead_and_back(s)
-    fires(s, 2, 3, 4, 5, name="p")
-
-
-def late_and_given(s: Story) -> None:
-    """Its schedule says that nobody gets what is late."""
-    s.ledger.accepted_of_schedule(Message("l", "jobs/sched/s", NOW, NOW, is_late=True), "s")
-    s.ledger.given(s.group, "l")
-
-
-KEEPS: tuple[Callable[[Story], None], ...] = (
-    shown_at_its_time,
-    tried_now,
-    buried,
-    in_turns,
-    skipped,
-    a_skip_that_leaves_the_retry,
-    ended_as_dead_letters,
-    answered_behind_the_end,
-    unread_and_expired_before_its_group,
-    what_a_cancel_names,
-    requeued_to_another,
-    a_lease_outlives_the_server,
-    releases,
-    returns_that_count_in_the_end,
-    a_lost_connection_counts,
-    an_earlier_try_touches_nothing,
-    held_until_the_clock_is_there,
-    a_small_step_back_is_waited_out,
-    what_was_out_stays_out,
-    a_retry_that_waits_for_the_clock,
-    a_lease_that_ends_in_running_time,
-    a_session_that_ends_in_running_time,
-    with_the_first_that_was_not_sent,
-)
-BREAKS: dict[Callable[[Story], None], str] = {
-    a_retry_at_another_time: "retry at another time",
-    a_try_that_does_nothing: "retry at another time",
-    a_retry_twice: "two retries",
-    a_retry_that_is_leased: "a retry in flight",
-    dropped_and_listed: "not finished any more",
-    buried_for_another_reason: "another reason",
-    a_retry_behind_the_backlog: "a retry starves",
-    skipped_without_a_word: "a dead letter is gone",
-    a_skip_that_ends_the_retry: "dropped by nobody",
-    ended_for_another_reason: "another reason",
-    answered_behind_the_end_and_no_letter: "ended without a word",
-    tried_and_expired_before_its_group: "ended without a word",
-    unread_and_ended_with_its_group: "ended without a word",
-    a_retry_of_a_former_place: "a retry of a former place",
-    a_cancel_that_names_nothing: "409 does not name it",
-    a_cancel_that_names_what_is_over: "409 names what is over",
-    requeued_and_lost: "lost",
-    requeued_to_what_has_it: "given twice at a time",
-    requeued_to_what_has_not_read_it: "given again after its ack",
-    a_lease_ends_with_the_server: "given twice at a time",
-    an_extend_is_lost: "given twice at a time",
-    a_release_that_counts: "counted too often",
-    a_release_that_is_the_last_try: "dead for no cause",
-    an_orderly_stop_that_counts: "dead for no cause",
-    a_nack_of_an_earlier_try: "an earlier try counts",
-    a_lease_that_is_denied: "a lease is gone",
-    an_ack_that_counts_twice: "an ack counts twice",
-    an_ack_that_ends_what_was_set_back: "given again after its ack",
-    early_after_a_step_back: "early",
-    a_retry_early_after_a_step_back: "retry early",
-    a_lease_that_ends_with_a_step_ahead: "given twice at a time",
-    a_session_that_ends_with_a_step_ahead: "a place is gone",
-    a_dead_letter_that_ends_with_a_step_ahead: "a dead letter is gone",
-    behind_the_latest_that_was_sent: "an instant is left out",
-    silent_without_a_word: "silent without a word",
-    fired_twice: "fired twice",
-    fired_again_in_its_time: "fired twice",
-    late_and_given: "late and given",
+RETURNED = "lease; release; "
+THRICE = "lease; nack; lease; nack; lease; nack"
+HELD = "at 1h; back 0; accept n 60000; "
+"""It is scheduled after a step back, so that its time has been shown, but not since."""
+AHEAD = "fires o 1; at 5h; fires o 5 6; unfired o6; back 2; "
+"""Every hour; the clock was five hours ahead, and what it missed on the way came as one message."""
+BACKLOG = "lease; nack; backlog 12; "
+KEYED = "keyed order; accept k1 3 k; accept k2 4 k; at 5; "
+FOUR = "keyed limit; accept k1 3 k; accept k2 4 k; accept k3 4 k; at 5; "
+HOLDS = "keyed hold; accept k1 3 k; accept k2 4 k; at 5; "
+EXPIRING = "accept n 3 expires=5000; at 3; "
+
+STORIES: dict[str, dict[str, str]] = {
+    "": {
+        "moved to now, and given before that was answered": "accept n 1h; moving n 0; given n; moved n 0",
+        "perhaps moved to now, and it was not": "accept n 9; moving n 0; moved n 1h; absent n",
+        "a key that nobody has is free": "free 1; accept n 1h; one n; free 0",
+        "those without a key do not wait for one another": "keyed order; accept n 3; at 3; lease m; lease n",
+        "as many of a key are out as may be": FOUR + "lease m; lease k1; lease k2; owed",
+        "a session acks what retention has taken": (
+            "session c; accept n 3; at 3; given n of=c; walk 168h; unheard n; lapse 9; letters key=n of=c"
+        ),
+        "it would expire before its next try": EXPIRING + "lease n; nack key=n; lies dead key=n",
+        "set back, and its letter is dropped": "lease; bury; setback; drop; lies unread",
+        "a late ack ends what is to be read again": "lease; bury; setback; ack; lies",
+        "done, and its former letter is not gone from the disk": (
+            "lease; bury; setback; given m; ack; lies dead"
+        ),
+        "what was in flight when it was set back stops nothing": (
+            KEYED + "lease k1; setback; nack 1h key=k1; lease k2"
+        ),
+        "a flight that a kill has left is none to be read again": "given m; kill 1; setback; lies in_flight",
+        "set back, the first of a key is the first again": (
+            KEYED + "ack key=k1; lease k2; nack 1h key=k2; setback; lease k1"
+        ),
+        "a letter of a former place": "lease; bury; close dropped; reopen; shown dead",
+        "a former place has dropped it": "close dropped; reopen; shown dropped; lies",
+        "shown as leased, which may be over": "lease lapses=1; lapse 1; shown leased; lease",
+        "shown as dead, until it is read again": "lease; bury; setback; shown dead",
+        "read again, and a kill has not undone it": "lease; bury; setback; given m; kill 1; lies in_flight",
+        "dead as it has expired": EXPIRING + "at 6000; lies dead key=n",
+        "of a schedule, perhaps from before its place": "at 1h; fires o 0; ack; end",
+        "an error is no end": "post; answer 500; given m of=e",
+        "requeued to what may have it": (
+            "unread e; given m of=e lapses=1; lapse 1; sending; sent; shown leased of=e"
+        ),
+        "a kill takes with it that it was given": EXPIRING + "given n; kill 1; at 6000; shown done n",
+        "a session has lost what was too old, and its count died": (
+            "session c; accept n 3; at 3; ack; ack key=n; walk 168h; kill 1; end"
+        ),
+        "its place ends while its ack is on its way": (
+            "given m; ack 1; close dead; lapse 9; letters group_deleted"
+        ),
+        "a replay does not bring what was cancelled": "accept n 9; cancel n; at 9; setback; absent n",
+        "a replay brings what was before the place": "close dropped; reopen; setback; given m",
+        "a session has it until it acks": (
+            "session c; accept n 3; at 3; " + "given n of=c; left c; " * 3 + "given n of=c"
+        ),
+        "perhaps leased by nobody who knows": "taken; shown leased",
+        "perhaps tried so often": "taken; taken; taken; letters",
+        "perhaps dead since a kill": "kill 1; kill 2; kill 3; end",
+        "read where its retry was": "lease; ack; setback 1h; lease",
+        "a retry is listed at its time": "lease; nack 1h; listed",
+        "tried now": "lease; nack 1h; steered 0; listed; lease attempt=2",
+        "buried": "lease; nack 1h; bury buried; letters buried:_not_now",
+        "the backlog and retries come in turns": BACKLOG + "took 0 1 2 3 4 5; took 6 m",
+        "skipped": "skip dead; letters skipped",
+        "a skip leaves the retry": "lease; nack 1h; skip dropped; listed",
+        "a skip leaves what is in flight": "lease; skip dropped; ack; lies",
+        "ended as dead letters": "close dead; letters group_deleted",
+        "answered behind the end": "post; close dead endpoint; answer 500; letters endpoint_deleted of=e",
+        "unread, and expired before its group": "ends x; " + EXPIRING + "walk 30h; missing x; noletters",
+        "a place that is there no more may be found so": "ends x; walk 30h; missing x",
+        "a cancel names what is undone": "lease; uncancelled g in_flight",
+        "requeued to another place": (
+            "lease; bury; sending; sent; drop; given m of=e attempt=2; ack of=e; end"
+        ),
+        "a lease outlives the server": "lease; kill; lapse 2; has 1; lapse 1000000000; lease attempt=2",
+        "a release is no try": RETURNED * 5 + "lease attempt=1",
+        "the eleventh return is one": RETURNED * (FREE_RETURNS + 3) + "letters given_back_too_often",
+        "a lost connection is one": "given m; left; " * 3 + "letters",
+        "an earlier try touches nothing": ("lease lapses=1; lapse 2; lease; denied 1 nack; acked 1; gone"),
+        "it is held until the clock is there": HELD + "at 60000; given n",
+        "a small step back is waited out": (
+            "at 3600000; back 3599300; accept n 3599400; at 3599500; absent n; at 3600001; given n"
+        ),
+        "what was out stays out": "accept n 1h; at 1h; back 2; given n",
+        "a retry waits for the clock": "at 2h; back 2; lease; nack 1h; at 3600002; lease",
+        "a lease ends in running time": "lease lapses=3600; walk 1h; lapse 2; lease",
+        "a session ends in running time": "session c; walk 30h; back 0; missing c",
+        "with the first that was not sent": (AHEAD + "fires p 2; goeson 2; at 4h; fires p 3 4 6; goeson 6"),
+        "given again, what an ack may have lost": "given m; ack 1; kill 2; given m",
+        "given again, as the ack was lost": "given m; unsure; kill 2; given m",
+        "shown while its ack is on its way": "given m; ack 1; lapse 1; shown in_flight",
+        "set back, and its letter stands until it is read": (
+            "lease; bury; setback; lies unread dead; letters; lease; ack; lies"
+        ),
+        "set back, and its retry stands": (
+            "lease; nack 1h; setback; lies unread waits; lease; nack; lies waits"
+        ),
+        "in flight when its place was set back": "lease; setback; ack; lies",
+        "unread and skipped, after it was set back": "lease; bury; setback; skip dropped; lies dead",
+        "a kill undoes that it was read again": (
+            "lease; bury; setback; given m; kill 1; lies unread dead; lapse 9; lies unread dead"
+        ),
+        "a lease that is over has ended, or not": (
+            "grace; lease lapses=1; lapse 1; lies in_flight; nack; lies waits"
+        ),
+        "counted from the last word of the server": (
+            "given m; kill 1; given m attempt=1; kill 2; given m attempt=3"
+        ),
+        "requeued, it has all its tries": THRICE + "; requeue; lease attempt=4; nack; lies waits",
+        "the last try": THRICE + "; lies dead",
+        "a nack without a time waits for the back-off": "backoff; lease; nack auto; at 2002; lease",
+        "an expired one ends without a word": EXPIRING + "at 6000; shown done n",
+        "requeued, it expires later": EXPIRING
+        + "lease n; bury key=n; at 4000; requeue key=n; at 8000; lies waits key=n",
+        "one of a schedule, late": "at 1h; fires o 1; given o1",
+        "its publish is answered late": "given u; accept u 2; ack key=u",
+        "the next of its key": KEYED + "lease k1; ack key=k1; lease k2",
+        "the next when the one before is dead": KEYED + "lease k1; bury key=k1; lease k2",
+        "other keys do not wait": KEYED + "lease k1; accept l 5 other; at 6; lease l; lease m",
+        "a requeued one is not in line": KEYED
+        + "lease k1; bury key=k1; lease k2; nack key=k2; requeue key=k1; lease k1",
+        "what was in flight when it was set back is not in line": (
+            KEYED + "lease k1; ack key=k1; lease k2; setback; nack key=k2; lease k2"
+        ),
+        "two of a key": FOUR + "lease k1; lease k2; ack key=k1; lease k3",
+        "a failed one of a limited key is behind": FOUR + "lease k1; nack key=k1; lease k2",
+        "held, and what was out goes out again": KEYED + "given k1; hold k; kill 1; given k1",
+        "released by hand": KEYED + "hold k; unhold k; lease k1",
+        "a letter holds its key until it is released": HOLDS + "lease k1; bury key=k1; unhold k; lease k2",
+        "a letter holds its key until it is requeued": (
+            HOLDS + "lease k1; bury key=k1; requeue key=k1 head; lease k1; ack key=k1; lease k2"
+        ),
+        "a skip ends the retry that its key waits for": KEYED
+        + "lease k1; nack 1h key=k1; skip dead; lies dead key=k1",
+        "nothing is owed": KEYED + "lease k1; lease m; owed",
+        "what waits for its key is not owed": HOLDS + "lease m; lease k1; bury key=k1; owed",
+        "what is held is not owed": KEYED + "lease m; hold k; owed",
+    },
+    "retry at another time": {
+        "now": "lease; nack 1h; listed 0",
+        "a try does nothing": "lease; nack 1h; steered 0; listed 1h",
+    },
+    "two retries": {"of one message": "lease; nack 1h; listed times=2"},
+    "a retry in flight": {"it is leased": "lease; listed 0"},
+    "not finished any more": {
+        "unread, and skipped": "given m; kill 1; lies unread; skip dropped; lies unread",
+        "its former letter is on disk for ever": "lease; bury; setback; given m; lapse 9; ack; lies dead",
+        "dropped and listed": "lease; nack 1h; drop; listed 0",
+        "done, and leased": "lease; ack; lapse 9; shown leased",
+    },
+    "another reason": {
+        "of a buried one": "lease; nack 1h; bury buried; letters",
+        "of a place that has ended": "close dead; letters kept_too_long",
+    },
+    "no reason": {"an empty one": "lease; bury; letters reason="},
+    "a retry starves": {"behind the backlog": BACKLOG + "took 0 1 2 3 4 5; took 6 7 8 9 10 11"},
+    "the backlog starves": {"behind retries": "retries 12; took 0 1 2 3 4 5; took 6 7 8 9 10 11"},
+    "a dead letter is gone": {
+        "of what was skipped": "skip dead; noletters",
+        "with a step of the clock": "bury; at 960h; noletters",
+    },
+    "ended without a word": {
+        "of a post behind the end": "post; close dead endpoint; answer 200; noletters",
+        "it had been tried, and expired": (
+            "ends x; " + EXPIRING + "given n of=x; nack key=n of=x; walk 30h; missing x; noletters"
+        ),
+        "it was unread": "ends x; accept n 3; at 3; walk 30h; missing x; noletters",
+    },
+    "dropped by nobody": {
+        "a skip ends the retry": "lease; nack 1h; skip dropped; shown dropped",
+        "a retry of which nothing is left": "lease; nack 1h; shown dropped",
+    },
+    "a retry of a former place": {"of the same name": "lease; nack 1h; close dropped; reopen; listed 0"},
+    "409 does not name it": {"it is in flight": "lease; uncancelled"},
+    "409 names what is over": {"it is done": "ack; uncancelled g done"},
+    "lost": {
+        "it never comes": "end",
+        "requeued, and it never comes": "lease; bury; sending; sent; drop; ack of=g; end",
+        "GET does not name the place": "unnamed",
+        "set back, and not to be read again": "lease; bury; setback; lies dead",
+    },
+    "unknown and undone": {"GET answers 404": "unknown"},
+    "given twice at a time": {
+        "requeued, and given before the answer": "lease; bury; sending; given m of=e; sent; given m of=e",
+        "the connection of its worker ends": "lease; left; lease",
+        "a lease ends with the server": "lease; kill; lapse 2; lease",
+        "an extend is lost": "lease lapses=2; extend 1000; kill; lapse 3; lease",
+        "requeued to what has it": "post; sending; sent; given m of=e",
+        "a lease ends with a step ahead": "lease; at 1000h; lapse 2; lease",
+        "beside what was in flight when it was set back": "lease; setback; lease",
+        "two members": "given m; given m",
+    },
+    "given again after its ack": {
+        "and released": "lease; ack; release; lease",
+        "with 200": "post; answer 200; given m of=e",
+        "set back to behind it": "ack; setback 1h; lease",
+        "that is known to be on disk": "given m; ack 1; durable; kill 1; given m",
+        "a good while later": "given m; ack 1; kill 9; given m",
+        "requeued to what had not read it": "unread e; sending; sent; given m of=e; ack of=e; given m of=e",
+        "it was in flight when its place was set back": "lease; setback; ack; lease",
+    },
+    "given though it is dead": {"before it is requeued": "lease; bury; lease"},
+    "given after it was dropped": {"by hand": "lease; nack; drop; lease"},
+    "given after it was finished": {"done or dropped": "lease; unsure; skip dropped; shown done; lease"},
+    "given after a cancel": {"answered 204": "accept n 9; cancel n; given n"},
+    "cancelled after it was given": {"given before": "lease; cancel m"},
+    "given to another incarnation": {
+        "a former one": "close dropped; reopen; given m",
+        "it is for another place": "accept n 3 other topic=x; at 3; given n",
+    },
+    "a dead letter of nobody": {"of no place": "letters of=nobody"},
+    "two dead letters": {"of one message and place": "lease; bury; letters times=2"},
+    "a retry and a dead letter": {"of one message": "lease; nack 1h; listed dead=1"},
+    "two answers": {"of GET and the list": "twofold"},
+    "miscounted": {"nothing is undone": "figures 0", "too much is": "lease; ack; figures 1"},
+    "a place is gone": {
+        "a session, with a step ahead": "session c; at 30h; missing c",
+        "one that stays until it is deleted": "walk 900h; missing g",
+    },
+    "nobody sent it": {"an id that no answer named": "given u; ack; end"},
+    "clock went back": {"by itself": "at 1h; at 0"},
+    "retry early": {
+        "after a nack": "lease; nack 1h; lease",
+        "its time was shown before the clock was set back": "at 2h; back 2; lease; nack 1h; lease",
+        "before the back-off": "backoff; lease; nack auto; lease",
+        "unread, and it failed": "lease; nack 1h; lies unread",
+    },
+    "early": {"its time was shown, and not since": HELD + "given n"},
+    "counted too often": {"a release": "lease attempt=1; release; lease attempt=2"},
+    "counted too seldom": {"a nack": "lease; nack; lease attempt=1"},
+    "counted wrongly": {"of a dead letter": "lease; bury; lies dead attempts=2"},
+    "dead for no cause": {
+        "counted anew when it was set back": (
+            "lease; nack; lease; ack; setback; lease; nack; lease; nack; lies dead"
+        ),
+        "after three orderly leaves": "given m; left g orderly; " * 3 + "letters",
+        "as a 409 says": "lease; uncancelled g dead",
+        "the server says how often": "given m; kill 1; given m attempt=2; nack; lies dead",
+        "the server counts anew": (
+            "lease; bury; requeue; lease; nack; lease; nack; setback; lease attempt=1; nack; lies dead"
+        ),
+        "its letter is gone since a stop": "lease; bury; setback; given m; stop; lies dead",
+        "after three releases": RETURNED * 3 + "letters",
+        "after three orderly stops": "given m; stop; " * 3 + "letters",
+        "after a nack": "lease; nack; lies dead",
+        "after two of three tries": "lease; nack; lease; nack; letters",
+    },
+    "leased by nobody": {
+        "the lease is over": "grace; lease lapses=1; lapse 3; shown leased",
+        "it waits": "shown leased",
+    },
+    "done by nobody": {
+        "it is behind what is skipped": "accept n 5; at 5; skip dropped 3; lies key=n",
+        "it is unread": "lies",
+        "it is in flight": "lease; lies",
+        "after the last try": THRICE + "; lies",
+    },
+    "expired without a word": {
+        "tried twice, and killed": EXPIRING + "given n; nack key=n; given n; kill 1; at 6000; shown done n",
+        "it was tried": EXPIRING + "lease n; nack key=n; at 6000; shown done n",
+    },
+    "an ack is gone": {"nobody has finished it": "lease; gone"},
+    "a lease is gone": {"before its end": "lease; denied 1 release"},
+    "an earlier try counts": {"of a nack": "lease lapses=1; lapse 2; lease; counts 1"},
+    "an ack counts twice": {"of two tries": "lease lapses=1; lapse 2; lease; acked 1; acked 2"},
+    "in two places": {
+        "read again for certain": "lease; bury; setback; given m; durable; kill 1; lies unread dead",
+        "a retry and a letter": "lease; nack; lies waits dead",
+        "beside what is unread": "lies unread waits",
+        "set back, with what it never had": "lease; bury; setback; lies unread dead waits",
+    },
+    "an instant is left out": {"behind the latest that was sent": AHEAD + "fires p 6; goeson 6"},
+    "silent without a word": {"until the next": AHEAD + "fires p 2; goeson 2 told=0"},
+    "fired twice": {
+        "an instant": "fires o 1; fires p 1",
+        "after the clock was set back": AHEAD + "fires p 2 3 4 5",
+    },
+    "late and given": {
+        "nobody was to get it late": "late l; given l",
+        "it is told later": "given m; toolate",
+    },
+    "too many of a key out": {
+        "of an ordered one": KEYED + "lease k1; lease k2",
+        "of a limited one": FOUR + "lease k1; lease k2; lease k3",
+        "what was out at a kill": FOUR + "lease k1; lease k2; given k3",
+    },
+    "given of a key that is held": {
+        "by hand": KEYED + "hold k; lease k1",
+        "by a letter": HOLDS + "lease k1; bury key=k1; lease k2",
+    },
+    "given out of turn": {
+        "before the first": KEYED + "lease k2",
+        "before a retry": KEYED + "lease k1; nack 1h key=k1; lease k2",
+        "before what was out at a kill": KEYED + "given k1; kill 1; lease k2",
+        "after a replay": KEYED + "lease k1; ack key=k1; setback; lease k2",
+    },
+    "a key is given away": {"of what is undone": "one m; another"},
+    "in_flight at another incarnation": {
+        "of the same name": "close dropped; reopen; shown in_flight",
+    },
+    "unread at another incarnation": {
+        "of the same name": "close dropped; reopen; lies unread",
+    },
+    "owed": {
+        "without a key": "keyed order; accept n 3; at 3; lease m; owed",
+        "what waits": "owed",
+        "the next of its key": KEYED + "lease m; lease k1; ack key=k1; owed",
+        "one of two of a key": FOUR + "lease m; lease k1; owed",
+    },
 }
 
 
-@pytest.mark.parametrize("tell", KEEPS, ids=lambda tell: tell.__name__)
-def test_what_keeps_the_rules_is_no_fault(tell: Callable[[Story], None]) -> None:
-    story = a_story()
-    tell(story)
-    assert not story.ledger.faults, story.ledger.faults
+class Story:
+    """An account with a group that tries three times, an endpoint, and a message that is due.
+
+    A story is a list of steps, each one of these methods. Times are ms behind NOW.
+    """
+
+    def __init__(self) -> None:
+        self.ledger = Deliveries(NOW)
+        self.group = self.ledger.opened("group", "g", "jobs/#", max_tries=3)
+        self.endpoint = self.ledger.opened("endpoint", "e", "", max_tries=3)
+        self.accept("m", 1)
+        self.at(2)
+        self.there: tuple[Stake, frozenset[str], int]
+
+    def tell(self, story: str) -> None:
+        for step in story.split("; "):
+            word, *said = step.split()
+            more = [one.split("=") for one in said if "=" in one]
+            plain = [_value(one) for one in said if "=" not in one]
+            getattr(self, word)(*plain, **{name: _value(value) for name, value in more})
+
+    def place(self, name: str) -> Place:
+        return [place for place in self.ledger.places if place.name == name][-1]
+
+    def stake(self, key: str = "m", of: str = "g") -> Stake:
+        return self.place(of).stakes.setdefault(key, Stake(self.ledger.messages.by_id[key]))
+
+    @property
+    def low(self) -> int:
+        return self.ledger.clock.low
+
+    def found(self) -> set[str]:
+        return {fault.kind for fault in self.ledger.faults}
+
+    # -- messages and the clock
+
+    def accept(
+        self, key: str, due: int, line: str = "", *, expires: int | None = None, topic: str = ""
+    ) -> None:
+        due += NOW
+        message = Message(key, topic or "jobs/1", due, due, expires=expires, key=line)
+        self.ledger.accepted(message)
+
+    def backlog(self, count: int) -> None:
+        for number in range(count):
+            self.ledger.accepted(Message(str(number), "jobs/2", self.low, self.low))
+        self.ledger.arrived(self.low + 2)
+
+    def retries(self, count: int) -> None:
+        self.backlog(count)
+        for number in range(count):
+            self.lease(number)
+            self.nack(key=number)
+
+    def fires(self, name: str, *hours: int) -> None:
+        for hour in hours:
+            due = NOW + hour * HOUR
+            self.ledger.accepted_of_schedule(Message(f"{name}{hour}", "jobs/sched/s", due, due), "s")
+
+    def unfired(self, key: str) -> None:
+        self.ledger.messages.not_fired("s", key)
+
+    def goeson(self, hour: int, *, told: int = 1) -> None:
+        self.ledger.messages.goes_on("s", NOW + hour * HOUR, HOUR, is_told=bool(told))
+
+    def late(self, key: str) -> None:
+        message = Message(key, "jobs/sched/s", NOW, NOW, is_late=True)
+        self.ledger.accepted_of_schedule(message, "s")
+
+    def toolate(self) -> None:
+        self.ledger.too_late(self.ledger.messages.by_id["m"])
+
+    def cancel(self, key: str) -> None:
+        self.ledger.cancelled(self.ledger.messages.by_id[key])
+
+    def uncancelled(self, *left: str) -> None:
+        named = list(zip(left[::2], left[1::2], strict=True))
+        self.ledger.not_cancelled(self.ledger.messages.by_id["m"], named)
+
+    def moving(self, key: str, due: int) -> None:
+        self.ledger.moving(self.ledger.messages.by_id[key], NOW + due)
+
+    def moved(self, key: str, due: int) -> None:
+        self.ledger.moved(self.ledger.messages.by_id[key], NOW + due)
+
+    def free(self, is_free: int) -> None:
+        assert self.ledger.is_free("solo") == bool(is_free)
+
+    def one(self, key: str) -> None:
+        self.ledger.key_given("solo", self.ledger.messages.by_id[key])
+
+    def another(self) -> None:
+        self.accept("n", 5)
+        self.one("n")
+
+    def at(self, ms: int) -> None:
+        self.ledger.arrived(NOW + ms)
+
+    def back(self, ms: int) -> None:
+        self.ledger.set_clock_back(NOW + ms)
+
+    def walk(self, ms: int) -> None:
+        self.ledger.walk(ms)
+        self.ledger.arrived(self.ledger.clock.high)
+
+    def lapse(self, seconds: float) -> None:
+        self.ledger.lapse(float(seconds))
+
+    def grace(self) -> None:
+        self.ledger.grace = 1.0
+
+    # -- places
+
+    def close(self, undone: str, kind: str = "group") -> None:
+        self.ledger.closed(getattr(self, kind), undone)
+
+    def reopen(self) -> None:
+        self.group = self.ledger.opened("group", "g", "jobs/#", max_tries=3)
+
+    def opened(self, kind: str, name: str) -> None:
+        self.ledger.opened(kind, name, "jobs/#", max_tries=3, expiry=24 * HOUR)
+
+    def session(self, name: str) -> None:
+        self.opened("session", name)
+
+    def ends(self, name: str) -> None:
+        self.opened("group", name)
+
+    def missing(self, name: str) -> None:
+        self.ledger.missing(self.place(name))
+
+    def keyed(self, rule: str) -> None:
+        self.group.is_ordered, self.group.most = rule != "limit", 2 if rule == "limit" else 1
+        self.group.on_dead_hold = rule == "hold"
+
+    def backoff(self) -> None:
+        self.group.backoff = (2_000, 10_000)
+
+    def hold(self, key: str) -> None:
+        self.ledger.hold(self.group, key)
+
+    def unhold(self, key: str) -> None:
+        self.ledger.release(self.group, key)
+
+    def setback(self, to: int = 0) -> None:
+        self.ledger.set_back(self.group, NOW + to if to else 0)
+
+    def skip(self, undone: str, to: int | None = None) -> None:
+        until = self.low + 2 if to is None else NOW + to
+        self.ledger.skipped(self.group, undone, until, is_sure=True)
+
+    # -- deliveries
+
+    def given(self, key: str | int, *, of: str = "g", **more: Any) -> None:
+        self.ledger.given(self.place(of), str(key), **more)
+
+    def lease(self, key: str | int = "m", *, lapses: float = 1_000.0, **more: Any) -> None:
+        self.given(key, lapses=float(lapses), **more)
+
+    def unread(self, of: str) -> None:
+        self.stake(of=of)
+
+    def post(self) -> None:
+        self.unread("e")
+        self.given("m", of="e")
+
+    def answer(self, status: int) -> None:
+        self.ledger.answered(self.endpoint, self.stake(of="e"), status, 1.0)
+
+    def ack(self, mono: float = 0.0, *, key: str = "m", of: str = "g") -> None:
+        self.ledger.clock.mono = max(self.ledger.clock.mono, mono)
+        self.ledger.finished(self.stake(key, of), float(mono))
+
+    def acked(self, number: int) -> None:
+        self.ledger.acked(self.group, self.stake(), number)
+
+    def gone(self) -> None:
+        self.ledger.gone(self.group, self.stake())
+
+    def denied(self, number: int, verb: str) -> None:
+        self.ledger.held_no_more(self.group, self.stake(), number, verb)
+
+    def counts(self, number: int) -> None:
+        self.ledger.counts(self.group, self.stake(), number, "nack")
+
+    def has(self, number: int) -> None:
+        assert self.ledger.has(self.stake(), number)
+
+    def absent(self, key: str) -> None:
+        assert key not in self.group.stakes
+
+    def nack(self, delay: int | str = 0, *, key: str | int = "m", of: str = "g") -> None:
+        place, stake = self.place(of), self.stake(str(key), of)
+        if delay == "auto":
+            self.ledger.failed(place, stake)
+        else:
+            self.ledger.failed(place, stake, not_before=self.low + int(delay), is_exact=True)
+
+    def extend(self, seconds: float) -> None:
+        self.ledger.extended(self.stake(), float(seconds))
+
+    def release(self) -> None:
+        self.ledger.returned(self.group, self.stake())
+
+    def unsure(self) -> None:
+        self.ledger.unsure(self.stake())
+
+    def left(self, of: str = "g", orderly: str = "") -> None:
+        self.ledger.left(self.place(of), orderly=bool(orderly))
+
+    def durable(self) -> None:
+        self.ledger.is_durable()
+
+    def taken(self) -> None:
+        self.ledger.perhaps_taken(self.group, is_leased=True)
+
+    def unheard(self, key: str) -> None:
+        self.ledger.acked_unheard(self.place("c"), self.stake(key, "c"), 1.0)
+
+    def stop(self) -> None:
+        self.ledger.restarted(1.0, was_killed=False)
+
+    def kill(self, mono: float = 1.0) -> None:
+        self.ledger.clock.mono = float(mono)
+        self.ledger.restarted(float(mono), was_killed=True)
+
+    def bury(self, reason: str = "", *, key: str = "m") -> None:
+        self.ledger.buried(self.stake(key), reason=reason)
+
+    def drop(self) -> None:
+        self.ledger.dropped(self.stake())
+
+    def requeue(self, is_head: str = "", *, key: str = "m") -> None:
+        self.ledger.again(self.stake(key), is_head=bool(is_head))
+
+    def steered(self, delay: int) -> None:
+        self.ledger.tried(self.stake(), self.low + delay)
+
+    def sending(self) -> None:
+        there, before = self.ledger.sending_to(self.endpoint, self.stake().message, 1)
+        self.there = there, before, there.number
+
+    def sent(self) -> None:
+        self.ledger.sent_to(*self.there, 1, is_changed=True)
+
+    # -- what is shown
+
+    def shown(self, state: str, key: str = "m", *, of: str = "g") -> None:
+        self.ledger.shown(self.place(of), key, state)
+
+    def lies(self, *where: str, key: str = "m", attempts: int | None = None) -> None:
+        words = [one.replace("_", " ") for one in where]
+        self.ledger.lies(self.group, key, words, attempts)
+
+    def unnamed(self) -> None:
+        self.ledger.not_shown(self.group, "m")
+
+    def unknown(self) -> None:
+        self.ledger.not_found(self.ledger.messages.by_id["m"])
+
+    def listed(self, at: int | None = None, *, times: int = 1, dead: int = 0) -> None:
+        due = self.stake().not_before if at is None else self.low + at
+        self.ledger.retries([("g", "m", due)] * times, [("g", "m")] * dead)
+
+    def letters(self, reason: str = "not_now", *, times: int = 1, of: str = "g", key: str = "m") -> None:
+        self.ledger.dead_letters([(of, key, reason.replace("_", " "))] * times)
+
+    def noletters(self) -> None:
+        self.ledger.dead_letters([])
+
+    def twofold(self) -> None:
+        self.ledger.two_answers(self.group, "m", "")
+
+    def figures(self, undone: int) -> None:
+        self.ledger.figures(self.group, undone, undone, without_retries=False)
+
+    def took(self, *keys: str | int) -> None:
+        """A worker is given these."""
+        names = [str(key) for key in keys]
+        self.ledger.took(self.group, names, self.ledger.due_there(self.group))
+        for name in names:
+            self.lease(name)
+
+    def owed(self) -> None:
+        for stake in self.ledger.owed(self.group):
+            self.ledger.blame(10, "owed", self.group, stake)
+
+    def end(self) -> None:
+        self.ledger.at_the_end()
 
 
-@pytest.mark.parametrize("tell", BREAKS, ids=lambda tell: tell.__name__)
-def test_what_breaks_a_rule_is_found(tell: Callable[[Story], None]) -> None:
-    story = a_story()
-    tell(story)
-    assert BREAKS[tell] in story.found, story.ledger.faults
+TOLD_ONLY = {"may != stake.may"}
+"""Conditions of what is only noted down for who reads a fault."""
+
+
+def _value(text: str) -> Any:
+    digits, unit = text.removesuffix("h"), HOUR if text.endswith("h") else 1
+    return int(digits) * unit if digits.lstrip("-").isdigit() else text
+
+
+def told(story: str, kind: str) -> bool:
+    """Whether that is what the account finds in it, and nothing else."""
+    one = Story()
+    one.tell(story)
+    return one.found() == ({kind} if kind else set())
+
+
+@pytest.mark.parametrize(
+    ("kind", "story"),
+    [
+        pytest.param(kind, story, id=f"{kind or 'right'}: {name}")
+        for kind, stories in STORIES.items()
+        for name, story in stories.items()
+    ],
+)
+def test_what_breaks_a_rule_is_named_and_what_keeps_them_is_not(kind: str, story: str) -> None:
+    assert told(story, kind)
+
+
+@pytest.mark.long
+@OPENED
+def test_each_condition_of_the_account_is_missed_by_a_story_when_it_is_left_out() -> None:
+    path = Path(inspect.getfile(deliveries))
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    stories = [(story, kind) for kind, stories in STORIES.items() for story in stories.values()]
+    plain = functions_of(compile(tree, str(path), "exec"))
+    unmissed = []
+    for one in [node for node in ast.walk(tree) if isinstance(node, ast.If)]:
+        test, one.test = one.test, ast.copy_location(ast.Constant(value=False), one.test)
+        changed = functions_of(compile(tree, str(path), "exec"))
+        one.test = test
+        with pytest.MonkeyPatch.context() as patch:
+            for name in [name for name, code in changed.items() if code != plain[name]]:
+                patch.setattr(function_of(deliveries, name), "__code__", changed[name])
+            if all(_is_told(*story) for story in stories):
+                unmissed.append(ast.unparse(test))
+    assert {*unmissed} == TOLD_ONLY
+
+
+def _is_told(story: str, kind: str) -> bool:
+    try:
+        return told(story, kind)
+    except (AssertionError, AttributeError, KeyError, TypeError, ValueError, IndexError):
+        return False

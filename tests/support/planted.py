@@ -69,7 +69,7 @@ class Fault:
             pytest.skip("mutmut has put functions of its own in the place of these")
         for file in dict.fromkeys(file for file, *_ in self.changes):
             text = (ROOT / file).read_text(encoding="utf-8")
-            functions, names = _functions(compile(text, file, "exec")), list[str]()
+            functions, names = functions_of(compile(text, file, "exec")), list[str]()
             for before in [before for of, before, _ in self.changes if of == file]:
                 assert text.count(before) == 1, f"{self}: {text.count(before)} times in {file}: {before}"
                 start = text.index(before) + len(before) - len(before.lstrip())
@@ -77,24 +77,24 @@ class Fault:
                 names.append([name for name, code in functions.items() if code.co_firstlineno <= line][-1])
             for _, before, after in [change for change in self.changes if change[0] == file]:
                 text = text.replace(before, after)
-            changed = _functions(compile(text, str(ROOT / file), "exec"))
+            changed = functions_of(compile(text, str(ROOT / file), "exec"))
             for name in dict.fromkeys(names):
-                function = _function(import_module(file.removesuffix(".py").replace("/", ".")), name)
+                function = function_of(import_module(file.removesuffix(".py").replace("/", ".")), name)
                 assert changed[name] != function.__code__, f"{self}: it is outside of functions"
                 patch.setattr(function, "__code__", changed[name])
 
 
-def _functions(code: CodeType) -> dict[str, CodeType]:
+def functions_of(code: CodeType) -> dict[str, CodeType]:
     """The functions of a module, and of its classes, by qualified name and in their order."""
     found: dict[str, CodeType] = {}
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
             is_class = not inner.co_flags & inspect.CO_NEWLOCALS
-            found |= _functions(inner) if is_class else {inner.co_qualname: inner}
+            found |= functions_of(inner) if is_class else {inner.co_qualname: inner}
     return found
 
 
-def _function(owner: Any, name: str) -> FunctionType:
+def function_of(owner: Any, name: str) -> FunctionType:
     for part in name.split("."):
         owner = inspect.getattr_static(owner, part)
     owner = owner.fget if isinstance(owner, property) else getattr(owner, "__func__", owner)

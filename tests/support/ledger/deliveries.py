@@ -586,8 +586,6 @@ class Deliveries:
         self._fails(place, stake, at=self.clock.low, keep=frozenset({WAITING}))
         stake.is_returned = returns.least <= FREE_RETURNS
         stake.not_before *= returns.least > FREE_RETURNS
-        if is_free:
-            stake.may -= {DEAD}
 
     def failed(
         self,
@@ -882,8 +880,6 @@ class Deliveries:
         stake.may = (stake.may & {FLIGHT}) | self._ends(place, stake, undone)
         stake.reason = "skipped" if stake.may == {DEAD} and not self._may_die(place, stake) else ""
         stake.former = frozenset()
-        if not stake.is_read:
-            stake.tries.least = stake.total.least = 0
 
     # -- what the server shows
 
