@@ -49,7 +49,9 @@ class Http:
             sent.setdefault("Content-Type", "application/json")
         async with self._session.request(method, path, data=data, headers=sent) as response:
             raw = await response.read()
-            is_json = "json" in response.content_type
+            is_json = "json" in response.content_type and (
+                response.content_type != NDJSON or raw.count(b"\n") == 1
+            )
             answer = Answer(response.status, json.loads(raw) if is_json else raw, response.headers.copy())
         if status is not None:
             assert answer.status == status, answer

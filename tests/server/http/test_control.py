@@ -19,7 +19,7 @@ from shards.store import Table
 from tests.support.build import OPENED
 from timeline.position import MessageId, id_position
 
-from ..conftest import HOUR_MS, MINUTE_MS, NDJSON, START_MS, TOGETHER, Running
+from ..conftest import HOUR_MS, MINUTE_MS, NDJSON, START_MS, Running
 
 CANCEL, SHIFT = "/v1/messages:cancel", "/v1/messages:reschedule"
 ALL = {"topic": "#"}
@@ -78,7 +78,6 @@ async def test_cancel_by_ordering_key(server: Running) -> None:
     said = await bulk(server, CANCEL, filter={"ordering_key": "c-1"})
     assert (said["matched"], said["changed"]) == (1, 1)
     assert list(await dues(server, "cancelled")) == [mine]
-    await bulk(server, CANCEL, 422, filter={"ordering_key": ""})
 
 
 @pytest.mark.parametrize("shift", ["PT1H", "-PT1H", 3600, -3600, "90s"])
@@ -180,30 +179,9 @@ async def test_what_goes_too_far_stays(server: Running) -> None:
     assert (said["matched"], said["changed"]) == (2, 1)
 
 
-@TOGETHER
-@pytest.mark.parametrize(
-    ("path", "body", "field"),
-    [
-        (CANCEL, {"filter": {}}, "filter"),
-        (CANCEL, {"filter": ALL, "shift": 1}, "shift"),
-        (SHIFT, {"filter": ALL}, "shift"),
-        (SHIFT, {"filter": ALL, "shift": 1_796_127_600}, "shift"),
-        (SHIFT, {"filter": ALL, "shift": "-1796127600000"}, "shift"),
-        (SHIFT, {"filter": ALL, "shift": "P1Y"}, "shift"),
-        (CANCEL, {"filter": {"topic": "a/#/b"}}, "topic"),
-        (CANCEL, {"filter": {"due_from": "soon"}}, "due_from"),
-        (CANCEL, {"filter": {"due_from": 1_796_127_600}}, "due_from"),
-        (CANCEL, {"filter": {"due_from": "1796127600"}}, "due_from"),
-        (CANCEL, {"filter": ALL, "as_of": "x"}, "as_of"),
-        (CANCEL, {"filter": ALL, "cursor": "x"}, "cursor"),
-        (CANCEL, {"filter": ALL, "limit": 0}, "limit"),
-        (CANCEL, {"filter": {"topics": "a"}}, "filter.topics"),
-        (CANCEL, {}, "filter"),
-    ],
-)
-async def test_refusals_name_the_field(lasting: Running, path: str, body: Any, field: str) -> None:
-    answer = await lasting.call("POST", path, body, status=422)
-    assert answer.body["errors"][0]["field"] == field
+async def test_a_cancel_has_no_shift(server: Running) -> None:
+    body = await bulk(server, CANCEL, 422, filter=ALL, shift=1)
+    assert [error["field"] for error in body["errors"]] == ["shift"]
 
 
 async def test_a_failure_says_how_far_it_came(server: Running) -> None:

@@ -93,13 +93,6 @@ async def test_a_version_of_its_key_stays_known(server: Running) -> None:
 @pytest.mark.parametrize(
     ("members", "field"),
     [
-        ({"debounce": {"wait": "30s"}}, "debounce.max_wait"),
-        ({"debounce": {"wait": "30s", "max_wait": True}}, "debounce.max_wait"),
-        ({"debounce": {"wait": "30s", "max_wait": "2m", "x": 1}}, "debounce.x"),
-        ({"debounce": {"wait": "0s", "max_wait": "2m"}}, "debounce.wait"),
-        ({"debounce": {"wait": "soon", "max_wait": "2m"}}, "debounce.wait"),
-        ({"debounce": {"wait": "3m", "max_wait": "2m"}}, "debounce.max_wait"),
-        ({"debounce": {"wait": "3m", "max_wait": "P9999D"}}, "debounce.max_wait"),
         ({"deliver_in": "1h"}, "deliver_in"),
         ({"deliver_at": "2030-01-01T00:00:00Z"}, "deliver_at"),
         ({"spread": "1m"}, "spread"),

@@ -148,22 +148,6 @@ async def test_a_day_from_now_by_default(server: Running) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "field"),
-    [
-        ({"bucket": "0"}, "bucket"),
-        ({"bucket": "1s"}, "bucket"),
-        ({"bucket": "P1M"}, "bucket"),
-        ({"to": START_MS}, "to"),
-        ({"from_": "x"}, "from"),
-        ({"topic": "a/%23/b"}, "topic"),
-        ({"due_from": 1}, "due_from"),
-    ],
-)
-async def test_refusals_name_the_field(server: Running, query: dict[str, object], field: str) -> None:
-    assert (await asked(server, 422, **query))["errors"][0]["field"] == field
-
-
-@pytest.mark.parametrize(
     ("bucket", "start_ms"), [("PT1M", MINUTE_MS), ("PT90S", MINUTE_MS), ("PT2H", HOUR_MS)]
 )
 async def test_it_begins_with_the_minute_or_hour_that_has_begun(

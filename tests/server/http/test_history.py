@@ -126,11 +126,9 @@ async def test_a_store_that_fails_is_left_out(server: Running, monkeypatch: pyte
     assert len(await points(server)) == 1
 
 
-@pytest.mark.parametrize(
-    "query", ["?step=0", "?from=2026-11-21T09:00:00Z&to=2026-11-21T08:00:00Z", "?step=x", "?from=x"]
-)
-async def test_refusals(server: Running, query: str) -> None:
-    await server.call("GET", f"/v1/history{query}", status=422)
+async def test_a_stretch_does_not_end_before_it_begins(server: Running) -> None:
+    span = "from=2026-11-21T09:00:00Z&to=2026-11-21T08:00:00Z"
+    await server.call("GET", f"/v1/history?{span}", status=422)
 
 
 async def test_keys(tmp_path: Path, config: Config, clock: SimulatedClock) -> None:

@@ -270,9 +270,6 @@ async def test_what_cannot_be_split(work: Work) -> None:
     assert (await work.post("/v1/jobs", body, 409))["type"] == "/problems/too-near"
     await work.create()
     assert (await work.create(status=409))["type"] == "/problems/job-active"
-    for wrong in ({"kind": "split"}, {"kind": "split", "slice": "x"}, {"kind": "join"}):
-        await work.post("/v1/jobs", wrong, 422)
-    await work.post("/v1/jobs", {"kind": "split", "slice": SLICE, "parts": 1}, 422)
     await work.post("/v1/jobs", {"kind": "expire", "slice": SLICE}, 422)
     refused = await work.post("/v1/jobs", {"kind": "expire", "run": "caller"}, 409)
     assert refused["type"] == "/problems/nothing-to-expire"

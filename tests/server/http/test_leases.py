@@ -20,7 +20,7 @@ from tests.support.fresh import fresh
 from tests.support.http import Http
 from tests.support.keys import KeysFile, with_keys
 
-from ..conftest import START_MS, TOGETHER, Fronted, Running, running
+from ..conftest import START_MS, Fronted, Running, running
 
 PATH = "/v1/groups/workers/messages"
 WAITING = 'fasti_limit_used{name="limits.waiting_pulls"}'
@@ -139,35 +139,6 @@ async def test_a_call_waits_for_the_first_message(server: Running) -> None:
     assert message["payload"] == "now"
     figures = await _figures(server)
     assert (figures[WAITING], figures["fasti_messages_leased_total"]) == (0, 1)
-
-
-@TOGETHER
-@pytest.mark.parametrize(
-    ("call", "body", "field"),
-    [
-        ("lease", {}, "max"),
-        ("lease", {"max": 0}, "max"),
-        ("lease", {"max": 1_001}, "max"),
-        ("lease", {"max": 1, "wait": "61s"}, "wait"),
-        ("lease", {"max": 1, "wait": "soon"}, "wait"),
-        ("lease", {"max": 1, "lease": "1ms"}, "lease"),
-        ("lease", {"max": 1, "lease": "13h"}, "lease"),
-        ("lease", {"max": 1, "filter": "a/#/b"}, "filter"),
-        ("lease", {"max": 1, "filter": "/".join("a" * 200)}, "filter"),
-        ("lease", {"max": 1, "filters": []}, "filters"),
-        ("ack", {}, "lease_ids"),
-        ("ack", {"lease_ids": ["x"]}, "lease_ids"),
-        ("ack", {"lease_ids": ["x"] * 1_001}, "lease_ids"),
-        ("nack", {"lease_ids": [], "delay": "-1s"}, "delay"),
-        ("nack", {"lease_ids": [], "delay": "99999d"}, "delay"),
-        ("nack", {"lease_ids": [], "reason": "x" * 256}, "reason"),
-        ("extend", {"lease_ids": []}, "lease"),
-        ("extend", {"lease_ids": [], "lease": 0}, "lease"),
-    ],
-)
-async def test_what_is_refused(lasting: Running, call: str, body: object, field: str) -> None:
-    answer = await lasting.call("POST", f"{PATH}:{call}", body, status=422)
-    assert answer.body["errors"][0]["field"] == field
 
 
 async def test_of_a_group_that_is_not_there(server: Running) -> None:

@@ -13,7 +13,7 @@ from server.settings.times import format_ms
 from server.site import read_side
 from timeline.filters import matches
 
-from ..conftest import HOUR_MS, MINUTE_MS, NDJSON, START_MS, TOGETHER, Running
+from ..conftest import HOUR_MS, MINUTE_MS, NDJSON, START_MS, Running
 
 LIST = "/v1/messages"
 
@@ -226,33 +226,6 @@ async def test_nobody_waits_for_an_abandoned_count(server: Running) -> None:
     turn = Turn(Turns(server.clock, max_bytes=1), "", server.clock)
     assert await selection.count(read_side(server.app), query, None, turn, lambda: True) == 0
     assert await selection.count(read_side(server.app), query, None, turn, lambda: False) == 1
-
-
-@TOGETHER
-@pytest.mark.parametrize(
-    ("parameter", "value"),
-    [
-        ("limit", "0"),
-        ("limit", "1001"),
-        ("limit", "ten"),
-        ("limit", "-1"),
-        ("state", "gone"),
-        ("topic", ""),
-        ("topic", "a%23"),
-        ("due_from", "today"),
-        ("due_to", "2026-11-21T08:00:00"),
-        ("due_from", "1796127600"),
-        ("due_to", "3600"),
-        ("due_to", "1796127600000000"),
-        ("cursor", "1"),
-        ("cursor", "z" * 24),
-        ("count", "1"),
-        ("order", "asc"),
-    ],
-)
-async def test_a_bad_parameter_is_named(lasting: Running, parameter: str, value: str) -> None:
-    body = await page(lasting, 422, **{parameter: value})
-    assert [e["field"] for e in body["errors"]] == [parameter]
 
 
 async def test_a_parameter_stands_once(server: Running) -> None:

@@ -173,14 +173,6 @@ async def test_a_key_covers_a_message_that_has_moved(server: Running) -> None:
     [
         (b"{", 400, "not-readable", None),
         (b'{"topic": "\xff"}', 400, "not-readable", None),
-        ({"payload": 1}, 422, "refused", "topic"),
-        ({"topic": "a/#", "payload": 1}, 422, "refused", "topic"),
-        ({"topic": "$SYS", "payload": 1}, 422, "refused", "topic"),
-        ({"topic": "a", "payload": 1, "deliver_at": "tomorrow"}, 422, "refused", "deliver_at"),
-        ({"topic": "a", "payload": 1, "deliver_in": "P1M"}, 422, "refused", "deliver_in"),
-        ({"topic": "a", "payload": 1, "deliver_in": "P4000D"}, 422, "refused", "deliver_in"),
-        ({"topic": "a", "payload": "x" * 300_000}, 422, "refused", "payload"),
-        ({"topic": "a", "payload": 1, "spread": "P1Y"}, 422, "refused", "spread"),
         ({"topic": "a", "payload": 1, "deliver_in": "3650d", "spread": 1}, 422, "refused", "spread"),
     ],
 )
@@ -194,10 +186,6 @@ async def test_what_is_wrong_is_named(
 
 async def test_the_shape_of_a_request_is_checked(server: Running) -> None:
     body = b'{"topic":"a","payload":1}'
-    plain = await server.call("POST", "/v1/messages", body, status=415, Content_Type="text/plain")
-    assert plain.slug == "unsupported-media-type"
-    asked = await server.call("POST", "/v1/messages?dry=1", body, status=422)
-    assert asked.body["errors"][0]["field"] == "dry"
     wrong = await server.call("PUT", "/v1/messages", body, status=405)
     assert "POST" in wrong.headers["Allow"]
 
@@ -231,9 +219,6 @@ async def test_a_move_keeps_the_id_and_changes_the_tag(server: Running) -> None:
     [
         ({}, 422, "deliver_at"),
         ({"deliver_in": 1, "deliver_at": "2026-11-21T08:10:00Z"}, 422, "deliver_in"),
-        ({"deliver_in": -1}, 422, "deliver_in"),
-        ({"due": 1}, 422, "due"),
-        (b"", 400, None),
     ],
 )
 async def test_a_bad_move_is_refused(server: Running, body: object, status: int, field: str | None) -> None:

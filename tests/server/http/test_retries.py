@@ -209,23 +209,6 @@ async def test_a_message_is_known_while_a_place_is_not_done_with_it(
     await server.call("GET", "/v1/messages/by-key/order-1", status=410)
 
 
-BAD = (
-    ("try", {}, "filter"),
-    ("drop", {"filter": {}}, "filter"),
-    ("try", {"ids": [], "deliver_in": 1, "deliver_at": "2030-01-01T00:00:00Z"}, "deliver_in"),
-    ("try", {"ids": [], "deliver_in": "400000d"}, "deliver_in"),
-    ("bury", {"ids": [], "deliver_in": 1}, "deliver_in"),
-    ("drop", {"filter": {"id": "x"}}, "id"),
-    ("drop", {"filter": {"topic": "a#"}}, "topic"),
-)
-
-
-async def test_bad_requests(server: Running) -> None:
-    for what, body, field in BAD:
-        answer = await server.call("POST", f"{RETRIES}:{what}", body, status=422)
-        assert field in answer.body["errors"][0]["field"], body
-
-
 async def test_a_key_sees_and_changes_its_own(keyed: Keyed) -> None:  # noqa: F811
     keyed.add("app", "read", "schedule")
     keyed.add("looker", "read", "schedule")

@@ -240,16 +240,6 @@ async def test_what_has_been_dropped_is_not_asked_for(server: Running) -> None:
     assert body["read_position"] == {"at": "2026-11-21T07:59:00.000Z", "seq": 0}
 
 
-@pytest.mark.parametrize(
-    ("body", "field"),
-    [({"from": "soon"}, "from"), ({"from": "2026-13-01T00:00:00Z"}, "from"), ({}, "from"), ({"to": 1}, "to")],
-)
-async def test_a_bad_replay_is_refused(server: Running, body: object, field: str) -> None:
-    await server.connect("c", "#")
-    answer = await server.call("POST", f"{SESSIONS}/c:replay", body, status=422)
-    assert [e["field"] for e in answer.body["errors"]] == [field]
-
-
 async def test_who_is_not_there_is_not_found(server: Running) -> None:
     for method, path, body in (
         ("GET", "nobody", None),
