@@ -3,8 +3,9 @@
 A test of checkpoints, files or a damaged disk overrides `ram` by None.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from yarl import URL
 
+from server.delivery.shared import Group
 from server.delivery.subscriber import Subscriber
 from server.engine.clock import SimulatedClock
 from server.http.admission import Admission
@@ -48,6 +50,13 @@ rounds.RETRY_S = 0.1  # a store that has failed is opened again so soon
 LISTENING = [Address("127.0.0.1", 1883, "mqtt")]
 
 
+async def until(holds: Callable[[], object]) -> None:
+    """Waits for other tasks, threads and sockets."""
+    async with asyncio.timeout(60):
+        while not holds():
+            await asyncio.sleep(0.005)
+
+
 class Running:
     """An app with its HTTP side."""
 
@@ -72,6 +81,35 @@ class Running:
     async def schedule(self, topic: str = "a/b", payload: object = "hi", **members: object) -> str:
         """The id of a new message."""
         return await self._calls.schedule(topic, payload, **members)
+
+    async def batch(self, items: Sequence[Mapping[str, object]]) -> list[str]:
+        """The ids of new messages."""
+        made = await self._calls.schedule_many(items)
+        assert made.status == 201, made
+        return list(made.body["ids"])
+
+    @property
+    def front(self) -> "Fronted":
+        """Where its connections begin."""
+        assert isinstance(self.http.server, Fronted)
+        return self.http.server
+
+    def session(self, client_id: str) -> Subscriber:
+        """It is there."""
+        found = self.app.core.sessions.get(client_id)
+        assert found is not None, client_id
+        return found
+
+    def group(self, text: str) -> Group:
+        """It is there."""
+        found = self.app.core.groups.get(text)
+        assert found is not None, text
+        return found
+
+    async def writable(self) -> None:
+        """Until the store takes writes again."""
+        await until(lambda: self.app.core.writer.broken is None)
+        await self.app.quiet()
 
     async def pass_time(self, by_ms: int) -> None:
         """Let the clock jump and everything that is due be dispatched."""
@@ -170,10 +208,22 @@ def rig() -> Rig:
     return Rig()
 
 
+def with_settings(**sections: Mapping[str, object]) -> pytest.MarkDecorator:
+    """A test, a class or a module with other settings: `with_settings(limits={"pending": 2})`."""
+    return pytest.mark.settings(sections)
+
+
+def changed(config: Config, request: pytest.FixtureRequest) -> Config:
+    """As `with_settings` says; what is nearest to the test counts."""
+    for mark in reversed(list(request.node.iter_markers("settings"))):
+        for name, values in mark.args[0].items():
+            config = replace(config, **{name: replace(getattr(config, name), **values)})
+    return config
+
+
 @pytest.fixture
-def config() -> Config:
-    """Overridden where a test needs other limits."""
-    return Config()
+def config(request: pytest.FixtureRequest) -> Config:
+    return changed(Config(), request)
 
 
 @pytest.fixture
@@ -201,6 +251,15 @@ async def server(
 ) -> AsyncIterator[Running]:
     async with running(tmp_path / "data", config, clock, store=ram) as made:
         yield made
+
+
+Start = Callable[[], AbstractAsyncContextManager[Running]]
+
+
+@pytest.fixture
+def start(tmp_path: Path, config: Config, clock: SimulatedClock) -> Start:
+    """Each time it is called, a server on the data on disk that the one before left."""
+    return partial(running, tmp_path / "data", config, clock)
 
 
 TOGETHER = pytest.mark.asyncio(loop_scope="module")

@@ -3,28 +3,20 @@
 import asyncio
 import gzip
 from collections.abc import AsyncIterator
-from dataclasses import replace
 
 import pytest
 
 from server.http.admission import OF_MANY, OF_ONE
-from server.settings.config import Config, Http, Limits
 
-from ..conftest import Fronted, Running
+from ..conftest import Running, with_settings
 
 ONE = 6 * 1_000 + (64 << 10)
 SMALL = 1 << 20
 LARGEST = 2 << 20
 
 
-@pytest.fixture
-def config() -> Config:
-    settings = Config()
-    return replace(
-        settings,
-        http=replace(Http(), max_body=LARGEST),
-        limits=replace(Limits(), max_payload=1_000, queued_bytes=64 << 20),
-    )
+LIMITS = {"max_payload": 1_000, "queued_bytes": 64 << 20}
+pytestmark = with_settings(http={"max_body": LARGEST}, limits=LIMITS)
 
 
 async def test_calls_that_take_messages_are_there(server: Running) -> None:
@@ -46,8 +38,7 @@ async def test_calls_that_take_messages_are_there(server: Running) -> None:
 )
 async def test_a_body_has_what_its_call_needs(server: Running, path: str, most: int) -> None:
     """The answer is there before a byte of the body is sent."""
-    at = server.http.server
-    assert isinstance(at, Fronted)
+    at = server.front
     port = at.front_port
     for length, is_taken in ((most, True), (most + 1, False)):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

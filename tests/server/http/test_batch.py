@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -10,12 +9,11 @@ import pytest
 
 from server.engine.clock import SimulatedClock
 from server.http.routes import batch
-from server.settings.config import Config, Http, Limits
 from shards.errors import Corrupt
 from tests.support.build import OPENED
 from timeline.position import MessageId
 
-from ..conftest import MINUTE_MS, NDJSON, Running
+from ..conftest import MINUTE_MS, NDJSON, Running, with_settings
 
 BATCH = "/v1/messages:batch"
 
@@ -165,11 +163,8 @@ async def test_one_object_is_no_batch(server: Running) -> None:
     await server.call("POST", BATCH, {"topic": "a"}, status=422)
 
 
+@with_settings(http={"max_batch": 3}, limits={"pending": 4})
 class TestBounds:
-    @pytest.fixture
-    def config(self) -> Config:
-        return replace(Config(), http=replace(Http(), max_batch=3), limits=replace(Limits(), pending=4))
-
     async def test_items_are_bounded(self, server: Running) -> None:
         body = await post(server, *[item()] * 4, status=413)
         assert (body["type"], body["limit"]) == ("/problems/too-large", 3)
@@ -202,12 +197,9 @@ async def test_a_known_message_that_cannot_be_read_is_a_problem_of_its_item(
     assert results[1]["problem"]["type"] == "/problems/unreadable"
 
 
+@with_settings(http={"buffered_bytes": 1 << 20})
 class TestRoom:
     """Of 1 MiB for what calls gather."""
-
-    @pytest.fixture
-    def config(self) -> Config:
-        return Config(http=replace(Http(), buffered_bytes=1 << 20))
 
     async def test_what_has_been_read_of_batches_is_bounded(
         self, server: Running, monkeypatch: pytest.MonkeyPatch

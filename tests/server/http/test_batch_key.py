@@ -2,16 +2,13 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from dataclasses import replace
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from server.engine.clock import SimulatedClock
-from server.settings.config import Config, Limits, Slices
+from server.settings.config import Config
 from server.settings.times import format_ms
 from shards import keys
 from shards.errors import Corrupt
@@ -20,9 +17,9 @@ from shards.store import Table
 from shards.tables import BatchRow
 from shards.verify import verify_tables
 from tests.support.build import OPENED
-from tests.support.keys import KeysFile, with_keys
 
-from ..conftest import HOUR_MS, NDJSON, Running, running
+from ..conftest import HOUR_MS, NDJSON, Running, with_settings
+from .conftest import Keyed
 
 BATCH = "/v1/messages:batch"
 EACH = BATCH + "?each=true"
@@ -31,9 +28,7 @@ LARGE = 350
 """Items of a batch that is not for the desk, and is decided in steps."""
 
 
-@pytest.fixture
-def config() -> Config:
-    return replace(Config(), slices=replace(Slices(), retention_ms=RETENTION_MS))
+pytestmark = with_settings(slices={"retention_ms": RETENTION_MS})
 
 
 def item(topic: str = "a", **members: Any) -> dict[str, Any]:
@@ -183,11 +178,8 @@ async def test_over_several_turns_of_the_loop(server: Running, monkeypatch: pyte
     assert pending(server) == 1_001
 
 
+@with_settings(limits={"pending": 4})
 class TestRefused:
-    @pytest.fixture
-    def config(self) -> Config:
-        return replace(Config(), limits=replace(Limits(), pending=4))
-
     @pytest.mark.parametrize("headers", [{}, {"headers": {"a": "b"}}])
     async def test_what_was_refused_is_decided_again(self, server: Running, headers: Any) -> None:
         items = [item(f"t/{n}", **headers) for n in range(6)]
@@ -274,21 +266,11 @@ async def test_retention_forgets_it_with_its_last_message(server: Running) -> No
     assert await post(server, [item("other")], "soon") != [], "the key is free"
 
 
-class TestUsers:
-    @pytest.fixture
-    async def server(self, tmp_path: Path, config: Config, clock: SimulatedClock) -> AsyncIterator[Running]:
-        self.file = KeysFile(tmp_path / "keys.toml")
-        self.shown = {name: self.file.add(name, "admin") for name in ("one", "two")}
-        async with running(tmp_path / "data", with_keys(config, self.file.path), clock) as made:
-            yield made
-
-    async def test_each_has_keys_of_its_own(self, server: Running) -> None:
-        found = [
-            await post(server, [item()], Authorization=f"Bearer {self.shown[name]}")
-            for name in ("one", "two", "one")
-        ]
-        assert len({ids_of(one)[0] for one in found}) == 2
-        assert ids_of(found[0]) == ids_of(found[2])
+async def test_each_user_has_keys_of_its_own(keyed: Keyed) -> None:
+    keyed.add("own", "admin")
+    found = [await post(keyed.server, [item()], **keyed.shown(name)) for name in ("own", "ops", "own")]
+    assert len({ids_of(one)[0] for one in found}) == 2
+    assert ids_of(found[0]) == ids_of(found[2])
 
 
 @OPENED

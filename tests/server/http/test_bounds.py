@@ -7,7 +7,7 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -21,7 +21,7 @@ from server.net.crowd import BUSY, Cause, Crowd, http_bounds
 from server.observe.metrics import Metrics
 from server.settings.config import Config
 
-from ..conftest import Fronted, Running
+from ..conftest import Running, until, with_settings
 
 BODY = b'{"topic":"a/b","payload":"hi","deliver_in":"15m"}'
 HEAD = b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -60,8 +60,7 @@ class Bench:
     """A server's front, and clients of it."""
 
     def __init__(self, server: Running) -> None:
-        at = server.http.server
-        assert isinstance(at, Fronted)
+        at = server.front
         self.at = at
         self.wires: list[Wire] = []
 
@@ -75,16 +74,11 @@ class Bench:
         self.wires.append(wire)
         return wire
 
-    async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(30):
-            while not holds():
-                await asyncio.sleep(0.005)
-
     async def one(self) -> tuple[Wire, Front]:
         """A client, and its connection."""
         before = set(self.fronts)
         wire = await self.dial()
-        await self.until(lambda: any(front.is_begun for front in set(self.fronts) - before))
+        await until(lambda: any(front.is_begun for front in set(self.fronts) - before))
         (front,) = set(self.fronts) - before
         return wire, front
 
@@ -106,7 +100,7 @@ async def bench(server: Running, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 
 async def kept(bench: Bench, front: Front) -> None:
-    await bench.until(lambda: front.held_bytes > 0)
+    await until(lambda: front.held_bytes > 0)
 
 
 async def test_a_silent_connection_ends(server: Running, bench: Bench) -> None:
@@ -115,7 +109,7 @@ async def test_a_silent_connection_ends(server: Running, bench: Bench) -> None:
     assert len(bench.fronts) == 1
     bench.pass_time(10.1)
     assert await wire.end() == b""
-    await bench.until(lambda: not bench.fronts)
+    await until(lambda: not bench.fronts)
     metrics = (await server.call("GET", "/metrics")).body.decode()
     assert 'fasti_http_connections_bounded_total{bound="http.head_timeout"} 1.0' in metrics
 
@@ -130,7 +124,7 @@ async def test_half_a_head_ends(bench: Bench, sent: bytes) -> None:
     bench.pass_time(10.1)
     said = await wire.end()
     assert not sent.strip() or said.startswith(b"HTTP/1.1 408 ")
-    await bench.until(lambda: not bench.fronts)
+    await until(lambda: not bench.fronts)
 
 
 LIST = b"GET /v1/messages?state=all HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -164,7 +158,7 @@ async def test_who_sends_no_more_is_answered_and_then_it_ends(
     wire.writer.write_eof()
     said = await wire.end()
     assert [int(status) for status in re.findall(rb"HTTP/1.1 (\d+) ", said)] == statuses
-    await bench.until(lambda: not bench.fronts)
+    await until(lambda: not bench.fronts)
 
 
 async def test_who_sends_no_more_and_reads_slowly_gets_all(server: Running, bench: Bench) -> None:
@@ -175,11 +169,11 @@ async def test_who_sends_no_more_and_reads_slowly_gets_all(server: Running, benc
     wire.writer.transport.pause_reading()  # type: ignore[attr-defined]
     wire.send(LIST * 20)
     wire.writer.write_eof()
-    await bench.until(lambda: front._is_eof and front._is_full)
+    await until(lambda: front._is_eof and front._is_full)
     assert front.held_bytes
     wire.writer.transport.resume_reading()  # type: ignore[attr-defined]
     assert (await wire.end()).count(b"HTTP/1.1 200 ") == 20
-    await bench.until(lambda: front not in bench.fronts)
+    await until(lambda: front not in bench.fronts)
 
 
 @pytest.mark.parametrize("call", [POST, GET])
@@ -210,19 +204,19 @@ async def test_half_a_short_body_ends(bench: Bench) -> None:
 async def test_half_a_body_ends(bench: Bench, rest: bytes) -> None:
     wire, front = await bench.one()
     wire.send(HEAD + rest + b"{")
-    await bench.until(lambda: front.is_handed_over)
+    await until(lambda: front.is_handed_over)
     bench.pass_time(9)
     assert bench.fronts
     bench.pass_time(10.1)
     assert await wire.end() == b""
-    await bench.until(lambda: not bench.fronts)
+    await until(lambda: not bench.fronts)
 
 
 async def test_a_body_that_drips_ends(bench: Bench) -> None:
     """Each byte comes in time, and all of them would take years."""
     wire, front = await bench.one()
     wire.send(HEAD + b"Content-Length: 90000\r\n\r\n{")
-    await bench.until(lambda: front.is_handed_over)
+    await until(lambda: front.is_handed_over)
     front._since_s -= 11
     front._heard_s = asyncio.get_running_loop().time()
     bench.pass_time(0)
@@ -232,7 +226,7 @@ async def test_a_body_that_drips_ends(bench: Bench) -> None:
 async def test_a_body_that_is_fast_enough_goes_on(bench: Bench) -> None:
     wire, front = await bench.one()
     wire.send(HEAD + b"Content-Length: 90000\r\n\r\n" + b" " * 60_000)
-    await bench.until(lambda: front._body_bytes == 60_000)
+    await until(lambda: front._body_bytes == 60_000)
     front._since_s -= 60
     bench.pass_time(1)
     wire.send(b" " * 30_000)
@@ -263,19 +257,15 @@ async def test_who_waits_for_an_answer_is_not_too_slow(server: Running, bench: B
     assert (await wire.answer())[0] == 201
 
 
+@with_settings(http={"connections": 3, "connections_per_address": 2})
 class TestFew:
-    @pytest.fixture
-    def config(self) -> Config:
-        http = replace(Config().http, connections=3, connections_per_address=2)
-        return replace(Config(), http=http)
-
     async def test_more_are_closed_at_once(self, bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
         (_, _), (second, _) = await bench.one(), await bench.one()
         with caplog.at_level(logging.WARNING):
             assert await (await bench.dial()).end() == b""
         assert "as http.connections_per_address" in caplog.text
         second.writer.close()
-        await bench.until(lambda: len(bench.fronts) == 1)
+        await until(lambda: len(bench.fronts) == 1)
         wire, _ = await bench.one()
         wire.send(GET)
         assert (await wire.answer())[0] == 200
@@ -310,11 +300,8 @@ class TestFew:
         assert metrics.bounded == {"http.connections": 1, "http.connections_per_address": 1}
 
 
+@with_settings(limits={"pool_bytes": 1 << 20})
 class TestLittle:
-    @pytest.fixture
-    def config(self) -> Config:
-        return replace(Config(), limits=replace(Config().limits, pool_bytes=1 << 20))
-
     async def test_who_sends_most_ahead_is_closed(
         self, bench: Bench, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -326,7 +313,7 @@ class TestLittle:
         small.send(b"x" * 1_000)
         for wire, _ in others:
             wire.send(b"x" * 100_000)
-        await bench.until(lambda: len(bench.fronts) < 20)
+        await until(lambda: len(bench.fronts) < 20)
         assert first in bench.fronts
         assert len(bench.fronts) > 5
         assert sum(front.held_bytes for front in bench.fronts) <= (1 << 20) + 20 * 64
@@ -350,7 +337,7 @@ class TestLittle:
         assert front._transport is not None
         front._transport.write(bytes(16 << 20))
         bench.pass_time(0)
-        await bench.until(lambda: not bench.fronts)
+        await until(lambda: not bench.fronts)
 
     async def test_a_large_answer_that_does_not_go_out_counts_at_once(self, bench: Bench) -> None:
         """Not when all are looked at: by then there could be dozens."""
@@ -368,7 +355,7 @@ async def test_an_answer_that_nobody_takes_ends_the_connection(bench: Bench) -> 
     wire.reader._transport.pause_reading()  # type: ignore[attr-defined]
     assert front._transport is not None
     front._transport.write(bytes(16 << 20))
-    await bench.until(lambda: front.unsent_bytes > 0)
+    await until(lambda: front.unsent_bytes > 0)
     now = asyncio.get_running_loop().time()
     look = bench.at.desk.crowd.look
     async with asyncio.timeout(30):
@@ -378,7 +365,7 @@ async def test_an_answer_that_nobody_takes_ends_the_connection(bench: Bench) -> 
     look(now + 74)
     assert bench.fronts == [front]
     look(now + 76)
-    await bench.until(lambda: not bench.fronts)
+    await until(lambda: not bench.fronts)
 
 
 @pytest.mark.parametrize("call", [GET, OTHER])
@@ -386,12 +373,12 @@ async def test_the_last_answer_is_read_though_more_is_sent(bench: Bench, call: b
     """Unread bytes at a close would make the system send a reset, which takes the answer."""
     wire, front = await bench.one()
     wire.send(call.replace(b"Host:", b"Connection: close\r\nHost:") + b"x" * 1_000_000)
-    await bench.until(lambda: front._is_ending)
+    await until(lambda: front._is_ending)
     wire.send(b"x" * 1_000_000)
     said = await asyncio.wait_for(wire.reader.read(), 30)
     assert b"HTTP/1.1 20" in said
     wire.writer.close()
-    await bench.until(lambda: front not in bench.fronts)
+    await until(lambda: front not in bench.fronts)
 
 
 async def test_413_comes_before_100(bench: Bench) -> None:
@@ -412,20 +399,16 @@ async def test_100_comes_before_the_body(bench: Bench) -> None:
     assert [(await wire.answer())[0] for _ in range(2)] == [100, 404]
 
 
-class TestFull:
-    @pytest.fixture
-    def config(self) -> Config:
-        return replace(Config(), limits=replace(Config().limits, queued_bytes=1 << 16))
-
-    async def test_429_comes_before_100(self, server: Running, bench: Bench) -> None:
-        """One request is let through, however large; while it is there no other is."""
-        first, front = await bench.one()
-        first.send(HEAD + b"Content-Length: 90000\r\n\r\n{")
-        await bench.until(lambda: front.is_handed_over and server.app.core.writer.queued_bytes > 0)
-        wire, _ = await bench.one()
-        wire.send(OTHER[: -len(BODY)])
-        status, body = await wire.answer()
-        assert (status, body["type"]) == (429, "/problems/over-quota")
+@with_settings(limits={"queued_bytes": 1 << 16})
+async def test_429_comes_before_100(server: Running, bench: Bench) -> None:
+    """One request is let through, however large; while it is there no other is."""
+    first, front = await bench.one()
+    first.send(HEAD + b"Content-Length: 90000\r\n\r\n{")
+    await until(lambda: front.is_handed_over and server.app.core.writer.queued_bytes > 0)
+    wire, _ = await bench.one()
+    wire.send(OTHER[: -len(BODY)])
+    status, body = await wire.answer()
+    assert (status, body["type"]) == (429, "/problems/over-quota")
 
 
 async def test_empty_lines_before_a_call_are_passed_over(bench: Bench) -> None:
@@ -556,7 +539,7 @@ async def test_whose_bodies_are_slow_leaves_room_for_those_of_others(server: Run
     assert (await other.answer())[0] == 201
     for wire in slow:
         wire.writer.close()
-    await bench.until(lambda: not server.app.core.writer.queued_bytes)
+    await until(lambda: not server.app.core.writer.queued_bytes)
     again = await bench.dial()
     again.send(small)
     await again.reader.readuntil(b"\r\n\r\n")

@@ -1,13 +1,10 @@
 """What a foreign page can do to a server on its user's machine: nothing. And what a page of one's own can."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
-from server.settings.config import Config
-
-from ..conftest import TOGETHER, Answer, Fronted, Running
+from ..conftest import TOGETHER, Answer, Running, until, with_settings
 
 EVIL = "https://evil.example"
 TIMING = {"cron": "@daily", "timezone": "UTC", "topic": "a"}
@@ -95,12 +92,8 @@ async def test_nobody_is_told_that_it_may(server: Running) -> None:
     assert not opened(await preflight(server, EVIL, 405))
 
 
+@with_settings(http={"origins": ("https://app.example",), "hosts": ("fasti.example",)})
 class TestNamed:
-    @pytest.fixture
-    def config(self) -> Config:
-        http = replace(Config().http, origins=("https://app.example",), hosts=("fasti.example",))
-        return replace(Config(), http=http)
-
     async def test_a_page_that_is_named_may(self, server: Running) -> None:
         app = "https://app.example"
         answer = await preflight(server, app, 204)
@@ -139,15 +132,12 @@ class TestNamed:
         ],
     )
     async def test_a_page_can_read_why_it_is_refused(self, server: Running, head: str, status: int) -> None:
-        at = server.http.server
-        assert isinstance(at, Fronted)
+        at = server.front
         for origin, is_open in (("https://app.example", True), ("https://evil.example", False)):
             reader, writer = await asyncio.open_connection("127.0.0.1", at.front_port)
             writer.write(head.replace("https://app.example", "{}").format(origin).encode())
             if status == 408:
-                async with asyncio.timeout(30):
-                    while not any(one.held_bytes for one in at.desk.crowd):
-                        await asyncio.sleep(0.005)
+                await until(lambda: any(one.held_bytes for one in at.desk.crowd))
                 now = asyncio.get_running_loop().time()
                 at.desk.crowd.look(now)
                 at.desk.crowd.look(now + 11)

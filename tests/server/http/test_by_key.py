@@ -2,9 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -12,14 +9,11 @@ import pytest
 
 from server.codec.fields import Properties
 from server.codec.packets import Publish
-from server.engine.clock import SimulatedClock
 from server.mqtt.publish_requests import read_publish
-from server.settings.config import Config, Slices
 from tests.support.http import Http
-from tests.support.keys import KeysFile, with_keys
 
-from ..conftest import DAY_MS, HOUR_MS, MINUTE_MS, NDJSON, START_MS, Running, running
-from .test_keys import Keyed
+from ..conftest import DAY_MS, HOUR_MS, MINUTE_MS, NDJSON, START_MS, Running, with_settings
+from .conftest import Keyed
 
 BODY = {"topic": "a/b", "payload": "hi", "deliver_in": "1h"}
 BY_KEY = "/v1/messages/by-key/"
@@ -126,36 +120,32 @@ async def test_a_held_message_has_its_key(server: Running) -> None:
 # -- gone
 
 
-class TestRetention:
-    @pytest.fixture
-    def config(self) -> Config:
-        return replace(Config(), slices=replace(Slices(), retention_ms=DAY_MS))
+@with_settings(slices={"retention_ms": DAY_MS})
+async def test_what_retention_has_dropped_is_gone(server: Running) -> None:
+    """Nobody says 204: whether it went out is not known. When the key is forgotten, nothing is.
 
-    async def test_what_retention_has_dropped_is_gone(self, server: Running) -> None:
-        """Nobody says 204: whether it went out is not known. When the key is forgotten, nothing is.
-
-        A moved one is not gone with its first slice; the key of one that is gone is free.
-        """
-        made = {key: (await keyed_one(server, key)).body["id"] for key in ("k", "cancelled", "free", "moved")}
-        await server.call("DELETE", BY_KEY + "cancelled", status=204)
-        await server.call("PATCH", BY_KEY + "moved", {"deliver_in": "P9D"})
-        server.app.garbage.stop()
-        await server.call("POST", "/v1/clock:advance", {"by": "P3D"})
-        calls = (("GET", None), ("DELETE", None), ("PATCH", {"deliver_in": 1}))
-        for key in ("k", "cancelled", "free"):
-            for method, body in calls:
-                gone = await server.call(method, BY_KEY + key, body, status=410)
-                assert (gone.slug, gone.body["id"]) == ("gone", made[key])
-        anew = await keyed_one(server, "free")
-        assert anew.body["id"] != made["free"]
-        server.app.garbage._is_stopping = False
-        await server.app.garbage.sweep()
-        for key in ("k", "cancelled"):
-            for method, body in calls:
-                assert (await server.call(method, BY_KEY + key, body, status=404)).slug == "not-found"
-        assert (await server.call("GET", BY_KEY + "free")).body["id"] == anew.body["id"]
-        assert (await server.call("GET", BY_KEY + "moved")).body["id"] == made["moved"]
-        await server.call("DELETE", BY_KEY + "moved", status=204)
+    A moved one is not gone with its first slice; the key of one that is gone is free.
+    """
+    made = {key: (await keyed_one(server, key)).body["id"] for key in ("k", "cancelled", "free", "moved")}
+    await server.call("DELETE", BY_KEY + "cancelled", status=204)
+    await server.call("PATCH", BY_KEY + "moved", {"deliver_in": "P9D"})
+    server.app.garbage.stop()
+    await server.call("POST", "/v1/clock:advance", {"by": "P3D"})
+    calls = (("GET", None), ("DELETE", None), ("PATCH", {"deliver_in": 1}))
+    for key in ("k", "cancelled", "free"):
+        for method, body in calls:
+            gone = await server.call(method, BY_KEY + key, body, status=410)
+            assert (gone.slug, gone.body["id"]) == ("gone", made[key])
+    anew = await keyed_one(server, "free")
+    assert anew.body["id"] != made["free"]
+    server.app.garbage._is_stopping = False
+    await server.app.garbage.sweep()
+    for key in ("k", "cancelled"):
+        for method, body in calls:
+            assert (await server.call(method, BY_KEY + key, body, status=404)).slug == "not-found"
+    assert (await server.call("GET", BY_KEY + "free")).body["id"] == anew.body["id"]
+    assert (await server.call("GET", BY_KEY + "moved")).body["id"] == made["moved"]
+    await server.call("DELETE", BY_KEY + "moved", status=204)
 
 
 # -- a POST under a key that is known
@@ -299,55 +289,43 @@ async def test_an_export_is_taken_back_under_keys_that_were_cancelled(server: Ru
 # -- whose it is
 
 
-@pytest.fixture
-async def guarded(tmp_path: Path) -> AsyncIterator[Keyed]:
-    file = KeysFile(tmp_path / "keys.toml")
-    ops = file.add("ops", "admin")
-    config = with_keys(Config(), file.path)
-    async with running(tmp_path / "guarded", config, SimulatedClock(START_MS)) as server:
-        made = Keyed(server, file)
-        made.keys["ops"] = ops
-        made.take()
-        yield made
-
-
-async def test_keys_are_each_key_s_own(guarded: Keyed) -> None:
+async def test_keys_are_each_key_s_own(keyed: Keyed) -> None:
     for name in ("a", "b"):
-        guarded.add(name)
-        await guarded.call(name, "POST", "/v1/messages", BODY, status=201, Idempotency_Key="k")
-    own = await guarded.body("a", "GET", BY_KEY + "k")
-    assert own["id"] != (await guarded.body("b", "GET", BY_KEY + "k"))["id"]
-    await guarded.call("ops", "GET", BY_KEY + "k", status=404)
-    await guarded.call("ops", "DELETE", BY_KEY + "k", status=404)
-    await guarded.call("a", "DELETE", BY_KEY + "k", status=204)
-    assert (await guarded.body("b", "GET", BY_KEY + "k"))["state"] == "pending"
-    await guarded.call("a", "POST", "/v1/messages?replace=true", BODY, status=201, Idempotency_Key="k")
-    again = await guarded.body("b", "POST", "/v1/messages?replace=true", BODY, Idempotency_Key="k")
+        keyed.add(name)
+        await keyed.call(name, "POST", "/v1/messages", BODY, status=201, Idempotency_Key="k")
+    own = await keyed.body("a", "GET", BY_KEY + "k")
+    assert own["id"] != (await keyed.body("b", "GET", BY_KEY + "k"))["id"]
+    await keyed.call("ops", "GET", BY_KEY + "k", status=404)
+    await keyed.call("ops", "DELETE", BY_KEY + "k", status=404)
+    await keyed.call("a", "DELETE", BY_KEY + "k", status=204)
+    assert (await keyed.body("b", "GET", BY_KEY + "k"))["state"] == "pending"
+    await keyed.call("a", "POST", "/v1/messages?replace=true", BODY, status=201, Idempotency_Key="k")
+    again = await keyed.body("b", "POST", "/v1/messages?replace=true", BODY, Idempotency_Key="k")
     assert again["state"] == "pending"
 
 
-async def test_rights_are_those_of_now(guarded: Keyed) -> None:
+async def test_rights_are_those_of_now(keyed: Keyed) -> None:
     """What a key has sent it may not see, or not change, any more."""
-    guarded.add("reader", "read")
-    await guarded.call("reader", "DELETE", BY_KEY + "k", status=403)
-    await guarded.call("reader", "PATCH", BY_KEY + "k", {"deliver_in": 1}, status=403)
-    guarded.add("writer", "schedule")
-    await guarded.call("writer", "GET", BY_KEY + "k", status=403)
-    guarded.add("a", publish=["a/#"], deliver=["a/#"])
-    await guarded.call("a", "POST", "/v1/messages", BODY, status=201, Idempotency_Key="k")
-    guarded.file.revoke("a")
-    guarded.add("a", publish=["x"], deliver=["a/#"])
-    assert (await guarded.body("a", "GET", BY_KEY + "k"))["state"] == "pending"
-    assert len((await guarded.body("a", "GET", "/v1/messages?key=k"))["messages"]) == 1
+    keyed.add("reader", "read")
+    await keyed.call("reader", "DELETE", BY_KEY + "k", status=403)
+    await keyed.call("reader", "PATCH", BY_KEY + "k", {"deliver_in": 1}, status=403)
+    keyed.add("writer", "schedule")
+    await keyed.call("writer", "GET", BY_KEY + "k", status=403)
+    keyed.add("a", publish=["a/#"], deliver=["a/#"])
+    await keyed.call("a", "POST", "/v1/messages", BODY, status=201, Idempotency_Key="k")
+    keyed.file.revoke("a")
+    keyed.add("a", publish=["x"], deliver=["a/#"])
+    assert (await keyed.body("a", "GET", BY_KEY + "k"))["state"] == "pending"
+    assert len((await keyed.body("a", "GET", "/v1/messages?key=k"))["messages"]) == 1
     for method, body in (("DELETE", None), ("PATCH", {"deliver_in": 1})):
-        assert (await guarded.call("a", method, BY_KEY + "k", body, status=403)).slug == "forbidden"
-    guarded.file.revoke("a")
-    guarded.add("a", publish=["x"], deliver=["x"])
+        assert (await keyed.call("a", method, BY_KEY + "k", body, status=403)).slug == "forbidden"
+    keyed.file.revoke("a")
+    keyed.add("a", publish=["x"], deliver=["x"])
     for method, body in (("GET", None), ("DELETE", None), ("PATCH", {"deliver_in": 1})):
-        assert (await guarded.call("a", method, BY_KEY + "k", body, status=404)).slug == "not-found"
+        assert (await keyed.call("a", method, BY_KEY + "k", body, status=404)).slug == "not-found"
     for name in ("a", "reader"):
-        assert (await guarded.body(name, "GET", "/v1/messages?key=k"))["messages"] == []
-    assert guarded.server.app.core.opened.pending == 1
+        assert (await keyed.body(name, "GET", "/v1/messages?key=k"))["messages"] == []
+    assert keyed.server.app.core.opened.pending == 1
 
 
 async def test_a_key_that_came_over_mqtt(server: Running) -> None:

@@ -2,19 +2,16 @@
 
 import base64
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 from icalendar import Calendar
 
-from server.engine.clock import SimulatedClock
 from server.http.routes import calendar
 from server.http.routes.calendar import escaped, folded
-from server.settings.config import Config
-from tests.support.keys import KeysFile, with_keys
 
-from ..conftest import Running, running
+from ..conftest import Running
+from .conftest import Keyed
 
 PATH = "/v1/schedules.ics"
 NIGHTLY = {"cron": "30 3 * * *", "timezone": "Europe/Bucharest", "topic": "jobs/nightly"}
@@ -71,30 +68,26 @@ async def test_bounds(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     assert names == ["s0: a"] * 5 + ["s1: a"] * 5 + ["s2: a"] * 2
 
 
-async def test_keys(tmp_path: Path, config: Config, clock: SimulatedClock) -> None:
-    file = KeysFile(tmp_path / "keys.toml")
-    boss, narrow = file.add("boss", "admin"), file.add("narrow", "read", deliver=["a/#"])
-    async with running(tmp_path / "data", with_keys(config, file.path), clock) as server:
-        admin = {"Authorization": f"Bearer {boss}"}
-        for topic in ("a/b", "c"):
-            body = {**NIGHTLY, "topic": topic}
-            await server.call("PUT", f"/v1/schedules/{topic[0]}", body, status=201, **admin)
-        said = await server.call("GET", PATH, status=401)
-        assert said.headers["WWW-Authenticate"].startswith("Basic ")
-        basic = base64.b64encode(f"anybody:{narrow}".encode()).decode()
-        found = await events(server, "?days=1", Authorization=f"Basic {basic}")
-        assert [str(event["summary"]) for event in found] == ["a: a/b"]
-        page = await server.call("GET", "/v1/messages", Authorization=f"Basic {basic}")
-        assert [one["topic"] for one in page.body["messages"]] == ["a/b"]
-        # A browser shows it by itself, so what a page sends does not go by it.
-        for origin in ("https://page.example", str(server.http.make_url("/")).rstrip("/"), "null"):
-            said = await server.call(
-                "GET", "/v1/messages", status=401, Authorization=f"Basic {basic}", Origin=origin
-            )
-            assert said.headers["WWW-Authenticate"].startswith("Bearer ")
-        for wrong in ("", "x", base64.b64encode(b"no-colon").decode(), base64.b64encode(b"a:").decode()):
-            said = await server.call("GET", "/v1/messages", status=401, Authorization=f"Basic {wrong}")
-            assert said.headers["WWW-Authenticate"].startswith("Bearer ")
+def basic(text: str) -> dict[str, str]:
+    return {"Authorization": f"Basic {base64.b64encode(text.encode()).decode()}"}
+
+
+async def test_keys(keyed: Keyed) -> None:
+    keyed.add("narrow", "read", deliver=["a/#"])
+    for topic in ("a/b", "c"):
+        body = {**NIGHTLY, "topic": topic}
+        await keyed.call("ops", "PUT", f"/v1/schedules/{topic[0]}", body, status=201)
+    server, shown = keyed.server, basic(f"anybody:{keyed.keys['narrow']}")
+    found = await events(server, "?days=1", **shown)
+    assert [str(event["summary"]) for event in found] == ["a: a/b"]
+    page = await server.call("GET", "/v1/messages", **shown)
+    assert [one["topic"] for one in page.body["messages"]] == ["a/b"]
+    # A browser shows it by itself, so what a page sends does not go by it.
+    pages = ("https://page.example", str(server.http.make_url("/")).rstrip("/"), "null")
+    of_pages = [shown | {"Origin": origin} for origin in pages]
+    for wrong in (*of_pages, {"Authorization": "Basic x"}, *map(basic, ("", "no-colon", "a:"))):
+        said = await server.call("GET", "/v1/messages", status=401, **wrong)
+        assert said.headers["WWW-Authenticate"].startswith("Bearer ")
 
 
 def test_lines_are_folded_between_characters() -> None:

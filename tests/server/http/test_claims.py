@@ -1,35 +1,17 @@
 """`POST /v1/messages?claims=true`: how many groups, endpoints and sessions would get the message now."""
 
-from collections.abc import AsyncIterator
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from server.engine.clock import SimulatedClock
-from server.settings.config import Config, Webhook
-from tests.support.keys import KeysFile, with_keys
-
-from ..conftest import Running, running
-from .test_keys import Keyed, connected
+from ..conftest import Running, with_settings
+from .conftest import Keyed, connected
 
 NOBODY = {"groups": 0, "endpoints": 0, "sessions": 0}
 PATH = "/v1/messages?claims=true"
 
 
-@pytest.fixture
-def config() -> Config:
-    return replace(Config(), webhook=Webhook(allow_private=True))
-
-
-@pytest.fixture
-async def keyed(tmp_path: Path, config: Config, clock: SimulatedClock) -> AsyncIterator[Keyed]:
-    file = KeysFile(tmp_path / "keys.toml")
-    async with running(tmp_path / "keyed", with_keys(config, file.path), clock) as server:
-        one = Keyed(server, file)
-        one.add("ops", "admin")
-        yield one
+pytestmark = with_settings(webhook={"allow_private": True})
 
 
 async def claims(server: Running, topic: str = "jobs/1", **members: object) -> Any:

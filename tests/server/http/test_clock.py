@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,12 +10,12 @@ from aiohttp.test_utils import TestClient, TestServer
 from server.engine.clock import SystemClock
 from server.http.admission import Admission
 from server.rounds.app import App
-from server.settings.config import Config, Slices
+from server.settings.config import Config
 from server.site import build_site
 from shards.rocks import RocksStore
 from timeline.horizon import BOUND_MS
 
-from ..conftest import DAY_MS, HOUR_MS, START_MS, Running
+from ..conftest import DAY_MS, HOUR_MS, START_MS, Running, with_settings
 
 ADVANCE = "/v1/clock:advance"
 
@@ -75,11 +74,8 @@ async def test_what_waits_for_the_clock_is_met_on_the_way(server: Running) -> No
     assert [(m.record.topic, m.late_ms) for m in link.sent] == [(b"held", 0)]
 
 
+@with_settings(slices={"retention_ms": DAY_MS})
 class TestRetention:
-    @pytest.fixture
-    def config(self) -> Config:
-        return replace(Config(), slices=replace(Slices(), retention_ms=DAY_MS))
-
     async def test_retention_follows_the_clock(self, server: Running) -> None:
         name = await server.schedule(deliver_in=60)
         await server.call("POST", ADVANCE, {"by": "1h"})

@@ -1,7 +1,6 @@
 """Bulk cancel and shift: exact, each message once, safe to repeat."""
 
 import asyncio
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,9 +16,10 @@ from shards.group_commit import GroupCommit
 from shards.open_batch import OpenBatch
 from shards.store import Table
 from tests.support.build import OPENED
+from tests.support.http import Http
 from timeline.position import MessageId, id_position
 
-from ..conftest import HOUR_MS, MINUTE_MS, NDJSON, START_MS, Running
+from ..conftest import HOUR_MS, MINUTE_MS, START_MS, Running
 
 CANCEL, SHIFT = "/v1/messages:cancel", "/v1/messages:reschedule"
 ALL = {"topic": "#"}
@@ -31,9 +31,7 @@ async def fill(server: Running, count: int = 600, topics: str = "ab") -> list[st
         {"topic": f"{topics[n % len(topics)]}/{n % 7}", "payload": n, "deliver_in": 60 * (n + 1)}
         for n in range(count)
     ]
-    body = b"\n".join(json.dumps(item).encode() for item in items)
-    answer = await server.call("POST", "/v1/messages:batch", body, status=201, Content_Type=NDJSON)
-    return list(answer.body["ids"])
+    return await server.batch(items)
 
 
 async def bulk(server: Running, path: str, status: int = 200, **body: object) -> Any:
@@ -41,13 +39,7 @@ async def bulk(server: Running, path: str, status: int = 200, **body: object) ->
 
 
 async def dues(server: Running, state: str = "pending") -> dict[str, str]:
-    found, cursor = {}, ""
-    while True:
-        body = (await server.call("GET", f"/v1/messages?limit=1000&state={state}{cursor}")).body
-        found |= {m["id"]: m["deliver_at"] for m in body["messages"]}
-        if body["next"] is None:
-            return found
-        cursor = f"&cursor={body['next']}"
+    return {m["id"]: m["deliver_at"] for m in await Http(server.http).listed(f"state={state}")}
 
 
 async def test_a_dry_run_counts_and_changes_nothing(server: Running) -> None:

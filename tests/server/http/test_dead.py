@@ -1,6 +1,5 @@
 """`/v1/dead`: what was given up is listed, sent again to whom it was sent, dropped; bounds and rights."""
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,22 +12,18 @@ from server.http.routes import kept
 from server.settings.config import Config, Dead
 from shards.dead import DEAD as LETTERS
 from shards.store import Table
-from tests.support.keys import KeysFile, with_keys
 from tests.support.link import FakeLink
 from tests.support.mover import archived_file
 from timeline.position import END, START
 
-from ..conftest import MINUTE_MS, Running, running
-from .test_keys import Keyed
+from ..conftest import MINUTE_MS, Running, running, with_settings
+from .conftest import Keyed
 
 DEAD = "/v1/dead"
 TEXT = "$share/workers/jobs/#"
 
 
-@pytest.fixture
-def config() -> Config:
-    made = Config()
-    return replace(made, sessions=replace(made.sessions, max_attempts=1))
+pytestmark = with_settings(sessions={"max_attempts": 1})
 
 
 async def give_up(server: Running, name: str, filters: str) -> Subscriber:
@@ -62,8 +57,7 @@ async def act(server: Running, what: str, status: int = 200, **body: object) -> 
 
 
 def link_of(server: Running, name: str) -> FakeLink:
-    subscriber = server.app.core.sessions.get(name)
-    assert subscriber is not None
+    subscriber = server.session(name)
     assert isinstance(subscriber.link, FakeLink)
     return subscriber.link
 
@@ -261,17 +255,14 @@ async def test_what_does_not_go_together(server: Running, what: str, body: objec
     assert answer.body["errors"][0]["field"] == field
 
 
-async def test_limits_pending_counts_what_is_requeued(
-    tmp_path: Path, config: Config, clock: SimulatedClock
-) -> None:
-    config = replace(config, limits=replace(config.limits, pending=2))
-    async with running(tmp_path / "few", config, clock) as server:
-        await poison(server, "1", "2", "3")
-        body = {"filter": {"topic": "#"}, "deliver_in": 60}
-        answer = await server.call("POST", f"{DEAD}:requeue", body, status=429)
-        assert answer.slug == "over-quota"
-        assert (answer.body["matched"], answer.body["changed"]) == (3, 2)
-        assert len(await listed(server)) == 1
+@with_settings(limits={"pending": 2})
+async def test_limits_pending_counts_what_is_requeued(server: Running) -> None:
+    await poison(server, "1", "2", "3")
+    body = {"filter": {"topic": "#"}, "deliver_in": 60}
+    answer = await server.call("POST", f"{DEAD}:requeue", body, status=429)
+    assert answer.slug == "over-quota"
+    assert (answer.body["matched"], answer.body["changed"]) == (3, 2)
+    assert len(await listed(server)) == 1
 
 
 async def test_at_the_bounds_the_oldest_go(tmp_path: Path, config: Config, clock: SimulatedClock) -> None:
@@ -307,16 +298,13 @@ async def test_retention_counts_running_time(tmp_path: Path, config: Config, clo
         assert server.app.core.dead_letters.expired == 1
 
 
-async def test_retention_counts_what_passed_since_the_last_write(
-    tmp_path: Path, config: Config, clock: SimulatedClock
-) -> None:
+@with_settings(dead={"retention_ms": 60_000})
+async def test_retention_counts_what_passed_since_the_last_write(server: Running) -> None:
     """A server to which nobody writes has run on all the same."""
-    short = replace(config, dead=Dead(retention_ms=60_000))
-    async with running(tmp_path / "data", short, clock) as server:
-        await poison(server, "1")
-        server.app.core.writer._mono -= 61
-        await server.app.housekeeping._sweep_dead()
-        assert await listed(server) == []
+    await poison(server, "1")
+    server.app.core.writer._mono -= 61
+    await server.app.housekeeping._sweep_dead()
+    assert await listed(server) == []
 
 
 async def test_an_archive_need_not_have_the_retries(
@@ -338,21 +326,6 @@ async def test_an_archive_need_not_have_the_retries(
             "slices": [{**told, "files": [archived_file(archive, "1.parquet", 1)]}],
         }
         await server.call("POST", f"/v1/jobs/{job['id']}:commit", body)
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> KeysFile:
-    return KeysFile(tmp_path / "keys.toml")
-
-
-@pytest.fixture
-async def keyed(
-    tmp_path: Path, file: KeysFile, config: Config, clock: SimulatedClock
-) -> AsyncIterator[Keyed]:
-    async with running(tmp_path / "keyed", with_keys(config, file.path), clock) as made:
-        one = Keyed(made, file)
-        one.add("ops", "admin", "read", "schedule")
-        yield one
 
 
 async def _owned_letter(keyed: Keyed, owner: str, client_id: str) -> str:
@@ -398,8 +371,7 @@ async def test_a_key_sees_and_changes_its_own(keyed: Keyed) -> None:
     keyed.add("reader", "read")
     await keyed.call("reader", "POST", f"{DEAD}:drop", {"ids": [mine]}, status=403)
     # The session is another's by now: it is not for this key any more to have something sent there.
-    subscriber = keyed.server.app.core.sessions.get("a")
-    assert subscriber is not None
+    subscriber = keyed.server.session("a")
     subscriber.owner = "looker"
     body = {"ids": [mine], "group": "a"}
     assert await keyed.body("app", "POST", f"{DEAD}:requeue", body) == {"matched": 1, "changed": 0}
@@ -422,8 +394,7 @@ async def test_what_its_owner_may_not_send_any_more_is_withheld(keyed: Keyed) ->
     core.review()
     before = core.owners.withheld
     await keyed.server.pass_time(MINUTE_MS)
-    subscriber = core.sessions.get("a")
-    assert subscriber is not None
+    subscriber = keyed.server.session("a")
     assert subscriber.link is not None
     assert subscriber.link.sent == []  # type: ignore[attr-defined]
     assert core.owners.withheld > before

@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 
 from ..conftest import HOUR_MS, MINUTE_MS, NDJSON, Running
-from .test_by_key import BODY, BY_KEY, guarded, keyed_one
-from .test_keys import Keyed
+from .conftest import Keyed
+from .test_by_key import BODY, BY_KEY, keyed_one
 
-__all__ = ["guarded"]
 SECOND_MS = 1_000
 DEBOUNCE = {"wait": "30s", "max_wait": "2m"}
 BOUNCING = {"topic": "a/b", "payload": "x", "key": "k", "debounce": DEBOUNCE}
@@ -137,10 +136,10 @@ async def test_a_held_message_bounces(server: Running) -> None:
     assert (await server.call("GET", BY_KEY + "k")).body["state"] == "dispatched"
 
 
-async def test_who_may_not_change_the_pending_one(guarded: Keyed) -> None:
-    guarded.add("a", publish=["a/#"], deliver=["#"])
-    await guarded.call("a", "POST", "/v1/messages", BOUNCING, status=201)
-    guarded.file.revoke("a")
-    guarded.add("a", publish=["x"], deliver=["#"])
-    refused = await guarded.call("a", "POST", "/v1/messages", {**BOUNCING, "topic": "x"}, status=403)
+async def test_who_may_not_change_the_pending_one(keyed: Keyed) -> None:
+    keyed.add("a", publish=["a/#"], deliver=["#"])
+    await keyed.call("a", "POST", "/v1/messages", BOUNCING, status=201)
+    keyed.file.revoke("a")
+    keyed.add("a", publish=["x"], deliver=["#"])
+    refused = await keyed.call("a", "POST", "/v1/messages", {**BOUNCING, "topic": "x"}, status=403)
     assert refused.slug == "forbidden"

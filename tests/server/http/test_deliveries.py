@@ -7,9 +7,11 @@ from server.delivery.settling.undone import Nacked
 from server.delivery.terms import UNSAID
 from timeline.session import Terms
 
-from ..conftest import MINUTE_MS, Running
-from .test_dead import TEXT, config, file, give_up, keyed  # noqa: F401
-from .test_keys import Keyed
+from ..conftest import MINUTE_MS, Running, with_settings
+from .conftest import Keyed
+from .test_dead import TEXT, give_up
+
+pytestmark = with_settings(sessions={"max_attempts": 1})
 
 
 async def told(server: Running, name: str) -> list[dict[str, Any]]:
@@ -45,8 +47,7 @@ async def test_each_state_as_it_comes(server: Running) -> None:
 
 async def test_what_a_member_cannot_do_now_waits_with_its_reason(server: Running) -> None:
     member, _ = await server.connect("w", TEXT)
-    workers = server.app.core.groups.get(TEXT)
-    assert workers is not None
+    workers = server.group(TEXT)
     workers.hear(Terms(max_attempts=3), UNSAID)
     name = await server.schedule("jobs/1")
     await server.app.quiet()
@@ -93,7 +94,7 @@ async def test_that_there_are_more_is_said(server: Running, monkeypatch: Any) ->
     assert ([one["group"] for one in body["deliveries"]], body["deliveries_truncated"]) == (["others"], True)
 
 
-async def test_a_key_is_told_of_its_own(keyed: Keyed) -> None:  # noqa: F811
+async def test_a_key_is_told_of_its_own(keyed: Keyed) -> None:
     server = keyed.server
     for owner in ("app", "other"):
         keyed.add(owner, "read", "schedule")

@@ -1,19 +1,16 @@
 """Density against a plain count of what was asked, over slices of all widths."""
 
-import json
 import random
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from server.http import density
-from server.settings.config import Config, Shards
 from server.settings.times import format_ms
 from shards.read import Reader
 from tests.support.build import OPENED
 
-from ..conftest import DAY_MS, HOUR_MS, MINUTE_MS, NDJSON, START_MS, Running
+from ..conftest import DAY_MS, HOUR_MS, MINUTE_MS, START_MS, Running, with_settings
 
 PATH = "/v1/timeline/density"
 
@@ -35,8 +32,7 @@ async def fill(server: Running, seed: int, count: int = 800) -> dict[str, tuple[
         }
         for n in range(count)
     ]
-    body = b"\n".join(json.dumps(item).encode() for item in items)
-    ids = (await server.call("POST", "/v1/messages:batch", body, status=201, Content_Type=NDJSON)).body["ids"]
+    ids = await server.batch(items)
     known = {
         name: (str(item["topic"]), START_MS + int(item["deliver_in"]) * 1_000)  # type: ignore[call-overload]
         for name, item in zip(ids, items, strict=True)
@@ -93,36 +89,25 @@ async def test_whole_slices_are_not_read(server: Running, monkeypatch: pytest.Mo
     assert said["total"] == len(known)
 
 
-class TestStructures:
-    @pytest.fixture
-    def config(self) -> Config:
-        return replace(Config(), shards=replace(Shards(), structure_above=100))
+@with_settings(shards={"structure_above": 100})
+@OPENED
+async def test_only_shards_that_can_match_are_read(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    for part in range(3):
+        numbers, at = range(part * 500, part * 500 + 500), {"deliver_at": "2026-11-21T12:05:00Z"}
+        topics = [f"{kind}/{n}/x" for n in numbers for kind in ("one", "two")]
+        await server.batch([{"topic": topic, "payload": 0, **at} for topic in topics])
+    read: list[int] = []
+    run = Reader.run
 
-    @OPENED
-    async def test_only_shards_that_can_match_are_read(
-        self, server: Running, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        for part in range(3):
-            lines = [
-                json.dumps({"topic": f"{kind}/{n}/x", "payload": 0, "deliver_at": "2026-11-21T12:05:00Z"})
-                for n in range(part * 500, part * 500 + 500)
-                for kind in ("one", "two")
-            ]
-            await server.call(
-                "POST", "/v1/messages:batch", "\n".join(lines).encode(), status=201, Content_Type=NDJSON
-            )
-        read: list[int] = []
-        run = Reader.run
+    def noted(self: Reader, piece: Any, shard: Any, *bounds: Any) -> Any:
+        read.append(shard.structure)
+        return run(self, piece, shard, *bounds)
 
-        def noted(self: Reader, piece: Any, shard: Any, *bounds: Any) -> Any:
-            read.append(shard.structure)
-            return run(self, piece, shard, *bounds)
-
-        monkeypatch.setattr(Reader, "run", noted)
-        said = await asked(server, topic="one/%2B/x", bucket="P1D")
-        assert said["total"] == 1_500
-        patterns = {server.app.core.reader.structures.pattern(number) for number in read}
-        assert patterns == {"#", "one/+/x"}
+    monkeypatch.setattr(Reader, "run", noted)
+    said = await asked(server, topic="one/%2B/x", bucket="P1D")
+    assert said["total"] == 1_500
+    patterns = {server.app.core.reader.structures.pattern(number) for number in read}
+    assert patterns == {"#", "one/+/x"}
 
 
 async def test_what_has_been_counts_if_it_is_asked_for(server: Running) -> None:

@@ -5,19 +5,15 @@ import json
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
-from server.engine.clock import SimulatedClock
 from server.http.routes import events
-from server.settings.config import Config, Http
-from tests.support.keys import KeysFile, with_keys
 
-from ..conftest import Running, running
+from ..conftest import Running, until, with_settings
+from .conftest import Keyed
 
 PATH = "/v1/events"
 
@@ -85,9 +81,7 @@ async def test_ends_when_the_server_stops(server: Running) -> None:
 async def test_who_leaves_makes_room(server: Running) -> None:
     async with stream(server) as answer:
         await figures(answer)
-    async with asyncio.timeout(30):
-        while len(server.app.streams):
-            await asyncio.sleep(0.01)
+    await until(lambda: not len(server.app.streams))
 
 
 async def test_a_head_is_not_a_stream(server: Running) -> None:
@@ -95,70 +89,53 @@ async def test_a_head_is_not_a_stream(server: Running) -> None:
         assert answer.status == 405
 
 
-class TestDeaf:
-    @pytest.fixture
-    def config(self) -> Config:
-        return replace(Config(), http=replace(Http(), idle_timeout_ms=200))
+@with_settings(http={"idle_timeout_ms": 200})
+async def test_who_does_not_read_is_cut(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits for it is what the socket takes and 64 KiB; then nothing is made for it any more."""
+    made: list[int] = []
 
-    async def test_who_does_not_read_is_cut(self, server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-        """What waits for it is what the socket takes and 64 KiB; then nothing is made for it any more."""
-        made: list[int] = []
+    def event(*_: object) -> bytes:
+        made.append(1)
+        return b": " + b"x" * (256 << 10) + b"\n\n"
 
-        def event(*_: object) -> bytes:
-            made.append(1)
-            return b": " + b"x" * (256 << 10) + b"\n\n"
-
-        monkeypatch.setattr(events.Events, "_event", event)
-        url = server.http.make_url(PATH)
-        with socket.create_connection((url.host, url.port)) as deaf:
-            deaf.sendall(f"GET {PATH} HTTP/1.1\r\nHost: {url.authority}\r\n\r\n".encode())
-            async with asyncio.timeout(60):
-                while not made:
-                    await asyncio.sleep(0.01)
-                while len(server.app.streams):
-                    await asyncio.sleep(0.01)
-            assert server.app.metrics.bounded["http.idle_timeout"] == 1
-            assert len(made) < 100
+    monkeypatch.setattr(events.Events, "_event", event)
+    url = server.http.make_url(PATH)
+    with socket.create_connection((url.host, url.port)) as deaf:
+        deaf.sendall(f"GET {PATH} HTTP/1.1\r\nHost: {url.authority}\r\n\r\n".encode())
+        async with asyncio.timeout(60):
+            while not made:
+                await asyncio.sleep(0.01)
+            while len(server.app.streams):
+                await asyncio.sleep(0.01)
+        assert server.app.metrics.bounded["http.idle_timeout"] == 1
+        assert len(made) < 100
 
 
-class TestBound:
-    @pytest.fixture
-    def config(self) -> Config:
-        return replace(Config(), http=replace(Http(), event_streams=2))
-
-    async def test_a_client_leaves_room_for_others(self, server: Running) -> None:
-        async with stream(server) as answer:
-            await figures(answer)
-            said = await server.call("GET", PATH, status=429)
-            assert said.body["type"] == "/problems/over-quota"
-            assert said.headers["Retry-After"] == "1"
+@with_settings(http={"event_streams": 2})
+async def test_a_client_leaves_room_for_others(server: Running) -> None:
+    async with stream(server) as answer:
+        await figures(answer)
+        said = await server.call("GET", PATH, status=429)
+        assert said.body["type"] == "/problems/over-quota"
+        assert said.headers["Retry-After"] == "1"
 
 
-class TestNone:
-    @pytest.fixture
-    def config(self) -> Config:
-        return replace(Config(), http=replace(Http(), event_streams=0))
-
-    async def test_they_can_be_forbidden(self, server: Running) -> None:
-        await server.call("GET", PATH, status=429)
+@with_settings(http={"event_streams": 0})
+async def test_they_can_be_forbidden(server: Running) -> None:
+    await server.call("GET", PATH, status=429)
 
 
-async def test_keys(tmp_path: Path, config: Config, clock: SimulatedClock) -> None:
-    file = KeysFile(tmp_path / "keys.toml")
-    wide, narrow = file.add("wide", "read"), file.add("narrow", "read", deliver=["a/#"])
-    writer = file.add("writer", "schedule")
-    async with running(tmp_path / "data", with_keys(config, file.path), clock) as server:
-        await server.call("GET", PATH, status=401)
-        await server.call("GET", PATH, status=403, Authorization=f"Bearer {writer}")
-        async with stream(server, Authorization=f"Bearer {narrow}") as answer:
-            assert set(await figures(answer)) == {"time", "horizon", "behind_ms"}
-        async with stream(server, Authorization=f"Bearer {wide}") as answer:
-            assert "pending" in await figures(answer)
-            file.revoke("wide")
-            ring = server.app.keyring
-            ring.take(ring.read())
-            async with asyncio.timeout(30):
-                await answer.content.read()
+async def test_keys(keyed: Keyed) -> None:
+    keyed.add("wide", "read")
+    keyed.add("narrow", "read", deliver=["a/#"])
+    async with stream(keyed.server, **keyed.shown("narrow")) as answer:
+        assert set(await figures(answer)) == {"time", "horizon", "behind_ms"}
+    async with stream(keyed.server, **keyed.shown("wide")) as answer:
+        assert "pending" in await figures(answer)
+        keyed.file.revoke("wide")
+        keyed.take()
+        async with asyncio.timeout(30):
+            await answer.content.read()
 
 
 async def test_a_stream_is_counted_and_not_timed(server: Running) -> None:
@@ -172,15 +149,11 @@ async def test_a_stream_is_counted_and_not_timed(server: Running) -> None:
     assert 'fasti_http_seconds_count{route="/v1/events"' not in page
 
 
-async def test_totals_are_for_who_sees_all_or_would_be_sent_them_over_mqtt(
-    tmp_path: Path, config: Config, clock: SimulatedClock
-) -> None:
-    file = KeysFile(tmp_path / "keys.toml")
+async def test_totals_are_for_who_sees_all_or_would_be_sent_them_over_mqtt(keyed: Keyed) -> None:
     rules = {"a/#": False, "a": False, "+/#": False, "#": True, "$SYS/#": True, "$SYS/broker/#": True}
-    keys = {rule: file.add(f"key{n}", "read", deliver=[rule]) for n, rule in enumerate(rules)}
-    async with running(tmp_path / "data", with_keys(config, file.path), clock) as server:
-        for name, key in keys.items():
-            async with stream(server, Authorization=f"Bearer {key}") as answer:
-                has_totals = "pending" in await figures(answer)
-            metrics = (await server.call("GET", "/metrics", Authorization=f"Bearer {key}")).body
-            assert (has_totals, b"fasti_messages_pending" in metrics) == (rules[name],) * 2, name
+    for n, rule in enumerate(rules):
+        name = keyed.add(f"key{n}", "read", deliver=[rule])
+        async with stream(keyed.server, **keyed.shown(name)) as answer:
+            has_totals = "pending" in await figures(answer)
+        metrics = await keyed.body(name, "GET", "/metrics")
+        assert (has_totals, b"fasti_messages_pending" in metrics) == (rules[rule],) * 2, rule

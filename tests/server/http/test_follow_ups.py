@@ -1,6 +1,5 @@
 """`:ack` with `then`: the message is done and its follow-ups are there, or neither."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,9 @@ from shards.memory import MemoryStore
 from tests.support.stores import FailingMemory
 
 from ..conftest import Running, running
-from .test_by_key import BY_KEY, guarded
-from .test_keys import Keyed
+from .conftest import Keyed
+from .test_by_key import BY_KEY
 
-__all__ = ["guarded"]
 JOBS = "/v1/groups/workers/messages"
 NEXT = {"topic": "next/1", "payload": "y", "deliver_in": "1h"}
 
@@ -119,10 +117,7 @@ async def test_a_failed_store_leaves_both(server: Running, has_lapsed: bool) -> 
     server.store.is_failing = True
     assert (await ack(server, [mine], NEXT, status=None)).status in (500, 503)
     server.store.is_failing = False
-    async with asyncio.timeout(60):
-        while server.app.core.writer.broken is not None:
-            await asyncio.sleep(0.05)
-    await server.app.quiet()
+    await server.writable()
     assert server.app.core.opened.pending == 0
     if has_lapsed:
         await server.call("POST", f"{JOBS}:release", {"lease_ids": [mine]})
@@ -146,10 +141,7 @@ async def test_what_is_stored_though_its_sync_has_failed_is_done(server: Running
         await server.call("POST", f"{JOBS}:nack", {"lease_ids": [mine], "delay": 0}, status=None)
     if then == "lapsed":
         await server.pass_time(61_000)
-    async with asyncio.timeout(60):
-        while server.app.core.writer.broken is not None:
-            await asyncio.sleep(0.05)
-    await server.app.quiet()
+    await server.writable()
     if then == "acked again":
         assert (await ack(server, [mine], NEXT, {**NEXT, "key": "k"})).body["gone"] == [mine]
     assert (server.app.core.opened.pending, await undone(server)) == (2, 0)
@@ -171,19 +163,19 @@ async def test_over_a_start(
         assert await undone(server) == 0
 
 
-async def test_who_may_place_them(guarded: Keyed) -> None:
-    guarded.add("worker", "read")
-    guarded.add("both", publish=["next/#"], deliver=["#"])
-    await guarded.call("ops", "PUT", "/v1/groups/workers", {"filter": "jobs/#"}, status=201)
-    await guarded.schedule("ops", "jobs/1", deliver_in=0)
-    await guarded.server.app.quiet()
-    leased = await guarded.body("both", "POST", f"{JOBS}:lease", {"max": 1, "filter": "jobs/#"})
+async def test_who_may_place_them(keyed: Keyed) -> None:
+    keyed.add("worker", "read")
+    keyed.add("both", publish=["next/#"], deliver=["#"])
+    await keyed.call("ops", "PUT", "/v1/groups/workers", {"filter": "jobs/#"}, status=201)
+    await keyed.schedule("ops", "jobs/1", deliver_in=0)
+    await keyed.server.app.quiet()
+    leased = await keyed.body("both", "POST", f"{JOBS}:lease", {"max": 1, "filter": "jobs/#"})
     leases = [leased["messages"][0]["lease_id"]]
     body: dict[str, object] = {"lease_ids": leases, "then": [NEXT]}
-    assert (await guarded.call("worker", "POST", f"{JOBS}:ack", body, status=403)).slug == "forbidden"
+    assert (await keyed.call("worker", "POST", f"{JOBS}:ack", body, status=403)).slug == "forbidden"
     other = {**body, "then": [{**NEXT, "topic": "jobs/2"}]}
-    assert (await guarded.call("both", "POST", f"{JOBS}:ack", other, status=403)).slug == "forbidden"
-    assert (await guarded.body("both", "POST", f"{JOBS}:ack", body))["acked"] == 1
+    assert (await keyed.call("both", "POST", f"{JOBS}:ack", other, status=403)).slug == "forbidden"
+    assert (await keyed.body("both", "POST", f"{JOBS}:ack", body))["acked"] == 1
 
 
 async def test_no_way_takes_a_header_that_only_the_server_sets(server: Running) -> None:

@@ -5,7 +5,6 @@ import gzip
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -16,13 +15,12 @@ from server.http.desk import Desk
 from server.http.front import AHEAD_MAX, CLOSE_S, Front
 from server.http.usual import WHOLE_MAX, LastHead, read_request
 from server.net.crowd import Cause
-from server.settings.config import Config, Limits
 from shards.errors import Corrupt
 from tests.support.build import OPENED
 from tests.support.fresh import fresh
 from timeline.position import MessageId
 
-from ..conftest import Fronted, Running
+from ..conftest import Fronted, Running, until, with_settings
 
 BODY = b'{"topic":"a/b","payload":"hi","deliver_in":"15m"}'
 
@@ -55,8 +53,7 @@ Dial = Callable[[], Any]
 @pytest.fixture
 async def dial(server: Running) -> AsyncIterator[Dial]:
     """Opens connections to the front."""
-    at = server.http.server
-    assert isinstance(at, Fronted)
+    at = server.front
     made = []
 
     async def connect(port: int | None = None) -> Wire:
@@ -71,8 +68,7 @@ async def dial(server: Running) -> AsyncIterator[Dial]:
 
 def fronts(server: Running) -> int:
     """Connections that have not been handed over."""
-    at = server.http.server
-    assert isinstance(at, Fronted)
+    at = server.front
     return sum(not one.is_handed_over for one in open_at(at))
 
 
@@ -97,21 +93,7 @@ def test_a_call_is_read() -> None:
     assert request.end == len(data)
 
 
-LENGTHS = [
-    b"0",
-    b"7",
-    b"17",
-    b"007",
-    b"123456789",
-    b"1234567890",
-    b"",
-    b"-1",
-    b"+7",
-    b"7a",
-    b"7 ",
-    b" 7",
-    b"7\r\nX: y",
-]
+LENGTHS = b"0|7|17|007|123456789|1234567890||-1|+7|7a|7 | 7|7\r\nX: y".split(b"|")
 
 
 @pytest.mark.parametrize("first", [b"7", b"17", b"17 \t", b"000000017"])
@@ -132,20 +114,7 @@ def test_a_head_like_the_last_one_is_read_as_the_first_one_is(
             assert last.read(data[:stop]) == read_request(data[:stop])
 
 
-KEYS = [
-    b"b",
-    b"k" * 256,
-    b"k" * 600,
-    b"a b",
-    b"a \t",
-    b" a",
-    b"",
-    b"\t",
-    b"\xe4",
-    b"a\0",
-    b"a\r\nX: y",
-    b"a\r\nHost: b",
-]
+KEYS = [b"k" * 256, b"k" * 600, *b"b|a b|a \t| a||\t|\xe4|a\0|a\r\nX: y|a\r\nHost: b".split(b"|")]
 
 
 @pytest.mark.parametrize("first", [b"a", b"order-17 ", b"k" * 255])
@@ -297,9 +266,7 @@ async def test_a_client_that_leaves_before_the_answer(server: Running, dial: Dia
     wire = await dial()
     wire.send(post())
     wire.writer.transport.abort()
-    async with asyncio.timeout(60):
-        while fronts(server) or not server.app.core.is_settled():
-            await asyncio.sleep(0.01)
+    await until(lambda: not fronts(server) and server.app.core.is_settled())
     other = await dial()
     other.send(post())
     assert (await other.answer())[0] == 201
@@ -315,18 +282,14 @@ async def test_a_store_that_fails_is_said(server: Running, dial: Dial) -> None:
     server.store.is_failing = False
 
 
-class TestFull:
-    @pytest.fixture
-    def config(self) -> Config:
-        return replace(Config(), limits=replace(Limits(), pending=1))
-
-    async def test_a_quota_is_said(self, server: Running, dial: Dial) -> None:
-        wire = await dial()
-        wire.send(post() + post())
-        assert (await wire.answer())[0] == 201
-        status, headers, body = await wire.answer()
-        assert (status, headers["Retry-After"], body["type"]) == (429, "1", "/problems/over-quota")
-        assert fronts(server) == 1
+@with_settings(limits={"pending": 1})
+async def test_a_quota_is_said(server: Running, dial: Dial) -> None:
+    wire = await dial()
+    wire.send(post() + post())
+    assert (await wire.answer())[0] == 201
+    status, headers, body = await wire.answer()
+    assert (status, headers["Retry-After"], body["type"]) == (429, "1", "/problems/over-quota")
+    assert fronts(server) == 1
 
 
 async def test_answers_are_counted(server: Running, dial: Dial) -> None:
@@ -345,8 +308,7 @@ async def closing(desk: Desk) -> AsyncIterator[None]:
 
 
 async def test_closing_lets_what_is_decided_be_answered(server: Running, dial: Dial) -> None:
-    at = server.http.server
-    assert isinstance(at, Fronted)
+    at = server.front
     wire, idle = await dial(), await dial()
     wire.send(post())
     while not any(front.is_busy for front in open_at(at)):
@@ -381,8 +343,7 @@ async def test_what_cannot_be_answered_is_said(
 async def test_what_waits_for_its_turn_on_a_connection_that_was_cut_is_dropped(
     server: Running, dial: Dial, caplog: pytest.LogCaptureFixture
 ) -> None:
-    at = server.http.server
-    assert isinstance(at, Fronted)
+    at = server.front
     wire = await dial()
     wire.send(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
     await wire.answer()
@@ -401,9 +362,7 @@ async def test_what_is_left_of_a_connection_needs_no_collector(server: Running, 
             await wire.answer()
             wire.writer.close()
         assert left()
-        async with asyncio.timeout(20):
-            while left():
-                await asyncio.sleep(0.01)
+        await until(lambda: not left())
 
 
 async def test_behind_a_call_that_aiohttp_has_answered_the_next_is_taken_here(
@@ -420,8 +379,7 @@ async def test_behind_a_call_that_aiohttp_has_answered_the_next_is_taken_here(
     pull = server.app.core.pull
     while not pull.waiting:
         await asyncio.sleep(0)
-    at = server.http.server
-    assert isinstance(at, Fronted)
+    at = server.front
     (front,) = open_at(at)
     front.close(Cause.STOPPING)
     pull.stop()

@@ -16,7 +16,7 @@ from tests.fuzz.fuzzer import Run
 from tests.fuzz.targets import BODY_WORDS, HEAD, TARGETS
 from tests.support.build import OPENED
 
-from ..conftest import Fronted, Running
+from ..conftest import Running
 
 NOT_COMPARED = {"Date", "Location", "ETag"}
 WAIT_S = 60.0
@@ -70,8 +70,7 @@ def requests() -> list[bytes]:
 
 @pytest.mark.parametrize("part", range(4))
 async def test_the_same_answer_for_the_same_bytes(server: Running, part: int) -> None:
-    at = server.http.server
-    assert isinstance(at, Fronted)
+    at = server.front
     aiohttp_port = at.runner.addresses[0][1]  # type: ignore[union-attr]
     assert aiohttp_port != at.front_port
     statuses = set()
@@ -126,8 +125,7 @@ def plain(body: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("body", BATCHES)
 @pytest.mark.parametrize("key", [b"", b"Idempotency-Key: @\r\n", b"Idempotency-Key: \r\n"])
 async def test_the_same_answer_to_a_batch(server: Running, body: bytes, query: bytes, key: bytes) -> None:
-    at = server.http.server
-    assert isinstance(at, Fronted)
+    at = server.front
     aiohttp_port = at.runner.addresses[0][1]  # type: ignore[union-attr]
     head = b"POST /v1/messages:batch%s HTTP/1.1\r\nHost: localhost\r\n" % query + LINES + key
     for _ in range(2):  # the second time its keys are known
@@ -147,8 +145,7 @@ async def test_small_batches_are_answered_at_the_front(
 ) -> None:
     """And those for which there is no time in a turn of the loop in the next one."""
     monkeypatch.setattr(loop_time, "TURN_S", seconds)
-    at = server.http.server
-    assert isinstance(at, Fronted)
+    at = server.front
     body = b"\n".join([GOOD] * 110) + b"\n"
     data = b"POST /v1/messages:batch HTTP/1.1\r\nHost: localhost\r\n" + LINES
     data += b"Content-Length: %d\r\n\r\n" % len(body) + body
@@ -176,8 +173,7 @@ async def test_a_batch_that_waits_for_its_turn_is_not_looked_at_in_each(
 
     monkeypatch.setattr(loop_time, "TURN_S", 1e-9)
     monkeypatch.setattr(usual, "read_request", looked)
-    at = server.http.server
-    assert isinstance(at, Fronted)
+    at = server.front
     head = b"POST /v1/messages:batch HTTP/1.1\r\nHost: localhost\r\n" + LINES
     data = head + b"Content-Length: %d\r\n\r\n" % len(GOOD) + GOOD
     links = [await asyncio.open_connection("127.0.0.1", at.front_port) for _ in range(40)]
@@ -194,8 +190,7 @@ async def test_a_batch_that_waits_for_its_turn_is_not_looked_at_in_each(
 async def test_of_batches_that_were_there_one_is_looked_up_in_a_turn_of_the_loop(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at = server.http.server
-    assert isinstance(at, Fronted)
+    at = server.front
     body = b"\n".join(b'{"topic":"a","payload":"x","deliver_in":60,"key":"%d"}' % n for n in range(9)) + b"\n"
     data = b"POST /v1/messages:batch?each=true HTTP/1.1\r\nHost: localhost\r\n" + LINES
     data += b"Content-Length: %d\r\n\r\n" % len(body) + body
@@ -243,8 +238,7 @@ LEASE_CALLS = [
 
 @pytest.mark.parametrize("group", ["printers", "none"])
 async def test_the_same_answer_to_a_call_for_leases(server: Running, group: str) -> None:
-    at = server.http.server
-    assert isinstance(at, Fronted)
+    at = server.front
     aiohttp_port = at.runner.addresses[0][1]  # type: ignore[union-attr]
     await server.call(
         "POST", "/v1/groups/printers/messages:lease", {"max": 1, "filter": "jobs/#"}, status=200

@@ -1,33 +1,17 @@
 """`/v1/groups`: made ahead of any member, shown, changed, paused, set back, ended."""
 
-from collections.abc import AsyncIterator
-from dataclasses import replace
-from pathlib import Path
-
 import pytest
 
 from server.delivery.membership import END_MEMBERS
-from server.engine.clock import SimulatedClock
-from server.settings.config import Config
 from shards.store import Table
-from tests.support.keys import KeysFile, with_keys
 
-from ..conftest import MINUTE_MS, START, TOGETHER, Running, running
-from .test_keys import Keyed, connected
+from ..conftest import MINUTE_MS, START, TOGETHER, Running, Start, with_settings
+from .conftest import Keyed, connected
 
 GROUPS = "/v1/groups"
 ONE = f"{GROUPS}/workers"
 TEXT = "$share/workers/jobs/#"
 KEY = b"\0share/" + TEXT.encode()
-
-
-@pytest.fixture
-async def keyed(tmp_path: Path, config: Config, clock: SimulatedClock) -> AsyncIterator[Keyed]:
-    file = KeysFile(tmp_path / "keys.toml")
-    async with running(tmp_path / "data", with_keys(config, file.path), clock) as server:
-        one = Keyed(server, file)
-        one.add("ops", "admin")
-        yield one
 
 
 async def made(server: Running, status: int = 201, **wish: object) -> dict[str, object]:
@@ -36,10 +20,8 @@ async def made(server: Running, status: int = 201, **wish: object) -> dict[str, 
     return answer
 
 
-async def test_a_group_is_made_ahead_of_any_member_and_keeps_what_comes(
-    tmp_path: Path, config: Config, clock: SimulatedClock
-) -> None:
-    async with running(tmp_path, config, clock) as server:
+async def test_a_group_is_made_ahead_of_any_member_and_keeps_what_comes(start: Start) -> None:
+    async with start() as server:
         answer = await server.call("PUT", ONE, {"filter": "jobs/#"}, status=201)
         assert answer.headers["Location"] == "/v1/groups/workers?filter=jobs%2F%23"
         position = answer.body.pop("position")
@@ -73,7 +55,7 @@ async def test_a_group_is_made_ahead_of_any_member_and_keeps_what_comes(
         }
         await server.schedule("jobs/1", deliver_in=60)
         await server.pass_time(5 * MINUTE_MS)
-    async with running(tmp_path, config, clock) as server:
+    async with start() as server:
         (view,) = (await server.call("GET", ONE)).body["groups"]
         assert (view["lag_messages"], view["lag_seconds"]) == (1, 240.0)
         _, link = await server.connect("w", TEXT, expiry_s=0)
@@ -118,18 +100,15 @@ async def test_what_cannot_be_is_refused_by_name(
     assert (await lasting.call("GET", GROUPS)).body["groups"] == []
 
 
-async def test_no_more_than_limits_say(tmp_path: Path, config: Config, clock: SimulatedClock) -> None:
-    few = replace(config, limits=replace(config.limits, groups=1))
-    async with running(tmp_path, few, clock) as server:
-        await made(server)
-        assert (await server.call("PUT", f"{GROUPS}/more", {"filter": "t"}, status=429)).slug == "over-quota"
-        await made(server, status=200, rate=1)
+@with_settings(limits={"groups": 1})
+async def test_no_more_than_limits_say(server: Running) -> None:
+    await made(server)
+    assert (await server.call("PUT", f"{GROUPS}/more", {"filter": "t"}, status=429)).slug == "over-quota"
+    await made(server, status=200, rate=1)
 
 
-async def test_paused_it_is_given_nothing_and_goes_on_where_it_was(
-    tmp_path: Path, config: Config, clock: SimulatedClock
-) -> None:
-    async with running(tmp_path, config, clock) as server:
+async def test_paused_it_is_given_nothing_and_goes_on_where_it_was(start: Start) -> None:
+    async with start() as server:
         _, link = await server.connect("w", TEXT, expiry_s=0)
         (view,) = (await server.call("POST", f"{ONE}:pause")).body["groups"]
         assert view["state"] == "paused"
@@ -137,7 +116,7 @@ async def test_paused_it_is_given_nothing_and_goes_on_where_it_was(
         await server.app.quiet()
         assert link.topics == []
         assert [one["connected"] for one in view["members"]] == [True]
-    async with running(tmp_path, config, clock) as server:
+    async with start() as server:
         _, link = await server.connect("w", TEXT, expiry_s=0)
         await server.schedule("jobs/2")
         await server.app.quiet()
@@ -187,10 +166,8 @@ async def test_they_come_in_pages(server: Running) -> None:
     assert ([view["name"] for view in rest["groups"]], rest["next"]) == (["c"], None)
 
 
-async def test_ended_its_members_hold_it_no_more_not_even_after_a_restart(
-    tmp_path: Path, config: Config, clock: SimulatedClock
-) -> None:
-    async with running(tmp_path, config, clock) as server:
+async def test_ended_its_members_hold_it_no_more_not_even_after_a_restart(start: Start) -> None:
+    async with start() as server:
         present, link = await server.connect("present", TEXT)
         away, _ = await server.connect("away", TEXT, "own")
         server.app.core.clients.leave(away, is_clean=True)
@@ -205,10 +182,9 @@ async def test_ended_its_members_hold_it_no_more_not_even_after_a_restart(
         assert link.topics == []
         assert core.reader.get(Table.SESSIONS, KEY) is None
         assert core.reader.get(Table.CURSORS, KEY) is None
-    async with running(tmp_path, config, clock) as server:
+    async with start() as server:
         assert len(server.app.core.groups) == 0
-        again = server.app.core.sessions.get("away")
-        assert again is not None
+        again = server.session("away")
         assert list(again.session.subscriptions) == ["own"]
 
 

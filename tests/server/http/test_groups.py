@@ -1,15 +1,10 @@
 """Shared subscriptions over HTTP: shown with their members, set back for all of them, no sessions."""
 
-from dataclasses import replace
-from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
-from server.engine.clock import SimulatedClock
-from server.settings.config import Config
-
-from ..conftest import MINUTE_MS, START, Running, running
+from ..conftest import MINUTE_MS, START, Running, Start, with_settings
 
 SESSIONS = "/v1/sessions"
 TEXT = "$share/g/a/#"
@@ -20,8 +15,7 @@ PATH = f"{GROUPS}/g"
 def _ack_all(server: Running, *names: str) -> None:
     """What members have in flight is acked."""
     for name in names:
-        member = server.app.core.sessions.get(name)
-        assert member is not None
+        member = server.session(name)
         for flight in list(member.session.flights.values()):
             assert flight.loan is not None
             server.app.core.settling.ack(member, flight.packet_id)
@@ -104,10 +98,8 @@ async def test_a_group_is_set_back_for_all_its_members(
     assert (links[0].topics + links[1].topics).count("a/new") == 1
 
 
-async def test_a_group_set_back_is_so_after_a_restart(
-    tmp_path: Path, config: Config, clock: SimulatedClock
-) -> None:
-    async with running(tmp_path, config, clock) as server:
+async def test_a_group_set_back_is_so_after_a_restart(start: Start) -> None:
+    async with start() as server:
         member, _ = await server.connect("w", TEXT)
         await server.schedule("a/1", deliver_in=60)
         await server.pass_time(5 * MINUTE_MS)
@@ -115,47 +107,41 @@ async def test_a_group_set_back_is_so_after_a_restart(
         server.app.core.clients.leave(member, is_clean=False)
         (body,) = (await server.call("POST", f"{PATH}:replay", {"from": "PT5M"})).body["groups"]
         assert (body["position"], body["lag_messages"]) == ({"at": START, "seq": 0}, 1)
-    async with running(tmp_path, config, clock) as server:
+    async with start() as server:
         (body,) = (await server.call("GET", PATH)).body["groups"]
         assert (body["position"], body["lag_messages"]) == ({"at": START, "seq": 0}, 1)
         _, link = await server.connect("w")
         assert link.topics == ["a/1"]
 
 
-async def test_a_group_with_no_expiry_goes_with_the_last_session_that_holds_it(
-    tmp_path: Path, config: Config, clock: SimulatedClock
-) -> None:
-    async with running(tmp_path, config, clock) as server:
-        await server.connect("w", TEXT)
-        await server.call("PUT", "/v1/groups/g", {"filter": "a/#", "expiry": 0})
-        await server.call("GET", PATH)
-        await server.call("DELETE", f"{SESSIONS}/w", status=204)
-        for method, body in (("GET", None), ("DELETE", None), ("POST", {"from": "1h"})):
-            path = f"{PATH}:replay" if body else PATH
-            assert (await server.call(method, path, body, status=404)).slug == "not-found"
+async def test_a_group_with_no_expiry_goes_with_the_last_session_that_holds_it(server: Running) -> None:
+    await server.connect("w", TEXT)
+    await server.call("PUT", "/v1/groups/g", {"filter": "a/#", "expiry": 0})
+    await server.call("GET", PATH)
+    await server.call("DELETE", f"{SESSIONS}/w", status=204)
+    for method, body in (("GET", None), ("DELETE", None), ("POST", {"from": "1h"})):
+        path = f"{PATH}:replay" if body else PATH
+        assert (await server.call(method, path, body, status=404)).slug == "not-found"
 
 
-async def test_what_nobody_may_subscribe_to_is_no_lag(
-    tmp_path: Path, config: Config, clock: SimulatedClock
-) -> None:
-    denied = replace(config, mqtt=replace(config.mqtt, deny_subscribe=("a/secret",)))
-    async with running(tmp_path, denied, clock) as server:
-        subscriber, _ = await server.connect("w", "a/#")
-        server.app.core.clients.leave(subscriber, is_clean=False)
-        await server.schedule("a/secret")
-        await server.schedule("a/open")
-        await server.app.quiet()
-        assert (await server.call("GET", f"{SESSIONS}/w")).body["lag_messages"] == 1
+@with_settings(mqtt={"deny_subscribe": ("a/secret",)})
+async def test_what_nobody_may_subscribe_to_is_no_lag(server: Running) -> None:
+    subscriber, _ = await server.connect("w", "a/#")
+    server.app.core.clients.leave(subscriber, is_clean=False)
+    await server.schedule("a/secret")
+    await server.schedule("a/open")
+    await server.app.quiet()
+    assert (await server.call("GET", f"{SESSIONS}/w")).body["lag_messages"] == 1
 
 
-async def test_what_was_not_retained_is_counted(tmp_path: Path, clock: SimulatedClock) -> None:
-    few = replace(Config(), limits=replace(Config().limits, retained=1))
-    async with running(tmp_path, few, clock) as server:
-        for topic, status in (("a", 201), ("b", 429), ("c", 429)):
-            body = {"topic": topic, "payload": "x", "retain": True}
-            await server.call("POST", "/v1/messages", body, status=status)
-        await server.app.quiet()
-        text = (await server.call("GET", "/metrics")).body.decode()
+@with_settings(limits={"retained": 1})
+async def test_what_was_not_retained_is_counted(server: Running) -> None:
+    for topic, status in (("a", 201), ("b", 429), ("c", 429)):
+        body = {"topic": topic, "payload": "x", "retain": True}
+        await server.call("POST", "/v1/messages", body, status=status)
+    await server.app.quiet()
+    text = (await server.call("GET", "/metrics")).body.decode()
+
     assert "fasti_retained_refused_total 2.0" in text
     assert 'fasti_limit_used{name="limits.retained"} 1.0' in text
     assert "fasti_flights_lost_total 0.0" in text

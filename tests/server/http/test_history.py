@@ -1,17 +1,14 @@
 """`GET /v1/history`: its points, who sees what, and what a sample costs."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from server.engine.clock import SimulatedClock
 from server.reports import sampling
-from server.settings.config import Config
 from shards.errors import StoreFailed
-from tests.support.keys import KeysFile, with_keys
 
-from ..conftest import MINUTE_MS, Running, running
+from ..conftest import MINUTE_MS, Running
+from .conftest import Keyed
 from .test_retries import fail
 
 STEP_MS = 10_000
@@ -22,8 +19,8 @@ async def sample(server: Running, by_ms: int = STEP_MS) -> None:
     await server.app.sampling.look()
 
 
-async def points(server: Running, query: str = "", key: str = "") -> list[dict[str, Any]]:
-    answer = await server.call("GET", f"/v1/history{query}", Authorization=f"Bearer {key}")
+async def points(server: Running, query: str = "") -> list[dict[str, Any]]:
+    answer = await server.call("GET", f"/v1/history{query}")
     found: list[dict[str, Any]] = answer.body["points"]
     return found
 
@@ -131,16 +128,12 @@ async def test_a_stretch_does_not_end_before_it_begins(server: Running) -> None:
     await server.call("GET", f"/v1/history?{span}", status=422)
 
 
-async def test_keys(tmp_path: Path, config: Config, clock: SimulatedClock) -> None:
-    file = KeysFile(tmp_path / "keys.toml")
-    wide, narrow = file.add("wide", "read"), file.add("narrow", "read", deliver=["a/#"])
-    writer = file.add("writer", "schedule")
-    async with running(tmp_path / "data", with_keys(config, file.path), clock) as server:
-        await sample(server)
-        await sample(server, MINUTE_MS)
-        await server.call("GET", "/v1/history", status=401)
-        await server.call("GET", "/v1/history", status=403, Authorization=f"Bearer {writer}")
-        (found,) = await points(server, key=narrow)
-        assert set(found) == {"at", "seconds", "behind_ms"}
-        (found,) = await points(server, key=wide)
-        assert "pending" in found
+async def test_keys(keyed: Keyed) -> None:
+    keyed.add("wide", "read")
+    keyed.add("narrow", "read", deliver=["a/#"])
+    await sample(keyed.server)
+    await sample(keyed.server, MINUTE_MS)
+    (found,) = (await keyed.body("narrow", "GET", "/v1/history"))["points"]
+    assert set(found) == {"at", "seconds", "behind_ms"}
+    (found,) = (await keyed.body("wide", "GET", "/v1/history"))["points"]
+    assert "pending" in found

@@ -16,15 +16,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from server.engine.clock import SimulatedClock
 from server.http.calls import ADMIN, ANY, OPEN, READ, SCHEDULE
-from server.settings.config import Config
-from tests.support.keys import KeysFile, with_keys
-from tests.support.stores import FailingMemory
 
-from ..conftest import Running, running
+from ..conftest import Running
+from .conftest import Keyed, connected
 from .test_history import sample
-from .test_keys import Keyed, connected
 from .test_openapi import SAMPLES, routes_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "security.md"
@@ -133,7 +129,6 @@ class World:
         self.of = ""
         self.call = ""
         self.watched: dict[str, Any] = {}
-        keyed.add("ops", ADMIN)
         keyed.add("key", ADMIN)
         self._key_line = next(line for line in self._block.split("\n") if line.startswith("hash"))
 
@@ -494,15 +489,6 @@ def calls_of(server: Running) -> dict[str, str]:
     return {
         f"{method.upper()} {path}": call.scope for method, path, call in routes_of(server) if call is not None
     }
-
-
-@pytest.fixture
-async def keyed(
-    tmp_path: Path, config: Config, clock: SimulatedClock, ram: FailingMemory
-) -> AsyncIterator[Keyed]:
-    file = KeysFile(tmp_path / "keys.toml")
-    async with running(tmp_path / "data", with_keys(config, file.path), clock, store=ram) as made:
-        yield Keyed(made, file)
 
 
 async def test_the_table_has_every_call_with_its_scope(keyed: Keyed) -> None:

@@ -32,59 +32,10 @@ from shards.errors import StoreFailed
 from tests.support.build import OPENED
 from tests.support.keys import KeysFile, with_keys
 from timeline.position import END, START, Position, at_of
-from timeline.session import Subscription
 
-from ..conftest import NDJSON, FakeLink, Fronted, Running, running
-from .test_openapi import calls_of, routes_of
-
-
-class Keyed:
-    """A server that asks for keys, and its file."""
-
-    def __init__(self, server: Running, file: KeysFile) -> None:
-        self.server = server
-        self.file = file
-        self.keys: dict[str, str] = {}
-
-    def add(self, name: str, *scopes: str, **fields: object) -> str:
-        self.keys[name] = self.file.add(name, *scopes, **fields)
-        self.take()
-        return name
-
-    def take(self) -> None:
-        ring = self.server.app.keyring
-        ring.take(ring.read())
-
-    async def call(self, name: str, method: str, path: str, body: object = None, **more: Any) -> Any:
-        shown = {"Authorization": f"Bearer {self.keys[name]}"}
-        return await self.server.call(method, path, body, **{**shown, **more})
-
-    async def body(self, name: str, method: str, path: str, body: object = None, **more: Any) -> Any:
-        return (await self.call(name, method, path, body, **more)).body
-
-    async def schedule(self, name: str, topic: str, **members: object) -> str:
-        body = {"topic": topic, "payload": "x", "deliver_in": 3_600, **members}
-        made = await self.body(name, "POST", "/v1/messages", body, status=201)
-        return str(made["id"])
-
-    async def topics(self, name: str, query: str = "") -> list[str]:
-        page = await self.body(name, "GET", f"/v1/messages?state=all{query}")
-        return [message["topic"] for message in page["messages"]]
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> KeysFile:
-    return KeysFile(tmp_path / "keys.toml")
-
-
-@pytest.fixture
-async def keyed(
-    tmp_path: Path, file: KeysFile, config: Config, clock: SimulatedClock
-) -> AsyncIterator[Keyed]:
-    async with running(tmp_path / "data", with_keys(config, file.path), clock) as made:
-        one = Keyed(made, file)
-        one.add("ops", "admin")
-        yield one
+from ..conftest import NDJSON, running
+from .conftest import Keyed, connected
+from .test_openapi import calls_of
 
 
 def test_the_scopes_of_calls_are_those_that_there_are() -> None:
@@ -115,18 +66,6 @@ async def test_every_call_but_the_probes_wants_a_key_and_its_scope(keyed: Keyed)
     for verb, path in (("GET", "/nothing"), ("OPTIONS", "/v1/messages"), ("PUT", "/v1/messages")):
         await keyed.server.call(verb, path, status=401)
     await keyed.call("read", "GET", "/nothing", status=404)
-
-
-async def test_what_needs_which_scope(keyed: Keyed) -> None:
-    wanted = {path: call.scope for method, path, call in routes_of(keyed.server) if call and method == "get"}
-    assert {path for path, scope in wanted.items() if scope == ANY} == {"/v1/info", "/openapi.json", "/docs"}
-    for path in ("/v1/schedules", "/v1/jobs", "/v1/slices"):
-        assert wanted[path] == ADMIN
-    for path in ("/v1/messages", "/v1/messages:export", "/metrics", "/v1/timeline/density"):
-        assert wanted[path] == READ
-    posts = {path: call.scope for method, path, call in routes_of(keyed.server) if call and method == "post"}
-    assert posts["/v1/backups"] == posts["/v1/clock:advance"] == posts["/v1/jobs"] == ADMIN
-    assert posts["/v1/messages"] == posts["/v1/messages:batch"] == posts["/v1/messages:cancel"] == SCHEDULE
 
 
 @pytest.mark.parametrize(
@@ -635,8 +574,7 @@ async def test_who_may_not_see_all_learns_of_no_id_that_is_taken(keyed: Keyed) -
 
 
 async def test_the_front_takes_who_is_known_and_hands_over_who_is_not(keyed: Keyed) -> None:
-    at = keyed.server.http.server
-    assert isinstance(at, Fronted)
+    at = keyed.server.front
     keyed.add("a", publish=["t"], is_old=True)
     keyed.add("b", publish=["t"])
     body = b'{"topic":"t","payload":"x"}'
@@ -672,8 +610,7 @@ async def test_the_front_takes_who_is_known_and_hands_over_who_is_not(keyed: Key
 
 
 async def test_a_key_has_so_many_connections_of_either_protocol(keyed: Keyed) -> None:
-    at = keyed.server.http.server
-    assert isinstance(at, Fronted)
+    at = keyed.server.front
     keyed.add("few", connections=2)
     connections = keyed.server.app.core.clients.connections
     post = b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -730,18 +667,6 @@ async def test_the_server_s_own_programs_have_a_key(keyed: Keyed) -> None:
     assert access.CHALLENGE
 
 
-async def connected(keyed: Keyed, name: str, client_id: str, *filters: str) -> None:
-    """A session whose client has shown the key of that name."""
-    core, link = keyed.server.app.core, FakeLink()
-    rights = keyed.server.app.keyring.rights_of(name, client_id)
-    subscriber, _ = core.clients.claim(link, client_id, clean=False, expiry_s=3_600, window=10, rights=rights)
-    assert subscriber is not None
-    for text in filters:
-        core.subscriptions.subscribe(subscriber, Subscription(text, 1, core.horizon.position), None)
-    core.clients.store(subscriber, lambda durable: None)
-    await keyed.server.app.quiet()
-
-
 async def test_a_key_sees_its_own_sessions(keyed: Keyed) -> None:
     for name in ("a", "b"):
         keyed.add(name, "read")
@@ -773,16 +698,14 @@ async def test_a_group_that_changes_hands_meanwhile_is_set_back_by_nobody_else(
         keyed.add(name, "read")
     await connected(keyed, "a", "a1", "$share/g/t")
     core = keyed.server.app.core
-    group = core.groups.get("$share/g/t")
-    assert group is not None
+    group = keyed.server.group("$share/g/t")
     await keyed.call("a", "POST", "/v1/groups/g:replay", {"from": "PT1H"}, status=200)
     sent: list[Position] = []
     monkeypatch.setattr(core.replay, "rewind", lambda commit, subscriber, to: sent.append(to))
     submit = core.writer.submit
 
     def joined(*args: Any, **options: Any) -> None:
-        member = core.sessions.get("a1")
-        assert member is not None
+        member = keyed.server.session("a1")
         member.owner = group.owner = "b"
         submit(*args, **options)
 

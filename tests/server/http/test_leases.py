@@ -5,22 +5,19 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from server.engine.clock import SimulatedClock
 from server.http.values import shapes
 from server.pull.call import Call
 from server.pull.lease_id import lease_text, parse_leases
-from server.settings.config import Config
 from tests.support.fresh import fresh
 from tests.support.http import Http
-from tests.support.keys import KeysFile, with_keys
 
-from ..conftest import START_MS, Fronted, Running, running
+from ..conftest import Running, until
+from .conftest import Keyed
 
 PATH = "/v1/groups/workers/messages"
 WAITING = 'fasti_limit_used{name="limits.waiting_pulls"}'
@@ -34,9 +31,7 @@ async def _lease(server: Running, most: int = 100, **members: object) -> list[di
 
 async def _waiting(server: Running, count: int = 1) -> None:
     """Until so many calls wait."""
-    async with asyncio.timeout(60):
-        while server.app.core.pull.waiting != count:
-            await asyncio.sleep(0.001)
+    await until(lambda: server.app.core.pull.waiting == count)
 
 
 async def _figures(server: Running) -> dict[str, float]:
@@ -210,8 +205,7 @@ class Wire:
 
 @asynccontextmanager
 async def _wired(server: Running) -> AsyncIterator[Wire]:
-    front = server.http.server
-    assert isinstance(front, Fronted)
+    front = server.front
     reader, writer = await asyncio.open_connection("127.0.0.1", front.front_port)
     try:
         yield Wire(reader, writer)
@@ -273,71 +267,50 @@ async def test_at_the_stop_a_call_that_waits_is_answered(server: Running) -> Non
 # -- keys
 
 
-@asynccontextmanager
-async def _keyed(path: Path) -> AsyncIterator[tuple[Running, KeysFile]]:
-    file = KeysFile(path / "keys.toml")
-    file.add("ops", "admin")
-    async with running(path / "data", with_keys(Config(), file.path), SimulatedClock(START_MS)) as server:
-        yield server, file
+async def _as(keyed: Keyed, name: str, call: str, body: object, status: int = 200) -> Any:
+    return await keyed.body(name, "POST", f"{PATH}:{call}", body, status=status)
 
 
-async def _as(server: Running, key: str, call: str, body: object, status: int = 200) -> Any:
-    shown = {"Authorization": f"Bearer {key}"}
-    return (await server.call("POST", f"{PATH}:{call}", body, status=status, **shown)).body
+async def test_a_key_leases_what_it_may_subscribe_to(keyed: Keyed) -> None:
+    keyed.add("one", subscribe=["jobs/#"])
+    keyed.add("two", subscribe=["jobs/#", "other/#"], deliver=["other/#"])
+    keyed.add("sender", "schedule")
+    wish = {"max": 10, "filter": "jobs/#"}
+    await _as(keyed, "sender", "lease", wish, 403)
+    await _as(keyed, "one", "lease", {"max": 1, "filter": "#"}, 403)
+    await _as(keyed, "one", "lease", {"max": 1, "filter": "other/x"}, 403)
+    await _as(keyed, "one", "lease", wish)
+    await keyed.schedule("sender", "jobs/1", deliver_in=0)
+    await keyed.server.app.quiet()
+    assert (await _as(keyed, "two", "lease", wish))["messages"] == []  # it may not have this topic
+    await _as(keyed, "two", "lease", {"max": 1}, 404)  # the group is not its own alone
+    leased = (await _as(keyed, "one", "lease", wish))["messages"]
+    assert len(leased) == 1
+    keyed.add("three", subscribe=["else/#"])
+    ids = _ids(leased)
+    gone = ids["lease_ids"]
+    assert await _as(keyed, "three", "ack", ids) == {"acked": 0, "gone": gone}
+    assert (await _as(keyed, "three", "nack", ids))["gone"] == gone
+    assert (await _as(keyed, "three", "extend", ids | {"lease": 60}))["gone"] == gone
+    assert await _as(keyed, "one", "ack", ids) == {"acked": 1, "gone": []}
 
 
-def _take(server: Running) -> None:
-    ring = server.app.keyring
-    ring.take(ring.read())
+async def test_without_a_filter_a_key_sees_groups_of_its_own(keyed: Keyed) -> None:
+    keyed.add("one")
+    keyed.add("two")
+    await _as(keyed, "one", "lease", {"max": 1, "filter": "a"})
+    await _as(keyed, "one", "lease", {"max": 1})
+    await _as(keyed, "two", "lease", {"max": 1}, 404)
 
 
-async def test_a_key_leases_what_it_may_subscribe_to(tmp_path: Path) -> None:
-    async with _keyed(tmp_path) as (server, file):
-        one = file.add("one", subscribe=["jobs/#"])
-        two = file.add("two", subscribe=["jobs/#", "other/#"], deliver=["other/#"])
-        sender = file.add("sender", "schedule")
-        _take(server)
-        wish = {"max": 10, "filter": "jobs/#"}
-        await _as(server, sender, "lease", wish, 403)
-        await _as(server, one, "lease", {"max": 1, "filter": "#"}, 403)
-        await _as(server, one, "lease", {"max": 1, "filter": "other/x"}, 403)
-        await _as(server, one, "lease", wish)
-        shown = {"Authorization": f"Bearer {sender}"}
-        await server.call("POST", "/v1/messages", {"topic": "jobs/1", "payload": "x"}, status=201, **shown)
-        await server.app.quiet()
-        assert (await _as(server, two, "lease", wish))["messages"] == []  # it may not have this topic
-        await _as(server, two, "lease", {"max": 1}, 404)  # the group is not its own alone
-        leased = (await _as(server, one, "lease", wish))["messages"]
-        assert len(leased) == 1
-        third = file.add("three", subscribe=["else/#"])
-        _take(server)
-        ids = _ids(leased)
-        gone = ids["lease_ids"]
-        assert await _as(server, third, "ack", ids) == {"acked": 0, "gone": gone}
-        assert (await _as(server, third, "nack", ids))["gone"] == gone
-        assert (await _as(server, third, "extend", ids | {"lease": 60}))["gone"] == gone
-        assert await _as(server, one, "ack", ids) == {"acked": 1, "gone": []}
-
-
-async def test_without_a_filter_a_key_sees_groups_of_its_own(tmp_path: Path) -> None:
-    async with _keyed(tmp_path) as (server, file):
-        one, two = file.add("one"), file.add("two")
-        _take(server)
-        await _as(server, one, "lease", {"max": 1, "filter": "a"})
-        await _as(server, one, "lease", {"max": 1})
-        await _as(server, two, "lease", {"max": 1}, 404)
-
-
-async def test_who_waits_with_a_key_that_is_revoked_is_answered(tmp_path: Path) -> None:
-    async with _keyed(tmp_path) as (server, file):
-        one = file.add("one")
-        _take(server)
-        waiting = asyncio.create_task(_as(server, one, "lease", {"max": 1, "filter": "a", "wait": 60}))
-        await _waiting(server)
-        file.revoke("one")
-        _take(server)
-        assert await waiting == {"messages": []}
-        await _as(server, one, "lease", {"max": 1, "filter": "a"}, 401)
+async def test_who_waits_with_a_key_that_is_revoked_is_answered(keyed: Keyed) -> None:
+    keyed.add("one")
+    waiting = asyncio.create_task(_as(keyed, "one", "lease", {"max": 1, "filter": "a", "wait": 60}))
+    await _waiting(keyed.server)
+    keyed.file.revoke("one")
+    keyed.take()
+    assert await waiting == {"messages": []}
+    await _as(keyed, "one", "lease", {"max": 1, "filter": "a"}, 401)
 
 
 async def test_acks_that_come_late_are_refused_when_too_many_wait(
@@ -429,44 +402,38 @@ def _forged(lease_id: str, version: int) -> str:
 
 
 @pytest.mark.parametrize("when", ["running", "lapsed", "restored"])
-async def test_leases_of_what_a_key_may_not_receive_are_gone_for_it(tmp_path: Path, when: str) -> None:
+async def test_leases_of_what_a_key_may_not_receive_are_gone_for_it(keyed: Keyed, when: str) -> None:
     """It may subscribe to the filter, and knows the ids."""
-    async with _keyed(tmp_path) as (server, file):
-        own = file.add("own")
-        other = file.add("other", deliver=["else/#"])
-        some = file.add("some", deliver=["jobs/#"])
-        _take(server)
-        await _as(server, own, "lease", {"max": 1, "filter": "jobs/#"})
-        for n in range(5):
-            shown = {"Authorization": f"Bearer {own}"}
-            await server.call(
-                "POST", "/v1/messages", {"topic": f"jobs/{n}", "payload": n}, status=201, **shown
-            )
-        await server.app.quiet()
-        leased = (await _as(server, own, "lease", {"max": 5, "filter": "jobs/#", "lease": "10m"}))["messages"]
-        ids = [one["lease_id"] for one in leased]
-        assert len(ids) == 5
-        if when == "lapsed":
-            await server.pass_time(700_000)
-        elif when == "restored":
-            core = server.app.core
-            for consumers in core.pull._consumers.values():
-                for consumer in consumers.values():
-                    consumer.member.rights = None  # as a former lease's holder has none
-        calls: tuple[tuple[str, dict[str, object]], ...] = (
-            ("ack", {}),
-            ("nack", {"delay": "never"}),
-            ("extend", {"lease": "1h"}),
-            ("release", {}),
-            ("ack", {"then": [{"topic": "else/1", "payload": "x"}]}),
-        )
-        for verb, more in calls:
-            for lease_id in (ids[0], *(_forged(ids[0], version) for version in (0, 1, 3))):
-                told = await _as(server, other, verb, {"lease_ids": [lease_id], **more})
-                assert told["gone"] == [lease_id]
-                assert told.get("acked", 0) == told.get("nacked", 0) == told.get("dead", 0) == 0
-        assert await _as(server, some, "ack", {"lease_ids": ids[1:2]}) == {"acked": 1, "gone": []}
-        assert await _as(server, own, "ack", {"lease_ids": ids}) == {"acked": 4, "gone": ids[1:2]}
+    keyed.add("own")
+    keyed.add("other", deliver=["else/#"])
+    keyed.add("some", deliver=["jobs/#"])
+    await _as(keyed, "own", "lease", {"max": 1, "filter": "jobs/#"})
+    for n in range(5):
+        await keyed.schedule("own", f"jobs/{n}", deliver_in=0)
+    await keyed.server.app.quiet()
+    wish = {"max": 5, "filter": "jobs/#", "lease": "10m"}
+    ids = _ids((await _as(keyed, "own", "lease", wish))["messages"])["lease_ids"]
+    assert len(ids) == 5
+    if when == "lapsed":
+        await keyed.server.pass_time(700_000)
+    elif when == "restored":
+        for consumers in keyed.server.app.core.pull._consumers.values():
+            for consumer in consumers.values():
+                consumer.member.rights = None  # as a former lease's holder has none
+    calls: tuple[tuple[str, dict[str, object]], ...] = (
+        ("ack", {}),
+        ("nack", {"delay": "never"}),
+        ("extend", {"lease": "1h"}),
+        ("release", {}),
+        ("ack", {"then": [{"topic": "else/1", "payload": "x"}]}),
+    )
+    for verb, more in calls:
+        for lease_id in (ids[0], *(_forged(ids[0], version) for version in (0, 1, 3))):
+            told = await _as(keyed, "other", verb, {"lease_ids": [lease_id], **more})
+            assert told["gone"] == [lease_id]
+            assert told.get("acked", 0) == told.get("nacked", 0) == told.get("dead", 0) == 0
+    assert await _as(keyed, "some", "ack", {"lease_ids": ids[1:2]}) == {"acked": 1, "gone": []}
+    assert await _as(keyed, "own", "ack", {"lease_ids": ids}) == {"acked": 4, "gone": ids[1:2]}
 
 
 async def test_no_lease_id_can_be_made_of_others(server: Running) -> None:

@@ -1,6 +1,5 @@
 """Lists and counts against the dullest right thing: a dict of what was asked, filtered and sorted."""
 
-import json
 import random
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,7 @@ from server.settings.times import format_ms
 from server.site import read_side
 from timeline.filters import matches
 
-from ..conftest import HOUR_MS, MINUTE_MS, NDJSON, START_MS, Running
+from ..conftest import HOUR_MS, MINUTE_MS, START_MS, Running
 
 LIST = "/v1/messages"
 
@@ -71,8 +70,7 @@ async def filled(server: Running, seed: int) -> Model:
         }
         for n in range(300)
     ]
-    body = b"\n".join(json.dumps(item).encode() for item in items)
-    ids = (await server.call("POST", "/v1/messages:batch", body, status=201, Content_Type=NDJSON)).body["ids"]
+    ids = await server.batch(items)
     model = Model({}, {}, set())
     for name, wish in zip(ids, items, strict=True):
         model.topics[name] = str(wish["topic"])
@@ -135,8 +133,7 @@ async def test_pages_are_in_order_and_complete(server: Running) -> None:
 
 
 async def test_the_default_is_a_hundred_pending(server: Running) -> None:
-    body = json.dumps([{"topic": "a", "payload": n, "deliver_in": 60} for n in range(120)]).encode()
-    await server.call("POST", "/v1/messages:batch", body, status=201)
+    await server.batch([{"topic": "a", "payload": n, "deliver_in": 60} for n in range(120)])
     first = await server.call("GET", LIST)
     assert len(first.body["messages"]) == 100
     assert "count" not in first.body
@@ -196,11 +193,8 @@ async def test_a_page_looks_at_so_many_rows_and_no_more(
     monkeypatch.setattr(selection, "LOOK_ROWS", 30)
     monkeypatch.setattr(selection, "COUNT_STEP_ROWS", 7)
     monkeypatch.setattr(selection, "TOPICS_MAX", 5)
-    body = json.dumps(
-        [{"topic": f"t/{n}", "payload": n, "deliver_in": 60} for n in range(100)]
-        + [{"topic": "last", "payload": 1, "deliver_in": 90}]
-    ).encode()
-    await server.call("POST", "/v1/messages:batch", body, status=201)
+    items = [{"topic": f"t/{n}", "payload": n, "deliver_in": 60} for n in range(100)]
+    await server.batch([*items, {"topic": "last", "payload": 1, "deliver_in": 90}])
     first = await page(server, topic="last")
     assert first["messages"] == []
     assert first["next"] is not None

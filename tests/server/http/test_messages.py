@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,11 +10,10 @@ import pytest
 from server.codec.fields import Properties
 from server.codec.packets import Publish
 from server.mqtt.publish_requests import read_publish
-from server.settings.config import Config, Http, Limits, Tail
 from shards.record import decode
 from timeline.position import MessageId, id_position
 
-from ..conftest import DAY_MS, HOUR_MS, MINUTE_MS, NDJSON, START, START_MS, TOGETHER, Running
+from ..conftest import DAY_MS, HOUR_MS, MINUTE_MS, NDJSON, START, START_MS, TOGETHER, Running, with_settings
 
 
 async def test_a_message_is_scheduled_and_told_back(server: Running) -> None:
@@ -355,11 +353,8 @@ async def test_a_publish_over_mqtt_is_shown_too(server: Running) -> None:
     assert (got["content_type"], got["headers"]) == ("x/y", {"k": "v"})
 
 
+@with_settings(tail={"max_entries": 16})
 class TestTail:
-    @pytest.fixture
-    def config(self) -> Config:
-        return replace(Config(), tail=replace(Tail(), max_entries=16))
-
     async def test_when_is_known_from_the_first_moment(self, server: Running) -> None:
         """Neither the tail nor the journal has the first ones yet."""
         names = [await server.schedule(f"t/{n}", deliver_in=60) for n in range(20)]
@@ -391,31 +386,24 @@ class TestTail:
         assert (got["state"], got["dispatched_at"]) == ("expired", "2026-11-21T08:01:02.000Z")
 
 
-class TestSize:
-    @pytest.fixture
-    def config(self) -> Config:
-        return replace(Config(), http=replace(Http(), max_body=300_000))
+@with_settings(http={"max_body": 300_000})
+async def test_a_large_body_is_refused(server: Running) -> None:
+    body = b" " * 300_001
+    large = await server.call("POST", "/v1/messages", body, status=413)
+    assert large.slug == "too-large"
 
-    async def test_a_large_body_is_refused(self, server: Running) -> None:
-        body = b" " * 300_001
-        large = await server.call("POST", "/v1/messages", body, status=413)
-        assert large.slug == "too-large"
+    async def chunks() -> AsyncIterator[bytes]:
+        yield body[:150_000]
+        yield body[150_000:]
 
-        async def chunks() -> AsyncIterator[bytes]:
-            yield body[:150_000]
-            yield body[150_000:]
-
-        async with server.http.post(
-            "/v1/messages", data=chunks(), headers={"Content-Type": "application/json"}
-        ) as answer:
-            assert answer.status == 413
+    async with server.http.post(
+        "/v1/messages", data=chunks(), headers={"Content-Type": "application/json"}
+    ) as answer:
+        assert answer.status == 413
 
 
+@with_settings(limits={"pending": 2, "queued_bytes": 1_000})
 class TestLimits:
-    @pytest.fixture
-    def config(self) -> Config:
-        return replace(Config(), limits=replace(Limits(), pending=2, queued_bytes=1_000))
-
     async def test_pending_is_bounded(self, server: Running) -> None:
         for _ in range(2):
             await server.schedule(deliver_in=60)
@@ -441,25 +429,19 @@ async def test_a_store_that_fails_says_so_and_comes_back(server: Running) -> Non
     assert (await server.call("DELETE", f"/v1/messages/{name}", status=503)).slug == "store-unavailable"
     assert (await server.call("GET", "/readyz", status=503)).slug == "not-ready"
     server.store.is_failing = False
-    async with asyncio.timeout(60):
-        while server.app.core.writer.broken is not None:
-            await asyncio.sleep(0.05)
+    await server.writable()
     assert (await server.call("GET", f"/v1/messages/{name}")).body["state"] == "pending"
     await server.call("DELETE", f"/v1/messages/{name}", status=204)
 
 
-class TestQueue:
-    @pytest.fixture
-    def config(self) -> Config:
-        return replace(Config(), limits=replace(Limits(), queued=1))
-
-    async def test_a_full_queue_says_try_again(self, server: Running) -> None:
-        body = {"topic": "a", "payload": 1, "deliver_in": 60}
-        answers = await asyncio.gather(*(server.http.post("/v1/messages", json=body) for _ in range(30)))
-        refused = [a for a in answers if a.status == 429]
-        assert {a.status for a in answers} <= {201, 429}
-        assert all(a.headers["Retry-After"] == "1" for a in refused)
-        assert server.app.core.opened.pending == 30 - len(refused)
+@with_settings(limits={"queued": 1})
+async def test_a_full_queue_says_try_again(server: Running) -> None:
+    body = {"topic": "a", "payload": 1, "deliver_in": 60}
+    answers = await asyncio.gather(*(server.http.post("/v1/messages", json=body) for _ in range(30)))
+    refused = [a for a in answers if a.status == 429]
+    assert {a.status for a in answers} <= {201, 429}
+    assert all(a.headers["Retry-After"] == "1" for a in refused)
+    assert server.app.core.opened.pending == 30 - len(refused)
 
 
 async def test_explain_says_where_a_message_lies(server: Running) -> None:

@@ -1,20 +1,13 @@
 """The fields that sessions, groups and endpoints share."""
 
-from dataclasses import replace
-
-import pytest
-
 from server.http.values.shapes import PlaceShown
-from server.settings.config import Config, Webhook
 
-from ..conftest import START, Running
+from ..conftest import START, Running, with_settings
 
 SHARED = {*PlaceShown.__annotations__} - {"left_at"}
 
 
-@pytest.fixture
-def config() -> Config:
-    return replace(Config(), webhook=Webhook(allow_private=True))
+pytestmark = with_settings(webhook={"allow_private": True})
 
 
 async def places(server: Running) -> list[dict[str, object]]:

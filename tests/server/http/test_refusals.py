@@ -22,9 +22,10 @@ import pytest_asyncio
 from server.pull.lease_id import LeaseId, lease_text
 from shards import keys
 from shards.store import Table
+from tests.support.http import Answer
 from timeline.position import Position
 
-from ..conftest import DAY_MS, NDJSON, START_MS, TOGETHER, Answer, Running
+from ..conftest import DAY_MS, NDJSON, START_MS, TOGETHER, Running
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -379,18 +380,17 @@ class Field(NamedTuple):
 def read() -> dict[str, tuple[Field, ...]]:
     sets = {}
     for block in PAGES.strip().split("\n\n"):
-        (name, page), *rows = (
-            row.split(": ", 1) if n == 0 else row for n, row in enumerate(block.split("\n"))
-        )
-        fields = []
+        head, *rows = block.split("\n")
+        name, _, page = head.partition(": ")
+        found = []
         for row in rows:
             if row.startswith("@"):
                 page = row[2:]
                 continue
             called, values, said = row.split(" | ")
             kind, *bounds = values.split()
-            fields.append(Field(called.rstrip("!"), called[-1] == "!", kind, tuple(bounds), said, page))
-        sets[name] = tuple(fields)
+            found.append(Field(called.rstrip("!"), called[-1] == "!", kind, tuple(bounds), said, page))
+        sets[name] = tuple(found)
     return sets
 
 

@@ -4,14 +4,13 @@ from typing import Any
 
 import pytest
 
-from server.delivery.subscriber import Subscriber
 from server.delivery.terms import UNSAID
 from server.http.routes import kept
 from timeline.session import Terms
 
 from ..conftest import MINUTE_MS, Running
-from .test_dead import TEXT, file, keyed, link_of  # noqa: F401
-from .test_keys import Keyed
+from .conftest import Keyed
+from .test_dead import TEXT, link_of
 
 RETRIES = "/v1/retries"
 ONE, NOTHING = {"matched": 1, "changed": 1}, {"matched": 0, "changed": 0}
@@ -21,8 +20,7 @@ async def fail(server: Running, *payloads: str, who: str = "w", key: str | None 
     """Messages that a member of the group has nacked, to come again in a minute; their ids."""
     if server.app.core.sessions.get(who) is None:
         await server.connect(who, TEXT)
-        group = server.app.core.groups.get(TEXT)
-        assert group is not None
+        group = server.group(TEXT)
         group.hear(Terms(max_attempts=9), UNSAID)
     ids = []
     for payload in payloads:
@@ -34,8 +32,7 @@ async def fail(server: Running, *payloads: str, who: str = "w", key: str | None 
 
 
 async def nack(server: Running, who: str, delay_ms: int = MINUTE_MS) -> None:
-    subscriber = server.app.core.sessions.get(who)
-    assert isinstance(subscriber, Subscriber)
+    subscriber = server.session(who)
     (packet_id,) = subscriber.session.flights
     settle = server.app.core.settling.nack
     settle(subscriber, packet_id, delay_ms=delay_ms, reason="db is down", done=lambda became: None)
@@ -209,7 +206,7 @@ async def test_a_message_is_known_while_a_place_is_not_done_with_it(
     await server.call("GET", "/v1/messages/by-key/order-1", status=410)
 
 
-async def test_a_key_sees_and_changes_its_own(keyed: Keyed) -> None:  # noqa: F811
+async def test_a_key_sees_and_changes_its_own(keyed: Keyed) -> None:
     keyed.add("app", "read", "schedule")
     keyed.add("looker", "read", "schedule")
     server = keyed.server
@@ -236,8 +233,7 @@ async def test_a_group_is_deleted_without_a_word_once_its_retry_is_acked(server:
     await fail(server, "1")
     assert (await server.call("DELETE", "/v1/groups/workers", status=409)).slug == "undone"
     await server.pass_time(MINUTE_MS)
-    subscriber = server.app.core.sessions.get("w")
-    assert isinstance(subscriber, Subscriber)
+    subscriber = server.session("w")
     assert (await server.call("DELETE", "/v1/groups/workers", status=409)).slug == "undone"
     (packet_id,) = subscriber.session.flights
     server.app.core.settling.ack(subscriber, packet_id)

@@ -37,29 +37,13 @@ def instants() -> st.SearchStrategy[str]:
         st.integers(0, 24),
         st.sampled_from([0, 30, 59, 60]),
     )
-    tails = st.sampled_from(
-        [
-            "Z",
-            "+14:00",
-            "-12:00",
-            "[Europe/Bucharest]",
-            "[Pacific/Kiritimati]",
-            "[America/New_York]",
-            "[Nowhere]",
-            "",
-            ".999999999Z",
-        ]
-    )
+    places = "[Europe/Bucharest] [Pacific/Kiritimati] [America/New_York] [Nowhere]"
+    tails = st.sampled_from(["", *f"Z +14:00 -12:00 {places} .999999999Z".split()])
     made = st.tuples(parts, tails).map(
         lambda one: "{:04}-{:02}-{:02}T{:02}:00:{:02}".format(*one[0]) + one[1]
     )
-    edges = [
-        "2027-03-28T03:30[Europe/Bucharest]",
-        "2027-10-31T03:30[Europe/Bucharest]",
-        "9999-12-31T23:59:59.999Z",
-        "soon",
-        "",
-    ]
+    gaps = [f"2027-{day}T03:30[Europe/Bucharest]" for day in ("03-28", "10-31")]
+    edges = [*gaps, "9999-12-31T23:59:59.999Z", "soon", ""]
     return st.one_of(made, st.sampled_from(edges))
 
 
@@ -79,19 +63,8 @@ def numbers() -> st.SearchStrategy[str]:
 
 @st.composite
 def rrules(draw: st.DrawFn) -> str:
-    names = [
-        "BYMONTH",
-        "BYMONTHDAY",
-        "BYYEARDAY",
-        "BYWEEKNO",
-        "BYHOUR",
-        "BYMINUTE",
-        "BYSECOND",
-        "BYSETPOS",
-        "INTERVAL",
-        "COUNT",
-        "BYEASTER",
-    ]
+    parts_of_time = "MONTH MONTHDAY YEARDAY WEEKNO HOUR MINUTE SECOND SETPOS EASTER"
+    names = [*(f"BY{name}" for name in parts_of_time.split()), "INTERVAL", "COUNT"]
     freqs = ["YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY", "NEVER"]
     parts = [f"FREQ={draw(st.sampled_from(freqs))}"]
     for name in draw(st.lists(st.sampled_from(names), max_size=3)):
@@ -118,27 +91,17 @@ def rrules(draw: st.DrawFn) -> str:
 
 
 def crons() -> st.SearchStrategy[str]:
+    others = "L W LW 15W L-3 5#3 5L ? * jan mon sun 7 -1 x"
     number = st.one_of(
         st.integers(0, 32).map(str),
-        st.sampled_from(
-            ["L", "W", "LW", "15W", "L-3", "5#3", "5L", "?", "*", "jan", "mon", "sun", "7", "-1", "", "x"]
-        ),
+        st.sampled_from(["", *others.split()]),
     )
     part = st.one_of(number, st.tuples(number, number).map("-".join), st.tuples(number, number).map("/".join))
     field = st.one_of(
         st.just("*"), st.integers(0, 12).map(str), st.lists(part, min_size=1, max_size=3).map(",".join)
     )
-    macro = st.sampled_from(
-        [
-            "@daily",
-            "@every 5m",
-            "@every",
-            "@reboot",
-            "CRON_TZ=UTC 0 9 * * *",
-            "TZ=Nowhere 0 9 * * *",
-            "CRON_TZ= * * * * *",
-        ]
-    )
+    macros = "@daily|@every 5m|@every|@reboot|CRON_TZ=UTC 0 9 * * *|TZ=Nowhere 0 9 * * *|CRON_TZ= * * * * *"
+    macro = st.sampled_from(macros.split("|"))
     return st.one_of(st.lists(field, min_size=4, max_size=8).map(" ".join), macro)
 
 
@@ -154,17 +117,8 @@ def durations() -> st.SearchStrategy[Any]:
 def bodies(draw: st.DrawFn) -> dict[str, Any]:
     kind = draw(st.sampled_from(["rrule", "rrule", "cron", "every"]))
     body: dict[str, Any] = {kind: draw({"rrule": rrules(), "cron": crons(), "every": durations()}[kind])}
-    zones = [
-        "UTC",
-        "Europe/Bucharest",
-        "America/New_York",
-        "Australia/Lord_Howe",
-        "Pacific/Apia",
-        "Pacific/Kiritimati",
-        "Nowhere",
-        "",
-        "../etc",
-    ]
+    named = "Europe/Bucharest America/New_York Australia/Lord_Howe Pacific/Apia Pacific/Kiritimati"
+    zones = ["", *f"UTC {named} Nowhere ../etc".split()]
     body["timezone"] = draw(st.sampled_from(zones))
     for name, values in (
         ("start", instants()),

@@ -1,7 +1,6 @@
 """Schedules over HTTP: definitions, previews, verbs, and thirty days of a simulated clock."""
 
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfoNotFoundError
@@ -17,7 +16,7 @@ from server.http import upcoming
 from server.mqtt.forms import common_properties
 from server.mqtt.publish_requests import read_publish
 from server.schedules.retime_schedules import retime_schedules
-from server.settings.config import Config, Limits
+from server.settings.config import Config
 from shards.properties import headers_of
 from shards.rocks import RocksStore
 from shards.schedules import TimingRow
@@ -25,7 +24,7 @@ from shards.store import Table
 from shards.tables import encode_row
 from timeline.fires import Plan
 
-from ..conftest import DAY_MS, HOUR_MS, START_MS, TOGETHER, Running, running
+from ..conftest import DAY_MS, HOUR_MS, START_MS, TOGETHER, Running, running, with_settings
 
 SCHEDULES = "/v1/schedules"
 NIGHTLY: dict[str, Any] = {
@@ -332,12 +331,11 @@ async def test_restart_and_misfires(tmp_path: Path, config: Config) -> None:
         assert link.topics.count("jobs/fire_once") == 2
 
 
-async def test_the_bound(tmp_path: Path, clock: SimulatedClock) -> None:
-    config = replace(Config(), limits=Limits(schedules=1))
-    async with running(tmp_path, config, clock) as server:
-        await put(server)
-        assert (await server.call("PUT", f"{SCHEDULES}/two", NIGHTLY, status=429)).slug == "over-quota"
-        await put(server, status=200, cron="1 1 * * *")
+@with_settings(limits={"schedules": 1})
+async def test_the_bound(server: Running) -> None:
+    await put(server)
+    assert (await server.call("PUT", f"{SCHEDULES}/two", NIGHTLY, status=429)).slug == "over-quota"
+    await put(server, status=200, cron="1 1 * * *")
 
 
 async def test_made_while_the_clock_is_set_back(server: Running, clock: SimulatedClock) -> None:

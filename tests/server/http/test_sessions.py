@@ -1,21 +1,17 @@
 """Sessions over HTTP: where they stand, how far behind, set back, forgotten."""
 
-from pathlib import Path
-
 import pytest
 
 from server.delivery.link import Closing
-from server.engine.clock import SimulatedClock
 from server.engine.commit_hook import Done
 from server.engine.writer import Decide
 from server.http import lag
 from server.http.routes import sessions
-from server.settings.config import Config
 from shards.store import Table
 from tests.support.build import OPENED
 from timeline.position import before
 
-from ..conftest import HOUR_MS, MINUTE_MS, START, START_MS, Running, running
+from ..conftest import HOUR_MS, MINUTE_MS, START, START_MS, Running, Start
 
 SESSIONS = "/v1/sessions"
 
@@ -147,14 +143,12 @@ async def test_a_session_is_forgotten(server: Running) -> None:
     assert not link.sent
 
 
-async def test_a_forgotten_session_stays_forgotten_after_a_restart(
-    tmp_path: Path, config: Config, clock: SimulatedClock
-) -> None:
-    async with running(tmp_path, config, clock) as server:
+async def test_a_forgotten_session_stays_forgotten_after_a_restart(start: Start) -> None:
+    async with start() as server:
         await server.connect("gone", "#")
         await server.connect("stays", "#")
         await server.call("DELETE", f"{SESSIONS}/gone", status=204)
-    async with running(tmp_path, config, clock) as server:
+    async with start() as server:
         body = (await server.call("GET", SESSIONS)).body
         assert [s["client_id"] for s in body["sessions"]] == ["stays"]
 
@@ -199,10 +193,8 @@ async def test_a_connected_session_reads_again_from_where_it_is_set(
     assert link.topics[-1] == "t/new"
 
 
-async def test_a_session_set_back_is_so_after_a_restart(
-    tmp_path: Path, config: Config, clock: SimulatedClock
-) -> None:
-    async with running(tmp_path, config, clock) as server:
+async def test_a_session_set_back_is_so_after_a_restart(start: Start) -> None:
+    async with start() as server:
         subscriber, _ = await server.connect("c", "t/#")
         await server.schedule("t/1", deliver_in=60)
         await server.pass_time(5 * MINUTE_MS)
@@ -211,7 +203,7 @@ async def test_a_session_set_back_is_so_after_a_restart(
         server.app.core.clients.leave(subscriber, is_clean=False)
         body = (await server.call("POST", f"{SESSIONS}/c:replay", {"from": "PT5M"})).body
         assert (body["read_position"], body["lag_messages"]) == ({"at": START, "seq": 0}, 1)
-    async with running(tmp_path, config, clock) as server:
+    async with start() as server:
         body = (await server.call("GET", f"{SESSIONS}/c")).body
         assert (body["read_position"], body["lag_messages"]) == ({"at": START, "seq": 0}, 1)
 

@@ -1,13 +1,10 @@
 """The timeline's pieces over HTTP."""
 
-from dataclasses import replace
-
 import pytest
 
-from server.settings.config import Config, Shards, Slices
 from timeline.slices import Counts, Slice
 
-from ..conftest import DAY_MS, MINUTE_MS, START, START_MS, Running
+from ..conftest import DAY_MS, MINUTE_MS, START, START_MS, Running, with_settings
 
 
 async def test_slices_are_listed_with_their_counts(server: Running) -> None:
@@ -99,37 +96,29 @@ async def test_what_is_not_there_is_not_found(server: Running, path: str) -> Non
     assert (await server.call("GET", path, status=404)).slug == "not-found"
 
 
-class TestCap:
-    @pytest.fixture
-    def config(self) -> Config:
-        return replace(Config(), shards=replace(Shards(), cap_messages=2))
-
-    async def test_a_full_shard_is_sealed(self, server: Running) -> None:
-        for _ in range(3):
-            await server.schedule(deliver_in=60)
-        shards = (await server.call("GET", f"/v1/slices/{START}")).body["shards"]
-        assert [(s["shard"], s["count"], s["cap"], s["sealed"]) for s in shards] == [
-            (0, 2, 2, True),
-            (1, 1, 2, False),
-        ]
+@with_settings(shards={"cap_messages": 2})
+async def test_a_full_shard_is_sealed(server: Running) -> None:
+    for _ in range(3):
+        await server.schedule(deliver_in=60)
+    shards = (await server.call("GET", f"/v1/slices/{START}")).body["shards"]
+    assert [(s["shard"], s["count"], s["cap"], s["sealed"]) for s in shards] == [
+        (0, 2, 2, True),
+        (1, 1, 2, False),
+    ]
 
 
-class TestHeldBy:
-    @pytest.fixture
-    def config(self) -> Config:
-        return replace(Config(), slices=replace(Slices(), retention_ms=DAY_MS))
-
-    async def test_who_keeps_old_slices_is_named(self, server: Running) -> None:
-        for name in ("workers", "idle"):
-            await server.call("PUT", f"/v1/groups/{name}", {"filter": f"{name}/#"}, status=201)
-        await server.schedule("workers/1", deliver_in=60)
-        advance = "/v1/clock:advance"
-        await server.call("POST", advance, {"by": "23h"})
-        assert (await server.call("GET", "/v1/slices")).body["held_by"] is None
-        await server.call("POST", advance, {"by": "P2D"})
-        held_by = (await server.call("GET", "/v1/slices")).body["held_by"]
-        assert held_by["group"] == "workers"
-        # The slice of 08:00 was over at 08:15, and its retention a day later.
-        assert 46 * 3_600 < held_by["seconds"] < 47 * 3_600
-        await server.call("DELETE", "/v1/groups/workers?undone=drop", status=204)
-        assert (await server.call("GET", "/v1/slices")).body["held_by"] is None
+@with_settings(slices={"retention_ms": DAY_MS})
+async def test_who_keeps_old_slices_is_named(server: Running) -> None:
+    for name in ("workers", "idle"):
+        await server.call("PUT", f"/v1/groups/{name}", {"filter": f"{name}/#"}, status=201)
+    await server.schedule("workers/1", deliver_in=60)
+    advance = "/v1/clock:advance"
+    await server.call("POST", advance, {"by": "23h"})
+    assert (await server.call("GET", "/v1/slices")).body["held_by"] is None
+    await server.call("POST", advance, {"by": "P2D"})
+    held_by = (await server.call("GET", "/v1/slices")).body["held_by"]
+    assert held_by["group"] == "workers"
+    # The slice of 08:00 was over at 08:15, and its retention a day later.
+    assert 46 * 3_600 < held_by["seconds"] < 47 * 3_600
+    await server.call("DELETE", "/v1/groups/workers?undone=drop", status=204)
+    assert (await server.call("GET", "/v1/slices")).body["held_by"] is None

@@ -4,18 +4,15 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
-from server.engine.clock import SimulatedClock
 from server.http.routes import tail
-from server.settings.config import Config
-from tests.support.keys import KeysFile, with_keys
 
-from ..conftest import Running, running
+from ..conftest import Running, until
+from .conftest import Keyed
 
 PATH = "/v1/tail"
 Event = tuple[str, Any]
@@ -28,8 +25,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def stream(server: Running, topic: str = "#", key: str = "") -> AsyncIterator[aiohttp.ClientResponse]:
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
+async def stream(server: Running, topic: str = "#", **headers: str) -> AsyncIterator[aiohttp.ClientResponse]:
     async with server.http.get(PATH, params={"topic": topic}, headers=headers) as answer:
         assert answer.status == 200
         assert answer.headers["Content-Type"] == "text/event-stream"
@@ -143,9 +139,7 @@ async def test_ends_when_the_server_stops_or_the_client_leaves(server: Running) 
 async def test_who_leaves_makes_room(server: Running) -> None:
     async with stream(server):
         assert len(server.app.tails) == 1
-    async with asyncio.timeout(30):
-        while len(server.app.tails):
-            await asyncio.sleep(0.01)
+    await until(lambda: not len(server.app.tails))
 
 
 async def test_a_client_leaves_room_for_others(server: Running) -> None:
@@ -162,49 +156,37 @@ async def test_not_a_filter(server: Running) -> None:
     await server.call("GET", f"{PATH}?topic=a/%23/b", status=422)
 
 
-async def test_keys(tmp_path: Path, config: Config, clock: SimulatedClock) -> None:
-    file = KeysFile(tmp_path / "keys.toml")
-    sender = file.add("sender", "schedule")
-    narrow = file.add("narrow", "read", subscribe=["a/#"], deliver=["a/#"])
-    hidden = file.add("hidden", "read", subscribe=["#"], deliver=["a/1"])
-    async with running(tmp_path / "data", with_keys(config, file.path), clock) as server:
-        ring = server.app.keyring
+async def test_keys(keyed: Keyed) -> None:
+    keyed.add("narrow", "read", subscribe=["a/#"], deliver=["a/#"])
+    keyed.add("hidden", "read", subscribe=["#"], deliver=["a/1"])
 
-        async def send(*topics: str) -> None:
-            for topic in topics:
-                body = {"topic": topic, "payload": "x"}
-                await server.call("POST", "/v1/messages", body, status=201, Authorization=f"Bearer {sender}")
-            await server.app.quiet()
+    async def send(*topics: str) -> None:
+        for topic in topics:
+            await keyed.schedule("ops", topic, deliver_in=0)
+        await keyed.server.app.quiet()
 
-        await server.call("GET", PATH, status=401)
-        await server.call("GET", PATH, status=403, Authorization=f"Bearer {sender}")
-        await server.call("GET", PATH, status=403, Authorization=f"Bearer {narrow}")
-        async with stream(server, "a/#", narrow) as own, stream(server, "#", hidden) as other:
-            await send("b/1", "a/2", "a/1")
-            assert [(await message(own))["topic"] for _ in range(2)] == ["a/2", "a/1"]
-            assert (await message(other))["topic"] == "a/1"
-            file.revoke("narrow")
-            ring.take(ring.read())
-            async with asyncio.timeout(30):
-                assert b"event" not in await own.content.read()
-            await send("a/1")
-            assert (await message(other))["topic"] == "a/1"
+    await keyed.call("narrow", "GET", PATH, status=403)
+    async with (
+        stream(keyed.server, "a/#", **keyed.shown("narrow")) as own,
+        stream(keyed.server, "#", **keyed.shown("hidden")) as other,
+    ):
+        await send("b/1", "a/2", "a/1")
+        assert [(await message(own))["topic"] for _ in range(2)] == ["a/2", "a/1"]
+        assert (await message(other))["topic"] == "a/1"
+        keyed.file.revoke("narrow")
+        keyed.take()
+        async with asyncio.timeout(30):
+            assert b"event" not in await own.content.read()
+        await send("a/1")
+        assert (await message(other))["topic"] == "a/1"
 
 
-async def test_a_narrow_key_gets_no_counts(
-    tmp_path: Path, config: Config, clock: SimulatedClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_narrow_key_gets_no_counts(keyed: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tail, "LOOK_MESSAGES", 1)
     monkeypatch.setattr(tail, "EVERY_S", 0.1)
-    file = KeysFile(tmp_path / "keys.toml")
-    sender = file.add("sender", "schedule")
-    narrow = file.add("narrow", "read", deliver=["a/#"])
-    async with (
-        running(tmp_path / "data", with_keys(config, file.path), clock) as server,
-        stream(server, "a/#", narrow) as answer,
-    ):
+    keyed.add("narrow", "read", deliver=["a/#"])
+    async with stream(keyed.server, "a/#", **keyed.shown("narrow")) as answer:
         for _ in range(3):
-            body = {"topic": "b", "payload": "x", "deliver_in": 60}
-            await server.call("POST", "/v1/messages", body, status=201, Authorization=f"Bearer {sender}")
-        await server.pass_time(60_000)
+            await keyed.schedule("ops", "b", deliver_in=60)
+        await keyed.server.pass_time(60_000)
         assert await told(answer) == ("skipped", {"messages": None})

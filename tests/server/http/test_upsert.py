@@ -1,22 +1,19 @@
 """`PUT /v1/messages/by-key/{key}`: made, changed, cancelled; versions; who may; what is refused."""
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from server.engine.clock import SimulatedClock
-from server.settings.config import Config, Slices
+from server.settings.config import Config
 from tests.support.http import Http
 from tests.support.stores import FailingMemory
 
-from ..conftest import DAY_MS, HOUR_MS, Running, running
-from .test_by_key import BODY, BY_KEY, guarded, keyed_one
-from .test_keys import Keyed
-
-__all__ = ["guarded"]
+from ..conftest import DAY_MS, HOUR_MS, Running, running, with_settings
+from .conftest import Keyed
+from .test_by_key import BODY, BY_KEY, keyed_one
 
 JOBS = "/v1/groups/workers/messages"
 
@@ -237,21 +234,17 @@ async def test_a_held_message_is_changed(server: Running) -> None:
     assert server.app.core.opened.pending == 0
 
 
-class TestRetention:
-    @pytest.fixture
-    def config(self) -> Config:
-        return replace(Config(), slices=replace(Slices(), retention_ms=DAY_MS))
-
-    async def test_a_version_is_known_as_long_as_its_key(self, server: Running) -> None:
-        await put(server, status=201, version=[5, 0])
-        await put(server, key="noted", cancel=True, version=[5, 0])
-        await server.pass_time(HOUR_MS)
-        for key in ("k", "noted"):
-            assert not (await put(server, key=key, version=[4, 0])).body["changed"]
-        await server.call("POST", "/v1/clock:advance", {"by": "P3D"})
-        await server.app.garbage.sweep()
-        for key in ("k", "noted"):
-            await put(server, key=key, status=201, version=[4, 0])
+@with_settings(slices={"retention_ms": DAY_MS})
+async def test_a_version_is_known_as_long_as_its_key(server: Running) -> None:
+    await put(server, status=201, version=[5, 0])
+    await put(server, key="noted", cancel=True, version=[5, 0])
+    await server.pass_time(HOUR_MS)
+    for key in ("k", "noted"):
+        assert not (await put(server, key=key, version=[4, 0])).body["changed"]
+    await server.call("POST", "/v1/clock:advance", {"by": "P3D"})
+    await server.app.garbage.sweep()
+    for key in ("k", "noted"):
+        await put(server, key=key, status=201, version=[4, 0])
 
 
 async def test_over_a_start_versions_are_known(
@@ -267,46 +260,44 @@ async def test_over_a_start_versions_are_known(
         assert (await put(server, key="noted", version=[2, 0])).body["id"] is None
 
 
-async def test_a_key_changes_what_it_may_change_alone(guarded: Keyed) -> None:
+async def test_a_key_changes_what_it_may_change_alone(keyed: Keyed) -> None:
     """By the topic that it has, and by the one that it gets; and the key's name is the API key's own."""
-    guarded.add("a", publish=["a/#"], deliver=["#"])
+    keyed.add("a", publish=["a/#"], deliver=["#"])
     path, other = BY_KEY + "k", {**BODY, "topic": "x"}
-    made = await guarded.body("a", "PUT", path, BODY, status=201)
-    assert (await guarded.call("a", "PUT", path, other, status=403)).slug == "forbidden"
-    guarded.add("b")
-    assert (await guarded.body("b", "PUT", path, BODY, status=201))["id"] != made["id"]
-    guarded.file.revoke("a")
-    guarded.add("a", publish=["x"], deliver=["#"])
+    made = await keyed.body("a", "PUT", path, BODY, status=201)
+    assert (await keyed.call("a", "PUT", path, other, status=403)).slug == "forbidden"
+    keyed.add("b")
+    assert (await keyed.body("b", "PUT", path, BODY, status=201))["id"] != made["id"]
+    keyed.file.revoke("a")
+    keyed.add("a", publish=["x"], deliver=["#"])
     late = {"topic": "x", "payload": "hi", **LATE}
     for body in (other, late, {"cancel": True}, {"cancel": True, "version": [1, 0]}):
-        assert (await guarded.call("a", "PUT", path, body, status=403)).slug == "forbidden"
-    guarded.add("reader", "read")
-    await guarded.call("reader", "PUT", path, BODY, status=403)
-    assert guarded.server.app.core.opened.pending == 2
+        assert (await keyed.call("a", "PUT", path, body, status=403)).slug == "forbidden"
+    keyed.add("reader", "read")
+    await keyed.call("reader", "PUT", path, BODY, status=403)
+    assert keyed.server.app.core.opened.pending == 2
 
 
 @pytest.mark.parametrize("body", [None, {"deliver_in": "2h"}])
 async def test_a_message_with_another_topic_meanwhile_is_judged_by_that(
-    guarded: Keyed, body: dict[str, object] | None
+    keyed: Keyed, body: dict[str, object] | None
 ) -> None:
     """Its id stays. Others cancel or move it by id while the upsert is under way."""
-    guarded.add("boss", "admin")
-    guarded.add("a", publish=["a/#"], deliver=["seen/#"])
-    server, path = guarded.server, BY_KEY + "k"
-    made = await guarded.body("boss", "PUT", path, BODY, status=201)
+    keyed.add("boss", "admin")
+    keyed.add("a", publish=["a/#"], deliver=["seen/#"])
+    server, path = keyed.server, BY_KEY + "k"
+    made = await keyed.body("boss", "PUT", path, BODY, status=201)
     store, writer = server.store, server.app.core.writer
     for topic, status in (("seen/1", 403), ("b/1", 404)):
-        await guarded.call("boss", "PUT", path, BODY)
+        await keyed.call("boss", "PUT", path, BODY)
         await server.app.quiet()
         store.gate.clear()
-        waiting = [asyncio.create_task(guarded.schedule("boss", "x"))]
+        waiting = [asyncio.create_task(keyed.schedule("boss", "x"))]
         while writer.is_idle:
             await asyncio.sleep(0.001)
         calls = (
-            guarded.call("boss", "PUT", path, {**BODY, "topic": topic}),
-            guarded.call(
-                "a", "PATCH" if body else "DELETE", f"/v1/messages/{made['id']}", body, status=status
-            ),
+            keyed.call("boss", "PUT", path, {**BODY, "topic": topic}),
+            keyed.call("a", "PATCH" if body else "DELETE", f"/v1/messages/{made['id']}", body, status=status),
         )
         for count, call in enumerate(calls, 1):
             waiting.append(asyncio.create_task(call))
@@ -314,34 +305,34 @@ async def test_a_message_with_another_topic_meanwhile_is_judged_by_that(
                 await asyncio.sleep(0.001)
         store.gate.set()
         await asyncio.gather(*waiting)
-        shown = await guarded.body("boss", "GET", path)
+        shown = await keyed.body("boss", "GET", path)
         assert (shown["topic"], shown["state"]) == (topic, "pending")
-    await guarded.call("a", "DELETE", f"/v1/messages/{made['id']}", status=404)
+    await keyed.call("a", "DELETE", f"/v1/messages/{made['id']}", status=404)
 
 
-async def test_quotas_hold_for_what_grows(guarded: Keyed) -> None:
-    guarded.add("a", pending=1, pending_bytes=2_000)
+async def test_quotas_hold_for_what_grows(keyed: Keyed) -> None:
+    keyed.add("a", pending=1, pending_bytes=2_000)
     path = BY_KEY + "k"
-    owned = guarded.server.app.core.opened.owned
-    await guarded.call("a", "PUT", path, BODY, status=201)
+    owned = keyed.server.app.core.opened.owned
+    await keyed.call("a", "PUT", path, BODY, status=201)
     small = owned.pending_bytes(b"a")
     for _ in range(3):
-        await guarded.call("a", "PUT", path, {**BODY, "payload": "x" * 1_000})
-    assert (await guarded.call("a", "PUT", path, {**BODY, "payload": "x" * 2_000}, status=429)).slug
-    assert (await guarded.call("a", "PUT", BY_KEY + "l", BODY, status=429)).slug == "over-quota"
-    await guarded.call("a", "PUT", path, BODY)
+        await keyed.call("a", "PUT", path, {**BODY, "payload": "x" * 1_000})
+    assert (await keyed.call("a", "PUT", path, {**BODY, "payload": "x" * 2_000}, status=429)).slug
+    assert (await keyed.call("a", "PUT", BY_KEY + "l", BODY, status=429)).slug == "over-quota"
+    await keyed.call("a", "PUT", path, BODY)
     assert (owned.pending(b"a"), owned.pending_bytes(b"a")) == (1, small + 16), (
         "a moved message carries its id"
     )
-    await guarded.call("a", "PUT", path, {"cancel": True})
+    await keyed.call("a", "PUT", path, {"cancel": True})
     assert (owned.pending(b"a"), owned.pending_bytes(b"a")) == (0, 0)
 
 
-async def test_a_version_alone_counts_toward_the_rate(guarded: Keyed) -> None:
+async def test_a_version_alone_counts_toward_the_rate(keyed: Keyed) -> None:
     """It is kept as a message is."""
-    guarded.add("a", rate=1)
+    keyed.add("a", rate=1)
     answers = [
-        await guarded.call("a", "PUT", f"{BY_KEY}k{n}", {"cancel": True, "version": [1, 0]}, status=None)
+        await keyed.call("a", "PUT", f"{BY_KEY}k{n}", {"cancel": True, "version": [1, 0]}, status=None)
         for n in range(5)
     ]
     assert {answer.status for answer in answers} == {200, 429}

@@ -30,8 +30,7 @@ from timeline.retention import passed_slices
 def _rig(count: int = 0, **settings: object) -> tuple[Rig, Puller]:
     """A server with the group, and so many messages for it: "0", "1", ..."""
     rig = Rig(config(**settings))
-    rig.core.writer.submit(lambda commit: rig.core.groups.make(commit, TEXT), lambda durable: None)
-    rig.pump()
+    rig.decide(lambda commit: rig.core.groups.make(commit, TEXT))
     _send(rig, *(str(n) for n in range(count)))
     return rig, Puller(rig)
 
@@ -42,6 +41,11 @@ def _send(rig: Rig, *payloads: str, topic: str = "t", qos: int = 1) -> None:
         peer.publish(topic, payload, qos, pump=number % 50 == 0)
     rig.pump()
     peer.drop()
+
+
+def _rewind(rig: Rig, *, pump: bool = True) -> None:
+    group = rig.group(TEXT)
+    rig.decide(lambda commit: rig.core.replay.rewind(commit, group, START), pump=pump)
 
 
 def _in_flight(rig: Rig) -> int:
@@ -112,8 +116,7 @@ def test_an_answer_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_not_answered_yet_is_bounded() -> None:
     rig = Rig(replace(config(), http=Http(buffered_bytes=150_000)))
-    rig.core.writer.submit(lambda commit: rig.core.groups.make(commit, TEXT), lambda durable: None)
-    rig.pump()
+    rig.decide(lambda commit: rig.core.groups.make(commit, TEXT))
     puller = Puller(rig)
     _send(rig, *("x" * 30_000 for _ in range(6)))
     first = puller.ask(10)
@@ -146,8 +149,7 @@ def test_members_of_both_kinds_share() -> None:
 def test_two_filters_of_a_name_are_asked_in_one_call() -> None:
     rig, _ = _rig()
     other = "$share/g/u"
-    rig.core.writer.submit(lambda commit: rig.core.groups.make(commit, other), lambda durable: None)
-    rig.pump()
+    rig.decide(lambda commit: rig.core.groups.make(commit, other))
     both = Puller(rig, TEXT, other)
     _send(rig, "0")
     _send(rig, "1", topic="u")
@@ -285,8 +287,7 @@ def test_calls_that_wait_are_bounded() -> None:
     asked = [puller.ask(wait_ms=20_000) for _ in range(4)]
     with pytest.raises(Busy):
         puller.ask()
-    rig.core.writer.submit(lambda commit: rig.core.groups.make(commit, "$share/h/t"), lambda durable: None)
-    rig.pump()
+    rig.decide(lambda commit: rig.core.groups.make(commit, "$share/h/t"))
     others = Puller(rig, "$share/h/t")
     more = [others.ask(wait_ms=20_000) for _ in range(2)]
     with pytest.raises(Busy):
@@ -301,8 +302,7 @@ def test_the_calls_of_a_key_leave_room_for_those_of_another() -> None:
     rig, _ = _rig(waiting_pulls=8)
     texts = [f"$share/g{n}/t" for n in range(8)]
     for text in texts:
-        rig.core.writer.submit(partial(rig.core.groups.make, text=text), lambda durable: None)
-    rig.pump()
+        rig.decide(partial(rig.core.groups.make, text=text))
     greedy, other = (Rights(Principal(name, Grant(), rig.clock.mono), "") for name in ("greedy", "other"))
     for text in texts[:4]:
         Puller(rig, text, rights=greedy).ask(wait_ms=20_000)
@@ -386,7 +386,7 @@ def test_what_is_said_of_a_lease_while_its_ack_with_messages_fails_leaves_it_to_
         is_it=lambda flight: True,
         place=list,
     )
-    rig.core.writer.submit(lambda commit: follow(commit), lambda answer: None)
+    rig.decide(lambda commit: follow(commit), pump=False)
     rig.compose()
     getattr(puller, how)([mine], pump=False)
     rig.fail_sync()
@@ -491,9 +491,8 @@ def test_a_deleted_group_leaves_nobody_who_holds_its_leases() -> None:
     rig, puller = _rig(2)
     puller.lease(2)
     rig.kill()
-    group = rig.core.groups.get(TEXT)
-    assert group is not None
-    rig.core.writer.submit(lambda commit: rig.core.groups.disband(commit, group), lambda durable: None)
+    group = rig.group(TEXT)
+    rig.decide(lambda commit: rig.core.groups.disband(commit, group), pump=False)
     rig.pass_ms(500)
     assert not rig.core.settling.former._holders
     assert rig.core.pull.out == 0
@@ -501,16 +500,12 @@ def test_a_deleted_group_leaves_nobody_who_holds_its_leases() -> None:
 
 def test_a_group_does_not_expire_under_a_lease_from_before_the_start() -> None:
     rig = Rig(config())
-    rig.core.writer.submit(
-        lambda commit: rig.core.groups.make(commit, TEXT, keeping=Keeping(5, None)), lambda durable: None
-    )
-    rig.pump()
+    rig.decide(lambda commit: rig.core.groups.make(commit, TEXT, keeping=Keeping(5, None)))
     _send(rig, "0")
     puller = Puller(rig)
     (lease,) = puller.lease(lease_ms=60_000)
     rig.kill()
-    group = rig.core.groups.get(TEXT)
-    assert group is not None
+    group = rig.group(TEXT)
     rig.pass_ms(30_000)
     assert not rig.core.groups.is_over(group)
     assert puller.ack([lease])[0].done == 1
@@ -520,8 +515,7 @@ def test_a_group_does_not_expire_under_a_lease_from_before_the_start() -> None:
 def test_what_was_returned_is_not_leased_after_a_kill_though_too_many_wait_for_a_member() -> None:
     rig, puller = _rig(2, returned=1)
     leases = puller.lease(2, lease_ms=60_000)
-    group = rig.core.groups.get(TEXT)
-    assert group is not None
+    group = rig.group(TEXT)
     rig.core.pull.release_leases(leases, lambda settled: None)
     assert [flight.until_ms for flight in group.session.flights.values()] == [0, 0]
 
@@ -567,10 +561,7 @@ def test_a_lease_of_before_a_replay_touches_nobody_but_its_ack_counts(
         rig.kill()
     elif ends == "idle":
         rig.pass_ms(int(IDLE_S * 1_000) + 1_000)
-    group = rig.core.groups.get(TEXT)
-    assert group is not None
-    rig.core.writer.submit(lambda commit: rig.core.replay.rewind(commit, group, START), lambda durable: None)
-    rig.pump()
+    _rewind(rig)
     second = puller.lease(lease_ms=60_000)
     assert len(second) == 1
     assert second != first
@@ -591,8 +582,7 @@ def test_a_lease_is_of_its_own_group() -> None:
     """The number finds a lease of any group: who may lease of one decides nothing of another's."""
     rig, puller = _rig(1)
     other = "$share/h/t"
-    rig.core.writer.submit(lambda commit: rig.core.groups.make(commit, other), lambda durable: None)
-    rig.pump()
+    rig.decide(lambda commit: rig.core.groups.make(commit, other))
     (lease,) = puller.lease()
     forged = [lease._replace(text=other)]
     for settled in (puller.nack(forged), puller.extend(forged, 1_000), puller.release(forged)):
@@ -696,8 +686,7 @@ def test_a_group_has_as_many_leases_as_it_leaves_for_others() -> None:
     rig.pass_ms(500)
     assert waiting.answer is None
     other = Puller(rig, "$share/other/t")
-    rig.core.writer.submit(lambda commit: rig.core.groups.make(commit, other.texts[0]), lambda durable: None)
-    rig.pump()
+    rig.decide(lambda commit: rig.core.groups.make(commit, other.texts[0]))
     _send(rig, *(str(n) for n in range(30)))
     assert len(other.lease(30)) == 5
 
@@ -746,10 +735,7 @@ def test_what_is_leased_while_the_group_is_set_back_is_given_once() -> None:
     puller.nack(leases[2:], 0)
     rig.pass_ms(500)
     retry = puller.lease()
-    group = rig.core.groups.get(TEXT)
-    assert group is not None
-    rig.core.writer.submit(lambda commit: rig.core.replay.rewind(commit, group, START), lambda durable: None)
-    rig.pump()
+    _rewind(rig)
     assert puller.ack([*leases[:1], *retry])[0].done == 2
     assert puller.ask().payloads == []
     assert puller.ack(leases[1:2])[0].done == 1
@@ -761,8 +747,7 @@ def test_what_is_leased_while_the_group_is_set_back_is_given_once() -> None:
 def test_an_ack_counts_of_what_was_given_up_while_it_was_leased() -> None:
     rig, puller = _rig(1)
     leases = puller.lease()
-    group = rig.core.groups.get(TEXT)
-    assert group is not None
+    group = rig.group(TEXT)
     (flight,) = group.session.flights.values()
     rig.core.undone.fail(group, flight, "kept too long", delay_ms=NEVER)
     rig.pump()
@@ -779,28 +764,26 @@ def test_an_ack_counts_of_what_was_moved_and_is_older_than_retention(end: str) -
     _send(rig, "moved", topic="$delayed/60/t")
     ((place, shard, _),) = rig.core.reader.read(START, END)
     name = message_id(place, shard, 0)
-    rig.core.writer.submit(lambda commit: commit.move(name, START_MS + 120_000), lambda _: None)
+    rig.decide(lambda commit: commit.move(name, START_MS + 120_000), pump=False)
     rig.pass_ms(3_600_000)
     leases = puller.lease()
     assert len(leases) == 1
     _seal(rig)
-    group, floor = rig.core.groups.get(TEXT), rig.core.floor
-    assert group is not None
+    group, floor = rig.group(TEXT), rig.core.floor
     if end == "tried again":
         puller.nack(leases, 0)
         rig.pass_ms(500)
         puller.nack(puller.lease(), NEVER)
     elif end == "ended":
         flights = [*group.session.flights.values()]
-        rig.core.writer.submit(lambda _: rig.core.burials.end_flights(group, flights), lambda _: None)
-        rig.core.writer.submit(lambda _: [group.session.give_up(one) for one in flights], lambda _: None)
+        rig.decide(lambda _: rig.core.burials.end_flights(group, flights), pump=False)
+        rig.decide(lambda _: [group.session.give_up(one) for one in flights], pump=False)
     else:
-        rig.core.writer.submit(lambda commit: floor.give_up(commit, group, END), lambda _: None)
+        rig.decide(lambda commit: floor.give_up(commit, group, END), pump=False)
     rig.pump()
     assert [row.id for _, row in rig.core.dead_letters.read()] == [keys.message(name)]
     gone = list(rig.core.directory)
-    rig.core.writer.submit(lambda commit: expire(commit, gone), lambda _: None)
-    rig.pump()
+    rig.decide(lambda commit: expire(commit, gone))
     assert list(rig.core.reader.read(START, END)) == []
     assert puller.ack(leases)[0].done == 1
     assert list(rig.core.dead_letters.read()) == []
@@ -815,13 +798,12 @@ def _seal(rig: Rig) -> None:
         for piece in passed_slices(rig.core.directory, rig.core.horizon.position):
             commit.passed(piece)
 
-    rig.core.writer.submit(seal, lambda _: None)
-    rig.pump()
+    rig.decide(seal)
 
 
 def test_a_retry_that_is_done_when_its_group_is_deleted_is_no_dead_letter() -> None:
     rig = Rig()
-    rig.core.writer.submit(lambda commit: rig.core.groups.make(commit, TEXT), lambda durable: None)
+    rig.decide(lambda commit: rig.core.groups.make(commit, TEXT), pump=False)
     worker = rig.connected("w")
     worker.subscribe(TEXT, qos=1)
     _send(rig, "done", "not done")
@@ -831,10 +813,8 @@ def test_a_retry_that_is_done_when_its_group_is_deleted_is_no_dead_letter() -> N
     first, *_ = worker.publishes()
     worker.send(Ack(wire.PUBACK, first.packet_id), pump=False)
     worker.connection.receive(b"")
-    group = rig.core.groups.get(TEXT)
-    assert group is not None
-    rig.core.writer.submit(lambda commit: rig.core.groups.disband(commit, group), lambda durable: None)
-    rig.pump()
+    group = rig.group(TEXT)
+    rig.decide(lambda commit: rig.core.groups.disband(commit, group))
     letters = [decode(row.record).payload for _, row in rig.core.dead_letters.read()]
     assert letters == [b"not done" if first.payload == b"done" else b"done"]
 
@@ -844,25 +824,16 @@ def test_a_letter_of_a_former_group_is_not_requeued_to_the_one_that_has_its_name
     puller.nack(puller.lease(), NEVER, "")
     ((place, letter),) = rig.core.dead_letters.read()
     assert letter.reason == "rejected"
-    group = rig.core.groups.get(TEXT)
-    assert group is not None
-    rig.core.writer.submit(lambda commit: rig.core.groups.disband(commit, group), lambda durable: None)
-    rig.core.writer.submit(lambda commit: rig.core.groups.make(commit, TEXT), lambda durable: None)
-    rig.pump()
-    again = rig.core.groups.get(TEXT)
-    assert again is not None
-    answers: list[object] = []
+    group = rig.group(TEXT)
+    rig.decide(lambda commit: rig.core.groups.disband(commit, group), pump=False)
+    rig.decide(lambda commit: rig.core.groups.make(commit, TEXT))
+    again = rig.group(TEXT)
 
-    def requeue(to: Group | None) -> None:
+    def requeue(to: Group | None) -> list[object]:
         now_ms, letters = rig.clock.now_ms, rig.core.dead_letters
-        rig.core.writer.submit(
-            lambda commit: letters.requeue(commit, place, now_ms, lambda *_: True, to), answers.append
-        )
-        rig.pump()
+        return rig.decide(lambda commit: letters.requeue(commit, place, now_ms, lambda *_: True, to))
 
-    requeue(None)
-    requeue(again)
-    assert answers == [False, True]
+    assert (requeue(None), requeue(again)) == ([False], [True])
 
 
 def _leased(count: int) -> tuple[Rig, Puller, list[LeaseId]]:
@@ -870,14 +841,6 @@ def _leased(count: int) -> tuple[Rig, Puller, list[LeaseId]]:
     leases = [lease for _ in range(-(-count // 500)) for lease in puller.lease(500, lease_ms=600_000)]
     assert len(leases) == count
     return rig, puller, leases
-
-
-def _rewind(rig: Rig, *, pump: bool = True) -> None:
-    group = rig.core.groups.get(TEXT)
-    assert group is not None
-    rig.core.writer.submit(lambda commit: rig.core.replay.rewind(commit, group, START), lambda durable: None)
-    if pump:
-        rig.pump()
 
 
 @pytest.mark.parametrize("is_killed", [False, True])

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 
 from server.settings.config import Config, Webhook
-from tests.server.conftest import Running
+from tests.server.conftest import Running, changed
 from tests.support.receiver import Receiver, receiving
 
 
 @pytest.fixture
-def config() -> Config:
+def config(request: pytest.FixtureRequest) -> Config:
     """Its posts have ten real minutes: one that failed would wait for a time that only a test lets pass."""
-    return replace(Config(), webhook=Webhook(allow_private=True, timeout_ms=600_000))
+    posting = replace(Config(), webhook=Webhook(allow_private=True, timeout_ms=600_000))
+    return changed(posting, request)
 
 
 @pytest.fixture

@@ -3,17 +3,16 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from server.engine.clock import SimulatedClock
-from server.settings.config import Config, Sessions
+from server.settings.config import Config
 from server.webhook import webhooks
 from server.webhook.targets import KEEP_ALIVE_S, Sockets
 from shards.errors import StoreFailed
-from tests.server.conftest import MINUTE_MS, Running, running
+from tests.server.conftest import MINUTE_MS, Running, Start, running, until, with_settings
 from tests.support.receiver import Receiver, answer, receiving, silent
 
 from .conftest import put, settled, shown
@@ -28,12 +27,6 @@ async def hanging(server: Running, receiver: Receiver, count: int = 1, **members
     names = [await server.schedule("a", n, deliver_to="billing") for n in range(count)]
     await receiver.posts(count)
     return names
-
-
-async def until(is_so: object) -> None:
-    async with asyncio.timeout(60):
-        while not is_so():  # type: ignore[operator]
-            await asyncio.sleep(0.005)
 
 
 async def test_a_timeout_may_be_half_an_hour(server: Running, receiver: Receiver) -> None:
@@ -57,12 +50,9 @@ async def test_long_posts_hold_up_no_other_endpoint(server: Running, receiver: R
         assert (view["in_flight"], view["undone"]["lag"]) == (100, 1)
 
 
+@with_settings(sessions={"ack_timeout_ms": MINUTE_MS})
 class TestAckTimeout:
     """The server gives everybody a minute to ack in."""
-
-    @pytest.fixture
-    def config(self, config: Config) -> Config:
-        return replace(config, sessions=Sessions(ack_timeout_ms=MINUTE_MS))
 
     async def test_nobody_else_gets_what_is_being_posted(
         self, server: Running, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
@@ -159,7 +149,7 @@ async def test_a_post_that_the_stop_cuts_comes_again(
 
 @pytest.mark.usefixtures("cut_soon")
 async def test_what_is_answered_meanwhile_is_done(
-    tmp_path: Path, config: Config, clock: SimulatedClock, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    start: Start, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(webhooks, "FINISH_S", 600.0)
     asked = asyncio.Event()
@@ -168,7 +158,7 @@ async def test_what_is_answered_meanwhile_is_done(
         await asked.wait()
         return await answer(200)(got, writer)  # type: ignore[arg-type]
 
-    async with running(tmp_path, config, clock) as server:
+    async with start() as server:
         receiver.script = [late]
         await put(server, receiver, timeout="30m")
         await server.schedule("a", "x", deliver_to="billing")
@@ -180,7 +170,7 @@ async def test_what_is_answered_meanwhile_is_done(
         await server.schedule("a", "later", deliver_to="billing")
         await server.app.quiet()
         assert len(receiver.got) == 1, "nothing more is begun"
-    async with running(tmp_path, config, clock) as server:
+    async with start() as server:
         assert (await receiver.posts(2))[1].body == b"later"
         await settled(server)
     assert len(receiver.got) == 2

@@ -37,9 +37,7 @@ def origins(server: Running) -> list[str]:
 
 
 def group_at(server: Running, receiver: Receiver) -> Group:
-    group = server.app.core.groups.get(endpoint_text(receiver.url("")))
-    assert group is not None
-    return group
+    return server.group(endpoint_text(receiver.url("")))
 
 
 async def look(server: Running, times: int = 4) -> None:

@@ -518,13 +518,6 @@ async def test_a_secret_is_in_no_log(
     assert str(b64decode(SECRET[6:])) not in caplog.text
 
 
-async def writable(server: Running) -> None:
-    async with asyncio.timeout(30):
-        while server.app.core.writer.broken is not None:
-            await asyncio.sleep(0.02)
-    await server.app.quiet()
-
-
 async def test_an_endpoint_whose_deletion_is_not_written_is_gone_and_not_half_of_it(
     server: Running, receiver: Receiver
 ) -> None:
@@ -534,7 +527,7 @@ async def test_an_endpoint_whose_deletion_is_not_written_is_gone_and_not_half_of
     await server.call("POST", "/v1/messages", {"payload": "x", "deliver_to": "billing"}, status=201)
     server.store.loses_next = True
     await server.call("DELETE", "/v1/endpoints/billing?undone=dead", status=503)
-    await writable(server)
+    await server.writable()
     await server.pass_time(2_000)
     await server.call("GET", "/v1/endpoints/billing", status=404)
     assert [letter["reason"] for letter in await dead(server)] == ["endpoint deleted"]
@@ -549,7 +542,7 @@ async def test_an_endpoint_that_is_not_written_leaves_no_place(server: Running, 
     """Nobody could see or end it, and it would keep slices."""
     server.store.loses_next = True
     await server.call("PUT", "/v1/endpoints/billing", {"url": receiver.url()}, status=503)
-    await writable(server)
+    await server.writable()
     await server.call("GET", "/v1/endpoints/billing", status=404)
     assert len(server.app.core.groups) == 0
     await put(server, receiver)
