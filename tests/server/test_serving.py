@@ -35,6 +35,7 @@ from server.site import only_with_lease
 from shards.store import Table
 from shards.tables import cursor_row_of
 from tests.support.mqtt import dial
+from tests.support.served import until
 from tests.support.server import serving as serving_process
 from tests.support.stores import FailingStore
 from timeline.position import START
@@ -103,9 +104,7 @@ async def test_while_the_log_is_full_messages_are_refused_and_the_term_goes_on(
             while ahead_s < 2 * LEASE_S:  # heartbeats go on, and the end is noticed
                 ahead_s += LEASE_S / 3
                 server.app.plan()
-                async with asyncio.timeout(30):
-                    while lease.is_due:
-                        await asyncio.sleep(0.01)
+                await until(lambda: not lease.is_due)
             async with session.post("/v1/messages", json=message) as answer:
                 assert answer.status == 201
         assert not over

@@ -29,6 +29,7 @@ from shards.replicated import ReplicatedStore, applied_of
 from shards.rocks import RocksStore
 from shards.store import Store, Table
 from tests.support.logs import Elapsing
+from tests.support.served import until
 from tests.support.stores import rewrite
 
 SECRET = "k" * 32
@@ -100,12 +101,6 @@ def theirs(tmp_path: Path) -> Iterator[RocksStore]:
 
 def routes_of(store: Store, path: Path) -> CopyRoutes:
     return CopyRoutes(lambda: store, path, KEY, pytest.fail)
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not is_so():
-            await asyncio.sleep(0.005)
 
 
 async def test_a_copy_has_every_row_and_what_is_not_the_stores_stays(

@@ -6,7 +6,7 @@ import json
 import socket
 import ssl
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,7 @@ from server.observe.metrics import Metrics
 from server.settings.config import Config
 from server.settings.kinds import Address
 from tests.support.keys import KeysFile, ring, with_keys
-from tests.support.served import TLS
+from tests.support.served import TLS, until
 
 LEADER = "http://leader.example:8080"
 
@@ -150,12 +150,6 @@ async def standing(keys: Path | None = None, **http: Any) -> AsyncIterator[Stand
 async def stand() -> AsyncIterator[Standing]:
     async with standing() as made:
         yield made
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not holds():
-            await asyncio.sleep(0.01)
 
 
 def slug(body: Any) -> str:

@@ -19,6 +19,7 @@ from shards.rocks import RocksStore
 from shards.scrub import STEP_BYTES
 from shards.store import Store, Table
 from tests.support.logs import Elapsing
+from tests.support.served import until
 
 DAY_MS = 86_400_000
 START_MS = 1_795_248_000_000
@@ -139,14 +140,10 @@ async def test_it_runs_and_says_what_it_finds(
     world.every_ms = 1_000
     made = world.scrub()
     running = asyncio.ensure_future(made.run())
-    async with asyncio.timeout(60):
-        while not made.scrubbed_ms:
-            await asyncio.sleep(0.01)
+    await until(lambda: made.scrubbed_ms)
     flip(max(world.folder.glob("*.sst"), key=lambda path: path.stat().st_size))
     world.now_ms += 1_000
-    async with asyncio.timeout(60):
-        while not world.store.damage:
-            await asyncio.sleep(0.01)
+    await until(lambda: world.store.damage)
     world.store.close()
     world.now_ms += 1_000  # it is closed: no error
     await asyncio.sleep(0.05)

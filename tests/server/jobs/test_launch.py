@@ -23,6 +23,7 @@ from tests.server.conftest import Running, running
 from tests.support.build import OPENED
 from tests.support.http import Answer
 from tests.support.keys import KeysFile, with_keys
+from tests.support.served import until
 
 PROGRAM = """
 import json, os, sys, urllib.request
@@ -104,9 +105,7 @@ async def fill(server: Running, count: int = 8) -> None:
 
 async def ended(server: Running, **headers: str) -> Any:
     """The newest job, when its process has ended."""
-    async with asyncio.timeout(60):
-        while server.app.launcher.is_running or server.app.pipeline.open:
-            await asyncio.sleep(0.02)
+    await until(lambda: not (server.app.launcher.is_running or server.app.pipeline.open))
     return (await server.call("GET", "/v1/jobs", **headers)).body["jobs"][0]
 
 
