@@ -60,7 +60,7 @@ from tests.server.conftest import START_MS, running
 from tests.server.schedules.rig import Zoned
 from tests.server.test_repair import filled, gettable, opened_at, spoil
 from tests.support.clock import HandClock
-from tests.support.http import Http, http
+from tests.support.http import Http, http, open_site
 from tests.support.ledger.messages import Messages
 from tests.support.mover import archived, counted
 from tests.support.mqtt import dial, user, wall_ms
@@ -363,13 +363,8 @@ def _copy(folder: Path, say: Say) -> None:
     async def fetched() -> None:
         site = web.Application()
         site.add_routes(CopyRoutes(lambda: theirs, folder / "theirs", COPY_KEY, damage.append).routes())
-        runner = web.AppRunner(site)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        host, port = runner.addresses[0]
-        async with ClientSession() as session:
-            await fetch(session, f"http://{host}:{port}", COPY_KEY, folder / "mine")
-        await runner.cleanup()
+        async with open_site(site) as url, ClientSession() as session:
+            await fetch(session, url, COPY_KEY, folder / "mine")
 
     asyncio.run(fetched())
     theirs.close()

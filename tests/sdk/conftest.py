@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from aiohttp import web
 
 import fasti
 import fasti.testing
 from tests.sdk.fake import Fake
+from tests.support.http import open_site
 from tests.support.ports import free_port
 from tests.support.sdk_forked import forked  # noqa: F401
 
@@ -87,12 +87,8 @@ def fake() -> Fake:
 
 @pytest.fixture
 async def url(fake: Fake) -> AsyncIterator[str]:
-    runner = web.AppRunner(fake.app())
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    await runner.cleanup()
+    async with open_site(fake.app()) as made:
+        yield made
 
 
 @pytest.fixture

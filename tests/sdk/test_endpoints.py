@@ -11,6 +11,7 @@ from aiohttp import web
 import fasti
 from fasti.testing import FastiServer, until
 from tests.sdk.test_cli import fasti_cli, ok
+from tests.support.http import open_site
 
 
 @pytest.fixture
@@ -32,11 +33,8 @@ async def hook(got: list[tuple[str, str]]) -> AsyncIterator[str]:
 
     app = web.Application()
     app.router.add_post("/{path:.*}", take)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    await runner.cleanup()
+    async with open_site(app) as made:
+        yield made
 
 
 async def test_messages_are_posted_where_they_say(

@@ -25,6 +25,7 @@ from tests.sdk.scripted import Peer, Script
 from tests.sdk.test_cli import fasti_cli, ok
 from tests.server.mqtt.test_redirecting import turning
 from tests.support.authority import NAMES, Authority
+from tests.support.http import open_site
 from tests.support.keys import KeysFile
 from tests.support.rig import config
 from tests.support.server import ServerProcess
@@ -568,22 +569,16 @@ async def test_a_machine_that_this_one_leads_to_is_warned_of(told_by: str) -> No
             return web.Response(status=307, headers={"Location": f"http://{elsewhere}{request.path}"})
         return web.json_response({"now": "2030-01-01T00:00:00Z", "mqtt": [{"url": f"mqtt://{elsewhere}"}]})
 
-    runner = web.AppRunner(application := web.Application())
-    application.router.add_get("/v1/info", answer)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        async with Script(sending_on) as script:
-            url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-            mqtt = script.address if told_by == "reference" else None
-            async with fasti.Client(url, key=KEY, mqtt=mqtt, retry=fasti.Retry(attempts=1)) as c:
-                with (
-                    pytest.warns(fasti.UnencryptedWarning, match=rf"in clear to \w+://{elsewhere}"),
-                    pytest.raises(fasti.Error),
-                ):
-                    await anext(c.subscribe("a"))
-    finally:
-        await runner.cleanup()
+    app = web.Application()
+    app.router.add_get("/v1/info", answer)
+    async with Script(sending_on) as script, open_site(app) as url:
+        mqtt = script.address if told_by == "reference" else None
+        async with fasti.Client(url, key=KEY, mqtt=mqtt, retry=fasti.Retry(attempts=1)) as c:
+            with (
+                pytest.warns(fasti.UnencryptedWarning, match=rf"in clear to \w+://{elsewhere}"),
+                pytest.raises(fasti.Error),
+            ):
+                await anext(c.subscribe("a"))
 
 
 def test_an_address_in_capitals_is_https_as_well() -> None:

@@ -7,9 +7,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
+from aiohttp import web
 from aiohttp.test_utils import TestClient
 
 NDJSON = "application/x-ndjson"
+
+
+@asynccontextmanager
+async def open_site(app: web.Application) -> AsyncIterator[str]:
+    """Somebody else's site, and its address. What it does not answer is cut in the end."""
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
 
 
 @dataclass

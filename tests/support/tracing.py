@@ -13,6 +13,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from server.observe.tracing import Traces
+from tests.support.http import open_site
 
 TRACE, CALLER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 SAMPLED = f"00-{TRACE}-{CALLER}-01"
@@ -56,13 +57,9 @@ class Collector:
         self.services: set[str] = set()
         self.requests = 0
         self.hangs = False
-        self.port = 0
+        self.url = ""
         self._came = asyncio.Event()
         self._let_go = asyncio.Event()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
 
     async def named(self, name: str, count: int = 1) -> list[Span]:
         """The spans of a name, when so many have come."""
@@ -102,13 +99,8 @@ async def collecting() -> AsyncIterator[Collector]:
     """A collector that listens."""
     made, app = Collector(), web.Application()
     app.router.add_post("/v1/traces", made.take)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    made.port = runner.addresses[0][1]
-    try:
-        yield made
-    finally:
-        made.let_go()
-        await runner.cleanup()
+    async with open_site(app) as made.url:
+        try:
+            yield made
+        finally:
+            made.let_go()

@@ -28,6 +28,7 @@ from shards.log.memory import MemoryEngine, Shelf
 from shards.replicated import ReplicatedStore, applied_of
 from shards.rocks import RocksStore
 from shards.store import Store, Table
+from tests.support.http import open_site
 from tests.support.logs import Elapsing
 from tests.support.served import until
 from tests.support.stores import rewrite
@@ -75,15 +76,8 @@ async def serving(handler: Callable[[web.Request], object] | CopyRoutes) -> Asyn
         app.router.add_routes(handler.routes())
     else:
         app.router.add_get("/v1/cluster/checkpoint", handler)  # type: ignore[arg-type]
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        host, port = runner.addresses[0]
-        yield f"http://{host}:{port}"
-    finally:
-        await runner.cleanup()
+    async with open_site(app) as url:
+        yield url
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from server.net.tls import http_certificates
 from server.observe.metrics import Metrics
 from server.settings.config import Config
 from server.settings.kinds import Address
+from tests.support.http import open_site
 from tests.support.keys import KeysFile, ring, with_keys
 from tests.support.served import TLS, until
 
@@ -214,20 +215,11 @@ async def test_a_client_follows(stand: Standing) -> None:
 
     leader = web.Application(client_max_size=1 << 26)
     leader.router.add_route("*", "/{path:.*}", lead)
-    runner = web.AppRunner(leader)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    host, port = runner.addresses[0][:2]
-    stand.where = f"http://{host}:{port}"
-    try:
-        async with aiohttp.ClientSession() as session:
-            for size in (10, 8 << 20):
-                url = f"http://127.0.0.1:{stand.port}/v1/messages:batch?each=true"
-                async with session.post(url, data=io.BytesIO(b"x" * size)) as answer:
-                    assert answer.status == 201
-    finally:
-        await runner.cleanup()
+    async with open_site(leader) as stand.where, aiohttp.ClientSession() as session:
+        for size in (10, 8 << 20):
+            url = f"http://127.0.0.1:{stand.port}/v1/messages:batch?each=true"
+            async with session.post(url, data=io.BytesIO(b"x" * size)) as answer:
+                assert answer.status == 201
     assert arrived == [("POST", "/v1/messages:batch?each=true", size) for size in (10, 8 << 20)]
 
 
