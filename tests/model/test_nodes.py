@@ -24,8 +24,8 @@ from tests.support.soak import SOAK
 from .nodes import NodesRig
 from .oracle import Violation
 from .rig import CLIENTS, FILTERS
-from .test_timeline import Machine, first_seed, small
-from .walk import walk_nodes
+from .test_timeline import NEAR, Machine, first_seed
+from .walk import NODE_STEPS, walk_nodes
 
 WALKS = 10_000 if SOAK else 50
 FAULT_WALKS = 400
@@ -87,25 +87,12 @@ class Nodes(Machine):
         self.rig = NodesRig(r)
         self.subscribe_all(filters)
 
-    @rule(index=small)
-    def fail_over(self, index: int) -> None:
-        self.rig.fail_over(index)
-
-    @rule(index=small)
-    def elder_step(self, index: int) -> None:
-        self.rig.elder_step(index)
-
-    @rule()
-    def end_elder(self) -> None:
-        self.rig.end_elder()
-
-    @rule(index=small)
-    def follow(self, index: int) -> None:
-        self.rig.follow(index)
-
-    @rule(index=small)
-    def arrive(self, index: int) -> None:
-        self.rig.arrive(index)
+    @rule(name=st.sampled_from(sorted({*NEAR, *NODE_STEPS})), r=st.randoms(use_true_random=False))
+    def step(self, name: str, r: Random) -> None:
+        if name in NEAR:
+            NEAR[name](self.rig, r)
+        else:
+            NODE_STEPS[name][1](self.rig, r)
 
 
 def test_machine_of_nodes_keeps_every_promise() -> None:

@@ -22,18 +22,30 @@ from tests.support.planted import Fault, finds
 from tests.support.soak import SOAK
 
 from .oracle import Violation
-from .rig import CLIENTS, DAY_MS, FILTERS, TOPICS, Rig
-from .walk import walk
+from .rig import CLIENTS, FILTERS, TOPICS, Rig
+from .walk import STEPS, Step, walk
 
 WALKS = 20_000 if SOAK else 50
 FAULT_WALKS = 800
 
-clients = st.sampled_from(CLIENTS)
-small = st.integers(0, 5)
-delays = st.one_of(
-    st.integers(-5, 40), st.sampled_from((300, 1_500, 20_000, 100_000, 1_000_000, 3 * DAY_MS, 100 * DAY_MS))
-)
-topics = st.sampled_from(TOPICS)
+NEAR: dict[str, Step] = {
+    **{name: step for name, (_, step) in STEPS.items()},
+    "put_near": lambda rig, r: rig.put([(_near(r), r.choice(TOPICS)) for _ in range(r.randrange(1, 5))]),
+    "move_near": lambda rig, r: rig.move(r.randrange(6), _near(r)),
+    "tick_near": lambda rig, r: rig.tick(r.randrange(41)),
+    "publish_once": lambda rig, r: rig.publish(r.choice(TOPICS), 2),
+    "fail_and_recover": lambda rig, r: _fail_and_recover(rig, r),
+}
+"""What hypothesis takes turns with: the steps of the walks, and such with any number that is small."""
+
+
+def _near(r: Random) -> int:
+    return r.randrange(-5, 41)
+
+
+def _fail_and_recover(rig: Rig, r: Random) -> None:
+    (rig.fail_write if r.random() < 0.5 else rig.fail_sync)()
+    rig.recover(r.randrange(2))
 
 
 @pytest.fixture(autouse=True)
@@ -82,127 +94,9 @@ class Machine(RuleBasedStateMachine):
         for client_id, topic_filter in zip(CLIENTS, filters, strict=True):
             self.rig.subscribe(client_id, topic_filter, None)
 
-    @rule(wishes=st.lists(st.tuples(delays, topics), min_size=1, max_size=4))
-    def put(self, wishes: list[tuple[int, str]]) -> None:
-        self.rig.put(wishes)
-
-    @rule(number=st.integers(0, 2), times=st.integers(1, 2))
-    def put_keyed(self, number: int, times: int) -> None:
-        self.rig.put_keyed(number, times)
-
-    @rule(topic=topics, qos=st.integers(0, 2))
-    def publish(self, topic: str, qos: int) -> None:
-        self.rig.publish(topic, qos)
-
-    @rule(index=small)
-    def cancel(self, index: int) -> None:
-        self.rig.cancel(index)
-
-    @rule(index=small, delay_ms=delays)
-    def move(self, index: int, delay_ms: int) -> None:
-        self.rig.move(index, delay_ms)
-
-    @rule(retention_s=st.sampled_from((0, 30)))
-    def expire(self, retention_s: int) -> None:
-        self.rig.expire(retention_s)
-
-    @rule(beat=st.booleans(), is_large=st.booleans(), is_slow=st.booleans())
-    def compose(self, beat: bool, is_large: bool, is_slow: bool) -> None:
-        if beat:
-            self.rig.heartbeat()
-        self.rig.compose(is_large=is_large, is_slow=is_slow)
-
-    @rule()
-    def settle(self) -> None:
-        self.rig.settle()
-
-    @rule(rows=st.integers(1, 4), limit=st.integers(1, 4))
-    def load_and_dispatch(self, rows: int, limit: int) -> None:
-        self.rig.load(rows)
-        self.rig.dispatch(limit)
-
-    @rule(limit=st.integers(1, 4))
-    def dispatch(self, limit: int) -> None:
-        self.rig.dispatch(limit)
-
-    @rule()
-    def replay(self) -> None:
-        self.rig.replay()
-
-    @rule()
-    def release(self) -> None:
-        self.rig.release()
-
-    @rule(by_ms=st.one_of(st.integers(0, 40), st.sampled_from((-1, -300, -20_000, 1_500, 60_000, DAY_MS))))
-    def tick(self, by_ms: int) -> None:
-        self.rig.tick(by_ms)
-
-    @rule(client_id=clients)
-    def connect(self, client_id: str) -> None:
-        self.rig.connect(client_id)
-
-    @rule(client_id=clients, is_buried=st.booleans())
-    def disconnect(self, client_id: str, is_buried: bool) -> None:
-        self.rig.disconnect(client_id)
-        if is_buried:
-            self.rig.bury()
-
-    @rule(client_id=clients, topic_filter=st.sampled_from(FILTERS), back=st.sampled_from((None, 5, DAY_MS)))
-    def subscribe(self, client_id: str, topic_filter: str, back: int | None) -> None:
-        self.rig.subscribe(client_id, topic_filter, back)
-
-    @rule(client_id=clients, index=small)
-    def read(self, client_id: str, index: int) -> None:
-        self.rig.read(client_id, index)
-
-    @rule(client_id=clients, index=small)
-    def ack_late(self, client_id: str, index: int) -> None:
-        self.rig.ack_late(client_id, index)
-
-    @rule(client_id=clients, room=st.sampled_from((0, 1, None)))
-    def room(self, client_id: str, room: int | None) -> None:
-        self.rig.room(client_id, room)
-
-    @rule(index=small, r=st.randoms(use_true_random=False))
-    def split(self, index: int, r: Random) -> None:
-        self.rig.split(index, r)
-
-    @rule(index=small)
-    def job_step(self, index: int) -> None:
-        self.rig.jobs.step(index)
-
-    @rule(index=small)
-    def job_abort(self, index: int) -> None:
-        self.rig.jobs.abort(index)
-
-    @rule()
-    def sweep(self) -> None:
-        self.rig.sweep()
-
-    @rule()
-    def job_sweep(self) -> None:
-        self.rig.jobs.sweep()
-
-    @rule(delay_ms=delays, topic=topics)
-    def spoil(self, delay_ms: int, topic: str) -> None:
-        self.rig.spoil(delay_ms, topic)
-
-    @rule(survivors=st.integers(0, 2), is_write=st.booleans())
-    def fail(self, survivors: int, is_write: bool) -> None:
-        if is_write:
-            self.rig.fail_write()
-        else:
-            self.rig.fail_sync()
-        if survivors:
-            self.rig.recover(survivors - 1)
-
-    @rule(is_refused=st.booleans())
-    def mark(self, is_refused: bool) -> None:
-        self.rig.mark(is_refused=is_refused)
-
-    @rule(survivors=st.integers(0, 3), wall_by_ms=st.sampled_from((0, 5, -20, -20_000, 60_000, DAY_MS)))
-    def kill(self, survivors: int, wall_by_ms: int) -> None:
-        self.rig.kill(survivors, wall_by_ms)
+    @rule(name=st.sampled_from(sorted(NEAR)), r=st.randoms(use_true_random=False))
+    def step(self, name: str, r: Random) -> None:
+        NEAR[name](self.rig, r)
 
     @invariant()
     def check(self) -> None:
