@@ -10,7 +10,7 @@ from .exchange import Failed, Lines, line_to
 from .process import Address, Server
 
 
-def answer_end(data: bytes) -> int:
+def answer_end(data: bytes | bytearray) -> int:
     """Where the first answer (or request with a body) in `data` ends; 0 if its head is not complete."""
     head_end = data.find(b"\r\n\r\n")
     if head_end < 0:

@@ -1,4 +1,7 @@
-"""Keep alive: a silent client is closed after 1.5 times of it, one that pings is not."""
+"""Keep alive: a silent client is closed after 1.5 times of it, one that pings is not.
+
+One that the server imposes: tests/server/mqtt/test_answers.py.
+"""
 
 import asyncio
 import time
@@ -7,8 +10,6 @@ import pytest
 
 from server.codec.packets import Disconnect, Pingreq, Pingresp, Publish
 from tests.clients.conftest import Room
-from tests.support.mqtt import dial
-from tests.support.server import serving
 
 pytestmark = pytest.mark.proof
 
@@ -53,14 +54,3 @@ async def test_what_the_server_sends_does_not_count(room: Room, name: str) -> No
         writer.put(name, "x", 0)
         await asyncio.sleep(0.1)
     assert peer.is_closed
-
-
-async def test_the_server_can_impose_one(tmp_path_factory: pytest.TempPathFactory) -> None:
-    path = tmp_path_factory.mktemp("alive") / "data"
-    async with serving(path, settings={"mqtt.keep_alive": "1"}) as server:
-        peer = await dial(server.mqtt)
-        told = (await peer.connect("", keep_alive=600)).properties
-        assert told is not None
-        assert told.server_keep_alive == 1
-        await peer.gone()
-        assert await server.stopped() == 0

@@ -17,30 +17,25 @@ from typing import cast
 
 from server.codec import wire
 from server.codec.packets import Ack
+from tests.bench.http import answer_end, get, post
+from tests.bench.workload import NDJSON
 from tests.support.mqtt import dial
 from tests.support.soak import SOAK
 
 Address = tuple[str, int]
 WAIT_S = 600.0 if SOAK else 60.0
 _STATUS = re.compile(rb"HTTP/1\.1 (\d\d\d)")
-_LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: (\d+)")
 _RETRY = re.compile(rb"\r\n[Rr]etry-[Aa]fter: (\d+)")
 
 
-def request(method: str, target: str, body: bytes = b"", media: str = "application/json") -> bytes:
-    """One request as bytes."""
-    about = f"Content-Type: {media}\r\nContent-Length: {len(body)}\r\n" if body else ""
-    return f"{method} {target} HTTP/1.1\r\nHost: 127.0.0.1\r\n{about}\r\n".encode() + body
+def schedule(topic: str, payload: str) -> bytes:
+    body = json.dumps({"topic": topic, "payload": payload, "deliver_in": "1h"}).encode()
+    return post("/v1/messages", body)
 
 
-def schedule(topic: str, payload: str, delay: str = "1h") -> bytes:
-    body = json.dumps({"topic": topic, "payload": payload, "deliver_in": delay}).encode()
-    return request("POST", "/v1/messages", body)
-
-
-def batch(topic: str, payloads: list[str], delay: str = "1h") -> bytes:
-    items = [json.dumps({"topic": topic, "payload": one, "deliver_in": delay}) for one in payloads]
-    return request("POST", "/v1/messages:batch", "\n".join(items).encode(), "application/x-ndjson")
+def batch(topic: str, payloads: list[str]) -> bytes:
+    items = [json.dumps({"topic": topic, "payload": one, "deliver_in": "1h"}) for one in payloads]
+    return post("/v1/messages:batch", "\n".join(items).encode(), NDJSON)
 
 
 class Caller(asyncio.Protocol):
@@ -71,18 +66,13 @@ class Caller(asyncio.Protocol):
     def _end(self) -> int:
         """Where the first answer ends, -1 if it has not come yet."""
         stop = self._data.find(b"\r\n\r\n")
-        if stop < 0:
-            return -1
-        length = _LENGTH.search(self._data, 0, stop)
-        if length is not None:
-            end = stop + 4 + int(length[1])
-            return end if end <= len(self._data) else -1
-        if b"chunked" in self._data[:stop]:
-            end = self._data.find(b"\r\n0\r\n\r\n", stop)
-            if end < 0:
-                del self._data[stop + 4 : -6]  # nobody wants it
-            return -1 if end < 0 else end + 7
-        return stop + 4
+        if stop < 0 or b"chunked" not in self._data[:stop]:
+            end = answer_end(self._data)
+            return end if 0 < end <= len(self._data) else -1
+        end = self._data.find(b"\r\n0\r\n\r\n", stop)
+        if end < 0:
+            del self._data[stop + 4 : -6]  # nobody wants it
+        return -1 if end < 0 else end + 7
 
 
 async def call(address: Address, told: Callable[[int, bool], None], source: str = "127.0.0.1") -> Caller:
@@ -165,7 +155,7 @@ def _asks(kind: str, name: str) -> Iterator[Asked]:
     count = 0
     method, _, rest = kind.partition(" ")
     target, _, body = rest.partition(" ")
-    fixed = request(method, target, body.encode()) if rest else b""
+    fixed = (post(target, body.encode()) if method == "POST" else get(target)) if rest else b""
     while True:
         count += 1
         if kind == "single":

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.bench.http import get
 from tests.support.http import http
 from tests.support.mqtt import Peer, dial
 from tests.support.soak import SOAK
 
 from .crowd import metric, used
 from .frame import MIB, Bounded, Table, bounded
-from .load import Caller, call, request
+from .load import Caller, call
 
 pytestmark = pytest.mark.skipif(not SOAK, reason="takes minutes: make soak")
 
@@ -104,7 +105,7 @@ async def _route_cache(running: Bounded, stack: AsyncExitStack) -> None:
 async def _idle_http(running: Bounded, stack: AsyncExitStack) -> None:
     callers = [await _caller(running, stack) for _ in range(1_900)]
     for caller, told in callers:
-        caller.transport.write(request("GET", "/readyz"))
+        caller.transport.write(get("/readyz"))
         assert await told.get() == 200
 
 
@@ -124,7 +125,7 @@ async def _unread(running: Bounded, stack: AsyncExitStack) -> None:
     for _ in range(30):
         caller, _told = await _caller(running, stack)
         caller.transport.pause_reading()
-        caller.transport.write(request("GET", "/v1/messages?limit=1000&topic=far/%23"))
+        caller.transport.write(get("/v1/messages?limit=1000&topic=far/%23"))
     await asyncio.sleep(8)
 
 
