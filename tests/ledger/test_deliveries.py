@@ -12,8 +12,9 @@ import pytest
 
 from tests.support.build import OPENED
 from tests.support.ledger import deliveries
-from tests.support.ledger.deliveries import Deliveries, Place, Stake
+from tests.support.ledger.deliveries import Deliveries
 from tests.support.ledger.messages import Message
+from tests.support.ledger.stakes import Place, Stake
 from tests.support.ledger.words import FREE_RETURNS
 from tests.support.planted import function_of, functions_of
 

@@ -31,8 +31,9 @@ from shards.commit import Commit
 from shards.record import decode, is_stub
 from shards.retries import RETRIES
 from tests.support import planted
-from tests.support.ledger.deliveries import Deliveries, Stake
+from tests.support.ledger.deliveries import Deliveries
 from tests.support.ledger.messages import Message
+from tests.support.ledger.stakes import Stake
 from tests.support.ledger.words import DEAD, DONE, DROPPED, FLIGHT, WAITING, Fault
 from tests.support.planted import finds
 from tests.support.rig import Peer, Rig, config, props

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.support.http import Answer
-from tests.support.ledger.deliveries import Place, Stake
 from tests.support.ledger.messages import Message
+from tests.support.ledger.stakes import Place, Stake
 from tests.support.ledger.words import BOUND_MS, DAY, DEAD, DEAD_MS, DROPPED, UNDONE, WAITING
 from tests.support.mqtt import Closed, dial, user
 

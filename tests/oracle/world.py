@@ -22,8 +22,9 @@ from server.codec import wire
 from server.codec.fields import Properties
 from server.codec.packets import Ack, Publish
 from tests.support.http import Answer, Http
-from tests.support.ledger.deliveries import Deliveries, Place, Stake
+from tests.support.ledger.deliveries import Deliveries
 from tests.support.ledger.messages import Message
+from tests.support.ledger.stakes import Place, Stake
 from tests.support.ledger.words import UNDONE
 from tests.support.mqtt import Closed, Peer, dial, user
 from tests.support.receiver import Got, Receiver, answer, drop

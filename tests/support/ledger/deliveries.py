@@ -19,14 +19,25 @@ The clock is that of the messages (messages.py). When it is stepped, ahead or ba
     leases     They, and the expiry of places, are counted in running time (`ran`), which walks and real time
                move, and steps do not.
 
+What is counted is known from a least to a most, since a kill may take deliveries with it; an attempt that the
+server shows says which it was, and what it has counted since a requeue follows.
+
+When a place is set back, a message that is in flight stays there and comes once. All else is to be read
+again, and until it is, what it was before (`former`: a retry, a dead letter) stands beside it.
+
+Of a key with `order` the next message comes when all before it are done or dead, none while one is out, and
+none while somebody or a dead letter holds the key. What goes first is what was given (`is_head`), then the
+order of the timeline. What nobody demands an order of is not in line: it was requeued, or was in flight when
+its place was set back. After a restart what was out goes out again whatever holds its key.
+
 A lease and the sync of an ack take real time (`mono`, seconds).
 """
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
 
 from .messages import Clock, Message, Messages
+from .stakes import Place, Stake
 from .words import (
     ANY,
     BACKOFF_MAX,
@@ -45,133 +56,7 @@ from .words import (
     WAITING,
     Book,
     Fault,
-    fits,
 )
-
-
-@dataclass(slots=True)
-class Count:
-    """What the server has counted: at least, and at most."""
-
-    least: int = 0
-    most: int = 0
-
-    def up(self) -> None:
-        self.least, self.most = self.least + 1, self.most + 1
-
-    def down(self, *, is_sure: bool) -> None:
-        self.least, self.most = max(0, self.least - 1), max(0, self.most - is_sure)
-
-    def anew(self) -> None:
-        self.least = self.most = 0
-
-
-@dataclass(slots=True)
-class Stake:
-    message: Message
-    may: frozenset[str] = frozenset({WAITING})
-    tries: Count = field(default_factory=Count)
-    """Deliveries that count toward the most that the place makes."""
-    total: Count = field(default_factory=Count)
-    """The same, requeued or not: what `attempt` shows."""
-    returns: Count = field(default_factory=Count)
-    """How often it was given back in order."""
-    was_given: bool = False
-    """It has been seen in somebody's hands."""
-    not_before: int = 0
-    """No delivery before then: a nack or the back-off has named it."""
-    epoch: int = 0
-    """How often the clock had been set back at that nack."""
-    since: float = 0.0
-    """When the last step was sent that has no answer (mono); a kill may undo it for `SURE_S`."""
-    by: str = ""
-    """Who was given it last."""
-    lapses: float | None = None
-    """When its lease is over (mono)."""
-    ended: float | None = None
-    """When it was over; it may go on for `Deliveries.grace`."""
-    is_leased: bool = False
-    """Whoever has or had it last leases, so no connection and no restart ends that."""
-    until: int = 0
-    """The same in running time, which counts for what is leased after a restart."""
-    wall_until: int = 0
-    """The same by the wall clock, which no lease goes by."""
-    former: frozenset[str] = frozenset()
-    """The place was set back: what it was before that, until it is read again. A retry or a dead letter
-    stands beside it until then."""
-    former_due: int = 0
-    """When that retry comes."""
-    read_again: float = 0.0
-    """When it was read again (mono); a kill may undo it, so below 0 it was perhaps not."""
-    is_held_too: bool = False
-    """Done by a late ack, while another has it in flight; that one's ack changes nothing."""
-    number: int = 0
-    """Deliveries that have been seen; it never starts again, so it names one."""
-    is_read: bool = False
-    """It has been in somebody's hands or is a retry, so it is not just unread."""
-    stays: bool = False
-    """A skip leaves it, for certain: it is a retry, or was in flight and is in nobody's hands."""
-    is_exact: bool = False
-    """`not_before` is the very time of its next try."""
-    reason: str = ""
-    """How the reason of its dead letter begins, if that is known."""
-    may_be_nobodys: bool = False
-    """A lease of it may have been answered to nobody: it lasts as long as any."""
-    requeued_at: int = 0
-    """It expires so long after this, if it was requeued."""
-    is_head: bool = False
-    """It was given, so of its key it goes before what was not."""
-    is_in_line: bool = True
-    """It has its turn among its key's: nobody has requeued it, nor was it out when the place was set back."""
-    is_returned: bool = False
-    """It was out at a restart, or given back, so it goes out again whatever holds its key."""
-    is_released: bool = False
-    """Dead, and its key goes on without it."""
-    is_reported: bool = False
-    past: list[str] = field(default_factory=list)
-    """What has happened, for who has to understand a fault."""
-
-    @property
-    def was_finished(self) -> bool:
-        return bool(self.former) and self.read_again <= 0
-
-
-@dataclass(slots=True, eq=False)
-class Place:
-    """One incarnation of a session, group or endpoint. No two places of different kinds have one name."""
-
-    kind: str
-    name: str
-    filter: str
-    number: int
-    since: int
-    max_tries: int
-    expiry: int | None
-    """ms of running time with nobody there; None: it stays until it is deleted."""
-    is_open: bool = True
-    left_at: int = 0
-    """Running time."""
-    behind: frozenset[str] = frozenset()
-    """Messages that were out when it was made."""
-    stakes: dict[str, Stake] = field(default_factory=dict)
-    backoff: tuple[int, ...] = ()
-    """ms from a failed try to the next one, if that is known; the last one goes on."""
-    most: int = 0
-    """Messages of a key that may be out at a time; 0: any number."""
-    is_ordered: bool = False
-    """The next of a key comes when all before it are done or dead."""
-    on_dead_hold: bool = False
-    """A dead letter holds its key."""
-    held: set[str] = field(default_factory=set)
-    """Keys that somebody holds."""
-    passed_over: dict[str, list[int]] = field(default_factory=dict)
-    """Of each sort: how many of the other one the last calls gave, none of which gave one of it."""
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.name}, incarnation {self.number}"
-
-    def is_for(self, message: Message) -> bool:
-        return message.to == self.name if self.kind == "endpoint" else fits(self.filter, message.topic)
 
 
 class Deliveries:
