@@ -57,6 +57,7 @@ WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 GROUPS = {
     "tests/cluster/": "cluster",
     "tests/spark/test_cluster.py": "programs",
+    "tests/spark/test_large.py": "programs",
     "tests/spark/test_program.py": "programs",
     "tests/spark/": "session",
     "tests/browser/": "browser",
