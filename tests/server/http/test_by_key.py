@@ -72,7 +72,6 @@ async def test_a_list_of_the_message_under_a_key(server: Running) -> None:
     await server.call("DELETE", BY_KEY + "k1", status=204)
     states = ("pending", "cancelled", "all", "dispatched")
     assert [await listed(f"key=k1&state={state}") for state in states] == [[], [made[0]], [made[0]], []]
-    await server.call("GET", "/v1/messages?key=", status=422)
 
 
 async def test_every_key_has_a_path(server: Running) -> None:
@@ -100,8 +99,6 @@ async def test_a_key_that_nobody_has_used(server: Running) -> None:
             assert (await server.call(method, BY_KEY + key, body, status=404)).slug == "not-found"
     await server.call("GET", BY_KEY, status=404)
     await server.call("PATCH", BY_KEY + "k", {}, status=422)
-    refused = await server.call("GET", BY_KEY + "k?door=window", status=422)
-    assert refused.body["errors"][0]["field"] == "door"
 
 
 async def test_a_held_message_has_its_key(server: Running) -> None:

@@ -147,7 +147,7 @@ def test_topics_that_begin_with_a_dollar_are_like_others(topic: str) -> None:
         ({"deliver_in": "P1M"}, "deliver_in", "no fixed length"),
         ({"deliver_in": -1}, "deliver_in", "not negative"),
         ({"deliver_in": True}, "deliver_in", "bool"),
-        ({"headers": {"": "x"}}, "headers", "empty name"),
+        ({"headers": {"": "x"}}, "headers", "has an empty name, with the value 'x'"),
         ({"headers": {"a": "é" * 2_049}}, "headers", "4096"),
         ({"headers": {"a": "\0"}}, "headers", "U+0000"),
         ({"headers": {"a": "1\n2"}}, "headers", "U+000A"),

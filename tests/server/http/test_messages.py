@@ -1,7 +1,6 @@
 """One message over HTTP: scheduled, looked at, moved, cancelled, and every no on the way."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,7 +12,7 @@ from server.mqtt.publish_requests import read_publish
 from shards.record import decode
 from timeline.position import MessageId, id_position
 
-from ..conftest import DAY_MS, HOUR_MS, MINUTE_MS, NDJSON, START, START_MS, TOGETHER, Running, with_settings
+from ..conftest import DAY_MS, HOUR_MS, MINUTE_MS, START, START_MS, TOGETHER, Running, with_settings
 
 
 async def test_a_message_is_scheduled_and_told_back(server: Running) -> None:
@@ -477,23 +476,6 @@ async def test_explain_knows_who_waits_for_the_clock(server: Running) -> None:
     assert (said["held"], said["in_wheel"], "shard" in said) == (True, False, False)
 
 
-@pytest.mark.parametrize("field", ["deliver_in", "deliver_at"])
-async def test_null_is_no_time(server: Running, field: str) -> None:
-    """Neither now nor as it was: whoever computes a time and has none has to hear of it."""
-    body = {"topic": "a", "payload": "x", field: None}
-    name = await server.schedule(deliver_in="1h")
-    calls: list[tuple[str, str, object, dict[str, str]]] = [
-        ("POST", "/v1/messages", body, {}),
-        ("POST", "/v1/messages:batch", [body], {}),
-        ("POST", "/v1/messages:batch", json.dumps(body).encode(), {"Content_Type": NDJSON}),
-        ("PATCH", f"/v1/messages/{name}", {field: None}, {}),
-    ]
-    for method, path, sent, headers in calls:
-        said = await server.call(method, path, sent, status=422, **headers)
-        assert said.body["errors"][0]["field"] == field, path
-    assert len((await server.call("GET", "/v1/messages")).body["messages"]) == 1
-
-
 async def test_where_nothing_may_be_posted_the_url_is_named(server: Running) -> None:
     url = "http://127.0.0.1:9/hook"
     refused = await server.call("POST", "/v1/messages", {"payload": "x", "deliver_to": url}, status=422)
@@ -517,12 +499,6 @@ async def test_half_of_a_surrogate_pair_is_called_that(server: Running, body: by
     assert refused.body["detail"] == f"{half} is half of a surrogate pair, and no character"
     cut = await server.call("POST", "/v1/messages", body[:-2], status=400)
     assert "half of" not in cut.body["detail"]
-
-
-async def test_an_empty_name_of_a_header_is_called_that(server: Running) -> None:
-    body = {"topic": "a", "payload": "x", "headers": {"": "v"}}
-    refused = await server.call("POST", "/v1/messages", body, status=422)
-    assert refused.body["errors"] == [{"field": "headers", "detail": "has an empty name, with the value 'v'"}]
 
 
 async def test_a_rate_is_said_as_its_error_says_it(server: Running) -> None:

@@ -30,6 +30,7 @@ from ..conftest import DAY_MS, NDJSON, START_MS, TOGETHER, Running
 DOCS = Path(__file__).parents[3] / "docs"
 
 # The name, with `!` if null is refused | kind and bounds, `~` before what no page says | words of the page.
+# A null for a time is neither now nor as it was: whoever computes one and has none has to hear of it.
 PAGES = """
 message: http.md#schedule-a-message
 topic! | topic 128 | no wildcards, not [reserved](mqtt.md#reserved-topics), up to 128 levels

@@ -31,10 +31,6 @@ async def hanging(server: Running, receiver: Receiver, count: int = 1, **members
 
 async def test_a_timeout_may_be_half_an_hour(server: Running, receiver: Receiver) -> None:
     assert (await put(server, receiver, timeout="30m"))["timeout"] == 1_800.0
-    refused = await server.call(
-        "PUT", "/v1/endpoints/x", {"url": receiver.url(), "timeout": 1_800.001}, status=422
-    )
-    assert refused.body["errors"][0]["detail"] == "must be from 1 to 1,800 seconds"
 
 
 async def test_long_posts_hold_up_no_other_endpoint(server: Running, receiver: Receiver) -> None:
