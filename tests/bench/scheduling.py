@@ -48,11 +48,13 @@ async def batch(env: Env) -> list[Result]:
     some = drafts(env.sizes.batch, PAYLOAD)
     items = [item(*draft) for draft in some]
     with ExitStack() as stack:
-        entries = []
-        for name, server in stack.enter_context(contenders(env)):
+        requests, entries = batches(items), list[Entry]()
+        servers = stack.enter_context(contenders(env))
+        others = await _peers(env, stack, some, IN_FLIGHT, BATCH)
+        for name, server in servers:  # last: a connection that says nothing for long is closed
             lines = await Lines.open(server.http, IN_FLIGHT, taken_end)
-            entries.append(entry(name, SYNCED, server, lines, batches(items), len(some)))
-        entries += await _peers(env, stack, some, IN_FLIGHT, BATCH)
+            entries.append(entry(name, SYNCED, server, lines, requests, len(some)))
+        entries += others
         log = partial(_log, env.folder / "log", bodies(items), len(some))
         entries.append(Entry("fdatasync'd append", log, "on disk, fdatasync", is_floor=True))
         return await race(env, "batch", "msg/s", entries, target="150 k")
