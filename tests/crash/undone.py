@@ -1,7 +1,7 @@
 """A group whose members fail, by hand on a real store, and what a kill has left of its messages.
 
-Each message that is known to be there is in one place: still to be read, in flight, waiting to come again, or
-dead; or somebody has said that it is done, and then in none or (the ack was not on disk) in one. What is
+The account of deliveries says where each message may be: still to be read, in flight, waiting to come again,
+or dead; or somebody has said that it is done, and then in none or (the ack was not on disk) in one. What is
 known to be durably done is in none.
 """
 
@@ -15,6 +15,9 @@ from shards.record import decode, is_stub
 from shards.retries import RETRIES
 from shards.rocks import RocksStore
 from tests.support.clock import HandClock
+from tests.support.ledger import messages
+from tests.support.ledger.deliveries import Deliveries
+from tests.support.ledger.words import DEAD, DONE, FLIGHT
 from timeline.position import END, MessageId, Position
 from timeline.session import Subscription, Terms
 
@@ -23,7 +26,8 @@ from .steps import START_MS
 from .verified import verified
 
 SHARE = "$share/pool/a"
-TERMS = Terms(ack_timeout_ms=1_000, max_attempts=3, backoff_ms=(500,))
+ATTEMPTS = 3
+TERMS = Terms(ack_timeout_ms=1_000, max_attempts=ATTEMPTS, backoff_ms=(500,))
 JOBS = 8
 LIVES_S = 12
 
@@ -100,7 +104,8 @@ def _told_late(say: Callable[..., None], one: Given) -> Callable[[bool | None], 
 
 
 def check(folder: Path, said: list[list[Any]]) -> list[str]:
-    faults: list[str] = []
+    account = Deliveries(START_MS)
+    pool = account.opened("group", "pool", "a", max_tries=ATTEMPTS)
     store = RocksStore(folder / "data")
     hand = Hand(store, HandClock(START_MS + 60_000), reached=lambda point: None)
     words: dict[str, set[str]] = {}
@@ -110,16 +115,17 @@ def check(folder: Path, said: list[list[Any]]) -> list[str]:
     known = words.get("is put", set()) if ["joined"] in said else set()
     where = _places(hand)
     for text in sorted(known | set(where)):
-        found = where.get(text, [])
-        if len(found) > 1:
-            faults.append(f"doubled: {text} {found}")
-        if text in words.get("is done", set()) and found:
-            faults.append(f"again after an ack: {text} {found}")
-        if text in known - words.get("done", set()) and not found:
-            faults.append(f"acked lost: {text} is nowhere")
+        account.accepted(messages.Message(text, "a", START_MS, START_MS))
+        stake = pool.stakes[text]
+        if text in words.get("is done", set()):
+            account.finished(stake)
+        else:
+            may_be_nowhere = text in words.get("done", set()) or text not in known
+            account.unsure(stake, frozenset({FLIGHT, DEAD} | ({DONE} if may_be_nowhere else set())))
+        account.lies(pool, text, where.get(text, []))
     hand.rest()
     store.close()
-    return faults + verified(folder / "data")
+    return [str(fault) for fault in account.faults] + verified(folder / "data")
 
 
 def _places(hand: Hand) -> dict[str, list[str]]:
@@ -136,7 +142,7 @@ def _places(hand: Hand) -> dict[str, list[str]]:
     for place, _, value in hand.core.reader.read(Position(read + 1), END):
         record = decode(value)
         if not is_stub(value) and record.topic == b"a" and place not in group.session.finished:
-            found.setdefault(record.payload.decode(), []).append("to be read")
+            found.setdefault(record.payload.decode(), []).append("unread")
     for place, row in RETRIES.all(hand.core.opened.store):
         if place not in group.retrying:
             found.setdefault(decode(row.record).payload.decode(), []).append("waits")
