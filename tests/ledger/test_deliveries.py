@@ -62,6 +62,12 @@ STORIES: dict[str, dict[str, str]] = {
         "dead as it has expired": EXPIRING + "at 6000; lies dead key=n",
         "of a schedule, perhaps from before its place": "at 1h; fires o 0; ack; end",
         "an error is no end": "post; answer 500; given m of=e",
+        "requeued to what had done it, attempts go on from the letter's": (
+            "lease; bury; "
+            + "unread e; "
+            + "given m of=e; nack of=e; " * 2
+            + "given m of=e; ack of=e; sending; sent; given m of=e attempt=2"
+        ),
         "requeued to what may have it": (
             "unread e; given m of=e lapses=1; lapse 1; sending; sent; shown leased of=e"
         ),

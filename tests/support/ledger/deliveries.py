@@ -37,7 +37,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 from .messages import Clock, Message, Messages
-from .stakes import Place, Stake
+from .stakes import Count, Place, Stake
 from .words import (
     ANY,
     BACKOFF_MAX,
@@ -560,7 +560,7 @@ class Deliveries:
         It may come before the answer. `total`: as for `sent_to`.
         """
         stake = place.stakes.setdefault(message.id, Stake(message, frozenset({DROPPED})))
-        stake.total.most = max(stake.total.most, total)
+        stake.total = Count(0, max(stake.total.most, total))
         before = stake.may
         stake.may, stake.not_before, stake.is_exact, stake.is_read = before | {WAITING}, 0, False, True
         stake.is_in_line = False
