@@ -50,6 +50,7 @@ from shards.tables import cursor_row_of
 from tests.support.clock import RigClock
 from tests.support.stepper import Stepper
 from timeline.key_order import KeyOrder
+from timeline.position import START, Position
 
 START_MS = 1_795_248_000_000
 LONG_S = 3_600
@@ -245,6 +246,11 @@ class Peer:
         if pump:
             self.rig.pump()
 
+    def back(self, **options: Any) -> "Peer":
+        """The connection is lost, and its client comes back to its session."""
+        self.drop()
+        return self.rig.lasting(self.connection.client_id, self.level, **options)
+
     # -- up
 
     def deliver(self) -> bool:
@@ -415,6 +421,15 @@ class Rig:
         """Groups with these terms, which nobody is in if they are new."""
         for text in texts:
             self.decide(partial(self.core.groups.make, text=text, **terms))
+
+    def pause(self, text: str, *, is_paused: bool = True, pump: bool = True) -> None:
+        group = self.group(text)
+        self.decide(lambda commit: self.core.groups.pause(commit, group, is_paused=is_paused), pump=pump)
+
+    def rewind(self, name: str, to: Position = START, *, pump: bool = True) -> None:
+        """What `:replay` does, to a group by its filter or to a session."""
+        place = self.core.groups.get(name) or self.session(name)
+        self.decide(lambda commit: self.core.replay.rewind(commit, place, to), pump=pump)
 
     def order(self, text: str) -> KeyOrder:
         """What a group with rules of keys knows of them."""

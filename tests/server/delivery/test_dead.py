@@ -108,8 +108,7 @@ def test_the_packet_id_of_a_buried_qos_2_message_is_not_used_before_pubcomp(how:
     peer = rig.lasting("s").subscribed("t", qos=2)
     rig.connected("p").publish2("t", "one")
     (first,) = peer.publishes()
-    peer.drop()
-    peer = rig.lasting("s")
+    peer = peer.back()
     assert peer.inbox == []
     if how != "stays":
         peer.drop()

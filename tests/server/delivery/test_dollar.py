@@ -97,7 +97,7 @@ def test_a_server_that_denies_them() -> None:
 
 
 @pytest.mark.parametrize("first", RESERVED)
-@pytest.mark.parametrize("rest", ["", "/", "/x", "/x/y"])
+@pytest.mark.parametrize("rest", ["", "/", "/5", "/x", "/x/y"])
 def test_reserved(rig: Rig, first: str, rest: str) -> None:
     watch = rig.connected("w").subscribed(f"{first}/#" if first != "$share" else "t")
     peer = rig.connected("p")

@@ -91,9 +91,7 @@ def test_expired_retained_messages_are_swept() -> None:
     assert retained.sweep(b"", 2) == ([b"a"], b"c")
     assert retained.sweep(b"c", 2) == ([b"c"], b"")
     publisher.publish1("c", "new", retain=True)
-    dropped: list[int] = []
-    rig.core.writer.submit(lambda commit: retained.drop_expired(commit, [b"a", b"c", b"x"]), dropped.append)
-    rig.pump()
+    dropped = rig.decide(lambda commit: retained.drop_expired(commit, [b"a", b"c", b"x"]))
     assert (dropped, retained.count) == ([1], 2)
     publisher.publish1("d", "d", retain=True)
     peer = rig.connected("s").subscribed("#")

@@ -9,7 +9,7 @@ from server.codec import wire
 from server.codec.packets import Publish
 from server.delivery.settling import burying
 from shards.commit import Commit
-from shards.record import decode
+from tests.server.delivery.test_burials import letters
 from tests.server.delivery.test_replay import QUARTER_MS, passed
 from tests.support.rig import Rig
 from timeline.position import START, Position, before
@@ -32,11 +32,6 @@ def look(rig: Rig, times: int = 2) -> None:
 
 def asleep(rig: Rig, name: str = "s", qos: int = 1) -> None:
     rig.lasting(name).subscribed("t", qos=qos).drop()
-
-
-def letters(rig: Rig) -> list[tuple[str, str, str, int]]:
-    rows = [row for _, row in rig.core.dead_letters.read()]
-    return [(row.group, decode(row.record).payload.decode(), row.reason, row.attempts) for row in rows]
 
 
 def dropped(rig: Rig) -> int:
@@ -150,9 +145,7 @@ def test_what_is_in_flight_of_a_session_that_was_set_back_is_told_once(rig: Rig)
     peer = rig.lasting("s", receive_maximum=1).subscribed("t", qos=1)
     rig.send("t", "0", "1")
     assert peer.payloads() == ["0"]
-    subscriber, replay = rig.core.sessions.get("s"), rig.core.replay
-    assert subscriber is not None
-    rig.decide(lambda commit: replay.rewind(commit, subscriber, Position(0)))
+    rig.rewind("s")
     peer.drop()
     passed(rig)
     look(rig)
@@ -237,9 +230,7 @@ def test_nobody_is_set_back_to_what_is_about_to_go(rig: Rig) -> None:
     look(rig)
     rig.send("t", "new")
     assert peer.take_all() == ["new"]
-    subscriber, replay = rig.core.sessions.get("s"), rig.core.replay
-    assert subscriber is not None
-    rig.decide(lambda commit: replay.rewind(commit, subscriber, Position(0)))
+    rig.rewind("s")
     assert peer.take_all() == ["new"]
     other = rig.lasting("other").subscribed("t", qos=1, user_properties=(("replay-from", "PT9H"),))
     assert other.take_all() == ["new"]

@@ -146,13 +146,6 @@ def test_it_ends_with_its_rows_when_the_last_holder_gives_it_up(rig: Rig, goes: 
     assert found(rig) is None
 
 
-def test_unsuback_waits_until_the_end_is_durable(rig: Rig) -> None:
-    worker = joined(rig)
-    worker.unsubscribe(TEXT)
-    rig.crash()
-    assert found(rig) is None
-
-
 def test_it_is_gone_with_its_rows_when_its_time_has_come(rig: Rig) -> None:
     worker = joined(rig, expiry="60s")
     rig.pass_ms(120_000)
@@ -308,11 +301,6 @@ def test_no_more_bytes_of_their_filters_than_limits_say() -> None:
     assert rig.connected("b").subscribe("$share/h/" + "t" * 60) == (0x97,)
 
 
-@pytest.mark.parametrize("text", ["$share//t", "$share/a+b/t", "$share/#/t", "$share/g/", "$share/g"])
-def test_bad_names_are_refused(text: str) -> None:
-    assert Rig().connected("c").subscribe(text) == (0x8F,)
-
-
 def test_it_may_what_its_last_member_might_also_after_a_start(tmp_path: Path) -> None:
     rig = Keyed(tmp_path)
     rig.add("app", subscribe=["jobs/%c/#"])
@@ -328,16 +316,6 @@ def test_it_may_what_its_last_member_might_also_after_a_start(tmp_path: Path) ->
         assert group.rights.may_subscribe("jobs/w1/#")
         assert not group.rights.may_subscribe("jobs/w2/#")
         rig.crash()
-
-
-def test_a_group_that_its_key_may_not_ask_for_any_more_ends(tmp_path: Path) -> None:
-    rig = Keyed(tmp_path)
-    rig.add("app", subscribe=["jobs/#"])
-    worker = rig.come("app", "w1")
-    assert worker.subscribe(TEXT) == (2,)
-    worker.drop()
-    rig.change("app", "jobs/#", "else/#")
-    assert found(rig) is None
 
 
 def test_a_group_of_a_key_that_is_revoked_is_kept_for_the_next_of_its_name(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import pytest
 from server.codec import wire
 from server.codec.packets import Publish
 from server.delivery import deliveries, publishing
-from shards.commit import Commit
 from shards.dedupe import Refused, key_of
 from shards.draft import AS_EVER, Draft, Known, Terms
 from shards.fields import Record
@@ -42,13 +41,8 @@ def decided(rig: Rig, *drafts: Draft, terms: Terms = AS_EVER) -> Any:
 
 def is_free(rig: Rig) -> bool:
     """Whether a call for the key would make a message; none is made."""
-    found: list[bool] = []
-
-    def decide(commit: Commit) -> None:
-        found.append(commit.taken_from(draft_of(rig), AS_EVER) is None)
-
-    rig.decide(decide)
-    return found[0]
+    (known,) = rig.decide(lambda commit: commit.taken_from(draft_of(rig), AS_EVER))
+    return known is None
 
 
 def test_nobody_is_to_get_it_and_it_is_free_when_it_is_due(rig: Rig) -> None:
@@ -66,10 +60,8 @@ def test_a_message_that_was_cancelled_frees_it_and_one_that_was_moved_does_not(r
     rig.decide(lambda commit: commit.move(first, rig.clock.now_ms + 120_000), pump=False)
     rig.pass_ms(61_000)
     assert not is_free(rig)
-    said: list[Any] = []
-    rig.core.writer.submit(lambda commit: commit.cancel(first), said.append)
-    rig.pump()
-    assert said[0].outcome is Outcome.DONE
+    (said,) = rig.decide(lambda commit: commit.cancel(first))
+    assert said.outcome is Outcome.DONE
     assert is_free(rig)
 
 
@@ -144,9 +136,7 @@ def test_what_fails_in_the_same_group_commit_is_not_lost_sight_of(rig: Rig) -> N
     (packet,) = peer.publishes()
     rig.is_held = True
     peer.nack(packet, "1h", pump=False)
-    said: list[Any] = []
-    rig.core.writer.submit(lambda commit: commit.put([draft_of(rig)])[0], said.append)
-    rig.pump()
+    said = rig.decide(lambda commit: commit.put([draft_of(rig)])[0])
     assert said == []
     rig.is_held = False
     rig.pump()
@@ -228,13 +218,6 @@ def test_a_publish_asks_for_it(rig: Rig) -> None:
     (packet,) = peer.publishes()
     names = dict(packet.properties.user_properties) if packet.properties else {}
     assert not any(name.startswith("idempotency") for name in names), "no subscriber is told"
-
-
-@pytest.mark.parametrize(
-    "said", [(("idempotency-key-scope", "pending"),), (*KEPT, ("idempotency-key-scope", "unique"))]
-)
-def test_what_cannot_be_meant_is_refused(said: tuple[tuple[str, str], ...]) -> None:
-    assert Rig().connected("p").publish1("t", "x", user_properties=said).reason == 0x83
 
 
 @OPENED

@@ -105,19 +105,12 @@ def test_what_follows_waits_behind_a_retry(rig: Rig, peer: Peer) -> None:
     assert after(peer, again["a1"]) == ["a2"]
 
 
-def test_a_dead_letter_lets_the_next_go(rig: Rig, peer: Peer) -> None:
-    send(rig, "a1", "a2")
-    nack(peer, came(peer)["a1"], "never")
-    assert list(came(peer)) == ["a2"]
-
-
 def test_a_replay_begins_again_in_order(rig: Rig, peer: Peer) -> None:
     send(rig, "a1", "a2", "b1", "b2")
     first = came(peer)
     nack(peer, first["a1"])
     assert after(peer, first["b1"]) == ["b2"]
-    group = rig.group(TEXT)
-    rig.decide(lambda commit: rig.core.replay.rewind(commit, group, Position(0)))
+    rig.rewind(TEXT)
     out = came(peer)
     assert list(out) == ["a1"], "b2 is still out"
     peer.ack(wire.PUBACK, out["a1"])
@@ -174,7 +167,7 @@ def test_what_waits_for_its_key_becomes_dead_letters(rig: Rig, peer: Peer, how: 
         def decide(commit: Commit) -> object:
             return rig.core.groups.disband(commit, group)
 
-    rig.decide(lambda commit: rig.core.groups.pause(commit, group, is_paused=True))
+    rig.pause(TEXT)
     send(rig, "c0")
     rig.decide(decide, pump=False)
     rig.pass_ms(2_000)
@@ -183,7 +176,7 @@ def test_what_waits_for_its_key_becomes_dead_letters(rig: Rig, peer: Peer, how: 
     assert dead == sorted({*sent} - ({"a0", "b0"} if how == "skip" else set()))
     assert not list(rig.store.scan(Table.ORDER, b"\3", b"\4"))
     if how == "skip":
-        rig.decide(lambda commit: rig.core.groups.pause(commit, group, is_paused=False), pump=False)
+        rig.pause(TEXT, is_paused=False, pump=False)
         peer.ack(wire.PUBACK, first["a0"])
         send(rig, "a251")
         assert list(came(peer)) == ["a251"]
@@ -400,7 +393,7 @@ def test_a_message_acked_late_behind_its_key_is_done_after_a_replay_and_a_kill(r
     to, _ = rows[b"a3"]
     rig.core.late.finish(group, *rows[b"a2"], lambda _: None)
     rig.pump()
-    rig.decide(lambda commit: rig.core.replay.rewind(commit, group, to), pump=False)
+    rig.rewind(TEXT, to, pump=False)
     rig.write()
     rig.crash()
     peer = worker(rig)
@@ -631,8 +624,8 @@ def test_a_skip_ends_what_waited_before_a_replay(rig: Rig, is_dead: bool, is_beh
     if is_behind:
         rig.decide(lambda commit: rig.core.holds.hold(commit, rig.group(TEXT), b"a"))
     else:
-        rig.decide(lambda commit: rig.core.groups.pause(commit, rig.group(TEXT), is_paused=True))
-    rig.decide(lambda commit: rig.core.replay.rewind(commit, rig.group(TEXT), Position(0)))
+        rig.pause(TEXT)
+    rig.rewind(TEXT)
     to = rig.core.horizon.position
     rig.decide(lambda commit: rig.core.replay.skip(commit, rig.group(TEXT), to, "skipped", is_dead=is_dead))
     rig.pass_ms(1_000)
@@ -640,7 +633,7 @@ def test_a_skip_ends_what_waited_before_a_replay(rig: Rig, is_dead: bool, is_beh
     assert dead == ([b"a1", b"a2", b"a3"] if is_dead else [])
     assert not list(RETRIES.all(rig.store))
     rig.decide(lambda commit: rig.core.holds.let_go(commit, rig.group(TEXT), b"a"))
-    rig.decide(lambda commit: rig.core.groups.pause(commit, rig.group(TEXT), is_paused=False))
+    rig.pause(TEXT, is_paused=False)
     rig.pass_ms(6_000)
     assert not came(peer)
 
@@ -690,7 +683,7 @@ def set_back(rig: Rig, monkeypatch: pytest.MonkeyPatch, behind: str) -> None:
     monkeypatch.setattr(key_order, "LOOKED_MAX", 0)
     rows = rig.core.reader.read(START, END, None)
     to = next((place for place, _, value in rows if decode(value).payload.decode() == behind), START)
-    rig.decide(lambda commit: rig.core.replay.rewind(commit, rig.group(TEXT), to))
+    rig.rewind(TEXT, to)
 
 
 @OPENED
@@ -702,12 +695,12 @@ def test_what_a_replay_gives_again_comes_once_after_a_kill_in_the_middle(
     """The row of its key still says what it said before the replay."""
     send(rig, "a1", "a2", "a3")
     nack(peer, came(peer)["a1"])
-    rig.decide(lambda commit: rig.core.groups.pause(commit, rig.group(TEXT), is_paused=True))
+    rig.pause(TEXT)
     set_back(rig, monkeypatch, behind)
     if is_killed:
         rig.crash()
         peer = worker(rig)
-    rig.decide(lambda commit: rig.core.groups.pause(commit, rig.group(TEXT), is_paused=False))
+    rig.pause(TEXT, is_paused=False)
     at_once = drain(rig, peer)
     rig.pass_ms(2_500)
     later = drain(rig, peer)
@@ -722,12 +715,12 @@ def test_what_fails_during_a_replay_that_passes_over_it_holds_its_key_after_a_ki
     """It stands behind the read position, and does not come again by that."""
     send(rig, "a1", "a2")
     out = came(peer)
-    rig.decide(lambda commit: rig.core.groups.pause(commit, rig.group(TEXT), is_paused=True))
+    rig.pause(TEXT)
     set_back(rig, monkeypatch, "")
     nack(peer, out["a1"])
     rig.crash()
     peer = worker(rig)
-    rig.decide(lambda commit: rig.core.groups.pause(commit, rig.group(TEXT), is_paused=False))
+    rig.pause(TEXT, is_paused=False)
     assert not came(peer)
     rig.pass_ms(2_500)
     assert drain(rig, peer) == ["a1", "a2"]
@@ -745,7 +738,7 @@ def test_what_a_replay_gives_again_is_given_up_once(
     nack(peer, out["a1"], "1h")
     nack(peer, out["b1"], "1h")
     group = rig.group(TEXT)
-    rig.decide(lambda commit: rig.core.groups.pause(commit, group, is_paused=True))
+    rig.pause(TEXT)
     set_back(rig, monkeypatch, "a1")
     assert rig.order(TEXT).is_set_back
     if is_skipped:
@@ -770,7 +763,7 @@ def test_all_keys_are_looked_at_after_a_replay_though_nothing_happens(
     for packet_id in came(peer).values():
         nack(peer, packet_id, "1h")
     group = rig.group(TEXT)
-    rig.decide(lambda commit: rig.core.groups.pause(commit, group, is_paused=True))
+    rig.pause(TEXT)
     set_back(rig, monkeypatch, "b1")
     monkeypatch.setattr(key_order, "LOOKED_MAX", 1)
     for _ in range(6):

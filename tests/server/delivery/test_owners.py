@@ -21,7 +21,6 @@ from tests.support.keyed import Keyed
 from tests.support.rig import Peer, Rig, config, props
 from tests.support.soak import SOAK
 from timeline.filters import matches
-from timeline.position import START
 from timeline.session import Subscription
 
 GONE = ("rule", "revoked")
@@ -68,12 +67,6 @@ def reader(rig: Keyed, client_id: str = "reader", qos: int = 1) -> Peer:
     return rig.stay("ops", client_id).subscribed("m/#", qos=qos)
 
 
-def rewind(rig: Keyed, client_id: str) -> None:
-    core = rig.core
-    subscriber = rig.session(client_id)
-    rig.decide(lambda commit: core.replay.rewind(commit, subscriber, START))
-
-
 @pytest.mark.parametrize("how", ["lives", "crash"])
 @pytest.mark.parametrize("change", GONE)
 @pytest.mark.parametrize("kind", ["delayed", "missed", "retained"])
@@ -99,7 +92,7 @@ def test_what_may_not_be_sent_any_more_is_withheld(rig: Keyed, kind: str, change
         assert sorted(peer.take_all()) == ["m", "other"]
     else:
         assert peer.take_all() == [], "nobody is sent it by itself"
-        rewind(rig, "reader")
+        rig.rewind("reader")
         assert peer.take_all() == ["m", "other"]
 
 
@@ -489,7 +482,7 @@ class Walk:
 
     def rewind(self) -> None:
         if self.peers:
-            rewind(self.rig, self.chance.choice(sorted(self.peers)))
+            self.rig.rewind(self.chance.choice(sorted(self.peers)))
 
     def pass_time(self) -> None:
         self.rig.pass_ms(2_000)

@@ -12,7 +12,6 @@ from shards.retries import RETRIES
 from shards.store import Table
 from tests.server.delivery.test_order import TEXT, came, nack, send
 from tests.support.rig import Peer, Rig, asking, config
-from timeline.position import START
 
 PUBACK = 4
 
@@ -66,8 +65,7 @@ def test_what_is_in_flight_at_a_replay_and_fails_comes_again(rig: Rig, terms: di
         (packet_id,) = came(peer).values()
         peer.ack(PUBACK, packet_id)
     (last,) = came(peer).values()
-    group, core = rig.group(TEXT), rig.core
-    rig.decide(lambda commit: core.replay.rewind(commit, group, START))
+    rig.rewind(TEXT)
     nack(peer, last, "0s")
     seen = []
     for _ in range(4):
@@ -319,7 +317,7 @@ def change_at_random(rig: Rig, rnd: random.Random) -> None:
     group, core, key = rig.group(TEXT), rig.core, rnd.choice("abcdef").encode()
     act = rnd.choice((core.holds.hold, core.holds.let_go))
     if rnd.random() < 0.5:
-        rig.decide(lambda commit: core.replay.rewind(commit, group, START), pump=False)
+        rig.rewind(TEXT, pump=False)
     else:
         rig.decide(lambda commit: act(commit, group, key), pump=False)
 

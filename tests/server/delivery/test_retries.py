@@ -19,7 +19,7 @@ from shards.retries import RETRIES, end_retries
 from shards.tables import KeptRow
 from shards.verify import verify_counts
 from tests.support.rig import Rig, config, props
-from timeline.position import END, START, MessageId, Position, before, id_position
+from timeline.position import END, START, MessageId, before, id_position
 
 GROUP = "$share/g/t"
 
@@ -54,8 +54,7 @@ def dead_letter(rig: Rig, text: str = "t", payload: str = "bad", qos: int = 1) -
     publisher = rig.connected("p")
     (publisher.publish2 if qos == 2 else publisher.publish1)("t", payload)
     assert witness.take_all() == [payload]
-    peer.drop()
-    peer = rig.lasting("a")
+    peer = peer.back()
     assert peer.inbox == []
     for one in (witness, publisher, peer):
         one.drop()
@@ -118,12 +117,7 @@ def test_a_rewind_gives_it_again_to_its_addressee_and_to_nobody_else(is_in_tail:
         rig.restart()
     for name in ("witness", "a"):
         peer = rig.lasting(name)
-        subscriber = rig.session(name)
-        rig.core.writer.submit(
-            lambda commit, s=subscriber: rig.core.replay.rewind(commit, s, START),  # type: ignore[misc]
-            lambda durable: None,
-        )
-        rig.pump()
+        rig.rewind(name)
         assert peer.take_all() == ["bad"]
         fresh = rig.lasting(f"new {name}").subscribed("t", user_properties=(("replay-from", "PT1H"),))
         assert fresh.take_all() == ["bad"]
@@ -187,11 +181,7 @@ def test_attempts_that_count_bring_the_end_nearer() -> None:
     record = _stored(rig, "bad")
     made = KeptRow("a", "a", message(MessageId(5)), 7, "busy", "", 0, record, subscriber.incarnation, 2)
     now_ms = rig.clock.now_ms
-    rig.core.writer.submit(
-        lambda commit: rig.core.retries.put(commit, subscriber, made, now_ms, is_owed=True),  # type: ignore[arg-type,return-value]
-        lambda durable: None,
-    )
-    rig.pump()
+    rig.decide(lambda commit: rig.core.retries.put(commit, subscriber, made, now_ms, is_owed=True))
     peer = rig.peers[0]
     assert peer.payloads()[-1] == "bad"
     peer.drop()
@@ -254,9 +244,8 @@ def test_one_that_is_ended_comes_no_more(how: str, text: str) -> None:
         rig.pass_ms(6_000)
     if how == "passed, on disk":
         rig.restart()
-    ended: list[list[Position]] = []
     whose = kept.addressee, kept.incarnation
-    rig.decide(lambda commit: ended.append(end_retries(commit, message_of(row.id), *whose)))
+    ended = rig.decide(lambda commit: end_retries(commit, message_of(row.id), *whose))
     assert ended == [[place]]
     rig.pass_ms(6_000)
     assert rig.lasting("a").take_all() == []
@@ -274,11 +263,10 @@ def test_a_kill_leaves_one_that_comes_or_one_that_is_ended(survivors: int, is_pa
         requeue(rig, 2_000)
         if is_passed:
             rig.pass_ms(3_000)
-        durable: list[bool] = []
         ((_, kept),) = retries(rig)
         name, whose = message_of(row.id), kept.incarnation
         decide = partial(end_retries, message=name, addressee="a", incarnation=whose)
-        rig.core.writer.submit(decide, durable.append)
+        durable = rig.decide(decide, pump=False)
         rig.take_steps(steps)
         rig.crash(survivors, pump=True)
         rig.pass_ms(3_000)
@@ -411,15 +399,6 @@ DeadLetters.TestCase.settings = settings(max_examples=12, stateful_step_count=20
 TestDeadLetters = pytest.mark.long(DeadLetters.TestCase)
 
 
-def rewind(rig: Rig, text: str = GROUP, *, pump: bool = True) -> None:
-    """What `:replay` does."""
-    place = rig.core.groups.get(text) or rig.core.sessions.get(text)
-    assert place is not None
-    rig.decide(lambda commit: rig.core.replay.rewind(commit, place, START), pump=False)
-    if pump:
-        rig.pump()
-
-
 def test_one_that_is_due_does_not_wait_behind_the_backlog(rig: Rig) -> None:
     """A group with room for one message at a time: what is due and what is unread come in turns."""
     worker = rig.lasting("w", receive_maximum=1).subscribed(GROUP, qos=1)
@@ -457,10 +436,9 @@ def test_what_is_read_again_has_no_retry_and_no_letter_of_before(was: str, text:
     elif was == "waits":
         peer.nack(peer.one(), "10s")
     else:
-        peer.drop()
-        peer = rig.lasting("a")
+        peer = peer.back()
         assert letters(rig) == ["x"]
-    rewind(rig, text)
+    rig.rewind(text)
     (packet,) = peer.publishes()
     rig.pass_ms(3_000)
     assert (retries(rig), letters(rig)) == ([], [])
@@ -480,10 +458,9 @@ def test_a_kill_while_it_is_read_again_leaves_it_once(was: str, survivors: int) 
         if was == "waits":
             peer.nack(peer.one(), "10s")
         else:
-            peer.drop()
-            peer = rig.lasting("a")
+            peer = peer.back()
         rig.pass_ms(3_000)
-        rewind(rig, pump=False)
+        rig.rewind(GROUP, pump=False)
         rig.take_steps(steps)
         rig.crash(survivors, pump=True)
         assert len(retries(rig)) + len(letters(rig)) <= 1
@@ -603,15 +580,9 @@ def test_a_place_that_has_the_message_still_to_read_or_in_flight_is_not_sent_it_
     to = rig.group(other)
 
     def requeue_to() -> object:
-        found: list[object] = []
-        rig.core.writer.submit(
-            lambda commit: rig.core.dead_letters.requeue(
-                commit, place, rig.clock.now_ms, lambda *_: True, to
-            ),
-            found.append,
-        )
-        rig.pump()
-        return found[0]
+        requeue = rig.core.dead_letters.requeue
+        (is_done,) = rig.decide(lambda commit: requeue(commit, place, rig.clock.now_ms, lambda *_: True, to))
+        return is_done
 
     assert requeue_to() is False, "unread"
     peer = rig.lasting("o", receive_maximum=1).subscribed(other, qos=1)
@@ -635,7 +606,7 @@ def test_a_place_that_has_dropped_a_message_and_does_it_after_a_replay_has_done_
         return [one.state for one in told]
 
     assert state() == ["dropped"]
-    rig.decide(lambda commit: rig.core.replay.rewind(commit, group, START), pump=False)
+    rig.rewind(GROUP, pump=False)
     peer = rig.lasting("a")
     peer.ack(wire.PUBACK, peer.one().packet_id)
     rig.kill()
@@ -672,7 +643,7 @@ def test_each_of_many_that_a_session_has_in_flight_when_it_is_set_back_comes_onc
         publisher.publish("t", str(number), 1, pump=number % 50 == 49)
     came = peer.publishes()
     assert len(came) == 1_500
-    rewind(rig, "a", pump=False)
+    rig.rewind("a", pump=False)
     rig.compose()
     for packet in came:
         peer.send(Ack(wire.PUBACK, packet.packet_id), pump=False)
@@ -688,7 +659,7 @@ def test_what_a_member_has_of_its_group_is_read_again_by_its_own_subscription(ri
     rig.connected("p").publish1("t", "x")
     own, lent = peer.publishes()
     peer.send(Ack(wire.PUBACK, own.packet_id))
-    rewind(rig, "a")
+    rig.rewind("a")
     assert len(peer.publishes()) == 1
     peer.send(Ack(wire.PUBACK, lent.packet_id))
     assert peer.publishes() == []
@@ -703,7 +674,7 @@ def test_what_was_set_back_keeps_its_retry_or_letter_until_there_is_room_to_send
         peer.nack(packet, "1h" if was == "waits" else "never")
     peer.disconnect()
     peer = rig.lasting("a", receive_maximum=1)
-    rewind(rig)
+    rig.rewind(GROUP)
     (packet,) = peer.publishes()
     rig.pass_ms(3_000)
     assert len(retries(rig)) + len(letters(rig)) == 1

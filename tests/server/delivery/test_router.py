@@ -90,7 +90,7 @@ def test_the_cache_is_bounded_in_bytes() -> None:
 class Some:
     """Rights to topics that end so."""
 
-    name, is_live = "", True
+    name, is_live, may_connect = "", True, True
 
     def __init__(self, end: bytes) -> None:
         self.end = end

@@ -15,6 +15,7 @@ from server.delivery.subscriber import Subscriber
 from server.mqtt.forms import Shape, run_pieces
 from server.mqtt.outbox import Outbox
 from shards.fields import Record
+from tests.server.delivery.test_router import Some
 from tests.support.link import FakeLink
 from tests.support.rig import Peer, Rig, asking
 from timeline.position import Position
@@ -324,34 +325,12 @@ def test_a_run_of_a_group_has_room_in_every_window(rig: Rig) -> None:
     assert sorted([one for share in shares for one in share], key=int) == counted(MANY)
 
 
-class OnlyA:
-    """Rights to one topic."""
-
-    name = "key"
-    is_live = may_connect = True
-
-    def may_publish(self, topic: bytes) -> bool:
-        return True
-
-    def may_receive(self, topic: bytes) -> bool:
-        return topic == b"t/a"
-
-    def may_subscribe(self, topic_filter: str) -> bool:
-        return True
-
-    def may_receive_all(self, topic_filter: str) -> bool:
-        return False
-
-    def may_receive_some(self, topic_filter: str) -> bool:
-        return True
-
-
 def test_a_member_gets_no_topic_of_a_run_that_its_key_may_not_have(rig: Rig) -> None:
     rig.lasting("away").subscribed("$share/g/t/#", qos=1).disconnect()
     wanted = [Publish(b"t/" + b"ab"[n // 20 % 2 :][:1], b"", 1, packet_id=n + 1) for n in range(180)]
     rig.connected("p").send(*wanted)
     narrow, free = FakeLink(), FakeLink()
-    for link, rights in ((narrow, OnlyA()), (free, None)):
+    for link, rights in ((narrow, Some(b"t/a")), (free, None)):
         rig.core.groups.enlist(link, "$share/g/t/#", name="pull", rights=rights)
     rig.pump()
     assert narrow.sent

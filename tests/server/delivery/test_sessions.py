@@ -55,10 +55,6 @@ def _at_qos_2(rig: Rig, count: int) -> Peer:
     return peer
 
 
-def _write_all(rig: Rig) -> None:
-    rig.write_all()
-
-
 def test_a_pubrec_that_comes_again_writes_nothing(rig: Rig) -> None:
     peer = _at_qos_2(rig, 3)
     peer.ack(wire.PUBREC, 1)
@@ -318,24 +314,6 @@ def test_a_shared_subscription_does_not_drag_everybody_along(rig: Rig) -> None:
     mark = len(rig.store.log)
     publisher.publish2("t", "2")
     assert {key for key, _ in _rows(rig, Table.CURSORS, mark)} >= {b"\0share/$share/g/t"}
-
-
-def test_a_group_and_its_member_go_together_after_a_failed_sync(rig: Rig) -> None:
-    """QoS 2: behind the read position of the group and in flight in the session, in both or in neither."""
-    member = rig.lasting("m").subscribed("$share/g/t")
-    publisher = rig.connected("p")
-    publisher.publish2("t", "warm")
-    assert member.take_all() == ["warm"]
-    rig.pass_ms(500)
-    publisher.publish("t", "x", 2, pump=False)
-    rig.write()
-    rig.turn()
-    assert rig.compose(), "a cursor for each, as x waits at the barrier"
-    rig.lose()
-    rig.pump()
-    _group(rig)
-    rig.crash(pump=True)
-    assert rig.lasting("m").take_all() == ["x"]
 
 
 # -- sessions that are over

@@ -73,8 +73,7 @@ def test_a_filter_that_is_paused_or_whose_worker_is_away_keeps_its_retries(rig: 
     if how == "away":
         rig.lasting("away").subscribed(OLD, qos=1).disconnect()
     else:
-        group = rig.group(OLD)
-        rig.decide(lambda commit: rig.core.groups.pause(commit, group, is_paused=True), pump=False)
+        rig.pause(OLD, pump=False)
     worker = _newcomer(rig)
     rig.pass_ms(5_000)
     assert (worker.inbox, _whose(rig)) == ([], [OLD])

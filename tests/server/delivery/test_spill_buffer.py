@@ -48,9 +48,7 @@ def test_a_burst_judged_before_a_sync_reaches_a_session_that_then_has_no_room() 
         publisher.publish("t", f"{index:06}", 1, pump=False)
         rig.compose()
     assert rig.core.dispatch.live == 200
-
     got = _read_all(rig, subscriber)
-
     assert _acked(publisher) == 200
     assert got == [f"{index:06}" for index in range(200)]
     assert rig.core.spill.bytes == 0
@@ -63,9 +61,7 @@ def test_large_publishes_of_one_round_reach_a_session_with_little_room() -> None
     publishers = [rig.connected(f"p{index}") for index in range(60)]
     for index, publisher in enumerate(publishers):
         publisher.publish("t", f"{index:06}" + "." * 20_000, 1, pump=False)
-
     got = _read_all(rig, subscriber)
-
     assert _acked(*publishers) == 60
     assert sorted(got) == [f"{index:06}" for index in range(60)]
 
@@ -78,7 +74,6 @@ def test_what_is_owed_comes_between_what_is_stored_in_the_order_of_the_positions
         # Every third is stored, because it is retained.
         publisher.publish(f"t{index}", f"{index:06}", 1, retain=index % 3 == 0, pump=False)
         rig.compose()
-
     assert _read_all(rig, subscriber) == [f"{index:06}" for index in range(60)]
 
 
@@ -92,7 +87,6 @@ def test_beyond_the_bound_publishes_are_stored_and_qos_0_is_dropped_and_counted(
     publisher.publish("t", "zero", 0, pump=False)
     publisher.publish("nobody", "x", 1, pump=False)
     rig.compose()
-
     assert rig.core.dispatch.live_bytes < (1 << 16) + 5_000
     assert rig.core.dispatch.live < 40
     assert rig.core.publishing.traffic.dropped == 2
@@ -109,9 +103,7 @@ def test_a_session_that_ends_is_owed_nothing_more() -> None:
     rig.pump()
     assert len(rig.core.spill) == 8
     assert rig.core.spill.bytes > 0
-
     subscriber.drop()
-
     assert len(rig.core.spill) == 0
     assert rig.core.spill.bytes == 0
 
@@ -130,9 +122,7 @@ def test_one_message_for_more_sessions_than_a_turn_offers_reaches_them_all(
     rig.write()
     rig.core.dispatch.turn()
     assert sum(not session.session.tailing for session in rig.core.sessions) == 7
-
     rig.pump()
-
     for subscriber in subscribers:
         assert subscriber.take_all() == ["first", "retained"]
     assert rig.core.spill.bytes == 0

@@ -51,7 +51,7 @@ def test_who_comes_later_asks_for_it(rig: Rig, who: str) -> None:
         if who == "paused group":
             group = groups.get("$share/g/t")
             assert group is not None
-            rig.decide(lambda commit: groups.pause(commit, group, is_paused=True))
+            rig.pause("$share/g/t")
     peer = rig.connected("p")
     assert peer.publish1("t").reason == 0
     peer.publish1(DELAYED)

@@ -155,10 +155,6 @@ def test_a_session_that_is_deleted_publishes_it(rig: Rig, watch: Peer) -> None:
     assert watch.take_all() == ["gone"]
 
 
-def test_a_will_for_a_topic_of_the_server_is_refused() -> None:
-    assert Rig().peer().connect("a", will=Will(b"$SYS/x", b"")).reason == 0x90
-
-
 @pytest.mark.parametrize("how", ["crash", "restart"])
 @pytest.mark.parametrize("delay", [0, 5])
 def test_a_will_of_a_persistent_session_survives_a_kill(rig: Rig, how: str, delay: int) -> None:

@@ -82,6 +82,8 @@ def test_under_the_key_of_a_cancelled_message(rig: Rig, qos: int) -> None:
         (("idempotency-key-only", "true"),),
         (("idempotency-key", "k"), ("idempotency-replace", "yes")),
         (("idempotency-key", "k"), ("idempotency-key-only", "1")),
+        (("idempotency-key-scope", "pending"),),
+        (("idempotency-key", "k"), ("idempotency-key-scope", "unique")),
     ],
 )
 def test_what_is_said_of_no_key_or_cannot_be_meant_is_refused(users: tuple[tuple[str, str], ...]) -> None:

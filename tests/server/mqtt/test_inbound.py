@@ -201,18 +201,6 @@ def test_nobody_subscribes(rig: Rig) -> None:
     assert old.publish1("u").reason == 0
 
 
-@pytest.mark.parametrize("topic", ["$SYS/x", "$delayed/x/t", "$delayed/5", "$dead/a/b", "$queue"])
-def test_topics_of_the_server_are_refused(rig: Rig, topic: str) -> None:
-    peer = rig.connected()
-    assert peer.publish1(topic).reason == 0x90
-    old = rig.connected(level=4)
-    old.publish(topic, qos=1)
-    assert old.is_closed
-    quiet = rig.connected()
-    quiet.publish(topic)
-    assert not quiet.is_closed
-
-
 DAY_S = 86_400
 NOW_S = 1_795_248_000
 """2026-11-21T08:00:00Z, when a rig begins."""
@@ -334,13 +322,6 @@ def test_properties_go_through_as_they_came(rig: Rig) -> None:
     for peer in (here, away):
         assert peer.one().properties == given
     assert old.one().properties is None
-
-
-def test_publish_of_a_subscription_identifier_is_a_fault(rig: Rig) -> None:
-    """[MQTT-3.3.4-6]"""
-    peer = rig.connected()
-    peer.send(Publish(b"t", b"x", properties=props(subscription_ids=(5,))))
-    assert peer.gone_with == 0x82
 
 
 def test_pubrel_before_pubrec_has_left(rig: Rig) -> None:
