@@ -30,6 +30,9 @@ FAULT_WALKS = 800
 
 NEAR: dict[str, Step] = {
     **{name: step for name, (_, step) in STEPS.items()},
+    # A split draws when it is decided, which may be when the example is over.
+    "split": lambda rig, r: STEPS["split"][1](rig, Random(r.randrange(1 << 30))),
+    "split_far": lambda rig, r: STEPS["split_far"][1](rig, Random(r.randrange(1 << 30))),
     "put_near": lambda rig, r: rig.put([(_near(r), r.choice(TOPICS)) for _ in range(r.randrange(1, 5))]),
     "move_near": lambda rig, r: rig.move(r.randrange(6), _near(r)),
     "tick_near": lambda rig, r: rig.tick(r.randrange(41)),
