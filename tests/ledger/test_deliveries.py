@@ -51,6 +51,8 @@ STORIES: dict[str, dict[str, str]] = {
             KEYED + "lease k1; setback; nack 1h key=k1; lease k2"
         ),
         "a flight that a kill has left is none to be read again": "given m; kill 1; setback; lies in_flight",
+        "given to nobody who knows before a kill": "kill 1; lies in_flight; setback; lies in_flight",
+        "set back, and given to nobody who knows": "lease; bury; setback; kill 1; lies in_flight",
         "set back, the first of a key is the first again": (
             KEYED + "ack key=k1; lease k2; nack 1h key=k2; setback; lease k1"
         ),

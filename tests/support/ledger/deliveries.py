@@ -661,6 +661,7 @@ class Deliveries:
                 for count in (stake.tries, stake.total, stake.returns):
                     count.most += 1
                 stake.is_read = True
+                stake.read_again = -1.0 if stake.was_finished else stake.read_again
                 stake.is_exact &= stake.not_before > self.clock.high  # else it may have failed since
                 if is_leased:
                     stake.may, stake.may_be_nobodys = stake.may | {FLIGHT}, True
@@ -819,6 +820,7 @@ class Deliveries:
         if state in ("unread", "waits"):
             stake.is_read, stake.is_returned = state == "waits" or stake.was_finished, False
         stake.stays = state in ("waits", "in flight")
+        stake.is_returned |= state == "in flight" and FLIGHT not in stake.may
         if state == "unread" and stake.not_before > self.clock.high:
             self.blame(1, "retry early", place, stake, f"; unread, and not before {stake.not_before}")
         if state == "dead" and attempts is not None and not stake.total.least <= attempts <= stake.total.most:
