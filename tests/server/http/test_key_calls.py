@@ -502,8 +502,13 @@ async def test_the_table_has_every_call_with_its_scope(keyed: Keyed) -> None:
     assert all(try_of(call) for call in calls)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("shape", [*shapes()], ids=str)
+def param(shape: Shape) -> Any:
+    """One with a scope and rules, one with all: those of `make test`."""
+    is_life = shape in (Shape((SCHEDULE,), "narrow", has_made=True), Shape((ADMIN,), "none", has_made=False))
+    return pytest.param(shape, id=str(shape), marks=pytest.mark.long if is_life else pytest.mark.proof)
+
+
+@pytest.mark.parametrize("shape", [param(shape) for shape in shapes()])
 async def test_a_key_reaches_what_the_table_says(keyed: Keyed, shape: Shape) -> None:
     rows, world, wrong = table(), World(keyed, shape), []
     for call, scope in calls_of(keyed.server).items():

@@ -87,6 +87,7 @@ async def run(server: ServerProcess, folder: Path, values: dict[str, list[str]],
 
 
 @pytest.mark.process
+@pytest.mark.proof
 async def test_nothing_is_found(tmp_path: Path) -> None:
     given = os.environ.get("FASTI_SCHEMATHESIS", "").split()
     settings = {"spark.enabled": "false"}
