@@ -267,6 +267,7 @@ def shard_rows(world: World) -> list[Row]:
     return found
 
 
+@pytest.mark.long
 async def test_verify_finds_it_and_repair_keeps_the_rest(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -295,6 +296,7 @@ async def test_verify_finds_it_and_repair_keeps_the_rest(
         assert [number_of(m.record) for m in link.sent] == [n for n in range(COUNT) if n not in gone]
 
 
+@pytest.mark.long
 async def test_a_repair_that_is_cut_off_goes_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the copy is whole the table is as it was; after it nobody but a repair opens the store."""
     world.damage()
@@ -369,6 +371,7 @@ def half_a_row(commit: Commit, table: Table, key: bytes) -> None:
     commit.row(table, key, b"\xc1")
 
 
+@pytest.mark.long
 async def test_small_rows_that_cannot_be_read_are_passed_over(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:

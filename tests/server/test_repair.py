@@ -90,6 +90,7 @@ def gettable(path: Path, ids: dict[int, MessageId]) -> set[int]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("table", [Table.META, Table.SLICES, Table.SHARDS])
 def test_the_directory_is_not_repaired(
     table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -209,6 +210,7 @@ def test_rows_of_other_files_in_a_corrupt_range_are_read(tmp_path: Path) -> None
     store.close()
 
 
+@pytest.mark.long
 def test_rows_that_can_be_read_are_not_dropped(tmp_path: Path) -> None:
     path = tmp_path / "data"
     ids = scattered(path)

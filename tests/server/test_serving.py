@@ -78,6 +78,7 @@ def leading(
     return Server(config, clock, store, None, None, term), store
 
 
+@pytest.mark.long
 async def test_while_the_log_is_full_messages_are_refused_and_the_term_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

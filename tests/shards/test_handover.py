@@ -176,6 +176,7 @@ def test_a_shard_that_cannot_be_read_is_not_counted(split: Split, monkeypatch: p
         list(tally.step(split.store, 1))
 
 
+@pytest.mark.long
 def test_cuts_of_cuts_by_hundreds(split: Split) -> None:
     """Every slice is cut again and again at random, with changes in between."""
     chance = random.Random(3)

@@ -197,6 +197,7 @@ def field(low: int, high: int) -> st.SearchStrategy[str]:
     return st.one_of(st.just("*"), step, st.lists(part, min_size=1, max_size=3).map(",".join))
 
 
+@pytest.mark.long
 @given(
     st.tuples(field(0, 59), field(0, 59), field(0, 23), field(1, 28), field(1, 12)),
     st.datetimes(datetime(1980, 1, 1), datetime(2090, 1, 1)),

@@ -149,6 +149,7 @@ def test_a_new_filter_has_no_character_that_ends_connections_and_an_old_one_may(
         assert parse_share(f"$share/{group}/{text}") == (group, text)
 
 
+@pytest.mark.long
 def test_what_is_sendable_is_what_is_not_refused() -> None:
     """MQTT 5.0, 1.5.4: U+0001..U+001F, U+007F..U+009F, and the non-characters of Unicode (and NUL)."""
     control = {*range(0x20), *range(0x7F, 0xA0)}
@@ -195,6 +196,7 @@ def test_a_matcher_equals_a_comparison(pattern: str, topic: str) -> None:
     assert matcher(pattern)(topic) is matches(pattern, topic)
 
 
+@pytest.mark.long
 @given(st.lists(st.tuples(FILTERS, st.integers(0, 3)), max_size=12), TOPICS)
 def test_the_trie_equals_a_comparison_each(added: list[tuple[str, int]], topic: str) -> None:
     trie: Trie[int, str] = Trie()

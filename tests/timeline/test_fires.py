@@ -296,6 +296,7 @@ def test_what_is_moved_before_a_gap_comes_before_what_stands_there() -> None:
     assert found == ["10-03T14:45", "10-03T15:15", "10-03T15:20", "10-03T15:50"]
 
 
+@pytest.mark.long
 @given(
     st.integers(0, 40_000),
     st.sampled_from(["*/2 * * * * *", "0 0,1,7 * * * *", "0 0 6 * * *", "30 17 * * * *"]),

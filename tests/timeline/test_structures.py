@@ -138,6 +138,7 @@ def test_long_levels_are_many_nodes_and_patterns_are_bounded_in_bytes(
     assert structures.place(b"abc") == (2, "abc")
 
 
+@pytest.mark.long
 @given(st.lists(topics, max_size=30), st.lists(filters, min_size=1, max_size=5), st.integers(1, 6))
 def test_overlapping_equals_a_comparison_each(stream: list[str], wanted: list[str], fanout: int) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -63,6 +63,7 @@ def is_of_its_own_making(user: str, client_id: str, topic: str) -> bool:
     return any(name.startswith("$") and topic.startswith(name) for name in (user, client_id))
 
 
+@pytest.mark.long
 async def test_acl_files(recorded: Any, tmp_path: Path) -> None:
     assert [case["file"] for case in recorded["acl"]] == acl_files()
     clients = [(user or "", client_id) for user in recorded["users"] for client_id in recorded["clients"]]

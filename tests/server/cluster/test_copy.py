@@ -237,6 +237,7 @@ def test_what_a_kill_left_of_a_copy_goes(tmp_path: Path) -> None:
     assert opened(tmp_path) == rows
 
 
+@pytest.mark.long
 async def test_who_takes_nothing_is_given_up(theirs: RocksStore, session: aiohttp.ClientSession) -> None:
     big = theirs.batch()
     for number in range(300):

@@ -2,6 +2,8 @@
 
 import random
 
+import pytest
+
 from server.cluster.standby import Standby
 from server.core import Core
 from server.settings.config import Config
@@ -89,6 +91,7 @@ def test_sessions_are_loaded_before_the_claim_and_follow_their_rows() -> None:
     standby.forget()
 
 
+@pytest.mark.long
 def test_a_stop_with_more_than_20_mb_of_sessions() -> None:
     """They go into the log in records of at most 1 MiB, and the next leader has them all."""
     shelf = Shelf()

@@ -208,6 +208,7 @@ def test_samples_agree(role: Role, packet: Packet) -> None:
     same(role, packet)
 
 
+@pytest.mark.long
 @settings(max_examples=60)
 @given(st.data())
 def test_any_packet_agrees(data: st.DataObject) -> None:

@@ -91,6 +91,7 @@ def test_what_was_published_long_ago_holds_nobody_back_for_ever(rig: Rig) -> Non
     assert turns <= 2 * PLACED_BOUNDS * HOLD_MESSAGES // 1_000, "a thousand in each of them"
 
 
+@pytest.mark.long
 def test_one_publish_to_many_counts_as_many_while_several_owners_are_there(rig: Rig) -> None:
     readers = [rig.connected(f"reader {n}").subscribed("wide") for n in range(WIDE)]
     publisher = rig.connected("p")
@@ -121,6 +122,7 @@ def test_what_is_handed_over_in_pieces_counts_once(rig: Rig) -> None:
     assert rig.core.publishing.waiting == 0
 
 
+@pytest.mark.long
 def test_one_publish_to_many_does_not_make_those_behind_it_count_as_many(rig: Rig) -> None:
     for number in range(WIDE):
         rig.connected(f"reader {number}").subscribe("wide")

@@ -221,6 +221,7 @@ def test_the_same_schedule_by_somebody_else_changes_hands_and_keeps_its_times(ri
     assert (owned.pending(b"meter"), owned.pending(b"ops")) == (0, 1)
 
 
+@pytest.mark.long
 def test_schedules_of_one_who_is_over_his_quota_hold_up_nobody_elses(
     rig: Keyed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

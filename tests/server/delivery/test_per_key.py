@@ -147,6 +147,7 @@ def test_a_dumped_key_and_messages_without_a_key_take_turns_with_others(rig: Rig
     assert max(later - one for one, later in pairwise(keyless)) <= 5, "with a in turns"
 
 
+@pytest.mark.long
 def test_of_many_tenants_one_that_dumps_hardly_delays_the_others() -> None:
     """What SQS's fair queues are measured by, in small; `make bench` has it whole."""
     rig, rnd = Rig(), random.Random(7)
@@ -328,6 +329,7 @@ def let_all_go(rig: Rig) -> None:
     rig.decide(lambda commit: [holds.let_go(commit, group, key) for key in held], pump=False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(8))
 def test_nothing_is_lost_and_nothing_stalls_while_terms_change(seed: int) -> None:
     """At the bound of keys too, with replays, holds and kills."""

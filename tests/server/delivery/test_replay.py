@@ -244,6 +244,7 @@ def test_what_retention_has_dropped_is_sent_as_retained(rig: Rig) -> None:
     assert peer.take_all() == ["old a", "new b", "old c", "new d"]
 
 
+@pytest.mark.long
 def test_of_many_who_return_at_once_all_have_something_before_one_has_all() -> None:
     """Each has a window for its whole backlog. Alone it gets it in one turn."""
     backlog, names = 4 * TURN_SENT, [f"s{n}" for n in range(5)]

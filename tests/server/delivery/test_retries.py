@@ -123,6 +123,7 @@ def test_a_rewind_gives_it_again_to_its_addressee_and_to_nobody_else(is_in_tail:
         assert fresh.take_all() == ["bad"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("survivors", [0, 1, 2])
 def test_a_kill_leaves_a_dead_letter_or_a_retry(survivors: int) -> None:
     outcomes = set()

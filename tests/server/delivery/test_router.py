@@ -31,6 +31,7 @@ def _add(router: Router, subscriber: Subscriber, topic_filter: str) -> None:
     router.add(subscriber, wanted)
 
 
+@pytest.mark.long
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["add", "discard", "route"]), FILTERS, TOPICS)),
     st.sampled_from([0, 2_000, 1 << 20]),

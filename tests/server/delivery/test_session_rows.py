@@ -96,6 +96,7 @@ def _held(rig: Rig, count: int) -> list[Peer]:
     return members
 
 
+@pytest.mark.long
 @OPENED
 def test_failures_that_come_together_write_the_cursor_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted in bytes: all that is in flight, once for each UNDER_WAY failures."""

@@ -512,6 +512,7 @@ def test_a_start_after_a_stop_has_nothing_to_write_at_the_next(rig: Rig) -> None
     assert _stored_since(rig, mark) == {Table.SESSIONS: set(), Table.CURSORS: set()}
 
 
+@pytest.mark.long
 def test_a_stop_with_many_sessions_takes_several_batches(rig: Rig) -> None:
     """None of which holds up the loop, and the connection to the log, for long."""
     sessions, each = 450, 100

@@ -174,6 +174,7 @@ def test_a_time_that_is_none_ends_the_connection_and_the_message_stays(rig: Rig,
     assert rig.lasting("a").payloads() == ["job"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("qos", [1, 2])
 @KINDS
 def test_what_never_can_be_done_is_dead_at_once(

@@ -55,6 +55,7 @@ def expected(known: dict[str, tuple[str, int]], low: int, start: int, end: int, 
     return counts
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_counts_are_exact(server: Running, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(density, "STEP_ROWS", 10)

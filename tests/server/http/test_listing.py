@@ -272,6 +272,7 @@ async def test_pages_while_rows_move_appear_and_vanish(server: Running, state: s
     assert ([one["id"] for one in third["messages"]], third["next"]) == (left, None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(8))
 async def test_any_changes_between_pages(server: Running, seed: int) -> None:
     """What is pending from the first page to the last comes once, what was made since never."""

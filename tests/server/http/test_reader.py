@@ -96,6 +96,7 @@ def read(body: bytes, content_type: str, user: str, step: int, *, as_drafts: boo
     return found
 
 
+@pytest.mark.long
 @given(
     st.lists(RAWS, max_size=8),
     st.sampled_from([b"\n", b"\r\n\n", b" "]),

@@ -176,6 +176,7 @@ EDGES: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.long
 async def test_what_the_routes_and_the_writer_do_with_the_edges(server: Running) -> None:
     async def asked(method: str, path: str, body: object = None) -> Any:
         answer = await server.call(method, path, body, status=None)

@@ -158,6 +158,7 @@ async def test_what_cannot_be_read(server: Running) -> None:
     await server.call("PUT", f"{SCHEDULES}/s", b'{"topic": "a", "payload": "\xff"}', status=400)
 
 
+@pytest.mark.long
 async def test_a_preview_of_seconds_of_rare_days(server: Running) -> None:
     """A thousand fires of this rule took two minutes."""
     rule = "FREQ=SECONDLY;BYHOUR=17;BYMINUTE=3;BYSECOND=5"

@@ -182,6 +182,7 @@ async def test_a_key_that_is_taken_anew_is_not_forgotten(server: Running) -> Non
     assert await put(app, draft("x", server.clock.now_ms, 7)) == [Known(one, server.clock.now_ms)]
 
 
+@pytest.mark.long
 async def test_all_that_has_expired_is_forgotten_in_one_round(server: Running) -> None:
     app = server.app
     many = 12_000
@@ -300,6 +301,7 @@ def replace_struct(record: Record, **changes: object) -> Record:
     return changed
 
 
+@pytest.mark.long
 async def test_the_server_does_not_drop_what_a_caller_archives(server: Running) -> None:
     app = server.app
     early, _ = await two_children(server)

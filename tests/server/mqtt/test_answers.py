@@ -246,6 +246,7 @@ def test_topics_behind_aliases_have_a_bound_in_bytes() -> None:
     assert peer.gone_with == 0x97
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("size", "count"), [(100, 256), (1_000, 65), (60_000, 1)])
 def test_aliases_that_the_server_gives_have_one(rig: Rig, size: int, count: int) -> None:
     watch = rig.connected("w", topic_alias_maximum=65_535).subscribed("#", qos=0)

@@ -757,6 +757,7 @@ def test_an_ack_counts_of_what_was_given_up_while_it_was_leased() -> None:
     assert puller.ack(leases)[0].gone == leases
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("end", ["given up", "ended", "tried again"])
 def test_an_ack_counts_of_what_was_moved_and_is_older_than_retention(end: str) -> None:
     """Its id is another than its row's, and the row has gone by the time of the ack."""
@@ -843,6 +844,7 @@ def _leased(count: int) -> tuple[Rig, Puller, list[LeaseId]]:
     return rig, puller, leases
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_killed", [False, True])
 @pytest.mark.parametrize("acked", [0, 700, 2_500])
 def test_each_of_many_that_are_leased_at_a_replay_is_given_once(acked: int, *, is_killed: bool) -> None:

@@ -33,6 +33,7 @@ async def test_a_timeout_may_be_half_an_hour(server: Running, receiver: Receiver
     assert (await put(server, receiver, timeout="30m"))["timeout"] == 1_800.0
 
 
+@pytest.mark.long
 async def test_long_posts_hold_up_no_other_endpoint(server: Running, receiver: Receiver) -> None:
     async with receiving() as quick:
         await hanging(server, receiver, 100)

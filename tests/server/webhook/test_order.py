@@ -4,6 +4,8 @@ import asyncio
 import random
 from typing import Any
 
+import pytest
+
 from tests.server.conftest import MINUTE_MS, Running
 from tests.support.receiver import Got, Receiver, answer
 
@@ -20,6 +22,7 @@ async def send(server: Running, *payloads: str) -> None:
     await server.call("POST", "/v1/messages:batch", batch, status=201)
 
 
+@pytest.mark.long
 async def test_posts_of_a_key_follow_one_another(server: Running, receiver: Receiver) -> None:
     """Some fail, and are tried again; many keys at once, and more messages than the endpoint can be given."""
     view = await put(server, receiver, order=True, concurrency=20, retry={"backoff": ["1s"]})

@@ -417,6 +417,7 @@ def in_pieces(data: bytes, size: int) -> Behave:
     return behave
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [1, 7, 10_000])
 @pytest.mark.parametrize("interim", [INTERIM, HINTS, HINTS.replace(b"\r\n", b"\n"), b"\r\n" + HINTS])
 async def test_two_interim_answers_may_come(interim: bytes, size: int) -> None:

@@ -298,6 +298,7 @@ async def test_what_is_read_late_is_posted_once_and_in_order(
     assert len(receiver.got) == 2 * each
 
 
+@pytest.mark.long
 async def test_an_endpoint_that_is_behind_reads_its_own_rows_alone(
     server: Running, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
