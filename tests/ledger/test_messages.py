@@ -22,7 +22,7 @@ STORIES = {
         "one that is far need not come": "got a; accepted far 9 86400000; until 1000",
         "one that was not answered need not come": "got a; asked b; stored a",
         "at QoS 0 it may be missed, and come again": "lossy; accepted b 2; read a; read a",
-        "a cancel without an answer leaves both open": "cancelling a",
+        "a cancel without an answer leaves both open": "cancelling a; listed cancelled",
         "a cancel without an answer, and it came": "cancelling a; got a",
         "a cancel that came too late": "cancelling a; got a; uncancelled a",
         "one that is cancelled": "cancelled a; listed cancelled",
@@ -51,6 +51,7 @@ STORIES = {
         "not again until it was acked": "read a",
         "it is not listed": "got a; listed gone",
         "it is listed as cancelled": "got a; listed cancelled",
+        "it is not listed, and nobody knows whether it was cancelled": "got a; cancelling a; listed gone",
         "the cancel was refused": "cancelling a; shows 0; uncancelled a",
         "one of a key that is used again": "got a; accepted again 3 0 a",
     },
@@ -73,10 +74,14 @@ STORIES = {
     "early": {
         "before its due": "got a -1",
         "as it says; it may be at another due, which has come": "wish a 10; got a due=10",
+        "as it says; that was asked for when the clock had been set back": (
+            "shows 20; shows -5000; wish a 10; got a -2000 due=10"
+        ),
         "what the clock has shown counts for nothing that is asked for later": (
             "got a; shows -5000; accepted b 2 2; got b -2000"
         ),
         "a retry before its time": "shared; got a; got a 7 due=9 attempt=2",
+        "one that was sent at once says that it is due later": "sent b; got b due=6; got a",
     },
     "doubled": {
         "at QoS 2": "got a qos=2; opens; got a 6 qos=2",
@@ -144,6 +149,9 @@ class Book:
 
     def asked(self, tag: str, request: str = "") -> None:
         self.messages.ask(tag, "load", DUE, request)
+
+    def sent(self, tag: str) -> None:
+        self.messages.accepted(self.messages.ask(tag, "load", 0))
 
     def accepted(self, tag: str, seq: int, due: int = 0, under: str = "") -> None:
         """`under`: another message under that tag, which was used before."""

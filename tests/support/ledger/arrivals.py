@@ -235,7 +235,7 @@ class Arrivals:
         if _is_retry(inbox, message, arrival):
             return arrival.at_ms < arrival.due_ms
         due_ms = arrival.due_ms if arrival.due_ms in message.dues else 0
-        return self.messages.is_early(message, due_ms)
+        return arrival.due_ms > self.messages.clock.top or self.messages.is_early(message, due_ms)
 
     def _disorder(self, inbox: Inbox) -> list[Fault]:
         if inbox.is_lossy or inbox.is_shared:

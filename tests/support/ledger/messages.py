@@ -341,9 +341,10 @@ class Messages:
         """All that is there, by id."""
         for message in self.by_id.values():
             state = states.get(message.id, "gone")
+            fates = ("pending", "dispatched", *(() if message.is_sure else ("cancelled",)))
             if message.is_cancelled and state != "cancelled":
                 self.book.fault(4, "there after a cancel", f"{message} is {state}")
-            elif message.is_sure and state not in ("pending", "dispatched"):
+            elif message.is_accepted and state not in fates:
                 self.book.fault(1, "lost", f"{message} is {state}")
 
     def retained(self, topic: str, number: int) -> None:
