@@ -179,6 +179,7 @@ STORIES: dict[str, dict[str, str]] = {
         "its former letter is on disk for ever": "lease; bury; setback; given m; lapse 9; ack; lies dead",
         "dropped and listed": "lease; nack 1h; drop; listed 0",
         "done, and leased": "lease; ack; lapse 9; shown leased",
+        "its ack was just taken, and it lies there": "lease; ack 1; lies waits",
     },
     "another reason": {
         "of a buried one": "lease; nack 1h; bury buried; letters",

@@ -816,7 +816,7 @@ class Deliveries:
         state = where[0] if where else "over"
         flying = {FLIGHT} if FLIGHT in stake.may else UNDONE
         allowed = {"unread": {WAITING}, "in flight": flying, "waits": {WAITING}, "dead": {DEAD}}
-        self._narrow(place, stake, frozenset(allowed.get(state, {DONE, DROPPED})), f"; {state}")
+        self._narrow(place, stake, frozenset(allowed.get(state, {DONE, DROPPED})), f"; {state}", sure_s=0)
         if state in ("unread", "waits"):
             stake.is_read, stake.is_returned = state == "waits" or stake.was_finished, False
         stake.stays = state in ("waits", "in flight")
@@ -847,7 +847,10 @@ class Deliveries:
                 self.blame(1, "unknown and undone", place, stake, "; GET answers 404")
         self.messages.not_found(message)
 
-    def _narrow(self, place: Place, stake: Stake, allowed: frozenset[str], why: str) -> None:
+    def _narrow(
+        self, place: Place, stake: Stake, allowed: frozenset[str], why: str, *, sure_s: float = SURE_S
+    ) -> None:
+        """`sure_s`: so long after it was sent, a step may not have been noted yet."""
         may = stake.may & allowed
         if not may and allowed == {DEAD} and stake.may & UNDONE and self._may_die(place, stake):
             may = frozenset({DEAD})
@@ -857,7 +860,7 @@ class Deliveries:
             if may != stake.may:
                 self._note(stake, f"shown as {'|'.join(sorted(may))}")
             stake.may = may
-        elif stake.since and self.clock.mono - stake.since < SURE_S:
+        elif stake.since and self.clock.mono - stake.since < sure_s:
             pass  # the server may not have noted it yet: a later look will show
         elif DONE in allowed:
             how = "expired without a word" if self._has_expired(stake) else "done by nobody"
