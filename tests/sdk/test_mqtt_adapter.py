@@ -417,6 +417,16 @@ async def test_what_waited_here_is_not_handled_twice(session_present: bool) -> N
         assert [await d.ack() for d in got] == ([True] * 3 if session_present else [False, True])
 
 
+async def test_without_a_session_what_had_come_is_handed_out_before_there_is_a_connection_again() -> None:
+    """Nobody will send it again."""
+    script = Script(giving(b"1", b"2", then=soon), giving(b"3"))
+    async with script, client(script) as c, c.subscribe("t") as s:
+        assert (await anext(s)).text() == "1"
+        await until(lambda: is_over(s))
+        assert ((await anext(s)).text(), s.connections) == ("2", 1)
+        assert ((await anext(s)).text(), s.connections) == ("3", 2)
+
+
 @pytest.mark.parametrize("answered", [b"", b"\x20\x03", b"\x20\x03\x00\x00\x00", None])
 async def test_a_connection_that_is_cut_while_it_comes_up_is_seen_at_once(answered: bytes | None) -> None:
     """Before, in the middle of, and right behind CONNACK; behind SUBSCRIBE. It is then made again."""

@@ -198,10 +198,16 @@ class Inner:
 
 
 class Straight:
-    """A loop in which nothing has to be waited for."""
+    """A loop in which nothing has to be waited for; `waited`: how often it was asked to."""
 
-    run = staticmethod(lambda work: work)
-    iterate = staticmethod(lambda work: iter([work]))
+    waited = 0
+
+    def run(self, work: object) -> object:
+        self.waited += 1
+        return work
+
+    def iterate(self, work: object) -> Iterator[object]:
+        return iter([self.run(work)])
 
 
 @pytest.mark.parametrize(
@@ -210,7 +216,7 @@ class Straight:
 def test_each_call_goes_on_with_all_that_it_was_given(other: type) -> None:
     """To the call of the same name; what that answers is given back, as it is or in its blocking form."""
     inner, one = Inner(), next(one for one, twin in TWINS.items() if twin is other)
-    made = other(Straight(), inner)
+    made = other(loop := Straight(), inner)
     for name in [name for name in vars(other) if not name.startswith("_")]:
         if isinstance(inspect.getattr_static(other, name), property):
             assert (getattr(made, name), inner.last.name) == (inner.last, name)
@@ -218,13 +224,25 @@ def test_each_call_goes_on_with_all_that_it_was_given(other: type) -> None:
         parameters = inspect.signature(getattr(made, name)).parameters.values()
         given = {p.name: f"<{p.name}>" for p in parameters}
         by_name = {p.name: given[p.name] for p in parameters if p.kind is p.KEYWORD_ONLY}
+        loop.waited = 0
         answer = getattr(made, name)(*[text for key, text in given.items() if key not in by_name], **by_name)
         answer = next(answer) if isinstance(answer, Iterator) and not isinstance(answer, other) else answer
         args, named = inner.last.given
         asked = inspect.signature(getattr(one, inner.last.name)).bind(inner, *args, **named)
         assert asked.arguments == {"self": inner, **given}, name
         assert SPELLED.get(inner.last.name, inner.last.name) == name
+        call, (_, gives) = getattr(one, inner.last.name), attribute(one, inner.last.name)
+        assert loop.waited == (inspect.iscoroutinefunction(call) or get_origin(gives) is AsyncIterator), name
+        assert (answer is None) == (attribute(other, name)[1] is type(None)), name
         assert any(found is answer for found in (None, made, inner.last)) or answer._inner is inner.last, name
+
+
+def test_a_value_is_compared_hashed_and_shown_as_what_is_behind_it() -> None:
+    with sync.Client() as c:
+        one, twin, other = (c.messages.by_key(key) for key in ("sync", "sync", "other"))
+        assert one == twin != other
+        assert hash(one) == hash(twin)
+        assert "'sync'" in repr(one)
 
 
 def test_the_clients_are_made_and_built_alike() -> None:

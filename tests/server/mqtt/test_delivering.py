@@ -170,6 +170,18 @@ def test_the_client_s_receive_maximum(rig: Rig, window: int) -> None:
     assert seen == [b"%d" % n for n in range(20)]
 
 
+@LEVELS
+def test_acks_in_any_order_open_the_window(level: int) -> None:
+    """That of a client which cannot name one is `sessions.max_in_flight`."""
+    rig = Rig(config(max_in_flight=5))
+    peer = rig.lasting("a", level).subscribed("t")
+    rig.send("t", *map(str, range(9)))
+    sent = peer.publishes()
+    for number in (4, 3):
+        peer.ack(wire.PUBACK, sent[number].packet_id)
+    assert [packet.payload for packet in (*sent, *peer.publishes())] == [b"%d" % n for n in range(7)]
+
+
 def test_the_window_holds_for_redelivery_too(rig: Rig, peer: Peer) -> None:
     rig.send("t", *map(str, range(9)))
     assert len(peer.publishes()) == 9

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from server.codec import wire
+from server.codec.encode import encode
 from server.codec.packets import Ack, Publish
 from shards.record import decode
 from shards.store import Table
@@ -87,13 +88,16 @@ def test_the_packet_id_of_a_refused_publish_is_free_again() -> None:
     assert watch.take_all() == ["real"]
 
 
-def test_a_good_publish_before_a_fault_in_one_chunk_is_not_stuck(rig: Rig) -> None:
+ALIAS = encode(Publish(b"t", b"y", 0, properties=props(topic_alias=999)), 5)
+
+
+@pytest.mark.parametrize(("level", "bad"), [(4, b"\0\0"), (5, b"\0\0"), (5, ALIAS)])
+def test_a_good_publish_before_a_fault_in_one_chunk_is_not_stuck(rig: Rig, level: int, bad: bytes) -> None:
     watch = rig.connected("w").subscribed("t")
-    peer = rig.lasting("a")
-    bad = Publish(b"t", b"y", 0, properties=props(topic_alias=999))
-    peer.send(Publish(b"t", b"x", 2, packet_id=4), bad)
+    peer = rig.lasting("a", level)
+    peer.send_bytes(encode(Publish(b"t", b"x", 2, packet_id=4), level) + bad)
     assert peer.is_closed
-    peer = rig.lasting("a")
+    peer = rig.lasting("a", level)
     peer.begin("t", "x", packet_id=4, dup=True)
     assert watch.take_all() == ["x"]
 

@@ -244,11 +244,16 @@ def test_nothing_of_a_session_outlives_a_clean_start(rig: Rig) -> None:
 def test_takeover(rig: Rig, level: int) -> None:
     """[MQTT-3.1.4-3]"""
     first = rig.lasting("a", level).subscribed("t", qos=1)
+    rig.send("t", "in flight")
+    sent = first.one()
     second = rig.peer(level)
     assert second.connect("a", clean=False, **({"expiry": 60} if level == 5 else {})).session_present == (
         level > 3
     )
     assert first.gone_with == (0x8E if level == 5 else None)
+    again = second.one()
+    assert (again.payload, again.packet_id, again.dup) == (b"in flight", sent.packet_id, True)
+    second.ack(wire.PUBACK, again.packet_id)
     rig.connected("p").publish1("t", "x")
     assert second.take_all() == ["x"]
 
