@@ -98,6 +98,10 @@ async def test_a_version_of_its_key_stays_known(server: Running) -> None:
         ({"key_scope": "pending"}, "key_scope"),
         ({"key": None}, "key"),
         ({"deliver_to": "nobody"}, "deliver_to"),
+        ({"debounce": {"wait": "30s"}}, "debounce.max_wait"),
+        ({"debounce": {"wait": "0s", "max_wait": "2m"}}, "debounce.wait"),
+        ({"debounce": {"wait": "3m", "max_wait": "2m"}}, "debounce.max_wait"),
+        ({"debounce": {"wait": "30s", "max_wait": "2m", "x": 1}}, "debounce.x"),
     ],
 )
 async def test_refused(server: Running, members: dict[str, object], field: str) -> None:

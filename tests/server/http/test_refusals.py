@@ -442,7 +442,8 @@ GET /v1/{dead,retries} | kept, kept list, limit, cursor | {} |
 POST /v1/{dead:drop,retries:bury,retries:drop} | change | {"ids": []} |
 POST /v1/dead:requeue | change, requeue | {"ids": []} |
 POST /v1/retries:try | change, try | {"ids": []} |
-POST /v1/{dead:drop,dead:requeue,retries:try} | filter>kept | {"filter": {"topic": "x"}} | filter filter.topic
+POST /v1/dead:{drop,requeue} | filter>kept | {"filter": {"topic": "x"}} | filter filter.topic
+POST /v1/retries:{try,bury,drop} | filter>kept | {"filter": {"topic": "x"}} | filter filter.topic
 PUT /v1/schedules/s | schedule, message-time | {"every": "1h", "topic": "a"} | topic
 PUT /v1/schedules/z | rule | {"cron": "@daily", "timezone": "UTC", "topic": "a"} | topic timezone
 PUT /v1/schedules/r | rrule | {"rrule": "FREQ=DAILY", "timezone": "UTC", "topic": "a"} | timezone
@@ -494,11 +495,11 @@ class Call(NamedTuple):
             for value, told in field.beyond():
                 yield field.name, self.bodies(field.name, value), told
             for value in (REFUSED_IN_QUERY if is_query else REFUSED).get(field.kind, ()):
-                yield field.name, self.bodies(field.name, value), ""
+                yield field.name, self.bodies(field.name, value), "nope" if value == "nope" else ""
             if field.is_null_refused and not is_query:
                 yield field.name, self.bodies(field.name, None), ""
         for name in self.required:
-            yield name, self.bodies(name), ""
+            yield name.partition(".")[0], self.bodies(name), ""
         for outer in {field.name.rpartition(".")[0] for field in self.fields} | {""}:
             name = f"{outer}.unheard".strip(".")
             yield name, self.bodies(name, 1), "unknown"
@@ -547,8 +548,8 @@ def rows(server: Running) -> dict[Table, list[tuple[bytes, bytes]]]:
 
 
 def is_named(name: str, said: str) -> bool:
-    """The field itself, a member of it, what it is a member of, or its last word."""
-    return bool(said) and (said.startswith(name) or name.startswith(f"{said}.") or name.endswith(f".{said}"))
+    """The field itself, a member of it, or its last word."""
+    return said == name or said.startswith(f"{name}.") or (said != "" and name.endswith(f".{said}"))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -592,3 +593,8 @@ class TestEachCall:
             assert (await furnished.call(method, path, b"{", status=400)).slug == "not-readable"
             plain = await furnished.call(method, path, b"{}", status=415, Content_Type="text/plain")
             assert plain.slug == "unsupported-media-type"
+            if call.required:
+                assert (await furnished.call(method, path, b"", status=400)).slug == "not-readable"
+            asked = f"{path}{'&' if '?' in path else '?'}unheard=1"
+            refused = await furnished.call(method, asked, call.bodies(""), status=422)
+            assert refused.body["errors"][0]["field"] == "unheard"
