@@ -617,8 +617,11 @@ def _told(said: Said, word: str) -> list[Any]:
     return [rest[0] for one, *rest in said if one == word]
 
 
+NOT_PUT = ("stays", "goes", "old")
+"""Texts of messages of schedules and of the past: many have one."""
+
+
 def _wrong_messages(there: Counter[str], said: Said) -> list[str]:
-    """`there`: the messages of schedules have one text, and no account here."""
     messages = Messages()
     for texts in _told(said, "put"):
         for text in texts:
@@ -627,7 +630,7 @@ def _wrong_messages(there: Counter[str], said: Said) -> list[str]:
             message.is_cancelled = text in _told(said, "is cancelled")
             if texts in _told(said, "is put"):
                 messages.accepted(message)
-    known = Counter({text: count for text, count in there.items() if text in messages.by_tag})
+    known = Counter({text: count for text, count in there.items() if text not in NOT_PUT})
     messages.stored(known, messages.by_tag.values())
     return [str(fault) for fault in messages.book.faults]
 

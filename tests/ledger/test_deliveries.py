@@ -33,6 +33,7 @@ EXPIRING = "accept n 3 expires=5000; at 3; "
 
 STORIES: dict[str, dict[str, str]] = {
     "": {
+        "a key is kept while its message is undone": "one m; keeps m",
         "moved to now, and given before that was answered": "accept n 1h; moving n 0; given n; moved n 0",
         "perhaps moved to now, and it was not": "accept n 9; moving n 0; moved n 1h; absent n",
         "a key that nobody has is free": "free 1; accept n 1h; one n; free 0",
@@ -328,6 +329,8 @@ STORIES: dict[str, dict[str, str]] = {
         "after a replay": KEYED + "lease k1; ack key=k1; setback; lease k2",
     },
     "a key is given away": {"of what is undone": "one m; another"},
+    "a key is kept": {"of which nothing is undone": "one m; ack; keeps m free"},
+    "another has the key": {"than it was given to": "one m; keeps n"},
     "in_flight at another incarnation": {
         "of the same name": "close dropped; reopen; shown in_flight",
     },
@@ -433,6 +436,9 @@ class Story:
 
     def one(self, key: str) -> None:
         self.ledger.key_given("solo", self.ledger.messages.by_id[key])
+
+    def keeps(self, key: str, free: str = "") -> None:
+        self.ledger.messages.key_kept("solo", key, was_free=bool(free))
 
     def another(self) -> None:
         self.accept("n", 5)
