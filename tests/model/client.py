@@ -1,6 +1,7 @@
 """A client in the model, which comes to what it was sent when the test says so."""
 
 from collections.abc import Callable
+from itertools import count
 from typing import Protocol
 
 from server.codec import wire
@@ -28,9 +29,11 @@ class Client:
     """
 
     level = 5
+    _numbers = count(1)
 
     def __init__(self, client_id: str, receiver: Receiver, closed: Callable[["Client"], None]) -> None:
         self.client_id = client_id
+        self.number = next(self._numbers)
         self.subscriber: Subscriber | None = None
         self.link = FakeLink(self._taken, self._released, self._ended)
         self.link.room = 0

@@ -217,7 +217,7 @@ class Oracle:
             name=name if message.is_stored else "",
             place=place,
             turn=turn,
-            connection=id(client),
+            connection=client.number,
         )
         assert arrival.message is not None
         arrival.message.is_excused |= is_excused
