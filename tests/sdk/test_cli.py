@@ -270,7 +270,10 @@ async def test_subscribe_says_what_it_could_not_ack() -> None:
     ("program", "heavy"),
     [
         ("fasti.cli.app", "aiohttp aiomqtt paho asyncio pydantic fasti.client fasti.cli.message"),
-        ("fasti.cli.run as run; run._import_client()", "aiomqtt paho fasti.sync fasti.worker"),
+        (
+            "fasti.cli.run as run; run._import_client(); import fasti.client",
+            "aiomqtt paho fasti.sync fasti.worker",
+        ),
     ],
     ids=["help reads no client", "a call reads no client of MQTT"],
 )
