@@ -59,6 +59,7 @@ STORIES = {
     "cancelled after it was given": {
         "given before": "got a; cancelled a",
         "not acked": "read a; cancelled a",
+        "as a retry, and nobody has seen the first try": "shared; read a 7 due=6 attempt=2; cancelled a",
     },
     "moved after a cancel": {"cancelled before": "cancelled a; moved a 1"},
     "there after a cancel": {

@@ -175,8 +175,7 @@ class Arrivals:
             self.book.fault(4, "given after a cancel", f"{inbox.name} got {message}: {arrival}")
         elif self._is_early(inbox, message, arrival):
             self.book.fault(1, "early", f"{inbox.name} got {message}, said to be due {due_ms}: {arrival}")
-        if not _is_retry(inbox, message, arrival):
-            self.messages.came(message, due_ms)
+        self.messages.came(message, 0 if _is_retry(inbox, message, arrival) else due_ms)
         before = inbox.of.setdefault(message, [])
         if qos < 2 and before and not inbox.is_shared and not inbox.is_lossy:
             self._again(inbox, message, arrival)
