@@ -6,30 +6,14 @@ And whether a group and what its batch says of it came together: no row has a se
 from itertools import chain
 from pathlib import Path
 
-from shards.keys import GROUP_PREFIX, place_of
-from shards.order import keys_name, rows_under
+from shards.keys import place_of
 from shards.pointers import pointers
 from shards.recover import read_directory, stored_cursor
-from shards.retries import whose as kept_of
 from shards.rocks import RocksStore
 from shards.store import Table
-from shards.tables import cursor_row_of, group_of
 from shards.unreadable import readable
 from shards.verify import ROWS_END, orphans, strays, verify_counts, verify_owners, verify_tables
 from timeline.position import seq_of
-
-
-def rows_of_keys(data: Path, text: str) -> dict[str, str]:
-    """What stands on disk of the keys of a group that orders, by key; and by "" what it has in flight."""
-    store, name = RocksStore(data, read_only=True), f"{GROUP_PREFIX}{text}"
-    group, cursor = (store.get(table, name.encode()) for table in (Table.SESSIONS, Table.CURSORS))
-    found: dict[str, str] = {}
-    if group is not None and cursor is not None:
-        whose = keys_name(kept_of(name, group_of(group).incarnation))
-        found = {key.decode(): str(row) for key, row in rows_under(store, whose)}
-        found[""] = str(cursor_row_of(cursor))
-    store.close()
-    return found
 
 
 def verified(data: Path) -> list[str]:

@@ -165,6 +165,22 @@ STORIES: dict[str, dict[str, str]] = {
         ),
         "a skip ends the retry that its key waits for": KEYED
         + "lease k1; nack 1h key=k1; skip dead; lies dead key=k1",
+        "sent before its ack was read": (
+            "soon 1; given m lapses=2; lapse 2; acking; given m; lapse 2.5; read 2; lapse 4; gone"
+        ),
+        "its ack may not have been read": "soon 1; lapse 1; given m lapses=2; acking; lapse 3; given m",
+        "a late nack may count": "backoff; lease lapses=1; lapse 2; nacking 1; lease",
+        "its nack may not have been read": "lease; nacking 1 1h; doubt; lease",
+        "moved perhaps, and it comes": "accept n 1h; wish n; given n",
+        "nobody knows where it was moved": KEYED + "wish k1; lease k2",
+        "nobody knows what it has passed": KEYED + "wish k2; lease k2; ack key=k2; lease k1",
+        "given back when its lease was over": "given m lapses=1; lapse 2; left g orderly; given m attempt=2",
+        "its lease was over, which a kill undoes": (
+            "backoff; given m lapses=1 is_leased=0; lapse 1; kill 1; given m"
+        ),
+        "the next while an ack of the one before is on its way": (
+            "soon 1; " + KEYED + "given k1; acking k1; given k2; lapse 3; ack key=k2"
+        ),
         "nothing is owed": KEYED + "lease k1; lease m; owed",
         "what waits for its key is not owed": HOLDS + "lease m; lease k1; bury key=k1; owed",
         "what is held is not owed": KEYED + "lease m; hold k; owed",
@@ -208,6 +224,8 @@ STORIES: dict[str, dict[str, str]] = {
     "409 does not name it": {"it is in flight": "lease; uncancelled"},
     "409 names what is over": {"it is done": "ack; uncancelled g done"},
     "lost": {
+        "all leases are over": "taken; quiet",
+        "neither done nor dead": "taken; taken; taken; quiet",
         "it never comes": "end",
         "requeued, and it never comes": "lease; bury; sending; sent; drop; ack of=g; end",
         "GET does not name the place": "unnamed",
@@ -225,6 +243,10 @@ STORIES: dict[str, dict[str, str]] = {
         "two members": "given m; given m",
     },
     "given again after its ack": {
+        "an ack that was read": "soon 1; given m; lapse 1; acking; lapse 2; read 1; lapse 3; given m",
+        "an ack that was read before a kill": (
+            "soon 9; given m; lapse 1; acking; lapse 2; read 1; kill 9; given m"
+        ),
         "and released": "lease; ack; release; lease",
         "with 200": "post; answer 200; given m of=e",
         "set back to behind it": "ack; setback 1h; lease",
@@ -256,12 +278,23 @@ STORIES: dict[str, dict[str, str]] = {
     "retry early": {
         "after a nack": "lease; nack 1h; lease",
         "its time was shown before the clock was set back": "at 2h; back 2; lease; nack 1h; lease",
+        "in time": "lease; nacking 1 1h; lease",
         "before the back-off": "backoff; lease; nack auto; lease",
         "unread, and it failed": "lease; nack 1h; lies unread",
     },
-    "early": {"its time was shown, and not since": HELD + "given n"},
-    "counted too often": {"a release": "lease attempt=1; release; lease attempt=2"},
-    "counted too seldom": {"a nack": "lease; nack; lease attempt=1"},
+    "early": {
+        "as it says": "given m due=9000000000000",
+        "its time was shown, and not since": HELD + "given n",
+    },
+    "counted too often": {
+        "a release": "lease attempt=1; release; lease attempt=2",
+        "nobody could have had it yet": "lease; nack 1h; taken; steered 0; lease attempt=3",
+        "its key was not there yet": KEYED + "taken; lease k1; ack key=k1; lease k2 attempt=2",
+    },
+    "counted too seldom": {
+        "a nack": "lease; nack; lease attempt=1",
+        "a good while before a kill": "lapse 1; given m; nack; given m; kill 9; given m attempt=1",
+    },
     "counted wrongly": {"of a dead letter": "lease; bury; lies dead attempts=2"},
     "dead for no cause": {
         "counted anew when it was set back": (
@@ -294,7 +327,10 @@ STORIES: dict[str, dict[str, str]] = {
         "it was tried": EXPIRING + "lease n; nack key=n; at 6000; shown done n",
     },
     "an ack is gone": {"nobody has finished it": "lease; gone"},
-    "a lease is gone": {"before its end": "lease; denied 1 release"},
+    "a lease is gone": {
+        "before its end": "lease; denied 1 release",
+        "as its ack is told": "lease; acking; refused",
+    },
     "an earlier try counts": {"of a nack": "lease lapses=1; lapse 2; lease; counts 1"},
     "an ack counts twice": {"of two tries": "lease lapses=1; lapse 2; lease; acked 1; acked 2"},
     "in two places": {
@@ -324,6 +360,10 @@ STORIES: dict[str, dict[str, str]] = {
     },
     "given out of turn": {
         "before the first": KEYED + "lease k2",
+        "it was not over when another went by": KEYED + "lease k1; unsure k1; lease k2; ack key=k2; lease k1",
+        "another was accepted late": (
+            "keyed order; accept k2 4 k row=2; at 4; lease k2; ack key=k2; accept k1 3 k row=1; lease k1"
+        ),
         "before a retry": KEYED + "lease k1; nack 1h key=k1; lease k2",
         "before what was out at a kill": KEYED + "given k1; kill 1; lease k2",
         "after a replay": KEYED + "lease k1; ack key=k1; setback; lease k2",
@@ -383,10 +423,11 @@ class Story:
     # -- messages and the clock
 
     def accept(
-        self, key: str, due: int, line: str = "", *, expires: int | None = None, topic: str = ""
+        self, key: str, due: int, line: str = "", *, expires: int | None = None, topic: str = "", row: int = 0
     ) -> None:
         due += NOW
-        message = Message(key, topic or "jobs/1", due, due, expires=expires, key=line)
+        place = f"{row:032x}" if row else ""
+        message = Message(key, topic or "jobs/1", due, due, expires=expires, key=line, row=place)
         self.ledger.accepted(message)
 
     def backlog(self, count: int) -> None:
@@ -553,8 +594,29 @@ class Story:
     def release(self) -> None:
         self.ledger.returned(self.group, self.stake())
 
-    def unsure(self) -> None:
-        self.ledger.unsure(self.stake())
+    def unsure(self, key: str = "m") -> None:
+        self.ledger.unsure(self.stake(key))
+
+    def soon(self, seconds: float) -> None:
+        self.ledger.soon = float(seconds)
+
+    def acking(self, key: str = "m") -> None:
+        self.ledger.acking(self.stake(key))
+
+    def refused(self) -> None:
+        self.ledger.ack_refused(self.group, self.stake(), self.stake().acked_at)
+
+    def read(self, sent: float) -> None:
+        self.ledger.is_read(self.stake(), float(sent))
+
+    def nacking(self, number: int, delay: int = 0) -> None:
+        self.ledger.nacking(self.group, self.stake(), number, self.low + delay)
+
+    def doubt(self) -> None:
+        self.ledger.in_doubt(self.group, self.stake())
+
+    def wish(self, key: str) -> None:
+        self.ledger.messages.wish(self.ledger.messages.by_id[key], 0)
 
     def left(self, of: str = "g", orderly: str = "") -> None:
         self.ledger.left(self.place(of), orderly=bool(orderly))
@@ -635,6 +697,9 @@ class Story:
     def owed(self) -> None:
         for stake in self.ledger.owed(self.group):
             self.ledger.blame(10, "owed", self.group, stake)
+
+    def quiet(self) -> None:
+        self.ledger.at_the_end(is_quiet=True)
 
     def end(self) -> None:
         self.ledger.at_the_end()

@@ -60,9 +60,21 @@ from .words import (
 
 
 class Deliveries:
-    def __init__(self, now: int, *, grace: float | None = None) -> None:
-        """`grace`: seconds after which a lease that is over has ended for certain, if that is known."""
-        self.grace = grace
+    def __init__(
+        self,
+        now: int,
+        *,
+        grace: float | None = None,
+        sure: float = SURE_S,
+        soon: float = 0.0,
+        near: int = NEAR_MS,
+    ) -> None:
+        """`grace`: seconds after which a lease that is over has ended for certain, if that is known.
+
+        `sure`: so long after it was sent what has no answer is on disk. `soon`: what was on its way when an
+        ack was sent is here then. `near`: by which a lease may end early in running time.
+        """
+        self.grace, self.sure, self.soon, self.near = grace, sure, soon, near
         self.book = Book()
         self.messages = Messages(now, self.book)
         self.places: list[Place] = []
@@ -97,10 +109,10 @@ class Deliveries:
 
     # -- time
 
-    def advance(self, to: int) -> None:
+    def advance(self, to: int, among: Iterable[Message] | None = None) -> None:
         """The clock is about to go there, or is set ahead: what is due on the way may come now."""
         self.clock.advance(to)
-        for message in self.messages.by_id.values():
+        for message in self.messages.by_id.values() if among is None else among:
             self._offer(message)
 
     def walk(self, by: int) -> None:
@@ -108,10 +120,11 @@ class Deliveries:
         self.advance(self.clock.high + by)
         self.clock.walked += by
 
-    def arrived(self, now: int) -> None:
+    def arrived(self, now: int, among: Iterable[Message] | None = None) -> None:
+        """`among`: all that is not out yet."""
         if now < self.clock.shown_by_epoch[-1]:
             self.fault(1, "clock went back", f"it shows {now}, and has shown {self.clock.high}")
-        self.advance(now)
+        self.advance(now, among)
         self.clock.low = self.clock.high
 
     def set_clock_back(self, now: int) -> None:
@@ -126,9 +139,10 @@ class Deliveries:
             if message.id not in place.stakes and message.id not in place.behind and place.is_for(message):
                 place.stakes[message.id] = Stake(message)
 
-    def lapse(self, mono: float) -> None:
+    def lapse(self, mono: float, among: Iterable[tuple[Place, Stake]] | None = None) -> None:
+        """`among`: all that somebody has, or has acked of late."""
         self.clock.mono = mono
-        for place, stake in self.all_stakes():
+        for place, stake in self.all_stakes() if among is None else among:
             if stake.lapses is not None and (mono >= stake.lapses or self.clock.ran >= stake.until):
                 stake.ended = stake.lapses
                 # Whether it was the last try is decided in the server's own time.
@@ -136,8 +150,10 @@ class Deliveries:
                 self._fails(place, stake, at=stake.wall_until, keep=frozenset(keep))
             if stake.ended is not None and self.grace is not None and mono >= stake.ended + self.grace:
                 stake.may, stake.ended = (stake.may - {FLIGHT}) or stake.may, None
-            if stake.read_again > 0 and mono - stake.read_again >= SURE_S:
+            if stake.read_again > 0 and mono - stake.read_again >= self.sure:
                 stake.former, stake.read_again = frozenset(), 0.0
+            if stake.ack_read and mono >= stake.ack_read + self.soon:
+                self.finished(stake, stake.ack_read)
 
     # -- messages
 
@@ -177,14 +193,14 @@ class Deliveries:
             for _, stake in self.stakes_of(message.id):
                 stake.may = frozenset({WAITING, DROPPED})
 
-    def moved(self, message: Message, due: int) -> None:
+    def moved(self, message: Message, due: int, row: str = "") -> None:
         """200, or as GET shows it if the answer was lost."""
         if due > self.clock.low:
             for place in self.open():
                 place.stakes.pop(message.id, None)
         for _, stake in self.stakes_of(message.id):
             stake.may -= {DROPPED} if WAITING in stake.may else set()
-        self.messages.moved(message, due)
+        self.messages.moved(message, due, row)
         self._offer(message)
 
     def cancelled(self, message: Message) -> None:
@@ -236,7 +252,7 @@ class Deliveries:
             or stake.is_held_too
             or stake.was_finished
             or stake.is_reported
-            or (stake.since and self.clock.mono - stake.since < SURE_S)
+            or (stake.since and self.clock.mono - stake.since < self.sure)
             for place, stake in self.stakes_of(message.id)
             if place.is_open
         )
@@ -257,9 +273,10 @@ class Deliveries:
         attempt: int | None = None,
         by: str = "",
         is_leased: bool = True,
+        due: int = 0,
     ) -> None:
         """`attempt`: which one the server says that it is. `by`: who got it. `is_leased`: what ends at
-        `lapses` is its own, whatever becomes of its connection."""
+        `lapses` is its own, whatever becomes of its connection. `due`: as the delivery says."""
         high = high or self.clock.top
         message = self.messages.by_id.get(key)
         if message is None:
@@ -272,9 +289,11 @@ class Deliveries:
         if message.is_late:
             self.fault(7, "late and given", f"{key} to {place}, due at {message.due}, and it is {high}")
             return
-        if self.messages.is_early(message, 0, high):
+        if due > high or self.messages.is_early(message, 0, high):
             self.fault(1, "early", f"{key} to {place}, due at {message.due}, and it is {high}")
             return
+        if message.wishes and place.is_open and place.is_for(message):
+            place.stakes.setdefault(key, Stake(message))  # moved, as it seems
         stake = place.stakes.get(key)
         if stake is None or not place.is_open:
             self._strange("given to another incarnation", place, message)
@@ -296,7 +315,8 @@ class Deliveries:
         stake.total.up()
         stake.was_given, stake.is_read, stake.number, stake.by = True, True, stake.number + 1, by
         stake.is_head, stake.is_returned, stake.is_released = True, False, False
-        stake.may, stake.not_before, stake.ended = frozenset({FLIGHT}), 0, None
+        stake.may = frozenset({FLIGHT, DONE} if self._was_on_its_way(stake) else {FLIGHT})
+        stake.not_before, stake.ended, stake.given_at = 0, None, self.clock.mono
         self.leased(stake, lapses, is_leased=is_leased)
         stake.is_held_too = stake.stays = stake.is_exact = stake.may_be_nobodys = False
         stake.reason = ""
@@ -323,7 +343,8 @@ class Deliveries:
     def _in_turn(self, place: Place, stake: Stake) -> None:
         """Whether its key lets it go."""
         key = stake.message.key
-        if not key or not (place.most or place.is_ordered) or stake.is_reported:
+        is_bound = key and (place.most or place.is_ordered)
+        if not is_bound or stake.is_reported or self._was_on_its_way(stake):
             return
         mates = [one for one in self._mates(place, stake) if not one.is_reported]
         out = [one for one in mates if one.may == {FLIGHT}]
@@ -337,6 +358,25 @@ class Deliveries:
             self.blame(8, "given of a key that is held", place, stake, f"; by {self._names(letters)}")
         elif before := [one for one in mates if self._goes_first(place, one, stake)]:
             self.blame(8, "given out of turn", place, stake, f"; before {self._names(before)}")
+        elif stake.passed:
+            self.blame(8, "given out of turn", place, stake, f";{stake.passed} went by")
+        elif place.is_ordered and not stake.number and any(self._has_passed(one, stake) for one in mates):
+            self.blame(8, "given out of turn", place, stake, "; what is behind it has begun")
+        for one in mates:
+            is_before = self._is_before(place, one, stake)
+            if is_before and one.may & UNDONE and not self._was_on_its_way(one):
+                one.passed = f"{one.passed} {stake.message.id}"
+
+    def _was_on_its_way(self, stake: Stake) -> bool:
+        """Whether it may have been sent before an ack that was sent a moment ago was read."""
+        return self.clock.mono < stake.acked_at + self.soon
+
+    @staticmethod
+    def _has_passed(one: Stake, stake: Stake) -> bool:
+        """Whether what is behind it has begun, as far as positions are known."""
+        place, behind = stake.message.place, one.message.place
+        is_known = place is not None and behind is not None and one.is_in_line and stake.is_in_line
+        return is_known and one.is_head and one.number > 0 and place < behind  # type: ignore[operator]
 
     @staticmethod
     def _mates(place: Place, stake: Stake) -> list[Stake]:
@@ -346,13 +386,18 @@ class Deliveries:
 
     def _goes_first(self, place: Place, one: Stake, other: Stake) -> bool:
         """Whether the key's order says so, for certain."""
-        if not place.is_ordered or not (one.is_in_line and other.is_in_line):
-            return False
-        return self.is_surely_undone(place, one) and self._rank(one) < self._rank(other)
+        return self._is_before(place, one, other) and self.is_surely_undone(place, one)
+
+    def _is_before(self, place: Place, one: Stake, other: Stake) -> bool:
+        """What is being moved is somewhere."""
+        are_in_line = place.is_ordered and one.is_in_line and other.is_in_line
+        is_known = not (one.message.wishes or other.message.wishes)
+        return are_in_line and is_known and self._rank(one) < self._rank(other)
 
     @staticmethod
     def _rank(stake: Stake) -> tuple[bool, int, int]:
-        return not stake.is_head, stake.message.at, stake.message.seq
+        message = stake.message
+        return not stake.is_head, *(message.place or (message.at, message.seq))
 
     @staticmethod
     def _holds(place: Place, stake: Stake) -> bool:
@@ -418,6 +463,30 @@ class Deliveries:
         stake.may, stake.lapses, stake.not_before = stake.may | then, None, 0
         stake.may_be_nobodys = stake.is_leased
 
+    def acking(self, stake: Stake) -> None:
+        """An ack was sent; nobody says whether it is read."""
+        self._note(stake, "ack sent")
+        stake.may |= {DONE}
+        stake.acked_at = self.clock.mono
+
+    def is_read(self, stake: Stake, sent: float) -> None:
+        """The ack that was sent then was read, for certain."""
+        if stake.may != {DONE}:
+            stake.ack_read = min(stake.ack_read or sent, sent)
+
+    def nacking(self, place: Place, stake: Stake, number: int, not_before: int | None = None) -> None:
+        """A nack was sent by who has that delivery, or had it."""
+        if self.has(stake, number):
+            self.failed(place, stake, not_before=not_before, mono=self.clock.mono)
+        elif number == stake.number:
+            self.in_doubt(place, stake)
+
+    def in_doubt(self, place: Place, stake: Stake) -> None:
+        """What was sent about it may have been read, or not."""
+        if stake.may & UNDONE or stake.since:
+            is_last = 0 < place.max_tries <= stake.tries.most
+            self.unsure(stake, frozenset({WAITING, DEAD} if is_last else {WAITING}))
+
     def gone(self, place: Place, stake: Stake) -> None:
         """The server says to an ack that nothing is left to be done."""
         may_be_forgotten = DEAD in stake.may and self.messages.age(stake.message) >= DEAD_MS
@@ -427,6 +496,11 @@ class Deliveries:
     def has(self, stake: Stake, number: int) -> bool:
         """Whether the holder of that delivery has it still, for certain."""
         return stake.number == number and stake.may == {FLIGHT} and stake.lapses is not None
+
+    def ack_refused(self, place: Place, stake: Stake, sent: float) -> None:
+        """The server says that to the first ack of a lease, which was sent then."""
+        if stake.may == {FLIGHT, DONE} and stake.lapses is not None and stake.acked_at == sent:
+            self.blame(5, "a lease is gone", place, stake, "; ack")
 
     def held_no_more(self, place: Place, stake: Stake, number: int, verb: str) -> None:
         """A nack, extend or release is told that the lease is gone."""
@@ -452,7 +526,7 @@ class Deliveries:
     def leased(self, stake: Stake, lapses: float | None, *, is_leased: bool = True) -> None:
         stake.lapses, stake.is_leased = lapses, is_leased and lapses is not None
         if lapses is not None:
-            stake.until = self.clock.walked + round(1_000 * lapses) - NEAR_MS * is_leased
+            stake.until = self.clock.walked + round(1_000 * lapses) - self.near * is_leased
             stake.wall_until = self.clock.high + round(1_000 * (lapses - self.clock.mono))
 
     def returned(self, place: Place, stake: Stake, mono: float = 0.0) -> None:
@@ -465,7 +539,7 @@ class Deliveries:
         returns = stake.returns
         returns.up()
         # The tenth may be the eleventh: a kill may hide one.
-        is_free = returns.most <= FREE_RETURNS - (returns.least < returns.most)
+        is_free = returns.most <= FREE_RETURNS - (returns.least < returns.most) and WAITING not in stake.may
         stake.tries.down(is_sure=is_free)
         stake.total.down(is_sure=is_free)
         self._fails(place, stake, at=self.clock.low, keep=frozenset({WAITING}))
@@ -588,6 +662,7 @@ class Deliveries:
         self._note(stake, state)
         stake.may, stake.lapses, stake.not_before, stake.since = frozenset({state}), None, 0, 0.0
         stake.is_exact, stake.stays, stake.reason, stake.ended = False, False, "", None
+        stake.ack_read, stake.passed = 0.0, ""
         if stake.read_again <= 0:
             stake.former = frozenset()
 
@@ -615,12 +690,15 @@ class Deliveries:
             most = place.max_tries
             ends = {WAITING, DEAD} if most and stake.tries.most >= most else {WAITING}
             stake.may = (stake.may - {FLIGHT}) | ends | {*keep}
-            stake.is_returned = True
+            stake.is_returned, stake.not_before = True, 0
         stake.lapses = stake.ended = None
 
     def restarted(self, mono: float, *, was_killed: bool) -> None:
         """After a kill the last steps that had no answer may be undone."""
         for place, stake in self.all_stakes():
+            stake.passed, stake.acked_at = "", 0.0
+            if stake.ack_read:
+                self.finished(stake, stake.ack_read)
             if stake.is_leased or stake.may_be_nobodys:
                 continue
             if not was_killed and stake.may == {FLIGHT} and place.kind != "session":
@@ -629,16 +707,16 @@ class Deliveries:
                 stake.was_given = False  # the server may have forgotten that: it is unread again
             self._sent_anew(place, stake, *([DONE] if place.kind == "endpoint" else []))
         for place, stake in self.all_stakes():
-            if was_killed and stake.since and mono - stake.since < SURE_S:
+            if was_killed and stake.since and mono - stake.since < self.sure:
                 stake.may, stake.not_before, stake.is_exact = stake.may | {WAITING}, 0, False
                 stake.is_returned = True
-            if was_killed and stake.former and stake.read_again > 0 and mono - stake.read_again < SURE_S:
+            if was_killed and stake.former and stake.read_again > 0 and mono - stake.read_again < self.sure:
                 stake.may, stake.not_before, stake.read_again = stake.may | {WAITING}, 0, -1.0
             elif stake.read_again > 0:
                 stake.former, stake.read_again = frozenset(), 0.0
             stake.since = 0.0
             if was_killed:
-                stake.tries.least = stake.total.least = stake.returns.least = 0
+                self._uncount(stake, mono)
             is_old = self.messages.is_old(stake.message)
             if was_killed and place.kind == "session" and WAITING in stake.may and is_old:
                 stake.may |= {DROPPED}  # counted, and the number died with the server
@@ -646,6 +724,13 @@ class Deliveries:
         if was_killed:
             for place in self.open():
                 self.perhaps_taken(place)
+
+    def _uncount(self, stake: Stake, mono: float) -> None:
+        """What a kill may take from the counts. The last delivery may have been returned since."""
+        is_counted = stake.given_at and mono - stake.given_at >= self.sure
+        for count in (stake.tries, stake.total):
+            count.least = max(0, count.least - 1) if is_counted else 0
+        stake.returns.least = 0
 
     def is_durable(self) -> None:
         """All that was done is on disk."""
@@ -657,7 +742,7 @@ class Deliveries:
     def perhaps_taken(self, place: Place, *, is_leased: bool = False) -> None:
         """Deliveries may have been begun of which nobody here has heard. `is_leased`: by a lease."""
         for stake in place.stakes.values():
-            if WAITING in stake.may:
+            if WAITING in stake.may and self._may_have_gone(place, stake):
                 for count in (stake.tries, stake.total, stake.returns):
                     count.most += 1
                 stake.is_read = True
@@ -667,6 +752,13 @@ class Deliveries:
                     stake.may, stake.may_be_nobodys = stake.may | {FLIGHT}, True
                 if place.max_tries and stake.tries.most >= place.max_tries:
                     stake.may |= {DEAD}
+
+    def _may_have_gone(self, place: Place, stake: Stake) -> bool:
+        is_due = stake.not_before <= self.clock.top and self.messages.is_out(stake.message)
+        key = place.is_ordered and stake.message.key
+        return is_due and not (
+            key and any(self._goes_first(place, x, stake) for x in self._mates(place, stake))
+        )
 
     # -- places
 
@@ -682,7 +774,7 @@ class Deliveries:
         """Deleted. `undone`: dead or dropped, what its undone messages become."""
         place.is_open = False
         for stake in place.stakes.values():
-            if stake.since and self.clock.mono - stake.since < SURE_S:
+            if stake.since and self.clock.mono - stake.since < self.sure:
                 stake.may |= {undone}  # the server may not have noted it yet
             if stake.may & UNDONE:
                 self._note(stake, f"place closed, {undone}")
@@ -848,7 +940,7 @@ class Deliveries:
         self.messages.not_found(message)
 
     def _narrow(
-        self, place: Place, stake: Stake, allowed: frozenset[str], why: str, *, sure_s: float = SURE_S
+        self, place: Place, stake: Stake, allowed: frozenset[str], why: str, *, sure_s: float | None = None
     ) -> None:
         """`sure_s`: so long after it was sent, a step may not have been noted yet."""
         may = stake.may & allowed
@@ -860,7 +952,7 @@ class Deliveries:
             if may != stake.may:
                 self._note(stake, f"shown as {'|'.join(sorted(may))}")
             stake.may = may
-        elif stake.since and self.clock.mono - stake.since < sure_s:
+        elif stake.since and self.clock.mono - stake.since < (self.sure if sure_s is None else sure_s):
             pass  # the server may not have noted it yet: a later look will show
         elif DONE in allowed:
             how = "expired without a word" if self._has_expired(stake) else "done by nobody"
@@ -1019,14 +1111,17 @@ class Deliveries:
             ends = self._ends(place, stake, DEAD) if must_tell else {DROPPED, DEAD}
             stake.may = (stake.may - UNDONE) | ends
 
-    def at_the_end(self) -> None:
-        """Everybody has taken all that there was."""
+    def at_the_end(self, *, is_quiet: bool = False) -> None:
+        """Everybody has taken all that there was. `is_quiet`: and no lease goes on, and all
+        that is dead was shown."""
+        open_ends = UNDONE | {DEAD} if is_quiet else UNDONE
         for place, stake in self.all_stakes():
             if (
                 place.is_open
-                and stake.may <= UNDONE
+                and stake.may & UNDONE
+                and stake.may <= open_ends
                 and not self._may_end(place, stake)
-                and not stake.may_be_nobodys
+                and (is_quiet or not stake.may_be_nobodys)
                 and not self._excused(stake)
             ):
                 self.blame(1, "lost", place, stake, "; it never came, whoever asked for it")

@@ -85,6 +85,14 @@ class Stake:
     is_released: bool = False
     """Dead, and its key goes on without it."""
     is_reported: bool = False
+    given_at: float = 0.0
+    """When it was given last (mono)."""
+    acked_at: float = 0.0
+    """When an ack was sent last that has no answer, or may not be read (mono)."""
+    ack_read: float = 0.0
+    """When an ack was sent that has been read for certain."""
+    passed: str = ""
+    """What is behind it in its key and was given since, as if it were over."""
     past: list[str] = field(default_factory=list)
     """What has happened, for who has to understand a fault."""
 
