@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from datetime import date, datetime, timedelta
 from itertools import islice, takewhile
-from time import perf_counter
+from time import process_time
 
 import pytest
 from hypothesis import Phase, given, settings
@@ -322,12 +322,12 @@ def test_a_hard_rule_is_found_or_refused_soon(text: str) -> None:
     """The loop computes the next time of a schedule: no search may take 60 ms there. Here with room for a
     busy machine."""
     start = datetime(2027, 1, 1, 9)
-    began = perf_counter()
+    began = process_time()
     try:
         times = list(islice(parse_rule(text, start).times(start), 3))
     except RuleError:
         times = []
-    assert perf_counter() - began < 0.5
+    assert process_time() - began < 0.5
     assert all(at.year <= YEAR_LAST for at in times)
 
 
