@@ -113,6 +113,7 @@ class Pool:
         if self.is_endpoint:
             self.name, self.path = "hook", "/v1/endpoints/hook"
         self.terms = TERMS + more
+        self.workers = () if self.is_endpoint else WORKERS
         self.account = Deliveries(wall_ms(), sure=SURE_S, soon=SOON_S, near=0)
         kind = "endpoint" if self.is_endpoint else "group"
         self.place = self.account.opened(kind, self.name, "work/#", max_tries=ATTEMPTS)
@@ -166,10 +167,6 @@ class Pool:
         works += [self._while_it_lives(lambda s, n=name: self._work(s, n), server) for name in self.workers]  # type: ignore[misc]
         self._tasks = [asyncio.create_task(work) for work in works]
 
-    @property
-    def workers(self) -> tuple[str, ...]:
-        return () if self.is_endpoint else WORKERS
-
     async def struck(self) -> None:
         """The next ack is on its way, and perhaps further."""
         self.acking.clear()
@@ -178,8 +175,7 @@ class Pool:
             await asyncio.sleep(0.005 * self.chance.random())
 
     def kill(self, server: Server) -> None:
-        self.now()
-        self._killed_at = wall_ms() / 1_000
+        self._killed_at = self.now()
         server.kill()
 
     async def died(self) -> None:
@@ -550,15 +546,17 @@ class _Worker:
         """The connection ends, one way or another."""
         way = self._pool.chance.choice(("disconnect", "fin", "reset", "error"))
         account, place, now = self._pool.account, self._pool.place, self._pool.now()
-        for came in self._given if way == "disconnect" or not self._door.is_leased else ():
-            came.is_over = True
-            if self._door.is_leased and came.number == came.stake.number and FLIGHT in came.stake.may:
-                account.returned(place, came.stake, now)
+        is_orderly, mine = way == "disconnect", [one for one in self._given if one.number == one.stake.number]
+        fresh = [came for came in mine if now - came.nacked_at < READ_S]  # perhaps nobody reads that
         if not self._door.is_leased:
-            account.left(place, orderly=way == "disconnect", by=self._name)
-            for came in self._given:
-                if now - came.nacked_at < READ_S and came.number == came.stake.number:
-                    account.in_doubt(place, came.stake)
+            account.left(place, orderly=is_orderly, by=self._name)
+        for came in fresh:
+            account.in_doubt(place, came.stake)
+        for came in self._given if is_orderly or not self._door.is_leased else ():
+            came.is_over = True
+        for came in mine if is_orderly and self._door.is_leased else ():
+            if FLIGHT in came.stake.may or now - came.nacked_at < READ_S:
+                account.returned(place, came.stake, now)
         self._pool.note(way)
         await self._door.go(way, [came.name for came in self._given])
 

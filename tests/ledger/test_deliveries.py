@@ -175,6 +175,9 @@ STORIES: dict[str, dict[str, str]] = {
         "nobody knows where it was moved": KEYED + "wish k1; lease k2",
         "nobody knows what it has passed": KEYED + "wish k2; lease k2; ack key=k2; lease k1",
         "given back when its lease was over": "given m lapses=1; lapse 2; left g orderly; given m attempt=2",
+        "given back when its lease was perhaps over": (
+            "given m lapses=1 is_leased=0 by=w; lapse 1; taken; left g orderly by=w; given m attempt=1"
+        ),
         "its lease was over, which a kill undoes": (
             "backoff; given m lapses=1 is_leased=0; lapse 1; kill 1; given m"
         ),
@@ -618,8 +621,8 @@ class Story:
     def wish(self, key: str) -> None:
         self.ledger.messages.wish(self.ledger.messages.by_id[key], 0)
 
-    def left(self, of: str = "g", orderly: str = "") -> None:
-        self.ledger.left(self.place(of), orderly=bool(orderly))
+    def left(self, of: str = "g", orderly: str = "", *, by: str = "") -> None:
+        self.ledger.left(self.place(of), orderly=bool(orderly), by=by)
 
     def durable(self) -> None:
         self.ledger.is_durable()

@@ -674,6 +674,9 @@ class Deliveries:
         place.left_at = self.clock.ran
         for stake in place.stakes.values():
             is_its = FLIGHT in stake.may and by in ("", stake.by)
+            if is_its and by and orderly and stake.may_be_nobodys and not stake.is_leased:
+                for count in (stake.tries, stake.total):
+                    count.down(is_sure=False)  # its time may not have been over, and another's call was cut
             if not is_its or stake.is_leased or stake.may_be_nobodys:
                 continue
             self._note(stake, f"left by {by}")
