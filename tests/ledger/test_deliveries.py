@@ -186,6 +186,26 @@ STORIES: dict[str, dict[str, str]] = {
         ),
         "nothing is owed": KEYED + "lease k1; lease m; owed",
         "what waits for its key is not owed": HOLDS + "lease m; lease k1; bury key=k1; owed",
+        "its lease ended, and it would expire before its next try": (
+            EXPIRING + "lease n lapses=1; lapse 1; lies dead key=n"
+        ),
+        "set back, and it expired unread": (
+            EXPIRING + "lease n; ack key=n; setback; lies unread key=n; at 6000; lies key=n"
+        ),
+        "known to expire by then": EXPIRING + "expires 5004",
+        "what a skip has perhaps ended holds no key": (
+            "keyed hold; accept k1 3 k expires=60000; at 5; lease k1; nack key=k1; skip dead; "
+            "shown dead k1; accept k3 6 k; at 7; lease k3"
+        ),
+        "the letter of a skip holds no key": (
+            HOLDS + "lease k1; nack 1h key=k1; skip dead; accept k3 6 k; at 7; lease k3"
+        ),
+        "set back and skipped, its retry was read and waited for its key": (
+            FOUR + "waits; lease k1; nack 1h key=k1; setback; skip dead; lies dead key=k1"
+        ),
+        "skipped, after what nobody had in hand was set back": (
+            "given m; kill 1; lies in_flight; setback; skip dead; lies dead"
+        ),
         "what is held is not owed": KEYED + "lease m; hold k; owed",
     },
     "retry at another time": {
@@ -253,6 +273,7 @@ STORIES: dict[str, dict[str, str]] = {
         "and released": "lease; ack; release; lease",
         "with 200": "post; answer 200; given m of=e",
         "set back to behind it": "ack; setback 1h; lease",
+        "set back to behind it, though it had been given": "lease; ack; setback 1h sure; lease",
         "that is known to be on disk": "given m; ack 1; durable; kill 1; given m",
         "a good while later": "given m; ack 1; kill 9; given m",
         "requeued to what had not read it": "unread e; sending; sent; given m of=e; ack of=e; given m of=e",
@@ -279,6 +300,9 @@ STORIES: dict[str, dict[str, str]] = {
     "nobody sent it": {"an id that no answer named": "given u; ack; end"},
     "clock went back": {"by itself": "at 1h; at 0"},
     "retry early": {
+        "counted from a lease that it had before": (
+            "backoff; lease lapses=1; lapse 1; at 5000; given m; left; at 12000; given m"
+        ),
         "after a nack": "lease; nack 1h; lease",
         "its time was shown before the clock was set back": "at 2h; back 2; lease; nack 1h; lease",
         "in time": "lease; nacking 1 1h; lease",
@@ -528,6 +552,12 @@ class Story:
         self.group.is_ordered, self.group.most = rule != "limit", 2 if rule == "limit" else 1
         self.group.on_dead_hold = rule == "hold"
 
+    def expires(self, by: int) -> None:
+        assert self.ledger.has_expired(self.stake("n"), NOW + by)
+
+    def waits(self) -> None:
+        self.group.waits_for_keys = True
+
     def backoff(self) -> None:
         self.group.backoff = (2_000, 10_000)
 
@@ -537,8 +567,8 @@ class Story:
     def unhold(self, key: str) -> None:
         self.ledger.release(self.group, key)
 
-    def setback(self, to: int = 0) -> None:
-        self.ledger.set_back(self.group, NOW + to if to else 0)
+    def setback(self, to: int = 0, sure: str = "") -> None:
+        self.ledger.set_back(self.group, NOW + to if to else 0, is_sure=bool(sure))
 
     def skip(self, undone: str, to: int | None = None) -> None:
         until = self.low + 2 if to is None else NOW + to

@@ -28,7 +28,7 @@ from server.delivery import by_key
 from server.delivery.burials import SKIPPED
 from server.delivery.shared import Group
 from shards.commit import Commit
-from shards.record import decode, is_stub
+from shards.record import decode
 from shards.retries import RETRIES
 from tests.support import planted
 from tests.support.ledger.deliveries import Deliveries
@@ -38,6 +38,7 @@ from tests.support.ledger.words import DEAD, DONE, DROPPED, FLIGHT, WAITING, Fau
 from tests.support.planted import finds
 from tests.support.rig import Peer, Rig, config, props
 from tests.support.soak import SOAK
+from tests.support.whereabouts import where
 from timeline import key_order
 from timeline.position import END, START, Position
 
@@ -106,45 +107,14 @@ class Work(RuleBasedStateMachine):
                 stake = self.stakes[key]
                 self.had.append((name, packet.packet_id, stake, stake.number))
 
-    def where(self) -> tuple[dict[str, list[str]], dict[str, int]]:
-        """In which places each message is, and after how many deliveries the dead ones died."""
-        core, group, other = self.rig.core, self.group, self.rig.core.groups.get(OTHER)
-        assert other is not None
-        found: dict[str, list[str]] = {}
-        elsewhere: list[str] = []
-        for flight in group.session.flights.values():
-            message = core.sent.message(flight)
-            assert message is not None
-            found.setdefault(message.record.payload.decode(), []).append("in flight")
-        read, order = group.session.read_at(core.horizon.position), group.session.order
-        first = Position((read if order is None else order.read_from(read)) + 1)
-        for place, _, value in core.reader.read(first, END):
-            if not is_stub(value) and place not in group.session.finished:
-                record = decode(value)
-                payload = record.payload.decode()
-                is_behind = order is not None and order.is_behind(record.ordering_key, place)
-                if place > read or (is_behind and payload not in found):
-                    found.setdefault(payload, []).append("unread")
-        for place, row in RETRIES.all(core.opened.store):
-            payload = decode(row.record).payload.decode()
-            if row.addressee == other.session.client_id:
-                elsewhere.append(payload)
-                continue
-            assert (row.addressee, row.incarnation) == (group.session.client_id, group.incarnation)
-            if place not in group.retrying:
-                found.setdefault(payload, []).append("waits")
-        assert sorted(elsewhere) == sorted(self.other.stakes)
-        dead: dict[str, int] = {}
-        for _, row in core.dead_letters.read():
-            payload = decode(row.record).payload.decode()
-            found.setdefault(payload, []).append("dead")
-            dead[payload] = row.attempts
-        return found, dead
-
     @invariant()
     def each_is_in_one_place(self) -> None:
         self.collect()
-        found, dead = self.where()
+        found, dead = where(self.rig.core, self.group)
+        elsewhere = [
+            row for _, row in RETRIES.all(self.rig.store) if row.addressee != self.group.session.client_id
+        ]
+        assert sorted(decode(row.record).payload.decode() for row in elsewhere) == sorted(self.other.stakes)
         for key in self.ledger.messages.by_id:
             self.ledger.lies(self.place, key, found.get(key, []), dead.get(key))
 

@@ -354,7 +354,7 @@ class Deliveries:
             return
         elif key in place.held:
             self.blame(8, "given of a key that is held", place, stake, "; by hand")
-        elif letters := [one for one in mates if self._holds(place, one)]:
+        elif letters := [one for one in mates if self.holds(place, one)]:
             self.blame(8, "given of a key that is held", place, stake, f"; by {self._names(letters)}")
         elif before := [one for one in mates if self._goes_first(place, one, stake)]:
             self.blame(8, "given out of turn", place, stake, f"; before {self._names(before)}")
@@ -400,7 +400,7 @@ class Deliveries:
         return not stake.is_head, *(message.place or (message.at, message.seq))
 
     @staticmethod
-    def _holds(place: Place, stake: Stake) -> bool:
+    def holds(place: Place, stake: Stake) -> bool:
         is_one = place.on_dead_hold and stake.is_head and stake.is_in_line and not stake.is_released
         return is_one and stake.may == {DEAD}
 
@@ -420,27 +420,29 @@ class Deliveries:
 
     def owed(self, place: Place) -> list[Stake]:
         """What may be given now, for certain: with room for it, and when all is quiet, there is none."""
-        found = []
+        waiting, found, lines = frozenset({WAITING}), list[Stake](), dict[str, list[Stake]]()
         for stake in place.stakes.values():
-            is_due = stake.not_before <= self.clock.low and self.messages.is_out(stake.message)
-            if stake.may == {WAITING} and is_due and self.is_surely_undone(place, stake):
-                found += [stake] if self._may_go(place, stake) else []
+            lines.setdefault(stake.message.key, []).append(stake)
+        for key, line in lines.items():
+            for stake in line if self._has_room(place, key, line) else ():
+                is_due = stake.not_before <= self.clock.low and self.messages.is_out(stake.message)
+                if stake.may == waiting and is_due and self.is_surely_undone(place, stake):
+                    found += [stake] if self._is_next(place, stake, line) else []
         return found
 
-    def _may_go(self, place: Place, stake: Stake) -> bool:
-        """Whether its key lets it go, for certain."""
-        key = stake.message.key
-        if not key or not (place.most or place.is_ordered):
+    @staticmethod
+    def _has_room(place: Place, key: str, line: list[Stake]) -> bool:
+        """Whether one more of that key may go, for certain."""
+        is_held = key in place.held or (place.on_dead_hold and any(DEAD in one.may for one in line))
+        is_full = place.most and sum(FLIGHT in one.may for one in line) >= place.most
+        return not key or not (is_held or is_full)
+
+    def _is_next(self, place: Place, stake: Stake, line: list[Stake]) -> bool:
+        """Whether nothing of its key goes before it, for certain."""
+        if not stake.message.key or not place.is_ordered:
             return True
-        mates = self._mates(place, stake)
-        is_held = key in place.held or any(place.on_dead_hold and DEAD in one.may for one in mates)
-        if is_held or (place.is_ordered and not stake.is_in_line):
-            return False
-        if place.most and sum(FLIGHT in one.may for one in mates) >= place.most:
-            return False
         rank = self._rank(stake)
-        first = [one for one in mates if place.is_ordered and self._rank(one) < rank]
-        return not any(one.may & UNDONE for one in first)
+        return stake.is_in_line and not any(one.may & UNDONE and self._rank(one) < rank for one in line)
 
     # -- what becomes of them
 
@@ -524,7 +526,7 @@ class Deliveries:
         self.leased(stake, lapses, is_leased=stake.is_leased)
 
     def leased(self, stake: Stake, lapses: float | None, *, is_leased: bool = True) -> None:
-        stake.lapses, stake.is_leased = lapses, is_leased and lapses is not None
+        stake.lapses, stake.is_leased, stake.wall_until = lapses, is_leased and lapses is not None, 0
         if lapses is not None:
             stake.until = self.clock.walked + round(1_000 * lapses) - self.near * is_leased
             stake.wall_until = self.clock.high + round(1_000 * (lapses - self.clock.mono))
@@ -558,10 +560,7 @@ class Deliveries:
         """Nacked, or answered with an error: it comes again, or that was the last try."""
         self.seen["failed"] += 1
         self._note(stake, "failed")
-        expires = self._expires(stake)
         self._fails(place, stake, at=self.clock.low, not_before=not_before, may_be_none=True)
-        if expires is not None and expires <= max(not_before or 0, self.clock.high + BACKOFF_MAX):
-            stake.may |= {WAITING, DEAD}
         stake.since = mono
         stake.stays = stake.may == {WAITING}
         stake.is_exact = is_exact and stake.stays
@@ -586,6 +585,9 @@ class Deliveries:
         most, tries = place.max_tries, stake.tries
         ends = {WAITING, DEAD} if most and tries.most >= most else {WAITING}
         ends -= {WAITING} if most and tries.least >= most else set()
+        expires = self._expires(stake)
+        if expires is not None and expires <= max(not_before or 0, self.clock.high + BACKOFF_MAX):
+            ends |= {WAITING, DEAD}
         before = frozenset() if may_be_none else stake.may - {FLIGHT}
         stake.may = before | ends | keep
         stake.lapses, stake.epoch = None, self.clock.epoch
@@ -794,14 +796,19 @@ class Deliveries:
     def is_surely_undone(self, place: Place, stake: Stake) -> bool:
         return stake.may <= UNDONE and not self._may_die(place, stake) and not stake.is_reported
 
-    def set_back(self, place: Place, to: int) -> None:
+    def set_back(self, place: Place, to: int, *, is_sure: bool = False) -> None:
         """:replay. What is in flight stays there and comes once; all else is read again, and its retry or
-        dead letter ends then. What was before its time is read again if it is asked for, so it may come."""
+        dead letter ends then. What was before its time is read again if it is asked for, so it may come.
+
+        `is_sure`: the very time is known.
+        """
         self.advance(self.clock.high)
         for message in self.messages.by_id.values():
             if message.is_cancelled or not place.is_for(message) or not self.messages.is_out(message):
                 continue
             stake = place.stakes.get(message.id)
+            if is_sure and max(message.at, message.latest) < to:
+                continue
             if stake is None:
                 place.stakes[message.id] = Stake(message, frozenset({WAITING, DROPPED}))
             elif message.at < to and message.latest < to:
@@ -819,7 +826,7 @@ class Deliveries:
             return
         if stake.is_returned:  # in flight, and in nobody's hands
             stake.may, stake.is_exact, stake.not_before = stake.may | {WAITING}, False, 0
-            stake.tries.least = stake.total.least = 0
+            stake.stays, stake.tries.least, stake.total.least = False, 0, 0
             return
         was, is_retry = stake.may - {FLIGHT}, stake.is_read
         stake.former = was & {DEAD} | (was & {WAITING} if is_retry else frozenset())
@@ -833,7 +840,7 @@ class Deliveries:
             stake.tries.anew()
         if FLIGHT not in stake.may:
             stake.is_read, stake.is_in_line = bool(stake.former), True
-            stake.is_head = stake.is_returned = stake.is_released = False
+            stake.is_head = stake.is_returned = stake.is_released = stake.was_given = False
 
     def skipped(self, place: Place, undone: str, to: int, *, is_sure: bool) -> None:
         """:skip. What is unread before that is left behind; what is in flight or a retry stays, but for one
@@ -847,7 +854,7 @@ class Deliveries:
             has_turn = has_key and stake.is_in_line
             is_sure_of_it = is_sure and stake.may <= UNDONE and at < to
             if is_sure_of_it and stake.was_finished and not (has_turn and stake.former == {WAITING}):
-                stake.may = stake.former | ({undone} if has_turn else set())
+                stake.may = stake.former | ({undone} if has_turn or place.waits_for_keys else set())
                 stake.not_before, stake.former = stake.former_due, frozenset()
                 stake.is_in_line, stake.stays = False, stake.may == {WAITING}
             elif is_sure_of_it and ((has_turn and not stake.is_returned) or not stake.is_read):
@@ -855,9 +862,10 @@ class Deliveries:
             elif WAITING in stake.may and not (
                 is_sure and stake.stays and (stake.is_returned or not has_key)
             ):
-                stake.may |= {undone}
+                stake.may, stake.is_released = stake.may | {undone}, True
 
     def _left_behind(self, place: Place, stake: Stake, undone: str) -> None:
+        stake.is_released = True  # no letter of a skip holds its key
         stake.may = (stake.may & {FLIGHT}) | self._ends(place, stake, undone)
         stake.reason = "skipped" if stake.may == {DEAD} and not self._may_die(place, stake) else ""
         stake.former = frozenset()
@@ -958,7 +966,7 @@ class Deliveries:
         elif stake.since and self.clock.mono - stake.since < (self.sure if sure_s is None else sure_s):
             pass  # the server may not have noted it yet: a later look will show
         elif DONE in allowed:
-            how = "expired without a word" if self._has_expired(stake) else "done by nobody"
+            how = "expired without a word" if self.has_expired(stake) else "done by nobody"
             self.blame(1, how, place, stake, why)
         elif stake.may & UNDONE:
             kind = {DEAD: "dead for no cause", FLIGHT: "leased by nobody"}.get(
@@ -972,19 +980,20 @@ class Deliveries:
         """Whether it may be a dead letter though no client has asked for that."""
         is_old = self.messages.is_old(stake.message)
         is_tried = 0 < place.max_tries <= stake.tries.most
-        return is_old or is_tried or self._has_expired(stake) or self._has_ended(place)
+        return is_old or is_tried or self.has_expired(stake) or self._has_ended(place)
 
     def _may_end(self, place: Place, stake: Stake) -> bool:
         """It has expired. A group or an endpoint that has tried it in vain must tell of it all the same."""
-        return self._has_expired(stake) and (not stake.was_given or place.kind == "session")
+        return self.has_expired(stake) and (not stake.was_given or place.kind == "session")
 
     def _expires(self, stake: Stake) -> int | None:
         expires = stake.message.expires
         return None if expires is None else max(stake.message.due, stake.requeued_at) + expires
 
-    def _has_expired(self, stake: Stake) -> bool:
+    def has_expired(self, stake: Stake, by: int = 0) -> bool:
+        """`by`: whether it has by then."""
         at = self._expires(stake)
-        return at is not None and self.clock.has_shown(at, stake.message.epoch)
+        return at is not None and (at <= by or self.clock.has_shown(at, stake.message.epoch))
 
     def _has_ended(self, place: Place) -> bool:
         return place.expiry is not None and self.clock.ran - place.left_at >= place.expiry - SLACK_MS

@@ -123,6 +123,8 @@ class Place:
     """ms from a failed try to the next one, if that is known; the last one goes on."""
     most: int = 0
     """Messages of a key that may be out at a time; 0: any number."""
+    waits_for_keys: bool = False
+    """What was read may wait for its key, or for its turn among all, and is unread for all to see."""
     is_ordered: bool = False
     """The next of a key comes when all before it are done or dead."""
     on_dead_hold: bool = False
