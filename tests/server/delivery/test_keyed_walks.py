@@ -401,7 +401,12 @@ class Group:
             return  # what the server looks at is where a head was before it was moved
         self.decided(lambda commit, one: self.life.rig.core.replay.rewind(commit, one, self.spot(to_ms)))
         self.sure()
+        ending = [one for one in self.pulled if one.may == UNDONE]
+        for stake in ending:  # the server says that it is leased still
+            stake.may = frozenset({FLIGHT})
         self.ledger.set_back(self.place, to_ms, is_sure=True)
+        for stake in ending:
+            stake.may = UNDONE
 
     def skip(self, to_ms: int) -> None:
         is_dead = self.rnd.random() < 0.5
@@ -422,7 +427,7 @@ class Group:
                 self.ledger.lies(self.place, key, found.get(key, []), dead.get(key))
             if stake is not None and found.get(key) == ["waits"]:
                 stake.not_before = stake.not_before or due_ms[key]  # a kill has made it unknown
-            if not self.until.get(key, 1) and key not in self.packets and self.is_leased(key):
+            if key not in self.packets and self.is_leased(key) and self.until[key] <= self.life.now:
                 self.place.stakes[key].may, self.place.stakes[key].lapses = UNDONE, None  # over at any time
 
     def delete(self) -> None:
