@@ -115,6 +115,7 @@ def is_found(server: Running, name: MessageId) -> bool:
         return False
 
 
+@pytest.mark.long
 async def test_all_but_the_block_is_delivered(world: World, caplog: pytest.LogCaptureFixture) -> None:
     async with world.damaged() as (server, gone):
         assert 10 < len(gone) < 200
@@ -147,6 +148,7 @@ async def test_all_but_the_block_is_delivered(world: World, caplog: pytest.LogCa
         assert b"fasti_unreadable_stretches 1.0" in (await server.call("GET", "/metrics")).body
 
 
+@pytest.mark.long
 async def test_one_message_that_cannot_be_read_is_refused_alone(world: World) -> None:
     async with world.damaged() as (server, gone):
         bad, good = (f"/v1/messages/{id_text(world.ids[n])}" for n in (gone[3], gone[0] - 1))
@@ -163,6 +165,7 @@ async def test_one_message_that_cannot_be_read_is_refused_alone(world: World) ->
             assert len((await answer.read()).splitlines()) == COUNT - len(gone) - 1
 
 
+@pytest.mark.long
 async def test_what_is_written_there_later_is_found(world: World) -> None:
     """Not into the shard with the corrupt range: nobody would find it behind a row that cannot be read."""
     async with world.damaged() as (server, gone):

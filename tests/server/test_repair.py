@@ -150,6 +150,7 @@ def test_the_first_block_of_a_shard_is_rotten(
     store.close()
 
 
+@pytest.mark.long
 def test_shards_of_a_lost_structure_are_anything(tmp_path: Path) -> None:
     path = tmp_path / "data"
     caps = Caps(messages=1_000, bytes=1 << 28, pending=1_000_000, structure_above=50)

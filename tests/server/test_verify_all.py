@@ -318,6 +318,7 @@ def test_pointers_among_rows_that_cannot_be_read(path: Path, capsys: pytest.Capt
         capsys.readouterr()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("table", "key"), [(Table.SLICES, None), (Table.META, META_CURSOR)])
 def test_what_cannot_be_mended_is_named_by_all(
     table: Table, key: bytes | None, path: Path, capsys: pytest.CaptureFixture[str]

@@ -43,6 +43,7 @@ def test_an_example_in_bytes() -> None:
     assert headers_of(encoded) == ((("a", "b"),), "text/plain")
 
 
+@pytest.mark.long
 @given(samples.properties("will", 5))
 def test_what_the_codec_forwards_is_read(properties: Properties | None) -> None:
     properties = properties or Properties()

@@ -83,6 +83,7 @@ OWNED = msgspec.structs.replace(FULL, owner=b"meter-7")
 KEYED = msgspec.structs.replace(OWNED, ordering_key=b"customer-17")
 
 
+@pytest.mark.long
 @given(records)
 def test_a_record_comes_back(record: Record) -> None:
     value = encode(record)

@@ -313,6 +313,7 @@ def test_no_directory_for_temporary_files(tmp_path: Path, monkeypatch: pytest.Mo
     assert not [file for file in path.iterdir() if file.is_dir()], "nothing is left of them"
 
 
+@pytest.mark.long
 def test_tables_that_hardly_grow_do_not_keep_the_log(store: RocksStore) -> None:
     """Each group writes to small tables too: the log would wait until they have filled a memtable."""
     value = bytes(64 << 10)

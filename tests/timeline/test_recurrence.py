@@ -19,6 +19,7 @@ RULES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", RULES)
 def test_a_rule_asked_far_from_its_start_says_the_same(text: str) -> None:
     rule = parse_rule(text, START)

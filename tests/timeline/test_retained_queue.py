@@ -1,5 +1,6 @@
 """The line of subscriptions that wait for what is retained, beside a plain list, and over restarts."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +20,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.long
 @given(STEPS)
 def test_it_is_a_list_without_doubles_and_survives(steps: list[tuple[str, str]]) -> None:
     asked, line, topic = RetainedQueue(), list[str](), b""

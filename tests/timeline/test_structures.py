@@ -168,6 +168,7 @@ def test_nodes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert structures._nodes == 3
 
 
+@pytest.mark.long
 @given(filters, topics)
 def test_overlap_is_true_when_a_topic_is_matched(topic_filter: str, topic: str) -> None:
     if matches(topic_filter, topic):

@@ -93,6 +93,7 @@ def test_it_stays_small_over_a_long_time() -> None:
     assert len(tail._places) == len(tail._items) == len(tail._sizes) == len(tail)
 
 
+@pytest.mark.long
 @given(st.lists(st.lists(st.integers(0, 40), max_size=12), max_size=12))
 def test_several_at_once_are_held_within_the_bounds(runs: list[list[int]]) -> None:
     one, other = make(), make()

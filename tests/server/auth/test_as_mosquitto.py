@@ -93,6 +93,7 @@ async def test_acl_files(recorded: Any, tmp_path: Path) -> None:
     assert stricter < 100
 
 
+@pytest.mark.long
 async def test_password_files(recorded: Any, tmp_path: Path) -> None:
     path = tmp_path / "passwords"
     let_in = refused = 0

@@ -290,6 +290,7 @@ async def refused(session: aiohttp.ClientSession, data: Path, *bodies: bytes, ma
         assert not any((data / FOLDER / name).exists() for name in (IN, READY))
 
 
+@pytest.mark.long
 async def test_what_was_cut_off_or_changed_is_not_taken(
     tmp_path: Path, theirs: RocksStore, session: aiohttp.ClientSession
 ) -> None:

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace as replace_of
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
 
 from server.cluster.damage import AGAIN_S, LAG_RECORDS, Damage
@@ -162,6 +163,7 @@ async def passed(term: Term, clock: SimulatedClock) -> int:
     return term.core.dispatch.counts.dispatched
 
 
+@pytest.mark.long
 async def test_a_leader_hands_over_before_it_passes_what_it_cannot_read(tmp_path: Path) -> None:
     nodes = Nodes(tmp_path)
     await nodes.fill()
@@ -182,6 +184,7 @@ async def test_a_leader_hands_over_before_it_passes_what_it_cannot_read(tmp_path
     nodes.close()
 
 
+@pytest.mark.long
 async def test_without_an_heir_it_goes_on_and_a_whole_node_sends_the_rest(tmp_path: Path) -> None:
     """As one server alone: what cannot be read is passed, and noted as owed."""
     nodes = Nodes(tmp_path)

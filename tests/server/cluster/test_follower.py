@@ -322,6 +322,7 @@ def test_another_node_of_our_name_is_another(shelf: Shelf, made: Callable[[str],
     assert twin.step(TAKEOVER_S)
 
 
+@pytest.mark.long
 def test_much_is_followed_in_pieces(shelf: Shelf, made: Callable[[str], Node]) -> None:
     leader, other = led(made)
     for number in range(5):

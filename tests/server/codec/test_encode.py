@@ -28,6 +28,7 @@ from tests.server.codec import samples
 from tests.server.codec.samples import LIMIT, SAMPLES, Role, sample_id
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("level", [3, 4, 5])
 @settings(max_examples=60)
 @given(data=st.data())
@@ -38,6 +39,7 @@ def test_connect_round_trip(level: int, data: st.DataObject) -> None:
     assert decoder.level == level
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("level", [3, 4, 5])
 @settings(max_examples=60)
 @given(data=st.data())
@@ -47,6 +49,7 @@ def test_round_trip_from_client(level: int, data: st.DataObject) -> None:
     assert Decoder(LIMIT, level).feed(raw) == packets
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("level", [3, 4, 5])
 @settings(max_examples=60)
 @given(data=st.data())

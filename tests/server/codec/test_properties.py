@@ -58,11 +58,13 @@ def test_forwarded_keeps_what_belongs_to_the_message() -> None:
     assert forwarded(Properties(payload_format=0)) == b"\x01\x00"
 
 
+@pytest.mark.long
 @given(samples.properties("publish from server", 5))
 def test_encoded_decodes(properties: Properties | None) -> None:
     assert decoded(encode_properties(properties)) == properties
 
 
+@pytest.mark.long
 @given(samples.properties("will", 5))
 def test_forwarded_is_encoded_without_the_rest(properties: Properties | None) -> None:
     if properties is None:
@@ -136,6 +138,7 @@ TEXTS = st.one_of(
 )
 
 
+@pytest.mark.long
 @given(st.lists(st.tuples(TEXTS, TEXTS), max_size=5), st.binary(max_size=8), st.integers(0, 6))
 def test_many_user_properties_at_once(pairs: list[tuple[str, str]], tail: bytes, count_max: int) -> None:
     """What is read is what was written, up to what is none or not sound."""

@@ -156,6 +156,7 @@ def test_noise_as_properties(data: st.DataObject) -> None:
     assert outcome("server", 5, raw + b"\xc0\x00" * 4) == slow_outcome("server", 5, raw + b"\xc0\x00" * 4)
 
 
+@pytest.mark.long
 @settings(max_examples=60)
 @given(st.data())
 def test_chunking_does_not_matter(data: st.DataObject) -> None:
@@ -355,6 +356,7 @@ def _read(raw: bytes, cuts: list[int], count_max: int, *, gathers: bool) -> tupl
     return found, False
 
 
+@pytest.mark.long
 @settings(max_examples=100)
 @given(st.lists(_ANY_ACK, min_size=1, max_size=12), st.data())
 def test_gathered_acks_are_the_acks(parts: list[bytes], data: st.DataObject) -> None:

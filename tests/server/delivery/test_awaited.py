@@ -164,6 +164,7 @@ def test_a_name_that_is_revoked_in_place_of_missing_is_forgotten(rig: Keyed, pee
     assert not list(rig.core.opened.store.scan(Table.META, b"awaited/", b"awaited0"))
 
 
+@pytest.mark.long
 def test_thousands_go_out_in_steps(rig: Keyed, peer: Peer) -> None:
     alice = rig.come("alice")
     for n in range(500):
@@ -205,6 +206,7 @@ def wait_many(rig: Keyed, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], s
     return texts, lines
 
 
+@pytest.mark.long
 def test_a_kill_in_the_middle_of_the_release_doubles_nothing(
     rig: Keyed, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,6 +227,7 @@ def test_a_kill_in_the_middle_of_the_release_doubles_nothing(
     assert sorted(got) == sorted(texts)
 
 
+@pytest.mark.long
 def test_a_key_that_goes_again_in_the_middle_of_the_release_doubles_nothing(
     rig: Keyed, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -158,6 +158,7 @@ def test_walk(seed: int) -> None:
     Walk(seed).run()
 
 
+@pytest.mark.long
 def test_the_walks_look_at_something() -> None:
     walks = [Walk(seed) for seed in range(8)]
     for walk in walks:

@@ -14,6 +14,7 @@ LEVELS = st.sampled_from(["a", "b", "+", ""])
 FILTERS = st.lists(LEVELS, min_size=1, max_size=5).map("/".join)
 
 
+@pytest.mark.long
 @given(st.lists(st.tuples(FILTERS, st.booleans()), max_size=60), st.lists(LEVELS, min_size=1, max_size=5))
 def test_of_one_form_one_filter_matches(found: list[tuple[str, bool]], levels: list[str]) -> None:
     filters = {f"{text}/#" if is_open else text for text, is_open in found}

@@ -477,6 +477,7 @@ def test_groups_that_stand_still_go_on_when_another_one_makes_room() -> None:
     assert not order.is_standing
 
 
+@pytest.mark.long
 @OPENED
 def test_a_reader_waits_until_its_rows_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_order, "UNWRITTEN_MAX", 10)
@@ -591,6 +592,7 @@ def test_a_backlog_goes_out_in_runs_and_keeps_the_order_of_each_key(rig: Rig) ->
         assert theirs == sorted(theirs)
 
 
+@pytest.mark.long
 @OPENED
 def test_a_dump_is_passed_over_in_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while there is no room, so that what is behind it is soon met."""

@@ -393,6 +393,7 @@ def test_a_client_id_that_is_too_long_to_be_noted_is_in_no_rule(rig: Keyed) -> N
     assert rig.core.owners.withheld == 0
 
 
+@pytest.mark.long
 def test_rules_that_take_long_to_look_at_do_not_hold_up_the_others(
     rig: Keyed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

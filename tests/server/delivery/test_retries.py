@@ -400,6 +400,7 @@ DeadLetters.TestCase.settings = settings(max_examples=12, stateful_step_count=20
 TestDeadLetters = pytest.mark.long(DeadLetters.TestCase)
 
 
+@pytest.mark.long
 def test_one_that_is_due_does_not_wait_behind_the_backlog(rig: Rig) -> None:
     """A group with room for one message at a time: what is due and what is unread come in turns."""
     worker = rig.lasting("w", receive_maximum=1).subscribed(GROUP, qos=1)
@@ -449,6 +450,7 @@ def test_what_is_read_again_has_no_retry_and_no_letter_of_before(was: str, text:
     assert (retries(rig), letters(rig), rig.core.opened.retries) == ([], [], 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("survivors", [0, 1, 2])
 @pytest.mark.parametrize("was", ["waits", "dead"])
 def test_a_kill_while_it_is_read_again_leaves_it_once(was: str, survivors: int) -> None:

@@ -147,6 +147,7 @@ def test_all_or_nothing() -> None:
         assert (link.sent, narrow.session.flights, narrow.delivered, narrow.dirty) == ([], {}, 0, set())
 
 
+@pytest.mark.long
 def test_packet_ids_in_use_are_passed_over() -> None:
     session = Session("a", read=Position(0), expiry_s=0, window=65_535)
     addresses = [(Position(n), -1) for n in range(65_533)]

@@ -378,6 +378,7 @@ def test_a_server_that_stops_or_is_killed_delays_nobody() -> None:
         assert set(rig.lasting("c").payloads() + members(rig, "d")[0].payloads()) == held
 
 
+@pytest.mark.long
 def test_a_thousand_flights_of_a_lost_connection_are_put_off_in_pieces() -> None:
     rig = Rig(config(receive_maximum=65_535))
     peer = rig.lasting("a").subscribed(GROUP, qos=1)

@@ -72,6 +72,7 @@ async def test_cancel_by_ordering_key(server: Running) -> None:
     assert list(await dues(server, "cancelled")) == [mine]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shift", ["PT1H", "-PT1H", 3600, -3600, "90s"])
 async def test_a_shift_moves_each_message_once(
     server: Running, shift: Any, monkeypatch: pytest.MonkeyPatch

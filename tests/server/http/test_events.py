@@ -56,6 +56,7 @@ async def test_tells_what_changes(server: Running) -> None:
         assert now["lateness"][-1] == ["+Inf", 1]
 
 
+@pytest.mark.long
 async def test_nobody_is_behind_who_has_nothing_to_do(server: Running) -> None:
     """The horizon of such a server moves now and then only."""
     server.clock.now_ms += 150

@@ -68,6 +68,7 @@ def requests() -> list[bytes]:
     return [*(posted(body) for body in bodies), *changed, *keyed, *found]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", range(4))
 async def test_the_same_answer_for_the_same_bytes(server: Running, part: int) -> None:
     at = server.front

@@ -300,6 +300,7 @@ async def test_calls_stand_in_the_order_of_use(server: Running) -> None:
     assert len(sections) == len(used), "each once"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ram", [None])  # a split's example takes a checkpoint
 async def test_examples_are_taken(server: Running) -> None:
     """Each as it stands: what it names need not be there, but nothing of it is refused."""

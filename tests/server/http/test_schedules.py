@@ -526,6 +526,7 @@ async def test_a_rule_without_a_start_tells_what_nobody_has_chosen(server: Runni
         assert "note" not in (await preview(server, **good))[0]
 
 
+@pytest.mark.long
 async def test_a_schedule_that_cannot_go_on_is_stopped_and_says_why(server: Running) -> None:
     """Accepted by an earlier version, say: its next time is too far."""
     await put(server)

@@ -212,6 +212,7 @@ def test_what_waits_for_an_answer_counts_once() -> None:
     assert peer.gone_with == 0x93
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("level", [4, 5])
 def test_the_same_packet_again_and_again(level: int) -> None:
     """Each is answered, behind what is not: that queue has a bound too."""

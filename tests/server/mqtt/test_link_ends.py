@@ -411,6 +411,7 @@ async def test_frames_that_wait_count_as_kept() -> None:
 # -- congestion
 
 
+@pytest.mark.long
 @OPENED
 async def test_only_who_has_published_waits_while_the_server_is_congested(
     monkeypatch: pytest.MonkeyPatch,

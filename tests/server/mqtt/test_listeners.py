@@ -197,6 +197,7 @@ async def test_keep_alive_counts_from_connect(served: Served, caplog: pytest.Log
     assert (vars(line)["by"], vars(line)["told"]) == ("127.0.0.1", {"client": "a"})
 
 
+@pytest.mark.long
 async def test_answers_that_nobody_reads_do_not_pile_up(served: Served) -> None:
     peer, other = await _connected(served, "a"), await _connected(served, "b")
     peer.transport.pause_reading()
@@ -225,6 +226,7 @@ def _name(link: MqttLink) -> str:
     return link._connection.client_id if link._connection is not None else ""
 
 
+@pytest.mark.long
 async def test_one_stalled_reader_among_ten(served: Served) -> None:
     stalled, *readers = [await _connected(served, f"r{n}") for n in range(10)]
     for reader in (stalled, *readers):

@@ -133,6 +133,7 @@ def pieces(data: bytes, step: int) -> list[tuple[int, bytes]]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step", [1, 2, 3, 7, 100_000])
 def test_frames_cut_anywhere(step: int) -> None:
     payload = bytes(range(256)) * 300

@@ -69,6 +69,7 @@ class Spoken:
         return name
 
 
+@pytest.mark.long
 async def test_a_pair_that_is_replaced_is_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     put(tmp_path)

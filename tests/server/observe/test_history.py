@@ -67,6 +67,7 @@ def test_each_dead_letter_is_in_one_sample() -> None:
         assert sum(decode(one.data).dead_reasons["broken"] for one in kept) == count
 
 
+@pytest.mark.long
 def test_it_is_bounded_in_bytes() -> None:
     groups = [GroupSample(f"{n}" * 140, "f" * 140, 1 << 40, True, 1e9, 1 << 30, 1 << 40) for n in range(20)]
     sessions = [SessionSample(f"{n}" * 140, 1 << 40, True, 1e9, 1 << 30, 1 << 40) for n in range(20)]

@@ -54,6 +54,7 @@ async def fill(server: Running) -> dict[str, str]:
     }
 
 
+@pytest.mark.long
 async def test_only_wall_times_move(zoned: Zoned, monkeypatch: pytest.MonkeyPatch) -> None:
     async with zoned.running() as server:
         ids = await fill(server)
@@ -112,6 +113,7 @@ async def test_many_move_in_groups(
         assert {m["deliver_at"] for m in found} == {time_text(parse_deliver_at(WISH) + HOUR_MS)}
 
 
+@pytest.mark.long
 async def test_what_was_cut_off_is_done_again_with_whichever_database(
     zoned: Zoned, monkeypatch: pytest.MonkeyPatch
 ) -> None:

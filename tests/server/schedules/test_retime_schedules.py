@@ -62,6 +62,7 @@ async def upcoming(server: Running, name: str) -> list[str]:
     return [fire["at"][5:16] for fire in found]
 
 
+@pytest.mark.long
 async def test_what_is_written_ahead_follows(zoned: Zoned, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bucharest (+02:00 in winter) gets the clocks of Moscow (+03:00)."""
     async with zoned.running() as server:

@@ -120,6 +120,7 @@ def test_what_names_no_instant_is_refused(text: str, said: str) -> None:
         parse_deliver_at(text)
 
 
+@pytest.mark.long
 @given(st.text(max_size=40))
 def test_any_text_is_an_instant_or_a_time_error(text: str) -> None:
     with contextlib.suppress(TimeError):

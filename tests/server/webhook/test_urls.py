@@ -257,6 +257,7 @@ def as_before(store: FailingMemory, receiver: Receiver) -> None:
     store.flush()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("is_restarted", "most"), [(False, RESTORED_BYTES), (True, RESTORED_BYTES), (True, 100)]
 )
