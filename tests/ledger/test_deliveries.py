@@ -17,8 +17,9 @@ from tests.support.ledger.messages import Message
 from tests.support.ledger.stakes import Place, Stake
 from tests.support.ledger.words import FREE_RETURNS
 from tests.support.planted import function_of, functions_of
+from tests.support.stories import HOUR, Teller, each
 
-NOW, HOUR = 1_772_445_600_000, 3_600_000
+NOW = 1_772_445_600_000
 RETURNED = "lease; release; "
 THRICE = "lease; nack; lease; nack; lease; nack"
 HELD = "at 1h; back 0; accept n 60000; "
@@ -413,7 +414,7 @@ STORIES: dict[str, dict[str, str]] = {
 }
 
 
-class Story:
+class Story(Teller):
     """An account with a group that tries three times, an endpoint, and a message that is due.
 
     A story is a list of steps, each one of these methods. Times are ms behind NOW.
@@ -426,13 +427,6 @@ class Story:
         self.accept("m", 1)
         self.at(2)
         self.there: tuple[Stake, frozenset[str], int]
-
-    def tell(self, story: str) -> None:
-        for step in story.split("; "):
-            word, *said = step.split()
-            more = [one.split("=") for one in said if "=" in one]
-            plain = [_value(one) for one in said if "=" not in one]
-            getattr(self, word)(*plain, **{name: _value(value) for name, value in more})
 
     def place(self, name: str) -> Place:
         return [place for place in self.ledger.places if place.name == name][-1]
@@ -742,11 +736,6 @@ TOLD_ONLY = {"may != stake.may"}
 """Conditions of what is only noted down for who reads a fault."""
 
 
-def _value(text: str) -> Any:
-    digits, unit = text.removesuffix("h"), HOUR if text.endswith("h") else 1
-    return int(digits) * unit if digits.lstrip("-").isdigit() else text
-
-
 def told(story: str, kind: str) -> bool:
     """Whether that is what the account finds in it, and nothing else."""
     one = Story()
@@ -754,14 +743,7 @@ def told(story: str, kind: str) -> bool:
     return one.found() == ({kind} if kind else set())
 
 
-@pytest.mark.parametrize(
-    ("kind", "story"),
-    [
-        pytest.param(kind, story, id=f"{kind or 'right'}: {name}")
-        for kind, stories in STORIES.items()
-        for name, story in stories.items()
-    ],
-)
+@each(STORIES)
 def test_what_breaks_a_rule_is_named_and_what_keeps_them_is_not(kind: str, story: str) -> None:
     assert told(story, kind)
 

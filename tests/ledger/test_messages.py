@@ -11,6 +11,7 @@ from tests.crash.past import Piece, wrong
 from tests.support.ledger.arrivals import KINDS, Arrivals, Inbox, Rewind
 from tests.support.ledger.messages import Message, Messages
 from tests.support.planted import Fault, finds
+from tests.support.stories import Teller, each
 from timeline.position import Position, id_text, message_id
 
 DUE, DAY = 1_800_000_000_000, 86_400_000
@@ -125,7 +126,7 @@ HEARD = {
 }
 
 
-class Book:
+class Book(Teller):
     """The account of one session, and one message that was answered before it was due.
 
     A story is a list of steps, each one of these methods. Times are ms behind DUE.
@@ -137,13 +138,6 @@ class Book:
         self.messages.kept["kept"] = (5, 7)
         self.inbox = self.account.inboxes.setdefault("reader", Inbox("reader", connection=1))
         self.accepted("a", 1)
-
-    def tell(self, story: str) -> None:
-        for step in story.split("; "):
-            word, *said = step.split()
-            more = [one.split("=") for one in said if "=" in one]
-            plain = [_value(one) for one in said if "=" not in one]
-            getattr(self, word)(*plain, **{name: _value(value) for name, value in more})
 
     def _of(self, tag: str) -> Message:
         return self.messages.by_tag[tag]
@@ -247,10 +241,6 @@ class Book:
         self.account.book.heard(HEARD[what])
 
 
-def _value(text: str) -> int | str:
-    return int(text) if text.lstrip("-").isdigit() else text
-
-
 def told(story: str, kind: str) -> bool:
     """Whether that is what the accounts find in it, once, and nothing else."""
     book = Book()
@@ -258,14 +248,7 @@ def told(story: str, kind: str) -> bool:
     return book.account.counted() == ", ".join(f"{one} {int(one == kind)}" for one in KINDS)
 
 
-@pytest.mark.parametrize(
-    ("kind", "story"),
-    [
-        pytest.param(kind, story, id=f"{kind or 'right'}: {name}")
-        for kind, stories in STORIES.items()
-        for name, story in stories.items()
-    ],
-)
+@each(STORIES)
 def test_what_breaks_a_rule_is_named_and_what_keeps_them_is_not(kind: str, story: str) -> None:
     assert told(story, kind)
 
