@@ -91,10 +91,7 @@ def remarks(config: Config, origins: Mapping[str, str]) -> list[str]:
 
 def table(config: Config, origins: Mapping[str, str]) -> list[str]:
     """A line for each key for `--check`: name, value, origin, in columns."""
-    rows = [
-        (name, kind.show(getattr(getattr(config, name.partition(".")[0]), attribute)), origins[name])
-        for name, attribute, kind in keys()
-    ]
+    rows = [(name, kind.show(value_of(config, name)), origins[name]) for name, _, kind in keys()]
     wide = [max(len(row[column]) for row in rows) for column in (0, 1)]
     return [f"{name:<{wide[0]}}  {shown:<{wide[1]}}  {origin}" for name, shown, origin in rows]
 
@@ -111,8 +108,9 @@ def settable(section: Any) -> "Iterator[Field[Any]]":
 
 
 def value_of(config: Config, key: str) -> Any:
-    section, _, attribute = key.partition(".")
-    return getattr(getattr(config, section), attribute)
+    section, _, name = key.partition(".")
+    part = getattr(config, section)
+    return next(getattr(part, item.name) for item in settable(part) if key_name(item.name) == name)
 
 
 def key_name(attribute: str) -> str:

@@ -10,6 +10,7 @@ from server.settings.exposed import exposed
 from server.settings.kinds import without_password
 from server.settings.reading import load
 from tests.support.served import TLS
+from tests.support.server import ROOT
 
 SECRET = "CLUSTERSECRET0123456789"
 LOG = "postgresql://usr:PGSECRETPW@127.0.0.1:1/db"
@@ -51,8 +52,16 @@ def test_a_check_shows_no_secret_and_names_a_file_of_it_that_others_can_read(
     ]
 
 
+@pytest.mark.parametrize("name", ["config.toml", "config.small.toml"])
+def test_the_servers_own_files_are_read_whole_and_warn_of_nothing(
+    name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["--config", str(ROOT / name), "--data", str(tmp_path / "data"), "--check"]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_a_file_without_secrets_may_be_read_by_all(tmp_path: Path) -> None:
-    file = written(tmp_path / "config.toml", '[cluster]\nnode = "n1"\n', 0o644)
+    file = written(tmp_path / "config.toml", '[http]\nidle_timeout = "75s"\n[cluster]\nnode = "n1"\n', 0o644)
     assert exposed(*load(file, {}, {}), file) == []
     # Secrets of the environment are not in the file.
     environ = {"FASTI__CLUSTER__KEY": SECRET, "FASTI__CLUSTER__LOG": "nats://u:p@a"}
