@@ -23,6 +23,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
+from math import inf
 from typing import Any
 
 import aiohttp
@@ -156,6 +157,7 @@ class Pool:
         await peer.close()
 
     def begin(self, server: Server) -> None:
+        self.account.down_until = self.now()
         jobs: list[Callable[[Server], Coroutine[Any, Any, None]]] = [
             self._post,
             self._post,
@@ -183,11 +185,13 @@ class Pool:
             await asyncio.gather(*self._tasks)
         self.now()
         self.account.restarted(self._killed_at, was_killed=True)
+        self.account.down_until = inf
         self.life, self._killed_at = self.life + 1, 0.0
 
     async def drain(self, server: Server) -> int:
         """Do all that is left; how many messages are dead then."""
         self.is_kind = True
+        self.account.down_until = self.now()
         tasks = [asyncio.create_task(self._work(server, name)) for name in self.workers]
         async with http(server.url) as calls:
             await calls.call("POST", f"{self.path}:resume")

@@ -179,6 +179,9 @@ STORIES: dict[str, dict[str, str]] = {
         "given back when its lease was perhaps over": (
             "given m lapses=1 is_leased=0 by=w; lapse 1; taken; left g orderly by=w; given m attempt=1"
         ),
+        "its lease was over when the server was back": (
+            "backoff; lease lapses=2; kill 1; up 3; lapse 3; lease"
+        ),
         "its lease was over, which a kill undoes": (
             "backoff; given m lapses=1 is_leased=0; lapse 1; kill 1; given m"
         ),
@@ -303,6 +306,9 @@ STORIES: dict[str, dict[str, str]] = {
     "retry early": {
         "counted from a lease that it had before": (
             "backoff; lease lapses=1; lapse 1; at 5000; given m; left; at 12000; given m"
+        ),
+        "its lease went on when the server was back": (
+            "backoff; lease lapses=4; kill 1; up 3; lapse 4; lease"
         ),
         "after a nack": "lease; nack 1h; lease",
         "its time was shown before the clock was set back": "at 2h; back 2; lease; nack 1h; lease",
@@ -663,6 +669,9 @@ class Story(Teller):
     def kill(self, mono: float = 1.0) -> None:
         self.ledger.clock.mono = float(mono)
         self.ledger.restarted(float(mono), was_killed=True)
+
+    def up(self, mono: float) -> None:
+        self.ledger.down_until = float(mono)
 
     def bury(self, reason: str = "", *, key: str = "m") -> None:
         self.ledger.buried(self.stake(key), reason=reason)

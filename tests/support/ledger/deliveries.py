@@ -82,6 +82,9 @@ class Deliveries:
         """Given before the answer to its publish had come here."""
         self.counted_away = 0
         """What the server says to have dropped undone and counted, and nobody has been charged with yet."""
+        self.down_until = 0.0
+        """When the server was back after it was down (mono). A lease that was over by then goes out again at
+        once, without a back-off: it was its holder who could not answer."""
 
     @property
     def clock(self) -> Clock:
@@ -147,7 +150,8 @@ class Deliveries:
                 stake.ended = stake.lapses
                 # Whether it was the last try is decided in the server's own time.
                 keep = {FLIGHT} if self.grace is not None else UNDONE
-                self._fails(place, stake, at=stake.wall_until, keep=frozenset(keep))
+                not_before = 0 if stake.lapses <= self.down_until else None
+                self._fails(place, stake, at=stake.wall_until, not_before=not_before, keep=frozenset(keep))
             if stake.ended is not None and self.grace is not None and mono >= stake.ended + self.grace:
                 stake.may, stake.ended = (stake.may - {FLIGHT}) or stake.may, None
             if stake.read_again > 0 and mono - stake.read_again >= self.sure:
