@@ -182,6 +182,7 @@ STORIES: dict[str, dict[str, str]] = {
         "its lease was over when the server was back": (
             "backoff; lease lapses=2; kill 1; up 3; lapse 3; lease"
         ),
+        "its lease was over a moment before a kill": "backoff; lease lapses=1; lapse 1; kill 2; lease",
         "its lease was over, which a kill undoes": (
             "backoff; given m lapses=1 is_leased=0; lapse 1; kill 1; given m"
         ),
@@ -310,6 +311,7 @@ STORIES: dict[str, dict[str, str]] = {
         "its lease went on when the server was back": (
             "backoff; lease lapses=4; kill 1; up 3; lapse 4; lease"
         ),
+        "its lease was over long before a kill": "backoff; lease lapses=1; lapse 1; kill 9; lease",
         "after a nack": "lease; nack 1h; lease",
         "its time was shown before the clock was set back": "at 2h; back 2; lease; nack 1h; lease",
         "in time": "lease; nacking 1 1h; lease",

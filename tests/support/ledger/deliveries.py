@@ -725,7 +725,7 @@ class Deliveries:
                 stake.former, stake.read_again = frozenset(), 0.0
             stake.since = 0.0
             if was_killed:
-                self._uncount(stake, mono)
+                self._forgets(stake, mono)
             is_old = self.messages.is_old(stake.message)
             if was_killed and place.kind == "session" and WAITING in stake.may and is_old:
                 stake.may |= {DROPPED}  # counted, and the number died with the server
@@ -734,12 +734,15 @@ class Deliveries:
             for place in self.open():
                 self.perhaps_taken(place)
 
-    def _uncount(self, stake: Stake, mono: float) -> None:
-        """What a kill may take from the counts. The last delivery may have been returned since."""
+    def _forgets(self, stake: Stake, mono: float) -> None:
+        """What a kill may take: of the counts (the last delivery may have been returned since), and that a
+        lease was over."""
         is_counted = stake.given_at and mono - stake.given_at >= self.sure
         for count in (stake.tries, stake.total):
             count.least = max(0, count.least - 1) if is_counted else 0
         stake.returns.least = 0
+        if stake.ended is not None and mono - stake.ended < self.sure:
+            stake.not_before = 0
 
     def is_durable(self) -> None:
         """All that was done is on disk."""
