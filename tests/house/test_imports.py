@@ -176,14 +176,23 @@ def test_no_star_imports() -> None:
 
 
 @cache
+def modules() -> set[str]:
+    return {module_of(path, room) for room in ROOMS for path in files_of(room)}
+
+
+def needed_by(found: Import) -> str:
+    """The module that an import takes, or takes a name of."""
+    inner = f"{found.module}.{found.name}"
+    return inner if inner in modules() else found.module
+
+
+@cache
 def graph() -> dict[str, set[str]]:
     """Module -> modules of the rooms that it imports, be it only for their types."""
-    modules = {module_of(path, room) for room in ROOMS for path in files_of(room)}
-    edges: dict[str, set[str]] = {module: set() for module in modules}
+    edges: dict[str, set[str]] = {module: set() for module in modules()}
     for room in ROOMS:
         for found in all_imports(room):
-            inner = f"{found.module}.{found.name}"
-            edges[module_of(found.path, room)] |= {inner if inner in modules else found.module} & modules
+            edges[module_of(found.path, room)] |= {needed_by(found)} & modules()
     return edges
 
 
