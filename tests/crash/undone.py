@@ -105,7 +105,7 @@ def _told_late(say: Callable[..., None], one: Given) -> Callable[[bool | None], 
 
 def check(folder: Path, said: list[list[Any]]) -> list[str]:
     account = Deliveries(START_MS)
-    pool = account.opened("group", "pool", "a", max_tries=ATTEMPTS)
+    pool = account.lives.opened("group", "pool", "a", max_tries=ATTEMPTS)
     store = RocksStore(folder / "data")
     hand = Hand(store, HandClock(START_MS + 60_000), reached=lambda point: None)
     words: dict[str, set[str]] = {}
@@ -118,11 +118,11 @@ def check(folder: Path, said: list[list[Any]]) -> list[str]:
         account.accepted(messages.Message(text, "a", START_MS, START_MS))
         stake = pool.stakes[text]
         if text in words.get("is done", set()):
-            account.finished(stake)
+            account.settling.finished(stake)
         else:
             may_be_nowhere = text in words.get("done", set()) or text not in known
-            account.unsure(stake, frozenset({FLIGHT, DEAD} | ({DONE} if may_be_nowhere else set())))
-        account.lies(pool, text, where.get(text, []))
+            account.settling.unsure(stake, frozenset({FLIGHT, DEAD} | ({DONE} if may_be_nowhere else set())))
+        account.looks.lies(pool, text, where.get(text, []))
     hand.rest()
     store.close()
     return [str(fault) for fault in account.faults] + verified(folder / "data")

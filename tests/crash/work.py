@@ -117,7 +117,7 @@ class Pool:
         self.workers = () if self.is_endpoint else WORKERS
         self.account = Deliveries(wall_ms(), sure=SURE_S, soon=SOON_S, near=0)
         kind = "endpoint" if self.is_endpoint else "group"
-        self.place = self.account.opened(kind, self.name, "work/#", max_tries=ATTEMPTS)
+        self.place = self.account.lives.opened(kind, self.name, "work/#", max_tries=ATTEMPTS)
         self.place.most, self.place.is_ordered = most, most == 1
         self.place.backoff = tuple(ms * 8 // 10 for ms in (BACKOFF_MS, 400, 800))
         self.jobs: dict[str, Message] = {}
@@ -184,7 +184,7 @@ class Pool:
         async with asyncio.timeout(60):
             await asyncio.gather(*self._tasks)
         self.now()
-        self.account.restarted(self._killed_at, was_killed=True)
+        self.account.losses.restarted(self._killed_at, was_killed=True)
         self.account.down_until = inf
         self.life, self._killed_at = self.life + 1, 0.0
 
@@ -219,8 +219,8 @@ class Pool:
         await asyncio.gather(*tasks, return_exceptions=True)
         self.now()
         for _, name, _ in dead:
-            self.account.shown(self.place, name, "dead")
-        self.account.dead_letters(dead)
+            self.account.looks.shown(self.place, name, "dead")
+        self.account.looks.dead_letters(dead)
         self.account.at_the_end(is_quiet=True)
         return len(dead)
 
@@ -337,7 +337,7 @@ class Pool:
                         self.left += worker.leases
                 await asyncio.sleep(LEFT_S)
                 self.now()
-                self.account.perhaps_taken(self.place, is_leased=pulls)
+                self.account.losses.perhaps_taken(self.place, is_leased=pulls)
 
     async def _dialled(self, server: Server, name: str) -> "_Mqtt":
         """With another id each time, or the same."""
@@ -363,21 +363,21 @@ class Pool:
             return False
         if not is_known or life != self.life or self._killed_at:
             return False
-        at, is_in_time = self.now(), self.account.has(came.stake, came.number)
+        at, is_in_time = self.now(), self.account.settling.has(came.stake, came.number)
         if what in ("now", "soon"):
-            self.account.acking(came.stake)
+            self.account.settling.acking(came.stake)
             if is_in_time:
                 self.is_read(came, at)
             return await answer(200)(got, writer)
         not_before = round(1_000 * at) + 1_000 if what == "503" else None
-        self.account.nacking(self.place, came.stake, came.number, not_before)
+        self.account.settling.nacking(self.place, came.stake, came.number, not_before)
         if what == "drop":
             return False
         return await answer(int(what), "Retry-After: 1")(got, writer)
 
     def is_read(self, came: Came, sent: float) -> None:
         """Its ack was, for certain."""
-        self.account.is_read(came.stake, sent)
+        self.account.settling.is_read(came.stake, sent)
         self._timed[came.stake.message.id] = came.stake
 
     def note(self, what: str) -> None:
@@ -553,14 +553,14 @@ class _Worker:
         is_orderly, mine = way == "disconnect", [one for one in self._given if one.number == one.stake.number]
         fresh = [came for came in mine if now - came.nacked_at < READ_S]  # perhaps nobody reads that
         if not self._door.is_leased:
-            account.left(place, orderly=is_orderly, by=self._name)
+            account.losses.left(place, orderly=is_orderly, by=self._name)
         for came in fresh:
-            account.in_doubt(place, came.stake)
+            account.settling.in_doubt(place, came.stake)
         for came in self._given if is_orderly or not self._door.is_leased else ():
             came.is_over = True
         for came in mine if is_orderly and self._door.is_leased else ():
             if FLIGHT in came.stake.may or now - came.nacked_at < READ_S:
-                account.returned(place, came.stake, now)
+                account.settling.returned(place, came.stake, now)
         self._pool.note(way)
         await self._door.go(way, [came.name for came in self._given])
 
@@ -591,13 +591,13 @@ class _Worker:
         elif what == "extend":
             await asyncio.sleep(0.5 * chance.random())
             account, stake, now = self._pool.account, came.stake, self._pool.now()
-            if account.has(stake, came.number) and stake.lapses is not None:
+            if account.settling.has(stake, came.number) and stake.lapses is not None:
                 until = min(stake.lapses, now + (EXTENDED_MS - SLACK_MS) / 1_000)
-                account.leased(stake, until, is_leased=came.is_leased)
+                account.settling.leased(stake, until, is_leased=came.is_leased)
             found = await self._door.extend(came.name)
             if self._door.is_leased and not found["extended"]:
                 self._pool.now()
-                account.held_no_more(self._pool.place, stake, came.number, "extend")
+                account.settling.held_no_more(self._pool.place, stake, came.number, "extend")
             await asyncio.sleep(1.8 * chance.random())
         if what in ("nack", "auto"):
             await asyncio.sleep(0.2 * chance.random())
@@ -611,15 +611,15 @@ class _Worker:
 
     async def _ack(self, came: Came) -> None:
         sent, account, life = self._pool.now(), self._pool.account, self._pool.life
-        must_count = account.has(came.stake, came.number)
+        must_count = account.settling.has(came.stake, came.number)
         if not self._door.is_closed:
-            account.acking(came.stake)
+            account.settling.acking(came.stake)
         self._pool.acking.set()
         came.is_over = True
         is_taken = await self._door.ack(came.name)
         if came.is_leased and must_count and not is_taken:
             self._pool.now()
-            account.ack_refused(self._pool.place, came.stake, sent)
+            account.settling.ack_refused(self._pool.place, came.stake, sent)
         if not self._pool.is_kind:
             await asyncio.sleep(READ_S)
         if is_taken and not self._door.is_closed and life == self._pool.life:
@@ -628,6 +628,6 @@ class _Worker:
     async def _nack(self, came: Came, wait_ms: int | None) -> None:
         came.nacked_at, came.is_over = self._pool.now(), True
         not_before = None if wait_ms is None else round(1_000 * came.nacked_at) + wait_ms
-        self._pool.account.nacking(self._pool.place, came.stake, came.number, not_before)
+        self._pool.account.settling.nacking(self._pool.place, came.stake, came.number, not_before)
         await self._door.nack(came.name, wait_ms)
         await asyncio.sleep(READ_S)

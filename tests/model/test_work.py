@@ -70,10 +70,10 @@ class Work(RuleBasedStateMachine):
         """Of each member: packet ids that it has not answered, of which message, and which delivery of it."""
         self.ledger = Deliveries(self.now, grace=GRACE_S)
         self.ledger.book.tell = _fails
-        self.place = self.ledger.opened("group", "g", "t", max_tries=MAX_ATTEMPTS)
+        self.place = self.ledger.lives.opened("group", "g", "t", max_tries=MAX_ATTEMPTS)
         self.place.backoff, self.place.is_ordered = (2_000, 10_000), any(self.keys)
         self.place.most = int(self.place.is_ordered)
-        self.other = self.ledger.opened("group", "h", "other", max_tries=0)
+        self.other = self.ledger.lives.opened("group", "h", "other", max_tries=0)
         keeper = self.rig.lasting("keeper")
         keeper.subscribe(GROUP, qos=1, user_properties=self.terms)
         keeper.subscribe(OTHER, qos=1)
@@ -116,7 +116,7 @@ class Work(RuleBasedStateMachine):
         ]
         assert sorted(decode(row.record).payload.decode() for row in elsewhere) == sorted(self.other.stakes)
         for key in self.ledger.messages.by_id:
-            self.ledger.lies(self.place, key, found.get(key, []), dead.get(key))
+            self.ledger.looks.lies(self.place, key, found.get(key, []), dead.get(key))
 
     # -- doing
 
@@ -159,9 +159,9 @@ class Work(RuleBasedStateMachine):
             stake, peer, packet_id, is_holder = picked
             peer.send(Ack(wire.PUBACK, packet_id))
             if is_holder:
-                self.ledger.finished(stake, self.now / 1_000)
+                self.ledger.settling.finished(stake, self.now / 1_000)
             elif not stake.may <= {DONE, DROPPED}:
-                self.ledger.finished(stake)  # in the writer, with what it has ended there
+                self.ledger.settling.finished(stake)  # in the writer, with what it has ended there
 
     @precondition(lambda self: self.peers)
     @rule(data=st.data(), seconds=st.sampled_from([0, 1, 7, 60, None, NEVER, NEVER]))
@@ -170,10 +170,10 @@ class Work(RuleBasedStateMachine):
             stake, peer, packet_id, is_holder = picked
             self._send_nack(peer, packet_id, seconds)
             if is_holder and seconds == NEVER:
-                self.ledger.buried(stake)
+                self.ledger.settling.buried(stake)
             elif is_holder:
                 due = None if seconds is None else self.now + 1_000 * seconds
-                self.ledger.failed(self.place, stake, not_before=due)
+                self.ledger.settling.failed(self.place, stake, not_before=due)
 
     def _send_nack(self, peer: Peer, packet_id: int, seconds: int | None, *, pump: bool = True) -> None:
         wait = "" if seconds is None else "never" if seconds == NEVER else f"{seconds}s"
@@ -194,7 +194,7 @@ class Work(RuleBasedStateMachine):
                 assert answer.reason == 0
             if answer.reason == 0:
                 assert is_holder
-                self.ledger.extended(stake, self.now / 1_000 + seconds)
+                self.ledger.settling.extended(stake, self.now / 1_000 + seconds)
 
     @precondition(lambda self: self.peers)
     @rule(data=st.data(), is_clean=st.booleans())
@@ -206,14 +206,14 @@ class Work(RuleBasedStateMachine):
         peer = self.peers.pop(name)
         peer.disconnect() if is_clean else peer.drop()
         self.had = [one for one in self.had if one[0] != name]
-        self.ledger.left(self.place, orderly=is_clean, by=name)
+        self.ledger.losses.left(self.place, orderly=is_clean, by=name)
 
     @precondition(lambda self: self.ledger.messages.by_id)
     @rule()
     def replay(self) -> None:
         """The group is set back to its beginning, whoever has what."""
         self.each_is_in_one_place()
-        self.ledger.set_back(self.place, 0)  # before: what is sent at once is seen
+        self.ledger.lives.set_back(self.place, 0)  # before: what is sent at once is seen
         group, rewind = self.group, self.rig.core.replay.rewind
         self._decide(lambda commit: rewind(commit, group, START))
 
@@ -224,7 +224,7 @@ class Work(RuleBasedStateMachine):
         self.each_is_in_one_place()
         group, skip = self.group, self.rig.core.replay.skip
         to = self.ledger.clock.top + 2
-        self.ledger.skipped(self.place, DEAD if is_dead else DROPPED, to, is_sure=True)
+        self.ledger.lives.skipped(self.place, DEAD if is_dead else DROPPED, to, is_sure=True)
         self._decide(lambda commit: skip(commit, group, END, SKIPPED, is_dead=is_dead))
 
     def _decide(self, what: Callable[[Commit], object]) -> object:
@@ -250,12 +250,12 @@ class Work(RuleBasedStateMachine):
         """A dead letter is sent to another group."""
         if letter := self._letter(data):
             (place, stake), due, again = letter, self.now + ms, self.rig.core.dead_letters.requeue
-            there, before = self.ledger.sending_to(self.other, stake.message, stake.total.most)
+            there, before = self.ledger.settling.sending_to(self.other, stake.message, stake.total.most)
             other = self.rig.core.groups.get(OTHER)
             assert self._decide(lambda commit: again(commit, place, due, lambda *_: True, other))
-            self.ledger.sent_to(there, before, there.number, stake.total.most, is_changed=True)
-            self.ledger.tried(there, due)
-            self.ledger.dropped(stake)
+            self.ledger.settling.sent_to(there, before, there.number, stake.total.most, is_changed=True)
+            self.ledger.settling.tried(there, due)
+            self.ledger.settling.dropped(stake)
 
     @precondition(lambda self: any(stake.may == {DEAD} for stake in self.stakes.values()))
     @rule(data=st.data(), ms=st.sampled_from([0, 3_000, 30_000]))
@@ -265,7 +265,7 @@ class Work(RuleBasedStateMachine):
             (place, stake), due, again = letter, self.now + ms, self.rig.core.dead_letters.requeue
             is_unread = stake.was_finished
             if not is_unread:  # before: what is sent at once is seen
-                self.ledger.again(stake, due)
+                self.ledger.settling.again(stake, due)
             done = self._decide(lambda commit: again(commit, place, due, lambda *_: True))
             assert done != is_unread, stake
 
@@ -282,7 +282,7 @@ class Work(RuleBasedStateMachine):
         """Where everybody stands goes to the disk."""
         self.pass_time(250)
         self._decide(lambda _: None)
-        self.ledger.is_durable()
+        self.ledger.losses.is_durable()
 
     @rule(data=st.data(), steps=st.integers(0, 5), survivors=st.integers(0, 2), what=st.sampled_from("xna"))
     def kill(self, data: st.DataObject, steps: int, survivors: int, what: str) -> None:
@@ -295,14 +295,14 @@ class Work(RuleBasedStateMachine):
             else:
                 peer.send(Ack(wire.PUBACK, packet_id), pump=False)
             if (is_holder or what == "a") and not stake.may <= {DONE, DROPPED}:
-                self.ledger.unsure(stake, frozenset({DONE} if what == "a" else {WAITING, DEAD}))
+                self.ledger.settling.unsure(stake, frozenset({DONE} if what == "a" else {WAITING, DEAD}))
         for _ in range(steps):
             self.rig.micro()
         self.rig.crash(survivors)
         self.rig.pump()
         self.peers.clear()
         self.had.clear()
-        self.ledger.restarted(self.now / 1_000, was_killed=True)
+        self.ledger.losses.restarted(self.now / 1_000, was_killed=True)
         self.each_is_in_one_place()
 
     def teardown(self) -> None:
@@ -316,7 +316,7 @@ class Work(RuleBasedStateMachine):
                 self.collect()  # what the ack before this one has made room for
                 self.had.remove(one)
                 self.peers["a"].send(Ack(wire.PUBACK, one[1]))
-                self.ledger.finished(one[2])
+                self.ledger.settling.finished(one[2])
             for name in {*self.peers} - {"a"}:
                 self._goes(name, is_clean=True)
             self.pass_time(5_000)
@@ -336,7 +336,7 @@ class Work(RuleBasedStateMachine):
         for packet in last.inbox:
             if isinstance(packet, Publish):
                 self.ledger.given(self.other, packet.payload.decode())
-                self.ledger.finished(self.other.stakes[packet.payload.decode()])
+                self.ledger.settling.finished(self.other.stakes[packet.payload.decode()])
 
 
 def _settings(examples: int, *phases: Phase) -> settings:

@@ -63,7 +63,7 @@ async def early(w: World, path: str, body: Any, forward: Forward) -> Answer | No
 
 
 async def twice_at_a_time(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
-    stakes = [stake for place, stake in w.ledger.all_stakes() if place.name == path.split("/")[3]]
+    stakes = [stake for place, stake in w.ledger.known.all_stakes() if place.name == path.split("/")[3]]
     return await _leased_too(forward, [stake.message.id for stake in stakes if stake.may == {FLIGHT}])
 
 
@@ -124,7 +124,7 @@ async def kept(w: World, path: str, body: Any, forward: Forward) -> Answer | Non
 
 async def place_gone(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
     """A group is deleted behind everybody's back."""
-    if not any(place.name == "put" and place.stakes for place in w.ledger.open()):
+    if not any(place.name == "put" and place.stakes for place in w.ledger.known.open()):
         return None
     await w.http.call("DELETE", "/v1/groups/put" + ("?undone=drop" if w.says_undone else ""), status=204)
     return await forward()
@@ -135,7 +135,7 @@ async def place_gone(w: World, path: str, body: Any, forward: Forward) -> Answer
 
 async def _deliveries(w: World, path: str, forward: Forward) -> tuple[Answer, list[dict[str, Any]]]:
     """Of a message that is looked at: those that are surely undone."""
-    got, stakes = await forward(), w.ledger.stakes_of(path.rpartition("/")[2])
+    got, stakes = await forward(), w.ledger.known.stakes_of(path.rpartition("/")[2])
     names = {place.name for place, stake in stakes if place.is_open and stake.may <= UNDONE}
     names -= {place.name for place, _ in stakes if place.kind == "session"}
     shown = got.body.get("deliveries", [])
@@ -201,7 +201,7 @@ async def dead_and_waits(w: World, path: str, body: Any, forward: Forward) -> An
     """A dead letter is listed as a retry too."""
     got = await forward()
     letters = await w.http.call("GET", "/v1/dead?limit=1000")
-    open_names = {place.name for place in w.ledger.open()}
+    open_names = {place.name for place in w.ledger.known.open()}
     for one in letters.body["messages"]:
         if name_of(one) in open_names:
             return with_(got, retries=[*got.body["retries"], {**one, "retry_at": one["died_at"]}])
@@ -223,7 +223,7 @@ async def counted_more(w: World, path: str, body: Any, forward: Forward) -> Answ
 
 async def nothing_left(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
     """A cancel's 409 names nobody."""
-    got, stakes = await forward(), w.ledger.stakes_of(path.rpartition("/")[2])
+    got, stakes = await forward(), w.ledger.known.stakes_of(path.rpartition("/")[2])
     sure = [s for p, s in stakes if p.is_open and p.kind != "session" and s.may <= UNDONE]
     is_left = got.status == 409 and any(stake.message.expires is None for stake in sure)
     return with_(got, deliveries=[]) if is_left else None
@@ -231,7 +231,7 @@ async def nothing_left(w: World, path: str, body: Any, forward: Forward) -> Answ
 
 def _undone(w: World, path: str) -> bool:
     name = path.partition("?")[0].rpartition("/")[2]
-    stakes = [s for p in w.ledger.open() if p.name == name for s in p.stakes.values()]
+    stakes = [s for p in w.ledger.known.open() if p.name == name for s in p.stakes.values()]
     return any(stake.may <= UNDONE and stake.message.expires is None for stake in stakes)
 
 
@@ -259,7 +259,7 @@ async def requeued_nowhere(w: World, path: str, body: Any, forward: Forward) -> 
     if "to" not in body:
         return None
     got = await w.http.call("POST", "/v1/dead:drop", {"filter": body["filter"]})
-    there = [s for p in w.ledger.open() if p.name == body["to"] for s in p.stakes.values()]
+    there = [s for p in w.ledger.known.open() if p.name == body["to"] for s in p.stakes.values()]
     name = body["filter"]["id"]
     return (
         got
@@ -270,7 +270,7 @@ async def requeued_nowhere(w: World, path: str, body: Any, forward: Forward) -> 
 
 async def other_reason(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
     got = await forward()
-    known = {(p.name, s.message.id) for p, s in w.ledger.all_stakes() if s.reason and s.may == {DEAD}}
+    known = {(p.name, s.message.id) for p, s in w.ledger.known.all_stakes() if s.reason and s.may == {DEAD}}
     for one in got.body["messages"]:
         if (name_of(one), one["id"]) in known:
             one["reason"] = "no reason"
@@ -302,7 +302,7 @@ async def early_after_a_step(w: World, path: str, body: Any, forward: Forward) -
 
 async def lapsed_by_wall(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
     """The clock was set ahead, so a lease of an hour counts as over: its message is given to another."""
-    mine = (place for place in w.ledger.open() if place.name == path.split("/")[3])
+    mine = (place for place in w.ledger.known.open() if place.name == path.split("/")[3])
     stakes = [stake for place in mine for stake in place.stakes.values()]
     over = [s for s in stakes if s.may == {FLIGHT} and s.is_leased and s.wall_until <= w.ledger.clock.low]
     return await _leased_too(forward, [stake.message.id for stake in over])
@@ -310,7 +310,7 @@ async def lapsed_by_wall(w: World, path: str, body: Any, forward: Forward) -> An
 
 async def ended_by_wall(w: World, path: str, body: Any, forward: Forward) -> Answer | None:
     """The clock was set ahead by a week, so a session of which nobody is there ends."""
-    for place in w.ledger.open():
+    for place in w.ledger.known.open():
         is_away = place.kind == "session" and place.name not in w.members
         if is_away and place.expiry and w.ledger.clock.low - w.ledger.clock.walked - START_MS >= place.expiry:
             await w.http.call("DELETE", f"/v1/sessions/{place.name}", status=204)

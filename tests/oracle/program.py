@@ -130,7 +130,7 @@ class Program:
                 await self.world.revive()
             else:
                 await act()
-            there = {place.name for place in self.ledger.open()}
+            there = {place.name for place in self.ledger.known.open()}
             for missing in [name for name in PLACES if name not in there]:
                 await self.open(missing)
         self.ledger.book.step = steps + 1
@@ -147,7 +147,7 @@ class Program:
         )
 
     def any_place(self, kind: str) -> Place:
-        return self.chance.choice([place for place in self.ledger.open() if place.kind == kind])
+        return self.chance.choice([place for place in self.ledger.known.open() if place.kind == kind])
 
     # -- places
 
@@ -172,7 +172,7 @@ class Program:
                 self.ledger.fault(3, "given to another incarnation", f"a new {name}: {got.body}")
         else:
             await self.world.insist("PUT", f"/v1/groups/{name}", {"filter": text, **terms})
-        self.ledger.opened(kind, name, text, max_tries=tries, expiry=expiry)
+        self.ledger.lives.opened(kind, name, text, max_tries=tries, expiry=expiry)
 
     async def _enlist(self, name: str, text: str) -> None:
         """Over MQTT: connect, subscribe, leave."""
@@ -211,9 +211,11 @@ class Program:
             return
         if self.world.says_undone and undone is None and place.kind != "session":
             for stake in place.stakes.values():
-                if self.ledger.is_surely_undone(place, stake):
-                    self.ledger.blame(1, "ended without a word", place, stake, f"; DELETE: {got.status}")
-        self.ledger.closed(place, DEAD if undone == "dead" else DROPPED)
+                if self.ledger.fates.is_surely_undone(place, stake):
+                    self.ledger.known.blame(
+                        1, "ended without a word", place, stake, f"; DELETE: {got.status}"
+                    )
+        self.ledger.lives.closed(place, DEAD if undone == "dead" else DROPPED)
         self.ghosts += [one for one in self.held if one.place is place]
         self.held = [one for one in self.held if one.place is not place]
 
@@ -223,7 +225,7 @@ class Program:
         if await self._is_gone(place):
             return
         to = self.ledger.clock.high - self.chance.choice((MINUTE, HOUR, DAY))
-        self.ledger.set_back(place, to)  # before: it may come before the answer
+        self.ledger.lives.set_back(place, to)  # before: it may come before the answer
         await self.world.insist("POST", f"/v1/{place.kind}s/{place.name}:replay", {"from": iso(to)})
         await self.world.settle()
 
@@ -242,16 +244,16 @@ class Program:
             self.world.count(place, got.body["undone"])
         if got is None or got.status == 200:
             then = DEAD if undone == "dead" else DROPPED
-            self.ledger.skipped(place, then, to, is_sure=got is not None)
+            self.ledger.lives.skipped(place, then, to, is_sure=got is not None)
         else:
             self.ledger.fault(1, "refused", f"{place}:skip {body}: {got.status} {got.body}")
 
     async def _is_gone(self, place: Place) -> bool:
         """Whether it has expired, and nobody has looked since."""
-        if self.ledger.may_be_gone(place):
+        if self.ledger.fates.may_be_gone(place):
             got = await self.world.insist("GET", f"/v1/{place.kind}s/{place.name}")
             if got.status == 404:
-                self.ledger.missing(place)
+                self.ledger.lives.missing(place)
         return not place.is_open
 
     async def resume(self) -> None:
@@ -377,7 +379,7 @@ class Program:
         if got.status == 204:
             self.ledger.cancelled(message)
         elif got.status == 404:
-            self.ledger.not_found(message)
+            self.ledger.looks.not_found(message)
         elif got.slug == "already-dispatched":
             left = got.body.get("deliveries")
             self.ledger.not_cancelled(
@@ -409,7 +411,7 @@ class Program:
                 await self.world.settle()
             got = await self.world.insist("GET", path)
             if got.status == 404:
-                self.ledger.not_found(message)
+                self.ledger.looks.not_found(message)
             else:
                 self.ledger.moved(message, ms_of(got.body["deliver_at"]))
 
@@ -434,53 +436,53 @@ class Program:
         lapses = time.monotonic() + seconds
         if place.name != "leased":
             body.pop("filter")  # it would be made anew if it were gone
-        waited = self.ledger.due_there(place)
+        waited = self.ledger.looks.due_there(place)
         got = await self.world.call("POST", f"/v1/groups/{place.name}/messages:lease", body)
         if got is not None and got.status == 404:
-            self.ledger.missing(place)
+            self.ledger.lives.missing(place)
             return []
         if got is None:
-            self.ledger.perhaps_taken(place, is_leased=True)
+            self.ledger.losses.perhaps_taken(place, is_leased=True)
             return []
         held = []
-        self.ledger.took(place, {one["id"] for one in got.body["messages"]}, waited)
+        self.ledger.looks.took(place, {one["id"] for one in got.body["messages"]}, waited)
         for one in got.body["messages"]:
             self.ledger.given(place, one["id"], lapses=lapses, attempt=one.get("attempt"))
             if one["id"] not in self.ledger.messages.by_id:  # of a schedule: it is found by listing
                 await self.world.settle()
             if taken := place.stakes.get(one["id"]):
-                self.ledger.leased(taken, lapses)
+                self.ledger.settling.leased(taken, lapses)
                 held.append(Held(place, taken, taken.number, one["lease_id"]))
         return held
 
     async def ack(self, one: Held) -> None:
         got = await self._settle(one, "ack")
         if got is None:
-            self.ledger.unsure(one.stake)
+            self.ledger.settling.unsure(one.stake)
         elif got.body["acked"]:
-            self.ledger.acked(one.place, one.stake, one.number)
+            self.ledger.settling.acked(one.place, one.stake, one.number)
         else:
-            self.ledger.gone(one.place, one.stake)
+            self.ledger.settling.gone(one.place, one.stake)
 
     async def nack(self, one: Held, delay: int | None) -> None:
         said = {} if delay is None else {"delay": "never" if delay < 0 else delay / 1_000}
         got = await self._settle(one, "nack", reason="not now", **said)
         if got is None:
-            self.ledger.unsure(one.stake)
+            self.ledger.settling.unsure(one.stake)
         elif got.body["gone"]:
-            self.ledger.held_no_more(one.place, one.stake, one.number, "nack")
-        elif self.ledger.counts(one.place, one.stake, one.number, "nack") and got.body["dead"]:
+            self.ledger.settling.held_no_more(one.place, one.stake, one.number, "nack")
+        elif self.ledger.settling.counts(one.place, one.stake, one.number, "nack") and got.body["dead"]:
             if delay is None or delay >= 0:
-                self.ledger.failed(one.place, one.stake)
+                self.ledger.settling.failed(one.place, one.stake)
                 if DEAD not in one.stake.may and one.stake.message.expires is None:
-                    self.ledger.blame(
+                    self.ledger.known.blame(
                         1, "dead for no cause", one.place, one.stake, f"; try {one.stake.tries.most}"
                     )
-            self.ledger.buried(one.stake)
+            self.ledger.settling.buried(one.stake)
         elif got.body["nacked"]:
             wait = 8 * SECOND if delay is None and one.place.name == "put" else delay or 0
             until = self.ledger.clock.low + wait
-            self.ledger.failed(one.place, one.stake, not_before=until, is_exact=delay is not None)
+            self.ledger.settling.failed(one.place, one.stake, not_before=until, is_exact=delay is not None)
 
     async def extend(self) -> None:
         """A worker that has less than a second left asks for an hour."""
@@ -494,12 +496,12 @@ class Program:
         got = await self._settle(one, "extend", lease="1h")
         if got is None:
             if one.stake.lapses is not None:  # it may be an hour or not
-                self.ledger.unsure(one.stake)
+                self.ledger.settling.unsure(one.stake)
                 one.stake.may_be_nobodys = True
         elif got.body["gone"]:
-            self.ledger.held_no_more(one.place, one.stake, one.number, "extend")
-        elif self.ledger.counts(one.place, one.stake, one.number, "extend"):
-            self.ledger.extended(one.stake, lapses)
+            self.ledger.settling.held_no_more(one.place, one.stake, one.number, "extend")
+        elif self.ledger.settling.counts(one.place, one.stake, one.number, "extend"):
+            self.ledger.settling.extended(one.stake, lapses)
 
     async def release(self) -> None:
         """A worker gives back what it has not begun."""
@@ -510,12 +512,12 @@ class Program:
     async def _release(self, one: Held) -> None:
         got = await self._settle(one, "release")
         if got is None:
-            self.ledger.unsure(one.stake)
+            self.ledger.settling.unsure(one.stake)
             one.stake.returns.most += 1
         elif got.body["gone"]:
-            self.ledger.held_no_more(one.place, one.stake, one.number, "release")
-        elif self.ledger.counts(one.place, one.stake, one.number, "release"):
-            self.ledger.returned(one.place, one.stake)
+            self.ledger.settling.held_no_more(one.place, one.stake, one.number, "release")
+        elif self.ledger.settling.counts(one.place, one.stake, one.number, "release"):
+            self.ledger.settling.returned(one.place, one.stake)
 
     async def stale(self) -> None:
         """A worker that is too late says something about a message that another has by now."""
@@ -594,21 +596,23 @@ class Program:
                 roll = 0.0  # somebody else has finished it: whatever is said of it changes nothing
             if roll < 0.6:
                 self.world.puback(peer, packet)
-                self.ledger.acked_unheard(place, stake, time.monotonic())
+                self.ledger.settling.acked_unheard(place, stake, time.monotonic())
             elif roll < 0.8:
                 self.world.puback(peer, packet, "5m")
                 until = self.ledger.clock.low + 5 * MINUTE
-                self.ledger.failed(place, stake, not_before=until, mono=time.monotonic(), is_exact=True)
+                self.ledger.settling.failed(
+                    place, stake, not_before=until, mono=time.monotonic(), is_exact=True
+                )
             else:
                 self.world.puback(peer, packet, "never")
-                self.ledger.buried(stake, time.monotonic())
+                self.ledger.settling.buried(stake, time.monotonic())
 
     # -- dead letters and retries
 
     def _some(self, *may: str) -> tuple[Place, Stake] | None:
         found = [
             (place, stake)
-            for place, stake in self.ledger.all_stakes()
+            for place, stake in self.ledger.known.all_stakes()
             if place.is_open and stake.may <= {*may} and self.ledger.messages.age(stake.message) < DEAD_MS
         ]
         return self.chance.choice(found) if found else None
@@ -641,15 +645,15 @@ class Program:
     async def requeue(self) -> None:
         if found := self._some(DEAD):
             place, stake = found
-            changed = await self._change("/v1/dead:requeue", place, stake, self.ledger.again)
-            if changed == 0 and not self.ledger.may_be_gone(place):
-                self.ledger.blame(1, "a dead letter is gone", place, stake, "; requeue changes nothing")
+            changed = await self._change("/v1/dead:requeue", place, stake, self.ledger.settling.again)
+            if changed == 0 and not self.ledger.fates.may_be_gone(place):
+                self.ledger.known.blame(1, "a dead letter is gone", place, stake, "; requeue changes nothing")
 
     def _letters(self, *, is_open: bool | None) -> list[tuple[Place, Stake]]:
         """Dead letters that place and id name alone; of open places, of closed ones or of both."""
         found = []
-        for place, stake in self.ledger.all_stakes():
-            others = [s for p, s in self.ledger.stakes_of(stake.message.id) if p.name == place.name]
+        for place, stake in self.ledger.known.all_stakes():
+            others = [s for p, s in self.ledger.known.stakes_of(stake.message.id) if p.name == place.name]
             is_alone = not any(s.may & {DEAD} or s.was_finished for s in others if s is not stake)
             is_fresh = self.ledger.messages.age(stake.message) < DEAD_MS
             if stake.may <= {DEAD} and is_alone and is_fresh and is_open in (None, place.is_open):
@@ -665,7 +669,7 @@ class Program:
         to = self.any_place(self.chance.choice(("group", "endpoint")))
         if to.name == place.name:
             return
-        there, before = self.ledger.sending_to(to, stake.message, stake.total.most)
+        there, before = self.ledger.settling.sending_to(to, stake.message, stake.total.most)
         number = there.number
         body = {"filter": self._named(place, stake), "to": to.name}
         got = await self.world.call("POST", "/v1/dead:requeue", body)
@@ -675,11 +679,13 @@ class Program:
         if got.status != 200:
             self.ledger.fault(1, "refused", f"requeue {body}: {got.status} {got.body}")
         is_changed = got.body.get("changed") == 1
-        self.ledger.sent_to(there, before, number, stake.total.most, is_changed=is_changed)
+        self.ledger.settling.sent_to(there, before, number, stake.total.most, is_changed=is_changed)
         if is_changed:
-            self.ledger.dropped(stake)
+            self.ledger.settling.dropped(stake)
         elif not before & UNDONE:
-            self.ledger.blame(1, "a dead letter is gone", place, stake, f"; requeue to {to} changes nothing")
+            self.ledger.known.blame(
+                1, "a dead letter is gone", place, stake, f"; requeue to {to} changes nothing"
+            )
 
     async def requeue_former(self) -> None:
         """Without `to`, what a former place has given up goes to nobody."""
@@ -689,7 +695,7 @@ class Program:
             body = {"filter": self._named(place, stake)}
             got = await self.world.insist("POST", "/v1/dead:requeue", body)
             if got.status != 200 or got.body["changed"]:
-                self.ledger.blame(3, "requeued to another incarnation", place, stake, f"; {got.body}")
+                self.ledger.known.blame(3, "requeued to another incarnation", place, stake, f"; {got.body}")
 
     def _named(self, place: Place, stake: Stake) -> dict[str, str]:
         texts = {"group": f"$share/{place.name}/{place.filter}", "endpoint": f"$endpoint/{place.name}"}
@@ -734,11 +740,11 @@ class Program:
             for stake, number in zip(undone, numbers, strict=True):
                 is_retry = stake.message.id in listed and stake.may == {WAITING} and stake.number == number
                 if is_retry and stake.message.expires is None and place.is_open:
-                    self.ledger.tried(stake, before + delay)
+                    self.ledger.settling.tried(stake, before + delay)
 
     async def drop_dead(self) -> None:
         if found := self._some(DEAD):
-            await self._change("/v1/dead:drop", *found, self.ledger.dropped)
+            await self._change("/v1/dead:drop", *found, self.ledger.settling.dropped)
 
     async def _steer(self, verb: str, then: Callable[[Stake], None], **more: Any) -> None:
         if not self.world.can("/v1/retries", f":{verb}"):
@@ -751,13 +757,15 @@ class Program:
         delay = self.chance.choice((None, 20 * SECOND, HOUR))
         more = {} if delay is None else {"deliver_in": delay / 1_000}
         before = self.ledger.clock.low
-        await self._steer("try", lambda stake: self.ledger.tried(stake, before + (delay or 0)), **more)
+        await self._steer(
+            "try", lambda stake: self.ledger.settling.tried(stake, before + (delay or 0)), **more
+        )
 
     async def bury_retry(self) -> None:
-        await self._steer("bury", lambda stake: self.ledger.buried(stake, reason="buried"))
+        await self._steer("bury", lambda stake: self.ledger.settling.buried(stake, reason="buried"))
 
     async def drop_retry(self) -> None:
-        await self._steer("drop", self.ledger.dropped)
+        await self._steer("drop", self.ledger.settling.dropped)
 
     # -- time, and the process
 
@@ -813,7 +821,7 @@ class Program:
         behind = self.ledger.clock.top - self.ledger.clock.high
         await (self.world.advance if behind < 2 * DAY else self.world.step)(behind)
         await self.world.settle()
-        for place in self.ledger.open():
+        for place in self.ledger.known.open():
             if place.kind == "endpoint":
                 await self.world.insist("POST", f"/v1/endpoints/{place.name}:resume")
             if place.kind == "session" and place.name not in self.world.members:
@@ -833,7 +841,7 @@ class Program:
             given = self.ledger.seen["given"]
             for client in list(self.world.members):
                 self._answer(client, all_is_well=True)
-            for place in self.ledger.open():
+            for place in self.ledger.known.open():
                 if place.kind == "group" and not (place.name == "shared" and "member" in self.world.members):
                     for one in await self.take(place, {"max": 1_000, "filter": place.filter}):
                         await self.ack(one)

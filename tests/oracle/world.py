@@ -149,7 +149,7 @@ class World:
             place.left_at = self.ledger.clock.ran
         self.members, self.inbox = {}, []
         await self.receiver_idle()
-        self.ledger.restarted(time.monotonic(), was_killed=kill)
+        self.ledger.losses.restarted(time.monotonic(), was_killed=kill)
 
     async def restart(self, *, kill: bool, away_ms: int = 0) -> None:
         await self.end(kill=kill)
@@ -222,7 +222,7 @@ class World:
         if by_ms < 0:
             self.ledger.set_clock_back(self.ledger.clock.high + by_ms)
         else:
-            self.ledger.advance(self.ledger.clock.high + by_ms)
+            self.ledger.known.advance(self.ledger.clock.high + by_ms)
         self.wall.now_ms = self.ledger.clock.high
 
     # -- what comes by itself
@@ -246,7 +246,7 @@ class World:
         await asyncio.sleep(roll / 100)
         stake = place.stakes.get(key)
         if stake is not None:
-            self.ledger.answered(place, stake, status, time.monotonic())
+            self.ledger.settling.answered(place, stake, status, time.monotonic())
         return await (answer(status) if status else drop)(got, writer)
 
     async def receiver_idle(self) -> None:
@@ -294,7 +294,7 @@ class World:
         self.inbox = [one for one in self.inbox if one[1] is not peer]
         with suppress(Closed, *GONE):
             await (peer.close() if orderly else peer.hang_up())
-        self.ledger.left(place, orderly=orderly)
+        self.ledger.losses.left(place, orderly=orderly)
 
     # -- quiet points
 
@@ -339,7 +339,7 @@ class World:
 
     async def _count_away(self) -> None:
         counted = await self._metric(COUNTED)
-        self.ledger.counted_away += round(counted - self._counted)
+        self.ledger.fates.counted_away += round(counted - self._counted)
         self._counted = counted
 
     async def _look_at_schedules(self) -> None:
@@ -350,25 +350,25 @@ class World:
                 self.ledger.messages.goes_on(one["name"], ms_of(following["at"]), every, is_told=is_told)
 
     async def _look_at(self, message: Message) -> None:
-        stakes = self.ledger.stakes_of(message.id)
+        stakes = self.ledger.known.stakes_of(message.id)
         if self.ledger.messages.is_old(message) and not any(p.is_open and s.may & UNDONE for p, s in stakes):
             return
         got = await self.insist("GET", f"/v1/messages/{message.id}")
         if got.status == 404:
-            self.ledger.not_found(message)
+            self.ledger.looks.not_found(message)
             return
         shown = {name_of(one): self._state(one) for one in got.body.get("deliveries", ())}
-        for place in self.ledger.open():
+        for place in self.ledger.known.open():
             if place.name in shown:
-                self.ledger.shown(place, message.id, shown[place.name])
+                self.ledger.looks.shown(place, message.id, shown[place.name])
             elif place.kind != "session" and message.id in place.stakes:
-                self.ledger.not_shown(place, message.id)
+                self.ledger.looks.not_shown(place, message.id)
         if self.can("/v1/retries") and (self._two_answers(message, got)):
             await self.settle()
             await self._list()
             got = await self.insist("GET", f"/v1/messages/{message.id}")
             for place, what in self._two_answers(message, got):
-                self.ledger.two_answers(place, message.id, what)
+                self.ledger.looks.two_answers(place, message.id, what)
 
     def _state(self, delivery: dict[str, Any]) -> str:
         until = delivery.get("lease_until")
@@ -379,8 +379,8 @@ class World:
         """Where GET of a message and the lists of retries and of dead letters say different things."""
         told = [(name_of(one), one["state"]) for one in got.body.get("deliveries", ())]
         found = []
-        for place in self.ledger.open():
-            former = [p for p, _ in self.ledger.stakes_of(message.id) if p.name == place.name]
+        for place in self.ledger.known.open():
+            former = [p for p, _ in self.ledger.known.stakes_of(message.id) if p.name == place.name]
             states = [state for name, state in told if name == place.name]
             if former != [place] or not states:
                 continue
@@ -403,7 +403,9 @@ class World:
             groups = await self.pages("/v1/groups?", "groups")
             endpoints = await self.pages("/v1/endpoints?", "endpoints")
             shown = {one["name"]: one for one in groups + endpoints}
-            wrong = [(place, why) for place in self.ledger.open() if (why := self._misses(place, shown))]
+            wrong = [
+                (place, why) for place in self.ledger.known.open() if (why := self._misses(place, shown))
+            ]
             if not wrong:
                 break
             await self.settle()
@@ -411,12 +413,12 @@ class World:
             self.ledger.fault(6, "retries miscounted", f"{place}: {why}")
         sessions = await self.pages("/v1/sessions?", "sessions")
         ids = {one["client_id"] for one in sessions}
-        for place in self.ledger.open():
+        for place in self.ledger.known.open():
             if place.kind == "session":
                 if place.name not in ids:
-                    self.ledger.missing(place)
+                    self.ledger.lives.missing(place)
             elif place.name not in shown:
-                self.ledger.missing(place)
+                self.ledger.lives.missing(place)
             else:
                 self._count(place, shown[place.name])
 
@@ -435,12 +437,12 @@ class World:
             self.count(place, shown["undone"])
         else:
             undone = {name: shown[name] for name in ("lag_messages", "in_flight")}
-            self.ledger.figures(place, sum(undone.values()), undone, without_retries=True)
+            self.ledger.looks.figures(place, sum(undone.values()), undone, without_retries=True)
 
     def count(self, place: Place, undone: dict[str, Any]) -> None:
         """Hold an `undone` object against the ledger."""
         number = undone["lag"] + undone["in_flight"] + undone["retries"]
-        self.ledger.figures(place, number, undone, without_retries=False)
+        self.ledger.looks.figures(place, number, undone, without_retries=False)
 
     async def _list(self) -> None:
         """Ask for all retries, and keep which there are of which place, and when they come again."""
@@ -453,9 +455,9 @@ class World:
 
     async def _look_at_lists(self) -> None:
         await self._list()
-        self.ledger.dead_letters((name_of(one), one["id"], one["reason"]) for one in self._dead)
+        self.ledger.looks.dead_letters((name_of(one), one["id"], one["reason"]) for one in self._dead)
         listed = [(name_of(one), one["id"], ms_of(one["retry_at"])) for one in self._retries]
-        self.ledger.retries(listed, self.dead)
+        self.ledger.looks.retries(listed, self.dead)
         for one in self._retries + self._dead:
             self._tries(one)
 

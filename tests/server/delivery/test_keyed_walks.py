@@ -106,7 +106,9 @@ class Group:
 
     def open(self) -> None:
         terms = self.life.terms
-        self.place = place = self.ledger.opened("group", self.text, self.text.split("/", 2)[2], max_tries=0)
+        self.place = place = self.ledger.lives.opened(
+            "group", self.text, self.text.split("/", 2)[2], max_tries=0
+        )
         place.backoff, place.is_ordered, place.waits_for_keys = (BACKOFF_MS,), "order" in terms, True
         place.most = 1 if place.is_ordered else int(terms.get("per-key-concurrency", 0))
         place.on_dead_hold = terms.get("on-dead") == "hold"
@@ -180,7 +182,7 @@ class Group:
 
     def came(self, key: str, by: str, lapses: float | None = None) -> Stake:
         stake = self.place.stakes.get(key)
-        assert stake is None or not self.ledger.has_expired(stake), f"{stake} has expired"
+        assert stake is None or not self.ledger.fates.has_expired(stake), f"{stake} has expired"
         self.ledger.given(self.place, key, by=by, lapses=lapses, is_leased=lapses is not None)
         return self.place.stakes[key]
 
@@ -196,7 +198,7 @@ class Group:
             if FLIGHT not in stake.may or key in self.packets:
                 continue
             if self.is_leased(key):
-                self.ledger.shown(self.place, key, "leased")
+                self.ledger.looks.shown(self.place, key, "leased")
                 continue
             assert stake.may != {FLIGHT}, f"the lease of {stake} ended early"
             stake.may -= {FLIGHT}
@@ -249,14 +251,14 @@ class Group:
         if key in self.packets:
             peer, packet_id = self.packets.pop(key)
             peer.ack(wire.PUBACK, packet_id, pump=pump)
-            self.ledger.finished(stake, self.life.now / 1_000)
+            self.ledger.settling.finished(stake, self.life.now / 1_000)
             return
         settled = self.puller.ack([self.lease(stake)], pump=pump)
         if not pump:
-            self.ledger.unsure(stake, frozenset({DONE}))
+            self.ledger.settling.unsure(stake, frozenset({DONE}))
             return
         assert [one.done for one in settled] == [1], f"{stake} is acked, and was gone"
-        self.ledger.finished(stake)
+        self.ledger.settling.finished(stake)
         self.sure()
 
     def nack(self, stake: Stake, *, pump: bool = True) -> None:
@@ -269,12 +271,12 @@ class Group:
             delay_ms = NEVER if wait == "never" else int(wait[0]) * 1_000
             self.puller.nack([self.lease(stake)], delay_ms, pump=pump)
         if not pump:
-            self.ledger.unsure(stake, frozenset({WAITING, DEAD}))
+            self.ledger.settling.unsure(stake, frozenset({WAITING, DEAD}))
         elif wait == "never":
-            self.ledger.buried(stake)
+            self.ledger.settling.buried(stake)
         else:
             due_ms = self.life.now + int(wait[0]) * 1_000
-            self.ledger.failed(self.place, stake, not_before=due_ms, is_exact=True)
+            self.ledger.settling.failed(self.place, stake, not_before=due_ms, is_exact=True)
         if pump:
             self.sure()
 
@@ -283,7 +285,7 @@ class Group:
         if pulled := self.pulled:
             self.puller.release([self.lease(one) for one in pulled])
             for stake in pulled:
-                self.ledger.returned(self.place, stake)
+                self.ledger.settling.returned(self.place, stake)
             self.sure()
 
     def extend(self) -> None:
@@ -293,7 +295,7 @@ class Group:
             for stake in pulled:
                 self.until[stake.message.id] = until_ms = self.life.now + 4_000
                 stake.may = frozenset({FLIGHT})
-                self.ledger.extended(stake, until_ms / 1_000)
+                self.ledger.settling.extended(stake, until_ms / 1_000)
             self.sure()
 
     def hang_up(self) -> None:
@@ -305,7 +307,7 @@ class Group:
         if self.asked is not None and self.asked.answer is None:
             for given in self.asked.call.given:
                 stake = self.came(given.message.record.payload.decode(), "nobody")
-                self.ledger.returned(self.place, stake)
+                self.ledger.settling.returned(self.place, stake)
             self.life.rig.core.pull.abandon(self.asked.call)
             self.asked = None
         self.life.rig.pump()
@@ -316,7 +318,7 @@ class Group:
         peer, is_lost = self.peers[n], self.rnd.random() < 0.5
         peer.drop() if is_lost else peer.disconnect()
         self.packets = {key: one for key, one in self.packets.items() if one[0] is not peer}
-        self.ledger.left(self.place, orderly=not is_lost, by=str(n))
+        self.ledger.losses.left(self.place, orderly=not is_lost, by=str(n))
         self.life.take()
         self.peers[n] = self.member(n)
 
@@ -332,7 +334,7 @@ class Group:
             self.life.rig.core.late.finish(self.group, sent.place, sent.shard, told.append)
         self.packets.pop(stake.message.id, None)
         self.life.rig.pump()
-        self.ledger.finished(stake)
+        self.ledger.settling.finished(stake)
         assert len(told) == 1
         self.sure()
 
@@ -340,13 +342,13 @@ class Group:
 
     def hold(self) -> None:
         key = self.rnd.choice("ab")
-        self.ledger.hold(self.place, key)
+        self.ledger.turns.hold(self.place, key)
         self.decided(lambda commit, group: self.life.rig.core.holds.hold(commit, group, key.encode()))
         self.sure()
 
     def let_go(self, keys: Iterable[str] = "ab") -> None:
         for key in keys:
-            self.ledger.release(self.place, key)
+            self.ledger.turns.release(self.place, key)
             self.decided(partial(self.life.rig.core.holds.let_go, key=key.encode()))
 
     def steer(self, how: str) -> None:
@@ -361,13 +363,13 @@ class Group:
         if how == "try":
             done = self.decided(lambda commit, _: steering.try_(commit, place, due_ms, lambda *_: True))
             if done:
-                self.ledger.tried(stake, due_ms)
+                self.ledger.settling.tried(stake, due_ms)
         elif how == "drop":
             if done := self.decided(lambda commit, _: steering.drop(commit, place, lambda *_: True)):
-                self.ledger.dropped(stake)
+                self.ledger.settling.dropped(stake)
         elif done := self.decided(lambda commit, _: steering.bury(commit, place, lambda *_: True)):
-            self.ledger.buried(stake)
-        assert done or self.ledger.has_expired(stake, due_ms), f"{how} {stake}"
+            self.ledger.settling.buried(stake)
+        assert done or self.ledger.fates.has_expired(stake, due_ms), f"{how} {stake}"
 
     def requeue(self, *, is_drop: bool = False) -> None:
         """A dead letter is tried again, or dropped."""
@@ -379,11 +381,11 @@ class Group:
         if is_drop:
             self.decided(lambda commit, _: letters.drop(commit, place, lambda *_: True))
             if not stake.may & {DONE, FLIGHT}:
-                self.ledger.dropped(stake)
+                self.ledger.settling.dropped(stake)
         elif self.decided(lambda commit, _: letters.requeue(commit, place, now_ms, lambda *_: True)):
-            is_over = stake.may <= {DEAD, DONE, DROPPED} or self.ledger.has_expired(stake)
+            is_over = stake.may <= {DEAD, DONE, DROPPED} or self.ledger.fates.has_expired(stake)
             assert is_over, f"{stake} is to come, and is requeued"
-            self.ledger.again(stake, now_ms, is_head=self.ledger.holds(self.place, stake))
+            self.ledger.settling.again(stake, now_ms, is_head=self.ledger.turns.holds(self.place, stake))
             record = next(
                 decode(row.record) for _, row in self.rows(RETRIES) if payload_of(row) == stake.message.id
             )
@@ -404,13 +406,13 @@ class Group:
         ending = [one for one in self.pulled if one.may == UNDONE]
         for stake in ending:  # the server says that it is leased still
             stake.may = frozenset({FLIGHT})
-        self.ledger.set_back(self.place, to_ms, is_sure=True)
+        self.ledger.lives.set_back(self.place, to_ms, is_sure=True)
         for stake in ending:
             stake.may = UNDONE
 
     def skip(self, to_ms: int) -> None:
         is_dead = self.rnd.random() < 0.5
-        self.ledger.skipped(self.place, DEAD if is_dead else DROPPED, to_ms, is_sure=True)
+        self.ledger.lives.skipped(self.place, DEAD if is_dead else DROPPED, to_ms, is_sure=True)
         to, skip, key_order.LOOKED_MAX = self.spot(to_ms), self.life.rig.core.replay.skip, 1
         while self.decided(lambda commit, one: skip(commit, one, to, "skipped", is_dead=is_dead)):
             self.sure()
@@ -423,8 +425,8 @@ class Group:
         due_ms = {payload_of(row): decode(row.record).due_ms for _, row in self.rows(RETRIES)}
         for key in self.place.stakes.keys() | found.keys():
             stake = self.place.stakes.get(key)
-            if stake is None or not self.ledger.has_expired(stake):
-                self.ledger.lies(self.place, key, found.get(key, []), dead.get(key))
+            if stake is None or not self.ledger.fates.has_expired(stake):
+                self.ledger.looks.lies(self.place, key, found.get(key, []), dead.get(key))
             if stake is not None and found.get(key) == ["waits"]:
                 stake.not_before = stake.not_before or due_ms[key]  # a kill has made it unknown
             if key not in self.packets and self.is_leased(key) and self.until[key] <= self.life.now:
@@ -433,7 +435,7 @@ class Group:
     def delete(self) -> None:
         """The group ends with all that it has, and begins anew."""
         group, is_dead, rig = self.group, self.rnd.random() < 0.7, self.life.rig
-        self.ledger.closed(self.place, DEAD if is_dead else DROPPED)
+        self.ledger.lives.closed(self.place, DEAD if is_dead else DROPPED)
         self.life.is_burying = True
         while not rig.decide(lambda commit: rig.core.groups.disband(commit, group, is_dead=is_dead))[0]:
             pass
@@ -475,7 +477,7 @@ class Group:
             if self.leases.get(key) != lease:
                 self.leased(key, lease, 0)
             else:
-                self.ledger.leased(self.place.stakes[key], self.until[key] / 1_000)
+                self.ledger.settling.leased(self.place.stakes[key], self.until[key] / 1_000)
         self.lie()
         kept = [stake.may == {DONE} for stake in self.acked if len(stake.may) == 1]
         assert kept == sorted(kept, reverse=True), f"an ack before one that is kept is not: {self.acked}"
@@ -491,7 +493,7 @@ class Group:
         rig = self.life.rig
         assert rig.core.floor.needed <= order.first_needed, "no slice goes that is needed"
         if self.life.window > 50:
-            owed = self.ledger.owed(self.place)
+            owed = self.ledger.turns.owed(self.place)
             assert not owed, f"{owed} may be given"
         if self.rnd.random() < 0.1:
             rig.core.cursors.secure(group, lambda _: None)
@@ -590,8 +592,8 @@ class Life:
         letters = [(names[row.addressee], payload_of(row), row.reason) for row in rows]
         for group in self.groups:
             for key in {payload_of(row) for _, row in group.rows(DEAD_ROWS)} - group.read_again():
-                self.ledger.shown(group.place, key, "dead")
-        self.ledger.dead_letters([one for one in letters if one[:2] not in gone])
+                self.ledger.looks.shown(group.place, key, "dead")
+        self.ledger.looks.dead_letters([one for one in letters if one[:2] not in gone])
 
     def pass_ms(self, by_ms: int, but: Group | None = None) -> None:
         for _ in range(0, by_ms, STEP_MS):
@@ -669,7 +671,7 @@ class Life:
 
     def begin(self) -> None:
         """The server has started after a kill."""
-        self.ledger.restarted(self.now / 1_000, was_killed=True)
+        self.ledger.losses.restarted(self.now / 1_000, was_killed=True)
         for group in self.groups:
             group.killed()
         for group in self.groups:
@@ -720,7 +722,7 @@ class Life:
 
     def is_left(self) -> bool:
         return any(self.ledger.messages.is_ahead(sent.message) for sent in self.sent.values()) or any(
-            stake.may & UNDONE and not self.ledger.has_expired(stake)
+            stake.may & UNDONE and not self.ledger.fates.has_expired(stake)
             for group in self.groups
             for stake in group.stakes()
         )
