@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from tests.support.build import OPENED
-from tests.support.ledger import deliveries, known, lives, looks, losses, settling, turns
+from tests.support.ledger import deliveries, known, leases, lives, looks, losses, settling, turns
 from tests.support.ledger.deliveries import Deliveries
 from tests.support.ledger.messages import Message
-from tests.support.ledger.stakes import Place, Stake
+from tests.support.ledger.stakes import Lease, Place, Stake
 from tests.support.ledger.words import FREE_RETURNS
 from tests.support.planted import function_of, functions_of
 from tests.support.stories import HOUR, Teller, each
 
-PARTS = (deliveries, known, turns, settling, losses, lives, looks)
+PARTS = (deliveries, known, turns, settling, leases, losses, lives, looks)
 NOW = 1_772_445_600_000
 RETURNED = "lease; release; "
 THRICE = "lease; nack; lease; nack; lease; nack"
@@ -32,6 +32,7 @@ BACKLOG = "lease; nack; backlog 12; "
 KEYED = "keyed order; accept k1 3 k; accept k2 4 k; at 5; "
 FOUR = "keyed limit; accept k1 3 k; accept k2 4 k; accept k3 4 k; at 5; "
 HOLDS = "keyed hold; accept k1 3 k; accept k2 4 k; at 5; "
+THREE = "accept a 3; accept b 3; accept c 3; at 3; lease a lapses=9; lease b lapses=9; lease c lapses=9; "
 EXPIRING = "accept n 3 expires=5000; at 3; "
 
 STORIES: dict[str, dict[str, str]] = {
@@ -108,6 +109,21 @@ STORIES: dict[str, dict[str, str]] = {
         "requeued to another place": (
             "lease; bury; sending; sent; drop; given m of=e attempt=2; ack of=e; end"
         ),
+        "of a call a part is acked": THREE + "call ack a b; lies key=a; lies in_flight key=c",
+        "of a call a part is given back": THREE + "call release a c; lease a; lies in_flight key=b",
+        "of a call a part is extended": THREE + "call extend a; lapse 10; lies in_flight key=a; lease b",
+        "one lease of a call is gone": "lease lapses=1; lapse 2; lease; call extend m.1 m gone=m.1",
+        "an ack of an earlier lease counts": "lease lapses=1; lapse 2; lease; call ack m.1",
+        "two leases of one message are acked together": "lease lapses=1; lapse 2; lease; call ack m.1 m",
+        "one of two leases of one message finishes it": (
+            "lease lapses=1; lapse 2; lease; call ack m.1 m gone=m.1; lies"
+        ),
+        "acked with what follows": "lease; follow; lies",
+        "acked too late with what follows": (
+            "lease lapses=1; lapse 2; lease; follow m.1 gone=1; lies in_flight"
+        ),
+        "killed, and what follows is there": "lease; unsure; kill; after there=1; lies",
+        "killed, and what follows is not there": "lease; unsure; kill; after there=0; lies in_flight",
         "a lease outlives the server": "lease; kill; lapse 2; has 1; lapse 1000000000; lease attempt=2",
         "a release is no try": RETURNED * 5 + "lease attempt=1",
         "the eleventh return is one": RETURNED * (FREE_RETURNS + 3) + "letters given_back_too_often",
@@ -213,6 +229,9 @@ STORIES: dict[str, dict[str, str]] = {
         "skipped, after what nobody had in hand was set back": (
             "given m; kill 1; lies in_flight; setback; skip dead; lies dead"
         ),
+        "what a kill may have put before it is not owed": (
+            KEYED + "lease m; given k1; setback; kill 1; given k1; nack 1h key=k1; owed"
+        ),
         "what is held is not owed": KEYED + "lease m; hold k; owed",
     },
     "retry at another time": {
@@ -263,6 +282,8 @@ STORIES: dict[str, dict[str, str]] = {
     },
     "unknown and undone": {"GET answers 404": "unknown"},
     "given twice at a time": {
+        "of a call another part was given back": THREE + "call release a; lease b",
+        "of a call this part was extended": THREE + "call extend a; lapse 10; lease a",
         "requeued, and given before the answer": "lease; bury; sending; given m of=e; sent; given m of=e",
         "the connection of its worker ends": "lease; left; lease",
         "a lease ends with the server": "lease; kill; lapse 2; lease",
@@ -351,6 +372,9 @@ STORIES: dict[str, dict[str, str]] = {
         "after two of three tries": "lease; nack; lease; nack; letters",
     },
     "leased by nobody": {
+        "of a call another part was extended": (
+            "grace; " + THREE + "call extend a; lapse 9; lapse 10; shown leased b"
+        ),
         "the lease is over": "grace; lease lapses=1; lapse 3; shown leased",
         "it waits": "shown leased",
     },
@@ -364,13 +388,35 @@ STORIES: dict[str, dict[str, str]] = {
         "tried twice, and killed": EXPIRING + "given n; nack key=n; given n; kill 1; at 6000; shown done n",
         "it was tried": EXPIRING + "lease n; nack key=n; at 6000; shown done n",
     },
-    "an ack is gone": {"nobody has finished it": "lease; gone"},
+    "an ack is gone": {
+        "nobody has finished it": "lease; gone",
+        "of a call": THREE + "call ack a b gone=b",
+        "of a call, and it waits": "lease; nack; call ack m gone=m",
+    },
+    "a call is miscounted": {
+        "more are done than it names": "lease; call ack m done=2",
+        "another lease is gone": THREE + "call ack a gone=b",
+    },
+    "a lease that is over counts": {"with what follows": "lease; nack 1h; follow"},
+    "half an ack": {
+        "it is not done": "lease; unsure; kill; lies in_flight; after there=1",
+        "what follows is not there": "lease; ack; after there=0",
+    },
     "a lease is gone": {
         "before its end": "lease; denied 1 release",
         "as its ack is told": "lease; acking; refused",
+        "of a call": THREE + "call release a b gone=b",
+        "with what follows": "lease; follow gone=1",
     },
-    "an earlier try counts": {"of a nack": "lease lapses=1; lapse 2; lease; counts 1"},
-    "an ack counts twice": {"of two tries": "lease lapses=1; lapse 2; lease; acked 1; acked 2"},
+    "an earlier try counts": {
+        "of a nack": "lease lapses=1; lapse 2; lease; counts 1",
+        "of a call": "lease lapses=1; lapse 2; lease; call extend m.1 m",
+        "with what follows": "lease lapses=1; lapse 2; lease; follow m.1",
+    },
+    "an ack counts twice": {
+        "of two tries": "lease lapses=1; lapse 2; lease; acked 1; acked 2",
+        "of a call": "lease; ack; lapse 9; call ack m",
+    },
     "in two places": {
         "read again for certain": "lease; bury; setback; given m; durable; kill 1; lies unread dead",
         "a retry and a letter": "lease; nack; lies waits dead",
@@ -630,6 +676,27 @@ class Story(Teller):
 
     def release(self) -> None:
         self.ledger.settling.returned(self.group, self.stake())
+
+    def lent(self, name: str) -> Lease:
+        """`m.1`: the first one of m; `m`: the last."""
+        key, _, number = name.partition(".")
+        stake = self.stake(key)
+        return Lease(self.group, stake, int(number or stake.number), name)
+
+    def call(self, verb: str, *names: str, done: int | None = None, gone: str = "") -> None:
+        named, over = [self.lent(one) for one in names], [gone] if gone else []
+        left = len(named) - len(over) if done is None else done
+        for one in self.ledger.leases.answered(verb, named, left, over):
+            if verb == "extend":
+                self.ledger.settling.extended(one.stake, 1_000.0)
+            elif verb == "release":
+                self.ledger.settling.returned(self.group, one.stake)
+
+    def follow(self, name: str = "m", *, gone: int = 0) -> None:
+        self.ledger.leases.followed(self.lent(name), is_gone=bool(gone))
+
+    def after(self, *, there: int) -> None:
+        self.ledger.leases.found(self.lent("m"), is_there=bool(there))
 
     def unsure(self, key: str = "m") -> None:
         self.ledger.settling.unsure(self.stake(key))

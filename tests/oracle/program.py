@@ -11,12 +11,10 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from tests.support.http import Answer
 from tests.support.ledger.messages import Message
-from tests.support.ledger.stakes import Place, Stake
+from tests.support.ledger.stakes import Lease, Place, Stake
 from tests.support.ledger.words import BOUND_MS, DAY, DEAD, DEAD_MS, DROPPED, UNDONE, WAITING
 from tests.support.mqtt import Closed, dial, user
 
@@ -93,23 +91,12 @@ RULED = CALM | {"release": 20, "stale": 20, "lapse": 6}
 """Mostly what gives leases back, and comes with those of an earlier try."""
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A lease of a worker."""
-
-    place: Place
-    stake: Stake
-    number: int
-    """Which delivery, as the ledger counts them."""
-    lease_id: str
-
-
 class Program:
     def __init__(self, world: World, chance: random.Random, steps: Steps) -> None:
         self.world, self.chance, self.steps = world, chance, steps
         self.ledger = world.ledger
-        self.held: list[Held] = []
-        self.ghosts: list[Held] = []
+        self.held: list[Lease] = []
+        self.ghosts: list[Lease] = []
         self.count = 0
         self.rules: dict[str, object] = {}
         """Of the schedules of `timetable`."""
@@ -432,7 +419,7 @@ class Program:
             else:
                 self.held.append(one)
 
-    async def take(self, place: Place, body: dict[str, Any], seconds: float = 3_600) -> list[Held]:
+    async def take(self, place: Place, body: dict[str, Any], seconds: float = 3_600) -> list[Lease]:
         lapses = time.monotonic() + seconds
         if place.name != "leased":
             body.pop("filter")  # it would be made anew if it were gone
@@ -452,71 +439,48 @@ class Program:
                 await self.world.settle()
             if taken := place.stakes.get(one["id"]):
                 self.ledger.settling.leased(taken, lapses)
-                held.append(Held(place, taken, taken.number, one["lease_id"]))
+                held.append(Lease(place, taken, taken.number, one["lease_id"]))
         return held
 
-    async def ack(self, one: Held) -> None:
-        got = await self._settle(one, "ack")
-        if got is None:
-            self.ledger.settling.unsure(one.stake)
-        elif got.body["acked"]:
-            self.ledger.settling.acked(one.place, one.stake, one.number)
-        else:
-            self.ledger.settling.gone(one.place, one.stake)
+    async def ack(self, *leases: Lease) -> None:
+        await self._settle("ack", leases)
 
-    async def nack(self, one: Held, delay: int | None) -> None:
+    async def nack(self, one: Lease, delay: int | None) -> None:
         said = {} if delay is None else {"delay": "never" if delay < 0 else delay / 1_000}
-        got = await self._settle(one, "nack", reason="not now", **said)
-        if got is None:
-            self.ledger.settling.unsure(one.stake)
-        elif got.body["gone"]:
-            self.ledger.settling.held_no_more(one.place, one.stake, one.number, "nack")
-        elif self.ledger.settling.counts(one.place, one.stake, one.number, "nack") and got.body["dead"]:
+        got, left = await self._settle("nack", [one], reason="not now", **said)
+        if left and got["dead"]:
             if delay is None or delay >= 0:
                 self.ledger.settling.failed(one.place, one.stake)
                 if DEAD not in one.stake.may and one.stake.message.expires is None:
-                    self.ledger.known.blame(
-                        1, "dead for no cause", one.place, one.stake, f"; try {one.stake.tries.most}"
-                    )
+                    what = f"; try {one.stake.tries.most}"
+                    self.ledger.known.blame(1, "dead for no cause", one.place, one.stake, what)
             self.ledger.settling.buried(one.stake)
-        elif got.body["nacked"]:
+        elif left:
             wait = 8 * SECOND if delay is None and one.place.name == "put" else delay or 0
             until = self.ledger.clock.low + wait
             self.ledger.settling.failed(one.place, one.stake, not_before=until, is_exact=delay is not None)
 
     async def extend(self) -> None:
-        """A worker that has less than a second left asks for an hour."""
+        """A worker that has less than a second left asks for an hour, for some of what it has."""
         place = self.any_place("group")
-        for one in await self.take(place, {"max": 2, "filter": place.filter, "lease": "2s"}, 2.0):
-            await self._extend(one)
-            self.held.append(one)
+        taken = await self.take(place, {"max": 3, "filter": place.filter, "lease": "2s"}, 2.0)
+        await self._extend(*taken[:2])
+        self.held += taken
 
-    async def _extend(self, one: Held) -> None:
+    async def _extend(self, *leases: Lease) -> None:
         lapses = time.monotonic() + 3_600
-        got = await self._settle(one, "extend", lease="1h")
-        if got is None:
-            if one.stake.lapses is not None:  # it may be an hour or not
-                self.ledger.settling.unsure(one.stake)
-                one.stake.may_be_nobodys = True
-        elif got.body["gone"]:
-            self.ledger.settling.held_no_more(one.place, one.stake, one.number, "extend")
-        elif self.ledger.settling.counts(one.place, one.stake, one.number, "extend"):
+        for one in (await self._settle("extend", leases, lease="1h"))[1]:
             self.ledger.settling.extended(one.stake, lapses)
 
     async def release(self) -> None:
-        """A worker gives back what it has not begun."""
+        """A worker gives back some of what it has not begun."""
         place = self.any_place("group")
-        for one in await self.take(place, {"max": 4, "filter": place.filter, "lease": "1h"}):
-            await self._release(one)
+        taken = await self.take(place, {"max": 5, "filter": place.filter, "lease": "1h"})
+        await self._release(*taken[:4])
+        self.held += taken[4:]
 
-    async def _release(self, one: Held) -> None:
-        got = await self._settle(one, "release")
-        if got is None:
-            self.ledger.settling.unsure(one.stake)
-            one.stake.returns.most += 1
-        elif got.body["gone"]:
-            self.ledger.settling.held_no_more(one.place, one.stake, one.number, "release")
-        elif self.ledger.settling.counts(one.place, one.stake, one.number, "release"):
+    async def _release(self, *leases: Lease) -> None:
+        for one in (await self._settle("release", leases))[1]:
             self.ledger.settling.returned(one.place, one.stake)
 
     async def stale(self) -> None:
@@ -532,13 +496,27 @@ class Program:
             else:
                 await {"ack": self.ack, "extend": self._extend, "release": self._release}[verb](one)
 
-    async def _settle(self, one: Held, verb: str, **more: Any) -> Answer | None:
-        body = {"lease_ids": [one.lease_id], **more}
-        got = await self.world.call("POST", f"/v1/groups/{one.place.name}/messages:{verb}", body)
-        if got is not None and got.status != 200:
-            self.ledger.fault(5, "a lease is refused", f"{one.stake.message.id} of {one.place}: {got.body}")
-            return None
-        return got
+    async def _settle(
+        self, verb: str, leases: Sequence[Lease], **more: Any
+    ) -> tuple[dict[str, Any], list[Lease]]:
+        """The answer, and the leases with which that has done something; none if it is not known."""
+        if not leases:
+            return {}, []
+        body = {"lease_ids": [one.name for one in leases], **more}
+        got = await self.world.call("POST", f"/v1/groups/{leases[0].place.name}/messages:{verb}", body)
+        if got is not None and got.status == 200:
+            said = got.body
+            done = said.get("dead", 0) + said[f"{verb.rstrip('e')}ed"]
+            return said, self.ledger.leases.answered(verb, leases, done, said["gone"])
+        for one in leases:
+            if got is not None:
+                what = f"{one.stake.message.id} of {one.place}: {got.body}"
+                self.ledger.fault(5, "a lease is refused", what)
+            if verb != "extend" or one.stake.lapses is not None:
+                self.ledger.settling.unsure(one.stake)
+                one.stake.may_be_nobodys |= verb == "extend"  # it may be an hour or not
+            one.stake.returns.most += verb == "release"
+        return {}, []
 
     async def late_ack(self) -> None:
         """Of what a worker has held for a while; its lease may be over."""
@@ -556,7 +534,7 @@ class Program:
         """An ack under a lease of a place that has been deleted."""
         if self.ghosts:
             one = self.ghosts.pop()
-            body = {"lease_ids": [one.lease_id]}
+            body = {"lease_ids": [one.name]}
             got = await self.world.call("POST", f"/v1/groups/{one.place.name}/messages:ack", body)
             if got is not None and got.status == 200 and got.body["acked"]:
                 self.ledger.fault(3, "a former lease counts", f"{one.stake.message.id} of {one.place}")
@@ -826,8 +804,8 @@ class Program:
                 await self.world.insist("POST", f"/v1/endpoints/{place.name}:resume")
             if place.kind == "session" and place.name not in self.world.members:
                 await self._by_mqtt(place.name, place, orderly=True)
-        for one in self.held:
-            await self.ack(one)
+        for place in self.ledger.known.open():
+            await self.ack(*[one for one in self.held if one.place is place])
         self.held = []
         for hours in (0, 1, 1, 1, 26, 1, 1):
             await self.world.advance(hours * HOUR)
@@ -843,6 +821,5 @@ class Program:
                 self._answer(client, all_is_well=True)
             for place in self.ledger.known.open():
                 if place.kind == "group" and not (place.name == "shared" and "member" in self.world.members):
-                    for one in await self.take(place, {"max": 1_000, "filter": place.filter}):
-                        await self.ack(one)
+                    await self.ack(*await self.take(place, {"max": 1_000, "filter": place.filter}))
             await self.world.settle()

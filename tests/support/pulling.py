@@ -7,7 +7,10 @@ from server.delivery.subscriber import Rights
 from server.pull.call import Answer, Call, Leased, LeaseRequest
 from server.pull.lease_id import LeaseId
 from server.pull.pull import Settled
+from shards.commit import Commit
+from shards.draft import Draft
 from tests.support.rig import Rig
+from timeline.session import Flight
 
 TEXT = "$share/g/t"
 
@@ -96,6 +99,20 @@ class Puller:
         if pump:
             self.rig.pump()
         return found
+
+    def follow(self, lease: LeaseId, draft: Draft, *, pump: bool = True) -> list[Any]:
+        """An ack with a message that follows: its id, or None if the lease is gone."""
+        core = self.rig.core
+
+        def is_it(flight: Flight) -> bool:
+            return flight.origin == (lease.position, lease.shard)
+
+        def decide(commit: Commit) -> object:
+            return core.follow_ups.follow(
+                commit, lease.text, lease.number, is_it, lambda: commit.put([draft])
+            )
+
+        return self.rig.decide(decide, pump=pump)
 
 
 def lease_of(leased: Leased) -> LeaseId:

@@ -1,9 +1,9 @@
 """Groups with rules of keys, walked at random through the whole server, against the account of deliveries.
 
 Two filters of one name, each a group of its own. Messages are scheduled, moved and cancelled, and expire.
-Workers of MQTT, and one that pulls, ack, nack, ack late, leave and are lost; leases are extended, given back
-and end, and hold over kills. People hold keys and let them go, try, bury, drop, requeue,
-replay, skip, and delete a group. The server is killed anywhere.
+Workers of MQTT, and one that pulls, ack, nack, ack late, leave and are lost; leases are acked, some with what
+follows, extended, given back and end, some of a call and not others, and hold over kills. People hold keys
+and let them go, try, bury, drop, requeue, replay, skip, and delete a group. The server is killed anywhere.
 
 What comes, waits, is dead or over is where the account says that it may be (tests/support/ledger/), in its
 turn among those of its key; and what may be given has been, when nothing moves any more. What the account
@@ -24,21 +24,24 @@ from server.codec.packets import Ack
 from server.delivery.settling.undone import NEVER
 from server.delivery.shared import Group as Shared
 from server.pull.lease_id import LeaseId
+from server.pull.pull import Settled
 from server.settings.config import Config
 from shards.commit import Commit
 from shards.dead import DEAD as DEAD_ROWS
+from shards.draft import Draft
+from shards.fields import Record
 from shards.keys import kept
 from shards.memory import MemoryStore
 from shards.order import followers, keys_name, rows_under
 from shards.outcome import Outcome
-from shards.record import decode, is_moved, is_stub
+from shards.record import decode, encode, is_moved, is_stub
 from shards.retries import RETRIES
 from shards.store import Table
 from shards.tables import KeptRow
 from tests.model.cluster import Cluster, Node
 from tests.support.ledger.deliveries import Deliveries
 from tests.support.ledger.messages import Message
-from tests.support.ledger.stakes import Stake
+from tests.support.ledger.stakes import Lease, Stake
 from tests.support.ledger.words import ANY, DEAD, DONE, DROPPED, FLIGHT, UNDONE, WAITING
 from tests.support.ledger.words import Fault as Found
 from tests.support.planted import Fault, finds
@@ -52,7 +55,7 @@ from timeline.position import END, START, MessageId, Position, at_of, before, me
 ALL, SOME = "$share/workers/jobs/#", "$share/workers/jobs/y"
 WORKERS = 2
 STEP_MS, BACKOFF_MS, NEVER_MS = 500, 1_000, 1 << 60
-LEASES_MS = 1_500, 6_000
+LEASES_MS, EXTENDED_MS = (1_500, 6_000), 8_000
 LAPSE_MS = 3_000
 """A lease ends so long after its time at the latest, over kills too."""
 TERMS: dict[str, dict[str, str]] = {
@@ -95,8 +98,12 @@ class Group:
         self.peers: list[Peer] = []
         self.packets: dict[str, tuple[Peer, int]] = {}
         """By payload, who has it over MQTT."""
-        self.leases: dict[str, LeaseId] = {}
+        self.leases: dict[str, Lease] = {}
         """By payload, the last one. The puller has the message if it is out and no peer has it."""
+        self.former: list[Lease] = []
+        """Those before."""
+        self.followed: list[tuple[Lease, Message]] = []
+        """Acks with what follows, which have no answer."""
         self.until: dict[str, int] = {}
         """The lease does not end before."""
         self.puller = Puller(life.rig, text)
@@ -148,12 +155,13 @@ class Group:
     def pulled(self) -> list[Stake]:
         return [one for one in self.out if one.message.id not in self.packets]
 
-    def lease(self, stake: Stake) -> LeaseId:
+    def lease(self, stake: Stake) -> Lease:
         return self.leases[stake.message.id]
 
     def is_leased(self, key: str) -> bool:
         lease = self.leases.get(key)
-        return lease is not None and self.life.rig.core.settling.leased(self.text, lease.number) is not None
+        leased = self.life.rig.core.settling.leased
+        return lease is not None and leased(self.text, lease.name.number) is not None
 
     # -- what comes
 
@@ -188,17 +196,22 @@ class Group:
 
     def leased(self, key: str, lease: LeaseId, until_ms: int) -> Stake:
         self.packets.pop(key, None)
-        self.leases[key], self.until[key] = lease, until_ms
-        return self.came(key, "pull", until_ms / 1_000)
+        if key in self.leases:
+            self.former.append(self.leases[key])
+        stake, self.until[key] = self.came(key, "pull", until_ms / 1_000), until_ms
+        self.leases[key] = Lease(self.place, stake, stake.number, lease)
+        return stake
 
     def lapse(self) -> None:
         """Leases have ended: their messages wait for their next try."""
         rows: dict[str, int] | None = None
         for key, stake in self.place.stakes.items():
-            if FLIGHT not in stake.may or key in self.packets:
+            if key in self.packets:
                 continue
             if self.is_leased(key):
                 self.ledger.looks.shown(self.place, key, "leased")
+                continue
+            if FLIGHT not in stake.may:
                 continue
             assert stake.may != {FLIGHT}, f"the lease of {stake} ended early"
             stake.may -= {FLIGHT}
@@ -223,7 +236,9 @@ class Group:
 
     def act(self) -> None:
         op, rnd, out = self.rnd.random(), self.rnd, self.out
-        if op < 0.4 and out:
+        if op < 0.07:
+            rnd.choice((self.ack_some, self.follow))()
+        elif op < 0.4 and out:
             self.ack(rnd.choice(out))
         elif op < 0.6 and out:
             self.nack(rnd.choice(out))
@@ -253,7 +268,7 @@ class Group:
             peer.ack(wire.PUBACK, packet_id, pump=pump)
             self.ledger.settling.finished(stake, self.life.now / 1_000)
             return
-        settled = self.puller.ack([self.lease(stake)], pump=pump)
+        settled = self.puller.ack([self.lease(stake).name], pump=pump)
         if not pump:
             self.ledger.settling.unsure(stake, frozenset({DONE}))
             return
@@ -269,7 +284,7 @@ class Group:
             peer.send(Ack(wire.PUBACK, packet_id, 0x80, asked), pump=pump)
         else:
             delay_ms = NEVER if wait == "never" else int(wait[0]) * 1_000
-            self.puller.nack([self.lease(stake)], delay_ms, pump=pump)
+            self.puller.nack([self.lease(stake).name], delay_ms, pump=pump)
         if not pump:
             self.ledger.settling.unsure(stake, frozenset({WAITING, DEAD}))
         elif wait == "never":
@@ -280,23 +295,54 @@ class Group:
         if pump:
             self.sure()
 
-    def hand_back(self) -> None:
-        """The puller returns what it has in order."""
-        if pulled := self.pulled:
-            self.puller.release([self.lease(one) for one in pulled])
-            for stake in pulled:
-                self.ledger.settling.returned(self.place, stake)
+    def some(self) -> list[Lease]:
+        """Some leases that the puller has."""
+        pulled = self.pulled
+        return [self.lease(one) for one in self.rnd.sample(pulled, self.rnd.randint(0, len(pulled)))]
+
+    def told(self, verb: str, named: list[Lease], settled: Settled) -> list[Lease]:
+        assert not {self.lease(one).name for one in self.pulled} & {*settled.gone}, "it is leased"
+        if settled.done:
+            self.sure()
+        return self.ledger.leases.answered(verb, named, settled.done + settled.dead, settled.gone)
+
+    def ack_some(self) -> None:
+        if named := self.some():
+            self.acked += [one.stake for one in named]
+            self.told("ack", named, *self.puller.ack([one.name for one in named]))
+
+    def follow(self, *, pump: bool = True) -> None:
+        """The puller acks one of what it has, with a message that follows."""
+        if named := self.some():
+            lease, key = named[0], self.rnd.choice(("", "a", "b"))
+            message = Message(f"{key or '-'}{len(self.life.sent)}", "jobs/y", self.life.now, key=key)
+            self.life.sent[message.id] = Sent(message, MessageId(0))
+            record = Record(b"jobs/y", message.id.encode(), qos=1, ordering_key=key.encode())
+            told = self.puller.follow(lease.name, Draft(0, record.topic, encode(record)), pump=pump)
+            if not pump:
+                self.followed.append((lease, message))
+                self.ledger.settling.unsure(lease.stake, frozenset({DONE}))
+                return
+            self.ledger.leases.followed(lease, is_gone=told[0] is None)
+            assert told[0], f"{lease.stake} is leased"
+            self.ledger.accepted(message)
+            self.life.look()
             self.sure()
 
+    def hand_back(self) -> None:
+        """The puller returns some of what it has in order, and once more what it had before."""
+        if named := self.some() + self.rnd.sample(self.former, min(1, len(self.former))):
+            for one in self.told("release", named, *self.puller.release([one.name for one in named])):
+                self.ledger.settling.returned(self.place, one.stake)
+
     def extend(self) -> None:
-        if pulled := self.pulled:
-            (settled,) = self.puller.extend([self.lease(one) for one in pulled], 4_000)
-            assert settled.done == len(pulled)
-            for stake in pulled:
-                self.until[stake.message.id] = until_ms = self.life.now + 4_000
-                stake.may = frozenset({FLIGHT})
-                self.ledger.settling.extended(stake, until_ms / 1_000)
-            self.sure()
+        if named := self.some() + self.rnd.sample(self.former, min(1, len(self.former))):
+            for one in self.told(
+                "extend", named, *self.puller.extend([one.name for one in named], EXTENDED_MS)
+            ):
+                self.until[one.stake.message.id] = until_ms = self.life.now + EXTENDED_MS
+                one.stake.may = frozenset({FLIGHT})
+                self.ledger.settling.extended(one.stake, until_ms / 1_000)
 
     def hang_up(self) -> None:
         """The puller's client is gone, perhaps before it was answered."""
@@ -328,7 +374,7 @@ class Group:
             return
         told: list[object] = []
         if stake.message.id in self.leases:
-            self.life.rig.core.pull.ack([self.lease(stake)], told.append)
+            self.life.rig.core.pull.ack([self.lease(stake).name], told.append)
         else:
             sent = self.life.sent[stake.message.id]
             self.life.rig.core.late.finish(self.group, sent.place, sent.shard, told.append)
@@ -456,8 +502,19 @@ class Group:
 
     def strike(self) -> None:
         """What the server is killed in the middle of."""
+        if self.rnd.random() < 0.5:
+            self.follow(pump=False)
         for stake in self.rnd.sample(out := self.out, len(out) // 2):
-            self.ack(stake, pump=False) if self.rnd.random() < 0.6 else self.nack(stake, pump=False)
+            if not any(lease.stake is stake for lease, _ in self.followed):
+                self.ack(stake, pump=False) if self.rnd.random() < 0.6 else self.nack(stake, pump=False)
+
+    def follows(self, there: Set[str]) -> None:
+        """After a kill. `there`: what is stored."""
+        for lease, message in self.followed:
+            self.ledger.leases.found(lease, is_there=message.id in there)
+            if message.id in there:
+                self.ledger.accepted(message)
+        self.followed.clear()
 
     def killed(self) -> None:
         """What is leased still is, also what the puller has not heard of."""
@@ -474,7 +531,7 @@ class Group:
             if key not in leases and stake.may > {FLIGHT}:
                 stake.may -= {FLIGHT}  # what had been said of its lease
         for key, lease in leases.items():
-            if self.leases.get(key) != lease:
+            if key not in self.leases or self.leases[key].name != lease:
                 self.leased(key, lease, 0)
             else:
                 self.ledger.settling.leased(self.place.stakes[key], self.until[key] / 1_000)
@@ -672,6 +729,11 @@ class Life:
     def begin(self) -> None:
         """The server has started after a kill."""
         self.ledger.losses.restarted(self.now / 1_000, was_killed=True)
+        rows = self.rig.core.reader.read(START, END, None)
+        there = {decode(value).payload.decode() for _, _, value in rows if not is_stub(value)}
+        for group in self.groups:
+            group.follows(there)
+        self.look()
         for group in self.groups:
             group.killed()
         for group in self.groups:

@@ -18,6 +18,7 @@ Here is what becomes due, is given and lapses. What else happens is told to a pa
     known.py      what the parts share: messages, places, faults; and what may have ended by itself (`fates`)
     turns.py      the turns of ordering keys
     settling.py   what becomes of what was given
+    leases.py     calls that name leases
     losses.py     connections that end, kills
     lives.py      places that begin, are set back, skip and end
     looks.py      what the server shows
@@ -35,6 +36,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from .known import Fates, Known
+from .leases import Leases
 from .lives import Lives
 from .looks import Looks
 from .losses import Losses
@@ -64,6 +66,7 @@ class Deliveries:
         self.fates = Fates(self.known)
         self.turns = Turns(self.known, self.fates)
         self.settling = Settling(self.known, self.fates)
+        self.leases = Leases(self.known, self.settling)
         self.losses = Losses(self.known, self.turns, self.settling)
         self.lives = Lives(self.known, self.fates)
         self.looks = Looks(self.known, self.fates)

@@ -54,6 +54,7 @@ class Losses:
                 self._settling.comes_back(place, stake)
             if was_killed and FLIGHT in stake.may and stake.tries.most <= 1:
                 stake.was_given = False  # the server may have forgotten that: it is unread again
+            stake.may_lead |= was_killed and FLIGHT in stake.may and not stake.is_in_line
             self._sent_anew(place, stake, *([DONE] if place.kind == "endpoint" else []))
         for place, stake in self._known.all_stakes():
             if was_killed and stake.since and mono - stake.since < self._known.sure:

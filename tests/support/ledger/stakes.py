@@ -1,6 +1,7 @@
 """What is known of a message at a place: a *stake*, which is one message at one incarnation of a place."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from .messages import Message
 from .words import WAITING, fits
@@ -80,6 +81,8 @@ class Stake:
     """It was given, so of its key it goes before what was not."""
     is_in_line: bool = True
     """It has its turn among its key's: nobody has requeued it, nor was it out when the place was set back."""
+    may_lead: bool = False
+    """It was out when the place was set back, and a kill may have put it into its key's line again."""
     is_returned: bool = False
     """It was out at a restart, or given back, so it goes out again whatever holds its key."""
     is_released: bool = False
@@ -139,3 +142,15 @@ class Place:
 
     def is_for(self, message: Message) -> bool:
         return message.to == self.name if self.kind == "endpoint" else fits(self.filter, message.topic)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lease:
+    """A lease of a worker."""
+
+    place: Place
+    stake: Stake
+    number: int
+    """Which delivery, as the account counts them."""
+    name: Any
+    """By which the worker speaks of it."""

@@ -114,6 +114,7 @@ class Turns:
     def _has_room(place: Place, key: str, line: list[Stake]) -> bool:
         """Whether one more of that key may go, for certain."""
         is_held = key in place.held or (place.on_dead_hold and any(DEAD in one.may for one in line))
+        is_held = is_held or any(one.may_lead and WAITING in one.may for one in line)
         is_full = place.most and sum(FLIGHT in one.may for one in line) >= place.most
         return not key or not (is_held or is_full)
 
