@@ -33,6 +33,9 @@ KEYED = "keyed order; accept k1 3 k; accept k2 4 k; at 5; "
 FOUR = "keyed limit; accept k1 3 k; accept k2 4 k; accept k3 4 k; at 5; "
 HOLDS = "keyed hold; accept k1 3 k; accept k2 4 k; at 5; "
 THREE = "accept a 3; accept b 3; accept c 3; at 3; lease a lapses=9; lease b lapses=9; lease c lapses=9; "
+FILTERS = (
+    "session s; accept o 3; accept n 3 topic=notes/1; at 4; given o of=s; ack key=o of=s; ack; ack key=o; "
+)
 EXPIRING = "accept n 3 expires=5000; at 3; "
 
 STORIES: dict[str, dict[str, str]] = {
@@ -207,6 +210,11 @@ STORIES: dict[str, dict[str, str]] = {
         "the next while an ack of the one before is on its way": (
             "soon 1; " + KEYED + "given k1; acking k1; given k2; lapse 3; ack key=k2"
         ),
+        "a further filter brings what was before it": FILTERS
+        + "subscribe notes/# 1; given n of=s; ack key=n of=s; end",
+        "a further filter begins now": FILTERS
+        + "subscribe notes/#; accept p 5 topic=notes/1; at 5; given p of=s",
+        "of two filters one is set back": FILTERS + "subscribe +/1 1; given o of=s",
         "nothing is owed": KEYED + "lease k1; lease m; owed",
         "what waits for its key is not owed": HOLDS + "lease m; lease k1; bury key=k1; owed",
         "its lease ended, and it would expire before its next try": (
@@ -276,6 +284,7 @@ STORIES: dict[str, dict[str, str]] = {
         "all leases are over": "taken; quiet",
         "neither done nor dead": "taken; taken; taken; quiet",
         "it never comes": "end",
+        "a further filter does not bring it": FILTERS + "subscribe notes/# 1; end",
         "requeued, and it never comes": "lease; bury; sending; sent; drop; ack of=g; end",
         "GET does not name the place": "unnamed",
         "set back, and not to be read again": "lease; bury; setback; lies dead",
@@ -294,6 +303,9 @@ STORIES: dict[str, dict[str, str]] = {
         "two members": "given m; given m",
     },
     "given again after its ack": {
+        "of a filter that was not set back": FILTERS + "subscribe notes/# 1; given o of=s",
+        "of two filters, before the time of the one that was set back": FILTERS
+        + "subscribe +/1 4; given o of=s",
         "an ack that was read": "soon 1; given m; lapse 1; acking; lapse 2; read 1; lapse 3; given m",
         "an ack that was read before a kill": (
             "soon 9; given m; lapse 1; acking; lapse 2; read 1; kill 9; given m"
@@ -313,6 +325,8 @@ STORIES: dict[str, dict[str, str]] = {
     "given after a cancel": {"answered 204": "accept n 9; cancel n; given n"},
     "cancelled after it was given": {"given before": "lease; cancel m"},
     "given to another incarnation": {
+        "before a further filter": FILTERS + "subscribe notes/#; given n of=s",
+        "before the time of a further filter": FILTERS + "subscribe notes/# 5; given n of=s",
         "a former one": "close dropped; reopen; given m",
         "it is for another place": "accept n 3 other topic=x; at 3; given n",
     },
@@ -619,6 +633,10 @@ class Story(Teller):
 
     def setback(self, to: int = 0, sure: str = "") -> None:
         self.ledger.lives.set_back(self.group, NOW + to if to else 0, is_sure=bool(sure))
+
+    def subscribe(self, text: str, replay_from: int | None = None) -> None:
+        at = None if replay_from is None else NOW + replay_from
+        self.ledger.lives.subscribed(self.place("s"), text, at)
 
     def skip(self, undone: str, to: int | None = None) -> None:
         until = self.low + 2 if to is None else NOW + to

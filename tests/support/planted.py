@@ -40,6 +40,7 @@ DRIVERS = {
     "rot": "tests/model/test_nodes.py",
     "work": "tests/model/test_work.py",
     "keyed": "tests/server/delivery/test_keyed_walks.py",
+    "filters": "tests/server/delivery/test_filter_walks.py",
     "order": "tests/timeline/test_key_order.py",
     "waiting": "tests/store/test_waiting.py",
     "upsert": "tests/shards/test_upsert.py",

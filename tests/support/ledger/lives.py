@@ -6,7 +6,7 @@ again, and until it is, what it was before (`former`: a retry, a dead letter) st
 
 from .known import Fates, Known
 from .stakes import Place, Stake
-from .words import DEAD, DROPPED, FLIGHT, UNDONE, WAITING
+from .words import DEAD, DROPPED, FLIGHT, UNDONE, WAITING, fits
 
 
 class Lives:
@@ -35,21 +35,36 @@ class Lives:
                 stake.may = (stake.may - UNDONE) | self._fates.ends(place, stake, undone)
                 stake.lapses = None
 
-    def set_back(self, place: Place, to: int, *, is_sure: bool = False) -> None:
+    def subscribed(self, place: Place, text: str, replay_from: int | None = None) -> None:
+        """A session has a further filter, which begins now or there. Only what this one matches is read
+        again from there: what others match was read, or is still to be."""
+        self._known.advance(self._known.clock.high)
+        messages = self._known.messages
+        out = {one.id for one in messages.by_id.values() if messages.is_out(one)}
+        place.behind |= out - place.stakes.keys()
+        place.others.append(text)
+        if replay_from is not None:
+            self.set_back(place, replay_from, is_sure=True, text=text)
+
+    def set_back(self, place: Place, to: int, *, is_sure: bool = False, text: str = "") -> None:
         """:replay. What is in flight stays there and comes once; all else is read again, and its retry or
         dead letter ends then. What was before its time is read again if it is asked for, so it may come.
 
-        `is_sure`: the very time is known.
+        `is_sure`: the very time is known. `text`: what this filter does not match stays.
         """
         self._known.advance(self._known.clock.high)
         for message in self._known.messages.by_id.values():
             if message.is_cancelled or not place.is_for(message) or not self._known.messages.is_out(message):
                 continue
+            if text and not fits(text, message.topic):
+                continue
             stake = place.stakes.get(message.id)
             if is_sure and max(message.at, message.latest) < to:
                 continue
             if stake is None:
-                place.stakes[message.id] = Stake(message, frozenset({WAITING, DROPPED}))
+                place.stakes[message.id] = Stake(
+                    message, frozenset({WAITING} if text else {WAITING, DROPPED})
+                )
             elif message.at < to and message.latest < to:
                 if stake.tries.most:  # it may be read again where its retry was
                     self._known.note(stake, "perhaps set back")

@@ -137,11 +137,16 @@ class Place:
     passed_over: dict[str, list[int]] = field(default_factory=dict)
     """Of each sort: how many of the other one the last calls gave, none of which gave one of it."""
 
+    others: list[str] = field(default_factory=list)
+    """Further filters of a session, which have begun later."""
+
     def __str__(self) -> str:
         return f"{self.kind} {self.name}, incarnation {self.number}"
 
     def is_for(self, message: Message) -> bool:
-        return message.to == self.name if self.kind == "endpoint" else fits(self.filter, message.topic)
+        if self.kind == "endpoint":
+            return message.to == self.name
+        return any(fits(text, message.topic) for text in (self.filter, *self.others))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
