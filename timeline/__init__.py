@@ -17,6 +17,8 @@ What is due
 
 Who reads it
     session.py      a read position, subscriptions, and what is in flight
+    delivery_rows.py  a delivery: one message at one place, its row, events and what follows
+    deliveries.py   the life of a delivery: one table of states and events
     key_rows.py     keys within a group: their rule, stored rows, and the bound on these
     key_order.py    order by key within a group: what is behind its key, and what is free
     finished.py     positions ahead of a session's read position that it passes over

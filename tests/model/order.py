@@ -536,10 +536,10 @@ RULES = {
 }
 
 
-def walk(seed: int, rule: Rule = ORDERED) -> None:
+def walk(seed: int, rule: Rule = ORDERED, kind: type[Group] = Group) -> None:
     """One life of a group, at random, and its end. Raises Broken, or AssertionError of the room itself."""
     rnd, world = random.Random(seed), World()
-    group = Group(world, rnd, rule, hold=rule.is_ordered and rnd.random() < 0.3)
+    group = kind(world, rnd, rule, hold=rule.is_ordered and rnd.random() < 0.3)
     keys, calm = rnd.choice((2, 4, 20)), rnd.choice((0.2, 0.5, 0.8))
     known, key_order.KNOWN_MAX = key_order.KNOWN_MAX, KNOWN
     looked, key_order.LOOKED_MAX = key_order.LOOKED_MAX, LOOKED

@@ -42,6 +42,8 @@ DRIVERS = {
     "keyed": "tests/server/delivery/test_keyed_walks.py",
     "filters": "tests/server/delivery/test_filter_walks.py",
     "order": "tests/timeline/test_key_order.py",
+    "lives": "tests/timeline/test_delivery_walks.py",
+    "ordered": "tests/timeline/test_delivery_walks.py",
     "waiting": "tests/store/test_waiting.py",
     "upsert": "tests/shards/test_upsert.py",
     "sync": "tests/crash/test_sync.py",

@@ -1,0 +1,185 @@
+"""The table of deliveries: its example, what it says of each pair, and single facts."""
+
+from dataclasses import replace
+
+import pytest
+
+from timeline.deliveries import LIFE, NEVER, TRIES_MAX, CannotBe, decide, never
+from timeline.delivery_rows import Case, DeliveryRow, Effect, Event, Fate, Out, Seen, State, Terms, state_of
+from timeline.position import at_of, position
+
+NOW = 1_000_000
+TWO = Terms(max_attempts=2)
+HEAD = replace(TWO, is_ordered=True, is_head=True)
+WAITS = DeliveryRow(State.WAITING, position(NOW, 1), attempts=1, counted=1, reason="late")
+DEAD = replace(WAITS, state=State.DEAD, attempts=2, counted=2)
+OUT = Seen(Out())
+AHEAD = Seen(is_ahead=True)
+STATES: dict[State, tuple[DeliveryRow | None, Seen]] = {
+    State.UNREAD: (None, AHEAD),
+    State.OUT: (None, OUT),
+    State.LEASED: (None, Seen(Out(is_leased=True))),
+    State.WAITING: (WAITS, Seen()),
+    State.WITHHELD: (replace(WAITS, state=State.WITHHELD), Seen()),
+    State.DEAD: (DEAD, Seen()),
+    State.DROPPED: (replace(WAITS, state=State.DROPPED), Seen()),
+    State.DONE: (None, Seen()),
+}
+
+
+def case(**more: object) -> Case:
+    return replace(Case(position(NOW, 9), row=WAITS, out=Out()), **more)  # type: ignore[arg-type]
+
+
+def at(row: DeliveryRow | None, seen: Seen, event: Event, terms: Terms = TWO, /, **more: object) -> Fate:
+    return decide(row, seen, event, case(**more), terms)
+
+
+def test_the_example() -> None:
+    first = at(None, AHEAD, Event.GIVE)
+    assert (first.row, first.out) == (None, Out(1, 1))
+    failed = at(None, Seen(first.out), Event.NACK, delay_ms=500)
+    assert failed.row is not None
+    assert failed.row.state is State.WAITING
+    assert at_of(failed.row.at) == NOW + 500
+    assert Effect.CURSOR not in failed.effects, "a nack writes no cursor"
+    again = at(failed.row, Seen(), Event.GIVE)
+    assert (again.row, again.out) == (failed.row, Out(2, 2)), "and giving a retry writes no row"
+    dead = at(failed.row, Seen(again.out), Event.NACK, delay_ms=500)
+    assert dead.row is not None
+    assert dead.row.state is State.DEAD
+    assert {Effect.OBITUARY, Effect.COUNT_DEAD} <= dead.effects
+    dropped = at(dead.row, Seen(), Event.DROP)
+    assert dropped.row is not None
+    assert dropped.row.state is State.DROPPED
+
+
+@pytest.mark.parametrize("event", Event)
+@pytest.mark.parametrize("state", State)
+def test_each_pair_is_decided(event: Event, state: State) -> None:
+    """No event leaves a delivery in no state; what cannot be says so, and names both."""
+    row, seen = STATES[state]
+    assert state_of(row, seen) is state
+    if LIFE[event][state.value] is never:
+        with pytest.raises(CannotBe, match=f"{event.name} .* {state.name}"):
+            at(row, seen, event)
+        return
+    fate = at(row, seen, event)
+    assert fate.row is None or fate.row.state in (*list(State)[State.WAITING.value : State.DONE.value],)
+    if Effect.REFUSED in fate.effects:
+        assert (fate.row, fate.out) == (row, seen.out)
+    if row is not None and fate.row is None:
+        assert fate.effects & {Effect.CURSOR, Effect.LATER}, "a row goes with the cursor"
+    if fate.row is not None and row is None and fate.row.state is not State.DROPPED:
+        assert Effect.RECORD in fate.effects, "a row has its message beside it"
+
+
+def test_the_table_has_a_column_for_each_state() -> None:
+    assert LIFE.keys() == set(Event)
+    assert {len(rules) for rules in LIFE.values()} == {len(State)}
+
+
+def test_of_a_flight_and_a_row_the_one_counts_that_was_given_more_often() -> None:
+    assert state_of(WAITS, Seen(Out(1, 1))) is State.WAITING
+    assert state_of(WAITS, Seen(Out(2, 2))) is State.OUT
+    assert state_of(replace(WAITS, returns=1), Seen(Out(2, 2))) is State.WAITING
+
+
+def test_a_row_from_before_a_replay_says_nothing_until_its_reader_has_passed() -> None:
+    assert state_of(DEAD, Seen(is_ahead=True, replay=1)) is State.UNREAD
+    assert state_of(replace(DEAD, replay=1), Seen(is_ahead=True, replay=1)) is State.DEAD
+    assert state_of(DEAD, Seen(replay=1)) is State.DEAD
+    assert state_of(None, Seen(is_ahead=True, replay=2, done=1)) is State.UNREAD
+    assert state_of(None, Seen(is_ahead=True, replay=2, done=2)) is State.DONE
+
+
+def test_what_people_do_with_a_row_from_before_a_replay_leaves_the_message_unread() -> None:
+    seen = Seen(is_ahead=True, replay=1)
+    for event, row in ((Event.TRY, WAITS), (Event.BURY, WAITS), (Event.DROP, DEAD), (Event.SEND_AWAY, DEAD)):
+        fate = at(row, seen, event, delay_ms=1)
+        assert Effect.REFUSED not in fate.effects
+        assert state_of(fate.row, seen) is State.UNREAD
+    assert Effect.REFUSED in at(DEAD, seen, Event.REQUEUE).effects, "it comes anyway"
+
+
+def test_the_head_of_a_key_that_comes_again_is_read_again_and_others_wait() -> None:
+    seen = Seen(Out(), is_ahead=True)
+    assert at(None, seen, Event.NACK, HEAD).row is None
+    row = at(None, seen, Event.NACK).row
+    assert row is not None
+    assert row.state is State.WAITING
+
+
+def test_a_letter_holds_its_key_only_if_it_was_to_when_it_died() -> None:
+    out = Seen(Out(2, 2))
+    assert Effect.KEY_GOES_ON in at(WAITS, out, Event.NACK, HEAD).effects
+    holding = replace(HEAD, dead_holds=True)
+    assert Effect.KEY_HELD in at(WAITS, out, Event.NACK, holding).effects
+    released = at(DEAD, Seen(), Event.RELEASE, holding)
+    assert released.row == DEAD
+    assert Effect.KEY_GOES_ON in released.effects
+
+
+def test_a_requeue_begins_anew_and_its_expiry_with_it() -> None:
+    fate = at(DEAD, Seen(), Event.REQUEUE, delay_ms=400, due_ms=1, expires_ms=500, row=None)
+    assert fate.row is not None
+    assert (fate.row.state, fate.row.counted, fate.row.attempts) == (State.WAITING, 0, 2)
+    assert fate.row.due_ms == NOW + 400
+    over = at(fate.row, Seen(Out(3, 1)), Event.NACK, delay_ms=900, due_ms=1, expires_ms=500)
+    assert over.row is not None
+    assert (over.row.state, over.row.reason) == (State.DEAD, "expired")
+
+
+def test_ten_returns_are_free_and_the_eleventh_is_a_try() -> None:
+    out = Out()
+    for number in range(10):
+        fate = at(None, Seen(out), Event.RETURN)
+        assert fate.out == Out(0, 0, number + 1)
+        out = replace(fate.out, attempts=1, counted=1)
+    fate = at(None, Seen(out), Event.RETURN)
+    assert fate.row is not None
+    assert (fate.row.attempts, fate.row.returns) == (1, 10)
+
+
+def test_a_return_without_room_waits_and_is_no_try() -> None:
+    fate = at(None, OUT, Event.RETURN, replace(TWO, has_room=False))
+    assert fate.row is not None
+    assert (fate.row.counted, fate.row.returns, at_of(fate.row.at)) == (0, 1, NOW)
+
+
+def test_a_session_keeps_its_flights_when_its_connection_is_lost() -> None:
+    fate = at(None, OUT, Event.LOST, Terms(is_session=True))
+    assert (fate.row, fate.out) == (None, Out())
+
+
+def test_a_pause_grows_and_an_endless_one_is_a_second_at_least() -> None:
+    def waits(failed: int, **terms: object) -> int:
+        steps = replace(Terms(backoff_ms=(10, 300)), **terms)  # type: ignore[arg-type]
+        row = at(None, Seen(Out(failed, failed)), Event.NACK, steps).row
+        assert row is not None
+        return at_of(row.at) - NOW
+
+    assert [waits(1), waits(2), waits(9), waits(10)] == [10, 300, 300, 1_000]
+    assert waits(10, max_attempts=20) == 300
+
+
+def test_the_last_tries_are_kept() -> None:
+    row = WAITS
+    for number in range(2, TRIES_MAX + 5):
+        fate = at(row, Seen(Out(number, number)), Event.NACK, Terms(), reason=str(number))
+        assert fate.row is not None
+        row = fate.row
+    assert [one.reason for one in row.tries][-1] == str(TRIES_MAX + 4)
+    assert len(row.tries) == TRIES_MAX
+
+
+def test_a_nack_for_good_is_a_letter() -> None:
+    fate = at(None, OUT, Event.NACK, delay_ms=NEVER, reason="no")
+    assert fate.row is not None
+    assert (fate.row.state, fate.row.reason) == (State.DEAD, "no")
+
+
+def test_what_is_dropped_when_its_slice_is_gone_leaves_nothing() -> None:
+    fate = at(WAITS, Seen(), Event.DROP, has_slice=False)
+    assert fate.row is None
+    assert Effect.COUNT_DROPPED in fate.effects

@@ -1,0 +1,402 @@
+"""The life of a delivery: one table of states and events.
+
+A *delivery* is one message at one incarnation of a place, a session or a group. Its name is (place, root):
+the root is the position at which the place was given it, and never changes. `LIFE` is the law:
+
+    (row or none, what the cursor says, event) -> (row or none, flight or none, effects)
+
+Only what waits, is withheld or has ended badly has a row. The rest stands in the cursor:
+
+    waiting, withheld, dead, dropped   a row
+    out, leased                        a flight, over a row or none
+    unread                             no row, and the reader comes to the root
+    done                               no row, and the reader has passed it, or it is noted as done
+
+An example, with two tries at most. Only the nacks and the drop write anything at once:
+
+    GIVE    unread     a flight, attempt 1
+    NACK    out        a row that waits until 9:10, and the message beside it: its record
+    GIVE    waiting    a flight over the row, attempt 2
+    NACK    out        the row is dead, the record stays as it is
+    DROP    dead       the row is dropped, its record goes
+
+**A flight over a row.** The one that was given more often decides (`Out.given`). So a nack needs no cursor in
+its batch: a flight that an older cursor still has is void. And giving a retry writes nothing: if the server
+is killed before the next cursor, the retry waits as before.
+
+**A replay touches no row.** It sets back the reader, and its subscriptions get a number that counts up. While
+the reader comes to a root again, a row of a lower number says nothing: the message is unread. The row is a
+*former* one, which people see until the message is read again. If the reader passes the message without
+giving it, the row counts again: it was requeued from another place, its slice is gone, it has expired, its
+owner is absent. A note that it is done, of a lower number, is void in the same way.
+
+**What applies a fate** writes row, record, cursor and what is told in one batch, under three rules. A row
+goes only in a batch with the cursor, else an older cursor would have the message read again. What changes the
+head of a key is in a batch with the cursor, which has the key rows (key_order.py). When a batch has failed,
+the row is read again, once, before the event is tried again: the batch may be stored.
+
+An event that cannot be in a state raises `CannotBe`: the caller is wrong. People may ask for anything; they
+are answered with REFUSED. Nothing here knows keys, members, filters or time: `Case` and `Terms` say what
+counts.
+Walked at random, also with each rule left out: tests/timeline/test_delivery_walks.py.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from .delivery_rows import Case, DeliveryRow, Effect, Event, Fate, Out, Seen, State, Terms, Try, state_of
+from .position import at_of, position, seq_of
+
+RETURNS_FREE = 10
+"""Returns in order that are no tries; each further one is."""
+TRIES_MAX = 20
+NEVER = -1
+"""In place of a delay: dead at once."""
+JITTER = 0.2
+LEAST_MS, PATIENT = 1_000, 10
+"""The least pause of a message that has failed so often, without `max_attempts`."""
+
+
+class CannotBe(Exception):
+    """An event that cannot be in this state: a mistake of the caller."""
+
+    def __init__(self, state: State, event: Event) -> None:
+        super().__init__(f"{event.name} of a delivery that is {state.name}")
+        self.state, self.event = state, event
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What is decided on."""
+
+    row: DeliveryRow | None
+    seen: Seen
+    state: State
+    event: Event
+    case: Case
+    terms: Terms
+
+    @property
+    def old(self) -> DeliveryRow:
+        """Its row, which it has in this state."""
+        assert self.row is not None, "this state has a row"
+        return self.row
+
+    @property
+    def out(self) -> Out:
+        """Its flight, which it has in this state."""
+        out = self.seen.out or self.case.out
+        assert out is not None, "this state has a flight"
+        return out
+
+    def becomes(self, row: DeliveryRow | None, *effects: Effect, out: Out | None = None) -> Fate:
+        return Fate(row, out, frozenset(effects))
+
+    def key(self, then: Effect = Effect.KEY_GOES_ON) -> tuple[Effect, ...]:
+        """What becomes of the key that it is the head of."""
+        return (then,) if self.terms.is_head else ()
+
+
+def decide(row: DeliveryRow | None, seen: Seen, event: Event, case: Case, terms: Terms) -> Fate:
+    """What becomes of a delivery. Raises CannotBe."""
+    state = state_of(row, seen)
+    rule = LIFE[event][state.value]
+    is_former = rule in (former, kept) or (rule is unread and row and row.state is not State.DROPPED)
+    if row is not None and is_former:  # as before the replay, whose number it does not get
+        state, seen = row.state, Seen(replay=row.replay)
+        rule = LIFE[event][state.value]
+    return rule(Delivery(row, seen, state, event, case, terms))
+
+
+# -- nothing changes
+
+
+def never(one: Delivery) -> Fate:
+    """It cannot be."""
+    raise CannotBe(one.state, one.event)
+
+
+def stays(one: Delivery) -> Fate:
+    """It is as it was. What is unread is passed by its reader."""
+    return one.becomes(one.row, out=one.seen.out)
+
+
+def refused(one: Delivery) -> Fate:
+    return one.becomes(one.row, Effect.REFUSED, out=one.seen.out)
+
+
+def former(one: Delivery) -> Fate:
+    """Unread: the row from before a replay, if there is one, is treated as any row."""
+    return refused(one)
+
+
+def kept(one: Delivery) -> Fate:
+    """Unread: the same, but what there is no row of stays."""
+    return stays(one)
+
+
+def left(one: Delivery) -> Fate:
+    """What is out is in nobody's hands."""
+    return one.becomes(one.row, Effect.NEXT_MEMBER, out=one.seen.out)
+
+
+# -- it is given
+
+
+def goes(one: Delivery) -> Fate:
+    """A flight begins: the next try of a retry that is due, or else the first one."""
+    row = one.row
+    if row is None or (one.state is State.UNREAD and not one.case.is_retry):
+        return one.becomes(None, Effect.LATER, out=Out())
+    return one.becomes(row, Effect.LATER, out=Out(row.attempts + 1, row.counted + 1, row.returns))
+
+
+def again(one: Delivery) -> Fate:
+    """It was in nobody's hands. The counts of a return say that it was no try."""
+    more = replace(one.out, attempts=one.out.attempts + 1, counted=one.out.counted + 1)
+    return one.becomes(one.row, Effect.LATER, out=more)
+
+
+# -- it is done
+
+
+def acked(one: Delivery) -> Fate:
+    """Done, and nobody waits for an answer."""
+    return one.becomes(None, Effect.LATER, *_noted(one), *one.key())
+
+
+def ends(one: Delivery) -> Fate:
+    """Done, and answered when it is durable."""
+    return one.becomes(None, Effect.CURSOR, *_noted(one), *one.key())
+
+
+def _noted(one: Delivery) -> tuple[Effect, ...]:
+    return (Effect.NOTE,) if one.seen.is_ahead else ()
+
+
+# -- it comes back
+
+
+def fails(one: Delivery) -> Fate:
+    """It is tried later, or was for the last time. The head of a key that its reader comes to again is read
+    again instead, in the order of its key."""
+    if one.seen.is_ahead and one.terms.is_head:
+        return one.becomes(None, Effect.CURSOR, *one.key())
+    case, row = one.case, _tried(one)
+    if case.delay_ms == NEVER or 0 < one.terms.max_attempts <= row.counted:
+        return _dead(one, row, case.reason)
+    return _waiting(one, row, _pause_ms(one, row.counted))
+
+
+def lost(one: Delivery) -> Fate:
+    """The connection has ended. A session gets its flights again, of a group it is a try."""
+    return left(one) if one.terms.is_session else fails(one)
+
+
+def returns(one: Delivery) -> Fate:
+    """A member has returned it untried: the next one gets it."""
+    if one.terms.is_session:
+        return left(one)
+    if one.out.returns >= RETURNS_FREE:
+        return fails(one)
+    out = replace(one.out, attempts=one.out.attempts - 1, counted=one.out.counted - 1, is_leased=False)
+    out = replace(out, returns=out.returns + 1)
+    if one.terms.has_room:
+        return one.becomes(one.row, Effect.NEXT_MEMBER, out=out)
+    return _waiting(one, _counted(one, out), 0)
+
+
+def withheld(one: Delivery) -> Fate:
+    """Its owner is absent: it waits, which is no try."""
+    row = replace(_counted(one, one.seen.out), state=State.WITHHELD, at=one.case.now, reason=one.case.reason)
+    return one.becomes(row, Effect.RECORD, *one.key(Effect.KEY_WAITS))
+
+
+def follower(one: Delivery) -> Fate:
+    """Of what is unread only the next one of a key: other messages the reader passes, or stands before."""
+    return withheld(one) if one.terms.is_head else stays(one)
+
+
+# -- it ends badly
+
+
+def dies(one: Delivery) -> Fate:
+    return _dead(one, _counted(one, one.seen.out), one.case.reason)
+
+
+def expires(one: Delivery) -> Fate:
+    """It has expired before it was sent again. Nobody is told of a session's that has not failed."""
+    if one.terms.is_session and one.row is None:
+        return one.becomes(None, Effect.LATER, Effect.COUNT_DROPPED, *one.key())
+    row = _counted(one, one.seen.out)
+    return _dead(one, row, _expired(row))
+
+
+def drops(one: Delivery) -> Fate:
+    """Its row stays, without a record, until the slice of its root goes: it may be read again before."""
+    if not one.case.has_slice:
+        return one.becomes(None, Effect.CURSOR, Effect.COUNT_DROPPED, *one.key())
+    row = replace(_counted(one, one.seen.out), state=State.DROPPED, at=one.case.now)
+    return one.becomes(row, Effect.COUNT_DROPPED, *one.key())
+
+
+def given_up(one: Delivery) -> Fate:
+    """By a burial: a dead letter that holds no key, without a copy at `$dead`, or dropped."""
+    if not one.case.is_dead:
+        return drops(one)
+    row, terms = _counted(one, one.seen.out), replace(one.terms, dead_holds=False)
+    fate = _dead(replace(one, terms=terms), row, one.case.reason)
+    return replace(fate, effects=fate.effects - {Effect.OBITUARY})
+
+
+def unread(one: Delivery) -> Fate:
+    """Its reader passes it. A retry or letter from before a replay counts again, else it is given up: a
+    session's is lost with its slice, and counted, or ends with the session."""
+    if not one.terms.is_session or one.event is Event.SKIP:
+        return given_up(one)
+    return stays(one) if one.event is Event.END_OF_PLACE else one.becomes(None, Effect.COUNT_DROPPED)
+
+
+def skipped(one: Delivery) -> Fate:
+    """A skip leaves what waits, but where a key would wait for it and not go on."""
+    return given_up(one) if one.terms.is_ordered else stays(one)
+
+
+# -- people, and other places
+
+
+def moved(one: Delivery) -> Fate:
+    """Its next try is after `delay_ms`, unless it will have expired."""
+    delay_ms = one.case.delay_ms or 0
+    return refused(one) if _is_over(one, one.old, delay_ms) else _waiting(one, one.old, delay_ms)
+
+
+def waits(one: Delivery) -> Fate:
+    return _waiting(one, one.old, 0)
+
+
+def requeued(one: Delivery) -> Fate:
+    """A letter, its own or another place's, has all its tries again. Its expiry counts from its new due; the
+    one that the place had ends."""
+    case = one.case
+    row = case.row or one.old
+    due_ms = at_of(case.now) + (case.delay_ms or 0)
+    row = replace(row, counted=0, returns=0, due_ms=due_ms, replay=one.seen.replay)
+    fate = _waiting(one, row, case.delay_ms or 0)
+    return replace(fate, effects=fate.effects | {Effect.CURSOR})  # an older flight was given more often
+
+
+def joined(one: Delivery) -> Fate:
+    """A retry of another filter, at its time and with its tries."""
+    assert one.case.row is not None, "it comes from another filter"
+    return one.becomes(replace(one.case.row, replay=one.seen.replay), Effect.RECORD, Effect.WHEN_DUE)
+
+
+def forgotten(one: Delivery) -> Fate:
+    """Its row goes, with the record. It is not read again for that."""
+    return one.becomes(None, Effect.CURSOR, *_noted(one), *one.key())
+
+
+def released(one: Delivery) -> Fate:
+    """The letter stays, and its key goes on."""
+    return one.becomes(one.row, *one.key())
+
+
+# -- parts of rules
+
+
+def _counted(one: Delivery, out: Out | None) -> DeliveryRow:
+    """Its row, without a new try; of what is out with the counts of the flight."""
+    row = one.row
+    if row is None or one.state is State.UNREAD:
+        row = DeliveryRow(State.WAITING, keeper=one.case.keeper)
+    if out is not None and one.state in (State.OUT, State.LEASED):
+        row = replace(row, attempts=out.attempts, counted=out.counted, returns=out.returns)
+    return replace(row, replay=one.seen.replay)
+
+
+def _tried(one: Delivery) -> DeliveryRow:
+    """Its row, with one more failed try."""
+    case, out = one.case, one.out
+    row = replace(_counted(one, out), attempts=out.attempts, counted=out.counted, returns=out.returns)
+    made = Try(at_of(case.now), case.by, case.outcome, case.reason, case.held_ms)
+    return replace(row, reason=case.reason, tries=(*row.tries, made)[-TRIES_MAX:])
+
+
+def _waiting(one: Delivery, row: DeliveryRow, delay_ms: int) -> Fate:
+    if _is_over(one, row, delay_ms):
+        return _dead(one, row, _expired(row))
+    at = position(at_of(one.case.now) + delay_ms, seq_of(one.case.now))
+    row = replace(row, state=State.WAITING, at=at)
+    return one.becomes(row, Effect.RECORD, Effect.WHEN_DUE, *one.key(Effect.KEY_WAITS))
+
+
+def _dead(one: Delivery, row: DeliveryRow, reason: str) -> Fate:
+    case = one.case
+    row = replace(row, state=State.DEAD, at=case.now, reason=reason, running_ms=case.running_ms)
+    key = one.key(Effect.KEY_HELD if one.terms.dead_holds else Effect.KEY_GOES_ON)
+    return one.becomes(row, Effect.RECORD, Effect.OBITUARY, Effect.COUNT_DEAD, *key)
+
+
+def _expired(row: DeliveryRow) -> str:
+    return f"expired; {row.reason}" if row.reason else "expired"
+
+
+def _is_over(one: Delivery, row: DeliveryRow, delay_ms: int) -> bool:
+    """Whether it will have expired."""
+    case, since_ms = one.case, row.due_ms or one.case.due_ms
+    return 0 < case.expires_ms <= at_of(case.now) + delay_ms - since_ms
+
+
+def _pause_ms(one: Delivery, failed: int) -> int:
+    if one.case.delay_ms is not None:
+        return one.case.delay_ms
+    steps = one.terms.backoff_ms
+    pause_ms = round(steps[min(failed, len(steps)) - 1] * (1 - JITTER + 2 * JITTER * one.case.chance))
+    return max(pause_ms, LEAST_MS) if not one.terms.max_attempts and failed >= PATIENT else pause_ms
+
+
+Rule = Callable[[Delivery], Fate]
+_ = never
+# fmt: off
+LIFE: dict[Event, tuple[Rule, ...]] = {
+    #                    UNREAD    OUT       LEASED    WAITING    WITHHELD   DEAD       DROPPED    DONE
+    Event.GIVE:         (goes,     again,    _,        goes,      _,         _,         _,         _),
+    Event.HAND_OVER:    (ends,     ends,     _,        ends,      _,         _,         _,         _),
+    Event.HANDED_BACK:  (stays,    stays,    stays,    stays,     stays,     stays,     stays,     fails),
+    Event.ACK:          (_,        acked,    ends,     _,         _,         _,         _,         _),
+    Event.LATE_ACK:     (ends,     ends,     ends,     ends,      ends,      ends,      stays,     stays),
+    Event.NACK:         (_,        fails,    fails,    _,         _,         _,         _,         _),
+    Event.LAPSE:        (_,        fails,    fails,    _,         _,         _,         _,         _),
+    Event.RETURN:       (_,        returns,  returns,  _,         _,         _,         _,         _),
+    Event.LOST:         (_,        lost,     fails,    _,         _,         _,         _,         _),
+    Event.STOP:         (stays,    returns,  stays,    stays,     stays,     stays,     stays,     stays),
+    Event.KILL:         (stays,    left,     stays,    stays,     stays,     stays,     stays,     stays),
+    Event.TOO_LARGE:    (_,        acked,    _,        _,         _,         _,         _,         _),
+
+    Event.TRY:          (former,   refused,  refused,  moved,     moved,     refused,   refused,   refused),
+    Event.BURY:         (former,   refused,  refused,  dies,      dies,      refused,   refused,   refused),
+    Event.DROP:         (former,   refused,  refused,  drops,     drops,     drops,     refused,   refused),
+    Event.REQUEUE:      (refused,  refused,  refused,  refused,   refused,   requeued,  refused,   refused),
+    Event.RELEASE:      (former,   stays,    stays,    stays,     stays,     released,  stays,     stays),
+    Event.SEND_AWAY:    (former,   refused,  refused,  refused,   refused,   forgotten, refused,   refused),
+    Event.COME:         (refused,  refused,  refused,  requeued,  requeued,  requeued,  requeued,  requeued),
+    Event.MOVE:         (refused,  refused,  refused,  forgotten, refused,   refused,   refused,   refused),
+    Event.JOIN:         (refused,  refused,  refused,  refused,   refused,   refused,   refused,   joined),
+
+    Event.REPLAY:       (stays,    stays,    stays,    stays,     stays,     stays,     stays,     stays),
+    Event.SKIP:         (unread,   stays,    stays,    skipped,   skipped,   stays,     stays,     stays),
+    Event.TERMS:        (stays,    stays,    stays,    stays,     stays,     stays,     stays,     stays),
+    Event.UNSUBSCRIBE:  (stays,    stays,    stays,    stays,     stays,     stays,     stays,     stays),
+    Event.END_OF_PLACE: (unread,   given_up, given_up, given_up,  given_up,  stays,     stays,     stays),
+
+    Event.EXPIRE:       (stays,    expires,  stays,    expires,   expires,   stays,     stays,     stays),
+    Event.WITHHOLD:     (follower, withheld, stays,    withheld,  stays,     stays,     stays,     stays),
+    Event.OWNER_BACK:   (kept,     stays,    stays,    stays,     waits,     stays,     stays,     stays),
+    Event.BAR:          (stays,    dies,     stays,    dies,      dies,      stays,     stays,     stays),
+    Event.UNREADABLE:   (stays,    dies,     dies,     stays,     stays,     stays,     stays,     stays),
+    Event.SLICE_GOES:   (unread,   dies,     dies,     stays,     stays,     stays,     forgotten, stays),
+    Event.EVICT:        (former,   stays,    stays,    _,         _,         forgotten, _,         _),
+}
+# fmt: on
+"""What becomes of a delivery, by event, and in the order of `State`. `_`: it cannot be."""

@@ -1,0 +1,230 @@
+"""Values of a delivery (deliveries.py): states, its row, what the cursor says, events and effects."""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from .position import START, Position
+
+
+class State(Enum):
+    UNREAD = 0
+    OUT = auto()
+    """In flight, or returned and not given again yet."""
+    LEASED = auto()
+    """In flight until the end of its lease, also while the server is down."""
+    WAITING = auto()
+    WITHHELD = auto()
+    """Waits until its owner is there again."""
+    DEAD = auto()
+    DROPPED = auto()
+    DONE = auto()
+
+
+class Effect(Enum):
+    """What else is in the batch, and what follows when it is durable."""
+
+    RECORD = auto()
+    """The message is written beside its row, if it is not there."""
+    LATER = auto()
+    """Nobody waits for it: it is written with the next cursor."""
+    CURSOR = auto()
+    """The cursor, without the flight, is in the batch."""
+    NOTE = auto()
+    """The cursor notes that it is done, as the reader, or its key, still comes to its root."""
+    KEY_WAITS = auto()
+    """It is the head of its key, which waits for its next try."""
+    KEY_HELD = auto()
+    """The key is held by this dead letter."""
+    KEY_GOES_ON = auto()
+    """It was the head of its key, and is no more."""
+    NEXT_MEMBER = auto()
+    """Whoever comes next is given it, before all else."""
+    WHEN_DUE = auto()
+    """It is given among the retries, from `at` on."""
+    OBITUARY = auto()
+    """A copy goes to `$dead`."""
+    COUNT_DEAD = auto()
+    COUNT_DROPPED = auto()
+    REFUSED = auto()
+    """Nothing has changed: what was asked for cannot be done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """A failed try, as in docs/places.md."""
+
+    at_ms: int
+    by: str
+    outcome: str
+    reason: str
+    held_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryRow:
+    """The row of a delivery, without its message."""
+
+    state: State
+    at: Position = START
+    """Of the next try, or the death."""
+    attempts: int = 0
+    """All tries."""
+    counted: int = 0
+    """Those that count toward `max_attempts`."""
+    reason: str = ""
+    tries: tuple[Try, ...] = ()
+    returns: int = 0
+    keeper: str = ""
+    running_ms: int = 0
+    due_ms: int = 0
+    """Since when its expiry counts; 0: since the message's own due."""
+    replay: int = 0
+    """Number of the last replay that offered it, when the row was written; 0: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Out:
+    """A flight, as the cursor has it: counts in all, with those of the row below it."""
+
+    attempts: int = 1
+    counted: int = 1
+    returns: int = 0
+    is_leased: bool = False
+
+    @property
+    def given(self) -> int:
+        """How often it was given."""
+        return self.attempts + self.returns
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the cursor says of a root."""
+
+    out: Out | None = None
+    is_ahead: bool = False
+    """The reader, or its key, comes to it, and a subscription offers it there."""
+    replay: int = 0
+    """The highest number of a replay of such a subscription that began before the root."""
+    done: int | None = None
+    """`replay`, when it was noted as done ahead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What belongs to an event."""
+
+    now: Position
+    """Of this batch: time of a death, and the seq of a next try."""
+    running_ms: int = 0
+    due_ms: int = 0
+    """The message's own."""
+    expires_ms: int = 0
+    delay_ms: int | None = None
+    """Of the next try; None: the back-off; NEVER: dead."""
+    reason: str = ""
+    by: str = ""
+    outcome: str = "failed"
+    held_ms: int = 0
+    is_retry: bool = False
+    """GIVE: as it is due, not as the reader has come to it."""
+    is_dead: bool = True
+    """What is given up becomes a dead letter, for which there is room, or is dropped."""
+    has_slice: bool = True
+    """The slice of its root is there, so that it could be read again."""
+    keeper: str = ""
+    chance: float = 0.5
+    """For the back-off, in [0, 1)."""
+    row: DeliveryRow | None = None
+    """COME, JOIN: as the other place had it."""
+    out: Out | None = None
+    """HANDED_BACK: the member's flight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What counts for this delivery at this moment; never stored with it."""
+
+    is_session: bool = False
+    max_attempts: int = 0
+    backoff_ms: tuple[int, ...] = (1_000,)
+    is_ordered: bool = False
+    """It has an ordering key, and the group orders."""
+    is_head: bool = False
+    """It is the head of its key: out, or what the key waits for, or is held by."""
+    dead_holds: bool = False
+    """`on_dead` is "hold"."""
+    has_room: bool = True
+    """One more flight may be in nobody's hands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What becomes of a delivery."""
+
+    row: DeliveryRow | None
+    out: Out | None = None
+    effects: frozenset[Effect] = frozenset()
+
+
+def state_of(row: DeliveryRow | None, seen: Seen) -> State:
+    """Where a delivery stands."""
+    out = seen.out
+    if out is not None and (row is None or out.given > row.attempts + row.returns):
+        return State.LEASED if out.is_leased else State.OUT
+    if row is not None and not (seen.is_ahead and row.replay < seen.replay):
+        return row.state
+    is_done = seen.done is not None and seen.done >= seen.replay
+    return State.UNREAD if seen.is_ahead and not is_done else State.DONE
+
+
+class Event(Enum):
+    """What happens to a delivery; the table says in which states."""
+
+    GIVE = auto()
+    HAND_OVER = auto()
+    """At QoS 2: from now on it is the member's own."""
+    HANDED_BACK = auto()
+    """The member has refused it."""
+    ACK = auto()
+    LATE_ACK = auto()
+    NACK = auto()
+    LAPSE = auto()
+    RETURN = auto()
+    LOST = auto()
+    """The connection."""
+    STOP = auto()
+    """The server, in order."""
+    KILL = auto()
+    TOO_LARGE = auto()
+    """For the packets that the client takes."""
+    TRY = auto()
+    BURY = auto()
+    DROP = auto()
+    REQUEUE = auto()
+    SEND_AWAY = auto()
+    """The letter is requeued to another place."""
+    COME = auto()
+    """It is requeued from another place."""
+    MOVE = auto()
+    """The retry goes to another filter of the name."""
+    JOIN = auto()
+    """It comes from another filter."""
+    RELEASE = auto()
+    """The key that it holds."""
+    REPLAY = auto()
+    SKIP = auto()
+    EXPIRE = auto()
+    WITHHOLD = auto()
+    OWNER_BACK = auto()
+    BAR = auto()
+    """Its sender may not send it, no subscription asks for it, or the place may not receive it."""
+    UNREADABLE = auto()
+    SLICE_GOES = auto()
+    TERMS = auto()
+    """A PUT has changed them: they count from the next event on."""
+    UNSUBSCRIBE = auto()
+    """What is to be given is barred when its turn comes."""
+    END_OF_PLACE = auto()
+    EVICT = auto()
+    """A dead letter, by a bound or its retention."""
