@@ -283,6 +283,9 @@ class Life:
         if op < 0.3:
             if (told := place.apply(Event.DROP, root)) is None:
                 place.unsure(root, DROPPED)
+                row = place.row(root)
+                if row is not None and row.state is State.DROPPED:
+                    stake.former = frozenset()
                 self.lie(place)
             elif told:
                 self.ledger.settling.dropped(stake)
@@ -406,6 +409,8 @@ class Life:
             if not stake.was_finished or stake.may == {DEAD}:
                 stake.may = frozenset({DROPPED})
             stake.former = frozenset()
+            if root in place.evicted:
+                place.comes_again(stake)
 
     # -- what members do
 
