@@ -183,7 +183,7 @@ class Core:
         self.leases = Leases(clock)
         store, writer = self.opened.store, self.writer
         self.decisions = Decisions(writer)
-        self.retries = Retries(store, self.horizon, self.ready, self.decisions, clock, node=self.node)
+        self.retries = Retries(store, self.horizon, self.ready, self.decisions, clock)
         self.burials = Burials(store, self.horizon, self.retries, writer)
         by_text: dict[str, Group] = {}
         self.sessions = Sessions(
@@ -285,7 +285,7 @@ class Core:
             clock,
             node=self.node,
         )
-        former = Former(self.groups, self.sent, lambda: self.sessions.running_ms)
+        former = Former(self.groups, lambda: self.sessions.running_ms)
         self.siblings = Siblings(self.groups, self.retries, writer, clock)
         self.settling = Settling(
             self.cursors,

@@ -37,9 +37,8 @@ Writing: requests are decided against the open group, which becomes one batch
     dedupe.py        idempotency keys: drafts that were accepted before
     adopt.py         messages that bring their own ids
     upsert.py        the message under a key: made, changed or cancelled, by version or debounced
-    kept.py          messages kept for one place: the rows of retries and dead letters
-    retries.py       a message that waits for its next try
-    dead.py          dead letters, kept until a user decides
+    delivery_rows.py  deliveries that have rows: those that wait for their next try, and dead letters
+    deliveries.py    what changes them: wait, bury, end
     burials.py       unfinished messages of an ended place, until all are settled
     waiting.py       counts of pending and held messages, and of retries
     owned.py         counts of pending messages by owner
@@ -58,7 +57,7 @@ Cutting and dropping slices
 
 Opening and checking
     recover.py       from disk to `Opened`, and back after a failure
-    upgrade.py       upgrade from older formats
+    upgrade.py       from format 1, of release 0.1.0
     pointers.py      rows that point at other rows; dangling ones
     verify.py        checks derived data against the rows; repair
 

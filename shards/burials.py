@@ -56,13 +56,13 @@ class BurialRow(msgspec.Struct, frozen=True, array_like=True):
     """Remaining room for dead letters, in messages and bytes; None: not started."""
     buried: Whole = 0
     dropped: Whole = 0
-    reread: bytes = b""
-    """Up to here it may have retries or dead letters of unread messages: it had been set back."""
     behind: bytes = b""
     """From here on messages wait for their keys (order.py), up to `behind_upto`; empty: none."""
     behind_upto: bytes = b""
     is_ended: bool = False
     """The place is gone, so its rows of `order` go when this is over."""
+    over: list[bytes] = []
+    """Roots of its retries that were done, though their rows are there."""
 
     @property
     def floor(self) -> Position:

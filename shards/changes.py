@@ -115,7 +115,8 @@ def decode_changes(data: bytes) -> Changes:
     made = Changes()
     for name, changes in found.items():
         table = _TABLES.get(name)
-        if table is None:
+        is_old = table is Table.DEAD and any(value is not None for _, value, _ in changes)
+        if table is None or is_old:
             raise UnknownVersion(f"a record in the log changes a table {name!r}: another version wrote it")
         made.of(table).extend(changes)
     return made

@@ -25,10 +25,10 @@ from timeline.slices import Slice
 
 from . import keys
 from .dedupe import BATCH_MISMATCH, Refused, keys_in_steps, woven
+from .delivery_rows import is_waiting_in
 from .draft import AS_EVER, BatchKey, Draft, Known, Terms
 from .errors import Corrupt
 from .group_commit import Caps, GroupCommit
-from .kept import is_to_be_tried
 from .open_batch import OpenBatch
 from .outcome import Control, Outcome
 from .owned import NO_QUOTA, Owned, QuotaOf
@@ -379,7 +379,7 @@ class Commit:
         row = self.known_under(key)
         if row is None or row.position >= self.directory.floor:
             return row
-        return row if row.id and is_to_be_tried(self.open_batch, row.id) else None
+        return row if row.id and is_waiting_in(self.open_batch, row.id) else None
 
     def _is_free(self, row: DedupeRow, terms: Terms) -> bool:
         if row.position < self.directory.floor:
@@ -448,7 +448,7 @@ class Commit:
             found = self.find(name)
         except Corrupt:
             return True
-        return found is not None or is_to_be_tried(self.open_batch, name)
+        return found is not None or is_waiting_in(self.open_batch, name)
 
     def taken_by(self, value: bytes) -> DedupeRow | None:
         """The row of a message's key, for `rehome`. Raises Refused, Corrupt."""

@@ -33,5 +33,9 @@ class WrongFormat(ShardsError):
     """The data directory was written by another version of the format."""
 
 
+class UnreleasedFormat(WrongFormat):
+    """A version between two releases wrote it: no other version will ever read it."""
+
+
 class WrongNumber(ShardsError):
     """The data was made with another `store.number`, which the ids of its messages have."""

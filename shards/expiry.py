@@ -2,8 +2,8 @@
 
 The slices leave the directory and the retention floor moves to the end of the last one. From then on their
 messages are gone for all readers, and a position before the floor names nothing. Borrowed shards are given
-back (borrow.py). The bytes of the rows, and the rows of `dedupe` and `moved` that name them, go later, in
-steps (garbage.py).
+back (borrow.py). The bytes of the rows, the rows of `dedupe` and `moved` that name them, and what is known of
+dropped ones go later, in steps (garbage.py).
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,6 @@ def expire(commit: Commit, pieces: Sequence[Slice]) -> list[Slice]:
         directory.floor = max(directory.floor, Position(piece.end_ms << 48))
     for piece in gone:
         give_back(commit, piece)
-    group.clear(Table.RETRIES, *keys.dropped_range(directory.floor))
     clear_index(commit, directory.floor)
     group.clear(Table.DISPATCHES, b"", keys.place(directory.floor))
     return gone

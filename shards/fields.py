@@ -20,7 +20,8 @@ class TryRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Retry(msgspec.Struct, frozen=True, gc=False):
-    """Retry part of a record: its only receiver, and the tries so far."""
+    """A message's tries at one place so far, from the row of its delivery (delivery_rows.py). Not stored in a
+    record's bytes."""
 
     addressee: bytes
     """The session or group, by its name in the rows, UTF-8."""
@@ -31,11 +32,11 @@ class Retry(msgspec.Struct, frozen=True, gc=False):
     reason: bytes = b""
     """Why the last delivery failed, UTF-8."""
     tries: list[TryRow] = []
-    """The last tries, as far as they are known. Not stored in a record's bytes."""
+    """The last tries, as far as they are known."""
     returns: int = 0
-    """Times that the message was returned in order, without a try. Not stored in a record's bytes."""
+    """Times that the message was returned in order, without a try."""
     told: int = 0
-    """Deliveries from this row that `tries` already has. Not stored in a record's bytes."""
+    """Deliveries from this row that `tries` already has."""
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
@@ -56,12 +57,12 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     zone: bytes = b""
     stub: int = 0
     when_ms: int = 0
-    """When it was cancelled, ms. In the stub of a move, the seq of the next row (older versions: ms)."""
+    """When it was cancelled, ms. In the stub of a move, the seq of the next row (0.1.0: ms)."""
     schedule: bytes = b""
     owner: bytes = b""
     """Name of the key that sent it, UTF-8; empty: no key."""
     retry: Retry | None = None
-    """None: for all subscribers."""
+    """None: it never failed there. Not stored in a record's bytes."""
     deliver_to: bytes = b""
     """Endpoint name, or URL, to which it is posted in addition, UTF-8; empty: none."""
     ordering_key: bytes = b""

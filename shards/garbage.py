@@ -5,7 +5,8 @@ An expired slice is gone at once: it leaves the directory and the retention floo
 stay for a while without an owner, because they are the only list of the names that it had given out: a record
 has the hash of its idempotency key and, if it was moved here, its id. So one read of the slice, in steps,
 finds the rows of `dedupe` and `moved` to delete, without scanning those tables. Then the rows go too. Keys of
-batches are named by no message: a walk through the table finds them.
+batches are named by no message: a walk through the table finds them. Another one finds the deliveries of
+expired messages that were dropped.
 
     expire          slices: A goes; floor: the end of A; meta: "left/" + start of A's rows -> their end
     a step          1,000 rows of A read, outside of the writer
@@ -24,8 +25,9 @@ from timeline.position import END, HELD_SHARD, Position, id_position, id_shard
 
 from . import keys
 from .commit import Commit
+from .deliveries import end_dropped
+from .delivery_rows import is_waiting_in, name_in
 from .errors import Corrupt
-from .kept import is_to_be_tried
 from .record import names_of
 from .store import Store, Table
 from .tables import DedupeRow, key_row_of
@@ -37,7 +39,7 @@ LEFT = b"left/"
 LEFT_END = b"left0"
 
 Name = tuple[Table, bytes]
-"""A row of `dedupe` or `moved`, by table and key."""
+"""A row of `dedupe` or `moved`, or of a dropped delivery, by table and key."""
 
 
 class Look(NamedTuple):
@@ -83,11 +85,13 @@ def look(store: Store, start: bytes, end: bytes, rows: int, size: int) -> Look:
 
 
 def look_through(store: Store, table: Table, start: bytes, rows: int, size: int, floor: Position) -> Look:
-    """Read a step of all of `dedupe` or `moved`, for rows that no expired message names: at most `rows` rows
-    or `size` bytes. Blocks."""
+    """Read a step of all of `dedupe` or `moved`, for rows that no expired message names, or of the dropped
+    deliveries: at most `rows` rows or `size` bytes. Blocks."""
     names: list[Name] = []
-    looked = 0
-    for looked, (key, value) in enumerate(readable(store, table, start, keys.LAST), 1):
+    looked, end = 0, keys.LAST
+    if table is Table.DELIVERIES:
+        start, end = max(start, keys.DROPPED), keys.dropped(floor, b"")
+    for looked, (key, value) in enumerate(readable(store, table, start, end), 1):
         if _is_gone(table, key, value, floor):
             names.append((table, key))
         size -= len(value)
@@ -107,8 +111,10 @@ def forget(commit: Commit, names: Iterable[Name]) -> int:
             continue
         if value is None or not _is_gone(table, key, value, floor):
             continue
+        if table is Table.DELIVERIES:
+            end_dropped(commit, name_in(key))
         row = key_row_of(value) if table is Table.DEDUPE else None
-        if isinstance(row, DedupeRow) and is_to_be_tried(commit.open_batch, row.id):
+        if isinstance(row, DedupeRow) and is_waiting_in(commit.open_batch, row.id):
             continue  # the walk through the whole table finds it later
         commit.row(table, key, None)
         gone += 1
@@ -117,13 +123,15 @@ def forget(commit: Commit, names: Iterable[Name]) -> int:
 
 def _is_gone(table: Table, key: bytes, value: bytes, floor: Position) -> bool:
     try:
-        return _place(table, value) < floor
+        return _place(table, key, value) < floor
     except Corrupt as error:
         log.error("table %s: row %s unreadable, skipped: %s", table.value, key.hex(), error)
         return False
 
 
-def _place(table: Table, value: bytes) -> Position:
+def _place(table: Table, key: bytes, value: bytes) -> Position:
+    if table is Table.DELIVERIES:
+        return keys.root_of(key)
     if table is Table.DEDUPE:
         return key_row_of(value).position
     row = keys.message_of(value)

@@ -8,11 +8,15 @@
     moved        message id (16)                                                    16
     dedupe       hash of user and key (16)                                          16
     structures   number (2)                                                          2
-    retries,     0 · at (6) · seq (6) of the next try, or the death                 13
-    dead         1 · hash of its place (8) · at (6) · seq (6)                       21
-                 2 · message id (16) · at (6) · seq (6)                             29
-                 3 · hash of their place (8)                                         9
-                 4 · message id (16) · hash of the place that dropped it (8)        25
+    deliveries   0 · whose (8) · root, at (6) · seq (6): its state                  21
+                 1 · root · whose: its record                                       21
+                 2 · whose · at (6) · seq (6) of its next try                       21
+                 3 · at · seq of the next try                                       13
+                 4 · at · seq of the death                                          13
+                 5 · hash of the name (8) · at · seq of the death                   21
+                 6 · message id (16) · root · whose: only if the id says another    37
+                 7 · whose: how many wait                                            9
+                 8 · root · whose: it was dropped                                   21
     meta         a name (tables.py) · of an owner's counters "owned/" and its name, UTF-8 ·
                  of a slice's cells "cells/" · start (6) · generation (2)
     received     client id, UTF-8 · 0 · packet id (2)
@@ -33,6 +37,11 @@ GROUP_PREFIX = "\0share/"
 """Groups have their rows among the sessions', under names that no client id can have."""
 LAST = b"\xff" * 24
 """Above every key of the tables with fixed keys."""
+WHOSE_BYTES = 8
+"""Bytes of the hash by which a place is called."""
+STATE, RECORD, WAITS_OF, WAITS, DEAD, DEAD_OF = b"\0", b"\1", b"\2", b"\3", b"\4", b"\5"
+MOVED, WAITING_COUNT, DROPPED = b"\6", b"\7", b"\x08"
+"""First bytes of the keys of `deliveries`."""
 AT_BYTES = slice(10, 16)
 """Where `at` is in a key of `messages`."""
 
@@ -115,34 +124,74 @@ def owner_in(key: bytes) -> bytes:
     return key[len(OWNED) :]
 
 
-def kept(position: Position) -> bytes:
-    """The row of a retry or dead letter."""
-    return b"\0" + place(position)
+def hash_of(text: str) -> bytes:
+    """How a place or a name is called in keys; two may share it."""
+    return blake2b(text.encode(), digest_size=WHOSE_BYTES).digest()
 
 
-def kept_of(whose: str) -> bytes:
-    """Prefix of the rows that name one place's messages; two places may share it."""
-    return b"\1" + blake2b(whose.encode(), digest_size=8).digest()
+def state(whose: bytes, root: Position) -> bytes:
+    """The state of a delivery."""
+    return STATE + whose + root.to_bytes(POSITION_BYTES, "big")
 
 
-def kept_of_message(message_id: MessageId) -> bytes:
-    """Prefix of the rows that name one message."""
-    return b"\2" + message(message_id)
+def state_in(key: bytes) -> tuple[bytes, Position]:
+    """Whose state stands under a key: the place and the root."""
+    return key[1 : 1 + WHOSE_BYTES], place_of(key)
 
 
-def kept_count(whose: bytes) -> bytes:
-    """The row that counts a place's messages; `whose`: from `kept_of`."""
-    return b"\3" + whose[1:]
+def record(root: Position, whose: bytes) -> bytes:
+    """The record of a delivery."""
+    return RECORD + root.to_bytes(POSITION_BYTES, "big") + whose
 
 
-def dropped(message_id: bytes, whose: bytes) -> bytes:
-    """The row that says that a place has dropped a message; `whose`: from `kept_of`."""
-    return b"\4" + message_id + whose[1:]
+def waits_of(whose: bytes, at: Position) -> bytes:
+    """A place's delivery that waits for its next try."""
+    return WAITS_OF + whose + at.to_bytes(POSITION_BYTES, "big")
 
 
-def dropped_range(floor: Position) -> tuple[bytes, bytes]:
-    """The bounds of the dropped rows whose messages were written before `floor`."""
-    return b"\4", b"\4" + place(floor)[:6]
+def waits(at: Position) -> bytes:
+    """The same, of all places."""
+    return WAITS + at.to_bytes(POSITION_BYTES, "big")
+
+
+def dead(at: Position) -> bytes:
+    """A dead letter, of all places."""
+    return DEAD + at.to_bytes(POSITION_BYTES, "big")
+
+
+def dead_of(name: bytes, at: Position) -> bytes:
+    """A dead letter of the places of one name."""
+    return DEAD_OF + name + at.to_bytes(POSITION_BYTES, "big")
+
+
+def moved_of(message_id: bytes) -> bytes:
+    """What the keys of the deliveries of a message begin with whose id says another position."""
+    return MOVED + message_id
+
+
+def moved(message_id: bytes, root: Position, whose: bytes) -> bytes:
+    """The delivery of a message whose id says another position."""
+    return moved_of(message_id) + root.to_bytes(POSITION_BYTES, "big") + whose
+
+
+def waiting_count(whose: bytes) -> bytes:
+    """How many deliveries of a place wait."""
+    return WAITING_COUNT + whose
+
+
+def dropped(root: Position, whose: bytes) -> bytes:
+    """A place has dropped the message."""
+    return DROPPED + root.to_bytes(POSITION_BYTES, "big") + whose
+
+
+def root_of(key: bytes) -> Position:
+    """The root in front of the place at the end of a key."""
+    return place_of(key[:-WHOSE_BYTES])
+
+
+def whose_of(key: bytes) -> bytes:
+    """The place at the end of a key."""
+    return key[-WHOSE_BYTES:]
 
 
 def received(client_id: str, packet_id: int) -> bytes:

@@ -164,9 +164,9 @@ class OpenBatch:
         except Corrupt:
             return False
 
-    def fresh(self, table: Table, start: bytes) -> list[bytes]:
-        """Keys that begin with `start` and that this group has put into a table, in the order written. Scans
-        all that the group wrote there."""
+    def fresh(self, table: Table, start: bytes | tuple[bytes, ...]) -> list[bytes]:
+        """Keys that begin with `start`, or one of these, and that this group has put into a table, in the
+        order written. Scans all that the group wrote there."""
         rows = self._fresh[table]
         return [key for key, value in rows.items() if value is not None and key.startswith(start)]
 

@@ -27,10 +27,10 @@ from timeline.position import POSITION_BYTES, START, Position, at_of, before
 
 from . import keys
 from .commit import Commit
+from .delivery_rows import whose as name_of
 from .errors import Corrupt
 from .read import Reader
 from .record import decode, is_stub
-from .retries import whose as kept_of
 from .store import Store, Table
 from .tables import cursor_row_of, group_of
 from .unreadable import readable
@@ -52,12 +52,12 @@ _BY_HAND = 2
 
 def keys_name(whose: bytes) -> bytes:
     """What the names of a group's key rows begin with."""
-    return b"\1" + whose[1:]
+    return b"\1" + whose
 
 
 def _index_name(whose: bytes, ordering_key: bytes) -> bytes:
     """What stands between the hour and the position."""
-    return whose[1:] + blake2b(ordering_key, digest_size=HASH_BYTES).digest()
+    return whose + blake2b(ordering_key, digest_size=HASH_BYTES).digest()
 
 
 def _hour_name(hour: int) -> bytes:
@@ -70,7 +70,7 @@ def _placed(name: bytes, place: Position) -> bytes:
 
 def note_order(commit: Commit, whose: bytes) -> None:
     """In the writer: the group orders."""
-    commit.row(Table.ORDER, b"\0" + whose[1:], b"")
+    commit.row(Table.ORDER, b"\0" + whose, b"")
 
 
 def write_changes(commit: Commit, whose: bytes, changes: Changes) -> int:
@@ -99,7 +99,7 @@ def buried_name(number: int) -> bytes:
 def clear_keys(commit: Commit, whose: bytes) -> None:
     """In the writer: the group has ended, and its followers are settled."""
     commit.clear(Table.ORDER, keys_name(whose), keys_name(whose) + keys.LAST * 6)
-    commit.row(Table.ORDER, b"\0" + whose[1:], None)
+    commit.row(Table.ORDER, b"\0" + whose, None)
 
 
 def clear_index(commit: Commit, floor: Position) -> None:
@@ -127,7 +127,7 @@ def rebuild_index(store: Store, reader: Reader) -> int:
     groups = keys.GROUP_PREFIX.encode()
     for key, value in readable(store, Table.SESSIONS, groups, groups + keys.LAST * 6):
         with suppress(Corrupt):
-            of = kept_of(key.decode(), group_of(value).incarnation)
+            of = name_of(key.decode(), group_of(value).incarnation)
             cursor = store.get(Table.CURSORS, key)
             read = START if cursor is None else keys.place_of(cursor_row_of(cursor).place)
             for ordering_key, row in rows_under(store, keys_name(of)):

@@ -25,7 +25,7 @@ until it can be read, if ever; an unreadable counter row starts at 0. `verify` c
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 from . import keys
@@ -86,8 +86,6 @@ class Owned:
         """Pending messages of all owners."""
         self.owners = 0
         """Number of owners with pending messages."""
-        self.has_sizes = True
-        """False: rows of an older version have no bytes; `size` must count them."""
         self.reread()
 
     def __len__(self) -> int:
@@ -124,9 +122,7 @@ class Owned:
         former, self._counts = self._counts, {}
         for owner, row in rows.items():
             counts = self._of(owner)
-            counts.placed, counts.passed = row.placed, row.passed
-            if row.sizes is not None:
-                counts.placed_bytes, counts.passed_bytes = row.sizes
+            counts.placed, counts.passed, counts.placed_bytes, counts.passed_bytes = row
         for owner, was in former.items():
             counts = self._of(owner)
             if owner not in rows:
@@ -135,17 +131,9 @@ class Owned:
             self._changed.add(owner)
         self._before.clear()
         self._deleted.clear()
-        self.has_sizes = None not in [row.sizes for row in rows.values()]
         waiting = [counts.placed - counts.passed for counts in self._counts.values()]
         self.messages = sum([max(0, count) for count in waiting])
         self.owners = sum([count > 0 for count in waiting])
-
-    def size(self, sizes: Mapping[bytes, int]) -> None:
-        """Set the pending bytes of each owner, counted from its message rows."""
-        for owner, counts in self._counts.items():
-            counts.placed_bytes = counts.passed_bytes + sizes.get(owner, 0)
-            self._changed.add(owner)
-        self.has_sizes = True
 
     def placed(self, owner: bytes, count: int, size: int) -> None:
         """In the open group: count `count` more messages of `size` bytes; -1 for a cancelled one."""
@@ -187,7 +175,7 @@ class Owned:
             if is_.placed == is_.passed:
                 batch.delete(Table.META, keys.owned(owner))
                 continue
-            value = owned_value(is_.placed, is_.passed, (is_.placed_bytes, is_.passed_bytes))
+            value = owned_value(is_.placed, is_.passed, is_.placed_bytes, is_.passed_bytes)
             batch.put(Table.META, keys.owned(owner), value)
 
     def written(self) -> None:

@@ -1,33 +1,33 @@
 """Checks rows that point at others: `moved` and `dedupe` at messages, `retained` by position and by topic,
-and those that name retries and dead letters.
+and those that name deliveries.
 
 A row that points nowhere has no effect: a reader that follows it finds the same as without it (read.py,
-commit.py). So repair deletes it. A message that cannot be read counts as there. A retained message, retry or
-dead letter without its index rows gets them, and their totals are checked.
+commit.py). So repair deletes it. A message that cannot be read counts as there. A retained message or a
+delivery without its index rows gets them, and their totals are checked.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from timeline.position import HELD_SHARD, START, MessageId, id_position, id_shard
+from timeline.position import END, HELD_SHARD, START, MessageId, id_position, id_shard
 from timeline.slices import Directory
 
 from . import keys
-from .dead import DEAD
+from .delivery_rows import DeliveryRow, Name, names_of, pointer_of, size_of, stored, stored_totals
 from .errors import Corrupt
-from .kept import Kept, size_of
 from .read import find, row_at
-from .retries import RETRIES
 from .store import Store, Table
 from .tables import (
-    FORMAT,
+    FORMAT_FIRST,
+    META_DEAD,
     META_FORMAT,
     META_RETAINED,
     BatchRow,
     KeptTotals,
     count_value,
-    kept_row_of,
     kept_totals_value,
     key_row_of,
 )
@@ -61,9 +61,8 @@ def pointers(store: Store, directory: Directory) -> Iterator[Pointer]:
             yield Pointer(Table.DEDUPE, key, "names a message that is not there")
     if store.get(Table.META, META_RETAINED) is not None:
         yield from _retained(store)
-    if store.get(Table.META, META_FORMAT) == b"%d" % FORMAT:
-        yield from _kept(store, RETRIES)
-    yield from _kept(store, DEAD)
+    if store.get(Table.META, META_FORMAT) != b"%d" % FORMAT_FIRST:
+        yield from _deliveries(store)
 
 
 def repair_pointers(store: Store, found: list[Pointer]) -> None:
@@ -103,50 +102,61 @@ def _has_expired(directory: Directory, row: MessageId) -> bool:
     return id_position(row) < directory.floor and id_shard(row) != HELD_SHARD
 
 
-def _kept(store: Store, kept: Kept) -> Iterator[Pointer]:
-    """Wrong rows that name retries or dead letters, and wrong totals."""
-    table, count, size = kept.table, 0, 0
-    has: dict[bytes, int] = {}
-    for key, value in readable(store, table, b"\0", b"\1"):
-        try:
-            row = kept_row_of(value)
-        except Corrupt:
-            continue  # a fault of the row itself
-        _, *names = kept.keys(keys.place_of(key), row)
-        count += 1
-        size += size_of(value)
-        if kept.is_counted:
-            whose = kept.whose(row)
-            has[whose] = has.get(whose, 0) + 1
-        for name in names:
-            if store.get(table, name) is None:
-                yield Pointer(table, name, "is missing, which names what is kept", b"")
-    for key, _ in readable(store, table, b"\1", b"\3"):
-        if _points_nowhere(partial(_is_named, store, kept, key)):
-            yield Pointer(table, key, "names what is not kept")
-    yield from _counts(store, kept, has)
-    said = kept.stored_totals(store)
-    if (said.count, said.bytes) != (count, size):
+def _deliveries(store: Store) -> Iterator[Pointer]:
+    """Deliveries without a record, wrong rows that name deliveries, and wrong counts."""
+    count, size, oldest = 0, 0, END
+    has: Counter[bytes] = Counter()
+    mended: set[bytes] = set()
+    for name, row in _rows(store):
+        if row is None:
+            yield Pointer(Table.DELIVERIES, keys.state(*name), "is of a delivery without a record")
+            continue
+        for key in names_of(row):
+            if store.get(Table.DELIVERIES, key) != pointer_of(key, name):
+                mended.add(key)
+                yield Pointer(Table.DELIVERIES, key, "does not name its delivery", pointer_of(key, name))
+        if row.is_waiting:
+            has[keys.waiting_count(name.whose)] += 1
+        elif row.is_dead:
+            count, size, oldest = count + 1, size + size_of(row), min(oldest, row.at)
+    for start, end in ((keys.RECORD, keys.WAITING_COUNT), (keys.DROPPED, keys.LAST)):
+        for key, value in readable(store, Table.DELIVERIES, start, end):
+            if key not in mended and _points_nowhere(partial(_is_named, store, key, value)):
+                yield Pointer(Table.DELIVERIES, key, "names no delivery")
+    said = {key for key, _ in readable(store, Table.DELIVERIES, keys.WAITING_COUNT, keys.DROPPED)}
+    for key in sorted(said | has.keys()):
+        right = count_value(has[key]) if has[key] else None
+        if store.get(Table.DELIVERIES, key) != right:
+            why = f"says another number than {has[key]}, which a place has"
+            yield Pointer(Table.DELIVERIES, key, why, right)
+    totals = stored_totals(store)
+    if (totals.count, totals.bytes) != (count, size) or oldest < totals.oldest:
         right = kept_totals_value(KeptTotals(count, size, START))
-        why = f"says that {said.count} are kept in {table.value}, {count} are"
-        yield Pointer(Table.META, kept.meta, why, right)
+        why = f"says that there are {totals.count} dead letters, there are {count}"
+        yield Pointer(Table.META, META_DEAD, why, right)
 
 
-def _counts(store: Store, kept: Kept, has: dict[bytes, int]) -> Iterator[Pointer]:
-    """Wrong counts by place."""
-    said = {key for key, _ in readable(store, kept.table, b"\3", b"\4")}
-    wanted = {keys.kept_count(whose): count for whose, count in has.items()}
-    for key in sorted(said | wanted.keys()):
-        count = wanted.get(key, 0)
-        if store.get(kept.table, key) != (count_value(count) if count else None):
-            right = count_value(count) if count else None
-            yield Pointer(kept.table, key, f"says another number than {count}, which a place has", right)
+def _rows(store: Store) -> Iterator[tuple[Name, DeliveryRow | None]]:
+    """Each delivery. None: it has no record. Those that cannot be read are another fault."""
+    for key, _ in readable(store, Table.DELIVERIES, keys.STATE, keys.RECORD):
+        name = Name(*keys.state_in(key))
+        with suppress(Corrupt):
+            yield name, stored(store, name)
 
 
-def _is_named(store: Store, kept: Kept, name: bytes) -> bool:
-    place = keys.place_of(name)
-    row = kept.stored_at(store, place)
-    return row is not None and name in kept.keys(place, row)
+def _is_named(store: Store, key: bytes, value: bytes) -> bool:
+    """Whether a row of these lists, or a record, belongs to a delivery that is as it says."""
+    kind = key[:1]
+    if kind in (keys.RECORD, keys.MOVED, keys.DROPPED):
+        name = Name(keys.whose_of(key), keys.root_of(key))
+    elif kind == keys.WAITS_OF:
+        name = Name(key[1 : 1 + keys.WHOSE_BYTES], keys.place_of(value))
+    else:
+        name = Name(value[: keys.WHOSE_BYTES], keys.place_of(value))
+    if kind == keys.RECORD:
+        return store.get(Table.DELIVERIES, keys.state(*name)) is not None
+    row = stored(store, name)
+    return row is not None and key in names_of(row)
 
 
 def _retained(store: Store) -> Iterator[Pointer]:

@@ -15,8 +15,6 @@ A record without extension fields is written as version 1, byte for byte.
     version 2    the 13 bytes of the head · extension · the optional fields, topic, payload as above
     extension    bytes that follow (2) · flags (2) · each only if its flag is set:
                    owner: length (1), bytes
-                   retry: addressee: length (2), bytes · attempts (4) · of these counted (4)
-                          reason: length (1), bytes
                    deliver to: length (2), bytes
                    ordering key: length (1), bytes
 
@@ -26,10 +24,9 @@ when it no longer names this row. The zone is a requested local wall time with i
 schedule is the name of the recurring schedule that wrote the message. Properties are MQTT 5 property bytes as
 they go to subscribers, so that a delivery copies them. The owner is the name of the key, or of mosquitto's
 user, that sent the message; none if no key was needed. A *stub* is what a cancel or a move leaves: the same
-head and topic with a flag and the time, no payload. A *retry* is another copy of a message, for one session
-or group alone (retries.py). *Deliver to* is where a message is posted in addition: an endpoint's name, or a
-URL. Every copy of the message that is placed on the timeline again keeps it; copies that only report the
-message do not. The *ordering key* names what the message belongs to, such as a customer.
+head and topic with a flag and the time, no payload. *Deliver to* is where a message is posted in addition:
+an endpoint's name, or a URL. Every copy of the message that is placed on the timeline again keeps it; copies
+that only report the message do not. The *ordering key* names what the message belongs to, such as a customer.
 """
 
 from struct import Struct
@@ -41,13 +38,12 @@ import msgspec
 from timeline.position import MessageId, Position, at_of, message_id
 
 from .errors import Corrupt
-from .fields import Record, Retry
+from .fields import Record
 
 VERSION: Final = 1
 EXTENDED: Final = 2
 """The version of a record with an extension."""
 OWNER: Final = 0x0001
-RETRY: Final = 0x0002
 DELIVER_TO: Final = 0x0004
 ORDERED: Final = 0x0008
 """Flags of the extension; all are in its second byte."""
@@ -89,8 +85,6 @@ _USUAL: Final = frozenset(
 )
 """Flags that `usual` accepts."""
 
-ADDRESSEE_BYTES_MAX: Final = 60_000
-"""Maximum bytes of an addressee: an extension has 65,535 bytes at most."""
 REASON_BYTES_MAX: Final = 255
 DELIVER_TO_BYTES_MAX: Final = 2_048
 ORDERING_KEY_BYTES_MAX: Final = 128
@@ -100,7 +94,6 @@ _EXTENSION = Struct(">HH")
 _KEYED = Struct(">BHHQHHB")
 """The head and an extension with an ordering key alone, up to that."""
 _SHORT = Struct(">H")
-_ATTEMPTS = Struct(">II")
 _WHEN = Struct(">Q")
 _LENGTH = Struct(">I")
 _SIZE = _HEAD.size
@@ -114,8 +107,7 @@ _FIELDS_AT = _SIZE + _EXTENSION.size
 
 def encode(record: Record) -> bytes:
     """Encode a record. The caller has checked the lengths: topic and key 65,535 and 16 bytes, publisher,
-    zone, schedule, owner and reason 255, addressee ADDRESSEE_BYTES_MAX, deliver to DELIVER_TO_BYTES_MAX,
-    ordering key ORDERING_KEY_BYTES_MAX."""
+    zone, schedule and owner 255, deliver to DELIVER_TO_BYTES_MAX, ordering key ORDERING_KEY_BYTES_MAX."""
     flags = record.qos | record.encoding << ENCODING_SHIFT | record.stub
     optional = b""
     if record.retain:
@@ -145,8 +137,8 @@ def encode(record: Record) -> bytes:
         optional += bytes((len(record.schedule),)) + record.schedule
     if record.stub:
         optional += _WHEN.pack(record.when_ms)
-    if record.retry is not None or record.deliver_to:
-        more = _long_extension(record.owner, record.retry, record.deliver_to, record.ordering_key)
+    if record.deliver_to:
+        more = _long_extension(record.owner, record.deliver_to, record.ordering_key)
         head = _HEAD.pack(EXTENDED, flags, len(record.topic), record.due_ms) + more
     elif record.owner or record.ordering_key:
         more = _extension(record.owner, record.ordering_key)
@@ -166,18 +158,11 @@ def _extension(owner: bytes, ordering_key: bytes) -> bytes:
     return _EXTENSION.pack(_EXTENSION.size - _COUNTED_FROM + len(fields), flags) + fields
 
 
-def _long_extension(owner: bytes, retry: Retry | None, deliver_to: bytes, ordering_key: bytes) -> bytes:
-    """The extension of a retry or of a posted message, with or without an owner and an ordering key."""
-    flags, fields = 0, b""
+def _long_extension(owner: bytes, deliver_to: bytes, ordering_key: bytes) -> bytes:
+    """The extension of a posted message, with or without an owner and an ordering key."""
+    flags, fields = DELIVER_TO, _SHORT.pack(len(deliver_to)) + deliver_to
     if owner:
-        flags, fields = OWNER, _counted(owner)
-    if retry is not None:
-        flags |= RETRY
-        fields += _SHORT.pack(len(retry.addressee)) + retry.addressee
-        fields += _ATTEMPTS.pack(retry.attempts, retry.counted) + _counted(retry.reason)
-    if deliver_to:
-        flags |= DELIVER_TO
-        fields += _SHORT.pack(len(deliver_to)) + deliver_to
+        flags, fields = flags | OWNER, _counted(owner) + fields
     if ordering_key:
         flags |= ORDERED
         fields += _counted(ordering_key)
@@ -230,7 +215,7 @@ def decode(value: bytes) -> Record:
         if version != VERSION:
             return _decode_extended(value, version, flags, topic_length, due_ms)
         if flags not in _PLAIN:
-            return _decode_optional(value, flags, topic_length, due_ms, _SIZE, b"", None, b"", b"")
+            return _decode_optional(value, flags, topic_length, due_ms, _SIZE, b"", b"", b"")
     except (StructError, IndexError) as error:
         raise Corrupt(f"record of {len(value)} bytes: {error}") from error
     end = _SIZE + topic_length
@@ -289,8 +274,8 @@ def _usual_rest(value: bytes) -> int:
         if at >= len(value) or not value[at]:
             return 0
         at += 1 + value[at]
-    is_known = 0 < more <= ORDERED | OWNER and not more & (RETRY | DELIVER_TO)
-    return at if is_known and at == _SIZE + _COUNTED_FROM + size else 0
+    is_usual = more in (OWNER, ORDERED, OWNER | ORDERED)
+    return at if is_usual and at == _SIZE + _COUNTED_FROM + size else 0
 
 
 def _rest_of_usual(value: bytes) -> int:
@@ -324,14 +309,12 @@ def _decode_extended(value: bytes, version: int, flags: int, topic_length: int, 
     """Read a version 2 value. Raises Corrupt, and the error of a value that ends too soon."""
     end = _rest_at(value, version)
     _, more = _EXTENSION.unpack_from(value, _SIZE)
-    if not more or more & ~(OWNER | RETRY | DELIVER_TO | ORDERED):
+    if not more or more & ~(OWNER | DELIVER_TO | ORDERED):
         raise Corrupt(f"record of {len(value)} bytes has further flags 0x{more:04x}, which cannot be")
-    at, owner, retry, deliver_to, ordering_key = _FIELDS_AT, b"", None, b"", b""
+    at, owner, deliver_to, ordering_key = _FIELDS_AT, b"", b"", b""
     if more & OWNER:
         owner = value[at + 1 : at + 1 + value[at]]
         at += 1 + value[at]
-    if more & RETRY:
-        retry, at = _retry_at(value, at)
     if more & DELIVER_TO:
         deliver_to, at = _long_at(value, at)
     if more & ORDERED:
@@ -339,22 +322,12 @@ def _decode_extended(value: bytes, version: int, flags: int, topic_length: int, 
         at += 1 + value[at]
     is_empty = (
         (more & OWNER and not owner)
-        or (retry and not retry.addressee)
         or (more & DELIVER_TO and not deliver_to)
         or (more & ORDERED and not ordering_key)
     )
     if at != end or end > len(value) or is_empty:
         raise Corrupt(f"record of {len(value)} bytes has an extension that does not end at {end}")
-    return _decode_optional(value, flags, topic_length, due_ms, end, owner, retry, deliver_to, ordering_key)
-
-
-def _retry_at(value: bytes, at: int) -> tuple[Retry, int]:
-    """The fields of a retry, which begin at `at`, and where they end. Raises StructError, IndexError."""
-    addressee, end = _long_at(value, at)
-    attempts, counted = _ATTEMPTS.unpack_from(value, end)
-    reason = end + _ATTEMPTS.size
-    after = reason + 1 + value[reason]
-    return Retry(addressee, attempts, counted, value[reason + 1 : after]), after
+    return _decode_optional(value, flags, topic_length, due_ms, end, owner, deliver_to, ordering_key)
 
 
 def _long_at(value: bytes, at: int) -> tuple[bytes, int]:
@@ -378,7 +351,6 @@ def _decode_optional(
     due_ms: int,
     at: int,
     owner: bytes,
-    retry: Retry | None,
     deliver_to: bytes,
     ordering_key: bytes,
 ) -> Record:
@@ -432,9 +404,8 @@ def _decode_optional(
         when_ms,
         schedule,
         owner,
-        retry,
-        deliver_to,
-        ordering_key,
+        deliver_to=deliver_to,
+        ordering_key=ordering_key,
     )
 
 
@@ -489,12 +460,6 @@ def owner_of(value: bytes) -> bytes:
     return value[_FIELDS_AT + 1 : _FIELDS_AT + 1 + value[_FIELDS_AT]]
 
 
-def is_retry(value: bytes) -> bool:
-    """Whether a stored value is a retry: a copy for one place, not a message of its own. False for a value
-    that is too short."""
-    return value[:1] == _EXTENDED_BYTE and len(value) > _MORE_AT and bool(value[_MORE_AT] & RETRY)
-
-
 def is_posted(value: bytes) -> bool:
     """Whether a stored value is posted to an endpoint or URL. False for a value that is too short."""
     return value[:1] == _EXTENDED_BYTE and len(value) > _MORE_AT and bool(value[_MORE_AT] & DELIVER_TO)
@@ -506,8 +471,6 @@ def deliver_to_of(value: bytes) -> bytes:
         return b""
     try:
         at = _FIELDS_AT + (1 + value[_FIELDS_AT] if value[_MORE_AT] & OWNER else 0)
-        if value[_MORE_AT] & RETRY:
-            at = _retry_at(value, at)[1]
         return _long_at(value, at)[0]
     except (StructError, IndexError) as error:
         raise Corrupt(f"record of {len(value)} bytes: {error}") from error
@@ -546,9 +509,8 @@ def is_stub(value: bytes) -> bool:
 
 
 def is_moved(value: bytes) -> bool:
-    """Whether the whole message is elsewhere: the value is a move's stub, or the rest of a retry that an
-    older version had put on the timeline."""
-    return is_retry(value) or (is_stub(value) and bool(value[1] << 8 & MOVED))
+    """Whether the whole message is elsewhere: the value is a move's stub."""
+    return is_stub(value) and bool(value[1] << 8 & MOVED)
 
 
 def stub(record: Record, kind: int, when_ms: int) -> bytes:

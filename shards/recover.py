@@ -22,13 +22,13 @@ from . import keys
 from .borrow import part_of
 from .cells import restore_cells
 from .commit import Caps, Commit, IsUndone, always
-from .errors import Corrupt, ShardsError, SharedData, WrongFormat, WrongNumber
+from .delivery_rows import count_all_waiting, waiting
+from .errors import Corrupt, ShardsError, SharedData, UnreleasedFormat, WrongFormat, WrongNumber
 from .log.record import Seal
 from .open_batch import OpenBatch
 from .owned import Owned, QuotaOf, any_number
 from .read import Reader
 from .record import decode, is_stub, owner_of
-from .retries import RETRIES
 from .store import Store, Table
 from .tables import (
     FORMAT,
@@ -44,15 +44,16 @@ from .tables import (
     prefixes_of,
     shard_from,
     slice_from,
-    slice_value,
     structure_from,
 )
 from .unreadable import CorruptRange, notes
-from .upgrade import raise_groups, raise_retries
+from .upgrade import upgrade
 from .waiting import Waiting
 
 log = logging.getLogger(__name__)
 Value = TypeVar("Value")
+
+_READS = f"this program reads formats {FORMAT_FIRST} and {FORMAT}"
 
 
 @dataclass(slots=True)
@@ -103,12 +104,8 @@ class Opened:
     def recount(self) -> None:
         """Count waiting messages again, from the rows. Raises what reading them raises."""
         pending = count_pending(self.reader, self.horizon.position)
-        retries = RETRIES.stored_totals(self.store).count
+        retries = count_all_waiting(self.store)
         self.waiting.recounted(pending, count_held(self.reader), retries)
-        if not self.owned.has_sizes:
-            log.info("upgrade: reading all rows to count the pending bytes of each key")
-            amounts = count_owned(self.store, self.reader, self.horizon.position)
-            self.owned.size({owner: size for owner, (_, size) in amounts.items()})
 
 
 def open_timeline(
@@ -124,7 +121,7 @@ def open_timeline(
 ) -> Opened:
     """Open a store's timeline at wall time `wall_ms`.
 
-    A store of an older format becomes one of FORMAT. `quota_of`: maximum pending messages of an owner.
+    A store of format 1 becomes one of FORMAT. `quota_of`: maximum pending messages of an owner.
     `is_undone`: whether a dispatched message is still unfinished at some place. `node`: `store.number`.
     Raises WrongFormat, WrongNumber, Corrupt, StoreFailed.
     """
@@ -135,7 +132,7 @@ def open_timeline(
     if found is None:
         _write_format(store, node)
     elif found < FORMAT:
-        _raise(store, directory, cursor, wall_ms)
+        upgrade(store, directory)
     directory.floor = cursor.floor
     horizon = Horizon(position=cursor.horizon, bound_ms=cursor.bound_ms, seq=cursor.seq, wall_ms=wall_ms)
     structures = Structures(max_structures=max_structures)
@@ -258,7 +255,7 @@ def named(table: Table, key: bytes, read: Callable[..., Value], *values: bytes) 
 def read_directory(store: Store, max_slices: int) -> Directory:
     """Every slice with its shards, and with its cells where they are stored.
 
-    Reads message rows only for slices that an older version cut: their rows have no counts.
+    Reads message rows only for slices that 0.1.0 cut: their rows have no counts.
     """
     directory = Directory(max_slices=max_slices)
     shards = {}
@@ -309,7 +306,7 @@ def count_owned(store: Store, reader: Reader, horizon: Position) -> dict[bytes, 
     found: dict[bytes, tuple[int, int]] = {}
     rows = chain(reader.held(), reader.read(Position(horizon + 1), END))
     values = (value for _, _, value in rows if not is_stub(value))
-    for value in chain(values, (row.record for _, row in RETRIES.all(store))):
+    for value in chain(values, (row.record for row in waiting(store))):
         owner = _owner_if_readable(value)
         if owner:
             count, size = found.get(owner, (0, 0))
@@ -330,18 +327,32 @@ def count_held(reader: Reader) -> int:
 
 
 def format_of(store: Store) -> int | None:
-    """The format of a store, if this program reads it; None: no format yet.
+    """The format of a store; None: no format yet.
 
     Checked before anything else is read or written. Raises WrongFormat, Corrupt, StoreFailed.
     """
     value = store.get(Table.META, META_FORMAT)
-    if value is None:
-        return None
-    for known in range(FORMAT_FIRST, FORMAT + 1):
+    return None if value is None else format_in(value)
+
+
+def format_in(value: bytes) -> int:
+    """The format in its row. Raises WrongFormat for one that this program does not read."""
+    for known in (FORMAT_FIRST, FORMAT):
         if value == b"%d" % known:
             return known
+    check_released(value)
     found = value[:20].decode("ascii", "replace")
-    raise WrongFormat(f"the data has format {found}, this program reads formats {FORMAT_FIRST} to {FORMAT}")
+    raise WrongFormat(f"the data has format {found}, {_READS}")
+
+
+def check_released(value: bytes) -> None:
+    """Raise UnreleasedFormat for a format that only versions between two releases wrote."""
+    for found in range(FORMAT_FIRST + 1, FORMAT):
+        if value == b"%d" % found:
+            raise UnreleasedFormat(
+                f"the data has format {found}, which no release wrote, {_READS}: go on with the version that"
+                " wrote it, or begin with an empty directory"
+            )
 
 
 def check_number(store: Store, number: int) -> None:
@@ -375,30 +386,6 @@ def _format(store: Store) -> int | None:
     if found is None:
         _check_new(store, "the format")
     return found
-
-
-def _raise(store: Store, directory: Directory, cursor: StoredCursor, wall_ms: int) -> None:
-    """Upgrade a store of an older format to FORMAT, in one batch. Raises StoreFailed.
-
-    It is synced before anything else is written: a failure can only lose what later writes do not depend on.
-    """
-    batch = store.batch()
-    for piece in directory:
-        if piece.borrowed:
-            # Cut before format 4, without counts.
-            batch.put(Table.SLICES, keys.slice_key(piece.home), slice_value(piece))
-    retries = raise_retries(store, batch, directory, cursor, wall_ms)
-    groups = raise_groups(store, batch)
-    batch.put(Table.META, META_FORMAT, b"%d" % FORMAT)
-    store.write(batch)
-    store.flush()
-    log.warning("upgrade: the data has format %d now, an older fasti cannot open it", FORMAT)
-    if retries:
-        log.info("upgrade: %d retries moved into a table of their own", retries)
-    if groups:
-        log.info(
-            "upgrade: %d groups now stay until they are deleted; before, they were kept for a day", groups
-        )
 
 
 def _write_format(store: Store, number: int) -> None:

@@ -39,7 +39,7 @@ from .log.contract import Log, Through, without_lease
 from .log.errors import LogError, OtherLog, Trimmed, Unchained
 from .log.record import ORIGIN, VERSION, Claim, Seal, claim_of
 from .overlay import Layer, look, through
-from .recover import place_in_log
+from .recover import check_released, place_in_log
 from .store import Batch, Store, Table
 from .tables import (
     META_APPLIED,
@@ -151,7 +151,8 @@ class ReplicatedStore:
         those that the log pushes, if it does, the first within this time.
 
         Raises Trimmed and Damaged if the store cannot continue with this log, OtherLog if it is not of this
-        log, UnknownVersion for a record that it does not understand, other LogErrors, StoreFailed.
+        log, UnknownVersion for a record that it does not understand, UnreleasedFormat if a version between
+        two releases wrote the log, other LogErrors, StoreFailed.
         """
         passed_bytes = self.passed_bytes
         if not self._has_fit:
@@ -266,6 +267,7 @@ class ReplicatedStore:
         self.passed_bytes += len(data)
         if place.seq != place.epoch:
             changes = decode_changes(data)
+            _check_format(changes)
             batch = self._store.batch()
             changes.into(batch)
             self._apply(batch, place)
@@ -502,6 +504,14 @@ class ReplicatedStore:
             self._log.close()
         with self._compacting:
             self._store.close()
+
+
+def _check_format(changes: Changes) -> None:
+    """Raise UnreleasedFormat if they set a format that no release wrote. A later one is followed and not led:
+    nodes are upgraded one after the other."""
+    for key, value, _ in changes.tables.get(Table.META, ()):
+        if key == META_FORMAT and value is not None:
+            check_released(value)
 
 
 def applied_of(store: Store) -> Seal:

@@ -9,8 +9,7 @@ here:
                                                      to live, counted from its due, was over, or it had
                                                      `late: drop` and was late (fate.py)
 
-A stub that a move left is not a message: the message is elsewhere (`record.is_moved`). A retry
-(`record.is_retry`) is none either.
+A stub that a move left is not a message: the message is elsewhere (`record.is_moved`).
 
 The journal, table `dispatches`, says when dispatch reached a position. It has a row for each turn, under the
 last position that the turn passed. A message went out in the first turn that is not before it:

@@ -4,20 +4,19 @@ shards    structure (2) · count (4) · live (4) · bytes (8) · first (12) · l
 slices    end ms (8) · running seconds when passed, plus 1; 0: not yet (8) ·
           of one that borrows, too: 1 (1) · count (4) · live (4) · bytes (8) of what it borrows ·
           for each run of borrowed shards: start (6) · generation (2) · first shard (2) · how many (2)
-          (before format 4: for each borrowed shard start · generation · shard · structure (2), and no counts)
+          (format 1: for each borrowed shard start · generation · shard · structure (2), and no counts)
 meta      "cursor": horizon (12) · bound ms (8) · seq (8) · running ms (8) · floor (12)
           "format": the format version, ASCII digits · "zones": version of the time zone database, text
           "owned/" and a name: of the messages of an owner, placed (8) · passed (8) · their bytes placed (8) ·
-          bytes passed (8); without the bytes: these are to be counted
+          bytes passed (8)
           "cells/" and a slice: histogram of its messages over time (cells.py)
           "retained": empty, there when `retained` is indexed by position
           "dead": dead letters (8) · their bytes (8) · none is before this position (12)
-          "retrying": the same of retries
           "applied": the record of a log up to which the rows are, sequence (8) · epoch (8)
           "seal": the rest of that record's seal, sequence (8) · version (1) · digest (16); it counts only for
           its own sequence, since a version that does not know the row leaves it behind
-retries, dead   MessagePack of `KeptRow` · empty in the rows that name one
-          in `retries`, per place: how many (8)
+deliveries  MessagePack of `StateRow` · of `RecordRow` · of what names one, whose (8) and root (12), or the
+          root · how many wait (8)
 dedupe    message id (16) · fingerprint (16) · due ms (8) · position (12)
           of a key with a version or a debounce: then 1 if it has a version, else 0 (1) · the version, two
           signed numbers (16) · until when a debounce may move the message, ms, 0: none (8)
@@ -33,7 +32,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 
-from timeline.position import ID_BYTES, POSITION_BYTES, MessageId, Position, id_position
+from timeline.position import ID_BYTES, POSITION_BYTES, MessageId, Position
 from timeline.slices import Counts, Shard, Slice
 
 from . import keys
@@ -47,9 +46,12 @@ RowAddress = tuple[Position, int]
 """Address of a placed row: its position, and the number of its shard."""
 
 FORMAT_FIRST = 1
-"""Format of release 0.1.0. Opening raises it to FORMAT, also 2 to 4, which no release wrote."""
-FORMAT = 5
-"""The format that this program writes. Since 5 a retry is only a row of `retries`, none of the timeline."""
+"""Format of release 0.1.0, which has no owners, no retries and no rows of groups. Opening raises it to
+FORMAT."""
+FORMAT = 6
+"""The format that this program writes. No release wrote those between: they are refused."""
+WAITING, DEAD, DROPPED = 1, 2, 3
+"""States of a delivery that has a row: it waits for its next try, is a dead letter, or was dropped undone."""
 META_CURSOR = b"cursor"
 NEVER_S = 0xFFFF_FFFF
 """The expiry of a group that stays until it is deleted."""
@@ -58,7 +60,6 @@ META_NUMBER = b"number"
 META_ZONES = b"zones"
 META_RETAINED = b"retained"
 META_DEAD = b"dead"
-META_RETRIES = b"retrying"
 META_APPLIED = b"applied"
 META_LEADER = b"leader"
 META_SEAL = b"seal"
@@ -74,8 +75,7 @@ _DEDUPE = Struct(">16s16sQ12s")
 _KEY_EXTRA = Struct(">BqqQ")
 _BATCH = Struct(">16s12s")
 _WALL = Struct(">Q")
-_OWNED = Struct(">qq")
-_OWNED_SIZED = Struct(">qqqq")
+_OWNED = Struct(">qqqq")
 _KEPT = Struct(">QQ12s")
 _APPLIED = Struct(">QQ")
 _SEAL = Struct(">QB16s")
@@ -89,12 +89,12 @@ class Run(NamedTuple):
 
 
 class OwnedRow(NamedTuple):
-    """An owner's accepted messages, and how many of them the horizon has passed."""
+    """An owner's accepted messages, and how many of them the horizon has passed. Then the bytes of both."""
 
     placed: int
     passed: int
-    sizes: tuple[int, int] | None
-    """Bytes of both; None: an older version did not count them."""
+    placed_bytes: int
+    passed_bytes: int
 
 
 class StoredCursor(msgspec.Struct, frozen=True):
@@ -253,53 +253,50 @@ class CursorRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True
     """Packet ids of QoS 2 exchanges that the server gave up and the client has not ended."""
     finished: list[bytes] = []
     """Finished positions behind `place`."""
-    reread: bytes = b""
-    """Position up to which it may already have had messages, since its read position was set back; empty:
-    none."""
 
 
-class KeptRow(msgspec.Struct, frozen=True, array_like=True):
-    """A message kept for one place: a retry or a dead letter."""
+class StateRow(msgspec.Struct, frozen=True, array_like=True):
+    """The state of a delivery: of a message at one place."""
+
+    state: int
+    """WAITING, DEAD or DROPPED."""
+    at: bytes
+    """Position: when its next try is due, or when it died."""
+    attempts: int
+    """Deliveries to the place, in all."""
+    counted: Whole
+    """Those that count toward `max_attempts`."""
+    reason: str
+    """Why the last delivery failed."""
+    keeper: str
+    """Name of the key that the place's clients used; empty: none, or several."""
+    running_ms: int
+    """Running time of the server at its last change: start of a dead letter's retention."""
+    due_ms: Whole = 0
+    """From when on its expiry counts, ms; 0: from when the message was due."""
+    tries: list[TryRow] = []
+    """The last tries, oldest first."""
+    returns: Whole = 0
+    """Times that the message was returned in order, which was no delivery."""
+
+
+class RecordRow(msgspec.Struct, frozen=True, array_like=True):
+    """What of a delivery never changes."""
 
     addressee: str
     """The session or group by the name in its rows, ..."""
     group: str
     """... and as users call it."""
-    id: bytes
-    attempts: int
-    """Deliveries to it, in all."""
-    reason: str
-    """Why the last delivery failed."""
-    keeper: str
-    """Name of the key that its clients used; empty: none, or several."""
-    running_ms: int
-    """Running time of the server when it was kept: start of a dead letter's retention."""
-    record: bytes
-    """The message as it was stored; a retry's due is its next try."""
-    incarnation: Whole = 0
+    incarnation: Whole
     """Number of the place among those of its name; 0: an older version had none."""
-    counted: Whole = 0
-    """Deliveries that count toward `max_attempts`."""
-    tries: list[TryRow] = []
-    """The last tries, oldest first."""
-    returns: Whole = 0
-    """Times that the message was returned in order, which was no delivery."""
-    stood_as: bytes = b""
-    """Id of the delivered row, if a move gave the message another: a look-up by that id finds it even when
-    its slice is gone."""
-
-    def is_of(self, addressee: str, incarnation: int) -> bool:
-        """Whether it is kept for this very place, not for a former one of the same name."""
-        return self.addressee == addressee and self.incarnation == incarnation
-
-    @property
-    def origin(self) -> Position:
-        """Where the delivered row is, or was."""
-        return id_position(keys.message_of(self.stood_as or self.id))
+    id: bytes
+    shard: Whole
+    record: bytes
+    """The message as it was stored; empty of a dropped one."""
 
 
 class KeptTotals(msgspec.Struct, frozen=True):
-    """Number of retries or dead letters, and their bytes."""
+    """Number of dead letters, and their bytes."""
 
     count: int
     bytes: int
@@ -309,7 +306,8 @@ class KeptTotals(msgspec.Struct, frozen=True):
 
 _session = msgspec.msgpack.Decoder(SessionRow)
 _group = msgspec.msgpack.Decoder(GroupRow)
-_kept_row = msgspec.msgpack.Decoder(KeptRow)
+_state_row = msgspec.msgpack.Decoder(StateRow)
+_record_row = msgspec.msgpack.Decoder(RecordRow)
 _cursor_row = msgspec.msgpack.Decoder(CursorRow)
 encode_row = msgspec.msgpack.Encoder().encode
 _ARRAY_32 = 0xDD.to_bytes(1, "big")
@@ -330,9 +328,17 @@ def cursor_row_of(value: bytes) -> CursorRow:
     return decoded(_cursor_row, value)
 
 
-def kept_row_of(value: bytes) -> KeptRow:
+def state_row_of(value: bytes) -> StateRow:
     """Raises Corrupt."""
-    row = decoded(_kept_row, value)
+    row = decoded(_state_row, value)
+    if len(row.at) != POSITION_BYTES or row.state not in (WAITING, DEAD, DROPPED):
+        raise Corrupt(f"state {row.state} at {row.at.hex()} is none")
+    return row
+
+
+def record_row_of(value: bytes) -> RecordRow:
+    """Raises Corrupt."""
+    row = decoded(_record_row, value)
     if len(row.id) != ID_BYTES:
         raise Corrupt(f"{len(row.id)} bytes are no id")
     return row
@@ -389,7 +395,7 @@ def _runs(shards: Iterable[Shard]) -> Iterator[tuple[int, int]]:
 def slice_from(key: bytes, value: bytes) -> tuple[Slice, list[Run], Counts | None]:
     """The slice without its shards, the runs of borrowed ones, and the counts of what it holds of them.
 
-    Counts None: an older version wrote the row. Raises Corrupt.
+    Counts None: a row of format 1. Raises Corrupt.
     """
     home = keys.slice_of(key)
     end_ms, passed = _unpacked(_SLICE, value[: _SLICE.size])
@@ -508,18 +514,14 @@ def applied_from(applied: bytes, seal: bytes | None) -> Seal:
     return Seal(seq, epoch, digest, version) if sealed == seq else Seal(seq, epoch)
 
 
-def owned_value(placed: int, passed: int, sizes: tuple[int, int] | None = None) -> bytes:
-    """Encode an owner's accepted and passed messages. `sizes`: their bytes; None: to be counted."""
-    return _OWNED.pack(placed, passed) if sizes is None else _OWNED_SIZED.pack(placed, passed, *sizes)
+def owned_value(placed: int, passed: int, placed_bytes: int, passed_bytes: int) -> bytes:
+    """Encode an owner's accepted and passed messages, and their bytes."""
+    return _OWNED.pack(placed, passed, placed_bytes, passed_bytes)
 
 
 def owned_from(value: bytes) -> OwnedRow:
     """Raises Corrupt."""
-    if len(value) == _OWNED.size:
-        placed, passed = _OWNED.unpack(value)
-        return OwnedRow(placed, passed, None)
-    placed, passed, placed_bytes, passed_bytes = _unpacked(_OWNED_SIZED, value)
-    return OwnedRow(placed, passed, (placed_bytes, passed_bytes))
+    return OwnedRow(*_unpacked(_OWNED, value))
 
 
 def kept_totals_value(totals: KeptTotals) -> bytes:

@@ -1,249 +1,121 @@
-"""Format 5 from formats 1 to 4: retries become rows of `retries` alone, and groups stay.
+"""Format 1 becomes this program's: its dead letters become deliveries, and slices that borrow get counts.
 
-They were on the timeline, for one session or group each, and `retries` said where:
+Dead letters were rows of a table `dead`. (Retries, owners and rows of groups came with later formats, which
+no release wrote.)
 
-    at · seq of the retry                  id of the message (16), shard (2)
-    ff · id of the message · addressee     position of a waiting one
+    00 · position of the death         Letter
+    01 ... and 02 ...                  empty: the same by the name of the group, and by the message
 
-A retry that waits, is in flight or is unread becomes a row under the same position, and a flight that names
-it says so. A finished one, or one whose session or group is gone, is dropped. On the timeline it leaves a
-stub like a move's.
-
-Without an expiry a group was kept for a day. Now it stays until it is deleted.
+The root of a delivery is the position of the message. Here it is the one that the message's id says. Of
+several letters of one message and place the last one stays.
 """
 
 import logging
-from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
-from struct import Struct
-from typing import NamedTuple
 
 import msgspec
 
-from timeline.position import POSITION_BYTES, RETRY_SHARD, MessageId, Position
-from timeline.slices import Directory, Shard, Slice
+from timeline.position import ID_BYTES, START, Position, id_position, id_shard, is_held
+from timeline.slices import Directory
 
 from . import keys
+from .delivery_rows import DeliveryRow, Name, names_of, pointer_of, record_of, size_of, state_of, whose
 from .errors import Corrupt
-from .fields import Record
-from .kept import size_of
-from .record import MOVED, decode, encode, is_retry, is_stub, stub
-from .retries import RETRIES
 from .store import Batch, Store, Table
 from .tables import (
-    META_RETRIES,
-    NEVER_S,
-    KeptRow,
+    DEAD,
+    FORMAT,
+    META_DEAD,
+    META_FORMAT,
     KeptTotals,
-    OwnedRow,
-    StoredCursor,
-    count_value,
-    cursor_row_of,
+    decoded,
     encode_row,
-    group_of,
     kept_totals_value,
-    owned_from,
-    owned_value,
-    shard_value,
     slice_value,
 )
 from .unreadable import readable
 
 log = logging.getLogger(__name__)
 
-_SPOT = Struct(">16sH")
 _ROWS_END = b"\xff" * 64
-_INDEXED = b"retries"
-"""A row of `meta` that is no longer needed."""
 
 
-class _Old(NamedTuple):
-    """A retry on the timeline. `home`: its slice and shard; None: it was held."""
+class Letter(msgspec.Struct, frozen=True, array_like=True):
+    """A dead letter of format 1."""
 
-    place: Position
-    record: Record
-    addressee: bytes
-    home: tuple[Slice, Shard] | None
+    addressee: str
+    group: str
+    id: bytes
+    attempts: int
+    reason: str
+    keeper: str
+    running_ms: int
+    record: bytes
 
 
-def raise_retries(
-    store: Store, batch: Batch, directory: Directory, cursor: StoredCursor, wall_ms: int
-) -> int:
-    """Put the changes that make retries rows of their own into the batch. Returns their number. Changes
-    counts in `directory`.
+_letter = msgspec.msgpack.Decoder(Letter)
 
-    Raises StoreFailed. Skips what cannot be read.
+
+def upgrade(store: Store, directory: Directory) -> None:
+    """Upgrade a store of format 1 to FORMAT, in one batch. Raises StoreFailed. Skips what cannot be read.
+
+    It is synced before anything else is written: a failure can only lose what later writes do not depend on.
     """
-    found = [*_on_timeline(store, directory), *_held(store)]
-    batch.delete_range(Table.RETRIES, b"", _ROWS_END)
-    batch.delete(Table.META, _INDEXED)
-    if not found:
-        return 0
-    flying = _mark_flights(store, batch, {old.place for old in found})
-    left = _one_each(
-        [old for old in found if old.place in flying or not _is_over(store, old, cursor.horizon)], flying
-    )
-    _keep(batch, left, cursor.running_ms)
-    # Now each remaining one is pending while its row exists; before, until the horizon passed it.
-    owners = Counter(old.record.owner for old in left)
-    owners.subtract(old.record.owner for old in found if old.home is None or old.place > cursor.horizon)
-    for owner, more in owners.items():
-        _own(store, batch, owner, more)
-    _leave_stubs(batch, found, wall_ms)
-    return len(left)
+    batch = store.batch()
+    for piece in directory:
+        if piece.borrowed:
+            batch.put(Table.SLICES, keys.slice_key(piece.home), slice_value(piece))
+    letters = {row.name: row for row in _letters(store)}
+    if letters:
+        _keep(batch, letters)
+    batch.put(Table.META, META_FORMAT, b"%d" % FORMAT)
+    store.write(batch)
+    store.flush()
+    log.warning("upgrade: the data has format %d now, an older fasti cannot open it", FORMAT)
 
 
-def raise_groups(store: Store, batch: Batch) -> int:
-    """Put the changes that keep groups without an expiry until they are deleted. Returns their number."""
-    count = 0
-    start = keys.GROUP_PREFIX.encode()
-    for key, value in readable(store, Table.SESSIONS, start, start + keys.LAST):
-        with suppress(Corrupt):
-            row = group_of(value)
-            if row.expiry_s is None:
-                batch.put(Table.SESSIONS, key, encode_row(msgspec.structs.replace(row, expiry_s=NEVER_S)))
-                count += 1
-    return count
-
-
-def _on_timeline(store: Store, directory: Directory) -> Iterator[_Old]:
-    for key, value in readable(store, Table.RETRIES, b"", b"\xff"):
-        if len(key) != POSITION_BYTES or len(value) != _SPOT.size:
-            continue
-        place = keys.place_of(key)
-        piece = directory.find(place >> 48)
-        shard = None if piece is None else piece.shard(_SPOT.unpack(value)[1])
-        if piece is None or shard is None:
-            continue
-        with suppress(Corrupt):
-            old = _old(place, store.get(Table.MESSAGES, shard.prefix + key), (piece, shard))
-            if old is not None:
-                yield old
-
-
-def _held(store: Store) -> Iterator[_Old]:
-    for key, value in readable(store, Table.HELD, b"", keys.LAST):
-        with suppress(Corrupt):
-            old = _old(keys.place_of(key), value, None)
-            if old is not None:
-                yield old
-
-
-def _old(place: Position, value: bytes | None, home: tuple[Slice, Shard] | None) -> _Old | None:
-    """Decode a retry. Raises Corrupt."""
-    if value is None or is_stub(value) or not is_retry(value):
-        return None
-    record = decode(value)
-    return None if record.retry is None else _Old(place, record, record.retry.addressee, home)
-
-
-def _mark_flights(store: Store, batch: Batch, places: set[Position]) -> set[Position]:
-    """Places of retries in flight; marks the flights in their cursors."""
-    flying: set[Position] = set()
-    for key, value in readable(store, Table.CURSORS, b"", _ROWS_END):
+def _letters(store: Store) -> Iterator[DeliveryRow]:
+    """In the order of their deaths."""
+    for key, value in readable(store, Table.DEAD, b"\0", b"\1"):
         try:
-            row = cursor_row_of(value)
+            yield _row(keys.place_of(key), decoded(_letter, value))
         except Corrupt as error:
-            log.error("cursor: unreadable, its messages in flight are redelivered: %s", error)
-            continue
-        theirs = {flight.place for flight in row.flights if keys.place_of(flight.place) in places}
-        if theirs:
-            flights = [
-                msgspec.structs.replace(one, shard=RETRY_SHARD) if one.place in theirs else one
-                for one in row.flights
-            ]
-            batch.put(Table.CURSORS, key, encode_row(msgspec.structs.replace(row, flights=flights)))
-            flying.update(map(keys.place_of, theirs))
-    return flying
+            log.error("upgrade: a dead letter is unreadable, skipped: %s", error)
 
 
-def _is_over(store: Store, old: _Old, horizon: Position) -> bool:
-    """Whether nobody gets it any longer: its place is gone, or has read it."""
-    if store.get(Table.SESSIONS, old.addressee) is None:
-        return True
-    if old.place > horizon or old.home is None:
-        return False
-    with suppress(Corrupt):
-        stored = store.get(Table.CURSORS, old.addressee)
-        row = None if stored is None else cursor_row_of(stored)
-        return row is not None and (
-            keys.place_of(row.place) >= old.place or keys.place(old.place) in row.finished
-        )
-    return False
-
-
-def _keep(batch: Batch, left: list[_Old], running_ms: int) -> None:
-    size = 0
-    counts: Counter[bytes] = Counter()
-    for old in left:
-        row = _row(old, running_ms)
-        name, *names = RETRIES.keys(old.place, row)
-        value = encode_row(row)
-        batch.put(Table.RETRIES, name, value)
-        for key in names:
-            batch.put(Table.RETRIES, key, b"")
-        size += size_of(value)
-        counts[keys.kept_count(RETRIES.whose(row))] += 1
-    for key, count in counts.items():
-        batch.put(Table.RETRIES, key, count_value(count))
-    batch.put(Table.META, META_RETRIES, kept_totals_value(KeptTotals(len(left), size, Position(0))))
-
-
-def _row(old: _Old, running_ms: int) -> KeptRow:
-    retry = old.record.retry
-    assert retry is not None, "only retries are looked at"
-    addressee = old.addressee.decode(errors="replace")
-    text = addressee.removeprefix(keys.GROUP_PREFIX)
-    # As users call it: a group's name is between `$share/` and the filter.
-    name = text.split("/", 2)[1] if text != addressee and text.startswith("$share/") else text
-    return KeptRow(
-        addressee,
-        name,
-        keys.message(MessageId(old.record.id)),
-        retry.attempts,
-        retry.reason.decode(errors="replace"),
-        "",
-        running_ms,
-        encode(msgspec.structs.replace(old.record, id=0, retry=None)),
-        counted=retry.counted,
+def _row(at: Position, letter: Letter) -> DeliveryRow:
+    """Raises Corrupt."""
+    if len(letter.id) != ID_BYTES:
+        raise Corrupt(f"{len(letter.id)} bytes are no id")
+    message = keys.message_of(letter.id)
+    return DeliveryRow(
+        state=DEAD,
+        whose=whose(letter.addressee, 0),
+        root=id_position(message),
+        at=at,
+        addressee=letter.addressee,
+        group=letter.group,
+        incarnation=0,
+        id=message,
+        shard=0 if is_held(message) else id_shard(message),
+        record=letter.record,
+        attempts=letter.attempts,
+        counted=letter.attempts,
+        reason=letter.reason,
+        keeper=letter.keeper,
+        running_ms=letter.running_ms,
+        due_ms=0,
+        tries=[],
+        returns=0,
     )
 
 
-def _one_each(found: list[_Old], flying: set[Position]) -> list[_Old]:
-    """One retry per message and place: the one in flight, else the first. All flights stay."""
-    first: dict[tuple[bytes, int], _Old] = {}
-    for old in sorted(found, key=lambda old: (old.place not in flying, old.place)):
-        first.setdefault((old.addressee, old.record.id), old)
-    return [old for old in found if old.place in flying or first[old.addressee, old.record.id] is old]
-
-
-def _own(store: Store, batch: Batch, owner: bytes, more: int) -> None:
-    """Mark the owner's bytes for counting: the new rows have other sizes."""
-    if not owner:
-        return
-    key = keys.owned(owner)
-    with suppress(Corrupt):
-        stored = store.get(Table.META, key)
-        row = OwnedRow(0, 0, None) if stored is None else owned_from(stored)
-        batch.put(Table.META, key, owned_value(row.placed + max(0, more), row.passed + max(0, -more)))
-
-
-def _leave_stubs(batch: Batch, found: list[_Old], wall_ms: int) -> None:
-    pieces: dict[int, Slice] = {}
-    shards: dict[bytes, Shard] = {}
-    for old in found:
-        if old.home is None:
-            batch.delete(Table.HELD, keys.place(old.place))
-            continue
-        piece, shard = old.home
-        left = stub(msgspec.structs.replace(old.record, retry=None), MOVED, wall_ms)
-        batch.put(Table.MESSAGES, shard.prefix + keys.place(old.place), left)
-        if piece.retire(shard, old.place):
-            shards[shard.prefix] = shard
-        else:
-            pieces[piece.start_ms] = piece
-    for shard in shards.values():
-        batch.put(Table.SHARDS, shard.prefix, shard_value(shard))
-    for piece in pieces.values():
-        batch.put(Table.SLICES, keys.slice_key(piece.home), slice_value(piece))
+def _keep(batch: Batch, letters: dict[Name, DeliveryRow]) -> None:
+    batch.delete_range(Table.DEAD, b"", _ROWS_END)
+    for name, row in letters.items():
+        batch.put(Table.DELIVERIES, keys.state(*name), encode_row(state_of(row)))
+        batch.put(Table.DELIVERIES, keys.record(name.root, name.whose), encode_row(record_of(row)))
+        for key in names_of(row):
+            batch.put(Table.DELIVERIES, key, pointer_of(key, name))
+    totals = KeptTotals(len(letters), sum(map(size_of, letters.values())), START)
+    batch.put(Table.META, META_DEAD, kept_totals_value(totals))

@@ -28,6 +28,7 @@ from timeline.position import END, ID_BYTES, START, Position
 from timeline.slices import Counts, Directory, Shard, Slice, SlicesError
 from timeline.structures import ANYTHING, Structures
 
+from . import keys
 from .endpoints import endpoint_of
 from .errors import Corrupt
 from .jobs import ABORTED, stored_jobs
@@ -56,16 +57,17 @@ from .tables import (
     cursor_from,
     cursor_row_of,
     group_of,
-    kept_row_of,
     key_row_of,
     owned_from,
     owned_value,
     prefixes_of,
+    record_row_of,
     session_of,
     shard_from,
     shard_value,
     slice_from,
     slice_value,
+    state_row_of,
     structure_from,
     wall_from,
 )
@@ -206,9 +208,14 @@ def _check_meta(key: bytes, value: bytes) -> None:
         cursor_from(value)
 
 
-def _check_kept(key: bytes, value: bytes) -> None:
-    if key.startswith(b"\0"):
-        decode(kept_row_of(value).record)
+def _check_delivery(key: bytes, value: bytes) -> None:
+    match key[:1]:
+        case keys.STATE:
+            state_row_of(value)
+        case keys.RECORD:
+            record = record_row_of(value).record
+            if record:
+                decode(record)
 
 
 _RETAINED_HEAD = 14
@@ -226,9 +233,8 @@ _DECODERS: Mapping[Table, Callable[[bytes, bytes], object]] = MappingProxyType(
         Table.SCHEDULES: _value(schedule_of),
         Table.ENDPOINTS: _value(endpoint_of),
         Table.RETAINED: _check_retained,
-        Table.RETRIES: _check_kept,
         Table.ORDER: check_row,
-        Table.DEAD: _check_kept,
+        Table.DELIVERIES: _check_delivery,
         Table.META: _check_meta,
     }
 )
@@ -339,8 +345,7 @@ def verify_owners(store: Store, directory: Directory, horizon: Position) -> list
         except Corrupt:
             faults.append(OwnerFault(owner, None, is_))
             continue
-        placed, passed = row.sizes or (is_[1], 0)  # uncounted bytes are not wrong
-        said = row.placed - row.passed, placed - passed
+        said = row.placed - row.passed, row.placed_bytes - row.passed_bytes
         if said != is_:
             faults.append(OwnerFault(owner, said, is_))
     return faults + [OwnerFault(owner, (0, 0), is_) for owner, is_ in counted.items()]
@@ -351,7 +356,7 @@ def repair_owners(store: Store, faults: list[OwnerFault]) -> None:
     batch = store.batch()
     for fault in faults:
         count, size = fault.counted
-        batch.put(Table.META, owned(fault.owner), owned_value(count, 0, (size, 0)))
+        batch.put(Table.META, owned(fault.owner), owned_value(count, 0, size, 0))
     store.write(batch)
     store.flush()
 

@@ -29,8 +29,6 @@ START = Position(0)
 END = Position((1 << 96) - 1)
 HELD_SHARD = 0xFFFF
 """The shard number in the id of a message that was written to the table `held`: no shard has it."""
-RETRY_SHARD = 0xFFFE
-"""In place of the shard number of a flight whose row is in the table `retries`."""
 
 
 NUMBER_MAX = 15

@@ -24,7 +24,7 @@ from sortedcontainers import SortedDict
 
 from .finished import Finished
 from .key_order import KeyOrder
-from .position import RETRY_SHARD, MessageId, Position, id_position, id_shard
+from .position import Position
 
 PACKET_ID_MAX = 65_535
 LOSSES_MAX = 8
@@ -84,11 +84,8 @@ class Flight:
 
     @property
     def origin(self) -> tuple[Position, int]:
-        """Position and shard of the row that names the message."""
-        if self.shard != RETRY_SHARD or self.loan is None:
-            return self.position, self.shard
-        name = MessageId(self.loan.message)
-        return id_position(name), id_shard(name)
+        """Position and shard of the message's row."""
+        return self.position, self.shard
 
     def begin_again(self, at_ms: int, ended_ms: int = 0) -> None:
         """Note a resend at that wall time, after a delivery without an answer.
@@ -150,9 +147,6 @@ class Loan:
     """The lease's name in its queue (server/delivery/settling/leases.py)."""
     is_overdue: bool = False
     """The ack timeout has passed: the group has taken it back. The member may still finish it."""
-    message: int = 0
-    """The message's id if it is a retry, since its row may be deleted before the member is done; 0: no
-    retry."""
     number: int = 0
     """The number by which a lease id finds it (server/delivery/settling/leases.py); 0: none."""
     since_s: float = 0.0

@@ -31,7 +31,7 @@ from typing import Any
 
 from aiohttp import web
 
-from shards.errors import Corrupt, ShardsError, StoreFailed
+from shards.errors import Corrupt, ShardsError, StoreFailed, UnreleasedFormat, WrongFormat
 from shards.log.errors import Damaged, LogDown, NoLog, Trimmed, Unfit
 from shards.log.record import VERSION
 from shards.replicated import ReplicatedStore
@@ -202,6 +202,8 @@ class Node:
                 await self._follow(store)
             except (Trimmed, Damaged, Corrupt) as error:
                 await self._resync(error, store.applied.seq)
+            except UnreleasedFormat:
+                raise
             except ShardsError as error:
                 self._fault(error)
                 await self._pause()
@@ -431,6 +433,10 @@ class Node:
         """Run a task; if it fails the process ends."""
         try:
             await work
+        except WrongFormat as error:  # of the log, or of a copy: that of its own data is found before
+            log.error("node: stops: %s", error)
+            self.exit_code = 2
+            self.stopping.set()
         except Exception:
             log.exception("node: stops after a failure")
             self.exit_code = 1

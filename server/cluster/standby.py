@@ -9,9 +9,7 @@ and there is no end of the wait without an end of the work: without a leader not
 import gc
 from collections.abc import Callable
 
-from shards.recover import format_of
 from shards.replicated import ReplicatedStore
-from shards.tables import FORMAT
 
 from ..delivery.stored_sessions import StoredSessions
 from ..settings.config import Config
@@ -26,7 +24,6 @@ class Standby:
     """The sessions of a store that follows."""
 
     def __init__(self, config: Config, store: ReplicatedStore, mono: Callable[[], float]) -> None:
-        self._config = config
         self._store = store
         self._mono = mono
         self.sessions = StoredSessions(config, store)
@@ -49,14 +46,10 @@ class Standby:
         return f"it is still loading sessions: {len(self.sessions.by_id)} so far"
 
     def lead(self) -> StoredSessions:
-        """What a server begins with, which raises rows of an older format first: it reads all of those.
-
-        Raises WrongFormat, StoreFailed, Corrupt.
-        """
+        """What a server begins with."""
         # Else a leader's garbage collector visits all of them before its first answer, for 2 s.
         gc.freeze()
-        is_as_read = format_of(self._store) in (None, FORMAT)
-        return self.sessions if is_as_read else StoredSessions(self._config, self._store)
+        return self.sessions
 
     def forget(self) -> None:
         """The store is another from now on."""

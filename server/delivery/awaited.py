@@ -31,7 +31,7 @@ from shards.read import Found
 from shards.record import decode, id_at, is_stub, owner_of
 from shards.recover import Opened
 from shards.store import Table
-from timeline.position import END, RETRY_SHARD, START, MessageId, Position, at_of, before, id_position
+from timeline.position import END, START, Position, at_of, before
 
 from ..engine.clock import Clock
 from ..engine.commit_hook import CommitHook, Done
@@ -166,11 +166,8 @@ class Awaited(CommitHook):
 
     def waits(self, message: Message) -> bool:
         """Whether the message's owner is absent, and the message not too old to wait."""
-        record = message.record
-        place = message.position
-        if message.shard == RETRY_SHARD:
-            place = id_position(MessageId(record.id))
-        return self._owners.is_absent(record.owner) and at_of(place) >= self._oldest_ms
+        is_old = at_of(message.position) < self._oldest_ms
+        return not is_old and self._owners.is_absent(message.record.owner)
 
     # -- the owner is there again, or never
 

@@ -21,13 +21,13 @@ import msgspec
 from shards import keys
 from shards.burials import BurialRow, burial_key, burial_value, burials
 from shards.commit import Commit
+from shards.delivery_rows import count_waiting
 from shards.order import put_buried, write_changes
-from shards.retries import RETRIES
 from shards.store import Store, Table
 from timeline.horizon import Horizon
 from timeline.key_order import KeyOrder
 from timeline.key_rows import KeyRow
-from timeline.position import END, RETRY_SHARD, START, Position
+from timeline.position import END, START, Position
 from timeline.session import SETTLED, Flight
 
 from ..engine.commit_hook import CommitHook, Done
@@ -93,12 +93,12 @@ class Burials(CommitHook):
         flights = [
             (keys.place(flight.position), flight.shard, flight.attempts)
             for flight in group.session.flights.values()
-            if 0 <= flight.shard < RETRY_SHARD and flight.fate != SETTLED
+            if flight.is_stored and flight.fate != SETTLED and flight.position not in group.rows_out
         ]
         has_retries, order = self.has_retries(group), group.session.order
         if flights or has_retries or order is not None or read < self._horizon.position:
             row = self._row(group, read, self._horizon.position, reason, is_dead=is_dead)
-            row.finished.extend(map(keys.place, over))
+            row.over.extend(map(keys.place, over))
             if order is not None:
                 behind = keys.place(Position(order.read_from(read) + 1))
                 row = msgspec.structs.replace(row, behind=behind, behind_upto=keys.place(read), is_ended=True)
@@ -114,7 +114,7 @@ class Burials(CommitHook):
         if not self.has_retries(subscriber):
             return
         row = self._row(subscriber, horizon, horizon, SESSION_ENDED, is_dead=False)
-        row.finished.extend(map(keys.place, subscriber.over()))
+        row.over.extend(map(keys.place, subscriber.over()))
         self._add(row, flights=[], has_retries=True)
 
     def skip(self, subscriber: Subscriber, upto: Position, reason: str, *, is_dead: bool) -> bool:
@@ -166,7 +166,7 @@ class Burials(CommitHook):
     def has_retries(self, subscriber: Subscriber) -> bool:
         """Whether a place has any, also one that is in the batch that is open, and not stored yet."""
         is_fresh = any(flight.fate == SETTLED for flight in subscriber.session.flights.values())
-        return is_fresh or RETRIES.count_of(self._store, subscriber.whose) > 0
+        return is_fresh or count_waiting(self._store, subscriber.whose) > 0
 
     def _row(
         self, subscriber: Subscriber, read: Position, upto: Position, reason: str, *, is_dead: bool
@@ -190,7 +190,6 @@ class Burials(CommitHook):
             has_retries=False,
             reason=reason,
             is_dead=is_dead,
-            reread=keys.place(subscriber.reread),
         )
 
     def _add(

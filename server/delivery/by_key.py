@@ -16,11 +16,11 @@ from shards.record import is_moved, is_stub
 from timeline.horizon import Horizon
 from timeline.key_order import KNOWN_MAX, KeyOrder
 from timeline.key_rows import NO_KEY, NOWHERE, Address
-from timeline.position import MessageId, Position
+from timeline.position import Position
 from timeline.session import Subscription
 
 from .awaited import Awaited
-from .message import Message
+from .message import Again, Message
 from .owners import Owners
 from .retries import Retries
 from .router import Router
@@ -75,51 +75,50 @@ class ByKey:
         for message in islice(self._retries.due(subscriber), DUE_MAX):
             if not (self._stands_in_line(subscriber, message) or self._give_retry(subscriber, message)):
                 return False
-            self._retries.gave(subscriber, message.position)
+            self._retries.gave(subscriber, message.at)
             if subscriber.delivered - before >= ALTERNATE:
                 break
         return True
 
-    def _give_retry(self, subscriber: Subscriber, message: Message) -> bool:
+    def _give_retry(self, subscriber: Subscriber, message: Again) -> bool:
         """Send a due retry, or bury it; False if there was no room for it."""
-        place = message.position
+        root = message.position
         asked = self._asked_again(subscriber, message)
-        subscriber.retrying[place] = MessageId(message.record.id)
+        subscriber.rows_out.add(root)
         why = self._why_not(message, asked, self._wall_ms())
         if not why and not subscriber.may_receive(message.topic):
             why = FORBIDDEN
         if self._is_read_again(subscriber, message):
             subscriber.dirty.add(subscriber)
         elif why:
-            flight = subscriber.session.launch(place, message.shard, 1)
+            flight = subscriber.session.launch(root, message.shard, 1)
             subscriber.session.resume(flight)
             delay_ms = WAIT_MS if why == WITHHELD and self._awaited.waits(message) else NEVER
             self._undone.fail(subscriber, flight, why, delay_ms=delay_ms, is_attempt=False)
         elif subscriber.offer(message, asked):
             subscriber.dirty.add(subscriber)
-            if subscriber.reread:  # it has still to be read again: it comes once
-                origin = self._retries.origin(subscriber, place)
-                subscriber.session.finish_ahead(origin, self._horizon.position)
+            if subscriber.rows_ahead:  # it may have still to be read again: it comes once
+                subscriber.session.finish_ahead(root, self._horizon.position)
         else:
-            del subscriber.retrying[place]
+            subscriber.rows_out.discard(root)
             if not (isinstance(subscriber, Group) and subscriber.bars(message)):
                 return False
-            subscriber.put_by(place)
+            subscriber.put_by(message.at)
         return True
 
-    def _stands_in_line(self, subscriber: Subscriber, message: Message) -> bool:
+    def _stands_in_line(self, subscriber: Subscriber, message: Again) -> bool:
         """Whether a due retry waits for its key. The head of a key does only if the key is held, one that
         ends does not."""
-        order, place = subscriber.session.order, message.position
+        order, root = subscriber.session.order, message.position
         key = b"" if order is None else order.key_of(message.ordering_key)
         if order is None or not key or not isinstance(subscriber, Group):
             return False
-        if order.waiting_for(place) is not None:
-            return order.waiting_for(place) in order.held
+        if order.waiting_for(root) is not None:
+            return order.waiting_for(root) in order.held
         if message.is_expired(self._wall_ms()):
             return False
         member = subscriber.picker.next(message)
-        if member is None or order.meet_retry(key, place, subscriber.room_for(order, key, member)):
+        if member is None or order.meet_retry(key, message.at, subscriber.room_for(order, key, member)):
             return False
         subscriber.await_tokens()
         return True
@@ -128,11 +127,10 @@ class ByKey:
         """Whether a retry ends, as its group was set back, and gives the message in its order: not one that
         was in flight then, which it passes over."""
         order, key, session = subscriber.session.order, message.ordering_key, subscriber.session
-        if order is None or not key or not subscriber.reread or order.waiting_for(message.position) == key:
+        root = message.position
+        if order is None or not key or not subscriber.rows_ahead or order.waiting_for(root) == key:
             return False
-        origin = self._retries.origin(subscriber, message.position)
-        is_to_come = origin > session.read or order.is_behind(key, origin)
-        return origin <= subscriber.reread and is_to_come and origin not in session.finished
+        return root not in session.finished and (root > session.read or order.is_behind(key, root))
 
     def _why_not(self, message: Message, asked: tuple[Subscription, ...], wall_ms: int) -> str:
         """Why a due retry becomes a dead letter; empty: it is sent."""

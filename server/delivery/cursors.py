@@ -25,11 +25,11 @@ from itertools import chain
 
 from shards import keys
 from shards.commit import Commit
-from shards.dead import DEAD
+from shards.deliveries import end
+from shards.delivery_rows import Name
 from shards.errors import StoreFailed
 from shards.keys import GROUP_PREFIX
 from shards.order import note_order, write_changes
-from shards.retries import RETRIES, end_kept
 from shards.store import Table
 from timeline.horizon import Horizon
 from timeline.key_order import KeyOrder
@@ -106,8 +106,8 @@ class Cursors(CommitHook):
         """Those who were dirty when the round began and have not had their turn."""
         self._round_at = self._lazy_from = -NEVER
         self._is_last = False
-        self._over: list[tuple[Subscriber, list[Position], list[bytes]]] = []
-        """What the batch that is open takes out of `retries` and `dead`, by whose it was."""
+        self._over: list[tuple[Subscriber, list[Position]]] = []
+        """Roots of the rows that the batch that is open deletes, by whose they were."""
         self._ordered: list[KeyOrder] = []
         """Whose rows are in it."""
         writer.add_hook(self)
@@ -295,11 +295,9 @@ class Cursors(CommitHook):
                     order.lost()
             if not is_durable:
                 self._now.update(now)
-            for subscriber, places, undropped in over if is_durable else ():
-                subscriber.undropped.difference_update(undropped)
-                subscriber.superseded.difference_update(places)
-                for place in places:
-                    subscriber.retrying.pop(place, None)
+            for subscriber, roots in over if is_durable else ():
+                subscriber.rows_over.difference_update(roots)
+                subscriber.rows_out.difference_update(roots)
             for name in gone:
                 if not is_durable:
                     self._ended[name] = False
@@ -401,7 +399,7 @@ class Cursors(CommitHook):
             waiting += [other for other in one.bound() if self._go_together(one, other)]
             session = one.session
             key = session.client_id.encode()
-            if one.retrying or one.superseded or one.undropped:
+            if one.rows_out or one.rows_over:
                 self._end_over(commit, one)
             if one.stored_changes != session.changes:
                 one.is_stored = True
@@ -433,16 +431,12 @@ class Cursors(CommitHook):
         return cost
 
     def _end_over(self, commit: Commit, one: Subscriber) -> None:
-        """Its retries that are done, and dead letters of what it has read again, go with its cursor."""
-        over, dead = one.over(), list(one.superseded)
-        for kept, places in ((RETRIES, over), (DEAD, dead)):
-            for place in places:
-                end_kept(commit, kept, place)
-        undropped = list(one.undropped)
-        for key in undropped:
-            commit.row(Table.RETRIES, key, None)
-        if over or dead or undropped:
-            self._over.append((one, [*over, *dead], undropped))
+        """Its rows that have no effect any more go with its cursor."""
+        over = one.over()
+        for root in over:
+            end(commit, Name(one.whose, root))
+        if over:
+            self._over.append((one, over))
 
     def _go_together(self, one: Subscriber, other: Subscriber) -> bool:
         is_bound = one.is_entangled or one.has_given_back or other.is_entangled

@@ -22,14 +22,12 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Literal
 
+from shards.delivery_rows import DeliveryRow, of_message, of_message_in
 from shards.fields import Record, TryRow
-from shards.kept import Letter
 from shards.open_batch import OpenBatch
 from shards.read import Found
 from shards.record import decode
-from shards.retries import RETRIES, dropped_of
 from shards.store import Store
-from shards.tables import KeptRow
 from timeline.filters import parse_share
 from timeline.horizon import Horizon
 from timeline.position import MessageId, Position, at_of
@@ -106,9 +104,10 @@ class Deliveries:
     ) -> tuple[list[Delivery], bool]:
         """Deliveries of a dispatched message whose row is at `place`, groups first, and whether there are
         more. Raises Corrupt, StoreFailed."""
-        retries, is_cut = self._retries(message)
-        dead, is_cut_too = self._dead(message, may)
-        dropped = {row.addressee: row for row in dropped_of(self._store, message) if may((row.keeper,))}
+        rows, is_cut = self._rows(message)
+        retries = {row.addressee: row for row in rows if row.is_waiting and self._groups.place_of(row)}
+        dead = {row.addressee: row for row in rows if row.is_dead and may((row.keeper,))}
+        dropped = {row.addressee: row for row in rows if row.is_dropped and may((row.keeper,))}
         named = {*retries, *dead, *dropped}
         waits = self._awaited.keeps(record.owner, place)
         told: list[Delivery] = []
@@ -131,15 +130,15 @@ class Deliveries:
             own = endpoint_text(endpoint_names(record.deliver_to, record.owner)[0])
             if KEY_PREFIX + own not in named:
                 told.append(Delivery(own, own, "waiting" if waits else "done"))  # or the group would be there
-        others: list[tuple[DeliveryState, dict[str, KeptRow]]] = [("dead", dead), ("dropped", dropped)]
-        for state, rows in others:
-            for row in rows.values():
+        others: list[tuple[DeliveryState, dict[str, DeliveryRow]]] = [("dead", dead), ("dropped", dropped)]
+        for state, left in others:
+            for row in left.values():
                 if self._groups.named(row.addressee) is not None:
                     continue
                 if len(told) == TOLD_MAX:
                     return told, True
                 told.append(_kept(row, state))
-        return told, is_cut or is_cut_too
+        return told, is_cut
 
     def is_undone(self, group: OpenBatch, found: Found) -> bool:
         """In the writer: whether a dispatched message is undone in a session, group or endpoint: unread, in
@@ -149,12 +148,12 @@ class Deliveries:
         if self._awaited.keeps(record.owner, place):
             return True
         horizon, looks = self._horizon.position, UNDONE_LOOKS_MAX
-        for retry, row in RETRIES.each_of_message_in(group, found.id):
+        for row in of_message_in(group, found.id):
             one = self._groups.place_of(row)
-            if one is None:
+            if one is None or not row.is_waiting or row.root in one.rows_over:
                 continue
             looks -= 1 + len(one.session.flights)
-            if looks < 0 or retry not in one.retrying or retry in one.flying_retries():
+            if looks < 0 or row.root not in one.rows_out or row.root in one.flying():
                 return True
         receivers = self._router.route(record.topic), self._posted(record, place)
         for one, subscriptions in chain(*(targets.items() for targets in receivers)):
@@ -164,35 +163,25 @@ class Deliveries:
                 return True
             lent = _lent(one) if record.qos == 2 else []
             looks -= 1 + len(session.flights) + sum(map(len, lent))
-            if looks < 0 or _flight(one, {place: 0}, lent) is not None:
+            if looks < 0 or _flight(one, place, lent) is not None:
                 return True
         return False
 
-    def kept(self, message: MessageId, may: May) -> KeptRow | None:
+    def kept(self, message: MessageId, may: May) -> DeliveryRow | None:
         """A retry or dead letter of a message whose slice has gone. Raises StoreFailed."""
-        retries = islice(RETRIES.of_message(self._store, message), ROWS_MAX)
-        current = (row for _, row in retries if self._groups.place_of(row) is not None)
-        letters = (row for _, row in islice(self._dead_letters.of_message(message), ROWS_MAX))
+        rows, _ = self._rows(message)
+        current = (row for row in rows if row.is_waiting and self._groups.place_of(row) is not None)
+        letters = (row for row in rows if row.is_dead)
         return next((row for row in chain(current, letters) if may((row.keeper,))), None)
 
     def _posted(self, record: Record, place: Position) -> Targets:
         return self._router.posted(record.deliver_to, record.owner, place)
 
-    def _retries(self, message: MessageId) -> tuple[dict[str, Letter], bool]:
-        """The retry of a message by addressee, and whether there are more."""
-        found = RETRIES.of_message(self._store, message)
-        retries = {
-            one[1].addressee: one
-            for one in islice(found, ROWS_MAX)
-            if self._groups.place_of(one[1]) is not None
-        }
-        return retries, next(found, None) is not None
-
-    def _dead(self, message: MessageId, may: May) -> tuple[dict[str, KeptRow], bool]:
-        """The last dead letter of a message by addressee, and whether there are more."""
-        found = self._dead_letters.of_message(message)
-        dead = {row.addressee: row for _, row in islice(found, ROWS_MAX) if may((row.keeper,))}
-        return dead, next(found, None) is not None
+    def _rows(self, message: MessageId) -> tuple[list[DeliveryRow], bool]:
+        """The deliveries of a message that have rows, and whether there are more."""
+        found = of_message(self._store, message)
+        rows = [*islice(found, ROWS_MAX)]
+        return rows, next(found, None) is not None
 
     def _receivers(self, place: Position, record: Record, named: Iterable[str]) -> Iterator[Subscriber]:
         """Subscribers that may have deliveries: groups by name, then sessions with messages in flight."""
@@ -211,31 +200,32 @@ class Deliveries:
         self,
         subscriber: Subscriber,
         place: Position,
-        waiting: Letter | None,
-        dead: KeptRow | None,
-        dropped: KeptRow | None,
+        waiting: DeliveryRow | None,
+        dead: DeliveryRow | None,
+        dropped: DeliveryRow | None,
         lent: list[dict[int, Flight]],
         *,
         is_behind: bool,
     ) -> Delivery | None:
         """None: a session with which there is nothing left of it. `is_behind`: it waits for its key, or for
         its owner."""
-        retry = None if waiting is None else waiting[1]
-        places = {place: 0} if waiting is None else {place: 0, waiting[0]: waiting[1].attempts}
-        flight = _flight(subscriber, places, lent)
-        reason, tries = ("", ()) if retry is None else (retry.reason, retry.tries)
+        if waiting is not None and waiting.root in subscriber.rows_over:
+            waiting = None
+        root, before = (place, 0) if waiting is None else (waiting.root, waiting.attempts)
+        flight = _flight(subscriber, root, lent)
+        reason, tries = ("", ()) if waiting is None else (waiting.reason, waiting.tries)
         if flight is not None:
             is_back = subscriber.is_group and flight.packet_id in subscriber.session.resends
             state: DeliveryState = "waiting" if is_back or flight.fate else "in_flight"
             by, until_ms = self._holder(subscriber, flight)
-            attempts = places[flight.position] + flight.attempts
+            attempts = before + flight.attempts
             known = tries_of_flight(tries, flight, by or subscriber.name)
             return _delivery(subscriber, state, attempts, None, reason, by, until_ms, known)
-        if waiting is not None and retry is not None and waiting[0] not in subscriber.retrying:
-            ms = at_of(waiting[0])
+        if waiting is not None and root not in subscriber.rows_out:
+            ms = at_of(waiting.at)
             is_due = ms <= self._clock.wall_ms()
             state = "waiting" if is_due else "retry"
-            return _delivery(subscriber, state, retry.attempts, None if is_due else ms, reason, tries=tries)
+            return _delivery(subscriber, state, before, None if is_due else ms, reason, tries=tries)
         if is_behind or (subscriber.is_group and subscriber.session.is_ahead(place, self._horizon.position)):
             return _delivery(subscriber, "waiting", 0)
         if dead is not None:
@@ -268,16 +258,14 @@ def _lent(subscriber: Subscriber) -> list[dict[int, Flight]]:
     return list(subscriber.lent.values()) if isinstance(subscriber, Group) else []
 
 
-def _flight(
-    subscriber: Subscriber, places: dict[Position, int], lent: list[dict[int, Flight]]
-) -> Flight | None:
-    """The flight of a message at these places, unless its outcome is decided: then its rows tell."""
+def _flight(subscriber: Subscriber, root: Position, lent: list[dict[int, Flight]]) -> Flight | None:
+    """The flight of a message, unless its outcome is decided: then its rows tell."""
     for flight in subscriber.session.flights.values():
-        if flight.position in places and flight.loan is None and flight.fate != SETTLED:
+        if flight.position == root and flight.loan is None and flight.fate != SETTLED:
             return flight
     for flights in lent:
         for flight in flights.values():
-            if flight.position in places and not flight.is_of_group:
+            if flight.position == root and not flight.is_of_group:
                 return flight
     return None
 
@@ -296,7 +284,7 @@ def _delivery(
     return Delivery(subscriber.name, topic_filter, state, attempts, retry_ms, reason, by, until_ms, tries)
 
 
-def _kept(row: KeptRow, state: DeliveryState) -> Delivery:
+def _kept(row: DeliveryRow, state: DeliveryState) -> Delivery:
     """Of a dead letter, or of what was dropped."""
     text = row.addressee.removeprefix(KEY_PREFIX)
     topic_filter = parse_share(text)[1] if text != row.addressee else None

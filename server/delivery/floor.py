@@ -22,12 +22,12 @@ from shards.errors import Corrupt
 from shards.read import Reader
 from shards.record import is_moved, is_stub
 from timeline.horizon import Horizon
-from timeline.position import END, RETRY_SHARD, START, Position
+from timeline.position import END, START, Position
 from timeline.session import SETTLED, Flight
 
 from .awaited import Awaited
 from .burials import KEPT_TOO_LONG, SESSIONS, Burials
-from .membership import Membership
+from .membership import Membership, place_of_flight
 from .replay import Replay
 from .router import Router
 from .sessions import Sessions
@@ -94,7 +94,7 @@ class Floor:
         first = Position(group.session.read_at(self._horizon.position) + 1)
         order = group.session.order
         behind = END if order is None else order.first_needed
-        return min([first, behind, *(flight.position for flight in _stored(group))])
+        return min([first, behind, *(flight.position for flight in self._stored(group))])
 
     def advance(self, commit: Commit, group: Group, before: Position) -> bool:
         """In the writer: move a group without members over messages that are not its own, up to `before`,
@@ -128,7 +128,7 @@ class Floor:
 
     def give_up(self, commit: Commit, group: Group, before: Position) -> bool:
         """In the writer: undone messages of a group before that position become dead letters; True if any."""
-        old = [one for one in _stored(group) if one.position < before]
+        old = [one for one in self._stored(group) if one.position < before]
         for flight in old:
             self._undone.fail(group, flight, KEPT_TOO_LONG, delay_ms=NEVER)
         is_skipped = self._replay.skip(commit, group, Position(before - 1), KEPT_TOO_LONG, is_dead=True)
@@ -175,7 +175,7 @@ class Floor:
         cost = 0
         while walk and cost < LOOK_FLIGHTS:
             one = walk.popleft()
-            old = [flight for flight in _stored(one) if flight.position < before and _needs_row(flight)]
+            old = [flight for flight in self._stored(one) if flight.position < before and _needs_row(flight)]
             cost += 4 + len(one.session.flights) + END_COST * len(old)
             if old and self._sessions.get(one.session.client_id) is one:
                 self._end(commit, one, old)
@@ -196,10 +196,10 @@ class Floor:
         self._cursors.store(commit, one)
         self._groups.read_on(one)
 
-
-def _stored(one: Subscriber) -> list[Flight]:
-    """What a session or group has in flight that stands on the timeline."""
-    return [flight for flight in one.session.flights.values() if 0 <= flight.shard < RETRY_SHARD]
+    def _stored(self, one: Subscriber) -> list[Flight]:
+        """What a session or group has in flight that stands on the timeline."""
+        groups, flights = self._groups, [one for one in one.session.flights.values() if one.is_stored]
+        return [it for it in flights if it.position not in place_of_flight(groups, one, it).rows_out]
 
 
 def _needs_row(flight: Flight) -> bool:

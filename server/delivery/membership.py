@@ -9,10 +9,10 @@ there are is shared by owner (server/fair.py).
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
+from typing import Protocol
 
-from shards.burials import BurialRow
 from shards.commit import Commit, Refused
-from shards.tables import GroupRow, KeptRow
+from shards.tables import GroupRow
 from timeline.filters import parse_share
 from timeline.horizon import Horizon
 from timeline.key_rows import NO_RULE, KeyBound
@@ -56,6 +56,16 @@ class TooManyGroups(Refused):
 
     def __init__(self, detail: str) -> None:
         super().__init__("over-quota", detail)
+
+
+class OfPlace(Protocol):
+    """A row of something that belongs to a place."""
+
+    @property
+    def addressee(self) -> str: ...
+
+    @property
+    def incarnation(self) -> int: ...
 
 
 class Membership:
@@ -127,7 +137,7 @@ class Membership:
             return self._by_text.get(name.removeprefix(KEY_PREFIX))
         return self._sessions.get(name)
 
-    def place_of(self, row: KeptRow | BurialRow) -> Subscriber | None:
+    def place_of(self, row: OfPlace) -> Subscriber | None:
         """The session or group that the row is of; None: it has ended, whoever has its name now."""
         place = self.named(row.addressee)
         return None if place is None or place.incarnation != row.incarnation else place
@@ -629,3 +639,9 @@ def _agree_as_stored(group: Group, row: GroupRow) -> None:
     if row.order == 2:
         group.begin_order(NO_RULE)
     group.is_paused = row.is_paused
+
+
+def place_of_flight(groups: Membership, one: Subscriber, flight: Flight) -> Subscriber:
+    """Whose delivery a flight of a session or group is: its own, or the group's that lent it."""
+    group = None if flight.loan is None else groups.get(flight.loan.share)
+    return group or one

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from shards.fate import is_over, is_too_late
 from shards.fields import Record, Retry, TryRow
 from shards.record import VERSION, decode, id_at, likeness, ordering_key_of, owner_of, sender_of, usual
-from timeline.position import RETRY_SHARD, MessageId, Position, id_position, id_shard, id_text
+from timeline.position import START, MessageId, Position, id_text
 
 OVERHEAD_BYTES = 600
 """RAM of a message besides its topic, payload and properties, bytes."""
@@ -32,6 +32,11 @@ def publisher_of(client_id: str) -> bytes:
 
 class Message:
     """A dispatched message. `shard` < 0: not stored, nobody can replay it."""
+
+    is_again = False
+    """It comes from the row of a delivery, which waited for this try."""
+    at = START
+    """Its place among those that waited."""
 
     __slots__ = (
         "_body_at",
@@ -173,7 +178,10 @@ class Message:
     def tried(self, attempts: int, tries: Sequence[TryRow]) -> "Message":
         """The message after so many deliveries from its row, with what is known of all its tries."""
         retry = replace(self.record.retry or Retry(b""), tries=tries, told=attempts)
-        return Message(self.position, self.shard, replace(self.record, retry=retry), self.as_of_ms)
+        record = replace(self.record, retry=retry)
+        if self.is_again:
+            return Again(self.position, self.shard, record, self.as_of_ms, at=self.at)
+        return Message(self.position, self.shard, record, self.as_of_ms)
 
     def size(self) -> int:
         """Bytes of RAM, about: what it is kept as, and once more as a Record and as a PUBLISH."""
@@ -190,15 +198,6 @@ class Message:
     def id_text(self, node: int) -> str:
         """Message id as text."""
         return id_text(self.id(node))
-
-    @property
-    def origin(self) -> tuple[Position, int]:
-        """Position and shard of the row that names it, even if that has gone. Of a retry: the message's
-        own."""
-        if self.shard != RETRY_SHARD:
-            return self.position, self.shard
-        name = MessageId(self.record.id)
-        return id_position(name), id_shard(name)
 
     @property
     def attempts_before(self) -> int:
@@ -221,3 +220,15 @@ class Message:
         """Those of them that count toward `sessions.max_attempts`."""
         retry = None if self.is_usual else self.record.retry
         return 0 if retry is None else retry.counted
+
+
+class Again(Message):
+    """A message that its place gets again."""
+
+    __slots__ = ("at",)
+
+    is_again = True
+
+    def __init__(self, root: Position, shard: int, record: Record, wall_ms: int, *, at: Position) -> None:
+        super().__init__(root, shard, record, wall_ms)
+        self.at = at

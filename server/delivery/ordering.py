@@ -4,10 +4,11 @@ of the store, as at start: what keys wait for, and what holds them."""
 import logging
 from collections.abc import Iterable
 
-from shards.dead import DEAD
+from shards import delivery_rows
+from shards.delivery_rows import Name
 from shards.order import keys_name, rows_under
-from shards.retries import RETRIES
 from shards.store import Store
+from shards.tables import DEAD, WAITING
 from timeline.key_order import KeyOrder
 from timeline.key_rows import NOWHERE, KeyRow
 
@@ -24,11 +25,12 @@ def restore(store: Store, sent: Sent, groups: Iterable[Group]) -> None:
         order = group.session.order
         if order is None:
             continue
-        order.restore(rows_under(store, keys_name(group.whose)))
-        if group.reread:
-            order.rewind(group.session.read, group.session.finished)
+        rows, read = [*rows_under(store, keys_name(group.whose))], group.session.read
+        order.restore(rows)
+        if any(row.next > read or row.root > read for _, row in rows):
+            order.rewind(read, group.session.finished)  # it was set back
         for flight in group.session.flights.values():
-            message = sent.message(flight)
+            message = sent.message(group, flight)
             if message is not None:
                 group.session.lead(flight, order.key_of(message.ordering_key))
         review(store, group, order)
@@ -39,10 +41,10 @@ def review(store: Store, group: Group, order: KeyOrder) -> None:
     its row does not say which, the key goes on. O(keys)."""
     name = keys_name(group.whose)
     for key, row in order.rows():
-        if row.root == NOWHERE or _is_there(store, row) or order.row(key).root == NOWHERE:
+        if row.root == NOWHERE or _is_there(store, group, row) or order.row(key).root == NOWHERE:
             continue
         longer, stored = next(rows_under(store, name + key), (b"", row))
-        if longer or not _is_there(store, stored):
+        if longer or not _is_there(store, group, stored):
             if row.letter != NOWHERE:
                 log.info("group %s: a key goes on, its dead letter is gone", shown(group.name))
             order.release(key)
@@ -53,8 +55,7 @@ def review(store: Store, group: Group, order: KeyOrder) -> None:
     group.dirty.add(group)
 
 
-def _is_there(store: Store, row: KeyRow) -> bool:
+def _is_there(store: Store, group: Group, row: KeyRow) -> bool:
     """Whether the retry or the dead letter is there that a row names."""
-    if row.letter != NOWHERE:
-        return DEAD.is_there(store, row.letter)
-    return row.wait != NOWHERE and RETRIES.is_there(store, row.wait)
+    state = DEAD if row.letter != NOWHERE else WAITING
+    return delivery_rows.is_there(store, Name(group.whose, row.root), state)

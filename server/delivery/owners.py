@@ -27,7 +27,7 @@ from typing import Protocol
 
 from shards.fields import Record
 from shards.owned import Quota
-from timeline.position import RETRY_SHARD, Position
+from timeline.position import Position
 
 from ..fair import Bounds
 from ..observe.logs import by, shown
@@ -164,7 +164,7 @@ class Owners:
 
     def _is_held(self, message: Message) -> bool:
         has = self.held.get(message.sender[0]) if message.is_judged else None
-        return has is not None and 0 <= message.shard < RETRY_SHARD and has(message.position)
+        return has is not None and message.is_stored and not message.is_again and has(message.position)
 
     def is_known(self, message: Message) -> bool:
         """Whether it is remembered that a usual message may be handed out: nothing is asked or counted."""

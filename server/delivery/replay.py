@@ -13,7 +13,7 @@ cannot be served loses its connection; the others go on.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from enum import Enum, auto
 from heapq import merge
 from itertools import islice
@@ -36,7 +36,7 @@ from .burials import KEPT_TOO_LONG, Burials
 from .by_key import ALTERNATE, FORBIDDEN, WAIT_MS, WITHHELD, ByKey
 from .cursors import Cursors
 from .endpoint_rows import EndpointRows
-from .membership import Membership
+from .membership import Membership, place_of_flight
 from .message import Message
 from .owners import Owners
 from .ready import Ready
@@ -155,7 +155,7 @@ class Replay:
             session.order.rewind(session.read, session.finished)
         if isinstance(subscriber, Group) and subscriber.ahead is not None:
             subscriber.ahead.forget()
-        self._retries.set_back(subscriber, before)
+        self._retries.set_back(subscriber)
         self._cursors.store(commit, subscriber)
         self._ready.wake(subscriber)
 
@@ -170,7 +170,7 @@ class Replay:
             self._cursors.store(commit, subscriber)
             return True
         for _, row in [] if order is None else order.resting(to, WAITING):
-            ended += self._undone.give_up(commit, subscriber, row.wait, reason, is_dead=is_dead)
+            ended += self._undone.give_up(commit, subscriber, row.root, reason, is_dead=is_dead)
         if not self._burials.skip(subscriber, to, reason, is_dead=is_dead) and not ended:
             return False
         self._cursors.store(commit, subscriber)
@@ -245,7 +245,7 @@ class Replay:
         if flight.phase:
             subscriber.release(flight)
             return True
-        message = self._sent.message(flight)
+        message = self._sent.message(place_of_flight(self._groups, subscriber, flight), flight)
         may_have = (
             message is not None and subscriber.may_receive(message.topic) and self._owners.allow(message)
         )
@@ -415,14 +415,17 @@ class Replay:
         run: list[Message] = []
         by: tuple[Subscription, ...] = ()
         size, self._run_most = 0, _most(subscriber)
+        ahead, again = self._retries.ahead(subscriber, read), set[Position]()
         give += subscriber.delivered
         for place, messages, found in self._stretch(subscriber, read, horizon, left):
             if self._is_blocked:
                 break
             read = place
             rows -= len(messages) or 1
-            if messages and messages[0].position <= subscriber.reread:
-                messages = [one for one in messages if self._may_read(subscriber, one)]
+            if messages and (ahead is not None or session.finished):
+                messages = [one for one in messages if self._retries.may_read(subscriber, one.position)]
+                places = [one.position for one in messages]
+                again.update(place for place in places if ahead is not None and ahead.has(place))
             if messages:
                 first = messages[0]
                 is_another = bool(run) and (
@@ -432,7 +435,7 @@ class Replay:
                     or len(run) + len(messages) > self._run_most
                 )
                 if is_another:
-                    if not self._send(subscriber, run, by):
+                    if not self._send(subscriber, run, by, again):
                         return False
                     run, size = [], 0
                 run += messages
@@ -441,23 +444,27 @@ class Replay:
                 left -= len(messages)
                 is_whole = len(messages) > 1 or len(run) >= self._run_most
                 if is_whole or size >= RUN_BYTES or not first.is_usual:
-                    if not self._send(subscriber, run, by):
+                    if not self._send(subscriber, run, by, again):
                         return False
                     run, size = [], 0
             if not left or owners.cost + router.cost >= TURN_OWNERS or subscriber.delivered >= give:
                 break
         else:
             read = horizon if rows else read
-        if run and not self._send(subscriber, run, by):
+        if run and not self._send(subscriber, run, by, again):
             return False
         session.read = read
         return True
 
     def _send(
-        self, subscriber: Subscriber, run: Sequence[Message], subscriptions: tuple[Subscription, ...]
+        self,
+        subscriber: Subscriber,
+        run: Sequence[Message],
+        subscriptions: tuple[Subscription, ...],
+        again: Container[Position],
     ) -> bool:
-        """Send messages in their order; False: there was no room for one, and what is before it is read."""
-        is_again = run[0].position <= subscriber.reread
+        """Send messages in their order; False: there was no room for one, and what is before it is read.
+        `again`: where those are that have rows."""
         session, before = subscriber.session, subscriber.delivered
         given = subscriber.offer_run(Run(run), subscriptions) if len(run) > 1 else 0
         if given:
@@ -470,15 +477,11 @@ class Replay:
                 session.read = message.position
             if message.shard < 0 and not is_owed(message, subscriptions):
                 self._spill.caught(message.position)
-            if is_again:
-                self._retries.end_former(subscriber, message)
+            if message.position in again:
+                self._retries.end_former(subscriber, message.position)
         has_passed = session.order is not None and subscriber.delivered == before
         self._run_most = min(RUN_MAX, 4 * len(run)) if has_passed else _most(subscriber)
         return True
-
-    def _may_read(self, subscriber: Subscriber, message: Message) -> bool:
-        """Whether to send a message that the subscriber may have had before it was set back."""
-        return message.position > subscriber.reread or self._retries.may_read(subscriber, message)
 
     def _stretch(
         self, subscriber: Subscriber, read: Position, horizon: Position, left: int

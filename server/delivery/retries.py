@@ -1,40 +1,38 @@
 """Retries that are due, given to the places that they wait for.
 
-A retry is a row of `retries` (shards/retries.py) that waits for its time. When that comes, by the wall clock,
+A retry is a delivery that waits for its time (shards/delivery_rows.py). When that comes, by the wall clock,
 its place stops tailing and reads on by itself (replay.py): due retries and unread messages in turns.
 
-    of each place with retries   the position of the first that may not be in flight
-    a heap                       these positions of all places: what is due next
+    of each place with retries   the place in their order of the first that may not be out
+    a heap                       these of all places: what is due next
     due                          the places with a due retry
 
-A retry that was given stays in the table, and is noted as in flight (`Subscriber.retrying`). So it does not
-come twice if another retry is put before it. Its row goes with the first cursor in which it is no longer in
-flight (cursors.py). RAM: one entry for each place that has any.
+The row of a retry that was given stays, and its root is noted as out (`Subscriber.rows_out`). Its row goes
+with the first cursor in which it is no longer in flight (cursors.py). RAM: one entry for each place that has
+any.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from functools import partial
 from heapq import heappop, heappush
 from itertools import chain, count
 
-from shards import keys
+from shards import delivery_rows
 from shards.commit import Commit
-from shards.dead import DEAD, remove_of
+from shards.deliveries import drop, end, wait
+from shards.delivery_rows import DeliveryRow, Name, RowsAhead
 from shards.errors import Corrupt
 from shards.fields import Record
-from shards.kept import Letter
-from shards.retries import RETRIES, end_retry, is_dropped, put_retry, record_of
-from shards.store import Store, Table
-from shards.tables import KeptRow
-from shards.unreadable import readable
+from shards.store import Store
+from shards.tables import WAITING
 from timeline.horizon import Horizon
-from timeline.position import RETRY_SHARD, START, MessageId, Position, at_of, before, id_position
+from timeline.position import START, Position, at_of, before
 
 from ..engine.clock import Clock
 from ..engine.decisions import Decisions
-from .message import Message
+from .message import Again
 from .ready import Ready
 from .subscriber import Subscriber
 
@@ -45,89 +43,104 @@ class Retries:
     """Due retries by place."""
 
     def __init__(
-        self, store: Store, horizon: Horizon, ready: Ready, decisions: Decisions, clock: Clock, *, node: int
+        self, store: Store, horizon: Horizon, ready: Ready, decisions: Decisions, clock: Clock
     ) -> None:
         self._store = store
         self._horizon = horizon
         self._ready = ready
         self._decisions = decisions
         self._clock = clock
-        self._node = node
         self._first: dict[Subscriber, Position] = {}
-        """Before it nothing of the place stands that is not in flight."""
+        """Before it none of the place waits that is not out."""
         self._heap: list[tuple[Position, int, Subscriber]] = []
         self._count = count()
         self._due: set[Subscriber] = set()
-        self._placing: dict[Position, tuple[Subscriber, MessageId]] = {}
-        """Retries that are put, but not durable yet."""
-        self._taken: set[Position] = set()
-        """Taken away in a batch that is not durable yet."""
+        self._changing: Counter[tuple[Subscriber, Position]] = Counter()
+        """Changes that are not durable yet, by the root of what they change: nobody is given that."""
 
     def restore(self, places: Iterable[Subscriber]) -> None:
-        """At start: what these have in flight, and what waits for them."""
-        having = {key for key, _ in readable(self._store, Table.RETRIES, b"\3", b"\4")}
+        """At start: what these have out, and what waits for them."""
+        having = delivery_rows.having_waiting(self._store)
         if not having:
             return
         for one in places:
-            if keys.kept_count(one.whose) in having:
-                for place in one.flying_retries():
-                    self._note(one, place)
+            if one.whose in having:
+                is_there = partial(delivery_rows.is_there, self._store, state=WAITING)
+                one.rows_out = {root for root in one.flying() if is_there(Name(one.whose, root))}
                 self._added(one, START)
-
-    def _note(self, one: Subscriber, place: Position) -> None:
-        try:
-            row = RETRIES.stored_at(self._store, place)
-        except Corrupt as error:
-            log.error("retry in flight: unreadable: %s", error)
-            row = None
-        one.retrying[place] = keys.message_of(row.id) if row is not None else MessageId(0)
 
     # -- what comes
 
-    def put(self, commit: Commit, one: Subscriber, row: KeptRow, due_ms: int, *, is_owed: bool) -> Position:
-        """In the writer: retry the message at `due_ms`; returns the position. The place's dead letter of it
-        goes. `is_owed`: it was promised before. Raises Refused, before any change."""
-        place = put_retry(commit, row, due_ms, is_owed=is_owed)
-        remove_of(commit, keys.message_of(row.id), row.addressee, row.incarnation)
-        self._placing[place] = one, keys.message_of(row.id)
-        ended = partial(self._placed, one, place)
-        self._decisions.note(ended, ended)
+    def put(
+        self, commit: Commit, one: Subscriber, row: DeliveryRow, due_ms: int, *, is_owed: bool
+    ) -> Position:
+        """In the writer: retry the message at `due_ms`; returns its place in that order. `is_owed`: it was
+        promised before. Raises Refused, before any change."""
+        place = wait(commit, row, due_ms, is_owed=is_owed)
+        self.changes(one, row.root, place, place)
         return place
 
-    @staticmethod
-    def of_in(commit: Commit, one: Subscriber, message: MessageId) -> list[Letter]:
-        """In the writer: those of a place and a message."""
-        found = RETRIES.of_message_in(commit.open_batch, message)
-        return [letter for letter in found if letter[1].is_of(one.session.client_id, one.incarnation)]
+    def waiting_in(self, commit: Commit, one: Subscriber, root: Position) -> DeliveryRow | None:
+        """In the writer: a retry of the place that is not out; None: there is none."""
+        row = delivery_rows.at(commit.open_batch, Name(one.whose, root))
+        if row is None or not row.is_waiting or root in one.rows_out or root in one.rows_over:
+            return None
+        return row if row.is_of(one.session.client_id, one.incarnation) else None
 
-    def take(self, commit: Commit, one: Subscriber, place: Position, row: KeptRow) -> bool:
-        """In the writer: withdraw a retry that is not in flight; False if it is gone."""
-        is_there = end_retry(commit, place, row)
-        if is_there:
-            self._taken.add(place)
-            self._decisions.note(partial(self._give_back, one, place), partial(self._withdrawn, one, place))
-        return is_there
+    def take(self, one: Subscriber, row: DeliveryRow) -> None:
+        """In the writer: what becomes of a retry that is not out is decided otherwise in this batch."""
+        self.changes(one, row.root, row.at, None)
 
-    def _placed(self, one: Subscriber, place: Position) -> None:
-        """A retry is durable, or has failed and may be there all the same; before that nobody is given it."""
-        del self._placing[place]
-        self._added(one, place)
+    def withdraw(self, commit: Commit, one: Subscriber, row: DeliveryRow) -> None:
+        """In the writer: a retry that is not out is over."""
+        end(commit, row.name)
+        self.take(one, row)
 
-    def _withdrawn(self, one: Subscriber, place: Position) -> None:
-        """A retry is gone: a key that waits for it is free."""
-        self._taken.discard(place)
+    def drop(self, commit: Commit, one: Subscriber, row: DeliveryRow) -> None:
+        """In the writer: a retry that is not out is dropped."""
+        drop(commit, row)
+        self.take(one, row)
+
+    def changes(self, one: Subscriber, root: Position, undone: Position, done: Position | None) -> None:
+        """In the writer: the state of a delivery changes with this batch. It waits at `undone` if that fails
+        (and may have been stored all the same), else at `done`; None: nowhere."""
+        was_out, was_over = root in one.rows_out, root in one.rows_over
+        one.rows_out.discard(root)
+        one.rows_over.discard(root)
+        one.rows_ahead = one.rows_ahead or root > one.session.read
+        self._changing[one, root] += 1
+        self._decisions.note(
+            partial(self._undo, one, root, undone, was_out=was_out, was_over=was_over),
+            partial(self._changed, one, root, done),
+        )
+
+    def _undo(self, one: Subscriber, root: Position, at: Position, *, was_out: bool, was_over: bool) -> None:
+        """Nothing is written of it, or it is not known what."""
+        self._end_change(one, root)
+        if was_out:
+            one.rows_out.add(root)
+        if was_over:
+            one.rows_over.add(root)
+        self._added(one, at)
+
+    def _changed(self, one: Subscriber, root: Position, at: Position | None) -> None:
+        """It is durable."""
+        self._end_change(one, root)
+        if at is not None:
+            self._added(one, at)
+            return
         order = one.session.order
-        key = None if order is None else order.waiting_for(place)
+        key = None if order is None else order.waiting_for(root)
         if order is not None and key is not None:
             order.release(key)
             one.session.fall_behind(self._horizon.position)
             self._ready.wake(one)
             one.dirty.add(one)
 
-    def _give_back(self, one: Subscriber, place: Position) -> None:
-        """It stands where it stood."""
-        self._taken.discard(place)
-        self._added(one, place)
+    def _end_change(self, one: Subscriber, root: Position) -> None:
+        self._changing[one, root] -= 1
+        if not self._changing[one, root]:
+            del self._changing[one, root]
 
     def _added(self, one: Subscriber, place: Position) -> None:
         first = self._first.get(one)
@@ -169,38 +182,37 @@ class Retries:
         """Whether a place may have one that is due."""
         return one in self._due
 
-    def due(self, one: Subscriber) -> Iterator[Message]:
-        """Due retries of a place that are not in flight, by time; call `gave` for each before the next. An
+    def due(self, one: Subscriber) -> Iterator[Again]:
+        """Due retries of a place that are not out, by time; call `gave` for each before the next. An
         unreadable one is passed over, and stays."""
         end = before(self._clock.wall_ms() + 1)  # once: what comes due meanwhile is among the following
         yield from self.waiting(one, end=end)
         self._due.discard(one)
-        following = RETRIES.first_of(self._store, one.whose, end)
+        following = delivery_rows.first_waiting(self._store, one.whose, end)
         self._first.pop(one, None)
         if following is not None:
             self._added(one, following)
 
     def waiting(
         self, one: Subscriber, start: Position = START, end: Position | None = None
-    ) -> Iterator[Message]:
+    ) -> Iterator[Again]:
         """The same, from `start` on and before `end` (None: what is due by now), for who only looks."""
         first = max(start, self._first.get(one, START))
         yield from self._between(one, first, before(self._clock.wall_ms() + 1) if end is None else end)
 
-    def at(self, one: Subscriber, place: Position) -> Message | None:
+    def at(self, one: Subscriber, place: Position) -> Again | None:
         """A retry that was due and stands in the line of its key; None: it waits no more."""
         return next(self._between(one, place, Position(place + 1)), None)
 
-    def _between(self, one: Subscriber, first: Position, end: Position) -> Iterator[Message]:
-        for place, row in RETRIES.of(self._store, one.whose, first, end):
-            if place in one.retrying or place in self._taken:
+    def _between(self, one: Subscriber, first: Position, end: Position) -> Iterator[Again]:
+        for place, root in delivery_rows.waiting_of(self._store, one.whose, first, end):
+            if root in one.rows_out or root in one.rows_over or (one, root) in self._changing:
                 continue
-            if row is not None and not row.is_of(one.session.client_id, one.incarnation):
+            row = delivery_rows.waits_at(self._store, Name(one.whose, root), place)
+            if row is None or not row.is_of(one.session.client_id, one.incarnation):
                 continue
             try:
-                if row is None:
-                    continue
-                yield Message(place, RETRY_SHARD, record_of(row), self._clock.wall_ms())
+                yield Again(root, row.shard, row.message(), self._clock.wall_ms(), at=row.at)
             except Corrupt as error:
                 log.error("retry: unreadable: %s", error)
 
@@ -219,52 +231,34 @@ class Retries:
 
     # -- what is read anyway, and again
 
-    def set_back(self, one: Subscriber, before: Position) -> None:
-        """It reads again what it may have had, up to `before`: without what it has in flight."""
-        retried = [self.origin(one, place) for place in one.flying_retries() if place in one.retrying]
-        one.reread = max(one.reread, before)
-        one.pass_over_flights(self._horizon.position, retried)
+    def set_back(self, one: Subscriber) -> None:
+        """It reads again what it may have had, without what it has in flight."""
+        one.rows_ahead = True
+        one.pass_over_flights(self._horizon.position)
 
-    def origin(self, one: Subscriber, place: Position) -> Position:
-        """Where the message of a retry that is in flight stands on the timeline."""
-        with suppress(Corrupt):
-            row = RETRIES.stored_at(self._store, place)
-            if row is not None:
-                return row.origin
-        return id_position(one.retrying[place])
+    def ahead(self, one: Subscriber, read: Position) -> RowsAhead | None:
+        """Which deliveries behind `read` have rows, for who reads on from there; None: none has."""
+        if not one.rows_ahead:
+            return None
+        ahead = RowsAhead(self._store, one.whose, Position(read + 1))
+        one.rows_ahead = not ahead.is_over
+        return ahead if one.rows_ahead else None
 
     def is_to_come(self, one: Subscriber, place: Position, record: Record) -> bool:
-        """Whether a place has a message in flight by its own row, or has still to read it."""
+        """Whether a place has a message in flight that has no row, or has still to read it."""
         session = one.session
         if session.order is not None and session.order.is_behind(record.ordering_key, place):
             return place not in session.finished
         flights = chain(session.flights.values(), one.lent_alone())
-        if any(flight.position == place and flight.shard != RETRY_SHARD for flight in flights):
+        if place not in one.rows_out and any(flight.position == place for flight in flights):
             return True
         return session.is_ahead(place, self._horizon.position) and one.wants(place, record)
 
-    def may_read(self, one: Subscriber, message: Message) -> bool:
+    def may_read(self, one: Subscriber, root: Position) -> bool:
         """Whether a place that was set back gets a message again: not if it is done since, or in flight."""
-        if message.position in one.session.finished:
-            return False
-        name = message.id(self._node)
-        return not (name in one.retrying.values() and self._is_flying(one, name))
+        return root not in one.session.finished and not (root in one.rows_out and root in one.flying())
 
-    def end_former(self, one: Subscriber, message: Message) -> None:
-        """The place has been sent it again: its old retry and dead letter go with the next cursor."""
-        name = message.id(self._node)
-        for place, row in RETRIES.of_message(self._store, name):
-            if row.is_of(one.session.client_id, one.incarnation):
-                one.retrying[place] = name
-        for place, (whose, other) in self._placing.items():
-            if whose is one and other == name:
-                one.retrying[place] = name
-        if is_dropped(self._store, name, one.whose):
-            one.undropped.add(keys.dropped(keys.message(name), one.whose))
-        for place, row in DEAD.of_message(self._store, name):
-            if row.is_of(one.session.client_id, one.incarnation):
-                one.superseded.add(place)
-
-    def _is_flying(self, one: Subscriber, name: MessageId) -> bool:
-        over = set(one.over())
-        return any(other == name and place not in over for place, other in one.retrying.items())
+    def end_former(self, one: Subscriber, root: Position) -> None:
+        """The place has been sent it again: its rows go with the next cursor."""
+        one.rows_out.discard(root)
+        one.rows_over.add(root)

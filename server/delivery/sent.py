@@ -1,24 +1,25 @@
 """Messages in flight: not kept in RAM, but read again from where they are stored.
 
 stored          its row, wherever the horizon is; or the retained message, when its slice has gone
-a retry         its row in `retries`
+a retry         its row (shards/delivery_rows.py)
 not stored      the tail, as long as it is there
 """
 
 import logging
 
+from shards.delivery_rows import Name, stored
 from shards.errors import Corrupt
 from shards.read import Reader
 from shards.record import decode, id_at, is_stub
-from shards.retries import RETRIES, record_of
 from shards.store import Store
-from timeline.position import RETRY_SHARD, MessageId, Position
+from timeline.position import MessageId, Position
 from timeline.session import Flight
 from timeline.tail import Tail
 
 from ..engine.clock import Clock
-from .message import Message
+from .message import Again, Message
 from .retained import Retained
+from .subscriber import Subscriber
 
 log = logging.getLogger(__name__)
 
@@ -36,13 +37,14 @@ class Sent:
         self._clock = clock
         self.lost = 0
 
-    def message(self, flight: Flight) -> Message | None:
-        """The message, or None if it is gone or unreadable."""
+    def message(self, place: Subscriber, flight: Flight) -> Message | None:
+        """The message, or None if it is gone or unreadable. `place`: whose delivery it is, the session's or
+        the group's that lent it."""
         if flight.shard < 0:
             return self._in_tail(flight.position)
         try:
-            if flight.shard == RETRY_SHARD:
-                return self.retry_at(flight.position)
+            if flight.position in place.rows_out:
+                return self._again(Name(place.whose, flight.position))
             value = self._reader.value_at(flight.position, flight.shard)
             if value is None:
                 return self._retained.find(flight.position)
@@ -54,12 +56,12 @@ class Sent:
             self.lost += 1
             return None
 
-    def retry_at(self, place: Position) -> Message | None:
-        """A message that waits for its next try, or is in flight once more. Raises Corrupt."""
-        row = RETRIES.stored_at(self._store, place)
+    def _again(self, name: Name) -> Message | None:
+        """A message that waited for its next try. Raises Corrupt."""
+        row = stored(self._store, name)
         if row is None:
             return None
-        return Message(place, RETRY_SHARD, record_of(row), self._clock.wall_ms())
+        return Again(name.root, row.shard, row.message(), self._clock.wall_ms(), at=row.at)
 
     def name_at(self, place: Position, shard: int, node: int) -> MessageId | None:
         """What the message of a row is called, also if that is a stub by now, or has gone with its slice.
@@ -74,9 +76,11 @@ class Sent:
             log.error("message in flight: unreadable: %s", error)
             return None
 
-    def note_missing(self, flight: Flight) -> bool:
-        """A flight ends because its message is nowhere any more; whether retention has dropped it."""
-        is_dropped = 0 <= flight.shard < RETRY_SHARD and flight.position < self._reader.directory.floor
+    def note_missing(self, place: Subscriber, flight: Flight) -> bool:
+        """A flight ends because its message is nowhere any more; whether retention has dropped it. `place`:
+        as above."""
+        is_row = flight.position in place.rows_out
+        is_dropped = flight.is_stored and not is_row and flight.position < self._reader.directory.floor
         self.lost += is_dropped
         return is_dropped
 

@@ -120,13 +120,10 @@ def cursor_row(subscriber: Subscriber, horizon: Position) -> bytes:
         asked.topic,
         list(session.retired),
     )
-    if not session.finished and not subscriber.reread:
+    if not session.finished:
         return encode_row(row)
     session.forget_finished(horizon)
-    if subscriber.reread <= session.read_at(horizon):
-        subscriber.reread = Position(0)
-    reread = keys.place(subscriber.reread) if subscriber.reread else b""
-    return encode_row((*row, list(session.finished.values()), reread))
+    return encode_row((*row, list(session.finished.values())))
 
 
 def _flight_row(flight: Flight) -> bytes:
@@ -170,7 +167,6 @@ def resume(subscriber: Subscriber, cursor: CursorRow) -> None:
     session.retire(cursor.retired)
     session.read = keys.place_of(cursor.place)
     session.finished = Finished(map(keys.place_of, cursor.finished))
-    subscriber.reread = keys.place_of(cursor.reread) if cursor.reread else Position(0)
     session.restore(
         [
             Flight(
@@ -190,5 +186,3 @@ def resume(subscriber: Subscriber, cursor: CursorRow) -> None:
             for f in cursor.flights
         ]
     )
-    if subscriber.reread:  # an older version remembered 1,000 of them
-        subscriber.pass_over_flights(session.read)

@@ -28,7 +28,7 @@ from shards.tables import NEVER_S
 from timeline.filters import SHARE_PREFIX, parse_share
 from timeline.key_order import KeyOrder, Meeting
 from timeline.key_rows import NO_RULE, KeyBound, Rule
-from timeline.position import RETRY_SHARD, START, Position
+from timeline.position import START, Position
 from timeline.session import SETTLED, USUAL, Flight, Loan, Returned, Session, Subscription, Terms
 
 from ..observe.logs import by, shown
@@ -72,6 +72,7 @@ class Group(Subscriber):
     __slots__ = (
         "_key_bound",
         "_leases",
+        "_name",
         "_put_by",
         "_warn_at",
         "ahead",
@@ -127,6 +128,7 @@ class Group(Subscriber):
         """The client that owns it, with `owner` and `rights`; empty: no client created it. An endpoint counts
         for its owner, but belongs to no key."""
         self.text = session.client_id.removeprefix(KEY_PREFIX)
+        self._name = parse_share(self.text)[0] or self.text
         """The filter as its members subscribe to it: `$share/group/filter`."""
         self.is_endpoint = self.text.startswith(ENDPOINT_PREFIX)
         self.is_unnamed = self.is_endpoint and is_unnamed(self.endpoint)
@@ -230,7 +232,7 @@ class Group(Subscriber):
 
     @property
     def name(self) -> str:
-        return parse_share(self.text)[0] or self.text
+        return self._name
 
     @property
     def endpoint(self) -> str:
@@ -321,7 +323,7 @@ class Group(Subscriber):
 
     def offer(self, message: Message, subscriptions: tuple[Subscription, ...]) -> bool:  # noqa: ARG002
         session = self.session
-        if session.finished and message.position in session.finished:
+        if session.finished and message.position in session.finished and not message.is_again:
             return True
         self.picker.barred = START
         if self.rate_limiter is not None and not self._is_in_time(self.rate_limiter):
@@ -396,7 +398,7 @@ class Group(Subscriber):
         """`offer` of a message with a key. `member`: who has room. A group that orders no more still gives
         what is behind by its keys."""
         session, place = self.session, message.position
-        address, is_retry = (place, message.shard), message.shard == RETRY_SHARD
+        address, is_retry = (place, message.shard), message.is_again
         is_next = not is_retry and order.is_at(key, address)
         if not is_retry and order.is_crowded:
             return False
@@ -572,9 +574,8 @@ class Group(Subscriber):
             theirs = self.lent[member] = {}
         theirs[lent.packet_id] = lent
 
-    def flying_retries(self) -> set[Position]:
-        alone = {lent.position for lent in self.lent_alone() if lent.shard == RETRY_SHARD}
-        return super().flying_retries() | alone
+    def flying(self) -> set[Position]:
+        return super().flying() | {lent.position for lent in self.lent_alone()}
 
     def lent_alone(self) -> list[Flight]:
         every = [lent for theirs in self.lent.values() for lent in theirs.values()]
@@ -587,7 +588,7 @@ class Group(Subscriber):
 
     def forget(self, member: Subscriber) -> None:
         """The member's session has ended, with its messages in flight."""
-        if self.lent.pop(member, None) and self.retrying:
+        if self.lent.pop(member, None) and self.rows_out:
             self.dirty.add(self)
 
     def release_loans(self, *, is_last: bool) -> list[Subscriber]:
@@ -600,7 +601,7 @@ class Group(Subscriber):
                 loan, lent.loan = lent.loan, None
                 if loan is not None:
                     self._leases.end(loan)
-                if lent.shard == RETRY_SHARD:
+                if lent.position in self.rows_out:
                     holder.session.ack(lent.packet_id)  # its row is the group's
                 elif is_heir and loan is not None and loan.flight is not None and not loan.is_overdue:
                     self.session.ack(loan.flight.packet_id)
@@ -618,7 +619,7 @@ class Group(Subscriber):
             theirs.pop(lent.packet_id, None)
             if not theirs:
                 del self.lent[member]
-        if self.retrying:
+        if self.rows_out:
             self.dirty.add(self)
         flight = loan.flight
         return flight if flight is not None and self.session.has(flight) else None
@@ -650,7 +651,7 @@ class Group(Subscriber):
             self.picker.acked(member, len(run))
         if len(own) < held:
             self.dirty.add(self)
-        elif self.retrying:
+        elif self.rows_out:
             # Of QoS 2: that it is done stands in the member's cursor, and its row is the group's.
             self.dirty.add(self)
             member.is_entangled = True
@@ -679,12 +680,9 @@ class Group(Subscriber):
         self.session.resends.add(flight, flight.position)
         return True
 
-    def lend_again(self, member: Subscriber, flight: Flight, retry: Message | None, term_ms: int) -> None:
-        """At start: the member has the message for `term_ms` from now. `retry`: the message, unless this is
-        its first try."""
+    def lend_again(self, member: Subscriber, flight: Flight, term_ms: int) -> None:
+        """At start: the member has the message for `term_ms` from now."""
         loan = Loan(self.text, flight)
-        if retry is not None:
-            _know_retry(loan, retry)
         lent = member.session.launch(flight.position, flight.shard, 1)
         lent.loan = loan
         self.note_loan(member, lent)
@@ -743,8 +741,9 @@ class Group(Subscriber):
         packet_id = 0
         if qos:
             loan = Loan(self.text, flight)
-            if message.shard == RETRY_SHARD:
-                _know_retry(loan, message)
+            retry = message.record.retry if message.is_again else None
+            if retry is not None and flight is not None:
+                flight.returns = max(flight.returns, retry.returns)
             lent = member.borrow(message, qos, loan)
             packet_id = lent.packet_id
             self.note_loan(member, lent)
@@ -761,14 +760,6 @@ class Group(Subscriber):
         except Exception:
             # It is the member's, and comes back when its connection has ended; the others are sent theirs.
             member.close_failed()
-
-
-def _know_retry(loan: Loan, message: Message) -> None:
-    """Note in the loan what it has to know of a retry."""
-    retry = message.record.retry
-    loan.message = message.record.id
-    if retry is not None and loan.flight is not None:
-        loan.flight.returns = max(loan.flight.returns, retry.returns)
 
 
 def _qos(message: Message, member: Subscriber, own: Subscription) -> int:

@@ -240,7 +240,7 @@ class StoredSessions:
             session.subscriptions, session.filter_bytes = old.subscriptions, old.filter_bytes
             session.received = old.received
             subscriber.retained_queue = RetainedQueue()
-            subscriber.reread = Position(0)
+            subscriber.rows_ahead = True
         row = self.cursor(subscriber.session.client_id)
         if row is None:
             self.cursorless.add(subscriber)

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol
 
+from shards.delivery_rows import whose
 from shards.fields import Record
-from shards.retries import whose
 from timeline.filters import matches
-from timeline.position import RETRY_SHARD, MessageId, Position, at_of, seq_of
+from timeline.position import Position, at_of, seq_of
 from timeline.retained_queue import RetainedQueue
 from timeline.session import SETTLED, Flight, Loan, Session, Subscription
 
@@ -56,6 +56,7 @@ class Subscriber:
     """Session and link. `link` is None while the client is away."""
 
     __slots__ = (
+        "_whose",
         "barrier",
         "barrier_bytes",
         "connected_ms",
@@ -78,18 +79,17 @@ class Subscriber:
         "owner",
         "reads_next",
         "redelivered",
-        "reread",
         "retained_queue",
-        "retrying",
         "rights",
+        "rows_ahead",
+        "rows_out",
+        "rows_over",
         "secure",
         "session",
         "stored_at",
         "stored_changes",
         "stored_read",
-        "superseded",
         "unanswered",
-        "undropped",
         "unplaced",
         "will",
         "will_id",
@@ -113,17 +113,18 @@ class Subscriber:
         incarnation: int = 0,
     ) -> None:
         self.session = session
+        self._whose = -1, b""
+        """For which incarnation, and `whose`."""
         self.incarnation = incarnation
         """Number that tells it from earlier places of its name. 0: stored by a version without numbers."""
-        self.retrying: dict[Position, MessageId] = {}
-        """Its rows in `retries` that are in flight. When one no longer is, its row goes with the next
-        cursor."""
-        self.superseded: set[Position] = set()
-        """Dead letters of messages that it has read again since. Their rows go in the same way."""
-        self.undropped: set[bytes] = set()
-        """Keys of its notes about dropped messages that it has read again since. They go in the same way."""
-        self.reread = Position(0)
-        """Up to here it may have had what it reads, as it was set back. 0: nowhere."""
+        self.rows_out: set[Position] = set()
+        """Roots of its deliveries that waited and are out now. The row of one that is in flight no more goes
+        with the next cursor."""
+        self.rows_over: set[Position] = set()
+        """Roots of those that it has read again since. Their rows go in the same way."""
+        self.rows_ahead = True
+        """Whether rows of its deliveries may lie ahead of where it reads, as it was set back. At first it is
+        not known."""
         self.reads_next = False
         """Behind, with retries that are due: whether unread messages are next, or those."""
         self.dirty = dirty
@@ -184,31 +185,31 @@ class Subscriber:
 
     @property
     def whose(self) -> bytes:
-        """How the rows begin that name its retries."""
-        return whose(self.session.client_id, self.incarnation)
+        """What it is called in the rows of its deliveries."""
+        if self._whose[0] != self.incarnation:
+            self._whose = self.incarnation, whose(self.session.client_id, self.incarnation)
+        return self._whose[1]
 
     def over(self) -> list[Position]:
-        """Of `retrying` what is in flight no more. O(flights)."""
-        if not self.retrying:
-            return []
-        flying = self.flying_retries()
-        return [place for place in self.retrying if place not in flying]
+        """Roots of its rows that have no effect any more. O(flights)."""
+        if not self.rows_out:
+            return [*self.rows_over]
+        flying = self.flying()
+        return [*self.rows_over, *(root for root in self.rows_out if root not in flying)]
 
-    def pass_over_flights(self, horizon: Position, retried: Iterable[Position] = ()) -> None:
-        """Make its messages in flight be passed over when it reads on: an acked one would be sent again.
-        `retried`: positions of its retries in flight."""
+    def pass_over_flights(self, horizon: Position) -> None:
+        """Make its messages in flight be passed over when it reads on: an acked one would be sent again."""
         own = [flight for flight in self.session.flights.values() if flight.loan is None]
-        firsts = [one.position for one in (*own, *self.lent_alone()) if one.shard != RETRY_SHARD]
-        for place in (*firsts, *retried):
-            if self.session.is_ahead(place, horizon):
-                self.session.finished.add(place)
+        for one in (*own, *self.lent_alone()):
+            if self.session.is_ahead(one.position, horizon):
+                self.session.finished.add(one.position)
 
-    def flying_retries(self) -> set[Position]:
-        """Where its retries stand that are in flight."""
+    def flying(self) -> set[Position]:
+        """Roots of its deliveries that are in flight. O(flights)."""
         return {
             flight.position
             for flight in self.session.flights.values()
-            if flight.shard == RETRY_SHARD and flight.fate != SETTLED
+            if flight.loan is None and flight.fate != SETTLED
         }
 
     @property
@@ -354,7 +355,7 @@ class Subscriber:
     def _offer_peculiar(self, message: Message, subscriptions: tuple[Subscription, ...]) -> bool:
         if self.barrier is not None and self.barrier.is_full:
             return False
-        if self.doubt and at_of(message.position) >= at_of(self.doubt) and not self.groups:
+        if self.doubt and at_of(message.at or message.position) >= at_of(self.doubt) and not self.groups:
             self.doubt = Position(0)
         if subscriptions[0].no_local or len(subscriptions) > 1:
             subscriptions = self._theirs(message, subscriptions)
@@ -471,7 +472,7 @@ class Subscriber:
 
     def _attempt(self, message: Message, qos: int) -> int:
         """Attempt of a delivery that is not known to have been sent before: 1 or PERHAPS."""
-        doubt, place = self.doubt, message.position
+        doubt, place = self.doubt, message.at or message.position
         if qos != 1 or at_of(place) >= at_of(doubt) or seq_of(place) > seq_of(doubt):
             return 1
         return PERHAPS

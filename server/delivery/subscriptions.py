@@ -128,13 +128,11 @@ class Subscriptions:
         known = subscriber.session.subscriptions.get(wanted.filter)
         if known is not None:
             self._router.discard(subscriber, wanted.filter)
-        horizon = self._horizon.position
-        before = subscriber.session.read_at(horizon)
         if replay_from is not None:
             replay_from = max(replay_from, self._burials.passing)
-        subscriber.session.subscribe(wanted, horizon, replay_from)
+        subscriber.session.subscribe(wanted, self._horizon.position, replay_from)
         if replay_from is not None:
-            self._retries.set_back(subscriber, before)
+            self._retries.set_back(subscriber)
         self._router.add(subscriber, wanted)
         if not subscriber.session.tailing:
             self._groups.read_on(subscriber)

@@ -181,7 +181,9 @@ class Leasing:
 
     def views(self, leased: Sequence[Leased]) -> Iterator[shapes.LeasedMessage]:
         shared: dict[tuple[str, int], _Shared] = {}
-        heads = lease_heads([(one.number, *one.given.message.origin) for one in leased])
+        heads = lease_heads(
+            [(one.number, one.given.message.position, one.given.message.shard) for one in leased]
+        )
         for one, head in zip(leased, heads, strict=True):
             key = (one.given.text, one.until_ms)
             if key not in shared:

@@ -6,13 +6,11 @@ store itself is not accessible.
 
 from collections.abc import Callable, Container, Iterable
 
-from shards.dead import DEAD
+from shards.delivery_rows import count_dead, count_waiting, waiting_of
 from shards.fields import Record
-from shards.keys import kept_of, message_of
 from shards.read import Found
 from shards.record import id_at
 from shards.recover import Opened
-from shards.retries import RETRIES
 from shards.state import Journal, State, state_of
 from shards.store import Table
 from shards.tables import DedupeRow, dedupe_from
@@ -49,22 +47,18 @@ class Timeline:
 
     def dead_of(self, name: str, most: int) -> int:
         """Number of dead letters of the groups or the session of that name, at most `most`."""
-        return DEAD.count_upto(self._opened.store, kept_of(name), most)
+        return count_dead(self._opened.store, name, most)
 
     def retries_of(
         self, whose: bytes, besides: Container[Position] = ()
-    ) -> tuple[int, tuple[Position, MessageId] | None]:
-        """Number of a place's rows in `retries`, and the first one: when it is due, and its message.
+    ) -> tuple[int, tuple[Position, Position] | None]:
+        """Number of a place's deliveries that wait, and the first one: when it is due, and its root.
 
-        `besides`: rows in flight, which do not count as the first one.
+        `besides`: roots of those that are out, which do not count as the first one.
         """
         store = self._opened.store
-        count = RETRIES.count_of(store, whose)
-        found = ((place, row) for place, row in RETRIES.of(store, whose) if place not in besides)
-        first = next((letter for letter in found if letter[1] is not None), None)
-        if not count or first is None or first[1] is None:
-            return count, None
-        return count, (first[0], message_of(first[1].id))
+        found = (one for one in waiting_of(store, whose) if one[1] not in besides)
+        return count_waiting(store, whose), next(found, None)
 
     def row_id(self, place: Position, number: int) -> MessageId:
         """The id of a message that never moved, from its row at `place` in the shard `number`."""

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 import msgspec
 from aiohttp import web
 
-from timeline.position import RETRY_SHARD, MessageId, Position, at_of, id_position
+from timeline.position import Position, at_of
 
 from ..delivery.router import Router
 from ..delivery.subscriber import Subscriber
@@ -26,7 +26,7 @@ from .values import shapes
 from .values.bodies import FieldError
 from .values.views import time_text
 
-Retries = tuple[int, tuple[Position, MessageId] | None]
+Retries = tuple[int, tuple[Position, Position] | None]
 DEAD, DROP = "dead", "drop"
 Fate = Literal["dead", "drop"]
 DELETED = {
@@ -50,16 +50,11 @@ SKIP = msgspec.json.Decoder(Skip)
 def undone_of(subscriber: Subscriber, timeline: Timeline, lag: shapes.Lag) -> shapes.Undone:
     """`lag`: the place's lag, already counted."""
     waits, first = retries_of(subscriber, timeline)
-    flying = subscriber.flying_retries()
-    flights = subscriber.session.flights.values()
-    dues = [at_of(flight.position) for flight in flights if flight.shard != RETRY_SHARD]
-    dues += [
-        at_of(id_position(subscriber.retrying[place])) for place in flying if place in subscriber.retrying
-    ]
+    dues = [at_of(flight.position) for flight in subscriber.session.flights.values()]
     if lag["lag_messages"]:
         dues.append(timeline.horizon.clock_ms - round(lag["lag_seconds"] * 1_000))
     if first is not None:
-        dues.append(at_of(id_position(first[1])))
+        dues.append(at_of(first[1]))
     return {
         "lag": lag["lag_messages"],
         "in_flight": len(subscriber.session.flights),
@@ -70,10 +65,11 @@ def undone_of(subscriber: Subscriber, timeline: Timeline, lag: shapes.Lag) -> sh
 
 
 def retries_of(subscriber: Subscriber, timeline: Timeline) -> Retries:
-    """Number of messages that wait for a try; time and message of the first."""
-    count, first = timeline.retries_of(subscriber.whose, subscriber.retrying)
+    """Number of messages that wait for a try; time and root of the first."""
     # Rows in flight, or done and about to go, do not wait.
-    waits = max(0, count - len(subscriber.retrying))
+    others = subscriber.rows_out | subscriber.rows_over
+    count, first = timeline.retries_of(subscriber.whose, others)
+    waits = max(0, count - len(subscriber.rows_out))
     return waits, first if waits else None
 
 
@@ -84,7 +80,7 @@ def is_undone(subscriber: Subscriber, timeline: Timeline, router: Router, look_r
         lag["lag_messages"] > 0
         or not lag["lag_messages_is_exact"]
         or bool(subscriber.session.flights)
-        or bool(subscriber.flying_retries())
+        or any(root in subscriber.rows_out for root in subscriber.flying())
         or retries_of(subscriber, timeline)[0] > 0
     )
 

@@ -7,6 +7,7 @@ the highest rate of messages with keys without a noticeable load.
 
 In addition a slow walk goes through all of `dedupe` and `moved`, for rows that no expired message names: keys
 of batches, and what is left by a damaged slice that could not be read, or by a version that wrote no notes.
+It goes through the dropped deliveries of expired messages, too.
 It continues at once while a quarter of what it reads has expired.
 """
 
@@ -40,7 +41,7 @@ class GarbageCollector:
         self._directory = opened.directory
         self._workers = workers
         self._running = asyncio.Lock()
-        self._walk: dict[Table, bytes] = {Table.DEDUPE: b"", Table.MOVED: b""}
+        self._walk: dict[Table, bytes] = {Table.DEDUPE: b"", Table.MOVED: b"", Table.DELIVERIES: b""}
         self._is_stopping = False
 
     def stop(self) -> None:

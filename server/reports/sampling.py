@@ -11,8 +11,8 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from shards.delivery_rows import DeliveryRow
 from shards.errors import ShardsError
-from shards.kept import Letter
 from timeline.position import Position, before
 
 from ..core import Core
@@ -68,7 +68,7 @@ class Sampling:
         self._history.add(self._sample(died))
 
     async def _reasons(
-        self, read: Callable[[Position], Iterator[Letter]], start: Position
+        self, read: Callable[[Position], Iterator[DeliveryRow]], start: Position
     ) -> tuple[dict[str, int], Position]:
         """Reasons of rows from `start` on, and where reading has ended."""
         reasons: Counter[str] = Counter()
@@ -76,8 +76,8 @@ class Sampling:
         for _ in range(STEPS):
             await turn.begin()
             is_end = True
-            for place, row in read(start):
-                start = Position(place + 1)
+            for row in read(start):
+                start = Position(row.at + 1)
                 reasons[cut(row.reason)] += 1
                 if turn.is_over(0):
                     is_end = False

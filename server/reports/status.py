@@ -35,7 +35,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from shards.errors import ShardsError
 from timeline.filters import SHARE_PREFIX, parse_share
-from timeline.position import Position, at_of, id_position
+from timeline.position import Position, at_of
 
 from ..core import Core
 from ..delivery.shared import Group
@@ -252,7 +252,7 @@ class Status(Scraped):
             group.redelivered,
             len(group.members),
             retries,
-            0.0 if first is None else self._age_s(id_position(first[1])),
+            0.0 if first is None else self._age_s(first[1]),
             0 if order is None else order.blocked,
             0 if order is None else len(order.held),
         )

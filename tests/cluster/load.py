@@ -163,8 +163,6 @@ class Poster(Caller):
     def __init__(self, load: "Load", seed: int, *, batch: int = 1, pace_s: float = PACE_S) -> None:
         super().__init__(load, seed)
         self.batch, self.pace_s = batch, pace_s
-        self.has_batch_keys = True
-        """Whether the nodes take one key for a batch."""
 
     def turn(self) -> None:
         kind, call = ("batch", ":batch") if self.batch > 1 else ("single", "")
@@ -177,7 +175,7 @@ class Poster(Caller):
         ]
         headers = {"Content_Type": NDJSON if call else "application/json"}
         keys = [f"{self.load.topic}-{one.tag}" for one in messages]
-        if not call or (self.has_batch_keys and self.chance.random() < 0.5):
+        if not call or self.chance.random() < 0.5:
             headers["Idempotency_Key"] = keys[0]
         else:
             items = [item | {"key": key} for item, key in zip(items, keys, strict=True)]

@@ -48,13 +48,16 @@ from server.offline import leave, verify
 from server.schedules import retime
 from server.settings.config import Config
 from server.settings.times import format_ms, parse_deliver_at
+from shards.delivery_rows import dead
 from shards.errors import Corrupt, ShardsError, StoreFailed
+from shards.fields import Record
 from shards.keys import owned
-from shards.record import decode, is_stub
+from shards.record import decode, encode, is_stub
 from shards.rocks import RocksStore
 from shards.schedules import schedule_of
 from shards.store import Table
-from shards.tables import FORMAT_FIRST, META_FORMAT, META_RETAINED, owned_value
+from shards.tables import FORMAT_FIRST, META_FORMAT, META_RETAINED, encode_row, owned_value
+from shards.upgrade import Letter
 from shards.verify import verify_counts
 from tests.server.conftest import START_MS, running
 from tests.server.schedules.rig import Zoned
@@ -172,7 +175,7 @@ def _spoil(folder: Path) -> None:
     batch = store.batch()
     batch.put(Table.SESSIONS, b"nobody's", b"\xff\xff")
     batch.put(Table.MOVED, bytes(16), (START_MS + 400 * DAY_MS << 80 | 7).to_bytes(16, "big"))
-    batch.put(Table.META, owned(b"nobody"), owned_value(3, 0))
+    batch.put(Table.META, owned(b"nobody"), owned_value(3, 0, 0, 0))
     some = next(iter(store.scan(Table.SHARDS, b"", b"\xff" * 16)))[0]
     stray = Home(int.from_bytes(some[:6], "big"), int.from_bytes(some[6:8], "big"))
     lost = stray.start_ms.to_bytes(6, "big") + stray.generation.to_bytes(2, "big") + b"\0\x09"
@@ -393,8 +396,8 @@ def _check_copy(folder: Path, said: Said) -> list[str]:
 
 
 def _past(folder: Path) -> None:
-    """Slices to expire, something of an archive that was cut off, retained messages and retries of an older
-    version."""
+    """Slices to expire, something of an archive that was cut off; retained messages and a dead letter of
+    format 1."""
     past = Past()
     now_ms = wall_ms()
     past.fill(folder / "data", 6, now_ms)
@@ -414,6 +417,9 @@ def _past(folder: Path) -> None:
     store = RocksStore(folder / "data")
     batch = store.batch()
     batch.delete(Table.META, META_RETAINED)
+    message = int(past.pieces[-1].cancelled, 16).to_bytes(16, "big")
+    letter = Letter("away", "away", message, 4, "busy", "", 0, encode(Record(b"t", b"given up")))
+    batch.put(Table.DEAD, b"\0" + message[:6] + message[10:], encode_row(letter))
     batch.put(Table.META, META_FORMAT, b"%d" % FORMAT_FIRST)
     store.write(batch)
     store.close()
@@ -598,6 +604,9 @@ def _check_served(folder: Path, said: Said) -> list[str]:
     rows = [value for _, _, value in hand.core.reader.read(START, END) if not is_stub(value)]
     faults += _wrong_messages(Counter(decode(value).payload.decode() for value in rows), said)
     faults += _wrong_past(hand, folder, said)
+    letters = [(row.group, row.message().payload) for row in dead(store)]
+    if letters != [("away", b"given up")]:
+        faults.append(f"acked lost: the dead letter of format 1: there are {letters}")
     faults += _wrong_rows(store, hand, said)
     hand.rest()
     faults += [f"not verified: {fault}" for fault in verify_counts(store, hand.core.directory)]

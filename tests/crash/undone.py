@@ -11,8 +11,8 @@ from typing import Any
 
 from server.delivery.message import Message
 from server.delivery.settling.undone import Nacked
+from shards import delivery_rows
 from shards.record import decode, is_stub
-from shards.retries import RETRIES
 from shards.rocks import RocksStore
 from tests.support.clock import HandClock
 from tests.support.ledger import messages
@@ -135,7 +135,7 @@ def _places(hand: Hand) -> dict[str, list[str]]:
     if group is None:
         return found
     for flight in group.session.flights.values():
-        message = hand.core.sent.message(flight)
+        message = hand.core.sent.message(group, flight)
         if message is not None:
             found.setdefault(message.payload.decode(), []).append("in flight")
     read = group.session.read_at(hand.core.horizon.position)
@@ -143,9 +143,9 @@ def _places(hand: Hand) -> dict[str, list[str]]:
         record = decode(value)
         if not is_stub(value) and record.topic == b"a" and place not in group.session.finished:
             found.setdefault(record.payload.decode(), []).append("unread")
-    for place, row in RETRIES.all(hand.core.opened.store):
-        if place not in group.retrying:
+    for row in delivery_rows.waiting(hand.core.opened.store):
+        if row.root not in group.rows_out:
             found.setdefault(decode(row.record).payload.decode(), []).append("waits")
-    for _, row in hand.core.dead_letters.read():
+    for row in hand.core.dead_letters.read():
         found.setdefault(decode(row.record).payload.decode(), []).append("dead")
     return found

@@ -1,26 +1,24 @@
-"""Writes the data directory of the highest format version: `python -m tests.data.make_format DIR`.
+"""Writes a data directory of this program's format: `python -m tests.data.make_format DIR`.
 
-It has owners, a retry, a dead letter and a group that nobody is in. One is
-kept for each version that was ever released (format-1, ...); tests/shards/test_old_formats.py opens them all.
-Never written again once released.
+It has owners, a retry, a dead letter, a message that was dropped, and a group that nobody is in. One is kept
+for each format that was ever released (format-1, ...), and never written again. Tests of this program's own
+format make theirs. tests/shards/test_old_formats.py opens them all.
 """
 
 import sys
+from functools import partial
 from pathlib import Path
 
 from server.core import Core
-from server.delivery.message import Message
-from server.delivery.settling.dead_letters import Tried
 from server.delivery.terms import Keeping
 from server.engine.clock import SimulatedClock
 from server.settings.reading import load
 from shards.commit import Draft
+from shards.deliveries import bury, drop, wait
 from shards.fields import Record
-from shards.keys import message
 from shards.record import encode
-from shards.retries import put_retry
 from shards.rocks import RocksStore
-from shards.tables import KeptRow
+from tests.support.delivery_rows import failed
 from timeline.position import id_position
 from timeline.session import Subscription, Terms
 
@@ -63,15 +61,14 @@ def make(path: Path) -> None:
     core.horizon.observe(NOW_MS + 20_000)
     _ask(core, lambda commit: ids.extend(commit.put([draft])))
     first = encode(Record(TOPICS[0], b"payload 0", owner=OWNER))
-    retry = KeptRow(
-        "away", "away", message(ids[0]), 3, "busy", "", 0, first, subscriber.incarnation, counted=1
-    )
-    _ask(core, lambda commit: put_retry(commit, retry, NOW_MS + 86_400_000, is_owed=True))
-    given_up = Message(id_position(ids[1]), 0, Record(TOPICS[1], b"payload 1"), NOW_MS)
-    _ask(
-        core,
-        lambda commit: core.dead_letters.bury(commit, subscriber, given_up, Tried(4, 4, "not acked", [])),
-    )
+    away = partial(failed, addressee="away", incarnation=subscriber.incarnation)
+    retry = away(id_position(ids[0]), first, id=ids[0], attempts=3)
+    _ask(core, lambda commit: wait(commit, retry, NOW_MS + 86_400_000, is_owed=True))
+    dropped = away(id_position(ids[2]), first, id=ids[2])
+    _ask(core, lambda commit: drop(commit, dropped))
+    given_up = encode(Record(TOPICS[1], b"payload 1"))
+    letter = away(id_position(ids[1]), given_up, id=ids[1], attempts=4)
+    _ask(core, lambda commit: bury(commit, letter, max_messages=9, max_bytes=1 << 20))
     core.cursors.recover()
     _ask(core, lambda commit: None)
     (path / "ids").write_text("\n".join(f"{name:032x}" for name in ids) + "\n")

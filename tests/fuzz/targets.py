@@ -320,7 +320,7 @@ def key(data: bytes) -> None:
 def rows(data: bytes) -> None:
     for read in (tables.cursor_from, tables.dedupe_from, tables.wall_from, tables.owned_from):
         _typed(read, data)
-    for read in (tables.cursor_row_of, schedule_of):
+    for read in (tables.cursor_row_of, tables.state_row_of, tables.record_row_of, schedule_of):
         _typed(read, data)
     session = _typed(tables.session_of, data)
     for row in session.subscriptions if session is not None else ():
@@ -448,6 +448,8 @@ TARGETS = (
                 tables.encode_row(CURSOR),
                 tables.encode_row(GROUP),
                 tables.encode_row(JOB),
+                tables.encode_row(tables.StateRow(1, b"p" * 12, 3, 2, "busy", "ops", 7, 9)),
+                tables.encode_row(tables.RecordRow("away", "away", 1, b"i" * 16, 2, b"record")),
             ),
             *(b"c" * 48, b"d" * 52, b"w" * 8),
         ),

@@ -27,9 +27,9 @@ from server.codec.packets import Ack, Publish
 from server.delivery import by_key
 from server.delivery.burials import SKIPPED
 from server.delivery.shared import Group
+from shards import delivery_rows
 from shards.commit import Commit
 from shards.record import decode
-from shards.retries import RETRIES
 from tests.support import planted
 from tests.support.ledger.deliveries import Deliveries
 from tests.support.ledger.messages import Message
@@ -112,7 +112,9 @@ class Work(RuleBasedStateMachine):
         self.collect()
         found, dead = where(self.rig.core, self.group)
         elsewhere = [
-            row for _, row in RETRIES.all(self.rig.store) if row.addressee != self.group.session.client_id
+            row
+            for row in delivery_rows.waiting(self.rig.store)
+            if row.addressee != self.group.session.client_id
         ]
         assert sorted(decode(row.record).payload.decode() for row in elsewhere) == sorted(self.other.stakes)
         for key in self.ledger.messages.by_id:
@@ -238,9 +240,7 @@ class Work(RuleBasedStateMachine):
     def _letter(self, data: st.DataObject) -> tuple[Position, Stake] | None:
         """A dead letter that is one still."""
         self.each_is_in_one_place()
-        dead = [
-            (place, decode(row.record).payload.decode()) for place, row in self.rig.core.dead_letters.read()
-        ]
+        dead = [(row.name, decode(row.record).payload.decode()) for row in self.rig.core.dead_letters.read()]
         here = [(place, self.stakes[key]) for place, key in dead if not self.stakes[key].read_again]
         return data.draw(st.sampled_from(here)) if here else None
 

@@ -13,9 +13,7 @@ from shards.handover import Tally
 from shards.jobs import ABORTED, DONE, JobRow, PieceRow, SourceRow
 from shards.recover import Opened, read_directory
 from shards.store import Table
-from shards.tables import META_FORMAT, slice_from
 from shards.verify import repair_counts, verify_counts
-from tests.support.stores import rewrite
 from timeline import slices
 from timeline.position import before
 from timeline.slices import Counts, Home, Shard
@@ -295,30 +293,6 @@ def test_a_start_finds_it_all_again(split: Split) -> None:
 
 
 # -- what older versions have left
-
-
-def as_it_was(split: Split) -> None:
-    """Rows of slices as they were when the numbers of borrowers were stored nowhere."""
-    batch = split.store.batch()
-    for piece in split.slices():
-        head = piece.end_ms.to_bytes(8, "big") + bytes(8)
-        runs = b"".join(shard.prefix + bytes(2) for shard in piece.borrowed.values())
-        batch.put(Table.SLICES, keys.slice_key(piece.home), head + runs)
-    split.store.write(batch)
-    split.store.flush()
-
-
-def test_what_an_older_version_cut_is_counted_once(split: Split) -> None:
-    split.cancel(3)
-    split.split(FAR + 4_000, FAR + 8_000)
-    parts = [piece.part for piece in split.slices()]
-    as_it_was(split)
-    rewrite(split.store, (Table.META, META_FORMAT, b"3"))
-    split.opened = open_at(split.store, max_slices=500)
-    assert [piece.part for piece in split.slices()] == parts
-    rows = split.store.scan(Table.SLICES, b"", keys.LAST)
-    assert [slice_from(key, value)[2] for key, value in rows] == parts, "opening has stored the counts"
-    split.check(ALL.replace("3", "-"))
 
 
 def test_what_a_job_of_an_older_version_has_copied(split: Split) -> None:

@@ -1,6 +1,10 @@
-"""A data directory of every format version that was ever released opens, with all that is in it."""
+"""A data directory of every format that was released opens, with all that is in it; any other is refused.
+
+This program's own format has no directory before it is released: the tests make one.
+"""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,14 +14,12 @@ from server.core import Core
 from server.delivery.terms import Keeping
 from server.engine.clock import SimulatedClock
 from server.settings.reading import load
+from shards import delivery_rows, keys
 from shards.cells import step
-from shards.dead import DEAD
-from shards.keys import GROUP_PREFIX, message_of, owned
-from shards.memory import MemoryStore
+from shards.keys import owned
 from shards.pointers import pointers
-from shards.record import CANCELLED, MOVED, decode, is_retry, owner_of
+from shards.record import CANCELLED, decode, owner_of
 from shards.recover import count_owned, format_of
-from shards.retries import RETRIES
 from shards.rocks import RocksStore
 from shards.store import Table
 from shards.tables import (
@@ -25,22 +27,14 @@ from shards.tables import (
     FORMAT_FIRST,
     META_DEAD,
     META_FORMAT,
-    META_RETRIES,
     META_ZONES,
-    NEVER_S,
-    GroupRow,
     KeptTotals,
-    SubscriptionRow,
     count_value,
-    encode_row,
-    group_of,
     kept_totals_value,
     owned_value,
 )
-from shards.unreadable import readable
-from shards.upgrade import raise_groups
 from shards.verify import verify_counts, verify_owners
-from tests.data.make_format import OWNER
+from tests.data.make_format import OWNER, make
 from tests.support.http import http
 from tests.support.server import serving
 from tests.support.stores import rewrite
@@ -50,43 +44,67 @@ from timeline.session import Terms
 DATA = Path(__file__).parents[1] / "data"
 NOW_MS = 1_800_000_016_000
 RETRY_MS = 1_800_000_000_000 + 86_400_000
-VERSIONS = sorted(path.name for path in DATA.glob("format-*"))
+RELEASED = sorted(path.name for path in DATA.glob("format-*"))
+OWN = f"format-{FORMAT}"
+VERSIONS = [*RELEASED, OWN]
+BETWEEN = range(FORMAT_FIRST + 1, FORMAT)
+
+
+Copy = Callable[[str], Path]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory of this program's own format."""
+    path = tmp_path_factory.mktemp("made") / OWN
+    make(path)
+    return path
+
+
+@pytest.fixture
+def directory_of(made: Path, tmp_path: Path) -> Copy:
+    """A copy of the data directory of a format."""
+    return lambda version: shutil.copytree(made if version == OWN else DATA / version, tmp_path / version)
+
+
+def opened(store: RocksStore) -> Core:
+    return Core(load(None, {}, {})[0], SimulatedClock(NOW_MS), store, wake=lambda: None, chance=lambda: 0.5)
+
+
+def test_there_is_a_directory_of_every_format_that_was_released() -> None:
+    assert [f"format-{FORMAT_FIRST}"] == RELEASED
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_an_old_data_directory_opens_whole(version: str, tmp_path: Path) -> None:
-    path = tmp_path / version
-    shutil.copytree(DATA / version, path)
+def test_a_data_directory_opens_whole(version: str, directory_of: Copy) -> None:
+    path = directory_of(version)
     ids = [parse_id(line) for line in (path / "ids").read_text().split()]
     store = RocksStore(path)
-    core = Core(load(None, {}, {})[0], SimulatedClock(NOW_MS), store, wake=lambda: None, chance=lambda: 0.5)
+    core = opened(store)
+    assert format_of(store) == FORMAT
     found = [core.reader.find(name) for name in ids]
     records = [decode(one.value) for one in found if one is not None]
     assert [record.payload for record in records[:25]] == [b"payload %d" % index for index in range(25)]
     assert (records[25].stub, records[26].due_ms) == (CANCELLED, 1_800_000_000_000 + 86_400_000)
     assert (records[30].topic, len(records)) == (b"held", 31)
-    rows = list(core.reader.read(START, END))
-    assert not any(is_retry(value) for _, _, value in rows)
-    # 30 messages and what the move left; format 4 had the retry among them.
-    assert len(rows) == 32 if version == "format-4" else 31
-    retries = list(RETRIES.all(store))
-    dead = [(row.group, row.attempts, message_of(row.id)) for _, row in core.dead_letters.read()]
+    assert len(list(core.reader.read(START, END))) == 31, "30 messages, and what the move left"
+    waiting, dead = list(delivery_rows.waiting(store)), list(core.dead_letters.read())
     if version == "format-1":
-        assert (retries, dead) == ([], [])
+        assert (waiting, dead, list(store.scan(Table.DELIVERIES, b"", b"\xff"))) == ([], [], [])
     else:
-        ((place_, row),) = retries
+        (row,) = waiting
         assert (row.addressee, row.group, row.attempts, row.counted) == ("away", "away", 3, 1)
-        assert (row.reason, message_of(row.id), owner_of(row.record)) == ("busy", ids[0], OWNER)
-        assert (decode(row.record).payload, at_of(place_)) == (b"payload 0", RETRY_MS)
-        assert [one for one, _ in RETRIES.of_message(store, ids[0])] == [place_]
-        assert RETRIES.count_of(store, RETRIES.whose(row)) == RETRIES.stored_totals(store).count == 1
-        assert dead == [("away", 4, ids[1])]
-        left = [value for other, _, value in rows if other == place_]
-        assert [decode(value).stub for value in left] == ([MOVED] if version == "format-4" else [])
-    assert core.opened.retries == len(retries)
+        assert (row.reason, row.id, owner_of(row.record)) == ("busy", ids[0], OWNER)
+        assert (row.message().payload, at_of(row.at)) == (b"payload 0", RETRY_MS)
+        assert list(delivery_rows.of_message(store, ids[0])) == [row]
+        assert delivery_rows.count_waiting(store, row.whose) == 1
+        assert [(one.group, one.attempts, one.id) for one in dead] == [("away", 4, ids[1])]
+        (dropped,) = delivery_rows.of_message(store, ids[2])
+        assert (dropped.addressee, dropped.is_dropped) == ("away", True)
+    assert core.opened.retries == len(waiting)
     assert list(pointers(store, core.directory)) == []
     for piece in core.directory:
-        assert piece.cells is None, "no older version has counts by time"
+        assert piece.cells is None, "nobody has counted by time"
         while not step(core.reader, piece, core.horizon.seq, 2):
             pass
         assert piece.cells is not None
@@ -97,12 +115,10 @@ def test_an_old_data_directory_opens_whole(version: str, tmp_path: Path) -> None
         assert set(owners) == {b""}
     else:
         assert owners == [OWNER if index % 3 == 0 and index < 30 else b"" for index in range(31)]
-        owned = core.opened.owned
-        assert owned.pending(OWNER) == 1 + len(retries), "what is due later, and the retry"
+        pending = core.opened.owned
+        assert pending.pending(OWNER) == 1 + len(waiting), "what is due later, and the retry"
         amounts = count_owned(store, core.reader, core.horizon.position)
-        assert amounts == {OWNER: (owned.pending(OWNER), owned.pending_bytes(OWNER))}, (
-            "which its row did not say"
-        )
+        assert amounts == {OWNER: (pending.pending(OWNER), pending.pending_bytes(OWNER))}
     (session,) = core.sessions
     assert (session.session.client_id, list(session.session.subscriptions)) == ("away", ["orders/#"])
     assert core.opened.held == 1
@@ -117,9 +133,8 @@ def test_an_old_data_directory_opens_whole(version: str, tmp_path: Path) -> None
 
 @pytest.mark.process
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_a_server_goes_on_with_an_old_data_directory(version: str, tmp_path: Path) -> None:
-    path = tmp_path / version
-    shutil.copytree(DATA / version, path)
+async def test_a_server_goes_on_with_a_data_directory(version: str, directory_of: Copy) -> None:
+    path = directory_of(version)
     names = (path / "ids").read_text().split()
     async with serving(path) as server, http(server.url) as calls:
         found = await calls.call("GET", f"/v1/messages/{names[26]}", status=200)
@@ -129,76 +144,34 @@ async def test_a_server_goes_on_with_an_old_data_directory(version: str, tmp_pat
     assert main(["inspect", "--data", str(path)]) == 0
 
 
-def test_what_an_older_program_did_not_have_is_empty_to_read(tmp_path: Path) -> None:
+def test_what_an_older_program_did_not_have_is_empty_to_read(directory_of: Copy) -> None:
     """A backup that is only looked at: nothing is made in it."""
-    shutil.copytree(DATA / "format-1", tmp_path / "old")
-    store = RocksStore(tmp_path / "old", read_only=True)
-    for table in (Table.RETRIES, Table.DEAD):
+    store = RocksStore(directory_of("format-1"), read_only=True)
+    for table in (Table.DELIVERIES, Table.ORDER):
         assert store.get(table, b"\0") is None
         assert list(store.scan(table, b"", b"\xff")) == []
     store.close()
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("table", [Table.DEAD, Table.RETRIES])
-@pytest.mark.parametrize("how", ["totals", "name", "row", "nothing's name", "count", "nobody's count"])
-def test_what_is_wrong_of_dead_letters_and_retries_is_found_and_repaired(
-    how: str, table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "data"
-    shutil.copytree(DATA / f"format-{FORMAT}", path)
-    store = RocksStore(path)
-    before = rows_in(store, table)
-    names = [key for key in before if key[0]]
-    batch = store.batch()
-    if how == "totals":
-        meta = META_DEAD if table is Table.DEAD else META_RETRIES
-        batch.put(Table.META, meta, kept_totals_value(KeptTotals(7, 7, START)))
-    elif how == "name":
-        batch.delete(table, names[0])
-        batch.delete(table, names[1])
-    elif how == "row":
-        batch.put(table, next(iter(before)), b"rotten")
-    elif how == "nothing's name":
-        batch.put(table, b"\1" + bytes(8) + b"\7" * 12, b"")
-        batch.put(table, names[1][:-1] + b"\xff", b"")
-    elif how == "count":
-        batch.put(table, names[-1] if names[-1][0] == 3 else b"\3" + bytes(8), count_value(9))
-    else:
-        batch.put(table, b"\3" + bytes(8), count_value(1))
-    store.write(batch)
-    store.close()
-    assert main(["verify", "--data", str(path)]) == 1
-    capsys.readouterr()
-    assert main(["verify", "--repair", "--data", str(path)]) == 0
+def test_what_only_looks_leaves_the_format(directory_of: Copy) -> None:
+    path = directory_of("format-1")
+    before = rows_of(path)
     assert main(["verify", "--data", str(path)]) == 0
-    store = RocksStore(path)
-    assert rows_in(store, table) == ({} if how == "row" else before)
-    for one in (DEAD, RETRIES):
-        assert one.stored_totals(store).count == len(list(one.all(store)))
-    store.close()
+    assert main(["inspect", "--data", str(path)]) == 0
+    assert rows_of(path) == before
 
 
-def rows_in(store: RocksStore, table: Table) -> dict[bytes, bytes]:
-    return dict(store.scan(table, b"", b"\xff" * 64))
-
-
-def rows_of(path: Path) -> list[tuple[Table, bytes, bytes]]:
-    store = RocksStore(path, read_only=True)
-    rows = [(table, key, value) for table in Table for key, value in store.scan(table, b"", b"\xff" * 64)]
-    store.close()
-    return rows
+# -- what is refused
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("command", [[], ["inspect"], ["verify"], ["verify", "--repair"], ["leave"]])
-@pytest.mark.parametrize("other", [FORMAT_FIRST - 1, FORMAT + 1, FORMAT + 41])
+@pytest.mark.parametrize("other", [FORMAT_FIRST - 1, *BETWEEN, FORMAT + 1, FORMAT + 41])
 def test_any_other_format_is_refused_and_left_as_it_is(
-    other: int, command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    other: int, command: list[str], directory_of: Copy, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also what the start would write before it opens the timeline, and what a repair would make anew."""
-    path = tmp_path / "other"
-    shutil.copytree(DATA / f"format-{FORMAT}", path)
+    path = directory_of(OWN)
     store = RocksStore(path)
     batch = store.batch()
     batch.put(Table.META, META_FORMAT, b"%d" % other)
@@ -209,66 +182,94 @@ def test_any_other_format_is_refused_and_left_as_it_is(
     before = rows_of(path)
     assert main([*command, "--data", str(path)]) == 2
     said = capsys.readouterr().err
-    assert f"format {other}, this program reads formats {FORMAT_FIRST} to {FORMAT};" in said
-    assert str(path) in said
+    assert f"{path}: the data has format {other}, " in said
+    assert f"this program reads formats {FORMAT_FIRST} and {FORMAT}" in said
+    assert (
+        ("which no release wrote" in said) == ("begin with an empty directory" in said) == (other in BETWEEN)
+    )
     assert rows_of(path) == before
 
 
-def test_there_is_a_directory_of_every_version() -> None:
-    """Format 4 was never released, and has retries on the timeline."""
-    assert [f"format-{version}" for version in (FORMAT_FIRST, 4, FORMAT)] == VERSIONS
-
-
-@pytest.mark.parametrize(
-    ("version", "number"), [(version, None) for version in VERSIONS] + [("format-4", 2), ("format-4", 3)]
-)
-def test_opening_raises_an_older_format_in_one_step(version: str, number: int | None, tmp_path: Path) -> None:
-    """2 and 3 are numbers that development versions wrote; their rows are a part of those of format 4."""
-    path = tmp_path / version
-    shutil.copytree(DATA / version, path)
+def test_a_table_that_only_such_a_format_has_is_no_obstacle(
+    directory_of: Copy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is refused by its number."""
+    path = directory_of(OWN)
     store = RocksStore(path)
-    assert format_of(store) == int(version[-1])
-    if number is not None:
-        rewrite(store, (Table.META, META_FORMAT, b"%d" % number))
-    Core(load(None, {}, {})[0], SimulatedClock(NOW_MS), store, wake=lambda: None, chance=lambda: 0.5)
-    assert format_of(store) == FORMAT
+    rewrite(store, (Table.META, META_FORMAT, b"5"))
+    store._db.create_column_family("retries", store._options()).put(b"\0" * 13, b"a row")
+    store.close()
+    assert main(["--data", str(path)]) == 2
+    assert "the data has format 5, which no release wrote" in capsys.readouterr().err
+
+
+# -- what is wrong in this format
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "how", ["totals", "names", "state", "record", "nothing's name", "count", "nobody's count"]
+)
+def test_what_is_wrong_of_deliveries_is_found_and_repaired(
+    how: str, directory_of: Copy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = directory_of(OWN)
+    store = RocksStore(path)
+    before = rows_in(store)
+    names = [
+        key for key in before if key[:1] in (keys.WAITS_OF, keys.WAITS, keys.DEAD, keys.DEAD_OF, keys.DROPPED)
+    ]
+    assert len(names) == 5
+    batch = store.batch()
+    if how == "totals":
+        batch.put(Table.META, META_DEAD, kept_totals_value(KeptTotals(7, 7, START)))
+    elif how == "names":
+        for key in names:
+            batch.delete(Table.DELIVERIES, key)
+    elif how in ("state", "record"):
+        for key in before:
+            if key[:1] == (keys.STATE if how == "state" else keys.RECORD):
+                batch.put(Table.DELIVERIES, key, b"rotten")
+    elif how == "nothing's name":
+        batch.put(Table.DELIVERIES, keys.WAITS_OF + bytes(8) + b"\7" * 12, b"\7" * 12)
+        batch.put(Table.DELIVERIES, names[1][:-1] + b"\xff", before[names[1]])
+    elif how == "count":
+        batch.put(
+            Table.DELIVERIES, next(key for key in before if key[:1] == keys.WAITING_COUNT), count_value(9)
+        )
+    else:
+        batch.put(Table.DELIVERIES, keys.waiting_count(bytes(8)), count_value(1))
+    store.write(batch)
+    store.close()
+    assert main(["verify", "--data", str(path)]) == 1
+    capsys.readouterr()
+    assert main(["verify", "--repair", "--data", str(path)]) == 0
+    assert main(["verify", "--data", str(path)]) == 0
+    store = RocksStore(path)
+    assert rows_in(store) == ({} if how in ("state", "record") else before)
+    assert delivery_rows.stored_totals(store).count == len(list(delivery_rows.dead(store)))
     store.close()
 
 
-def test_what_only_looks_leaves_the_format(tmp_path: Path) -> None:
-    path = tmp_path / "data"
-    shutil.copytree(DATA / "format-1", path)
-    before = rows_of(path)
-    assert main(["verify", "--data", str(path)]) == 0
-    assert main(["inspect", "--data", str(path)]) == 0
-    assert rows_of(path) == before
+def rows_in(store: RocksStore) -> dict[bytes, bytes]:
+    return dict(store.scan(Table.DELIVERIES, b"", b"\xff" * 64))
+
+
+def rows_of(path: Path) -> list[tuple[Table, bytes, bytes]]:
+    store = RocksStore(path, read_only=True)
+    rows = [(table, key, value) for table in Table for key, value in store.scan(table, b"", b"\xff" * 64)]
+    store.close()
+    return rows
 
 
 def test_a_wrong_counter_of_an_owner_is_found_and_repaired(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    directory_of: Copy, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "data"
-    shutil.copytree(DATA / "format-4", path)
+    path = directory_of(OWN)
     store = RocksStore(path)
-    rewrite(store, (Table.META, owned(OWNER), owned_value(9, 1)))
+    rewrite(store, (Table.META, owned(OWNER), owned_value(9, 1, 9, 1)))
     store.close()
     assert main(["verify", "--data", str(path)]) == 1
     assert "owner 'meter-7': says 8 messages are pending, there are 2" in capsys.readouterr().out
     assert main(["verify", "--repair", "--data", str(path)]) == 0
     assert main(["verify", "--data", str(path)]) == 0
-
-
-def test_a_group_of_which_nothing_was_said_stays() -> None:
-    store = MemoryStore()
-    group = SubscriptionRow("jobs/#", 2, bytes(14))
-    for name, expiry_s in (("$group/a", None), ("$group/b", 60)):
-        batch = store.batch()
-        batch.put(
-            Table.SESSIONS, GROUP_PREFIX.encode() + name.encode(), encode_row(GroupRow(group, expiry_s))
-        )
-        store.write(batch)
-    batch = store.batch()
-    assert raise_groups(store, batch) == 1
-    store.write(batch)
-    rows = [group_of(value).expiry_s for _, value in readable(store, Table.SESSIONS, b"", b"\xff")]
-    assert rows == [NEVER_S, 60]

@@ -10,6 +10,8 @@ from shards import keys
 from shards.adopt import adopt
 from shards.commit import Draft, Outcome
 from shards.dedupe import Refused
+from shards.deliveries import end, wait
+from shards.delivery_rows import DeliveryRow, waiting
 from shards.errors import StoreFailed
 from shards.fields import Record
 from shards.memory import MemoryStore
@@ -24,10 +26,10 @@ from shards.recover import (
     stored_cursor,
     undo_group,
 )
-from shards.retries import RETRIES, end_retry, put_retry
 from shards.store import Table
-from shards.tables import KeptRow, owned_value
+from shards.tables import owned_value
 from shards.verify import OwnerFault, repair_owners, verify_owners
+from tests.support.delivery_rows import failed
 from tests.support.soak import SOAK
 from tests.support.stores import rewrite
 from timeline.position import END, HELD_SHARD, MessageId, Position, at_of, id_position, id_shard
@@ -54,9 +56,9 @@ def of(owner: bytes, due_ms: int = NOW + DAY_MS, key: bytes = b"", payload: byte
     return Draft(due_ms, record.topic, encode(record), key, key)
 
 
-def retry(message: MessageId) -> KeptRow:
+def retry(message: MessageId) -> DeliveryRow:
     """One of A's messages that waits for its next try."""
-    return KeptRow("s", "s", keys.message(message), 1, "failed", "", 0, of(A).value)
+    return failed(id_position(message), of(A).value, id=message)
 
 
 def write(opened: Opened, *requests: list[Draft], wall_ms: int = NOW) -> list[MessageId]:
@@ -206,8 +208,8 @@ def test_a_counter_that_says_something_else_is_found_and_repaired() -> None:
     store = MemoryStore()
     opened = opened_at(store)
     write(opened, [of(A), of(A)], [of(B)], [of(b"gone")], [of(b"size")])
-    said = {A: owned_value(9, 2, (9, 2)), B: b"what is this", b"gone": None}
-    said |= {b"nobody": owned_value(3, 1, (30, 10)), b"size": owned_value(1, 0, (7, 0))}
+    said = {A: owned_value(9, 2, 9, 2), B: b"what is this", b"gone": None}
+    said |= {b"nobody": owned_value(3, 1, 30, 10), b"size": owned_value(1, 0, 7, 0)}
     rewrite(store, *((Table.META, keys.owned(owner), value) for owner, value in said.items()))
     store.flush()
     again = opened_at(store)
@@ -246,33 +248,6 @@ def test_a_store_that_cannot_be_read_says_so(opened: Opened) -> None:
         opened.owned.reread()
 
 
-def test_bytes_that_an_older_version_did_not_count_are_counted_at_start(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    store = MemoryStore()
-    opened = opened_at(store)
-    first, *_ = write(opened, [of(A, NOW + 1), of(A), of(A)], [of(B)])
-    passed(opened, A, first)
-    write(opened, [of(b"")])
-    rewrite(store, (Table.META, keys.owned(A), owned_value(3, 1)))
-    store.flush()
-    with caplog.at_level("INFO"):
-        again = opened_at(store)
-    assert "count the pending bytes" in caplog.text
-    size = len(of(A).value)
-    assert again.owned.pending_bytes(A) == 2 * size
-    assert check(again) == (2, 1), "an old row is not wrong"
-    again.open_batch.begin(NOW)
-    again.commit.put([of(A)])
-    store.crash(0)
-    read_timeline_again(again)
-    assert again.owned.pending_bytes(A) == 2 * size, "nothing of it had been written"
-    write(again, [of(b"")])
-    caplog.clear()
-    assert opened_at(store).owned.pending_bytes(A) == 2 * size
-    assert not caplog.text
-
-
 def test_beyond_the_bytes_a_request_is_refused_whole() -> None:
     size = len(of(A).value)
     opened = opened_at(MemoryStore(), quota_of=lambda owner: Quota(0, 3 * size if owner == A else 0))
@@ -290,7 +265,7 @@ def test_beyond_the_bytes_a_request_is_refused_whole() -> None:
         lambda: commit.put([of(A)]),
         lambda: commit.put_known(of(A)),
         lambda: adopt(commit, [of(A)], [MessageId(0)]),
-        lambda: put_retry(commit, retry(first), NOW + DAY_MS, is_owed=False),
+        lambda: wait(commit, retry(first), NOW + DAY_MS, is_owed=False),
     ):
         refused(ask)
     commit.put([of(B)])
@@ -395,11 +370,11 @@ class Walk:
             name = MessageId(chance.getrandbits(30) << 80 | 5 << 48 | chance.getrandbits(40))
             made += [one for one in adopt(commit, [of(A, due_ms)], [name]) if isinstance(one, int)]
         else:
-            retries = [*RETRIES.all(self.store)]
+            retries = [*waiting(self.store)]
             if retries and chance.random() < 0.5:
-                end_retry(commit, *chance.choice(retries))
+                end(commit, chance.choice(retries).name)
             else:
-                put_retry(commit, retry(MessageId(chance.getrandbits(127))), due_ms, is_owed=True)
+                wait(commit, retry(MessageId(chance.getrandbits(127))), due_ms, is_owed=True)
 
     def dispatch(self) -> None:
         """The horizon passes what is due."""

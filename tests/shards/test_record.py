@@ -62,17 +62,9 @@ records = st.builds(
     owner=st.one_of(st.just(b""), st.binary(max_size=255)),
     ordering_key=st.one_of(st.just(b""), st.binary(max_size=128)),
 )
-retries = st.builds(
-    Retry,
-    addressee=st.binary(min_size=1, max_size=40),
-    attempts=st.integers(0, 9),
-    counted=st.integers(0, 9),
-    reason=st.binary(max_size=255),
-)
 posted = st.builds(
-    lambda record, retry, deliver_to: msgspec.structs.replace(record, retry=retry, deliver_to=deliver_to),
+    lambda record, deliver_to: msgspec.structs.replace(record, deliver_to=deliver_to),
     records,
-    st.one_of(st.none(), retries),
     st.binary(max_size=300),
 )
 FULL = Record(
@@ -94,6 +86,10 @@ def test_a_record_comes_back(record: Record) -> None:
     assert due_of(value) == record.due_ms
     assert not is_stub(value)
     assert (is_posted(value), deliver_to_of(value)) == (False, b"")
+
+
+def test_tries_are_not_in_the_bytes() -> None:
+    assert decode(encode(msgspec.structs.replace(FULL, retry=Retry(b"a", 2, 1)))) == FULL
 
 
 @given(posted)
@@ -242,6 +238,10 @@ def test_an_extension_that_is_not_known_is_corrupt_but_for_who_looks_for_the_top
     longer = value[:13] + struct.pack(">HH", 3 + 7 + 4, 1) + value[17:25] + b"more" + value[25:]
     with pytest.raises(Corrupt, match="does not end"):
         decode(longer)
+    assert OWNED.owner == value[18:25]
+    between = value[:13] + struct.pack(">HH", 3 + 7 + 13, 3) + value[17:25] + bytes(13) + value[25:]
+    with pytest.raises(Corrupt, match="further flags 0x0003"):
+        decode(between)  # a retry on the timeline, which no release wrote
     without = value[:13] + struct.pack(">HHB", 3, 1, 0) + value[25:]
     with pytest.raises(Corrupt, match="does not end"):
         decode(without)

@@ -41,7 +41,7 @@ def test_slices(start_ms: int, end_ms: int, passed_s: int | None, borrowed: list
     old = tables.slice_value(Slice(start_ms, end_ms, 3)) + b"".join(p + b"\0\7" for p in prefixes)
     back, again, counted = tables.slice_from(key, old)
     assert (back.end_ms, list(tables.prefixes_of(again))) == (end_ms, prefixes)
-    assert counted == (None if borrowed else part), "an older version has not counted"
+    assert counted == (None if borrowed else part), "0.1.0 has not counted"
 
 
 @pytest.mark.parametrize(

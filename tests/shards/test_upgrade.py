@@ -1,300 +1,267 @@
-"""Retries as format 4 had them, on the timeline, become rows of `retries` alone when a store is opened."""
+"""Format 1, of release 0.1.0, becomes this program's in one step. What no release wrote is refused."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from struct import pack
+from collections.abc import Callable
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from shards import keys
-from shards.commit import Draft
-from shards.fields import Record, Retry
+from shards.changes import Changes, decode_changes
+from shards.delivery_rows import dead, dead_of, of_message, size_of, stored_totals
+from shards.errors import StoreFailed, UnreleasedFormat, WrongFormat
+from shards.fields import Record
+from shards.log.errors import UnknownVersion
 from shards.memory import MemoryStore
 from shards.pointers import pointers
-from shards.record import MOVED, decode, encode
+from shards.record import encode
 from shards.recover import Opened, format_of, read_directory
-from shards.retries import RETRIES
 from shards.store import Table
 from shards.tables import (
     FORMAT,
-    META_CURSOR,
+    FORMAT_FIRST,
+    META_DEAD,
     META_FORMAT,
-    CursorRow,
-    FlightRow,
-    GroupRow,
-    SessionRow,
-    SubscriptionRow,
-    cursor_from,
-    cursor_row_of,
-    cursor_value,
+    KeptTotals,
     encode_row,
-    owned_from,
-    owned_value,
+    kept_totals_value,
+    slice_from,
 )
+from shards.upgrade import Letter
 from shards.verify import verify_counts, verify_owners, verify_tables
-from timeline.position import (
-    END,
-    HELD_SHARD,
-    RETRY_SHARD,
-    START,
-    MessageId,
-    Position,
-    before,
-    id_position,
-    id_shard,
-)
+from tests.support.stores import rewrite
+from timeline.position import HELD_SHARD, START, MessageId, id_position, message_id, position
+from timeline.slices import Counts
 
-from .timelines import NOW, open_at, put, written
+from .splits import ALL, FAR, Split
+from .timelines import NOW, draft, open_at, put, texts
 
-DUE = NOW + 60_000
-NAME, OTHER = MessageId(77), MessageId(78)
-OWNER = b"meter-7"
-GROUP = keys.GROUP_PREFIX + "$share/g/t"
-LATER = DUE + 5_000
+GROUP = keys.GROUP_PREFIX + "$share/g/g"
+Rows = dict[Table, list[tuple[bytes, bytes]]]
 
 
-@dataclass
-class Old:
-    """A store that a program of format 4 has left, and what it had kept for others than its places."""
-
-    store: MemoryStore
-    rows: list[tuple[Position, int]] = field(default_factory=list)
-    """Where each retry stands, and its shard."""
-
-    def open(self, wall_ms: int = LATER) -> Opened:
-        return open_at(self.store, wall_ms)
-
-    @property
-    def place(self) -> Position:
-        return self.rows[0][0]
-
-    def pass_all(self) -> None:
-        """The horizon has come to LATER."""
-        stored = self.store.get(Table.META, META_CURSOR)
-        assert stored is not None
-        now = msgspec.structs.replace(cursor_from(stored), horizon=before(LATER), bound_ms=LATER + 2_000)
-        self.write((Table.META, META_CURSOR, cursor_value(now)))
-
-    def write(self, *rows: tuple[Table, bytes, bytes]) -> None:
-        batch = self.store.batch()
-        for row in rows:
-            batch.put(*row)
-        self.store.write(batch)
-        self.store.flush()
+def cut_by_the_first_release() -> tuple[MemoryStore, list[Counts]]:
+    """A store whose slices borrow, in rows that do not say how much. And what they borrow."""
+    split = Split()
+    split.cancel(3)
+    split.split(FAR + 4_000, FAR + 8_000)
+    batch = split.store.batch()
+    for piece in split.slices():
+        head = piece.end_ms.to_bytes(8, "big") + bytes(8)
+        runs = b"".join(shard.prefix + bytes(2) for shard in piece.borrowed.values())
+        batch.put(Table.SLICES, keys.slice_key(piece.home), head + runs)
+    batch.put(Table.META, META_FORMAT, b"%d" % FORMAT_FIRST)
+    split.store.write(batch)
+    split.store.flush()
+    return split.store, [piece.part for piece in split.slices()]
 
 
-def old(
-    *addressees: str,
-    is_passed: bool = True,
-    is_held: bool = False,
-    known: Sequence[str] = ("a",),
-    names: Sequence[MessageId] = (),
-) -> Old:
-    """A retry of the message NAME for each addressee, which the horizon has passed or not.
-
-    `known`: the sessions and groups that there are. `names`: of the messages, if not all are NAME.
-    """
-    names = names or [NAME] * len(addressees)
-    store = MemoryStore()
-    opened = open_at(store)
-    if is_held:
-        opened.horizon.observe(DUE + 60_000)
-    ids = put(opened, *(Draft(DUE, b"t", retry(*one)) for one in zip(addressees, names, strict=True)))
-    found = Old(store, [(id_position(name), id_shard(name)) for name in ids])
-    for (place, shard), addressee, of in zip(found.rows, addressees, names, strict=True):
-        name = keys.message(of) + pack(">H", shard)
-        spots = b"\xff" + keys.message(of) + keys.kept_of(addressee)[1:]
-        found.write(
-            (Table.RETRIES, keys.place(place), name), (Table.RETRIES, spots, keys.place(place) + name[16:])
-        )
-    for one in known:
-        subscription = SubscriptionRow("t", 1, keys.place(START))
-        row = GroupRow(subscription) if one == GROUP else SessionRow(3_600, [subscription])
-        found.write((Table.SESSIONS, one.encode(), encode_row(row)))
-    if is_passed and not is_held:
-        found.pass_all()
-        found.write((Table.META, keys.owned(OWNER), owned_value(len(ids), len(ids))))
-    found.write((Table.META, META_FORMAT, b"4"), (Table.META, b"retries", b"1"))
-    return found
-
-
-def retry(addressee: str, name: MessageId) -> bytes:
-    tried = Retry(addressee.encode(), 3, 2, b"busy")
-    return encode(Record(b"t", b"job", DUE, 1, owner=OWNER, id=name, retry=tried))
-
-
-def cursor(old: Old, of: str, place: Position, *flying: Position, finished: Sequence[Position] = ()) -> None:
-    flights = [
-        FlightRow(number, keys.place(one), shard=next(shard for spot, shard in old.rows if spot == one))
-        for number, one in enumerate(flying, 1)
-    ]
-    row = CursorRow(keys.place(place), flights, finished=[keys.place(one) for one in finished])
-    old.write((Table.CURSORS, of.encode(), encode_row(row)))
-
-
-def kept(opened: Opened) -> list[tuple[str, Position]]:
-    """Whose retries there are, and where; all that says something of them agrees."""
-    store, directory = opened.store, read_directory(opened.store, 50)
-    found = list(RETRIES.all(store))
-    assert format_of(store) == FORMAT
-    assert RETRIES.stored_totals(store).count == opened.retries == len(found)
-    assert list(pointers(store, directory)) == []
-    assert verify_counts(store, directory) == []
-    assert verify_owners(store, directory, opened.horizon.position) == []
-    assert verify_tables(store) == []
-    for _, row in found:
-        assert keys.message_of(row.id) in (NAME, OTHER)
-        assert (row.attempts, row.counted, row.reason) == (3, 2, "busy")
-        record = decode(row.record)
-        assert (record.payload, record.owner, record.retry) == (b"job", OWNER, None)
-    assert opened.owned.pending(OWNER) == len(found)
-    assert opened.pending == opened.held == 0
-    assert {key[0] for key, _ in store.scan(Table.RETRIES, b"", b"\xff" * 64)} <= {0, 1, 2, 3}
-    assert store.get(Table.META, b"retries") is None
-    return [(row.addressee, place) for place, row in found]
-
-
-def stubs(opened: Opened) -> list[int]:
-    return [decode(value).stub for _, _, value in opened.reader.read(START, END)]
-
-
-def test_one_that_waits_stands_where_it_stood() -> None:
-    had = old("a", is_passed=False)
-    opened = had.open(NOW)
-    assert kept(opened) == [("a", had.place)]
-    assert stubs(opened) == [MOVED]
-    ((_, row),) = RETRIES.all(opened.store)
-    assert (row.group, row.incarnation) == ("a", 0)
-
-
-def test_one_in_flight_is_in_flight_from_its_own_row() -> None:
-    had = old("a", "a", known=["a"])
-    cursor(had, "a", before(LATER), had.place)
-    opened = had.open()
-    assert kept(opened) == [("a", had.place)], "the other one is done"
-    value = opened.store.get(Table.CURSORS, b"a")
-    assert value is not None
-    assert [(one.place, one.shard) for one in cursor_row_of(value).flights] == [
-        (keys.place(had.place), RETRY_SHARD)
-    ]
-
-
-def test_other_flights_stay_as_they_are() -> None:
-    had = old("a")
-    row = CursorRow(keys.place(before(LATER)), [FlightRow(1, keys.place(Position(5)), shard=3)])
-    had.write((Table.CURSORS, b"a", encode_row(row)))
-    opened = had.open()
-    assert kept(opened) == []
-    assert opened.store.get(Table.CURSORS, b"a") == encode_row(row)
-
-
-def test_one_that_was_read_and_is_done_leaves_nothing() -> None:
-    had = old("a")
-    cursor(had, "a", had.place)
-    opened = had.open()
-    assert kept(opened) == []
-    assert stubs(opened) == [MOVED]
-
-
-def test_one_that_is_done_behind_what_was_read_leaves_nothing() -> None:
-    had = old("a")
-    cursor(had, "a", Position(had.place - 1), finished=[had.place])
-    assert kept(had.open()) == []
-
-
-@pytest.mark.parametrize("has_cursor", [True, False])
-def test_one_that_its_place_has_not_read_is_due_at_once(has_cursor: bool) -> None:
-    had = old("a")
-    if has_cursor:
-        cursor(had, "a", Position(had.place - 1))
-    assert kept(had.open()) == [("a", had.place)]
-
-
-@pytest.mark.parametrize("is_passed", [True, False])
-def test_one_that_was_held_waits_too(is_passed: bool) -> None:
-    """Also where the horizon stood behind it already, when the clock was set back."""
-    had = old("a", "gone", is_held=True)
-    assert had.rows[0][1] == HELD_SHARD
-    if is_passed:
-        had.pass_all()
-    opened = had.open(NOW)
-    assert kept(opened) == [("a", had.place)]
-    assert stubs(opened) == []
-
-
-@pytest.mark.parametrize("is_passed", [True, False])
-def test_one_of_who_has_gone_is_nobodys(is_passed: bool) -> None:
-    had = old("a", "gone", is_passed=is_passed)
-    assert kept(had.open(LATER if is_passed else NOW)) == [("a", had.place)]
-
-
-def test_a_group_has_its_name_as_people_call_it() -> None:
-    had = old(GROUP, known=[GROUP])
-    opened = had.open()
-    assert kept(opened) == [(GROUP, had.place)]
-    ((_, row),) = RETRIES.all(opened.store)
-    assert row.group == "g"
-    assert RETRIES.count_of(opened.store, RETRIES.whose(row)) == 1
-
-
-def test_what_the_horizon_has_passed_counts_for_its_owner_again() -> None:
-    had = old("a", "a", "gone", names=[NAME, OTHER, NAME])
-    opened = had.open()
-    assert len(kept(opened)) == 2
-    value = opened.store.get(Table.META, keys.owned(OWNER))
-    assert value is not None
-    assert owned_from(value)[:2] == (5, 3)
-
-
-@pytest.mark.parametrize("flying", [None, 1])
-def test_of_two_retries_of_one_message_and_place_one_stays(flying: int | None) -> None:
-    """The one in flight, else the first."""
-    had = old("a", "a")
-    if flying is not None:
-        cursor(had, "a", START, had.rows[flying][0])
-    opened = had.open()
-    assert kept(opened) == [("a", had.rows[flying or 0][0])]
-    assert verify_counts(opened.store, opened.directory) == []
-
-
-@pytest.mark.parametrize("what", ["row", "cursor"])
-def test_what_cannot_be_read_is_passed_over(what: str) -> None:
-    had = old("a", "a", names=[NAME, OTHER])
-    if what == "row":
-        opened = open_at(MemoryStore())
-        key = next(key for key, _ in had.store.scan(Table.MESSAGES, b"", b"\xff" * 24))
-        had.write((Table.MESSAGES, key, b"rotten"))
-        found = had.open()
-        assert [place for place, _ in RETRIES.all(found.store)] == [had.rows[1][0]]
-        assert opened.retries == 0
-    else:
-        had.write((Table.CURSORS, b"b", b"rotten"))
-        assert len(list(RETRIES.all(had.open().store))) == 2
-
-
-def test_a_kill_leaves_it_raised_or_as_it_was() -> None:
-    had = old("a")
-    before_ = list(had.store.scan(Table.RETRIES, b"", b"\xff" * 64))
-    flush, had.store.flush = had.store.flush, lambda: None  # type: ignore[method-assign]
-    had.open()
-    had.store.flush = flush  # type: ignore[method-assign]
-    had.store.crash(0)
-    assert format_of(had.store) == 4
-    assert list(had.store.scan(Table.RETRIES, b"", b"\xff" * 64)) == before_
-    opened = had.open()
-    had.store.crash(0)
-    assert format_of(had.store) == FORMAT
-    assert kept(had.open()) == kept(opened) == [("a", had.place)]
-
-
-def test_what_is_written_afterwards_counts_on() -> None:
-    had = old("a", is_passed=False)
-    opened = had.open(NOW)
-    with written(opened) as commit:
-        ((place, row),) = RETRIES.all(opened.store)
-        assert RETRIES.remove(commit.open_batch, place, row)
-    assert (
-        RETRIES.stored_totals(opened.store).count == RETRIES.count_of(opened.store, RETRIES.whose(row)) == 0
+def letter(addressee: str, message: MessageId, number: int) -> Letter:
+    record = encode(Record(b"t", b"job", NOW))
+    return Letter(
+        addressee, addressee[-1], keys.message(message), 4, f"no {number}", "ops", 77 + number, record
     )
-    assert list(opened.store.scan(Table.RETRIES, b"", b"\xff" * 64)) == []
+
+
+def with_letters() -> tuple[MemoryStore, list[Letter]]:
+    """Such a store with dead letters: two of one message and place, and one of a message that was held."""
+    store, _ = cut_by_the_first_release()
+    names = [message_id(position(NOW - 60_000, 7), 3, 5), message_id(position(NOW, 8), HELD_SHARD, 5)]
+    letters = [
+        letter("a", names[0], 1),
+        letter("a", names[0], 2),
+        letter(GROUP, names[0], 3),
+        letter("a", names[1], 4),
+    ]
+    batch = store.batch()
+    for number, one in enumerate(letters, 1):
+        at = keys.place(position(NOW + number, number))
+        batch.put(Table.DEAD, b"\0" + at, encode_row(one))
+        batch.put(Table.DEAD, b"\1" + keys.hash_of(one.group) + at, b"")
+        batch.put(Table.DEAD, b"\2" + one.id + at, b"")
+    batch.put(Table.META, META_DEAD, kept_totals_value(KeptTotals(4, 1_000, START)))
+    store.write(batch)
+    store.flush()
+    return store, letters
+
+
+def rows_in(store: MemoryStore) -> Rows:
+    return {table: list(store.scan(table, b"", b"\xff" * 64)) for table in Table}
+
+
+def counts_in(store: MemoryStore) -> list[Counts | None]:
+    return [slice_from(key, value)[2] for key, value in store.scan(Table.SLICES, b"", keys.LAST)]
+
+
+def check(opened: Opened) -> None:
+    """It is whole, and of this format."""
+    store, directory = opened.store, read_directory(opened.store, 500)
+    assert format_of(store) == FORMAT
+    assert texts(opened) == ALL.replace("3", "-").split()
+    assert verify_counts(store, directory) == []
+    assert verify_tables(store) == []
+    assert verify_owners(store, directory, opened.horizon.position) == []
+    assert list(pointers(store, directory)) == []
+    assert list(store.scan(Table.DELIVERIES, b"", b"\xff")) == []
+
+
+def test_what_it_has_cut_is_counted_once() -> None:
+    store, parts = cut_by_the_first_release()
+    assert len(parts) == 3
+    check(open_at(store, max_slices=500))
+    assert counts_in(store) == parts
+    raised = rows_in(store)
+    check(open_at(store, max_slices=500))
+    assert rows_in(store) == raised, "the second start finds nothing to do"
+
+
+def test_it_is_durable_before_anything_else_is_written() -> None:
+    store, parts = cut_by_the_first_release()
+    written = len(store.log)
+    open_at(store, max_slices=500)
+    assert (len(store.log), store.durable) == (written + 1, written + 1), "one batch"
+    store.crash(0)
+    assert counts_in(store) == parts
+
+
+@pytest.mark.parametrize("survivors", [0, 1])
+def test_a_kill_leaves_it_raised_or_as_it_was(survivors: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The upgrade is written and not synced."""
+    store, _ = cut_by_the_first_release()
+    before = rows_in(store)
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "flush", lambda: None)
+        open_at(store, max_slices=500)
+    raised = rows_in(store)
+    store.crash(survivors)
+    assert rows_in(store) == (raised if survivors else before)
+    assert format_of(store) == (FORMAT if survivors else FORMAT_FIRST)
+    check(open_at(store, max_slices=500))
+    assert rows_in(store)[Table.SLICES] == raised[Table.SLICES]
+
+
+@pytest.mark.parametrize("fails", ["fail_writes", "fail_flushes"])
+def test_one_that_fails_is_done_at_the_next_start(fails: str) -> None:
+    store, _ = cut_by_the_first_release()
+    before = rows_in(store)
+    setattr(store, fails, True)
+    with pytest.raises(StoreFailed):
+        open_at(store, max_slices=500)
+    setattr(store, fails, False)
+    store.crash(0)
+    assert rows_in(store) == before
+    check(open_at(store, max_slices=500))
+
+
+# -- its dead letters
+
+
+def test_dead_letters_become_deliveries() -> None:
+    store, letters = with_letters()
+    opened = open_at(store, max_slices=500)
+    check_letters(opened, letters)
+    raised = rows_in(store)
+    check_letters(open_at(store, max_slices=500), letters)
+    assert rows_in(store) == raised
+
+
+def check_letters(opened: Opened, letters: list[Letter]) -> None:
+    store = opened.store
+    found = list(dead(store))
+    assert [(row.addressee, row.group, row.id, row.reason) for row in found] == [
+        (one.addressee, one.group, keys.message_of(one.id), one.reason) for one in letters[1:]
+    ], "of two of one message and place the last one"
+    for number, row in enumerate(found, 2):
+        assert (row.at, row.running_ms) == (position(NOW + number, number), 77 + number)
+        assert (row.attempts, row.keeper, row.incarnation) == (4, "ops", 0)
+        assert row.root == id_position(row.id)
+        assert row.message().payload == b"job"
+        assert row.name in [one.name for one in of_message(store, row.id)]
+        assert row in dead_of(store, row.group)
+    assert [row.shard for row in found] == [3, 3, 0]
+    assert stored_totals(store) == KeptTotals(3, sum(map(size_of, found)), START)
+    assert list(store.scan(Table.DEAD, b"", b"\xff" * 64)) == []
+    assert opened.retries == 0
+    assert list(pointers(store, opened.directory)) == []
+    assert verify_tables(store) == []
+
+
+@pytest.mark.parametrize("survivors", [0, 1])
+def test_a_kill_leaves_letters_in_one_of_both(survivors: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, letters = with_letters()
+    before = rows_in(store)
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "flush", lambda: None)
+        open_at(store, max_slices=500)
+    raised = rows_in(store)
+    store.crash(survivors)
+    assert rows_in(store) == (raised if survivors else before)
+    check_letters(open_at(store, max_slices=500), letters)
+
+
+def test_a_letter_that_cannot_be_read_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    store, letters = with_letters()
+    rewrite(
+        store,
+        (Table.DEAD, b"\0" + keys.place(position(NOW + 5, 5)), b"rotten"),
+        (Table.DEAD, b"\0" + keys.place(position(NOW + 6, 6)), encode_row(replace(letters[0], id=b"short"))),
+    )
+    check_letters(open_at(store, max_slices=500), letters)
+    assert caplog.text.count("upgrade: a dead letter is unreadable, skipped") == 2
+
+
+def test_before_the_upgrade_nothing_is_wrong_of_them() -> None:
+    """`verify` reads a store as it is."""
+    store, _ = with_letters()
+    assert list(pointers(store, read_directory(store, 500))) == []
+
+
+# -- what is refused
+
+
+def made() -> MemoryStore:
+    store = MemoryStore()
+    put(open_at(store), draft(NOW + 5, "kept"))
+    return store
+
+
+@pytest.mark.parametrize("number", range(FORMAT_FIRST + 1, FORMAT))
+@pytest.mark.parametrize("looks", [open_at, format_of])
+def test_a_format_of_no_release_is_refused(looks: Callable[[MemoryStore], object], number: int) -> None:
+    store = made()
+    rewrite(store, (Table.META, META_FORMAT, b"%d" % number))
+    before = rows_in(store)
+    with pytest.raises(UnreleasedFormat) as raised:
+        looks(store)
+    assert str(raised.value) == (
+        f"the data has format {number}, which no release wrote, this program reads formats {FORMAT_FIRST} and"
+        f" {FORMAT}: go on with the version that wrote it, or begin with an empty directory"
+    )
+    assert rows_in(store) == before
+
+
+@pytest.mark.parametrize("value", [b"0", b"%d" % (FORMAT + 1), b"05", b"", b"1.0", b"\xff" * 30])
+def test_any_other_is_refused(value: bytes) -> None:
+    store = made()
+    rewrite(store, (Table.META, META_FORMAT, value))
+    with pytest.raises(
+        WrongFormat, match=f"this program reads formats {FORMAT_FIRST} and {FORMAT}$"
+    ) as raised:
+        open_at(store)
+    assert not isinstance(raised.value, UnreleasedFormat)
+
+
+@pytest.mark.parametrize("table", [b"retries", b"dead"])
+def test_a_record_of_a_log_that_changes_tables_of_such_a_format_is_refused(table: bytes) -> None:
+    changes = Changes()
+    changes.put(Table.META, b"a", b"1")
+    assert decode_changes(changes.encode()).tables == changes.tables
+    data = changes.encode().replace(b"\xa4meta", bytes((0xA0 | len(table),)) + table)
+    with pytest.raises(UnknownVersion, match=f"changes a table {table.decode()!r}: another version"):
+        decode_changes(data)
+
+
+def test_an_upgrade_by_who_leads_is_followed() -> None:
+    """Its rows are the base of the log: what it empties is a range of the table of letters."""
+    changes = Changes()
+    changes.delete_range(Table.DEAD, b"", b"\xff" * 64)
+    assert decode_changes(changes.encode()).tables == changes.tables

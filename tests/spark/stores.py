@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from shards.commit import Caps, Commit, Draft
+from shards.deliveries import wait
 from shards.fields import Record
-from shards.keys import message as message_key
 from shards.outcome import Outcome
 from shards.record import decode, encode, is_stub
 from shards.recover import Opened, open_timeline
-from shards.retries import put_retry
 from shards.rocks import RocksStore
-from shards.tables import KeptRow
+from tests.support.delivery_rows import failed
 from timeline.position import END, START, MessageId, Position, id_text
 from timeline.slices import DAY_MS, Slice
 
@@ -60,12 +59,11 @@ class Timeline:
         self.sync()
 
     def retry(self, message: MessageId, due_ms: int) -> None:
-        """The message once more, for the session `a` alone."""
+        """The message once more, for one session alone."""
         found = self.opened.reader.find(message)
         assert found is not None
         commit = self.begin()
-        again = KeptRow("a", "a", message_key(message), 3, "busy", "", 0, found.value)
-        put_retry(commit, again, due_ms, is_owed=True)
+        wait(commit, failed(found.position, found.value, id=message, attempts=3), due_ms, is_owed=True)
         self.sync()
 
     def dispatch(self, wall_ms: int, late_ms: int = 0) -> None:

@@ -247,7 +247,7 @@ def test_batches_add_up_as_in_a_dictionary(
 def test_a_check_reads_every_row_once(store: Store) -> None:
     rows = {b"k%03d" % number: b"v" * 100 for number in range(50)}
     put(store, rows)
-    put(store, {b"one": b"x"}, Table.DEAD)
+    put(store, {b"one": b"x"}, Table.DELIVERIES)
     store.flush()
     at: bytes | None = b""
     sizes = []
@@ -256,6 +256,6 @@ def test_a_check_reads_every_row_once(store: Store) -> None:
         sizes.append(size)
     assert sum(sizes) == 50 * 104
     assert max(sizes) < 1_000 + 104
-    assert store.check(Table.DEAD, b"", 1_000) == (None, 4)
+    assert store.check(Table.DELIVERIES, b"", 1_000) == (None, 4)
     assert store.check(Table.MOVED, b"", 1_000) == (None, 0)
     assert store.damage == ""

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from shards.changes import Changes, Recorded, decode_changes
-from shards.errors import Corrupt, StoreFailed
+from shards.errors import Corrupt, StoreFailed, UnreleasedFormat
 from shards.log.chained import open_engine
 from shards.log.errors import Damaged, Fenced, LogError, OtherKey, OtherLog, Trimmed, UnknownVersion
 from shards.log.memory import LARGEST, MemoryEngine, Shelf
@@ -24,7 +24,7 @@ from shards.log.record import EXTRA_BYTES, ORIGIN, VERSION, Claim, claim_data, c
 from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore, applied_of
 from shards.store import Table
-from shards.tables import META_SEAL, META_TIMELINE, seal_value
+from shards.tables import FORMAT, FORMAT_FIRST, META_FORMAT, META_SEAL, META_TIMELINE, seal_value
 from tests.support.logs import Elapsing, Faulty, Lost
 from tests.support.soak import SOAK
 from tests.support.stores import rewrite
@@ -319,6 +319,31 @@ def test_rows_of_a_later_version_stop_who_follows(pair: tuple[Shelf, Node, Node]
     with pytest.raises(UnknownVersion, match="another version"):
         other.store.follow()
     assert other.store.applied[:2] == (1, 1), "up to there it has come"
+
+
+@pytest.mark.parametrize("number", range(FORMAT_FIRST + 1, FORMAT))
+def test_rows_of_a_version_between_two_releases_stop_who_follows(
+    pair: tuple[Shelf, Node, Node], number: int
+) -> None:
+    _, one, other = pair
+    one.store.lead("one", "")
+    rewrite(one.store, (Table.META, META_FORMAT, b"%d" % number))
+    one.store.flush()
+    with pytest.raises(UnreleasedFormat, match=f"format {number}, which no release wrote"):
+        other.store.follow()
+    assert other.store.applied[:2] == (1, 1)
+    assert not other.store.has_rows
+
+
+@pytest.mark.parametrize("number", [FORMAT_FIRST, FORMAT, FORMAT + 1])
+def test_rows_of_other_formats_are_followed(pair: tuple[Shelf, Node, Node], number: int) -> None:
+    """Also of a later one: nodes are upgraded one after the other. Who leads looks whether it can."""
+    _, one, other = pair
+    one.store.lead("one", "")
+    rewrite(one.store, (Table.META, META_FORMAT, b"%d" % number))
+    one.store.flush()
+    assert other.store.follow() == 2
+    assert other.store.get(Table.META, META_FORMAT) == b"%d" % number
 
 
 def last_claim(shelf: Shelf) -> Claim | None:

@@ -22,7 +22,7 @@ CONF = """
 server_name: {name}
 listen: "127.0.0.1:{port}"
 http: "127.0.0.1:{monitor}"
-max_payload: {max_payload}
+max_payload: 1MB
 jetstream {{ store_dir: "{folder}/js", sync_interval: always, max_mem: 64MB, max_file: 4GB }}
 """
 CLUSTER = """
@@ -33,8 +33,8 @@ cluster {{ name: fasti, listen: "127.0.0.1:{route}", routes: [{routes}] }}
 class Nats:
     """The servers, named n0, n1, n2; `count=1`: one alone, without a cluster."""
 
-    def __init__(self, folder: Path, count: int = 3, max_payload: str = "1MB") -> None:
-        self.folder, self._max_payload = folder, max_payload
+    def __init__(self, folder: Path, count: int = 3) -> None:
+        self.folder = folder
         self.names = [f"n{index}" for index in range(count)]
         self._ports = free_ports(3 * count)
         self._running: dict[str, subprocess.Popen[bytes]] = {}
@@ -49,7 +49,6 @@ class Nats:
             name=name,
             port=ports[index],
             monitor=monitors[index],
-            max_payload=self._max_payload,
             folder=self.folder / name,
         )
         if count > 1:

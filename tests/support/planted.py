@@ -46,6 +46,7 @@ DRIVERS = {
     "ordered": "tests/timeline/test_delivery_walks.py",
     "waiting": "tests/store/test_waiting.py",
     "upsert": "tests/shards/test_upsert.py",
+    "rows": "tests/shards/test_deliveries.py",
     "sync": "tests/crash/test_sync.py",
     "stories": "tests/ledger/test_messages.py",
 }

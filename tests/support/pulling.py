@@ -118,4 +118,4 @@ class Puller:
 def lease_of(leased: Leased) -> LeaseId:
     """As its `lease_id` says it."""
     given = leased.given
-    return LeaseId(given.text, leased.number, *given.message.origin)
+    return LeaseId(given.text, leased.number, given.message.position, given.message.shard)

@@ -2,8 +2,8 @@
 
 from server.core import Core
 from server.delivery.shared import Group
+from shards import delivery_rows
 from shards.record import decode, is_stub
-from shards.retries import RETRIES
 from timeline.filters import matches
 from timeline.position import END, Position
 
@@ -12,7 +12,7 @@ def where(core: Core, group: Group) -> tuple[dict[str, list[str]], dict[str, int
     """In which places each message is, by its payload, and after how many deliveries the dead ones died."""
     session, found, dead = group.session, dict[str, list[str]](), dict[str, int]()
     for flight in session.flights.values():
-        message = core.sent.message(flight)
+        message = core.sent.message(group, flight)
         assert message is not None
         found.setdefault(message.record.payload.decode(), []).append("in flight")
     text = group.text.split("/", 2)[2]
@@ -26,10 +26,10 @@ def where(core: Core, group: Group) -> tuple[dict[str, list[str]], dict[str, int
         is_behind = order is not None and order.is_behind(record.ordering_key, place)
         if is_its and place <= horizon and (place > read or (is_behind and payload not in found)):
             found.setdefault(payload, []).append("unread")
-    for place, row in RETRIES.all(core.opened.store):
-        if row.is_of(session.client_id, group.incarnation) and place not in group.retrying:
+    for row in delivery_rows.waiting(core.opened.store):
+        if row.is_of(session.client_id, group.incarnation) and row.root not in group.rows_out:
             found.setdefault(decode(row.record).payload.decode(), []).append("waits")
-    for _, row in core.dead_letters.read():
+    for row in core.dead_letters.read():
         if row.is_of(session.client_id, group.incarnation):
             payload = decode(row.record).payload.decode()
             found.setdefault(payload, []).append("dead")

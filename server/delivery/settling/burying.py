@@ -15,27 +15,26 @@ message (`dropped`, deliveries.py), and the log says their number at the end.
 
 import logging
 from collections.abc import Iterator
-from itertools import chain, islice
+from itertools import islice
 
 import msgspec
 
 from shards import keys
 from shards.burials import BurialRow, burial_key, burial_value
 from shards.commit import Commit
-from shards.dead import DEAD
+from shards.deliveries import drop, end
+from shards.delivery_rows import DeliveryRow, Name, RowsAhead, size_of, state_at, waiting_of, waits_at, whose
 from shards.errors import Corrupt
 from shards.fate import is_over
 from shards.fields import Record
-from shards.kept import size_of
 from shards.order import buried_name, clear_keys, followers, keys_name, rows_under, value_of
 from shards.read import Reader
 from shards.record import decode, encode, id_at, is_moved, is_stub, topic_of
-from shards.retries import RETRIES, end_dropped, end_retry, note_dropped, whose
 from shards.store import Store, Table
-from shards.tables import KeptRow, encode_row
+from shards.tables import DEAD, DROPPED
 from timeline.filters import matches
 from timeline.key_rows import NO_KEY, NO_SHARD, NOWHERE, Address, KeyRow
-from timeline.position import MessageId, Position, message_id
+from timeline.position import START, MessageId, Position
 
 from ...engine.clock import Clock
 from ...engine.errand import RETRY_S, Errand
@@ -133,22 +132,20 @@ class Burying:
                 name = id_at(place, shard, self._node, 0 if value is None else decode(value).id)
             except Corrupt:
                 value, name = None, id_at(place, shard, self._node, 0)
-            row = self._settle(
-                commit, row, name, value or b"", attempts, message_id(place, shard, self._node)
-            )
+            row = self._settle(commit, row, name, value or b"", attempts, (place, shard))
         return msgspec.structs.replace(row, flights=left)
 
     def _settle_unread(self, commit: Commit, row: BurialRow) -> BurialRow:
         """Settle unread messages up to `upto`."""
         settled = 0
         read, upto = keys.place_of(row.read), keys.place_of(row.upto)
-        finished = frozenset(row.finished)
+        finished, ahead = frozenset(row.finished), self._rows_ahead(row, read)
         for looked, (place, shard, value) in enumerate(self._unread(row), 1):
             read = place
             is_done = keys.place(place) in finished
-            name = None if is_done else self._wanted(commit, row, place, shard, value)
+            name = None if is_done else self._wanted(commit, row, place, shard, value, ahead)
             if name is not None:
-                row = self._settle(commit, row, name, value, 0, message_id(place, shard, self._node))
+                row = self._settle(commit, row, name, value, 0, (place, shard))
                 settled += 1
             if settled == STEP or looked == LOOK:
                 break
@@ -182,7 +179,7 @@ class Burying:
         return self._reader.read(start, end, structures)
 
     def _wanted(
-        self, commit: Commit, row: BurialRow, place: Position, shard: int, value: bytes
+        self, commit: Commit, row: BurialRow, place: Position, shard: int, value: bytes, ahead: RowsAhead
     ) -> MessageId | None:
         """The id of a message that the place had still to get; None: not its message, or over."""
         if is_stub(value) or is_moved(value):
@@ -198,10 +195,15 @@ class Burying:
         if is_over(due_ms, record.expires_ms, commit.open_batch.wall_ms):
             return None
         name = id_at(place, shard, self._node, record.id)
-        if keys.place(place) > row.reread or not _has_kept(commit, row, name):
+        state = state_at(commit.open_batch, Name(ahead.whose, place)) if ahead.has(place) else None
+        if state is None or state.state == DROPPED:
             return name
-        is_ended = record.ordering_key and self._dead_letters.end_former(commit, row, name)
+        is_ended = record.ordering_key and self._dead_letters.end_former(commit, row, place)
         return name if is_ended else None
+
+    def _rows_ahead(self, row: BurialRow, read: Position) -> RowsAhead:
+        """Which of the place's deliveries behind `read` have rows: it had been set back."""
+        return RowsAhead(self._store, whose(row.addressee, row.incarnation), Position(read + 1))
 
     def _fits(self, row: BurialRow, place: Position, value: bytes) -> bool:
         """Whether the place had asked for a message. Raises Corrupt."""
@@ -212,17 +214,22 @@ class Burying:
         return any(matches(text, topic) for text in asked)
 
     def _settle_retries(self, commit: Commit, row: BurialRow) -> BurialRow:
-        count, finished = 0, frozenset(row.finished)
-        for place, kept in RETRIES.of(self._store, whose(row.addressee, row.incarnation)):
+        count, over = 0, frozenset(row.over)
+        of = whose(row.addressee, row.incarnation)
+        for place, root in waiting_of(self._store, of):
             if count == STEP:
                 return row
             count += 1
+            kept = waits_at(self._store, Name(of, root), place)
             if kept is None:
-                commit.row(Table.RETRIES, keys.kept(place), None)
+                end(commit, Name(of, root))
+                commit.row(Table.DELIVERIES, keys.waits_of(of, place), None)
                 continue
             if not kept.is_of(row.addressee, row.incarnation):
                 continue
-            if end_retry(commit, place, kept) and keys.place(place) not in finished:
+            if keys.place(root) in over:
+                end(commit, kept.name)
+            else:
                 letter = msgspec.structs.replace(
                     kept, reason=row.reason, running_ms=commit.open_batch.running_ms
                 )
@@ -244,11 +251,12 @@ class Burying:
             following = places[-1][0] if len(places) == left else end
             if one.shard != NO_SHARD and places[:1] != [(one.next, one.shard)]:
                 places.insert(0, (one.next, one.shard))
+            ahead = self._rows_ahead(row, Position(places[0][0] - 1) if places else upto)
             for place, shard in places:
                 value = None if keys.place(place) in finished else self._follower(place, shard, key)
-                letter = None if value is None else self._wanted(commit, row, place, shard, value)
+                letter = None if value is None else self._wanted(commit, row, place, shard, value, ahead)
                 if letter is not None and value is not None:
-                    row = self._settle(commit, row, letter, value, 0, message_id(place, shard, self._node))
+                    row = self._settle(commit, row, letter, value, 0, (place, shard))
             again = value_of(KeyRow(Position(following + 1))) if is_more else None
             commit.row(Table.ORDER, name + key, again)
             left -= 1 + len(places)
@@ -274,38 +282,40 @@ class Burying:
         name: MessageId,
         value: bytes,
         attempts: int,
-        stood_as: MessageId | None = None,
+        address: Address,
     ) -> BurialRow:
-        letter = KeptRow(
+        root, shard = address
+        letter = DeliveryRow(
+            state=DEAD,
+            whose=whose(row.addressee, row.incarnation),
+            root=root,
+            at=START,
             addressee=row.addressee,
             group=row.group,
-            id=keys.message(name),
+            incarnation=row.incarnation,
+            id=name,
+            shard=max(shard, 0),
+            record=value or _NOTHING,
             attempts=attempts,
+            counted=0,
             reason=row.reason,
             keeper=row.keeper,
             running_ms=commit.open_batch.running_ms,
-            record=value or _NOTHING,
-            incarnation=row.incarnation,
-            stood_as=keys.message(stood_as) if stood_as not in (None, name) else b"",
+            due_ms=0,
+            tries=[],
+            returns=0,
         )
         return self._keep(commit, row, letter)
 
-    def _keep(self, commit: Commit, row: BurialRow, letter: KeptRow) -> BurialRow:
+    def _keep(self, commit: Commit, row: BurialRow, letter: DeliveryRow) -> BurialRow:
         """Keep a dead letter while there is room; else drop the message."""
-        size = size_of(encode_row(letter))
+        size = size_of(letter)
         count, left = row.room or (0, 0)
         if row.is_dead and count and size <= left:
             self._dead_letters.keep(commit, letter)
-            end_dropped(commit, letter)
             return msgspec.structs.replace(row, room=(count - 1, left - size), buried=row.buried + 1)
-        note_dropped(commit, letter)
+        drop(commit, letter)
         return msgspec.structs.replace(row, dropped=row.dropped + 1)
-
-
-def _has_kept(commit: Commit, row: BurialRow, message: MessageId) -> bool:
-    """Whether the place has a retry or dead letter of a message, which then stays or ends as such."""
-    found = (kept.of_message_in(commit.open_batch, message) for kept in (RETRIES, DEAD))
-    return any(one.is_of(row.addressee, row.incarnation) for _, one in chain(*found))
 
 
 def _tell(row: BurialRow) -> None:

@@ -1,39 +1,37 @@
 """Dead letters: kept when a message is given up, requeued or dropped on request.
 
-A message that goes to `$dead/...` is also kept in the table `dead`, in the same batch: unchanged, with its
-place, its deliveries and the reason (shards/dead.py). Bounds: 100,000 and `dead.max_bytes`, beyond which the
-oldest is dropped in the batch that brings a new one; and `dead.retention`, in running time of the server,
-enforced by housekeeping. Dropped ones are counted.
+A message that goes to `$dead/...` is also kept, in the same batch: its delivery is dead from now on, with its
+tries and the reason (shards/deliveries.py). Bounds: 100,000 and `dead.max_bytes`, beyond which the oldest is
+dropped in the batch that brings a new one; and `dead.retention`, in running time of the server, enforced by
+housekeeping. Dropped ones are counted.
 
-To *requeue* is to make the message a retry of that session or group (shards/retries.py), in the batch that
-deletes the dead letter: a kill leaves exactly one of the two. Its tries toward `sessions.max_attempts` start
-again; the attempt number shown to receivers continues. If its session or group is gone, or has another owner,
-the dead letter stays. The group of a URL is created again.
+To *requeue* is to let the delivery wait again. It has one row, so a kill leaves exactly one of the two. Its
+tries toward `sessions.max_attempts` start again, and so does its expiry; the attempt number shown to
+receivers continues. If its session or group is gone, or has another owner, the dead letter stays. The group
+of a URL is created again.
 """
 
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from heapq import merge
-from operator import itemgetter
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
 
-from shards import keys
+from shards import delivery_rows
 from shards.burials import BurialRow
 from shards.commit import Commit
-from shards.dead import DEAD, bury, drop_older, oldest_letter
-from shards.errors import Corrupt, StoreFailed
+from shards.deliveries import bury, drop, drop_older, end
+from shards.delivery_rows import NONE, DeliveryRow, Name
+from shards.errors import StoreFailed
 from shards.fields import TryRow
-from shards.kept import NONE, Letter
-from shards.keys import message as id_key
 from shards.record import decode, encode
-from shards.retries import RETRIES, end_dropped, note_dropped
 from shards.store import Store
-from shards.tables import KeptRow, KeptTotals
+from shards.tables import DEAD, KeptTotals
 from timeline.filters import SHARE_PREFIX
-from timeline.position import RETRY_SHARD, START, MessageId, Position, message_id
+from timeline.position import START, MessageId, Position
 
 from ...settings.config import Dead as Bounds
 from ..membership import Membership
@@ -49,7 +47,7 @@ log = logging.getLogger(__name__)
 SWEEP_LETTERS = 250
 """Maximum expired dead letters dropped in one step."""
 
-May = Callable[[KeptRow, Subscriber | None], bool]
+May = Callable[[DeliveryRow, Subscriber | None], bool]
 """Whether the caller may act on a dead letter, and send to this session or group."""
 
 
@@ -95,91 +93,79 @@ class DeadLetters:
     def totals(self) -> KeptTotals:
         """Their number and bytes; while the store cannot be read, the last known ones."""
         with suppress(StoreFailed):
-            self._totals = DEAD.stored_totals(self._store)
+            self._totals = delivery_rows.stored_totals(self._store)
         return self._totals
 
-    def read(self, start: Position = START, *, group: str | None = None) -> Iterator[Letter]:
+    def read(self, start: Position = START, *, group: str | None = None) -> Iterator[DeliveryRow]:
         """Dead letters by time of death, from `start` on; of one group or session if named."""
         if group is None:
-            return DEAD.all(self._store, start)
+            return delivery_rows.dead(self._store, start)
         if group.startswith(SHARE_PREFIX):
             group = group.removeprefix(SHARE_PREFIX).partition("/")[0]
         names = group, ENDPOINT_PREFIX + group
-        found = (DEAD.of(self._store, keys.kept_of(name), start) for name in names)
-        rows = merge(*found, key=itemgetter(0))
-        return ((place, row) for place, row in rows if row is not None and row.group in names)
+        found = (delivery_rows.dead_of(self._store, name, start) for name in names)
+        return merge(*found, key=attrgetter("at"))
 
-    def of_message(self, message: MessageId) -> Iterator[Letter]:
+    def of_message(self, message: MessageId) -> Iterator[DeliveryRow]:
         """Dead letters of one message, one per group."""
-        return DEAD.of_message(self._store, message)
+        return (row for row in delivery_rows.of_message(self._store, message) if row.is_dead)
 
     # -- in the writer
 
-    def row(self, commit: Commit, subscriber: Subscriber, message: Message, tried: "Tried") -> KeptRow:
+    def row(self, commit: Commit, subscriber: Subscriber, message: Message, tried: "Tried") -> DeliveryRow:
         """The row of a message kept for a session or group."""
         owners = subscriber.owners
-        return KeptRow(
+        name = Name(subscriber.whose, message.position)
+        before = delivery_rows.at(commit.open_batch, name) if message.is_again else None
+        return DeliveryRow(
+            state=DEAD,
+            whose=name.whose,
+            root=message.position,
+            at=START,
             addressee=subscriber.session.client_id,
             group=subscriber.name,
-            id=id_key(message.id(self._node)),
+            incarnation=subscriber.incarnation,
+            id=message.id(self._node),
+            shard=max(message.shard, 0),
+            record=encode(msgspec.structs.replace(message.record, retry=None))
+            if before is None
+            else before.record,
             attempts=tried.attempts,
+            counted=tried.counted,
             reason=tried.reason,
             keeper=min(owners) if len(owners) == 1 else "",
             running_ms=commit.open_batch.running_ms,
-            record=encode(msgspec.structs.replace(message.record, retry=None)),
-            incarnation=subscriber.incarnation,
-            counted=tried.counted,
+            due_ms=0 if before is None else before.due_ms,
             tries=tried.tries,
             returns=tried.returns,
-            stood_as=self._stood_as(commit, message),
         )
-
-    def _stood_as(self, commit: Commit, message: Message) -> bytes:
-        """`KeptRow.stood_as` of a delivered message, also of one delivered as a retry."""
-        if message.shard == RETRY_SHARD:
-            with suppress(Corrupt):
-                before = RETRIES.at(commit.open_batch, message.position)
-                return b"" if before is None else before.stood_as
-        if message.record.id and 0 <= message.shard < RETRY_SHARD:
-            return id_key(message_id(message.position, message.shard, self._node))
-        return b""
-
-    def bury(
-        self, commit: Commit, subscriber: Subscriber, message: Message, tried: "Tried"
-    ) -> tuple[Position, int]:
-        """Keep a message that the session or group gives up. Returns its place, and the number of evicted
-        dead letters."""
-        row = self.row(commit, subscriber, message, tried)
-        return self.keep(commit, row)
 
     def half_of_room(self, commit: Commit) -> tuple[int, int]:
         """Half of the remaining room for dead letters, in messages and bytes."""
-        now, bounds = DEAD.totals(commit.open_batch), self._bounds
+        now, bounds = delivery_rows.totals(commit.open_batch), self._bounds
         return max(0, bounds.max_messages - now.count) // 2, max(0, bounds.max_bytes - now.bytes) // 2
 
-    def keep(self, commit: Commit, row: KeptRow) -> tuple[Position, int]:
-        """Keep a row. Returns its place, and the number of evicted dead letters."""
+    def keep(self, commit: Commit, row: DeliveryRow) -> tuple[Position, int]:
+        """Keep a row. Returns the time of death, and the number of evicted dead letters."""
         return bury(commit, row, max_messages=self._bounds.max_messages, max_bytes=self._bounds.max_bytes)
 
-    def keep_buried(self, commit: Commit, row: KeptRow, reason: str) -> Position:
-        """In the writer: keep a retry as a dead letter, and count it. Returns its place."""
+    def keep_buried(self, commit: Commit, row: DeliveryRow, reason: str) -> None:
+        """In the writer: keep a retry as a dead letter, and count it."""
         dead = msgspec.structs.replace(row, reason=reason, running_ms=commit.open_batch.running_ms)
-        place, gone = self.keep(commit, dead)
+        _, gone = self.keep(commit, dead)
         self.note_buried(gone)
-        return place
 
-    def end_former(self, commit: Commit, row: BurialRow, message: MessageId) -> bool:
-        """In the writer: end the retries of a message that a place which orders was set back before, and has
-        skipped since: no key waits for them. False: there is none."""
+    def end_former(self, commit: Commit, row: BurialRow, root: Position) -> bool:
+        """In the writer: end the retry of a message that a place which orders was set back before, and has
+        skipped since: no key waits for it. False: there is none."""
         one = self._groups.place_of(row)
         order = None if one is None else one.session.order
-        if one is None or order is None or not order.rule.is_ordered:
+        if one is None or order is None or not order.rule.is_ordered or order.waiting_for(root) is not None:
             return False
-        found = self._retries.of_in(commit, one, message)
-        former = [it for it in found if it[0] not in one.retrying and order.waiting_for(it[0]) is None]
-        for place, kept in former:
-            self._retries.take(commit, one, place, kept)
-        return bool(former)
+        former = self._retries.waiting_in(commit, one, root)
+        if former is not None:
+            self._retries.withdraw(commit, one, former)
+        return former is not None
 
     def note_buried_all(self, count: int) -> None:
         """Count dead letters that are durable and evicted none."""
@@ -193,18 +179,17 @@ class DeadLetters:
             log.warning("dead letters: %d dropped, the limit or dead.max_bytes is reached", gone)
 
     def requeue(
-        self, commit: Commit, place: Position, due_ms: int, may: May, to: Subscriber | None = None
+        self, commit: Commit, name: Name, due_ms: int, may: May, to: Subscriber | None = None
     ) -> bool:
         """Requeue for its place, or `to` another. False if the letter or the place is gone, or it is not
         allowed.
 
         Raises Refused, Corrupt, before anything is changed.
         """
-        row = DEAD.at(commit.open_batch, place)
-        if row is None:
+        row = delivery_rows.at(commit.open_batch, name)
+        if row is None or not row.is_dead:
             return False
-        subscriber = self._groups.place_of(row) if to is None else to
-        message, stored = keys.message_of(row.id), decode(row.record)
+        subscriber, stored = self._groups.place_of(row) if to is None else to, decode(row.record)
         is_of_url = b"://" in stored.deliver_to and row.group.startswith(ENDPOINT_PREFIX)
         if subscriber is None and is_of_url and may(row, None):
             subscriber = self._url_groups.find(stored)
@@ -212,46 +197,38 @@ class DeadLetters:
             return False  # its place has ended, whatever has its name now
         if not may(row, subscriber):
             return False
-        older = self._retries.of_in(commit, subscriber, message)
-        if any(at in subscriber.retrying for at, _ in older):
+        if row.root in subscriber.rows_out or self._retries.is_to_come(subscriber, row.root, stored):
             return False  # it would get the message twice
-        if self._retries.is_to_come(subscriber, row.origin, stored):
-            return False  # here too
-        record = msgspec.structs.replace(stored, due_ms=due_ms, key=b"", zone=b"")
         again = msgspec.structs.replace(
             row,
+            whose=subscriber.whose,
             addressee=subscriber.session.client_id,
             group=subscriber.name,
             incarnation=subscriber.incarnation,
-            record=encode(record),
             counted=0,
             returns=0,
+            due_ms=due_ms,
         )
-        letters = DEAD.of_message_in(commit.open_batch, message)  # of the place too: `to` may have another
-        wait = self._retries.put(commit, subscriber, again, due_ms, is_owed=False)
-        for letter, _ in letters:
-            self._holds.requeued(commit, subscriber, letter, wait)
-        for at, one in older:
-            self._retries.take(commit, subscriber, at, one)
-            self._holds.requeued(commit, subscriber, at, wait)
-        end_dropped(commit, again)
-        DEAD.remove(commit.open_batch, place, row)
+        self._retries.put(commit, subscriber, again, due_ms, is_owed=False)
+        self._holds.requeued(commit, subscriber, row.root)
+        if again.name != name:
+            end(commit, name)
         return True
 
-    def drop(self, commit: Commit, place: Position, may: May) -> bool:
+    def drop(self, commit: Commit, name: Name, may: May) -> bool:
         """Drop a dead letter; False if it is gone, or that is not allowed. Raises Corrupt."""
-        row = DEAD.at(commit.open_batch, place)
-        if row is None or not may(row, None):
+        row = delivery_rows.at(commit.open_batch, name)
+        if row is None or not row.is_dead or not may(row, None):
             return False
-        note_dropped(commit, row)
-        return DEAD.remove(commit.open_batch, place, row)
+        drop(commit, row)
+        return True
 
     # -- housekeeping
 
     def are_over(self, running_ms: int) -> bool:
         """Whether the retention of the oldest one is over."""
-        oldest = oldest_letter(self._store)
-        return oldest is not None and oldest[1].running_ms < running_ms - self._bounds.retention_ms
+        oldest = delivery_rows.oldest_dead(self._store)
+        return oldest is not None and oldest.running_ms < running_ms - self._bounds.retention_ms
 
     def drop_expired(self, commit: Commit, running_ms: int) -> int:
         """In the writer: drop a step's worth of expired ones. Returns their number.

@@ -10,13 +10,9 @@ A delivery over MQTT ends with its connection, and is not kept here.
 
 from collections.abc import Callable
 
-from shards.errors import Corrupt
-from timeline.position import RETRY_SHARD
-from timeline.session import Flight, Session
+from timeline.session import Session
 
 from ..membership import GROUP_WINDOW, Membership
-from ..message import Message
-from ..sent import Sent
 from ..shared import Group
 from ..subscriber import Inside
 
@@ -27,21 +23,20 @@ NAME = "(pull)"
 class Former:
     """Holds the leases of each group from before the restart."""
 
-    def __init__(self, groups: Membership, sent: Sent, running_ms: Callable[[], int]) -> None:
+    def __init__(self, groups: Membership, running_ms: Callable[[], int]) -> None:
         self._groups = groups
-        self._sent = sent
         self._running_ms = running_ms
         self._holders: dict[str, tuple[Group, Inside]] = {}
         """By the group's text; empty holders go with the next `review`."""
 
     def restore(self) -> None:
-        """At start, once groups and their retries are loaded: take over the leases."""
+        """At start, once groups are loaded: take over the leases."""
         now_ms = self._running_ms()
         for group in self._groups:
             for flight in group.session.flights.values():
                 if flight.until_ms and not flight.fate:
                     left_ms = max(1, flight.until_ms - now_ms)
-                    group.lend_again(self._holder(group), flight, self._retry(flight), left_ms)
+                    group.lend_again(self._holder(group), flight, left_ms)
 
     def review(self) -> int:
         """Drop holders without leases. Returns the number of leases held."""
@@ -60,9 +55,3 @@ class Former:
             session = Session(NAME, read=group.session.read, expiry_s=0, window=GROUP_WINDOW)
             self._holders[group.text] = group, Inside(session, group.secure, keeps_overdue=False)
         return self._holders[group.text][1]
-
-    def _retry(self, flight: Flight) -> Message | None:
-        try:
-            return self._sent.retry_at(flight.position) if flight.shard == RETRY_SHARD else None
-        except Corrupt:
-            return None  # its row is unreadable: it ends when the lease does

@@ -16,11 +16,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from shards import keys
+from shards import delivery_rows, keys
 from shards.commit import Commit
-from shards.dead import DEAD
 from shards.dedupe import Refused
+from shards.delivery_rows import Name
+from shards.open_batch import OpenBatch
 from shards.store import Store, Table
+from shards.tables import DEAD
 from timeline.key_order import KeyOrder
 from timeline.key_rows import NOWHERE, KeyRow
 from timeline.position import Position
@@ -45,7 +47,7 @@ class _Gone(NamedTuple):
 
     group: Group
     key: bytes
-    letter: Position
+    root: Position
 
 
 class Holds(CommitHook):
@@ -70,19 +72,19 @@ class Holds(CommitHook):
 
     # -- in the writer
 
-    def requeued(self, commit: Commit, one: Subscriber, before: Position, wait: Position) -> None:
-        """A dead letter or a retry of the place is another retry now."""
+    def requeued(self, commit: Commit, one: Subscriber, root: Position) -> None:
+        """A dead letter of the place is a retry now, or a retry has another time."""
         order = one.session.order
-        key = None if order is None else order.held_by(before) or order.waiting_for(before)
+        key = None if order is None else order.held_by(root) or order.waiting_for(root)
         if order is not None and key is not None:
-            self._change(commit, one, order, key, partial(order.requeue, key, wait))
+            self._change(commit, one, order, key, partial(order.requeue, key, root))
 
-    def buried(self, commit: Commit, one: Subscriber, wait: Position, letter: Position) -> None:
+    def buried(self, commit: Commit, one: Subscriber, root: Position) -> None:
         """A retry of the place is a dead letter now."""
         order = one.session.order
-        key = None if order is None else order.waiting_for(wait)
+        key = None if order is None else order.waiting_for(root)
         if order is not None and key is not None and isinstance(one, Group) and one.on_dead == HOLD:
-            self._change(commit, one, order, key, partial(order.bury, key, letter))
+            self._change(commit, one, order, key, partial(order.bury, key, root))
 
     def _change(
         self, commit: Commit, one: Subscriber, order: KeyOrder, key: bytes, change: Callable[[], None]
@@ -126,9 +128,10 @@ class Holds(CommitHook):
     def _put_back(self, group: Group, order: KeyOrder, key: bytes, before: KeyRow) -> None:
         """A hold or a release was not written: the key rests as before. Its letter may have gone in an
         earlier batch."""
-        has_letter = before.letter != NOWHERE
-        if has_letter and self._writer.broken is None and not DEAD.is_there(self._store, before.letter):
-            before = KeyRow(by_hand=before.by_hand)
+        if before.letter != NOWHERE and self._writer.broken is None:
+            name = Name(group.whose, before.letter)
+            if not delivery_rows.is_there(self._store, name, DEAD):
+                before = KeyRow(by_hand=before.by_hand)
         order.undo_hold(key, before)
         self._look_again(group, order, key)
 
@@ -137,8 +140,9 @@ class Holds(CommitHook):
         if self._groups.get(group.text) is not group or group.session.order is not order:
             return
         wait = order.row(key).wait
-        if wait != NOWHERE:
-            self._retries.look_again(group, wait)
+        row = None if wait == NOWHERE else delivery_rows.stored(self._store, Name(group.whose, wait))
+        if row is not None and row.is_waiting:
+            self._retries.look_again(group, row.at)
         self._groups.read_on(group)
 
     # -- with each batch
@@ -157,23 +161,24 @@ class Holds(CommitHook):
                 self._groups.read_on(group)
 
     def _look(self, commit: Commit) -> list[_Gone]:
-        """The letters that this batch deletes and that hold a key."""
-        deleted = commit.open_batch.deleted(Table.DEAD, b"\0")
-        if not deleted:
-            return []
-        places = {keys.place_of(key) for key in deleted}
-        found: list[_Gone] = []
+        """The letters that are none any more with this batch and that hold a key."""
+        batch, found = commit.open_batch, list[_Gone]()
+        if not batch.deleted(Table.DELIVERIES, keys.DEAD):
+            return found
+        changed = {*batch.deleted(Table.DELIVERIES, keys.STATE), *batch.fresh(Table.DELIVERIES, keys.STATE)}
         for group in self._groups:
             order = group.session.order
-            if order is not None and order.letters:
-                found += [_Gone(group, order.letters[one], one) for one in order.letters.keys() & places]
+            for root, key in [] if order is None else order.letters.items():
+                name = Name(group.whose, root)
+                if keys.state(*name) in changed and not _is_dead(batch, name):
+                    found.append(_Gone(group, key, root))
         return found
 
     def _let_on(self, gone: list[_Gone], answer: object) -> None:
         """Let keys go on whose letters are durably gone."""
-        for group, key, letter in () if isinstance(answer, Exception) else gone:
+        for group, key, root in () if isinstance(answer, Exception) else gone:
             order = group.session.order
-            if order is None or order.held_by(letter) != key:
+            if order is None or order.held_by(root) != key:
                 continue
             order.release(key)
             group.dirty.add(group)
@@ -192,3 +197,8 @@ def _undo(order: KeyOrder, key: bytes, before: KeyRow, after: KeyRow) -> None:
         order.bury(key, before.letter)
     else:
         order.requeue(key, before.wait)
+
+
+def _is_dead(batch: OpenBatch, name: Name) -> bool:
+    state = delivery_rows.state_at(batch, name)
+    return state is not None and state.state == DEAD

@@ -2,7 +2,7 @@
 
 A member did not ack in time, and does now. The ack ends the message, whatever has become of it:
 
-    waits for its next try    the retry is deleted (shards/retries.py)
+    waits for its next try    its row is deleted (shards/delivery_rows.py)
     due, but not read         the group notes not to send it
     in flight with another    the group's flight ends; the other member's ack is accepted too
     a dead letter             it is deleted. Its copy at `$dead` has gone out already
@@ -22,13 +22,13 @@ exceeds WAITING_MAX, is dropped, and its message is redelivered.
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from shards.commit import Commit
-from shards.dead import DEAD, remove_of
+from shards.deliveries import end
+from shards.delivery_rows import Name, at, of_message_in
 from shards.errors import Corrupt, StoreFailed
 from shards.record import decode, is_stub, topic_of
-from shards.retries import RETRIES, end_retries
 from timeline.filters import matches, parse_share
 from timeline.horizon import Horizon
 from timeline.position import MessageId, Position, at_of
@@ -70,8 +70,8 @@ class LateAck:
     """The member that acks a message by its id."""
     rights: Rights | None = None
     """Rights of the caller that acks by a lease; None: they allow it."""
-    retries: list[Position] = field(default_factory=list)
-    """Its retries that have ended."""
+    waited: Position | None = None
+    """The root, if the message waited for its next try."""
 
 
 class Late:
@@ -126,9 +126,9 @@ class Late:
         """Ack a message of the group by the position of its row, if `rights` allow to receive it."""
         self._take(LateAck(group, place, shard, answered, rights=rights))
 
-    def may_finish(self, flight: Flight, rights: Rights | None) -> bool:
-        """Whether these rights allow to receive a message in flight."""
-        message = self._sent.message(flight)
+    def may_finish(self, place: Subscriber, flight: Flight, rights: Rights | None) -> bool:
+        """Whether these rights allow to receive a message that a place has in flight."""
+        message = None if rights is None else self._sent.message(place, flight)
         return rights is None or (message is not None and rights.may_receive(message.topic))
 
     def finish_named(self, group: Group, member: Subscriber, message: MessageId, answered: Answered) -> None:
@@ -161,24 +161,18 @@ class Late:
             place = self._place_of(commit, message, group, ack.member)
         if place is None or not _may_receive(commit, message, group, ack.rights):
             return False
-        places, key = {place}, b""
-        ended = 0
-        if message is not None:
-            place, key = _origin(commit, message, place)
-            places.add(place)
-            whose = group.session.client_id, group.incarnation
-            ack.retries = end_retries(commit, message, *whose)
-            places.update(ack.retries)
-            ended += len(ack.retries)
-            ended += remove_of(commit, message, *whose)
-        for one in places:
-            flight = self._flights[group].get(one)
-            if flight is not None and flight.fate != SETTLED:
-                ended += group.session.ack(flight.packet_id) is not None
+        name = Name(group.whose, place)
+        row = at(commit.open_batch, name)
+        ended = int(row is None or not row.is_dropped) and int(end(commit, name))
+        ack.waited = place if row is not None and row.is_waiting else None
+        flight = self._flights[group].get(place)
+        if flight is not None and flight.fate != SETTLED:
+            ended += group.session.ack(flight.packet_id) is not None
         horizon = self._horizon.position
         if place <= horizon or at_of(place) <= commit.open_batch.wall_ms:
             # A kill or a replay has removed it from the group's cursor, which would give it again. Nothing
             # later was ever sent.
+            key = b"" if message is None else _key_of(commit, message)
             ended += group.session.finish_ahead(place, horizon, key)
         self._cursors.store(commit, group)
         return ended > 0
@@ -205,12 +199,11 @@ class Late:
         """The end is durable."""
         self.finished += is_ended
         order = ack.group.session.order
-        if order is not None:
-            for retry in ack.retries:
-                key = order.waiting_for(retry)
-                if key is not None:
-                    order.release(key)
-                    ack.group.dirty.add(ack.group)
+        if order is not None and ack.waited is not None:
+            key = order.waiting_for(ack.waited)
+            if key is not None:
+                order.release(key)
+                ack.group.dirty.add(ack.group)
         ack.answered(is_ended)
         self._groups.read_on(ack.group)
 
@@ -231,18 +224,15 @@ def _may_receive(commit: Commit, message: MessageId | None, group: Group, rights
         return False
     found = commit.find(message)
     topics = [] if found is None or is_stub(found.value) else [topic_of(found.value)]
-    for kept in (RETRIES, DEAD):
-        topics += [topic_of(row.record) for _, row in kept.of_message_in(commit.open_batch, message)]
+    rows = of_message_in(commit.open_batch, message)
+    topics += [topic_of(row.record) for row in rows if not row.is_dropped]
     return bool(topics) and all(map(rights.may_receive, topics))
 
 
-def _origin(commit: Commit, message: MessageId, place: Position) -> tuple[Position, bytes]:
-    """The current position of a message, and its ordering key. `place`: the one in its id, which a moved one
-    has left."""
+def _key_of(commit: Commit, message: MessageId) -> bytes:
+    """The ordering key of a message; empty: none, or it cannot be read."""
     try:
         found = commit.find(message)
-        if found is None or found.shard is None:
-            return place, b""
-        return found.position, b"" if is_stub(found.value) else decode(found.value).ordering_key
+        return b"" if found is None or is_stub(found.value) else decode(found.value).ordering_key
     except Corrupt:
-        return place, b""
+        return b""

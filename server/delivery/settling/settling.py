@@ -233,7 +233,7 @@ class Settling:
             return None
         _, member, flight = found
         is_own = rights is None or member.rights is rights or rights.may_receive_all(group.filter)
-        return (member, flight) if is_own or self._late.may_finish(flight, rights) else None
+        return (member, flight) if is_own or self._late.may_finish(group, flight, rights) else None
 
     @property
     def running_ms(self) -> int:

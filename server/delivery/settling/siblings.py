@@ -20,11 +20,10 @@ from typing import NamedTuple
 import msgspec
 
 from shards.commit import Commit
-from shards.keys import message_of
+from shards.delivery_rows import Name, at
 from shards.record import decode
-from shards.retries import RETRIES
 from timeline.filters import matches
-from timeline.position import START, MessageId, Position, at_of, id_position
+from timeline.position import START, Position, at_of
 
 from ...engine.clock import Clock
 from ...engine.errand import RETRY_S, Errand
@@ -46,7 +45,7 @@ class Move(NamedTuple):
     """A retry to move to another group of the name."""
 
     group: Group
-    place: Position
+    root: Position
     to: Group
 
 
@@ -93,33 +92,35 @@ class Siblings:
         start, order = self._from.pop(group, START), group.session.order
         for count, message in enumerate(self._retries.waiting(group, start)):
             if count >= ROWS or (count and self._clock.mono() >= until_s):
-                self._from[group] = message.position
+                self._from[group] = message.at
                 return
             if order is not None and order.key_of(message.ordering_key) in order.held:
                 continue  # it waits for the key, whoever is there
             if not _is_left(group, message.topic):
                 continue
-            place = id_position(MessageId(message.record.id))
-            to = next((one for one in others if _fits(one, message.topic, place)), None)
+            to = next((one for one in others if _fits(one, message.topic, message.position)), None)
             if to is not None:
                 yield Move(group, message.position, to)
 
     def _decide(self, commit: Commit, move: Move) -> bool:
         """In the writer: move a retry. Raises Refused, Corrupt, before anything is changed."""
-        row = RETRIES.at(commit.open_batch, move.place)
-        if row is None or self._groups.place_of(row) is not move.group or move.place in move.group.retrying:
+        row = self._retries.waiting_in(commit, move.group, move.root)
+        if row is None or self._groups.named(move.group.session.client_id) is not move.group:
             return False
         topic = decode(row.record).topic
         if not _is_left(move.group, topic) or self._groups.named(move.to.session.client_id) is not move.to:
             return False
-        name = message_of(row.id)
-        if not _fits(move.to, topic, id_position(name)) or self._retries.of_in(commit, move.to, name):
+        theirs = at(commit.open_batch, Name(move.to.whose, move.root))
+        if not _fits(move.to, topic, move.root) or (theirs is not None and theirs.is_waiting):
             return False
-        theirs = msgspec.structs.replace(
-            row, addressee=move.to.session.client_id, incarnation=move.to.incarnation
+        moved = msgspec.structs.replace(
+            row,
+            whose=move.to.whose,
+            addressee=move.to.session.client_id,
+            incarnation=move.to.incarnation,
         )
-        self._retries.take(commit, move.group, move.place, row)
-        self._retries.put(commit, move.to, theirs, at_of(move.place), is_owed=True)
+        self._retries.withdraw(commit, move.group, row)
+        self._retries.put(commit, move.to, moved, at_of(row.at), is_owed=True)
         return True
 
     def _decided(self, move: Move, is_moved: bool) -> None:

@@ -10,17 +10,12 @@ the burial takes it. The writer decides each one, and deletes it in the batch th
 
 from collections.abc import Iterator
 from heapq import merge
-from operator import itemgetter
-
-import msgspec
+from operator import attrgetter
 
 from shards.commit import Commit
-from shards.fate import is_over
-from shards.kept import Letter
-from shards.record import decode, encode
-from shards.retries import RETRIES, note_dropped
+from shards.delivery_rows import DeliveryRow, Name, at, of_message, waiting, waiting_of, waits_at
+from shards.record import decode
 from shards.store import Store
-from shards.tables import KeptRow
 from timeline.position import START, MessageId, Position
 
 from ..membership import Membership
@@ -55,70 +50,72 @@ class Steering:
 
     # -- reading
 
-    def read(self, start: Position = START, *, group: str | None = None) -> Iterator[Letter]:
+    def read(self, start: Position = START, *, group: str | None = None) -> Iterator[DeliveryRow]:
         """Waiting retries at or behind `start`, by time; of places of one name if named."""
         if group is None:
-            return self._waiting(RETRIES.all(self._store, start))
+            return self._waiting(waiting(self._store, start))
         session = self._groups.named(group)
         places = [*self._groups.called(group), *([] if session is None else [session])]
-        found = (RETRIES.of(self._store, one.whose, start) for one in places)
-        rows = ((place, row) for place, row in merge(*found, key=itemgetter(0)) if row is not None)
-        return self._waiting(rows)
+        found = (self._waiting_of(one, start) for one in places)
+        return self._waiting(merge(*found, key=attrgetter("at")))
 
-    def of_message(self, message: MessageId) -> Iterator[Letter]:
+    def _waiting_of(self, one: Subscriber, start: Position) -> Iterator[DeliveryRow]:
+        for place, root in waiting_of(self._store, one.whose, start):
+            row = waits_at(self._store, Name(one.whose, root), place)
+            if row is not None:
+                yield row
+
+    def of_message(self, message: MessageId) -> Iterator[DeliveryRow]:
         """Waiting retries of one message, one per place."""
-        return self._waiting(RETRIES.of_message(self._store, message))
+        return self._waiting(row for row in of_message(self._store, message) if row.is_waiting)
 
-    def _waiting(self, found: Iterator[Letter]) -> Iterator[Letter]:
-        return (letter for letter in found if self._whose(*letter) is not None)
+    def _waiting(self, found: Iterator[DeliveryRow]) -> Iterator[DeliveryRow]:
+        return (row for row in found if self._place_of(row) is not None)
 
-    def _whose(self, place: Position, row: KeptRow) -> Subscriber | None:
+    def _place_of(self, row: DeliveryRow) -> Subscriber | None:
         """The session or group for which it waits."""
         one = self._groups.place_of(row)
-        return None if one is None or place in one.retrying else one
+        is_out = one is not None and (row.root in one.rows_out or row.root in one.rows_over)
+        return None if is_out else one
 
     # -- in the writer
 
-    def try_(self, commit: Commit, place: Position, due_ms: int, may: May) -> bool:
+    def try_(self, commit: Commit, name: Name, due_ms: int, may: May) -> bool:
         """Set the time of the next try; False if it does not wait, or that is not allowed. Raises Corrupt."""
-        found = self._found(commit, place, may)
+        found = self._found(commit, name, may)
         if found is None:
             return False
         one, row = found
-        record = decode(row.record)
-        if is_over(record.due_ms, record.expires_ms, due_ms):
+        if row.expires_by(due_ms):
             return False
-        left_ms = record.due_ms + record.expires_ms - due_ms if record.expires_ms else 0
-        again = encode(msgspec.structs.replace(record, due_ms=due_ms, expires_ms=left_ms))
-        self._retries.take(commit, one, place, row)
-        row = msgspec.structs.replace(row, record=again)
-        wait = self._retries.put(commit, one, row, due_ms, is_owed=True)
-        self._holds.requeued(commit, one, place, wait)
+        self._retries.put(commit, one, row, due_ms, is_owed=True)
+        self._holds.requeued(commit, one, row.root)
         return True
 
-    def bury(self, commit: Commit, place: Position, may: May) -> bool:
+    def bury(self, commit: Commit, name: Name, may: May) -> bool:
         """Make it a dead letter; False as above. Raises Refused, Corrupt, before anything is changed."""
-        found = self._found(commit, place, may)
+        found = self._found(commit, name, may)
         if found is None:
             return False
         one, row = found
         reason = f"{BURIED}; {row.reason}" if row.reason else BURIED
         self._obituaries.tell(commit, row.group, decode(row.record), reason)
-        self._retries.take(commit, one, place, row)
-        self._holds.buried(commit, one, place, self._dead_letters.keep_buried(commit, row, reason))
+        self._retries.take(one, row)
+        self._dead_letters.keep_buried(commit, row, reason)
+        self._holds.buried(commit, one, row.root)
         return True
 
-    def drop(self, commit: Commit, place: Position, may: May) -> bool:
+    def drop(self, commit: Commit, name: Name, may: May) -> bool:
         """Drop it; False as above. Raises Corrupt."""
-        found = self._found(commit, place, may)
+        found = self._found(commit, name, may)
         if found is None:
             return False
         one, row = found
-        note_dropped(commit, row)
-        return self._retries.take(commit, one, place, row)
+        self._retries.drop(commit, one, row)
+        return True
 
-    def _found(self, commit: Commit, place: Position, may: May) -> tuple[Subscriber, KeptRow] | None:
+    def _found(self, commit: Commit, name: Name, may: May) -> tuple[Subscriber, DeliveryRow] | None:
         """A waiting retry that the caller may change. Raises Corrupt."""
-        row = RETRIES.at(commit.open_batch, place)
-        one = None if row is None else self._whose(place, row)
+        row = at(commit.open_batch, name)
+        one = None if row is None or not row.is_waiting else self._place_of(row)
         return None if row is None or one is None or not may(row, one) else (one, row)

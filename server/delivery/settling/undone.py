@@ -2,8 +2,8 @@
 
 A client nacks, a member of a group does not ack in time (its lease lapses) or loses its connection, or a
 message has been sent too often: all are failures, handled alike. The message waits as a *retry* for that
-session or group alone (shards/retries.py), as long as requested or as its subscription's back-off says. After
-`max_attempts` deliveries, or when its client can never do it, it is *buried*: it becomes a dead letter
+session or group alone (shards/delivery_rows.py), as long as requested or as its subscription's back-off says.
+After `max_attempts` deliveries, or when its client can never do it, it is *buried*: it becomes a dead letter
 (dead_letters.py), with a copy at `$dead/...`.
 
     in flight ──> FAILED: to be decided ──> SETTLED: decided in the writer ──> a retry, or a dead letter
@@ -28,15 +28,12 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
 
-import msgspec
-
+from shards import delivery_rows
 from shards.commit import Commit
-from shards.dead import DEAD
+from shards.delivery_rows import DeliveryRow, Name
 from shards.fate import is_over
 from shards.fields import Record, Retry, TryRow
-from shards.record import decode, encode
-from shards.retries import RETRIES, note_dropped
-from shards.tables import KeptRow
+from shards.record import decode
 from timeline.key_order import KeyOrder
 from timeline.key_rows import NO_KEY
 from timeline.position import START, Position, message_id
@@ -129,6 +126,8 @@ class Failure:
     outcome: str
     ms: int
     """How long it was held; 0: unknown."""
+    attempts: int
+    """Tries from the row that is in flight. A flight that was given back has none."""
     at_ms: int = 0
     """End of the try, wall ms; 0: the time of the decision."""
     crowded_out: int = 0
@@ -136,12 +135,11 @@ class Failure:
     buried: tuple[str, str] = ("", "")
     """The message's id and where it is buried, for the log."""
     placed: Position = START
-    """Position of its retry or dead letter, which may be stored even if the batch has failed."""
+    """When its retry is due, or it died, in that order; it may be stored even if the batch has failed."""
 
     @property
-    def attempts(self) -> int:
-        """Tries from the row that is in flight. A flight that was given back has none."""
-        return self.flight.attempts if self.is_attempt else max(0, self.flight.attempts - 1)
+    def name(self) -> Name:
+        return Name(self.addressee.whose, self.flight.position)
 
     @property
     def order(self) -> KeyOrder | None:
@@ -278,24 +276,23 @@ class Undone:
                 by,
                 outcome,
                 ms,
+                flight.attempts if is_attempt else max(0, flight.attempts - 1),
                 ended_ms,
             )
         )
 
-    def give_up(
-        self, commit: Commit, one: Subscriber, place: Position, reason: str, *, is_dead: bool
-    ) -> bool:
+    def give_up(self, commit: Commit, one: Subscriber, root: Position, reason: str, *, is_dead: bool) -> bool:
         """In the writer: a message that waits for its next try becomes a dead letter, or is dropped. False:
         it waits no more. Raises Refused, Corrupt, before anything is changed."""
-        row = RETRIES.at(commit.open_batch, place)
-        if row is None or place in one.retrying:
+        row = self._retries.waiting_in(commit, one, root)
+        if row is None:
             return False
-        if not is_dead:
-            note_dropped(commit, row)
-            return self._retries.take(commit, one, place, row)
-        self._obituaries.tell(commit, row.group, decode(row.record), reason)
-        self._retries.take(commit, one, place, row)
-        self._dead_letters.keep_buried(commit, row, reason)
+        if is_dead:
+            self._obituaries.tell(commit, row.group, decode(row.record), reason)
+            self._retries.take(one, row)
+            self._dead_letters.keep_buried(commit, row, reason)
+        else:
+            self._retries.drop(commit, one, row)
         return True
 
     def lose(self, holder: Subscriber, flight: Flight, reason: str, *, delay_ms: int | None = None) -> None:
@@ -313,19 +310,16 @@ class Undone:
         holder, addressee = failure.holder, failure.addressee
         if not holder.session.has(flight):
             return Nacked.GONE
-        message = self._sent.message(flight)
+        message = self._sent.message(addressee, flight)
         if (message is None and not flight.is_stored) or not self._is_there(addressee):
             return self._settle(commit, failure, Nacked.GONE)
         if failure.placed != START:  # its batch has failed, and may be stored all the same
-            stored = RETRIES.at(commit.open_batch, failure.placed)
-            if stored is not None:
+            stored = delivery_rows.at(commit.open_batch, failure.name)
+            if stored is not None and stored.at == failure.placed:
                 return self._stored(commit, failure, stored)
-            letter = DEAD.at(commit.open_batch, failure.placed)
-            if letter is not None:
-                return self._is_dead(commit, failure, letter.origin)
         if message is None:
-            failure.reason = KEPT_TOO_LONG if self._sent.note_missing(flight) else UNREADABLE
-            return self._buried(commit, failure, self._nameless(holder, flight))
+            failure.reason = KEPT_TOO_LONG if self._sent.note_missing(addressee, flight) else UNREADABLE
+            return self._buried(commit, failure, self._nameless(flight))
         terms = self.terms(addressee, message)
         counted = message.counted_before + failure.attempts
         is_spent = failure.is_attempt and 0 < terms.max_attempts <= counted
@@ -337,47 +331,50 @@ class Undone:
             return self._buried(commit, failure, message)
         tried = failure.tried(commit.open_batch.wall_ms, message)
         row = self._dead_letters.row(commit, addressee, message, tried)
-        row = msgspec.structs.replace(row, record=encode(_again(message, due_ms)))
         failure.placed = self._retries.put(commit, addressee, row, due_ms, is_owed=True)
-        return self._waits(commit, failure, message.origin[0])
+        return self._waits(commit, failure)
 
-    def _stored(self, commit: Commit, failure: Failure, row: KeptRow) -> Nacked:
-        """Its retry is there, though the batch has failed, and may be in flight by now."""
-        if failure.placed in failure.addressee.retrying:
+    def _stored(self, commit: Commit, failure: Failure, row: DeliveryRow) -> Nacked:
+        """What was decided is there, though the batch has failed. A retry may be in flight by now."""
+        one, root = failure.addressee, row.root
+        if row.is_dead:
+            self._retries.changes(one, root, row.at, None)
+            return self._is_dead(commit, failure)
+        flights = one.session.flights.values()
+        if any(other.position == root and other is not failure.flight for other in flights):
             return self._settle(commit, failure, Nacked.AGAIN)
-        again = partial(self._retries.look_again, failure.addressee, failure.placed)
-        self._decisions.note(ignore, again)
-        return self._waits(commit, failure, row.origin)
+        self._retries.changes(one, root, row.at, row.at)
+        return self._waits(commit, failure)
 
-    def _waits(self, commit: Commit, failure: Failure, root: Position) -> Nacked:
+    def _waits(self, commit: Commit, failure: Failure) -> Nacked:
         """The message waits for its retry, and its key with it."""
-        order = failure.order
+        order, root = failure.order, failure.flight.position
         if order is not None:
-            order.rest(self._rests(order, failure, failure.placed), root, failure.placed)
+            order.rest(self._rests(order, failure), root, root)
         return self._settle(commit, failure, Nacked.AGAIN)
 
     def _buried(self, commit: Commit, failure: Failure, message: Message) -> Nacked:
         """Bury it. Raises Refused before anything is changed."""
         failure.reason = failure.reason or REJECTED
         failure.placed = self._bury(commit, failure, message)
-        return self._is_dead(commit, failure, message.origin[0])
+        return self._is_dead(commit, failure)
 
-    def _is_dead(self, commit: Commit, failure: Failure, root: Position) -> Nacked:
+    def _is_dead(self, commit: Commit, failure: Failure) -> Nacked:
         """After the message became a dead letter: hold its key if the group says so."""
-        order, holder, letter = failure.order, failure.holder, failure.placed
+        order, holder, root = failure.order, failure.holder, failure.flight.position
         if order is not None and isinstance(holder, Group) and holder.on_dead == HOLD:
-            order.hold(self._rests(order, failure, letter), root, letter)
+            order.hold(self._rests(order, failure), root, root)
         return self._settle(commit, failure, Nacked.DEAD)
 
-    def _rests(self, order: KeyOrder, failure: Failure, place: Position) -> bytes:
+    def _rests(self, order: KeyOrder, failure: Failure) -> bytes:
         """The head of a key is a retry or a dead letter, no longer in flight. Returns the key."""
         key, failure.flight.key = failure.flight.key, b""
-        self._decisions.note(partial(_is_out_again, order, failure, key, place))
+        self._decisions.note(partial(_is_out_again, order, failure, key))
         return key
 
-    def _nameless(self, holder: Subscriber, flight: Flight) -> Message:
+    def _nameless(self, flight: Flight) -> Message:
         """Stands for a message that is gone: only its id."""
-        name = holder.retrying.get(flight.position) or message_id(flight.position, flight.shard, self._node)
+        name = message_id(flight.position, flight.shard, self._node)
         return Message(flight.position, flight.shard, Record(b"", b"", id=name), self._clock.wall_ms())
 
     def _settle(self, commit: Commit, failure: Failure, fate: Nacked) -> Nacked:
@@ -454,23 +451,17 @@ class Undone:
         addressee = failure.addressee
         topic = self._obituaries.tell(commit, addressee.name, message.record, failure.reason)
         tried = failure.tried(commit.open_batch.wall_ms, message)
-        letter, failure.crowded_out = self._dead_letters.bury(commit, addressee, message, tried)
+        row = self._dead_letters.row(commit, addressee, message, tried)
+        letter, failure.crowded_out = self._dead_letters.keep(commit, row)
+        self._retries.changes(addressee, row.root, letter, None)
         failure.buried = message.id_text(self._node), shown(topic)
         return letter
 
 
-def _is_out_again(order: KeyOrder, failure: Failure, key: bytes, place: Position) -> None:
+def _is_out_again(order: KeyOrder, failure: Failure, key: bytes) -> None:
     """Nothing was written: the head of the key is in flight, unless its client has acked it since."""
-    if key in (order.waiting_for(place), order.held_by(place)):
+    root = failure.flight.position
+    if key in (order.waiting_for(root), order.held_by(root)):
         order.release(key)
     if failure.holder.session.has(failure.flight):
         failure.holder.session.lead(failure.flight, key)
-
-
-def _again(message: Message, due_ms: int) -> Record:
-    """The record of the retry. It keeps its remaining expiry; being late is normal for a retry."""
-    record = message.record
-    left_ms = message.due_ms + record.expires_ms - due_ms if record.expires_ms else 0
-    return msgspec.structs.replace(
-        record, due_ms=due_ms, id=0, key=b"", zone=b"", retry=None, expires_ms=left_ms, drop_late=False
-    )

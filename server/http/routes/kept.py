@@ -17,19 +17,17 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from heapq import merge
+from operator import attrgetter
 from typing import Annotated, Any, Protocol
 
 import msgspec
 from aiohttp import web
 
 from shards.commit import Commit
+from shards.delivery_rows import DeliveryRow, Name
 from shards.errors import Corrupt
-from shards.kept import Letter
-from shards.keys import message_of
-from shards.record import decode, topic_of
+from shards.record import topic_of
 from shards.state import DISPATCHED
-from shards.tables import KeptRow
 from timeline.filters import matches
 from timeline.position import (
     END,
@@ -138,9 +136,9 @@ class Wanted:
     seq: int | None = None
     """Messages kept after this seq are skipped; None: none are."""
 
-    def fits(self, place: Position, row: KeptRow) -> bool:
+    def fits(self, row: DeliveryRow) -> bool:
         """Whether the row is selected. Raises Corrupt."""
-        if self.seq is not None and seq_of(place) > self.seq:
+        if self.seq is not None and seq_of(row.at) > self.seq:
             return False
         if self.group is not None and not is_called(row, self.group):
             return False
@@ -149,18 +147,17 @@ class Wanted:
         return self.topic in (None, EVERYTHING) or matches(self.topic, topic_of(row.record).decode())
 
 
-Places = list[Position]
+Names = list[Name]
 Act = Callable[..., bool]
-"""In the writer: (commit, place, *, may), change the message there, if it still exists. Raises Refused,
-Corrupt."""
+"""In the writer: (commit, name, *, may), change the delivery, if it is still so. Raises Refused, Corrupt."""
 
 
 class Source(Protocol):
-    """Source of rows, in the order of their positions."""
+    """Source of rows, in the order of their `at`."""
 
-    def read(self, start: Position = START, *, group: str | None = None) -> Iterator[Letter]: ...
+    def read(self, start: Position = START, *, group: str | None = None) -> Iterator[DeliveryRow]: ...
 
-    def of_message(self, message: MessageId) -> Iterator[Letter]: ...
+    def of_message(self, message: MessageId) -> Iterator[DeliveryRow]: ...
 
 
 class KeptRows:
@@ -237,16 +234,16 @@ class KeptRows:
         while True:
             await turn.begin()
             count, is_end = 0, True
-            for place, row in self._read(wanted, start):
+            for row in self._read(wanted, start):
                 count += 1
-                view = self._view(row) if is_there(wanted, place, row, may) else None
+                view = self._view(row) if is_there(wanted, row, may) else None
                 if view is not None:
                     if len(views) == limit or size > PAGE_BYTES or is_crowded:
                         return views, last
-                    views.append((view, time_text(at_of(place))))
+                    views.append((view, time_text(at_of(row.at))))
                     size += len(row.record)
                     is_crowded = not turn.keep(len(row.record) + VIEW_BYTES)
-                last = place
+                last = row.at
                 if count == LOOK_ROWS or turn.is_over(count):
                     is_end = False
                     break
@@ -261,18 +258,17 @@ class KeptRows:
         count, following = 0, wanted.start
         while request.transport is not None:
             await turn.begin()
-            places, after = self._step(wanted, following, may, turn)
-            count += len(places)
+            names, after = self._step(wanted, following, may, turn)
+            count += len(names)
             if after is None:
                 break
             following = Position(after)
         return count
 
-    def _view(self, row: KeptRow) -> shapes.Kept | None:
+    def _view(self, row: DeliveryRow) -> shapes.Kept | None:
         """The view of a row; None: it cannot be read."""
-        message = message_of(row.id)
         try:
-            shown = message_view(message, id_position(message), decode(row.record), DISPATCHED, None)
+            shown = message_view(row.id, id_position(row.id), row.message(), DISPATCHED, None)
         except Corrupt as error:
             log.error("message %s: unreadable, skipped: %s", self._name, error)
             return None
@@ -285,11 +281,12 @@ class KeptRows:
             "tries": [try_view(one) for one in row.tries],
         }
 
-    def _read(self, wanted: Wanted, start: Position) -> Iterator[Letter]:
+    def _read(self, wanted: Wanted, start: Position) -> Iterator[DeliveryRow]:
         """Rows that may be selected, at or behind `start`."""
         if wanted.ids is not None:
-            found = merge(*(self._source.of_message(message) for message in wanted.ids), key=_place)
-            return (letter for letter in found if start <= letter[0] < wanted.end)
+            rows = [row for message in wanted.ids for row in self._source.of_message(message)]
+            rows.sort(key=attrgetter("at"))
+            return (row for row in rows if start <= row.at < wanted.end)
         return until(wanted.end, self._source.read(start, group=wanted.group))
 
     # -- changing
@@ -303,11 +300,11 @@ class KeptRows:
         try:
             while following is not None and request.transport is not None:
                 await turn.begin()
-                places, following = step(wanted, following, may, turn)
-                done.matched += len(places)
-                if places and not body.dry_run:
-                    each = partial(self._each, places, act, may)
-                    acted: Acted = await asked(self._ask, each, cost=len(places))
+                names, following = step(wanted, following, may, turn)
+                done.matched += len(names)
+                if names and not body.dry_run:
+                    each = partial(self._each, names, act, may)
+                    acted: Acted = await asked(self._ask, each, cost=len(names))
                     done.changed += acted.changed
                     if acted.refused is not None:
                         raise refusal(acted.refused)
@@ -336,36 +333,36 @@ class KeptRows:
         span, ids_of = span_of(since, until), self._ids(request, chosen.id, chosen.key)
         return Wanted(*span, chosen.group, chosen.topic, chosen.reason, ids_of, seq)
 
-    def _step(self, wanted: Wanted, start: int, may: May, turn: Turn) -> tuple[Places, int | None]:
+    def _step(self, wanted: Wanted, start: int, may: May, turn: Turn) -> tuple[Names, int | None]:
         """The next matches at or behind a position, and where to continue; None at the end."""
-        places: Places = []
+        names: Names = []
         size = 0
-        for looked, (place, row) in enumerate(self._read(wanted, Position(start)), 1):
-            start = place + 1
-            if is_there(wanted, place, row, may):
-                places.append(place)
+        for looked, row in enumerate(self._read(wanted, Position(start)), 1):
+            start = row.at + 1
+            if is_there(wanted, row, may):
+                names.append(row.name)
                 size += len(row.record)
-            if _is_enough(places, size) or looked == LOOK_ROWS or turn.is_over(looked):
-                return places, start
-        return places, None
+            if _is_enough(names, size) or looked == LOOK_ROWS or turn.is_over(looked):
+                return names, start
+        return names, None
 
-    def _step_of_ids(self, wanted: Wanted, index: int, may: May, turn: Turn) -> tuple[Places, int | None]:
+    def _step_of_ids(self, wanted: Wanted, index: int, may: May, turn: Turn) -> tuple[Names, int | None]:
         """`_step` over the ids from an index on."""
         assert wanted.ids is not None, "it is by ids"
-        places: Places = []
+        names: Names = []
         size = 0
         for looked, message in enumerate(wanted.ids[index:], 1):
-            for place, row in self._source.of_message(message):
-                if is_there(wanted, place, row, may):
-                    places.append(place)
+            for row in self._source.of_message(message):
+                if is_there(wanted, row, may):
+                    names.append(row.name)
                     size += len(row.record)
-            if _is_enough(places, size) or turn.is_over(looked):
-                return places, index + looked
-        return places, None
+            if _is_enough(names, size) or turn.is_over(looked):
+                return names, index + looked
+        return names, None
 
-    def _each(self, places: Places, act: Act, may: May, commit: Commit) -> Acted:
+    def _each(self, names: Names, act: Act, may: May, commit: Commit) -> Acted:
         change = partial(act, commit, may=may)
-        return change_each(places, change, lambda place: f"{self._name} at {place:024x}")
+        return change_each(names, change, lambda name: f"{self._name} of {name.root:024x}")
 
 
 @dataclass(slots=True)
@@ -391,7 +388,7 @@ def may_of(rights: Rights | None, topic_fits: Sees | None) -> May:
     """A check for the rows that the caller may see, by the rules at the time of the check. It may raise
     Corrupt."""
 
-    def may(row: KeptRow, subscriber: Subscriber | None) -> bool:
+    def may(row: DeliveryRow, subscriber: Subscriber | None) -> bool:
         if not owns(rights, (row.keeper,)):
             return False
         if subscriber is not None and not is_own(rights, subscriber):
@@ -401,18 +398,14 @@ def may_of(rights: Rights | None, topic_fits: Sees | None) -> May:
     return may
 
 
-def is_called(row: KeptRow, name: str) -> bool:
+def is_called(row: DeliveryRow, name: str) -> bool:
     """Whether its place has that name."""
     return name in (row.group, _subscription(row)) or ENDPOINT_PREFIX + name == row.group
 
 
-def _place(letter: Letter) -> Position:
-    return letter[0]
-
-
-def _is_enough(places: Places, size: int) -> bool:
+def _is_enough(names: Names, size: int) -> bool:
     """Whether these are enough for one request to the writer."""
-    return len(places) >= STEP_ROWS or size >= STEP_BYTES
+    return len(names) >= STEP_ROWS or size >= STEP_BYTES
 
 
 def _id(field: str, text: str) -> MessageId:
@@ -423,22 +416,22 @@ def _id(field: str, text: str) -> MessageId:
         raise FieldError(field, str(error)) from None
 
 
-def is_there(wanted: Wanted, place: Position, row: KeptRow, may: May) -> bool:
+def is_there(wanted: Wanted, row: DeliveryRow, may: May) -> bool:
     """Whether the row is selected, and visible to the caller."""
     try:
-        return wanted.fits(place, row) and may(row, None)
+        return wanted.fits(row) and may(row, None)
     except Corrupt as error:
-        log.error("message at %024x: unreadable, skipped: %s", place, error)
+        log.error("message at %024x: unreadable, skipped: %s", row.root, error)
         return False
 
 
-def until(end: Position, found: Iterator[Letter]) -> Iterator[Letter]:
-    for letter in found:
-        if letter[0] >= end:
+def until(end: Position, found: Iterator[DeliveryRow]) -> Iterator[DeliveryRow]:
+    for row in found:
+        if row.at >= end:
             return
-        yield letter
+        yield row
 
 
-def _subscription(row: KeptRow) -> str | None:
+def _subscription(row: DeliveryRow) -> str | None:
     """The whole subscription of a group; None: a session."""
     return row.addressee.removeprefix(KEY_PREFIX) if row.addressee.startswith(KEY_PREFIX) else None

@@ -19,16 +19,14 @@ from typing import Any, Literal, NamedTuple
 from aiohttp import web
 
 from shards.commit import Commit
-from shards.dead import DEAD
+from shards.delivery_rows import DeliveryRow, Name, stored
 from shards.errors import Corrupt
-from shards.keys import message_of
 from shards.order import followers
-from shards.retries import RETRIES
 from shards.store import Store
 from timeline.filters import parse_share
 from timeline.key_order import KeyOrder
 from timeline.key_rows import NOWHERE
-from timeline.position import at_of, id_text
+from timeline.position import Position, at_of, id_text
 
 from ...delivery.settling.holds import Holds
 from ...delivery.shared import Group
@@ -185,27 +183,26 @@ class KeyRoutes:
         if row.is_held:
             held = "hand" if row.by_hand else "dead"
         firsts = [place for place in (row.root, row.next) if place != NOWHERE]
+        head = self._head(group, row.root)
         view: shapes.GroupKey = {
             "key": key.decode("utf-8", "replace"),
             "filter": "" if group.is_endpoint else parse_share(group.text)[1],
             "lag": lag.messages,
             "lag_is_exact": lag.is_exact,
             "in_flight": order.out.get(key, 0),
-            "retry_at": None if row.wait == NOWHERE else time_text(at_of(row.wait)),
+            "retry_at": time_text(at_of(head.at)) if head is not None and head.is_waiting else None,
             "held": held,
-            "id": self._head(row.wait, row.letter),
+            "id": None if head is None else id_text(head.id),
             "oldest_at": time_text(at_of(min(firsts))) if firsts else None,
         }
         return view
 
-    def _head(self, wait: Any, letter: Any) -> str | None:
-        """The id of the message that waits for its try, or of the dead letter."""
-        kept, place = (RETRIES, wait) if wait != NOWHERE else (DEAD, letter)
+    def _head(self, group: Group, root: Position) -> DeliveryRow | None:
+        """What the key waits for: a message that waits for its try, or a dead letter."""
         try:
-            row = kept.stored_at(self._store, place) if place != NOWHERE else None
+            return None if root == NOWHERE else stored(self._store, Name(group.whose, root))
         except Corrupt:
             return None
-        return None if row is None else id_text(message_of(row.id))
 
 
 def _ordered(found: Sequence[Group]) -> list[tuple[Group, KeyOrder]]:

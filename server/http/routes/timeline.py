@@ -91,10 +91,10 @@ class TimelineRoutes:
         while not is_end and request.transport is not None:
             await turn.begin()
             is_end = True
-            for looked, (place, row) in enumerate(until(wanted.end, self._steering.read(start)), 1):
-                start = Position(place + 1)
-                if is_there(wanted, place, row, may):
-                    counts[(at_of(place) - starts.start) // starts.step] += 1
+            for looked, row in enumerate(until(wanted.end, self._steering.read(start)), 1):
+                start = Position(row.at + 1)
+                if is_there(wanted, row, may):
+                    counts[(at_of(row.at) - starts.start) // starts.step] += 1
                 if looked == STEP_ROWS or turn.is_over(looked):
                     is_end = False
                     break

@@ -25,6 +25,7 @@ from server.settings.config import Config, ConfigError
 from server.settings.kinds import Address
 from server.settings.public import reference_for
 from server.settings.reading import load
+from shards.errors import UnreleasedFormat, WrongFormat
 from shards.log.chained import ChainedLog, open_engine
 from shards.log.engine import LogState
 from shards.log.errors import Trimmed, Unfit
@@ -367,6 +368,39 @@ def test_rows_of_its_own_begin_a_log_without_records_and_are_never_replaced(
         store.lead("a", "http://a")
         assert store.is_leading
         store.close()
+
+
+def test_data_of_no_release_is_refused_before_the_log_is_opened(tmp_path: Path) -> None:
+    below = RocksStore(tmp_path)
+    rewrite(below, (Table.META, META_FORMAT, b"%d" % (FORMAT - 1)))
+    below.close()
+    with pytest.raises(UnreleasedFormat):
+        opening.open_store(configured(tmp_path), lambda put: put(), lambda _: None, may_begin=True)
+
+
+LATER, BETWEEN = WrongFormat("9"), UnreleasedFormat("which no release wrote")
+
+
+@pytest.mark.parametrize("error", [LATER, BETWEEN])
+async def test_a_log_of_no_release_ends_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: WrongFormat
+) -> None:
+    """One of a later version does not: this node waits until it is upgraded."""
+    made = Node(configured(tmp_path), None, None)
+    store = ReplicatedStore(MemoryStore(), open_engine(MemoryEngine(Shelf()), Elapsing(), 2.0))
+
+    async def follow(_: ReplicatedStore) -> None:
+        raise error
+
+    async def pause() -> None:
+        made.stopping.set()
+
+    monkeypatch.setattr(made, "_follow", follow)
+    monkeypatch.setattr(made, "_pause", pause)
+    await made._guarded(made._live(store))
+    assert made.stopping.is_set()
+    assert made.exit_code == (2 if error is BETWEEN else 0)
+    assert ("node: stops: which no release wrote" in caplog.text) == (error is BETWEEN)
 
 
 async def test_damaged_data_is_told_and_leads_only_without_an_heir(tmp_path: Path) -> None:

@@ -11,12 +11,9 @@ from shards.log.chained import open_engine
 from shards.log.memory import MemoryEngine, Shelf
 from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore
-from shards.store import Table
-from shards.tables import FORMAT_FIRST, META_FORMAT
 from tests.support.clock import HandClock
 from tests.support.logs import Elapsing
 from tests.support.stepper import Stepper
-from tests.support.stores import rewrite
 from timeline.position import START
 from timeline.session import Subscription
 
@@ -123,20 +120,3 @@ def test_a_stop_with_more_than_20_mb_of_sessions() -> None:
     found = standby.lead().by_id
     assert (len(found), {len(one.session.subscriptions) for one in found.values()}) == (count, {each})
     standby.forget()
-
-
-def test_rows_of_an_older_format_are_read_once_they_are_raised() -> None:
-    """Raising changes cursors; it is done by who leads, which has read them as a follower."""
-    store = store_on(Shelf())
-    store.lead("a", "http://a")
-    leader = Stepper(store, HandClock(NOW_MS))
-    leader.round()
-    connected(leader, range(5))
-    standby = Standby(CONFIG, store, Ticking())
-    while standby.step(is_led=False):
-        pass
-    assert standby.lead() is standby.sessions
-    assert len(standby.sessions.by_id) == 5
-    rewrite(store, (Table.META, META_FORMAT, b"%d" % FORMAT_FIRST))
-    store.flush()
-    assert not standby.lead().by_id

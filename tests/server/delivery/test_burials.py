@@ -9,17 +9,17 @@ from server.codec import wire
 from server.codec.packets import Ack
 from server.delivery.burials import SKIPPED
 from server.settings.config import Config
+from shards import delivery_rows
 from shards.commit import Commit
 from shards.record import decode, id_at
-from shards.retries import RETRIES, dropped_of
 from tests.support.rig import Peer, Rig, props
-from timeline.position import END, START, MessageId
+from timeline.position import END, START
 
 GROUP = "$share/g/t"
 
 
 def letters(rig: Rig) -> list[tuple[str, str, str, int]]:
-    rows = [row for _, row in rig.core.dead_letters.read()]
+    rows = list(rig.core.dead_letters.read())
     return [(row.group, decode(row.record).payload.decode(), row.reason, row.attempts) for row in rows]
 
 
@@ -35,9 +35,11 @@ def behind(rig: Rig, count: int = 3) -> Peer:
     return worker
 
 
-def ids(rig: Rig) -> list[MessageId]:
+def dropped_of(rig: Rig) -> list[int]:
+    """Of each message, how many places have dropped it."""
     rows = rig.core.reader.read(START, END)
-    return [id_at(place, shard, 0, decode(value).id) for place, shard, value in rows]
+    ids = [id_at(place, shard, 0, decode(value).id) for place, shard, value in rows]
+    return [sum(row.is_dropped for row in delivery_rows.of_message(rig.store, name)) for name in ids]
 
 
 def disband(rig: Rig, *, is_dead: bool = True) -> None:
@@ -54,7 +56,7 @@ def test_a_group_that_is_deleted_leaves_dead_letters(rig: Rig) -> None:
         ("g", "1", "group deleted", 1),
         ("g", "2", "group deleted", 0),
     ]
-    assert list(RETRIES.all(rig.store)) == []
+    assert list(delivery_rows.waiting(rig.store)) == []
     assert rig.core.burials.active == {}
     assert rig.core.opened.retries == 0
 
@@ -66,7 +68,7 @@ def test_what_is_dropped_is_counted_and_known(rig: Rig, caplog: pytest.LogCaptur
     assert letters(rig) == []
     assert rig.core.burials.dropped == {"group deleted": 3}
     assert "g: group deleted: 0 unfinished messages became dead letters, 3 were dropped" in caplog.text
-    assert [len(list(dropped_of(rig.store, name))) for name in ids(rig)] == [1, 1, 1]
+    assert dropped_of(rig) == [1, 1, 1]
 
 
 def test_a_later_group_of_the_name_gets_nothing_of_the_former(rig: Rig) -> None:
@@ -94,7 +96,7 @@ def test_a_kill_loses_nothing_and_doubles_nothing(survivors: int) -> None:
         dead = [payload for _, payload, _, _ in letters(rig)]
         if rig.core.groups.get(GROUP) is None:
             assert sorted(dead) == ["0", "1", "2"], steps
-            assert list(RETRIES.all(rig.store)) == []
+            assert list(delivery_rows.waiting(rig.store)) == []
         else:
             assert dead == [], steps
         assert rig.core.burials.active == {}
@@ -112,7 +114,7 @@ def test_who_is_set_forward_leaves_what_it_had_not_read(rig: Rig) -> None:
         ("4", "skipped"),
     ]
     assert worker.payloads() == ["1"], "what it has in flight stays"
-    assert len(list(RETRIES.all(rig.store))) == 1, "as does what waits for its next try"
+    assert len(list(delivery_rows.waiting(rig.store))) == 1, "as does what waits for its next try"
 
 
 def test_a_burial_takes_half_of_the_room_and_drives_nobody_out() -> None:
@@ -172,7 +174,7 @@ def test_what_is_left_behind_after_a_replay_is_in_one_place(rig: Rig, ends: str)
     for packet, wait in zip(came[:3], ("1h", "never", "never"), strict=False):
         worker.nack(packet, wait)
     worker.ack(wire.PUBACK, came[3].packet_id)
-    place = next(place for place, row in rig.core.dead_letters.read() if decode(row.record).payload == b"2")
+    place = next(row.name for row in rig.core.dead_letters.read() if decode(row.record).payload == b"2")
     drop = rig.core.dead_letters.drop
     rig.decide(lambda commit: drop(commit, place, lambda *_: True))
     worker.drop()
@@ -192,8 +194,8 @@ def test_what_is_left_behind_after_a_replay_is_in_one_place(rig: Rig, ends: str)
     rig.decide(again)
     rig.decide(leave)
     dead = sorted((payload, why) for _, payload, why, _ in letters(rig))
-    waiting = sorted(decode(row.record).payload.decode() for _, row in RETRIES.all(rig.store))
-    dropped = [len(list(dropped_of(rig.store, name))) for name in ids(rig)]
+    waiting = sorted(decode(row.record).payload.decode() for row in delivery_rows.waiting(rig.store))
+    dropped = dropped_of(rig)
     if ends == "skip":
         assert dead == [("1", "nacked with 0x80"), ("2", "skipped"), ("3", "skipped")]
         assert waiting == ["0", "4"]

@@ -7,11 +7,10 @@ import pytest
 from server.delivery import deliveries
 from server.delivery.deliveries import Delivery
 from shards.commit import Commit
+from shards.deliveries import wait
 from shards.fields import TryRow
-from shards.keys import message
 from shards.record import decode, is_moved, is_stub
-from shards.retries import put_retry
-from shards.tables import KeptRow
+from tests.support.delivery import delivery
 from tests.support.rig import Rig, config
 from timeline.position import END, START, message_id
 
@@ -167,8 +166,9 @@ def test_there_is_a_bound_of_rows(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> 
     def put(commit: Commit) -> None:
         for count, one in enumerate(names, 5):
             session = rig.session(one)
-            kept = KeptRow(one, one, message(name), count, "", "", 0, row[2], session.incarnation)
-            put_retry(commit, kept, now_ms + count, is_owed=True)
+            wait(
+                commit, delivery(session, row[0], name, row[2], attempts=count), now_ms + count, is_owed=True
+            )
 
     rig.decide(put)
     found, is_cut = told(rig)

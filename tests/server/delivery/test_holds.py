@@ -8,17 +8,15 @@ import pytest
 from server.codec import wire
 from server.codec.packets import Ack
 from server.delivery.shared import Group
-from shards import keys
+from shards import delivery_rows, keys
 from shards.commit import Commit
-from shards.dead import DEAD
+from shards.delivery_rows import Name
 from shards.errors import StoreFailed
 from shards.record import decode
-from shards.retries import RETRIES
 from shards.store import Table
 from tests.server.delivery.test_order import TEXT, after, came, nack, send, worker
 from tests.server.engine.test_decisions import spoil
 from tests.support.rig import Peer, Rig
-from timeline.position import Position
 
 A, B = b"a", b"b"
 
@@ -33,9 +31,9 @@ def held(rig: Rig) -> set[bytes]:
     return order.held
 
 
-def letter(rig: Rig) -> Position:
-    (place,) = [place for place, _ in DEAD.all(rig.store)]
-    return place
+def letter(rig: Rig) -> Name:
+    (row,) = delivery_rows.dead(rig.store)
+    return row.name
 
 
 def act(rig: Rig, how: str, after_ms: int = 0, *, pump: bool = True) -> None:
@@ -52,7 +50,7 @@ def act(rig: Rig, how: str, after_ms: int = 0, *, pump: bool = True) -> None:
                 return core.dead_letters.requeue(commit, letter(rig), at_ms, lambda *_: True)
             case "drop":
                 return core.dead_letters.drop(commit, letter(rig), lambda *_: True)
-        ((retry, _),) = RETRIES.all(rig.store)
+        (retry,) = [row.name for row in delivery_rows.waiting(rig.store)]
         if how == "later":
             return core.steering.try_(commit, retry, at_ms, lambda *_: True)
         return (core.steering.bury if how == "bury" else core.steering.drop)(commit, retry, lambda *_: True)
@@ -155,7 +153,7 @@ def test_a_sync_that_fails_leaves_each_key_what_is_stored(rig: Rig, how: str, su
     rig.pump()
     is_dead = (how == "requeue") != bool(survivors)
     if how != "drop the retry":
-        assert (len(held(rig)), len([*DEAD.all(rig.store)])) == (is_dead, is_dead)
+        assert (len(held(rig)), len([*delivery_rows.dead(rig.store)])) == (is_dead, is_dead)
     rig.pass_ms(3_000)
     out = came(peer)
     if how == "drop the retry" and survivors:
@@ -198,7 +196,7 @@ def test_a_failure_that_is_stored_though_its_sync_failed_is_one_retry(order: str
         peer.ack(wire.PUBACK, out["a2"])
     fail_stored(rig, peer, out["a1"], "2s", tries)
     rig.pass_ms(1_100)
-    assert (len([*DEAD.all(rig.store)]), len([*RETRIES.all(rig.store)])) == (0, 1)
+    assert (len([*delivery_rows.dead(rig.store)]), len([*delivery_rows.waiting(rig.store)])) == (0, 1)
     seen: list[str] = []
     for _ in range(5):
         rig.pass_ms(1_000)
@@ -221,7 +219,7 @@ def test_a_dead_letter_that_is_stored_though_its_sync_failed_is_the_only_one(
     out = came(peer)
     fail_stored(rig, peer, out["a1"], "never", tries)
     rig.pass_ms(2_000)
-    (row,) = [row for _, row in DEAD.all(rig.store)]
+    (row,) = delivery_rows.dead(rig.store)
     assert (decode(row.record).payload, row.reason) == (b"a1", "nacked with 0x80")
     if on_dead == "hold":
         assert (held(rig), came(peer)) == ({A}, {})
@@ -269,7 +267,7 @@ def test_a_retry_that_is_tried_later_is_the_head_of_its_key_after_a_kill(rig: Ri
 def test_a_letter_that_went_with_its_hold_unwritten_holds_nothing_after_a_start(rig: Rig, peer: Peer) -> None:
     dead(rig, peer)
     batch = rig.store.batch()
-    batch.delete(Table.DEAD, keys.kept(letter(rig)))
+    batch.delete(Table.DELIVERIES, keys.state(*letter(rig)))
     rig.store.write(batch)
     rig.kill()
     peer = holder(rig)
@@ -334,9 +332,9 @@ def test_a_letter_of_another_group_is_the_head_where_its_message_holds_the_key(r
     send(rig, "a1", "a2")
     nack(peer, came(peer)["a1"], "never")
     nack(other, came(other)["a1"], "never")
-    (place,) = [place for place, row in DEAD.all(rig.store) if row.group == "second"]
+    (name,) = [row.name for row in delivery_rows.dead(rig.store) if row.group == "second"]
     letters, now_ms, to = rig.core.dead_letters, rig.clock.now_ms, rig.group(TEXT)
-    rig.decide(lambda commit: letters.requeue(commit, place, now_ms, lambda *_: True, to), pump=False)
+    rig.decide(lambda commit: letters.requeue(commit, name, now_ms, lambda *_: True, to), pump=False)
     rig.pass_ms(1_000)
     assert list(came(peer)) == ["a1"]
 
@@ -351,7 +349,7 @@ def test_a_late_ack_ends_the_hold(rig: Rig) -> None:
     rig.pass_ms(100)
     assert list(came(peer)) == ["a2"]
     assert not held(rig)
-    assert not list(DEAD.all(rig.store))
+    assert not list(delivery_rows.dead(rig.store))
 
 
 def test_a_key_is_held_in_a_group_with_a_limit_too(rig: Rig) -> None:

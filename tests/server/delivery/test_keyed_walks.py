@@ -26,18 +26,17 @@ from server.delivery.shared import Group as Shared
 from server.pull.lease_id import LeaseId
 from server.pull.pull import Settled
 from server.settings.config import Config
+from shards import delivery_rows
 from shards.commit import Commit
-from shards.dead import DEAD as DEAD_ROWS
+from shards.delivery_rows import DeliveryRow, Name
 from shards.draft import Draft
 from shards.fields import Record
-from shards.keys import kept
+from shards.keys import dead
 from shards.memory import MemoryStore
 from shards.order import followers, keys_name, rows_under
 from shards.outcome import Outcome
 from shards.record import decode, encode, is_moved, is_stub
-from shards.retries import RETRIES
 from shards.store import Table
-from shards.tables import KeptRow
 from tests.model.cluster import Cluster, Node
 from tests.support.ledger.deliveries import Deliveries
 from tests.support.ledger.messages import Message
@@ -72,7 +71,7 @@ def _fails(fault: Found) -> None:
     raise AssertionError(str(fault))
 
 
-def payload_of(row: KeptRow) -> str:
+def payload_of(row: DeliveryRow) -> str:
     return decode(row.record).payload.decode()
 
 
@@ -84,8 +83,6 @@ class Sent:
     id: MessageId
     place: Position = START
     shard: int = 0
-    origin: Position = START
-    """Where it was first."""
 
 
 class Group:
@@ -215,13 +212,15 @@ class Group:
                 continue
             assert stake.may != {FLIGHT}, f"the lease of {stake} ended early"
             stake.may -= {FLIGHT}
-            rows = rows or {payload_of(row): decode(row.record).due_ms for _, row in self.rows(RETRIES)}
+            rows = rows or {payload_of(row): at_of(row.at) for row in self.waiting()}
             stake.not_before = rows.get(key, self.until[key] + BACKOFF_MS)
             assert stake.not_before >= self.until[key] + BACKOFF_MS
 
-    def rows(self, kept: Any) -> list[tuple[Position, Any]]:
-        named = self.group.session.client_id, self.group.incarnation
-        return [one for one in kept.all(self.life.rig.store) if one[1].is_of(*named)]
+    def rows(self, found: Iterable[DeliveryRow]) -> list[DeliveryRow]:
+        return [row for row in found if row.is_of(self.group.session.client_id, self.group.incarnation)]
+
+    def waiting(self) -> list[DeliveryRow]:
+        return self.rows(delivery_rows.waiting(self.life.rig.store))
 
     def read_again(self) -> set[str]:
         """What was dead when the group was set back, has come, and has its letter until that is on disk."""
@@ -400,53 +399,47 @@ class Group:
     def steer(self, how: str) -> None:
         """Of what waits."""
         steering, now_ms, group = self.life.rig.core.steering, self.life.now, self.group
-        rows = [(payload_of(row), at) for at, row in self.rows(RETRIES) if at not in group.retrying]
-        waiting = [(self.place.stakes[key], at) for key, at in rows]
+        rows = [row for row in self.waiting() if row.root not in group.rows_out]
+        waiting = [(self.place.stakes[payload_of(row)], row.name) for row in rows]
         waiting = [one for one in waiting if one[0].may == {WAITING} and not one[0].was_finished]
         if not waiting:
             return
-        (stake, place), due_ms = self.rnd.choice(waiting), now_ms + self.rnd.choice((0, 3_000))
+        (stake, name), due_ms = self.rnd.choice(waiting), now_ms + self.rnd.choice((0, 3_000))
         if how == "try":
-            done = self.decided(lambda commit, _: steering.try_(commit, place, due_ms, lambda *_: True))
+            done = self.decided(lambda commit, _: steering.try_(commit, name, due_ms, lambda *_: True))
             if done:
                 self.ledger.settling.tried(stake, due_ms)
         elif how == "drop":
-            if done := self.decided(lambda commit, _: steering.drop(commit, place, lambda *_: True)):
+            if done := self.decided(lambda commit, _: steering.drop(commit, name, lambda *_: True)):
                 self.ledger.settling.dropped(stake)
-        elif done := self.decided(lambda commit, _: steering.bury(commit, place, lambda *_: True)):
+        elif done := self.decided(lambda commit, _: steering.bury(commit, name, lambda *_: True)):
             self.ledger.settling.buried(stake)
         assert done or self.ledger.fates.has_expired(stake, due_ms), f"{how} {stake}"
 
     def requeue(self, *, is_drop: bool = False) -> None:
         """A dead letter is tried again, or dropped."""
         letters, now_ms = self.life.rig.core.dead_letters, self.life.now
-        rows = [(self.place.stakes[payload_of(row)], place) for place, row in self.rows(DEAD_ROWS)]
+        rows = [
+            (self.place.stakes[payload_of(row)], row.name)
+            for row in self.rows(delivery_rows.dead(self.life.rig.store))
+        ]
         if not rows:
             return
-        stake, place = self.rnd.choice(rows)
+        stake, name = self.rnd.choice(rows)
         if is_drop:
-            self.decided(lambda commit, _: letters.drop(commit, place, lambda *_: True))
+            self.decided(lambda commit, _: letters.drop(commit, name, lambda *_: True))
             if not stake.may & {DONE, FLIGHT}:
                 self.ledger.settling.dropped(stake)
-        elif self.decided(lambda commit, _: letters.requeue(commit, place, now_ms, lambda *_: True)):
+        elif self.decided(lambda commit, _: letters.requeue(commit, name, now_ms, lambda *_: True)):
             is_over = stake.may <= {DEAD, DONE, DROPPED} or self.ledger.fates.has_expired(stake)
             assert is_over, f"{stake} is to come, and is requeued"
             self.ledger.settling.again(stake, now_ms, is_head=self.ledger.turns.holds(self.place, stake))
-            record = next(
-                decode(row.record) for _, row in self.rows(RETRIES) if payload_of(row) == stake.message.id
-            )
-            stake.requeued_at += record.expires_ms - (stake.message.expires or 0)  # what was left of it
 
     def spot(self, at_ms: int) -> Position:
         return min(before(at_ms), self.life.rig.core.horizon.position)
 
-    def is_moved_over(self, at_ms: int, stake: Stake) -> bool:
-        return (stake.message.at < at_ms) != (at_of(self.life.sent[stake.message.id].origin) < at_ms)
-
     def replay(self, to_ms: int) -> None:
         to_ms = max(to_ms, self.place.since + 100)
-        if any(map(partial(self.is_moved_over, to_ms), self.stakes(UNDONE | {DEAD}))):
-            return  # what the server looks at is where a head was before it was moved
         self.decided(lambda commit, one: self.life.rig.core.replay.rewind(commit, one, self.spot(to_ms)))
         self.sure()
         ending = [one for one in self.pulled if one.may == UNDONE]
@@ -468,7 +461,7 @@ class Group:
     def lie(self) -> None:
         """Where the server has each message."""
         found, dead = where(self.life.rig.core, self.group)
-        due_ms = {payload_of(row): decode(row.record).due_ms for _, row in self.rows(RETRIES)}
+        due_ms = {payload_of(row): at_of(row.at) for row in self.waiting()}
         for key in self.place.stakes.keys() | found.keys():
             stake = self.place.stakes.get(key)
             if stake is None or not self.ledger.fates.has_expired(stake):
@@ -492,9 +485,9 @@ class Group:
         self.life.is_burying = False
         assert not list(rows_under(rig.store, keys_name(group.whose))), "its keys go with it"
         assert not list(rig.store.scan(Table.ORDER, b"\3", b"\4")), "and are settled"
-        assert rig.store.get(Table.ORDER, b"\0" + group.whose[1:]) is None
+        assert rig.store.get(Table.ORDER, b"\0" + group.whose) is None
         named = group.session.client_id, group.incarnation
-        assert not [row for _, row in RETRIES.all(rig.store) if row.is_of(*named)]
+        assert not [row for row in delivery_rows.waiting(rig.store) if row.is_of(*named)]
         self.__init__(self.life, self.text)  # type: ignore[misc]
         self.join()
 
@@ -522,7 +515,10 @@ class Group:
         self.packets.clear()
         core, leases = self.life.rig.core, dict[str, LeaseId]()
         for flight in self.group.session.flights.values():
-            message, found = core.sent.message(flight), core.settling.leased(self.text, flight.number)
+            message, found = (
+                core.sent.message(self.group, flight),
+                core.settling.leased(self.text, flight.number),
+            )
             if found is not None:
                 assert message is not None
                 key = message.record.payload.decode()
@@ -570,7 +566,9 @@ class Group:
             key: replace(row, shard=0) for key, row in order.rows()
         }
         for key, row in order.rows():
-            assert not row.wait or RETRIES.stored_at(store, row.wait), "it waits for something"
+            assert not row.wait or delivery_rows.stored(store, Name(group.whose, row.wait)), (
+                "it waits for something"
+            )
             if row.next:
                 found, _ = followers(store, group.whose, key, row.next, read, 10)
                 known = sorted({(row.next, row.shard), *found} if row.shard >= 0 else set(found))
@@ -639,16 +637,16 @@ class Life:
 
     def look_at_letters(self) -> None:
         """If any has come or gone."""
-        found = [*self.rig.store.scan(Table.DEAD, kept(START), kept(END))]
+        found = [*self.rig.store.scan(Table.DELIVERIES, dead(START), dead(END))]
         if found == self.dead or self.is_burying:
             return
         self.dead = found
         gone = {(group.text, key) for group in self.groups for key in group.read_again()}
         names = {group.group.session.client_id: group.text for group in self.groups}
-        rows = [row for _, row in DEAD_ROWS.all(self.rig.store)]
+        rows = [*delivery_rows.dead(self.rig.store)]
         letters = [(names[row.addressee], payload_of(row), row.reason) for row in rows]
         for group in self.groups:
-            for key in {payload_of(row) for _, row in group.rows(DEAD_ROWS)} - group.read_again():
+            for key in {payload_of(row) for row in group.rows(rows)} - group.read_again():
                 self.ledger.looks.shown(group.place, key, "dead")
         self.ledger.looks.dead_letters([one for one in letters if one[:2] not in gone])
 
@@ -688,7 +686,7 @@ class Life:
             if not is_stub(value) and not is_moved(value):
                 record = decode(value)
                 sent = self.sent[record.payload.decode()]
-                sent.place, sent.shard, sent.origin = place, shard, sent.origin or place
+                sent.place, sent.shard = place, shard
                 sent.id = MessageId(record.id) or message_id(place, shard, 0)
 
     def change(self) -> None:

@@ -264,11 +264,11 @@ def test_one_beside_an_unreadable_dead_letter_fails_alone(
     held = worker.publishes()
     rig.pass_ms(30_500)
     assert len(letters(rig)) == 3
-    bad = [key for key, _ in rig.store.scan(Table.DEAD, b"\0", b"\1")][1]
+    bad = [key for key, _ in rig.store.scan(Table.DELIVERIES, b"\0", b"\1")][1]
     real = rig.store.get
 
     def get(table: Table, key: bytes) -> bytes | None:
-        if (table, key) == (Table.DEAD, bad):
+        if (table, key) == (Table.DELIVERIES, bad):
             raise Corrupt("a rotten block")
         return real(table, key)
 

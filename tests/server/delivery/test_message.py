@@ -6,7 +6,7 @@ from server.codec.publish import publish_parts
 from server.delivery.message import SHARED_MS, Message
 from server.mqtt.forms import common_properties, parts
 from shards.errors import Corrupt
-from shards.fields import Record, Retry
+from shards.fields import Record
 from shards.record import CANCELLED, encode, stub
 from timeline.position import position
 
@@ -28,7 +28,6 @@ OTHERS = [
     Record(b"a/b", b"payload", AT_MS, 1, properties=b"\x03\x00\x01a"),
     Record(b"a/b", b"payload", AT_MS, 1, schedule=b"nightly"),
     Record(b"a/b", b"payload", AT_MS, 1, owner=b"meter", deliver_to=b"door"),
-    Record(b"a/b", b"payload", AT_MS, 1, retry=Retry(b"who", 2, 1)),
     Record(b"a/b", b"payload", AT_MS, 1, deliver_to=b"door"),
 ]
 

@@ -15,12 +15,10 @@ from server.delivery.terms import NEVER_S, Keeping
 from server.delivery.write_barrier import Secured
 from server.http.lag import lag_of
 from server.http.timeline import Timeline
+from shards import delivery_rows
 from shards.commit import Commit
-from shards.dead import DEAD
-from shards.keys import message_of
 from shards.order import HOUR_MS, clear_index, keys_name, rebuild_index, rows_under
 from shards.record import decode
-from shards.retries import RETRIES
 from shards.store import Table
 from tests.support.build import OPENED
 from tests.support.rig import Peer, Rig, asking, config, props
@@ -127,7 +125,7 @@ def test_a_retry_that_is_dropped_or_tried_at_once_lets_its_key_go_on(rig: Rig, p
     nack(peer, first["a1"], "1h")
     nack(peer, first["b1"], "1h")
     steering, now_ms = rig.core.steering, rig.clock.now_ms
-    (a, b) = [place for place, _ in RETRIES.all(rig.store)]
+    (a, b) = [row.name for row in delivery_rows.waiting(rig.store)]
     rig.decide(lambda commit: steering.drop(commit, a, lambda *_: True))
     assert list(came(peer)) == ["a2"]
     rig.decide(lambda commit: steering.try_(commit, b, now_ms, lambda *_: True))
@@ -171,7 +169,7 @@ def test_what_waits_for_its_key_becomes_dead_letters(rig: Rig, peer: Peer, how: 
     send(rig, "c0")
     rig.decide(decide, pump=False)
     rig.pass_ms(2_000)
-    dead = sorted(decode(row.record).payload.decode() for _, row in DEAD.all(rig.store))
+    dead = sorted(decode(row.record).payload.decode() for row in delivery_rows.dead(rig.store))
     sent = [f"a{n}" for n in range(251 if how == "skip" else 250)] + ["b0", "b1", "c0"]
     assert dead == sorted({*sent} - ({"a0", "b0"} if how == "skip" else set()))
     assert not list(rig.store.scan(Table.ORDER, b"\3", b"\4"))
@@ -212,7 +210,7 @@ def test_a_skip_gives_up_what_has_just_been_passed_over(rig: Rig, peer: Peer, is
     assert not list(rig.store.scan(Table.ORDER, b"\2", b"\3"))
     rig.decide(lambda commit: core.replay.skip(commit, group, END, "skipped", is_dead=is_dead), pump=False)
     rig.pass_ms(1_000)
-    dead = sorted(decode(row.record).payload.decode() for _, row in DEAD.all(rig.store))
+    dead = sorted(decode(row.record).payload.decode() for row in delivery_rows.dead(rig.store))
     assert dead == ([*[f"a{n}" for n in range(1, 10)], "b1"] if is_dead else [])
     assert core.burials.dropped["skipped"] == 10 * (not is_dead)
 
@@ -221,13 +219,13 @@ def test_a_head_that_is_dropped_does_not_wait_for_another_message_of_its_key(rig
     send(rig, "a1", "a2", "a3")
     nack(peer, came(peer)["a1"], "never")
     nack(peer, came(peer)["a2"], "1h")
-    (letter,), (head,) = [place for place, _ in DEAD.all(rig.store)], [p for p, _ in RETRIES.all(rig.store)]
+    (letter,), (head,) = delivery_rows.dead(rig.store), delivery_rows.waiting(rig.store)
     core, later_ms = rig.core, rig.clock.now_ms + HOUR_MS
 
     def decide(commit: Commit) -> object:
         """In one batch."""
-        core.steering.drop(commit, head, lambda *_: True)
-        return core.dead_letters.requeue(commit, letter, later_ms, lambda *_: True)
+        core.steering.drop(commit, head.name, lambda *_: True)
+        return core.dead_letters.requeue(commit, letter.name, later_ms, lambda *_: True)
 
     rig.decide(decide)
     assert list(came(peer)) == ["a3"]
@@ -236,13 +234,12 @@ def test_a_head_that_is_dropped_does_not_wait_for_another_message_of_its_key(rig
 def test_a_head_that_is_moved_and_dropped_at_once_lets_its_key_go_on(rig: Rig, peer: Peer) -> None:
     send(rig, "a1", "a2")
     nack(peer, came(peer)["a1"], "1h")
-    ((head, row),) = RETRIES.all(rig.store)
+    (row,) = delivery_rows.waiting(rig.store)
     core, later_ms = rig.core, rig.clock.now_ms + HOUR_MS // 2
 
     def decide(commit: Commit) -> object:
-        core.steering.try_(commit, head, later_ms, lambda *_: True)
-        ((moved, _),) = RETRIES.of_message_in(commit.open_batch, message_of(row.id))
-        return core.steering.drop(commit, moved, lambda *_: True)
+        core.steering.try_(commit, row.name, later_ms, lambda *_: True)
+        return core.steering.drop(commit, row.name, lambda *_: True)
 
     rig.decide(decide)
     assert list(came(peer)) == ["a2"]
@@ -281,9 +278,9 @@ def test_a_skip_ends_what_waits_for_its_next_try(rig: Rig, peer: Peer) -> None:
         decide = partial(rig.core.replay.skip, subscriber=group, to=to, reason="skipped", is_dead=is_dead)
         rig.decide(decide)
     rig.pass_ms(1_000)
-    dead = {decode(row.record).payload: row.reason for _, row in DEAD.all(rig.store)}
+    dead = {decode(row.record).payload: row.reason for row in delivery_rows.dead(rig.store)}
     assert dead == {b"a1": "skipped", b"a2": "skipped"}
-    assert not list(RETRIES.all(rig.store))
+    assert not list(delivery_rows.waiting(rig.store))
     send(rig, "a3", "b2")
     assert list(came(peer)) == ["a3"]
 
@@ -301,7 +298,7 @@ def test_a_skip_of_many_keys_goes_in_steps(monkeypatch: pytest.MonkeyPatch) -> N
         steps += 1
     rig.pass_ms(1_000)
     assert steps == 3
-    assert sorted(decode(row.record).payload for _, row in DEAD.all(rig.store)) == [
+    assert sorted(decode(row.record).payload for row in delivery_rows.dead(rig.store)) == [
         b"%c1" % key for key in b"abcde"
     ]
 
@@ -453,7 +450,10 @@ def test_a_retry_that_survives_its_failed_sync_is_the_only_one(retry_in: str, is
             peer.ack(wire.PUBACK, packet_id)
         rig.pass_ms(1_000)
         out = came(peer)
-    assert (seen, list(RETRIES.all(rig.store))) == (["a1", "a2"] if is_ordered else ["a2", "a1"], [])
+    assert (seen, list(delivery_rows.waiting(rig.store))) == (
+        ["a1", "a2"] if is_ordered else ["a2", "a1"],
+        [],
+    )
 
 
 def test_groups_that_stand_still_go_on_when_another_one_makes_room() -> None:
@@ -530,7 +530,7 @@ def test_a_group_that_orders_is_stored_whatever_its_expiry(rig: Rig) -> None:
     assert rig.group(TEXT).session.expiry_s is not True, "a number"
     rig.pass_ms(500)
     whose = rig.group(TEXT).whose
-    assert rig.store.get(Table.ORDER, b"\0" + whose[1:]) == b"", "and fenced off from older versions"
+    assert rig.store.get(Table.ORDER, b"\0" + whose) == b"", "and fenced off from older versions"
 
 
 def test_the_index_is_made_again_from_the_key_rows(rig: Rig, peer: Peer) -> None:
@@ -631,9 +631,9 @@ def test_a_skip_ends_what_waited_before_a_replay(rig: Rig, is_dead: bool, is_beh
     to = rig.core.horizon.position
     rig.decide(lambda commit: rig.core.replay.skip(commit, rig.group(TEXT), to, "skipped", is_dead=is_dead))
     rig.pass_ms(1_000)
-    dead = sorted(decode(row.record).payload for _, row in DEAD.all(rig.store))
+    dead = sorted(decode(row.record).payload for row in delivery_rows.dead(rig.store))
     assert dead == ([b"a1", b"a2", b"a3"] if is_dead else [])
-    assert not list(RETRIES.all(rig.store))
+    assert not list(delivery_rows.waiting(rig.store))
     rig.decide(lambda commit: rig.core.holds.let_go(commit, rig.group(TEXT), b"a"))
     rig.pause(TEXT, is_paused=False)
     rig.pass_ms(6_000)
@@ -752,7 +752,7 @@ def test_what_a_replay_gives_again_is_given_up_once(
     else:
         rig.decide(lambda commit: rig.core.groups.disband(commit, group, is_dead=is_dead))
     rig.pass_ms(1_000)
-    dead = sorted(decode(row.record).payload.decode() for _, row in DEAD.all(rig.store))
+    dead = sorted(decode(row.record).payload.decode() for row in delivery_rows.dead(rig.store))
     assert dead == (["a1", "a2", "a3", "b1", "b2"] if is_dead else [])
     assert sum(rig.core.burials.dropped.values()) == (0 if is_dead else 5 - is_skipped)
 

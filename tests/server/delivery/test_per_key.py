@@ -7,8 +7,8 @@ import pytest
 
 from server.http.lag import lag_of
 from server.http.timeline import Timeline
+from shards import delivery_rows
 from shards.order import rebuild_index
-from shards.retries import RETRIES
 from shards.store import Table
 from tests.server.delivery.test_order import TEXT, came, nack, send
 from tests.support.rig import Peer, Rig, asking, config
@@ -53,7 +53,7 @@ def test_a_failed_message_lets_its_key_go_on_and_its_retry_waits_for_it(rig: Rig
     assert ack(peer, out, "a3") == ["a4"]
     rig.pass_ms(500)
     send(rig, "b2")
-    assert not [*RETRIES.all(rig.store)]
+    assert not [*delivery_rows.waiting(rig.store)]
 
 
 @pytest.mark.parametrize("terms", [{"per_key_concurrency": "1"}, {"fair": "true"}, {"order": "true"}])
@@ -103,8 +103,8 @@ def test_a_retry_in_line_that_is_dropped_does_not_come(rig: Rig) -> None:
     nack(peer, came(peer)["a1"], "2s")
     out = came(peer)
     rig.pass_ms(3_000)
-    (place,) = [place for place, _ in RETRIES.all(rig.store)]
-    rig.decide(lambda commit: rig.core.steering.drop(commit, place, lambda *_: True))
+    (name,) = [row.name for row in delivery_rows.waiting(rig.store)]
+    rig.decide(lambda commit: rig.core.steering.drop(commit, name, lambda *_: True))
     assert ack(peer, out, "a2") == []
 
 

@@ -109,7 +109,7 @@ def test_what_was_in_flight_and_has_expired_is_counted(rig: Rig, caplog: pytest.
     rig.crash(pump=True)
     assert rig.lasting("s", expiry=DAY_S).take_all() == ["new"]
     assert rig.core.sent.lost == 2
-    dead = [row for _, row in rig.core.dead_letters.read()]
+    dead = list(rig.core.dead_letters.read())
     assert [(row.group, row.reason) for row in dead] == [("s", "kept too long")] * 2
 
 

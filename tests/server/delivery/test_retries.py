@@ -9,33 +9,32 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from server.codec import wire
 from server.codec.packets import Ack, Publish
-from shards.dead import DEAD
+from shards import delivery_rows
+from shards.deliveries import end
+from shards.delivery_rows import DeliveryRow
 from shards.fields import Record
-from shards.kept import Letter
-from shards.keys import message, message_of
 from shards.pointers import pointers
 from shards.record import decode
-from shards.retries import RETRIES, end_retries
-from shards.tables import KeptRow
 from shards.verify import verify_counts
+from tests.support.delivery import delivery
 from tests.support.rig import Rig, config, props
-from timeline.position import END, START, MessageId, before, id_position
+from timeline.position import END, START, MessageId, Position, before, id_position
 
 GROUP = "$share/g/t"
 
 
-def retries(rig: Rig) -> list[Letter]:
+def retries(rig: Rig) -> list[DeliveryRow]:
     """Those that wait, or are in flight."""
-    return list(RETRIES.all(rig.core.opened.store))
+    return list(delivery_rows.waiting(rig.core.opened.store))
 
 
 def letters(rig: Rig) -> list[str]:
-    return [decode(row.record).payload.decode() for _, row in rig.core.dead_letters.read()]
+    return [decode(row.record).payload.decode() for row in rig.core.dead_letters.read()]
 
 
 def requeue(rig: Rig, after_ms: int = 0, *, pump: bool = True) -> None:
     """All dead letters."""
-    places = [place for place, _ in rig.core.dead_letters.read()]
+    places = [row.name for row in rig.core.dead_letters.read()]
     due_ms = rig.clock.now_ms + after_ms
 
     def decide(commit: object) -> None:
@@ -135,7 +134,7 @@ def test_a_kill_leaves_a_dead_letter_or_a_retry(survivors: int) -> None:
         rig.crash(survivors, pump=True)
         left, waiting = letters(rig), len(retries(rig))
         assert (left, waiting) in ((["bad"], 0), ([], 1)), steps
-        assert DEAD.stored_totals(rig.store).count == len(left)
+        assert delivery_rows.stored_totals(rig.store).count == len(left)
         outcomes.add(waiting)
         # Asked again, it is done once.
         requeue(rig, 2_000)
@@ -164,13 +163,13 @@ def test_it_begins_anew_toward_max_attempts_and_goes_on_counting() -> None:
         come_back()
     # A plain publish has no properties of ours.
     assert seen == ["", "", ""]
-    ((_, row),) = rig.core.dead_letters.read()
+    (row,) = rig.core.dead_letters.read()
     assert (row.attempts, row.reason) == (3, "not acked after 3 deliveries")
     requeue(rig)
     while not letters(rig):
         come_back()
     assert seen[3:] == ["4", "5", "6"]
-    ((_, row),) = rig.core.dead_letters.read()
+    (row,) = rig.core.dead_letters.read()
     assert (row.attempts, row.reason) == (6, "not acked after 6 deliveries")
 
 
@@ -180,15 +179,15 @@ def test_attempts_that_count_bring_the_end_nearer() -> None:
     rig.lasting("a").subscribe("t", qos=1)
     subscriber = rig.session("a")
     record = _stored(rig, "bad")
-    made = KeptRow("a", "a", message(MessageId(5)), 7, "busy", "", 0, record, subscriber.incarnation, 2)
+    made = delivery(subscriber, Position(5), MessageId(5), record, attempts=7, counted=2, reason="busy")
     now_ms = rig.clock.now_ms
     rig.decide(lambda commit: rig.core.retries.put(commit, subscriber, made, now_ms, is_owed=True))
     peer = rig.peers[0]
     assert peer.payloads()[-1] == "bad"
     peer.drop()
     rig.lasting("a")
-    ((_, row),) = rig.core.dead_letters.read()
-    assert (row.attempts, int.from_bytes(row.id, "big")) == (8, 5)
+    (row,) = rig.core.dead_letters.read()
+    assert (row.attempts, row.id) == (8, 5)
 
 
 def _stored(rig: Rig, payload: str) -> bytes:
@@ -238,16 +237,15 @@ def test_one_that_is_ended_comes_no_more(how: str, text: str) -> None:
     """Also to who has not read as far as dispatch has come."""
     rig = Rig(config(max_attempts=1))
     dead_letter(rig, text)
-    ((_, row),) = rig.core.dead_letters.read()
+    (row,) = rig.core.dead_letters.read()
     requeue(rig, 5_000)
-    ((place, kept),) = retries(rig)
+    (kept,) = retries(rig)
     if how != "waits":
         rig.pass_ms(6_000)
     if how == "passed, on disk":
         rig.restart()
-    whose = kept.addressee, kept.incarnation
-    ended = rig.decide(lambda commit: end_retries(commit, message_of(row.id), *whose))
-    assert ended == [[place]]
+    assert kept.name == row.name
+    assert rig.decide(lambda commit: end(commit, kept.name)) == [True]
     rig.pass_ms(6_000)
     assert rig.lasting("a").take_all() == []
     assert (rig.core.opened.pending, rig.core.opened.retries) == (0, 0)
@@ -260,14 +258,13 @@ def test_a_kill_leaves_one_that_comes_or_one_that_is_ended(survivors: int, is_pa
     for steps in range(5):
         rig = Rig(config(max_attempts=1))
         dead_letter(rig)
-        ((_, row),) = rig.core.dead_letters.read()
+        (row,) = rig.core.dead_letters.read()
         requeue(rig, 2_000)
         if is_passed:
             rig.pass_ms(3_000)
-        ((_, kept),) = retries(rig)
-        name, whose = message_of(row.id), kept.incarnation
-        decide = partial(end_retries, message=name, addressee="a", incarnation=whose)
-        durable = rig.decide(decide, pump=False)
+        (kept,) = retries(rig)
+        assert kept.name == row.name
+        durable = rig.decide(partial(end, name=kept.name), pump=False)
         rig.take_steps(steps)
         rig.crash(survivors, pump=True)
         rig.pass_ms(3_000)
@@ -346,7 +343,7 @@ class DeadLetters(RuleBasedStateMachine):
     @rule(data=st.data(), after_ms=st.sampled_from([0, 1_000, 5_000]), how=st.sampled_from(["", "crash"]))
     def requeue(self, data: st.DataObject, after_ms: int, how: str) -> None:
         index = data.draw(st.integers(0, len(self.dead) - 1))
-        place, _ = list(self.rig.core.dead_letters.read())[index]
+        place = list(self.rig.core.dead_letters.read())[index].name
         due_ms = self.rig.clock.now_ms + after_ms
         letters = self.rig.core.dead_letters
         self.rig.decide(lambda commit: letters.requeue(commit, place, due_ms, lambda *_: True), pump=False)
@@ -364,7 +361,7 @@ class DeadLetters(RuleBasedStateMachine):
     @rule(data=st.data())
     def drop(self, data: st.DataObject) -> None:
         index = data.draw(st.integers(0, len(self.dead) - 1))
-        place, _ = list(self.rig.core.dead_letters.read())[index]
+        place = list(self.rig.core.dead_letters.read())[index].name
         letters = self.rig.core.dead_letters
         self.rig.decide(lambda commit: letters.drop(commit, place, lambda *_: True))
         del self.dead[index]
@@ -384,15 +381,15 @@ class DeadLetters(RuleBasedStateMachine):
     @invariant()
     def is_what_was_given_up(self) -> None:
         found = list(self.rig.core.dead_letters.read())
-        told = [(row.addressee, decode(row.record).payload.decode()) for _, row in found]
+        told = [(row.addressee, decode(row.record).payload.decode()) for row in found]
         assert told == self.dead
-        totals = DEAD.stored_totals(self.rig.store)
+        totals = delivery_rows.stored_totals(self.rig.store)
         assert totals.count == len(self.dead)
         assert (totals.bytes > 0) == bool(self.dead)
         now = before(self.rig.clock.now_ms + 1)
-        assert sum(place >= now for place, _ in retries(self.rig)) == len(self.waiting)
+        assert sum(row.at >= now for row in retries(self.rig)) == len(self.waiting)
         for name in SESSIONS:
-            mine = [row for _, row in self.rig.core.dead_letters.read(group=name)]
+            mine = list(self.rig.core.dead_letters.read(group=name))
             assert [row.addressee for row in mine] == [one for one, _ in self.dead if one == name]
 
 
@@ -568,7 +565,7 @@ def test_one_that_expires_before_its_next_try_is_a_dead_letter(rig: Rig) -> None
     peer.nack(peer.one(), "10s")
     rig.pass_ms(12_000)
     assert peer.publishes() == []
-    ((_, row),) = rig.core.dead_letters.read()
+    (row,) = rig.core.dead_letters.read()
     assert row.reason.startswith("expired")
     assert (retries(rig), rig.core.opened.retries) == ([], 0)
 
@@ -579,7 +576,7 @@ def test_a_place_that_has_the_message_still_to_read_or_in_flight_is_not_sent_it_
     other = "$share/other/t"
     rig.make(other)
     dead_letter(rig, GROUP)
-    (place, _), *_ = list(rig.core.dead_letters.read())
+    place, *_ = [row.name for row in rig.core.dead_letters.read()]
     to = rig.group(other)
 
     def requeue_to() -> object:
@@ -600,8 +597,8 @@ def test_a_place_that_has_dropped_a_message_and_does_it_after_a_replay_has_done_
     rig = Rig(config(max_attempts=1))
     dead_letter(rig, GROUP)
     (letter,) = list(rig.core.dead_letters.read())
-    rig.decide(lambda commit: rig.core.dead_letters.drop(commit, letter[0], lambda *_: True))
-    name, group = message_of(letter[1].id), rig.core.groups.get(GROUP)
+    rig.decide(lambda commit: rig.core.dead_letters.drop(commit, letter.name, lambda *_: True))
+    name, group = letter.id, rig.core.groups.get(GROUP)
     assert group is not None
 
     def state() -> list[str]:
@@ -622,10 +619,10 @@ def test_what_is_read_again_ends_a_retry_that_is_being_placed_at_that_moment() -
     rig.connected("p").publish1("t", "job")
     peer.nack(peer.one(), "1h")
     group = rig.group(GROUP)
-    ((place, _),) = retries(rig)
+    (row,) = retries(rig)
 
     def try_and_replay(commit: object) -> None:
-        rig.core.steering.try_(commit, place, rig.clock.now_ms + 5_000, lambda *_: True)  # type: ignore[arg-type]
+        rig.core.steering.try_(commit, row.name, rig.clock.now_ms + 5_000, lambda *_: True)  # type: ignore[arg-type]
         rig.core.replay.rewind(commit, group, START)  # type: ignore[arg-type]
 
     rig.decide(try_and_replay, pump=False)

@@ -9,9 +9,10 @@ from server.delivery.session_rows import cursor_row
 from server.delivery.settling.undone import UNDER_WAY
 from server.delivery.subscriber import Subscriber
 from shards.commit import Commit, Refused
+from shards.delivery_rows import DeliveryRow
 from shards.record import decode
 from shards.store import Table
-from shards.tables import CursorRow, FlightRow, KeptRow, cursor_row_of
+from shards.tables import CursorRow, FlightRow, cursor_row_of
 from tests.support.build import OPENED
 from tests.support.rig import Peer, Rig
 from timeline.position import Position
@@ -127,20 +128,20 @@ def test_failures_that_come_together_write_the_cursor_together(monkeypatch: pyte
 def test_one_that_has_no_place_does_not_keep_those_decided_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig()
     members = _held(rig, 32)
-    naive = retries.put_retry
+    naive = retries.wait
 
-    def refusing(commit: Commit, row: KeptRow, due_ms: int, *, is_owed: bool) -> Position:
+    def refusing(commit: Commit, row: DeliveryRow, due_ms: int, *, is_owed: bool) -> Position:
         if decode(row.record).payload == b"7":
             raise Refused("over-quota", "there is no place")
         return naive(commit, row, due_ms, is_owed=is_owed)
 
-    monkeypatch.setattr(retries, "put_retry", refusing)
+    monkeypatch.setattr(retries, "wait", refusing)
     for member in members:
         member.drop(pump=False)
     rig.pump()
     group = rig.group(GROUP)
     assert rig.core.undone.retried == 31
     assert len(group.session.flights) == 1
-    monkeypatch.setattr(retries, "put_retry", naive)
+    monkeypatch.setattr(retries, "wait", naive)
     rig.pass_ms(1_000)
     assert rig.core.undone.retried == 32

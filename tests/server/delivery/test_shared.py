@@ -264,7 +264,7 @@ def test_returns_in_order_are_no_tries_ten_times() -> None:
     assert attempt() is None, "the eleventh return is a try, with its back-off"
     assert attempt() == "nothing"
     assert grave.publishes() == []
-    (row,) = [row for _, row in rig.core.steering.read()]
+    (row,) = list(rig.core.steering.read())
     assert (row.attempts, row.counted, row.returns) == (1, 1, 10)
     assert [(one.outcome, one.by) for one in row.tries] == [("returned", "w")]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from server.delivery.terms import LASTING
-from shards.retries import RETRIES
+from shards import delivery_rows
 from tests.support.mqtt import user
 from tests.support.pulling import Puller
 from tests.support.rig import Peer, Rig
@@ -27,7 +27,7 @@ def _newcomer(rig: Rig) -> Peer:
 
 
 def _whose(rig: Rig) -> list[str]:
-    return [row.addressee.removeprefix("\0share/") for _, row in RETRIES.all(rig.core.opened.store)]
+    return [row.addressee.removeprefix("\0share/") for row in delivery_rows.waiting(rig.core.opened.store)]
 
 
 def test_a_worker_of_another_filter_that_fits_gets_the_retry_and_its_attempt_goes_on(rig: Rig) -> None:

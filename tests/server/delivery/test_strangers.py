@@ -13,8 +13,7 @@ from server.codec import wire
 from server.codec.packets import Ack, Publish, Subscribe, SubscribeOptions
 from server.delivery import dispatch, picker, replay
 from server.delivery.router import Router, Targets
-from shards.dead import DEAD
-from shards.keys import kept_of
+from shards import delivery_rows
 from tests.support.build import OPENED
 from tests.support.keyed import Keyed
 from tests.support.pulling import Puller
@@ -167,7 +166,7 @@ def test_what_was_given_and_may_not_be_given_again_is_a_dead_letter(rig: Keyed) 
     alice.drop()
     join(rig, "mallory")
     rig.pass_ms(3_000)
-    (letter,) = [row for _, row in DEAD.of(rig.store, kept_of("g")) if row is not None]
+    (letter,) = [*delivery_rows.dead_of(rig.store, "g")]
     assert letter.reason == "its place may not receive the topic any more"
 
 
@@ -313,7 +312,7 @@ def test_what_is_with_a_client_for_good_is_the_group_s_dead_letter_if_it_may_not
     rig.change("alice", '["jobs/#"]', '["other"]')
     assert join(rig, "alice", stays=True, qos=2).inbox == []
     rig.pass_ms(1_000)
-    (letter,) = [row for _, row in DEAD.of(rig.store, kept_of("g")) if row is not None]
+    (letter,) = [*delivery_rows.dead_of(rig.store, "g")]
     assert (letter.group, letter.reason) == ("g", "its place may not receive the topic any more")
 
 

@@ -9,8 +9,8 @@ from server.codec.packets import Publish
 from server.delivery.message import Message
 from server.delivery.subscriber import Subscriber
 from server.delivery.tries import LAPSED_LEASE, LOST, TRIES_MAX, UNANSWERED, tries_before, tries_of_flight
+from shards import delivery_rows
 from shards.fields import Record, TryRow
-from shards.retries import RETRIES
 from shards.store import Table
 from shards.tables import cursor_row_of
 from tests.support.link import FakeLink
@@ -66,7 +66,7 @@ def test_a_try_that_a_kill_has_ended_is_told(rig: Rig, text: str) -> None:
     (packet,) = peer.publishes()
     assert _told(packet) == [SAID, SAID]
     peer.nack(packet, "60s", "no paper")
-    ((_, row),) = RETRIES.all(rig.core.opened.store, START)
+    (row,) = delivery_rows.waiting(rig.core.opened.store, START)
     assert row.attempts == 3
     assert [(tried.outcome, tried.reason) for tried in row.tries] == [
         ("lost", UNANSWERED),
@@ -109,7 +109,7 @@ def test_each_lost_connection_of_a_session_is_told(rig: Rig) -> None:
     assert (one(rig).attempts, one(rig).tries) == (3, [_lost(0), _lost(8_000, 3_000)])
     (peer,) = [peer for peer in rig.peers if peer.connection.client_id == "a"]
     peer.nack(packet, "2s", "no paper")
-    ((_, row),) = RETRIES.all(rig.core.opened.store, START)
+    (row,) = delivery_rows.waiting(rig.core.opened.store, START)
     before = [_lost(0), _lost(8_000, 3_000), TryRow(DUE_MS + 13_000, "a", "failed", "no paper")]
     assert (row.attempts, row.tries) == (3, before)
     rig.pass_ms(2_000)
@@ -153,7 +153,7 @@ def test_a_dead_letter_names_each_connection() -> None:
         _end(rig)
         rig.pass_ms(5_000)
         rig.lasting("a")
-    (row,) = [row for _, row in rig.core.dead_letters.read()]
+    (row,) = list(rig.core.dead_letters.read())
     last = TryRow(DUE_MS + 10_000, "a", LOST, "not acked after 3 deliveries", 0)
     assert row.tries == [_lost(0), _lost(5_000), last], "it was in hand for no time"
 
@@ -171,7 +171,7 @@ def test_a_lease_that_lapses_names_who_had_it() -> None:
     rig = Rig(config(ack_timeout_ms=10_000))
     _published(rig, GROUP)
     rig.pass_ms(10_500)
-    ((_, row),) = RETRIES.all(rig.core.opened.store, START)
+    (row,) = delivery_rows.waiting(rig.core.opened.store, START)
     (tried,) = row.tries
     assert (tried.by, tried.outcome, tried.reason) == ("a", LAPSED_LEASE, "not acked within 10 s")
     assert 10_000 <= tried.ms <= 10_500
@@ -202,7 +202,7 @@ def test_a_dead_letter_has_as_many_tries_as_attempts(text: str) -> None:
     for _ in range(3):
         rig.kill()
         rig.lasting("a")
-    (row,) = [row for _, row in rig.core.dead_letters.read()]
+    (row,) = list(rig.core.dead_letters.read())
     assert row.attempts == len(row.tries) == 3
     assert {tried.outcome for tried in row.tries} == {LOST}
     assert row.tries[-1].reason == row.reason == "not acked after 3 deliveries"
@@ -222,7 +222,7 @@ def test_what_has_no_room_to_wait_after_a_kill_has_failed_a_try() -> None:
     rig.lasting("a").subscribe(GROUP)
     rig.send("t", *"xy")
     rig.kill()
-    ((_, row),) = RETRIES.all(rig.core.opened.store, START)
+    (row,) = delivery_rows.waiting(rig.core.opened.store, START)
     (tried,) = row.tries
     assert (row.attempts, tried.outcome, tried.reason, row.reason) == (1, LOST, UNANSWERED, UNANSWERED)
 

@@ -12,11 +12,11 @@ from server.codec.reasons import Reason
 from server.delivery.publish_request import PublishRequest
 from server.delivery.settling.undone import UNDER_WAY, Failure, Nacked, Undone
 from server.engine.writer import Busy
+from shards import delivery_rows
 from shards.commit import Commit
 from shards.errors import StoreFailed
 from shards.fields import Record
 from shards.record import decode
-from shards.retries import RETRIES
 from shards.store import Table
 from tests.support.build import OPENED
 from tests.support.mqtt import user
@@ -28,13 +28,13 @@ GROUP = "$share/g/t/#"
 
 def waiting(rig: Rig) -> list[str]:
     """Payloads of the retries that are still to come."""
-    rows = RETRIES.all(rig.core.opened.store, before(rig.clock.wall_ms() + 1))
-    return [decode(row.record).payload.decode() for _, row in rows]
+    rows = delivery_rows.waiting(rig.core.opened.store, before(rig.clock.wall_ms() + 1))
+    return [decode(row.record).payload.decode() for row in rows]
 
 
 def letters(rig: Rig) -> list[tuple[str, str, int, str]]:
     """(group, payload, attempts, reason)."""
-    rows = [row for _, row in rig.core.dead_letters.read()]
+    rows = list(rig.core.dead_letters.read())
     return [(row.group, decode(row.record).payload.decode(), row.attempts, row.reason) for row in rows]
 
 

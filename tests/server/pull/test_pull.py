@@ -15,7 +15,6 @@ from server.engine.writer import Busy
 from server.pull.lease_id import LeaseId
 from server.pull.pull import IDLE_S, LEASE_MS
 from server.settings.config import Http
-from shards import keys
 from shards.commit import Commit
 from shards.errors import StoreFailed
 from shards.expiry import expire
@@ -627,7 +626,7 @@ def test_a_release_is_no_try_ten_times() -> None:
         assert [one.given.attempt for one in asked.leased] == [1]
         assert puller.release([lease_of(one) for one in asked.leased])[0].done == 1
     assert puller.release(puller.lease())[0].done == 1
-    (letter,) = [row for _, row in rig.core.dead_letters.read()]
+    (letter,) = list(rig.core.dead_letters.read())
     assert (letter.attempts, letter.returns) == (1, 10)
     assert letter.reason.startswith("returned")
 
@@ -637,7 +636,7 @@ def test_how_long_a_try_took_is_known() -> None:
     leases = puller.lease()
     rig.pass_ms(3_000)
     puller.nack(leases, 60_000, "no")
-    (row,) = [row for _, row in rig.core.steering.read()]
+    (row,) = list(rig.core.steering.read())
     assert [(one.outcome, one.reason, one.by, one.ms) for one in row.tries] == [
         ("failed", "no", "(pull)", 3_000)
     ]
@@ -782,13 +781,13 @@ def test_an_ack_counts_of_what_was_moved_and_is_older_than_retention(end: str) -
     else:
         rig.decide(lambda commit: floor.give_up(commit, group, END), pump=False)
     rig.pump()
-    assert [row.id for _, row in rig.core.dead_letters.read()] == [keys.message(name)]
+    assert [row.id for row in rig.core.dead_letters.read()] == [name]
     gone = list(rig.core.directory)
     rig.decide(lambda commit: expire(commit, gone))
     assert list(rig.core.reader.read(START, END)) == []
     assert puller.ack(leases)[0].done == 1
     assert list(rig.core.dead_letters.read()) == []
-    assert not list(rig.store.scan(Table.DEAD, b"\0", b"\xff"))
+    assert not list(rig.store.scan(Table.DELIVERIES, b"\0", b"\xff"))
     assert puller.ack(leases)[0].gone == leases
 
 
@@ -816,14 +815,14 @@ def test_a_retry_that_is_done_when_its_group_is_deleted_is_no_dead_letter() -> N
     worker.connection.receive(b"")
     group = rig.group(TEXT)
     rig.decide(lambda commit: rig.core.groups.disband(commit, group))
-    letters = [decode(row.record).payload for _, row in rig.core.dead_letters.read()]
+    letters = [decode(row.record).payload for row in rig.core.dead_letters.read()]
     assert letters == [b"not done" if first.payload == b"done" else b"done"]
 
 
 def test_a_letter_of_a_former_group_is_not_requeued_to_the_one_that_has_its_name() -> None:
     rig, puller = _rig(1)
     puller.nack(puller.lease(), NEVER, "")
-    ((place, letter),) = rig.core.dead_letters.read()
+    (letter,) = rig.core.dead_letters.read()
     assert letter.reason == "rejected"
     group = rig.group(TEXT)
     rig.decide(lambda commit: rig.core.groups.disband(commit, group), pump=False)
@@ -832,7 +831,7 @@ def test_a_letter_of_a_former_group_is_not_requeued_to_the_one_that_has_its_name
 
     def requeue(to: Group | None) -> list[object]:
         now_ms, letters = rig.clock.now_ms, rig.core.dead_letters
-        return rig.decide(lambda commit: letters.requeue(commit, place, now_ms, lambda *_: True, to))
+        return rig.decide(lambda commit: letters.requeue(commit, letter.name, now_ms, lambda *_: True, to))
 
     assert (requeue(None), requeue(again)) == ([False], [True])
 
