@@ -1,6 +1,8 @@
 """Changes of deliveries, in the writer (delivery_rows.py has their rows)."""
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import msgspec
 
@@ -26,10 +28,15 @@ from .delivery_rows import (
     waiting_number,
     with_state,
 )
+from .errors import Corrupt
 from .open_batch import OpenBatch
 from .record import owner_of
 from .store import Table
 from .tables import DEAD, DROPPED, META_DEAD, WAITING, KeptTotals, count_value, encode_row, kept_totals_value
+
+log = logging.getLogger(__name__)
+
+Row = TypeVar("Row")
 
 
 def wait(commit: Commit, row: DeliveryRow, due_ms: int, *, is_owed: bool) -> Position:
@@ -39,12 +46,12 @@ def wait(commit: Commit, row: DeliveryRow, due_ms: int, *, is_owed: bool) -> Pos
     changed.
     """
     group, name = commit.open_batch, row.name
-    before = state_at(group, name)
+    before = _looked_at(state_at, group, name)
     if before is not None and before.state == WAITING:
         place = position(due_ms, commit.horizon.issue())
         _wait_on(group, name, keys.place_of(before.at), msgspec.structs.replace(row, state=WAITING, at=place))
         return place
-    over = None if before is None else at(group, name)
+    over = None if before is None else _looked_at(at, group, name)
     record = row.record if over is None or over.is_dropped else over.record
     if not is_owed:
         commit.check_pending(1, owner_of(record), len(record))
@@ -58,12 +65,25 @@ def bury(commit: Commit, row: DeliveryRow, *, max_messages: int, max_bytes: int)
     """In the writer: the delivery is dead from now on. Returns the time of death, and how many dead letters
     were dropped beyond the bounds, the oldest first."""
     name = row.name
-    before = at(commit.open_batch, name)
+    before = _looked_at(at, commit.open_batch, name)
     if before is not None and before.is_waiting:
         commit.retry_kept(-1, before.record)
     place = position(commit.horizon.clock_ms, commit.horizon.issue())
     _put(commit.open_batch, name, msgspec.structs.replace(row, state=DEAD, at=place), before)
     return place, _drop_oldest(commit, max_messages, max_bytes)
+
+
+def _looked_at(look: Callable[[OpenBatch, Name], Row | None], group: OpenBatch, name: Name) -> Row | None:
+    """What cannot be read counts as none: its rows are written anew."""
+    try:
+        return look(group, name)
+    except Corrupt as error:
+        _tell(name, error)
+        return None
+
+
+def _tell(name: Name, error: Corrupt) -> None:
+    log.error("delivery at %024x: unreadable, written anew: %s", name.root, error)
 
 
 def _wait_on(group: OpenBatch, name: Name, before: Position, row: DeliveryRow) -> None:
@@ -114,10 +134,14 @@ def end(commit: Commit, name: Name) -> bool:
     """In the writer: the delivery is over, and its rows go, also if they cannot be read; False if it had
     none."""
     group = commit.open_batch
-    value = group.get(Table.DELIVERIES, keys.state(*name))
-    if value is None:
-        return False
-    row = with_state(group, name, value)
+    try:
+        value = group.get(Table.DELIVERIES, keys.state(*name))
+        if value is None:
+            return False
+        row = with_state(group, name, value)
+    except Corrupt as error:
+        _tell(name, error)
+        row = None
     if row is not None:
         _unlist(group, row)
         if row.is_waiting:

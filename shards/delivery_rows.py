@@ -189,11 +189,6 @@ def state_at(group: OpenBatch, name: Name) -> StateRow | None:
     return None if value is None else _readable(name, state_row_of, value)
 
 
-def has_row(group: OpenBatch, name: Name) -> bool:
-    """Whether the delivery has a row, as the open group leaves it."""
-    return group.get(Table.DELIVERIES, keys.state(*name)) is not None
-
-
 def of_message_in(group: OpenBatch, message: MessageId) -> Iterator[DeliveryRow]:
     """Deliveries of a message, including those that this group commit has put. Unreadable rows are skipped.
     For callers that change nothing meanwhile."""
@@ -261,8 +256,8 @@ def stored(store: Store, name: Name) -> DeliveryRow | None:
 
 def is_there(store: Store, name: Name, state: int) -> bool:
     """Whether the delivery has a row of that state."""
-    value = store.get(Table.DELIVERIES, keys.state(*name))
     with suppress(Corrupt):
+        value = store.get(Table.DELIVERIES, keys.state(*name))
         return value is not None and state_row_of(value).state == state
     return False
 

@@ -130,7 +130,10 @@ class ByKey:
         root = message.position
         if order is None or not key or not subscriber.rows_ahead or order.waiting_for(root) == key:
             return False
-        return root not in session.finished and (root > session.read or order.is_behind(key, root))
+        if root in session.finished or not (root > session.read or order.is_behind(key, root)):
+            return False
+        found = self._follower(subscriber, key, (root, message.shard))
+        return found is not None and self._owners.allow(found)
 
     def _why_not(self, message: Message, asked: tuple[Subscription, ...], wall_ms: int) -> str:
         """Why a due retry becomes a dead letter; empty: it is sent."""

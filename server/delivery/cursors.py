@@ -431,8 +431,8 @@ class Cursors(CommitHook):
         return cost
 
     def _end_over(self, commit: Commit, one: Subscriber) -> None:
-        """Its rows that have no effect any more go with its cursor."""
-        over = one.over()
+        """Its rows that have no effect go with its cursor. Those of an ended place are a burial's."""
+        over = one.over() if self._named(one.session.client_id) is one else []
         for root in over:
             end(commit, Name(one.whose, root))
         if over:

@@ -422,10 +422,10 @@ class Replay:
                 break
             read = place
             rows -= len(messages) or 1
-            if messages and (ahead is not None or session.finished):
+            has_rows = ahead is not None or subscriber.rows_out or self._retries.is_changing
+            if messages and (has_rows or session.finished):
                 messages = [one for one in messages if self._retries.may_read(subscriber, one.position)]
-                places = [one.position for one in messages]
-                again.update(place for place in places if ahead is not None and ahead.has(place))
+                again |= self._retries.having(subscriber, ahead, [one.position for one in messages])
             if messages:
                 first = messages[0]
                 is_another = bool(run) and (

@@ -14,7 +14,7 @@ any.
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from heapq import heappop, heappush
 from itertools import chain, count
@@ -65,19 +65,32 @@ class Retries:
             return
         for one in places:
             if one.whose in having:
-                is_there = partial(delivery_rows.is_there, self._store, state=WAITING)
-                one.rows_out = {root for root in one.flying() if is_there(Name(one.whose, root))}
+                one.rows_out = self._out(one, one.flying())
                 self._added(one, START)
+
+    def _out(self, one: Subscriber, flying: set[Position]) -> set[Position]:
+        """Which of these wait: by whichever are fewer."""
+        if delivery_rows.count_waiting(self._store, one.whose) < len(flying):
+            return flying.intersection(root for _, root in delivery_rows.waiting_of(self._store, one.whose))
+        is_there = partial(delivery_rows.is_there, self._store, state=WAITING)
+        return {root for root in flying if is_there(Name(one.whose, root))}
 
     # -- what comes
 
     def put(
-        self, commit: Commit, one: Subscriber, row: DeliveryRow, due_ms: int, *, is_owed: bool
+        self,
+        commit: Commit,
+        one: Subscriber,
+        row: DeliveryRow,
+        due_ms: int,
+        *,
+        is_owed: bool,
+        is_out: bool = False,
     ) -> Position:
         """In the writer: retry the message at `due_ms`; returns its place in that order. `is_owed`: it was
-        promised before. Raises Refused, before any change."""
+        promised before. `is_out`: as for `changes`. Raises Refused, before any change."""
         place = wait(commit, row, due_ms, is_owed=is_owed)
-        self.changes(one, row.root, place, place)
+        self.changes(one, row.root, place, place, is_out=is_out)
         return place
 
     def waiting_in(self, commit: Commit, one: Subscriber, root: Position) -> DeliveryRow | None:
@@ -101,10 +114,19 @@ class Retries:
         drop(commit, row)
         self.take(one, row)
 
-    def changes(self, one: Subscriber, root: Position, undone: Position, done: Position | None) -> None:
+    def changes(
+        self,
+        one: Subscriber,
+        root: Position,
+        undone: Position,
+        done: Position | None,
+        *,
+        is_out: bool = False,
+    ) -> None:
         """In the writer: the state of a delivery changes with this batch. It waits at `undone` if that fails
-        (and may have been stored all the same), else at `done`; None: nowhere."""
-        was_out, was_over = root in one.rows_out, root in one.rows_over
+        (and may have been stored all the same), else at `done`; None: nowhere. `is_out`: it is still in
+        flight if that fails."""
+        was_out, was_over = is_out or root in one.rows_out, root in one.rows_over
         one.rows_out.discard(root)
         one.rows_over.discard(root)
         one.rows_ahead = one.rows_ahead or root > one.session.read
@@ -243,6 +265,16 @@ class Retries:
         ahead = RowsAhead(self._store, one.whose, Position(read + 1))
         one.rows_ahead = not ahead.is_over
         return ahead if one.rows_ahead else None
+
+    def having(self, one: Subscriber, ahead: RowsAhead | None, roots: Sequence[Position]) -> set[Position]:
+        """Which of these have rows, had until a moment ago, or will have."""
+        found = {root for root in roots if root in one.rows_out or (one, root) in self._changing}
+        return found if ahead is None else found.union(filter(ahead.has, roots))
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether there are changes that are not durable yet."""
+        return bool(self._changing)
 
     def is_to_come(self, one: Subscriber, place: Position, record: Record) -> bool:
         """Whether a place has a message in flight that has no row, or has still to read it."""

@@ -43,8 +43,9 @@ class Sent:
         if flight.shard < 0:
             return self._in_tail(flight.position)
         try:
-            if flight.position in place.rows_out:
-                return self._again(Name(place.whose, flight.position))
+            again = self._again(place, flight) if flight.position in place.rows_out else None
+            if again is not None:
+                return again
             value = self._reader.value_at(flight.position, flight.shard)
             if value is None:
                 return self._retained.find(flight.position)
@@ -56,12 +57,16 @@ class Sent:
             self.lost += 1
             return None
 
-    def _again(self, name: Name) -> Message | None:
-        """A message that waited for its next try. Raises Corrupt."""
-        row = stored(self._store, name)
-        if row is None:
-            return None
-        return Again(name.root, row.shard, row.message(), self._clock.wall_ms(), at=row.at)
+    def _again(self, place: Subscriber, flight: Flight) -> Message | None:
+        """A message that waited for its next try; None: its row cannot be read."""
+        root = flight.position
+        try:
+            row = stored(self._store, Name(place.whose, root))
+            if row is not None and row.is_waiting:
+                return Again(root, row.shard, row.message(), self._clock.wall_ms(), at=row.at)
+        except Corrupt as error:
+            log.error("retry in flight: unreadable: %s", error)
+        return None
 
     def name_at(self, place: Position, shard: int, node: int) -> MessageId | None:
         """What the message of a row is called, also if that is a stub by now, or has gone with its slice.

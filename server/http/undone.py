@@ -69,7 +69,7 @@ def retries_of(subscriber: Subscriber, timeline: Timeline) -> Retries:
     # Rows in flight, or done and about to go, do not wait.
     others = subscriber.rows_out | subscriber.rows_over
     count, first = timeline.retries_of(subscriber.whose, others)
-    waits = max(0, count - len(subscriber.rows_out))
+    waits = max(0, count - len(subscriber.rows_out)) if first is not None else 0
     return waits, first if waits else None
 
 

@@ -162,7 +162,7 @@ class Lives:
             for place in PLACES:
                 name = Name(whose(place[0], place[2]), root)
                 assert delivery_rows.at(batch, name) == self.rows.get(name)
-                assert delivery_rows.has_row(batch, name) == (name in self.rows)
+                assert (delivery_rows.state_at(batch, name) is not None) == (name in self.rows)
                 state, row = delivery_rows.state_at(batch, name), self.rows.get(name)
                 assert state == (None if row is None else delivery_rows.state_of(row))
         for message in {made(root).id for root in ROOTS}:
@@ -464,7 +464,7 @@ def test_what_cannot_be_read_is_passed_over_and_ended(caplog: pytest.LogCaptureF
             delivery_rows.stored(opened.store, row.name)
         with written(opened) as commit:
             assert delivery_rows.at(commit.open_batch, row.name) is None
-            assert delivery_rows.has_row(commit.open_batch, row.name)
+            assert commit.open_batch.get(Table.DELIVERIES, keys.state(*row.name)) is not None
             assert deliveries.end(commit, row.name)
             assert not deliveries.end(commit, row.name)
         assert "unreadable" in caplog.text

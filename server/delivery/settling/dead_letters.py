@@ -190,6 +190,8 @@ class DeadLetters:
         if row is None or not row.is_dead:
             return False
         subscriber, stored = self._groups.place_of(row) if to is None else to, decode(row.record)
+        if not stored.topic:
+            return False  # only its id is known
         is_of_url = b"://" in stored.deliver_to and row.group.startswith(ENDPOINT_PREFIX)
         if subscriber is None and is_of_url and may(row, None):
             subscriber = self._url_groups.find(stored)

@@ -165,13 +165,13 @@ class Holds(CommitHook):
         batch, found = commit.open_batch, list[_Gone]()
         if not batch.deleted(Table.DELIVERIES, keys.DEAD):
             return found
-        changed = {*batch.deleted(Table.DELIVERIES, keys.STATE), *batch.fresh(Table.DELIVERIES, keys.STATE)}
-        for group in self._groups:
-            order = group.session.order
-            for root, key in [] if order is None else order.letters.items():
-                name = Name(group.whose, root)
-                if keys.state(*name) in changed and not _is_dead(batch, name):
-                    found.append(_Gone(group, key, root))
+        orders = [(group, group.session.order) for group in self._groups]
+        holding = {group.whose: (group, order.letters) for group, order in orders if order and order.letters}
+        changed = batch.deleted(Table.DELIVERIES, keys.STATE) + batch.fresh(Table.DELIVERIES, keys.STATE)
+        for name in (Name(*keys.state_in(key)) for key in changed if holding):
+            group, letters = holding.get(name.whose, (None, {}))
+            if group is not None and name.root in letters and not _is_dead(batch, name):
+                found.append(_Gone(group, letters[name.root], name.root))
         return found
 
     def _let_on(self, gone: list[_Gone], answer: object) -> None:

@@ -61,7 +61,8 @@ class Steering:
 
     def _waiting_of(self, one: Subscriber, start: Position) -> Iterator[DeliveryRow]:
         for place, root in waiting_of(self._store, one.whose, start):
-            row = waits_at(self._store, Name(one.whose, root), place)
+            is_out = root in one.rows_out
+            row = None if is_out else waits_at(self._store, Name(one.whose, root), place)
             if row is not None:
                 yield row
 

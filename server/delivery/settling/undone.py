@@ -331,19 +331,17 @@ class Undone:
             return self._buried(commit, failure, message)
         tried = failure.tried(commit.open_batch.wall_ms, message)
         row = self._dead_letters.row(commit, addressee, message, tried)
-        failure.placed = self._retries.put(commit, addressee, row, due_ms, is_owed=True)
+        failure.placed = self._retries.put(commit, addressee, row, due_ms, is_owed=True, is_out=True)
         return self._waits(commit, failure)
 
     def _stored(self, commit: Commit, failure: Failure, row: DeliveryRow) -> Nacked:
-        """What was decided is there, though the batch has failed. A retry may be in flight by now."""
+        """What was decided is there, though the batch has failed."""
         one, root = failure.addressee, row.root
+        self._retries.changes(one, root, row.at, row.at if row.is_waiting else None, is_out=True)
+        if row.is_dropped:  # somebody was quicker
+            return self._settle(commit, failure, Nacked.GONE)
         if row.is_dead:
-            self._retries.changes(one, root, row.at, None)
             return self._is_dead(commit, failure)
-        flights = one.session.flights.values()
-        if any(other.position == root and other is not failure.flight for other in flights):
-            return self._settle(commit, failure, Nacked.AGAIN)
-        self._retries.changes(one, root, row.at, row.at)
         return self._waits(commit, failure)
 
     def _waits(self, commit: Commit, failure: Failure) -> Nacked:
@@ -453,7 +451,7 @@ class Undone:
         tried = failure.tried(commit.open_batch.wall_ms, message)
         row = self._dead_letters.row(commit, addressee, message, tried)
         letter, failure.crowded_out = self._dead_letters.keep(commit, row)
-        self._retries.changes(addressee, row.root, letter, None)
+        self._retries.changes(addressee, row.root, letter, None, is_out=True)
         failure.buried = message.id_text(self._node), shown(topic)
         return letter
 

@@ -231,6 +231,37 @@ def test_a_dead_letter_that_is_stored_though_its_sync_failed_is_the_only_one(
     assert list(came(peer)) == ["a2"]
 
 
+def test_a_dead_letter_that_is_stored_though_its_sync_failed_may_be_dropped_at_once(rig: Rig) -> None:
+    """Before its failure is decided again."""
+    peer = worker(rig, on_dead="hold")
+    send(rig, "a1", "a2")
+    fail_stored(rig, peer, came(peer)["a1"], "never", 1)
+    act(rig, "drop")
+    rig.pass_ms(2_000)
+    assert list(came(peer)) == ["a2"]
+    assert not held(rig)
+
+
+@pytest.mark.parametrize("survivors", [0, 9])
+def test_a_group_that_ends_while_a_failure_is_not_written_leaves_a_letter(rig: Rig, survivors: int) -> None:
+    """The failure of a retry is decided again when its place has ended."""
+    peer = worker(rig, order="false")
+    send(rig, "a1")
+    nack(peer, came(peer)["a1"], "1s")
+    rig.pass_ms(1_500)
+    rig.is_held = True
+    nack(peer, came(peer)["a1"], "1h")
+    rig.fail_sync()
+    rig.is_held = False
+    rig.store.survivors = survivors
+    assert rig.recover()
+    group = rig.group(TEXT)
+    rig.decide(lambda commit: rig.core.groups.disband(commit, group, is_dead=True))
+    rig.pass_ms(3_000)
+    assert [decode(row.record).payload for row in delivery_rows.dead(rig.store)] == [b"a1"]
+    assert not list(delivery_rows.waiting(rig.store))
+
+
 def test_an_ack_while_the_store_is_broken_frees_a_key_whose_failure_was_not_written(rig: Rig) -> None:
     """Its lease had lapsed, and the group with its retry could not be written: nothing is in flight."""
     peer = worker(rig, ack_timeout="2s")

@@ -231,6 +231,26 @@ def test_a_head_that_is_dropped_does_not_wait_for_another_message_of_its_key(rig
     assert list(came(peer)) == ["a3"]
 
 
+@pytest.mark.parametrize("is_set_back", [False, True])
+def test_a_letter_of_another_place_comes_to_one_that_has_not_read_so_far(
+    rig: Rig, peer: Peer, is_set_back: bool
+) -> None:
+    """Who orders never reads it itself, as it has not asked for the topic."""
+    other = "$share/other/others/#"
+    asked = asking(order="true", expiry="never")
+    rig.connected("o").subscribed(other, qos=1, user_properties=asked).drop()
+    send(rig, "a1")
+    nack(peer, came(peer)["a1"], "never")
+    ((name, now_ms),) = [(row.name, rig.clock.now_ms) for row in delivery_rows.dead(rig.store)]
+    requeue, to = rig.core.dead_letters.requeue, rig.group(other)
+    assert rig.decide(lambda commit: requeue(commit, name, now_ms, lambda *_: True, to)) == [True]
+    peer = rig.connected("o").subscribed(other, qos=1, user_properties=asked)
+    if is_set_back:
+        rig.rewind(other)
+    rig.pass_ms(1_000)
+    assert list(came(peer)) == ["a1"]
+
+
 def test_a_head_that_is_moved_and_dropped_at_once_lets_its_key_go_on(rig: Rig, peer: Peer) -> None:
     send(rig, "a1", "a2")
     nack(peer, came(peer)["a1"], "1h")

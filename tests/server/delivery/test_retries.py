@@ -9,15 +9,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from server.codec import wire
 from server.codec.packets import Ack, Publish
-from shards import delivery_rows
+from shards import delivery_rows, keys
 from shards.deliveries import end
 from shards.delivery_rows import DeliveryRow
+from shards.errors import Corrupt
 from shards.fields import Record
 from shards.pointers import pointers
 from shards.record import decode
+from shards.store import Table
+from shards.tables import WAITING
 from shards.verify import verify_counts
 from tests.support.delivery import delivery
-from tests.support.rig import Rig, config, props
+from tests.support.rig import Peer, Rig, asking, config, props
 from timeline.position import END, START, MessageId, Position, before, id_position
 
 GROUP = "$share/g/t"
@@ -26,6 +29,11 @@ GROUP = "$share/g/t"
 def retries(rig: Rig) -> list[DeliveryRow]:
     """Those that wait, or are in flight."""
     return list(delivery_rows.waiting(rig.core.opened.store))
+
+
+def nack(peer: Peer, retry_in: str, *, pump: bool = True) -> None:
+    packet_id = peer.one().packet_id
+    peer.send(Ack(wire.PUBACK, packet_id, 0x80, props(user_properties=(("retry-in", retry_in),))), pump=pump)
 
 
 def letters(rig: Rig) -> list[str]:
@@ -682,3 +690,65 @@ def test_what_was_set_back_keeps_its_retry_or_letter_until_there_is_room_to_send
     (packet,) = peer.publishes()
     rig.pass_ms(3_000)
     assert (retries(rig), letters(rig)) == ([], [])
+
+
+@pytest.mark.parametrize("survivors", [None, 0, 9])
+def test_what_is_read_again_before_its_former_row_has_gone_is_no_retry(survivors: int | None) -> None:
+    """Acked and set back; the batch that deletes its row is not durable when it comes again and fails."""
+    rig = Rig()
+    peer = rig.connected("a").subscribed(GROUP, qos=1, user_properties=asking(backoff="1s", expiry="never"))
+    rig.connected("p").publish1("t", "job")
+    nack(peer, "1s")
+    rig.pass_ms(1_500)
+    rig.is_held = True
+    peer.ack(wire.PUBACK, peer.one().packet_id, pump=False)
+    rig.rewind(GROUP, pump=False)
+    rig.compose()
+    if survivors is not None:
+        rig.lose(survivors)
+    for _ in range(20):
+        rig.turn()
+        rig.deliver()
+    nack(peer, "1s", pump=False)
+    rig.compose()
+    rig.is_held = False
+    rig.pump()
+    rig.pass_ms(1_500)
+    assert [one.payload for one in peer.publishes()] == [b"job"]
+    assert letters(rig) == []
+
+
+@pytest.mark.parametrize("kept", ["state", "record"])
+@pytest.mark.parametrize("verb", ["ack", "nack"])
+def test_a_row_that_cannot_be_read_keeps_nothing_up(
+    monkeypatch: pytest.MonkeyPatch, kept: str, verb: str
+) -> None:
+    """The place goes on, its cursor is written, and the message is on the timeline still."""
+    rig = Rig()
+    peer = rig.connected("a").subscribed(GROUP, qos=1, user_properties=asking(backoff="1s", expiry="never"))
+    rig.connected("p").publish1("t", "job")
+    nack(peer, "1s")
+    rig.pass_ms(1_500)
+    (row,) = retries(rig)
+    bad = keys.state(*row.name) if kept == "state" else keys.record(row.root, row.whose)
+    real = rig.store.get
+
+    def get(table: Table, key: bytes) -> bytes | None:
+        if (table, key) == (Table.DELIVERIES, bad):
+            raise Corrupt("a rotten block")
+        return real(table, key)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.store, "get", get)
+        if verb == "ack":
+            peer.ack(wire.PUBACK, peer.one().packet_id)
+        else:
+            nack(peer, "1s")
+        rig.pass_ms(3_000)
+        assert (len(rig.core.cursors.dirty), rig.core.writer.given_up) == (0, 0)
+        assert not delivery_rows.is_there(rig.store, row.name, WAITING) or kept == "record"
+    assert (len(retries(rig)), letters(rig)) == (int(verb == "nack"), [])
+    rig.restart()
+    peer = rig.connected("a").subscribed(GROUP, qos=1)
+    rig.pass_ms(3_000)
+    assert [one.payload for one in peer.publishes()] == [b"job"] * (verb == "nack")
