@@ -75,6 +75,8 @@ class Delivery:
     event: Event
     case: Case
     terms: Terms
+    is_former: bool = False
+    """Its row is from before a replay, and decides all the same."""
 
     @property
     def old(self) -> DeliveryRow:
@@ -102,10 +104,10 @@ def decide(row: DeliveryRow | None, seen: Seen, event: Event, case: Case, terms:
     state = state_of(row, seen)
     rule = LIFE[event][state.value]
     is_former = rule in (former, kept) or (rule is unread and row and row.state is not State.DROPPED)
-    if row is not None and is_former:  # as before the replay, whose number it does not get
-        state, seen = row.state, Seen(replay=row.replay)
-        rule = LIFE[event][state.value]
-    return rule(Delivery(row, seen, state, event, case, terms))
+    if row is None or not is_former:
+        return rule(Delivery(row, seen, state, event, case, terms))
+    was = Delivery(row, Seen(replay=row.replay), row.state, event, case, terms, is_former=True)
+    return LIFE[event][row.state.value](was)  # as before the replay, whose number it does not get
 
 
 # -- nothing changes
@@ -137,7 +139,13 @@ def kept(one: Delivery) -> Fate:
 
 def left(one: Delivery) -> Fate:
     """What is out is in nobody's hands."""
-    return one.becomes(one.row, Effect.NEXT_MEMBER, out=one.seen.out)
+    return one.becomes(one.row, Effect.NEXT_MEMBER, out=replace(one.out, is_held=False))
+
+
+def stored(one: Delivery) -> Fate:
+    """The batch of its nack had failed, and is there: its flight has ended."""
+    key = one.key(Effect.KEY_WAITS) if one.state is State.WAITING else _dead_key(one)
+    return one.becomes(one.row, Effect.LATER, *key)
 
 
 # -- it is given
@@ -152,8 +160,13 @@ def goes(one: Delivery) -> Fate:
 
 
 def again(one: Delivery) -> Fate:
-    """It was in nobody's hands. The counts of a return say that it was no try."""
-    more = replace(one.out, attempts=one.out.attempts + 1, counted=one.out.counted + 1)
+    """It was in nobody's hands, and is dead if all its tries are over: else what kills its server would be
+    given for ever. The counts of a return say that it was no try."""
+    out = one.out
+    if _is_spent(one, out.counted):
+        case = replace(one.case, outcome="lost", reason=f"not acked after {out.attempts} deliveries")
+        return _dead(one, _tried(replace(one, case=case)), case.reason)
+    more = replace(out, attempts=out.attempts + 1, counted=out.counted + 1, is_held=True)
     return one.becomes(one.row, Effect.LATER, out=more)
 
 
@@ -178,19 +191,32 @@ def _noted(one: Delivery) -> tuple[Effect, ...]:
 
 
 def fails(one: Delivery) -> Fate:
-    """It is tried later, or was for the last time. The head of a key that its reader comes to again is read
-    again instead, in the order of its key."""
-    if one.seen.is_ahead and one.terms.is_head:
-        return one.becomes(None, Effect.CURSOR, *one.key())
+    """It is tried later, or was for the last time. What would wait, and is the head of a key that its reader
+    comes to again, is read again instead, in the order of its key."""
     case, row = one.case, _tried(one)
-    if case.delay_ms == NEVER or 0 < one.terms.max_attempts <= row.counted:
+    if case.delay_ms == NEVER or _is_spent(one, row.counted):
         return _dead(one, row, case.reason)
-    return _waiting(one, row, _pause_ms(one, row.counted))
+    fate = _waiting(one, row, _pause_ms(one, row.counted))
+    if one.seen.is_ahead and one.terms.is_head and Effect.WHEN_DUE in fate.effects:
+        return one.becomes(None, Effect.CURSOR, *one.key())
+    return fate
+
+
+def killed(one: Delivery) -> Fate:
+    """With its server. It is given again, or is a group's failed try, if there are too many of these."""
+    if one.terms.is_session or one.terms.has_room or not one.out.is_held:
+        return left(one)
+    return fails(replace(one, case=replace(one.case, delay_ms=0)))
 
 
 def lost(one: Delivery) -> Fate:
     """The connection has ended. A session gets its flights again, of a group it is a try."""
     return left(one) if one.terms.is_session else fails(one)
+
+
+def stopped(one: Delivery) -> Fate:
+    """In order: what is in a hand is returned."""
+    return returns(one) if one.out.is_held else stays(one)
 
 
 def returns(one: Delivery) -> Fate:
@@ -200,7 +226,7 @@ def returns(one: Delivery) -> Fate:
     if one.out.returns >= RETURNS_FREE:
         return fails(one)
     out = replace(one.out, attempts=one.out.attempts - 1, counted=one.out.counted - 1, is_leased=False)
-    out = replace(out, returns=out.returns + 1)
+    out = replace(out, returns=out.returns + 1, is_held=False)
     if one.terms.has_room:
         return one.becomes(one.row, Effect.NEXT_MEMBER, out=out)
     return _waiting(one, _counted(one, out), 0)
@@ -220,6 +246,11 @@ def follower(one: Delivery) -> Fate:
 # -- it ends badly
 
 
+def alone(one: Delivery) -> Fate:
+    """Its slice goes. What is out over a row has a record of its own."""
+    return dies(one) if one.row is None else stays(one)
+
+
 def dies(one: Delivery) -> Fate:
     return _dead(one, _counted(one, one.seen.out), one.case.reason)
 
@@ -233,8 +264,10 @@ def expires(one: Delivery) -> Fate:
 
 
 def drops(one: Delivery) -> Fate:
-    """Its row stays, without a record, until the slice of its root goes: it may be read again before."""
-    if not one.case.has_slice:
+    """Its row stays, without a record, until the slice of its root goes: it may be read again before. What
+    had none needs none when its place ends."""
+    is_over = one.row is None and one.event is Event.END_OF_PLACE
+    if is_over or not one.case.has_slice:
         return one.becomes(None, Effect.CURSOR, Effect.COUNT_DROPPED, *one.key())
     row = replace(_counted(one, one.seen.out), state=State.DROPPED, at=one.case.now)
     return one.becomes(row, Effect.COUNT_DROPPED, *one.key())
@@ -258,8 +291,10 @@ def unread(one: Delivery) -> Fate:
 
 
 def skipped(one: Delivery) -> Fate:
-    """A skip leaves what waits, but where a key would wait for it and not go on."""
-    return given_up(one) if one.terms.is_ordered else stays(one)
+    """A skip leaves what waits, but for the head of a key, which would wait for it and not go on, and for
+    what its key would have read again."""
+    is_of_key = one.terms.is_head or (one.is_former and one.terms.is_ordered)
+    return given_up(one) if is_of_key else stays(one)
 
 
 # -- people, and other places
@@ -289,7 +324,8 @@ def requeued(one: Delivery) -> Fate:
 def joined(one: Delivery) -> Fate:
     """A retry of another filter, at its time and with its tries."""
     assert one.case.row is not None, "it comes from another filter"
-    return one.becomes(replace(one.case.row, replay=one.seen.replay), Effect.RECORD, Effect.WHEN_DUE)
+    row = replace(one.case.row, replay=one.seen.replay)
+    return one.becomes(row, Effect.RECORD, Effect.WHEN_DUE, Effect.CURSOR)  # as with `requeued`
 
 
 def forgotten(one: Delivery) -> Fate:
@@ -316,9 +352,11 @@ def _counted(one: Delivery, out: Out | None) -> DeliveryRow:
 
 
 def _tried(one: Delivery) -> DeliveryRow:
-    """Its row, with one more failed try."""
-    case, out = one.case, one.out
+    """Its row, with one more failed try; without, if it was returned and not given since."""
+    case, out, old = one.case, one.out, one.row
     row = replace(_counted(one, out), attempts=out.attempts, counted=out.counted, returns=out.returns)
+    if out.attempts <= (old.attempts if old else 0):
+        return row
     made = Try(at_of(case.now), case.by, case.outcome, case.reason, case.held_ms)
     return replace(row, reason=case.reason, tries=(*row.tries, made)[-TRIES_MAX:])
 
@@ -334,8 +372,15 @@ def _waiting(one: Delivery, row: DeliveryRow, delay_ms: int) -> Fate:
 def _dead(one: Delivery, row: DeliveryRow, reason: str) -> Fate:
     case = one.case
     row = replace(row, state=State.DEAD, at=case.now, reason=reason, running_ms=case.running_ms)
-    key = one.key(Effect.KEY_HELD if one.terms.dead_holds else Effect.KEY_GOES_ON)
-    return one.becomes(row, Effect.RECORD, Effect.OBITUARY, Effect.COUNT_DEAD, *key)
+    return one.becomes(row, Effect.RECORD, Effect.OBITUARY, Effect.COUNT_DEAD, *_dead_key(one))
+
+
+def _dead_key(one: Delivery) -> tuple[Effect, ...]:
+    return one.key(Effect.KEY_HELD if one.terms.dead_holds else Effect.KEY_GOES_ON)
+
+
+def _is_spent(one: Delivery, counted: int) -> bool:
+    return 0 < one.terms.max_attempts <= counted
 
 
 def _expired(row: DeliveryRow) -> str:
@@ -352,7 +397,7 @@ def _pause_ms(one: Delivery, failed: int) -> int:
     if one.case.delay_ms is not None:
         return one.case.delay_ms
     steps = one.terms.backoff_ms
-    pause_ms = round(steps[min(failed, len(steps)) - 1] * (1 - JITTER + 2 * JITTER * one.case.chance))
+    pause_ms = round(steps[min(max(failed, 1), len(steps)) - 1] * (1 - JITTER + 2 * JITTER * one.case.chance))
     return max(pause_ms, LEAST_MS) if not one.terms.max_attempts and failed >= PATIENT else pause_ms
 
 
@@ -364,14 +409,14 @@ LIFE: dict[Event, tuple[Rule, ...]] = {
     Event.GIVE:         (goes,     again,    _,        goes,      _,         _,         _,         _),
     Event.HAND_OVER:    (ends,     ends,     _,        ends,      _,         _,         _,         _),
     Event.HANDED_BACK:  (stays,    stays,    stays,    stays,     stays,     stays,     stays,     fails),
-    Event.ACK:          (_,        acked,    ends,     _,         _,         _,         _,         _),
+    Event.ACK:          (_,        acked,    ends,     ends,      _,         ends,      _,         _),
     Event.LATE_ACK:     (ends,     ends,     ends,     ends,      ends,      ends,      stays,     stays),
-    Event.NACK:         (_,        fails,    fails,    _,         _,         _,         _,         _),
-    Event.LAPSE:        (_,        fails,    fails,    _,         _,         _,         _,         _),
-    Event.RETURN:       (_,        returns,  returns,  _,         _,         _,         _,         _),
-    Event.LOST:         (_,        lost,     fails,    _,         _,         _,         _,         _),
-    Event.STOP:         (stays,    returns,  stays,    stays,     stays,     stays,     stays,     stays),
-    Event.KILL:         (stays,    left,     stays,    stays,     stays,     stays,     stays,     stays),
+    Event.NACK:         (_,        fails,    fails,    stored,    _,         stored,    _,         _),
+    Event.LAPSE:        (_,        fails,    fails,    stored,    _,         stored,    _,         _),
+    Event.RETURN:       (_,        returns,  returns,  stored,    _,         stored,    _,         _),
+    Event.LOST:         (_,        lost,     fails,    stored,    _,         stored,    _,         _),
+    Event.STOP:         (stays,    stopped,  stays,    stays,     stays,     stays,     stays,     stays),
+    Event.KILL:         (stays,    killed,   stays,    stays,     stays,     stays,     stays,     stays),
     Event.TOO_LARGE:    (_,        acked,    _,        _,         _,         _,         _,         _),
 
     Event.TRY:          (former,   refused,  refused,  moved,     moved,     refused,   refused,   refused),
@@ -395,7 +440,7 @@ LIFE: dict[Event, tuple[Rule, ...]] = {
     Event.OWNER_BACK:   (kept,     stays,    stays,    stays,     waits,     stays,     stays,     stays),
     Event.BAR:          (stays,    dies,     stays,    dies,      dies,      stays,     stays,     stays),
     Event.UNREADABLE:   (stays,    dies,     dies,     stays,     stays,     stays,     stays,     stays),
-    Event.SLICE_GOES:   (unread,   dies,     dies,     stays,     stays,     stays,     forgotten, stays),
+    Event.SLICE_GOES:   (unread,   alone,    alone,    stays,     stays,     stays,     forgotten, stays),
     Event.EVICT:        (former,   stays,    stays,    _,         _,         forgotten, _,         _),
 }
 # fmt: on

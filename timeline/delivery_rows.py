@@ -84,12 +84,15 @@ class DeliveryRow:
 
 @dataclass(frozen=True, slots=True)
 class Out:
-    """A flight, as the cursor has it: counts in all, with those of the row below it."""
+    """In flight, or returned and not given again yet. As the cursor has it: counts in all, with those of the
+    row below it."""
 
     attempts: int = 1
     counted: int = 1
     returns: int = 0
     is_leased: bool = False
+    is_held: bool = True
+    """A member or the session has it; False: it was returned or left, and is given again."""
 
     @property
     def given(self) -> int:

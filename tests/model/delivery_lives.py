@@ -20,6 +20,7 @@ from typing import Any
 from tests.model.delivery_places import (
     BACKOFF_MS,
     EXPIRES_MS,
+    FAILURES,
     FILTERS,
     FREE,
     LEASE_MS,
@@ -149,7 +150,7 @@ class Life:
                 for root in roots:
                     state, row = place.state(root), place.row(root)
                     place.apply(Event.SLICE_GOES, root, reason="kept too long")
-                    if state in (State.OUT, State.LEASED) or (state is State.UNREAD and row is None):
+                    if row is None and state in (State.OUT, State.LEASED, State.UNREAD):
                         now = place.row(root)
                         self.ledger.settling.buried(
                             place.stake(root)
@@ -417,7 +418,10 @@ class Life:
     def member(self, place: Place) -> None:
         rnd, op = self.rnd, self.rnd.random()
         out = [root for root in place.hands if root not in place.pending]
-        if op < 0.45 and out:
+        failing = [root for root, (event, *_) in place.pending.items() if event in FAILURES]
+        if op < 0.45 and failing:
+            place.ack(rnd.choice(failing))  # before its nack is tried again
+        elif op < 0.45 and out:
             place.ack(rnd.choice(out))
         elif op < 0.75 and out:
             delay_ms = rnd.choice((None, 0, 1_000, 3_000, NEVER))
@@ -516,7 +520,8 @@ class Life:
                 if state not in (State.LEASED, State.OUT):
                     place.fly(root, None)
                     continue
-                place.apply(Event.KILL, root)
+                with self.sound():
+                    place.apply(Event.KILL, root)
                 if out.is_leased:
                     self.holds_on(place, root)
         self.world.now_ms += down_ms
@@ -549,6 +554,8 @@ class Life:
                 else:
                     with self.sound():
                         place.put_back(root)
+            for root in place.roots(State.OUT):
+                place.apply(Event.STOP, root)  # what is in nobody's hands
         with self.sound():
             self.places["s"].save()
 

@@ -24,7 +24,7 @@ NOTES_MAX, BACK_MAX, LETTERS_MAX, EXPIRES_MS, FREE = 3, 2, 12, 4_000, 2
 """Bounds: notes of what is done ahead, flights in nobody's hands, dead letters; an expiry; free returns."""
 FILTERS = {"w/#": ("jobs/#",), "w/y": ("jobs/y",), "s": ("jobs/x", "jobs/y")}
 AGAIN = {Event.NACK, Event.LAPSE, Event.LOST, Event.RETURN, Event.EXPIRE, Event.WITHHOLD, Event.BAR}
-AGAIN |= {Event.UNREADABLE, Event.OWNER_BACK, Event.ACK, Event.LATE_ACK}
+AGAIN |= {Event.UNREADABLE, Event.OWNER_BACK, Event.ACK, Event.LATE_ACK, Event.GIVE}
 """What is tried again when it could not be written. Who asks for other things is told, and asks again."""
 FAILURES = {Event.NACK, Event.LAPSE, Event.LOST, Event.RETURN}
 Name = tuple[Any, ...]
@@ -213,8 +213,12 @@ class Place:
 
     @property
     def terms(self) -> Terms:
-        back = sum(root not in self.hands for root in self.cursor.flights)
-        return Terms(self.is_session, self.max_tries, (BACKOFF_MS,), has_room=back < BACK_MAX)
+        return Terms(self.is_session, self.max_tries, (BACKOFF_MS,), has_room=self.back < BACK_MAX)
+
+    @property
+    def back(self) -> int:
+        """How many are in nobody's hands."""
+        return sum(not out.is_held for out in self.cursor.flights.values())
 
     def case(self, root: Position, **more: Any) -> Case:
         message = self.world.sent[root].message
@@ -301,8 +305,10 @@ class Place:
             if self.state(root) is state:
                 if self.apply(event, root, case) is None:
                     continue
-            elif state in (State.OUT, State.LEASED):
+            else:
                 self.fly(root, None)
+                if event in (Event.ACK, Event.LATE_ACK) and self.state(root) is State.UNREAD:
+                    self.note(root, self.seen(root).replay)  # as the stored cursor does
             self.tell(event, root, was, is_for_good=case.delay_ms == NEVER)
 
     def note(self, root: Position, replay: int) -> None:
@@ -379,7 +385,13 @@ class Place:
         if sent.qos == 2 and not self.is_session and self.rnd.random() < 0.5:
             self.hand_over(root)
             return
-        self.apply(Event.GIVE, root, is_retry=is_retry)
+        was = seen.out
+        told = self.apply(Event.GIVE, root, is_retry=is_retry)
+        if root in self.pending or root not in self.cursor.flights:
+            self.tell(Event.GIVE, root, was, is_for_good=False) if told else None
+            return
+        if was is not None and 0 < self.max_tries < self.cursor.flights[root].counted:
+            raise Broken(f"{sent.key} of {self.name} is given again, and its tries are over")
         member = "s" if self.is_session else self.rnd.choice(("a", "b", "pull"))
         self.hands[root] = member
         out, lapses = self.cursor.flights[root], None
@@ -479,6 +491,8 @@ class Place:
         elif row is not None:
             if event in (Event.WITHHOLD, Event.OWNER_BACK) and not self.ledger.fates.has_expired(stake):
                 raise Broken(f"{stake} is dead, as its owner was absent")
+            if event is Event.GIVE and not self.ledger.fates.may_die(self.account, stake):
+                raise Broken(f"{stake} has tries left, and is dead")
             self.ledger.settling.buried(stake)
         elif not self.is_session or event is Event.BAR:
             raise Broken(f"{stake} has ended without a word: {event}")
@@ -566,7 +580,8 @@ class Place:
             self.comes_again(stake)
 
     def ack(self, root: Position) -> None:
-        is_answered = self.state(root) is State.LEASED
+        self.pending.pop(root, None)
+        is_answered = self.state(root) is not State.OUT
         if self.apply(Event.ACK, root) is not None:
             self.acked(root, is_answered=is_answered)
 
@@ -612,6 +627,8 @@ class Place:
     def check(self) -> None:
         if len(self.cursor.notes) > NOTES_MAX + len(self.life.own):
             raise Broken("more is noted than may be")
+        if self.back > BACK_MAX and not self.is_session:
+            raise Broken("more is in nobody's hands than may be")
 
     def where(self, root: Position) -> list[str]:
         """All that there is of it, as people see it."""

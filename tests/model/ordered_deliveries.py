@@ -192,6 +192,15 @@ class Ruled(Group):
         self.flights[root] = self.flights[root]._replace(tries=out.out.attempts)
         return given
 
+    def give_returned(self) -> bool:
+        """It is dead if that was its last try."""
+        root = min((root for root, flight in self.flights.items() if not flight.is_out), default=None)
+        fate = None if root is None else self.decided(Event.GIVE, root)
+        if root is None or fate is None or fate.out is not None:
+            return super().give_returned()
+        self.becomes(root, fate)
+        return True
+
     def give_head(self) -> bool:
         for name, _ in self.order.rows():
             row = self.order.row(name)
@@ -296,6 +305,8 @@ class Ruled(Group):
         if self.order.look_on():
             self.save()
             return
+        seen = {root: self.seen(root) for root in self.world.all("delivery")}
+        former = {root for root, one in seen.items() if state_of(self.row(root), one) is State.UNREAD}
         self.read = max(self.read, to)
         while self.order.skip(to, 2):
             pass
@@ -307,7 +318,10 @@ class Ruled(Group):
                 raise Broken(f"3: {row.root} was skipped, and its key waits for it")
         for root in [one for one in self.world.all("delivery") if one <= to]:
             if self.state(root) is State.WAITING and root not in self.flights:
-                self.becomes(root, self.decided(Event.SKIP, root))
+                fate, is_former = self.decided(Event.SKIP, root, seen[root]), root in former
+                if is_former is (fate.row == self.row(root)) and self.world.row(root).key is not None:
+                    raise Broken(f"3: {root} was skipped, and is {fate.row}; to be read again: {is_former}")
+                self.becomes(root, fate)
         self.save()
 
 

@@ -134,7 +134,7 @@ def test_ten_returns_are_free_and_the_eleventh_is_a_try() -> None:
     out = Out()
     for number in range(10):
         fate = at(None, Seen(out), Event.RETURN)
-        assert fate.out == Out(0, 0, number + 1)
+        assert fate.out == Out(0, 0, number + 1, is_held=False)
         out = replace(fate.out, attempts=1, counted=1)
     fate = at(None, Seen(out), Event.RETURN)
     assert fate.row is not None
@@ -149,7 +149,7 @@ def test_a_return_without_room_waits_and_is_no_try() -> None:
 
 def test_a_session_keeps_its_flights_when_its_connection_is_lost() -> None:
     fate = at(None, OUT, Event.LOST, Terms(is_session=True))
-    assert (fate.row, fate.out) == (None, Out())
+    assert (fate.row, fate.out) == (None, Out(is_held=False))
 
 
 def test_a_pause_grows_and_an_endless_one_is_a_second_at_least() -> None:
@@ -183,3 +183,114 @@ def test_what_is_dropped_when_its_slice_is_gone_leaves_nothing() -> None:
     fate = at(WAITS, Seen(), Event.DROP, has_slice=False)
     assert fate.row is None
     assert Effect.COUNT_DROPPED in fate.effects
+
+
+def dead(fate: Fate) -> DeliveryRow:
+    assert fate.row is not None
+    assert fate.row.state is State.DEAD
+    return fate.row
+
+
+def test_a_message_that_kills_its_server_is_dead_after_its_last_try() -> None:
+    out = Out()
+    for _ in range(2):
+        fate = at(None, Seen(out), Event.KILL)
+        assert fate.out is not None
+        again = at(None, Seen(fate.out), Event.GIVE)
+        out = again.out or fate.out
+    row = dead(again)
+    assert (row.attempts, row.counted) == (2, 2)
+    assert (row.reason, row.tries[-1].outcome) == ("not acked after 2 deliveries", "lost")
+    assert Effect.OBITUARY in again.effects
+    assert at(None, Seen(fate.out), Event.GIVE, Terms()).out == Out(3, 3), "without an end it goes on"
+
+
+def test_what_was_returned_untried_is_dead_if_it_has_no_more_tries() -> None:
+    """`max_attempts` was lowered: no try is added."""
+    fate = at(WAITS, Seen(Out(2, 2)), Event.RETURN)
+    assert fate.out == Out(1, 1, 1, is_held=False)
+    row = dead(at(WAITS, Seen(fate.out), Event.GIVE, Terms(max_attempts=1)))
+    assert (row.attempts, row.tries) == (1, ())
+
+
+def test_the_head_of_a_key_that_comes_again_is_dead_first_if_it_may_not_be_tried() -> None:
+    last = Seen(Out(2, 2), is_ahead=True)
+    assert dead(at(WAITS, last, Event.NACK, HEAD, reason="why")).reason == "why"
+    first = Seen(Out(), is_ahead=True)
+    assert dead(at(None, first, Event.NACK, HEAD, delay_ms=NEVER, reason="never")).reason == "never"
+    over = at(None, first, Event.NACK, HEAD, delay_ms=900, due_ms=NOW, expires_ms=500)
+    assert dead(over).reason == "expired"
+    assert at(None, first, Event.NACK, HEAD, delay_ms=400, due_ms=NOW, expires_ms=500).row is None
+
+
+@pytest.mark.parametrize("is_leased", [True, False])
+def test_a_retry_that_is_out_when_its_slice_goes_has_its_own_record(*, is_leased: bool) -> None:
+    seen = Seen(Out(2, 2, is_leased=is_leased))
+    fate = at(WAITS, seen, Event.SLICE_GOES)
+    assert (fate.row, fate.out, fate.effects) == (WAITS, seen.out, frozenset())
+    dead(at(None, seen, Event.SLICE_GOES))
+
+
+def test_a_skip_leaves_a_retry_that_no_key_waits_for() -> None:
+    ordered = replace(HEAD, is_head=False)
+    assert at(WAITS, Seen(), Event.SKIP, ordered) == Fate(WAITS)
+    assert Effect.KEY_GOES_ON in at(WAITS, Seen(), Event.SKIP, HEAD).effects
+    dead(at(WAITS, Seen(is_ahead=True, replay=1), Event.SKIP, ordered))  # its key would have read it again
+
+
+def test_what_comes_from_another_filter_voids_an_older_flight() -> None:
+    fate = at(None, Seen(), Event.JOIN)
+    assert fate.row is not None
+    assert state_of(fate.row, Seen(Out(3, 3))) is State.OUT
+    assert Effect.CURSOR in fate.effects, "without that flight"
+
+
+def test_a_kill_makes_a_try_of_what_has_no_room() -> None:
+    full = replace(TWO, has_room=False)
+    assert at(None, OUT, Event.KILL).out == Out(is_held=False)
+    fate = at(None, OUT, Event.KILL, full)
+    assert fate.row is not None
+    assert (fate.row.state, fate.row.counted, at_of(fate.row.at)) == (State.WAITING, 1, NOW)
+    assert fate.out is None
+    returned = Seen(Out(0, 0, 1, is_held=False))
+    assert at(None, returned, Event.KILL, full).out == returned.out, "it has its room"
+    assert at(None, OUT, Event.KILL, replace(full, is_session=True)).row is None, "a session's is its own"
+
+
+def test_the_end_of_a_place_leaves_no_row_of_what_had_none() -> None:
+    for seen in (AHEAD, OUT):
+        fate = at(None, seen, Event.END_OF_PLACE, is_dead=False)
+        assert (fate.row, fate.out) == (None, None)
+        assert Effect.COUNT_DROPPED in fate.effects
+    fate = at(WAITS, Seen(), Event.END_OF_PLACE, is_dead=False)
+    assert fate.row is not None
+    assert fate.row.state is State.DROPPED
+
+
+def test_a_stop_returns_what_is_in_a_hand() -> None:
+    returned = at(None, OUT, Event.STOP).out
+    assert returned == Out(0, 0, 1, is_held=False)
+    assert at(None, Seen(returned), Event.STOP) == Fate(None, returned)
+    given = at(None, Seen(returned), Event.GIVE).out
+    assert given == Out(1, 1, 1)
+
+
+def test_a_pause_of_what_has_no_try_is_the_first_one() -> None:
+    row = at(None, Seen(Out(0, 0, 10)), Event.NACK, Terms(backoff_ms=(10, 300))).row
+    assert row is not None
+    assert at_of(row.at) == NOW + 10
+
+
+def test_an_ack_ends_what_its_nack_has_stored_though_the_batch_failed() -> None:
+    for row in (WAITS, DEAD):
+        fate = at(row, OUT, Event.ACK)
+        assert (fate.row, fate.out) == (None, None)
+        assert Effect.CURSOR in fate.effects
+        for event in (Event.NACK, Event.LAPSE, Event.LOST, Event.RETURN):
+            fate = at(row, OUT, event)
+            assert (fate.row, fate.out) == (row, None), "its flight has ended"
+            assert Effect.RECORD not in fate.effects
+    holding = replace(HEAD, dead_holds=True)
+    assert Effect.KEY_WAITS in at(WAITS, OUT, Event.NACK, holding).effects
+    assert Effect.KEY_HELD in at(DEAD, OUT, Event.NACK, holding).effects
+    assert Effect.KEY_GOES_ON in at(DEAD, OUT, Event.NACK, HEAD).effects

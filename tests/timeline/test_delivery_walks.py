@@ -19,7 +19,7 @@ from timeline.deliveries import LIFE, CannotBe, Rule
 from timeline.delivery_rows import Event, State
 
 LIVES, ORDERED = (5_000, 50_000) if SOAK else (20, 120)
-SEARCH, ORDERED_SEARCH = 120, 400
+SEARCH, ORDERED_SEARCH = 300, 400
 """Walks that a fault may take."""
 FOUND = (AssertionError, CannotBe, KeyError)
 
@@ -49,14 +49,18 @@ ENTRIES = [
     Entry(7, E.END_OF_PLACE, S.DEAD, table.forgotten),
     Entry(7, E.DROP, S.DEAD, table.stays),
     Entry(8, E.STOP, S.OUT, table.fails),
+    Entry(8, E.STOP, S.OUT, table.returns),
     Entry(8, E.RETURN, S.OUT, table.fails),
     Entry(9, E.OWNER_BACK, S.WITHHELD, table.dies),
     Entry(9, E.WITHHOLD, S.OUT, table.dies),
     Entry(10, E.ACK, S.LEASED, table.left),
     Entry(10, E.RETURN, S.LEASED, table.fails),
+    Entry(11, E.KILL, S.OUT, table.left),
     Entry(12, E.MOVE, S.WAITING, table.stays),
     Entry(12, E.JOIN, S.DEAD, table.joined),
     Entry(13, E.SLICE_GOES, S.OUT, table.stays),
+    Entry(13, E.SLICE_GOES, S.OUT, table.dies),
+    Entry(13, E.SLICE_GOES, S.LEASED, table.dies),
     Entry(13, E.SLICE_GOES, S.UNREAD, table.stays),
     Entry(13, E.SLICE_GOES, S.DROPPED, table.stays),
     Entry(13, E.UNREADABLE, S.OUT, table.acked),
@@ -70,6 +74,9 @@ ENTRIES = [
     Entry(0, E.LATE_ACK, S.DEAD, table.stays),
     Entry(0, E.LATE_ACK, S.UNREAD, table.stays),
     Entry(0, E.NACK, S.OUT, table.left),
+    Entry(0, E.ACK, S.WAITING, table.never),
+    Entry(0, E.ACK, S.WAITING, table.stays),
+    Entry(0, E.ACK, S.DEAD, table.stays),
 ]
 
 
