@@ -336,16 +336,11 @@ def count_waiting(store: Store, whose: bytes) -> int:
     return waiting_number(store.get(Table.DELIVERIES, keys.waiting_count(whose)))
 
 
-def count_all_waiting(store: Store) -> int:
-    """How many wait, of all places."""
+def waiting_counts(store: Store) -> dict[bytes, int]:
+    """How many wait, by the place; a count that cannot be read is 0."""
     start, end = keys.waiting_count(b""), keys.waiting_count(b"") + keys.LAST
-    return sum(waiting_number(value) for _, value in readable(store, Table.DELIVERIES, start, end))
-
-
-def having_waiting(store: Store) -> set[bytes]:
-    """The places of which some wait."""
-    start, end = keys.waiting_count(b""), keys.waiting_count(b"") + keys.LAST
-    return {keys.whose_of(key) for key, _ in readable(store, Table.DELIVERIES, start, end)}
+    found = readable(store, Table.DELIVERIES, start, end)
+    return {keys.whose_of(key): waiting_number(value) for key, value in found}
 
 
 def _listed(store: Store, state: int, start: bytes, end: bytes) -> Iterator[DeliveryRow]:

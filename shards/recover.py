@@ -22,7 +22,7 @@ from . import keys
 from .borrow import part_of
 from .cells import restore_cells
 from .commit import Caps, Commit, IsUndone, always
-from .delivery_rows import count_all_waiting, waiting
+from .delivery_rows import waiting, waiting_counts
 from .errors import Corrupt, ShardsError, SharedData, UnreleasedFormat, WrongFormat, WrongNumber
 from .log.record import Seal
 from .open_batch import OpenBatch
@@ -104,7 +104,7 @@ class Opened:
     def recount(self) -> None:
         """Count waiting messages again, from the rows. Raises what reading them raises."""
         pending = count_pending(self.reader, self.horizon.position)
-        retries = count_all_waiting(self.store)
+        retries = sum(waiting_counts(self.store).values())
         self.waiting.recounted(pending, count_held(self.reader), retries)
 
 

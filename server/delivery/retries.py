@@ -60,17 +60,17 @@ class Retries:
 
     def restore(self, places: Iterable[Subscriber]) -> None:
         """At start: what these have out, and what waits for them."""
-        having = delivery_rows.having_waiting(self._store)
-        if not having:
+        counts = delivery_rows.waiting_counts(self._store)
+        if not counts:
             return
         for one in places:
-            if one.whose in having:
-                one.rows_out = self._out(one, one.flying())
+            if one.whose in counts:
+                one.rows_out = self._out(one, one.flying(), counts[one.whose])
                 self._added(one, START)
 
-    def _out(self, one: Subscriber, flying: set[Position]) -> set[Position]:
-        """Which of these wait: by whichever are fewer."""
-        if delivery_rows.count_waiting(self._store, one.whose) < len(flying):
+    def _out(self, one: Subscriber, flying: set[Position], waiting: int) -> set[Position]:
+        """Which of these are among the `waiting` that wait: by whichever are fewer."""
+        if waiting < len(flying):
             return flying.intersection(root for _, root in delivery_rows.waiting_of(self._store, one.whose))
         is_there = partial(delivery_rows.is_there, self._store, state=WAITING)
         return {root for root in flying if is_there(Name(one.whose, root))}

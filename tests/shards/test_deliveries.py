@@ -194,8 +194,7 @@ class Lives:
         assert list(delivery_rows.waiting(store)) == self.waiting()
         assert list(delivery_rows.dead(store)) == self.dead()
         assert delivery_rows.oldest_dead(store) == next(iter(self.dead()), None)
-        assert delivery_rows.count_all_waiting(store) == len(self.waiting())
-        assert delivery_rows.having_waiting(store) == {row.whose for row in self.waiting()}
+        assert delivery_rows.waiting_counts(store) == dict(Counter(row.whose for row in self.waiting()))
         for addressee, _, incarnation in PLACES:
             of = whose(addressee, incarnation)
             mine = [row for row in self.waiting() if row.is_of(addressee, incarnation)]
