@@ -201,13 +201,6 @@ class Ruled(Group):
         self.becomes(root, fate)
         return True
 
-    def give_head(self) -> bool:
-        for name, _ in self.order.rows():
-            row = self.order.row(name)
-            if row.wait and row.wait <= self.world.horizon and not row.by_hand and self.room > 0:
-                return self.give(self.order.resume(name), self.world.db["retry", row.wait].tries)
-        return False
-
     def give_due(self) -> bool:
         if self.room <= 0:
             return False
