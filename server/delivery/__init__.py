@@ -10,6 +10,7 @@ What stands lower here imports what stands higher. First what is handed about:
     publish_request.py  a publish as it was read, and wills
     link.py          a connection: implemented by protocols
     write_barrier.py  deliveries at QoS 2, held until they are known to the disk
+    place_rows.py    which deliveries of a place have rows
     subscriber.py    a session and its link, room
     terms.py         what a subscription may ask for, and what holds where it says nothing
     rate_limit.py    rate limiters of groups

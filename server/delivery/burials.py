@@ -93,7 +93,7 @@ class Burials(CommitHook):
         flights = [
             (keys.place(flight.position), flight.shard, flight.attempts)
             for flight in group.session.flights.values()
-            if flight.is_stored and flight.fate != SETTLED and flight.position not in group.rows_out
+            if flight.is_stored and flight.fate != SETTLED and flight.position not in group.rows.out
         ]
         has_retries, order = self.has_retries(group), group.session.order
         if flights or has_retries or order is not None or read < self._horizon.position:

@@ -84,7 +84,7 @@ class ByKey:
         """Send a due retry, or bury it; False if there was no room for it."""
         root = message.position
         asked = self._asked_again(subscriber, message)
-        subscriber.rows_out.add(root)
+        subscriber.rows.out.add(root)
         why = self._why_not(message, asked, self._wall_ms())
         if not why and not subscriber.may_receive(message.topic):
             why = FORBIDDEN
@@ -97,10 +97,10 @@ class ByKey:
             self._undone.fail(subscriber, flight, why, delay_ms=delay_ms, is_attempt=False)
         elif subscriber.offer(message, asked):
             subscriber.dirty.add(subscriber)
-            if subscriber.rows_ahead:  # it may have still to be read again: it comes once
+            if subscriber.rows.ahead:  # it may have still to be read again: it comes once
                 subscriber.session.finish_ahead(root, self._horizon.position)
         else:
-            subscriber.rows_out.discard(root)
+            subscriber.rows.out.discard(root)
             if not (isinstance(subscriber, Group) and subscriber.bars(message)):
                 return False
             subscriber.put_by(message.at)
@@ -128,7 +128,7 @@ class ByKey:
         was in flight then, which it passes over."""
         order, key, session = subscriber.session.order, message.ordering_key, subscriber.session
         root = message.position
-        if order is None or not key or not subscriber.rows_ahead or order.waiting_for(root) == key:
+        if order is None or not key or not subscriber.rows.ahead or order.waiting_for(root) == key:
             return False
         if root in session.finished or not (root > session.read or order.is_behind(key, root)):
             return False

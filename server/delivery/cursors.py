@@ -296,8 +296,7 @@ class Cursors(CommitHook):
             if not is_durable:
                 self._now.update(now)
             for subscriber, roots in over if is_durable else ():
-                subscriber.rows_over.difference_update(roots)
-                subscriber.rows_out.difference_update(roots)
+                subscriber.rows.forget(roots)
             for name in gone:
                 if not is_durable:
                     self._ended[name] = False
@@ -399,7 +398,7 @@ class Cursors(CommitHook):
             waiting += [other for other in one.bound() if self._go_together(one, other)]
             session = one.session
             key = session.client_id.encode()
-            if one.rows_out or one.rows_over:
+            if one.rows.is_any:
                 self._end_over(commit, one)
             if one.stored_changes != session.changes:
                 one.is_stored = True

@@ -150,10 +150,10 @@ class Deliveries:
         horizon, looks = self._horizon.position, UNDONE_LOOKS_MAX
         for row in of_message_in(group, found.id):
             one = self._groups.place_of(row)
-            if one is None or not row.is_waiting or row.root in one.rows_over:
+            if one is None or not row.is_waiting or row.root in one.rows.over:
                 continue
             looks -= 1 + len(one.session.flights)
-            if looks < 0 or row.root not in one.rows_out or row.root in one.flying():
+            if looks < 0 or row.root not in one.rows.out or row.root in one.flying():
                 return True
         receivers = self._router.route(record.topic), self._posted(record, place)
         for one, subscriptions in chain(*(targets.items() for targets in receivers)):
@@ -209,7 +209,7 @@ class Deliveries:
     ) -> Delivery | None:
         """None: a session with which there is nothing left of it. `is_behind`: it waits for its key, or for
         its owner."""
-        if waiting is not None and waiting.root in subscriber.rows_over:
+        if waiting is not None and waiting.root in subscriber.rows.over:
             waiting = None
         root, before = (place, 0) if waiting is None else (waiting.root, waiting.attempts)
         flight = _flight(subscriber, root, lent)
@@ -221,7 +221,7 @@ class Deliveries:
             attempts = before + flight.attempts
             known = tries_of_flight(tries, flight, by or subscriber.name)
             return _delivery(subscriber, state, attempts, None, reason, by, until_ms, known)
-        if waiting is not None and root not in subscriber.rows_out:
+        if waiting is not None and root not in subscriber.rows.out:
             ms = at_of(waiting.at)
             is_due = ms <= self._clock.wall_ms()
             state = "waiting" if is_due else "retry"

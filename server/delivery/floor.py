@@ -199,7 +199,7 @@ class Floor:
     def _stored(self, one: Subscriber) -> list[Flight]:
         """What a session or group has in flight that stands on the timeline."""
         groups, flights = self._groups, [one for one in one.session.flights.values() if one.is_stored]
-        return [it for it in flights if it.position not in place_of_flight(groups, one, it).rows_out]
+        return [it for it in flights if it.position not in place_of_flight(groups, one, it).rows.out]
 
 
 def _needs_row(flight: Flight) -> bool:

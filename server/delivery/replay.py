@@ -422,7 +422,7 @@ class Replay:
                 break
             read = place
             rows -= len(messages) or 1
-            has_rows = ahead is not None or subscriber.rows_out or self._retries.is_changing
+            has_rows = ahead is not None or subscriber.rows.out or self._retries.is_changing
             if messages and (has_rows or session.finished):
                 messages = [one for one in messages if self._retries.may_read(subscriber, one.position)]
                 again |= self._retries.having(subscriber, ahead, [one.position for one in messages])

@@ -7,7 +7,7 @@ its place stops tailing and reads on by itself (replay.py): due retries and unre
     a heap                       these of all places: what is due next
     due                          the places with a due retry
 
-The row of a retry that was given stays, and its root is noted as out (`Subscriber.rows_out`). Its row goes
+The row of a retry that was given stays, and its root is noted as out (`PlaceRows.out`). Its row goes
 with the first cursor in which it is no longer in flight (cursors.py). RAM: one entry for each place that has
 any.
 """
@@ -65,7 +65,7 @@ class Retries:
             return
         for one in places:
             if one.whose in counts:
-                one.rows_out = self._out(one, one.flying(), counts[one.whose])
+                one.rows.out = self._out(one, one.flying(), counts[one.whose])
                 self._added(one, START)
 
     def _out(self, one: Subscriber, flying: set[Position], waiting: int) -> set[Position]:
@@ -96,7 +96,7 @@ class Retries:
     def waiting_in(self, commit: Commit, one: Subscriber, root: Position) -> DeliveryRow | None:
         """In the writer: a retry of the place that is not out; None: there is none."""
         row = delivery_rows.at(commit.open_batch, Name(one.whose, root))
-        if row is None or not row.is_waiting or root in one.rows_out or root in one.rows_over:
+        if row is None or not row.is_waiting or root in one.rows.out or root in one.rows.over:
             return None
         return row if row.is_of(one.session.client_id, one.incarnation) else None
 
@@ -126,10 +126,10 @@ class Retries:
         """In the writer: the state of a delivery changes with this batch. It waits at `undone` if that fails
         (and may have been stored all the same), else at `done`; None: nowhere. `is_out`: it is still in
         flight if that fails."""
-        was_out, was_over = is_out or root in one.rows_out, root in one.rows_over
-        one.rows_out.discard(root)
-        one.rows_over.discard(root)
-        one.rows_ahead = one.rows_ahead or root > one.session.read
+        was_out, was_over = is_out or root in one.rows.out, root in one.rows.over
+        one.rows.out.discard(root)
+        one.rows.over.discard(root)
+        one.rows.ahead = one.rows.ahead or root > one.session.read
         self._changing[one, root] += 1
         self._decisions.note(
             partial(self._undo, one, root, undone, was_out=was_out, was_over=was_over),
@@ -140,9 +140,9 @@ class Retries:
         """Nothing is written of it, or it is not known what."""
         self._end_change(one, root)
         if was_out:
-            one.rows_out.add(root)
+            one.rows.out.add(root)
         if was_over:
-            one.rows_over.add(root)
+            one.rows.over.add(root)
         self._added(one, at)
 
     def _changed(self, one: Subscriber, root: Position, at: Position | None) -> None:
@@ -228,7 +228,7 @@ class Retries:
 
     def _between(self, one: Subscriber, first: Position, end: Position) -> Iterator[Again]:
         for place, root in delivery_rows.waiting_of(self._store, one.whose, first, end):
-            if root in one.rows_out or root in one.rows_over or (one, root) in self._changing:
+            if root in one.rows.out or root in one.rows.over or (one, root) in self._changing:
                 continue
             row = delivery_rows.waits_at(self._store, Name(one.whose, root), place)
             if row is None or not row.is_of(one.session.client_id, one.incarnation):
@@ -255,20 +255,20 @@ class Retries:
 
     def set_back(self, one: Subscriber) -> None:
         """It reads again what it may have had, without what it has in flight."""
-        one.rows_ahead = True
+        one.rows.ahead = True
         one.pass_over_flights(self._horizon.position)
 
     def ahead(self, one: Subscriber, read: Position) -> RowsAhead | None:
         """Which deliveries behind `read` have rows, for who reads on from there; None: none has."""
-        if not one.rows_ahead:
+        if not one.rows.ahead:
             return None
         ahead = RowsAhead(self._store, one.whose, Position(read + 1))
-        one.rows_ahead = not ahead.is_over
-        return ahead if one.rows_ahead else None
+        one.rows.ahead = not ahead.is_over
+        return ahead if one.rows.ahead else None
 
     def having(self, one: Subscriber, ahead: RowsAhead | None, roots: Sequence[Position]) -> set[Position]:
         """Which of these have rows, had until a moment ago, or will have."""
-        found = {root for root in roots if root in one.rows_out or (one, root) in self._changing}
+        found = {root for root in roots if root in one.rows.out or (one, root) in self._changing}
         return found if ahead is None else found.union(filter(ahead.has, roots))
 
     @property
@@ -282,15 +282,15 @@ class Retries:
         if session.order is not None and session.order.is_behind(record.ordering_key, place):
             return place not in session.finished
         flights = chain(session.flights.values(), one.lent_alone())
-        if place not in one.rows_out and any(flight.position == place for flight in flights):
+        if place not in one.rows.out and any(flight.position == place for flight in flights):
             return True
         return session.is_ahead(place, self._horizon.position) and one.wants(place, record)
 
     def may_read(self, one: Subscriber, root: Position) -> bool:
         """Whether a place that was set back gets a message again: not if it is done since, or in flight."""
-        return root not in one.session.finished and not (root in one.rows_out and root in one.flying())
+        return root not in one.session.finished and not (root in one.rows.out and root in one.flying())
 
     def end_former(self, one: Subscriber, root: Position) -> None:
         """The place has been sent it again: its rows go with the next cursor."""
-        one.rows_out.discard(root)
-        one.rows_over.add(root)
+        one.rows.out.discard(root)
+        one.rows.over.add(root)

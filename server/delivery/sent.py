@@ -43,7 +43,7 @@ class Sent:
         if flight.shard < 0:
             return self._in_tail(flight.position)
         try:
-            again = self._again(place, flight) if flight.position in place.rows_out else None
+            again = self._again(place, flight) if flight.position in place.rows.out else None
             if again is not None:
                 return again
             value = self._reader.value_at(flight.position, flight.shard)
@@ -84,7 +84,7 @@ class Sent:
     def note_missing(self, place: Subscriber, flight: Flight) -> bool:
         """A flight ends because its message is nowhere any more; whether retention has dropped it. `place`:
         as above."""
-        is_row = flight.position in place.rows_out
+        is_row = flight.position in place.rows.out
         is_dropped = flight.is_stored and not is_row and flight.position < self._reader.directory.floor
         self.lost += is_dropped
         return is_dropped

@@ -588,7 +588,7 @@ class Group(Subscriber):
 
     def forget(self, member: Subscriber) -> None:
         """The member's session has ended, with its messages in flight."""
-        if self.lent.pop(member, None) and self.rows_out:
+        if self.lent.pop(member, None) and self.rows.out:
             self.dirty.add(self)
 
     def release_loans(self, *, is_last: bool) -> list[Subscriber]:
@@ -601,7 +601,7 @@ class Group(Subscriber):
                 loan, lent.loan = lent.loan, None
                 if loan is not None:
                     self._leases.end(loan)
-                if lent.position in self.rows_out:
+                if lent.position in self.rows.out:
                     holder.session.ack(lent.packet_id)  # its row is the group's
                 elif is_heir and loan is not None and loan.flight is not None and not loan.is_overdue:
                     self.session.ack(loan.flight.packet_id)
@@ -619,7 +619,7 @@ class Group(Subscriber):
             theirs.pop(lent.packet_id, None)
             if not theirs:
                 del self.lent[member]
-        if self.rows_out:
+        if self.rows.out:
             self.dirty.add(self)
         flight = loan.flight
         return flight if flight is not None and self.session.has(flight) else None
@@ -651,7 +651,7 @@ class Group(Subscriber):
             self.picker.acked(member, len(run))
         if len(own) < held:
             self.dirty.add(self)
-        elif self.rows_out:
+        elif self.rows.out:
             # Of QoS 2: that it is done stands in the member's cursor, and its row is the group's.
             self.dirty.add(self)
             member.is_entangled = True

@@ -240,7 +240,7 @@ class StoredSessions:
             session.subscriptions, session.filter_bytes = old.subscriptions, old.filter_bytes
             session.received = old.received
             subscriber.retained_queue = RetainedQueue()
-            subscriber.rows_ahead = True
+            subscriber.rows.ahead = True
         row = self.cursor(subscriber.session.client_id)
         if row is None:
             self.cursorless.add(subscriber)

@@ -14,6 +14,7 @@ from timeline.session import SETTLED, Flight, Loan, Session, Subscription
 
 from .link import PERHAPS, Closing, Link
 from .message import Message, publisher_of
+from .place_rows import PlaceRows
 from .publish_request import Will
 from .run import Run
 from .tries import tries_of_flight
@@ -81,9 +82,7 @@ class Subscriber:
         "redelivered",
         "retained_queue",
         "rights",
-        "rows_ahead",
-        "rows_out",
-        "rows_over",
+        "rows",
         "secure",
         "session",
         "stored_at",
@@ -117,14 +116,7 @@ class Subscriber:
         """For which incarnation, and `whose`."""
         self.incarnation = incarnation
         """Number that tells it from earlier places of its name. 0: stored by a version without numbers."""
-        self.rows_out: set[Position] = set()
-        """Roots of its deliveries that waited and are out now. The row of one that is in flight no more goes
-        with the next cursor."""
-        self.rows_over: set[Position] = set()
-        """Roots of those that it has read again since. Their rows go in the same way."""
-        self.rows_ahead = True
-        """Whether rows of its deliveries may lie ahead of where it reads, as it was set back. At first it is
-        not known."""
+        self.rows = PlaceRows()
         self.reads_next = False
         """Behind, with retries that are due: whether unread messages are next, or those."""
         self.dirty = dirty
@@ -192,10 +184,7 @@ class Subscriber:
 
     def over(self) -> list[Position]:
         """Roots of its rows that have no effect any more. O(flights)."""
-        if not self.rows_out:
-            return [*self.rows_over]
-        flying = self.flying()
-        return [*self.rows_over, *(root for root in self.rows_out if root not in flying)]
+        return self.rows.ended(self.flying() if self.rows.out else set())
 
     def pass_over_flights(self, horizon: Position) -> None:
         """Make its messages in flight be passed over when it reads on: an acked one would be sent again."""

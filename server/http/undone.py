@@ -67,9 +67,9 @@ def undone_of(subscriber: Subscriber, timeline: Timeline, lag: shapes.Lag) -> sh
 def retries_of(subscriber: Subscriber, timeline: Timeline) -> Retries:
     """Number of messages that wait for a try; time and root of the first."""
     # Rows in flight, or done and about to go, do not wait.
-    others = subscriber.rows_out | subscriber.rows_over
+    others = subscriber.rows.out | subscriber.rows.over
     count, first = timeline.retries_of(subscriber.whose, others)
-    waits = max(0, count - len(subscriber.rows_out)) if first is not None else 0
+    waits = max(0, count - len(subscriber.rows.out)) if first is not None else 0
     return waits, first if waits else None
 
 
@@ -80,7 +80,7 @@ def is_undone(subscriber: Subscriber, timeline: Timeline, router: Router, look_r
         lag["lag_messages"] > 0
         or not lag["lag_messages_is_exact"]
         or bool(subscriber.session.flights)
-        or any(root in subscriber.rows_out for root in subscriber.flying())
+        or any(root in subscriber.rows.out for root in subscriber.flying())
         or retries_of(subscriber, timeline)[0] > 0
     )
 

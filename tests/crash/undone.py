@@ -144,7 +144,7 @@ def _places(hand: Hand) -> dict[str, list[str]]:
         if not is_stub(value) and record.topic == b"a" and place not in group.session.finished:
             found.setdefault(record.payload.decode(), []).append("unread")
     for row in delivery_rows.waiting(hand.core.opened.store):
-        if row.root not in group.rows_out:
+        if row.root not in group.rows.out:
             found.setdefault(decode(row.record).payload.decode(), []).append("waits")
     for row in hand.core.dead_letters.read():
         found.setdefault(decode(row.record).payload.decode(), []).append("dead")

@@ -27,7 +27,7 @@ def where(core: Core, group: Group) -> tuple[dict[str, list[str]], dict[str, int
         if is_its and place <= horizon and (place > read or (is_behind and payload not in found)):
             found.setdefault(payload, []).append("unread")
     for row in delivery_rows.waiting(core.opened.store):
-        if row.is_of(session.client_id, group.incarnation) and row.root not in group.rows_out:
+        if row.is_of(session.client_id, group.incarnation) and row.root not in group.rows.out:
             found.setdefault(decode(row.record).payload.decode(), []).append("waits")
     for row in core.dead_letters.read():
         if row.is_of(session.client_id, group.incarnation):

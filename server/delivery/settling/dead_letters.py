@@ -199,7 +199,7 @@ class DeadLetters:
             return False  # its place has ended, whatever has its name now
         if not may(row, subscriber):
             return False
-        if row.root in subscriber.rows_out or self._retries.is_to_come(subscriber, row.root, stored):
+        if row.root in subscriber.rows.out or self._retries.is_to_come(subscriber, row.root, stored):
             return False  # it would get the message twice
         again = msgspec.structs.replace(
             row,

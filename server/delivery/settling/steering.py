@@ -61,7 +61,7 @@ class Steering:
 
     def _waiting_of(self, one: Subscriber, start: Position) -> Iterator[DeliveryRow]:
         for place, root in waiting_of(self._store, one.whose, start):
-            is_out = root in one.rows_out
+            is_out = root in one.rows.out
             row = None if is_out else waits_at(self._store, Name(one.whose, root), place)
             if row is not None:
                 yield row
@@ -76,7 +76,7 @@ class Steering:
     def _place_of(self, row: DeliveryRow) -> Subscriber | None:
         """The session or group for which it waits."""
         one = self._groups.place_of(row)
-        is_out = one is not None and (row.root in one.rows_out or row.root in one.rows_over)
+        is_out = one is not None and (row.root in one.rows.out or row.root in one.rows.over)
         return None if is_out else one
 
     # -- in the writer

@@ -399,7 +399,7 @@ class Group:
     def steer(self, how: str) -> None:
         """Of what waits."""
         steering, now_ms, group = self.life.rig.core.steering, self.life.now, self.group
-        rows = [row for row in self.waiting() if row.root not in group.rows_out]
+        rows = [row for row in self.waiting() if row.root not in group.rows.out]
         waiting = [(self.place.stakes[payload_of(row)], row.name) for row in rows]
         waiting = [one for one in waiting if one[0].may == {WAITING} and not one[0].was_finished]
         if not waiting:
