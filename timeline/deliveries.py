@@ -8,7 +8,7 @@ the root is the position at which the place was given it, and never changes. `LI
 Only what waits, is withheld or has ended badly has a row. The rest stands in the cursor:
 
     waiting, withheld, dead, dropped   a row
-    out, leased                        a flight, over a row or none
+    out, leased, handed                a flight, over a row or none
     unread                             no row, and the reader comes to the root
     done                               no row, and the reader has passed it, or it is noted as done
 
@@ -29,6 +29,9 @@ the reader comes to a root again, a row of a lower number says nothing: the mess
 *former* one, which people see until the message is read again. If the reader passes the message without
 giving it, the row counts again: it was requeued from another place, its slice is gone, it has expired, its
 owner is absent. A note that it is done, of a lower number, is void in the same way.
+
+So a replay is no event of a delivery. Nor is a PUT of other terms: they count at the next event. Nor is an
+UNSUBSCRIBE: what is to be given is barred when its turn comes.
 
 **What applies a fate** writes row, record, cursor and what is told in one batch, under three rules. A row
 goes only in a batch with the cursor, else an older cursor would have the message read again. What changes the
@@ -85,14 +88,25 @@ class Delivery:
         return self.row
 
     @property
+    def is_out(self) -> bool:
+        return self.state in (State.OUT, State.LEASED, State.HANDED)
+
+    @property
     def out(self) -> Out:
         """Its flight, which it has in this state."""
-        out = self.seen.out or self.case.out
-        assert out is not None, "this state has a flight"
-        return out
+        assert self.seen.out is not None, "this state has a flight"
+        return self.seen.out
 
     def becomes(self, row: DeliveryRow | None, *effects: Effect, out: Out | None = None) -> Fate:
-        return Fate(row, out, frozenset(effects))
+        fate = Fate(row, out, frozenset(effects))
+        return _with_cursor(fate) if row is not None and out is None and self._is_older_elsewhere else fate
+
+    @property
+    def _is_older_elsewhere(self) -> bool:
+        """Whether its row does not void each older flight: one that was put back since was given more often,
+        and what was handed over is in the member's cursor."""
+        is_idle = self.state is State.OUT and not self.out.is_held
+        return is_idle or self.state is State.HANDED
 
     def key(self, then: Effect = Effect.KEY_GOES_ON) -> tuple[Effect, ...]:
         """What becomes of the key that it is the head of."""
@@ -153,10 +167,11 @@ def stored(one: Delivery) -> Fate:
 
 def goes(one: Delivery) -> Fate:
     """A flight begins: the next try of a retry that is due, or else the first one."""
-    row = one.row
+    row, is_handed = one.row, one.case.is_handed
     if row is None or (one.state is State.UNREAD and not one.case.is_retry):
-        return one.becomes(None, Effect.LATER, out=Out())
-    return one.becomes(row, Effect.LATER, out=Out(row.attempts + 1, row.counted + 1, row.returns))
+        return one.becomes(None, Effect.LATER, out=Out(is_handed=is_handed))
+    out = Out(row.attempts + 1, row.counted + 1, row.returns, is_handed=is_handed)
+    return one.becomes(row, Effect.LATER, out=out)
 
 
 def again(one: Delivery) -> Fate:
@@ -164,10 +179,9 @@ def again(one: Delivery) -> Fate:
     given for ever. The counts of a return say that it was no try."""
     out = one.out
     if _is_spent(one, out.counted):
-        case = replace(one.case, outcome="lost", reason=f"not acked after {out.attempts} deliveries")
-        return _dead(one, _tried(replace(one, case=case)), case.reason)
+        return _dead_idle(one, f"not acked after {out.attempts} deliveries")
     more = replace(out, attempts=out.attempts + 1, counted=out.counted + 1, is_held=True)
-    return one.becomes(one.row, Effect.LATER, out=more)
+    return one.becomes(one.row, Effect.LATER, out=replace(more, is_handed=one.case.is_handed))
 
 
 # -- it is done
@@ -196,7 +210,8 @@ def fails(one: Delivery) -> Fate:
     case, row = one.case, _tried(one)
     if case.delay_ms == NEVER or _is_spent(one, row.counted):
         return _dead(one, row, case.reason)
-    fate = _waiting(one, row, _pause_ms(one, row.counted))
+    late = f"expired; {row.reason}" if row.reason else "expired"
+    fate = _waiting(one, row, _pause_ms(one, row.counted), late)
     if one.seen.is_ahead and one.terms.is_head and Effect.WHEN_DUE in fate.effects:
         return one.becomes(None, Effect.CURSOR, *one.key())
     return fate
@@ -225,22 +240,51 @@ def returns(one: Delivery) -> Fate:
         return left(one)
     if one.out.returns >= RETURNS_FREE:
         return fails(one)
-    out = replace(one.out, attempts=one.out.attempts - 1, counted=one.out.counted - 1, is_leased=False)
-    out = replace(out, returns=out.returns + 1, is_held=False)
+    out = replace(_ungiven(one.out), returns=one.out.returns + 1)
     if one.terms.has_room:
         return one.becomes(one.row, Effect.NEXT_MEMBER, out=out)
     return _waiting(one, _counted(one, out), 0)
 
 
+def put_back(one: Delivery) -> Fate:
+    """It was not given, which is neither a try nor a return. So an older flight may have been given more
+    often. That voids no row: what has one, or no room, waits, with the cursor."""
+    out = _ungiven(one.out)
+    if one.row is None and one.terms.has_room:
+        return one.becomes(None, Effect.NEXT_MEMBER, out=out)
+    return _with_cursor(_waiting(one, _counted(one, out), 0))
+
+
+def put_off(one: Delivery) -> Fate:
+    """It waits for `delay_ms`, which is no try: it is never dead by that, unless it will have expired."""
+    if _is_readers(one):
+        return stays(one)
+    return _waiting(one, _counted(one, one.seen.out), one.case.delay_ms or 0)
+
+
 def withheld(one: Delivery) -> Fate:
-    """Its owner is absent: it waits, which is no try."""
-    row = replace(_counted(one, one.seen.out), state=State.WITHHELD, at=one.case.now, reason=one.case.reason)
+    """Its owner is absent: it waits, which is no try. The reason stays that of its last try."""
+    if _is_readers(one):
+        return stays(one)
+    row = replace(_counted(one, one.seen.out), state=State.WITHHELD, at=one.case.now)
     return one.becomes(row, Effect.RECORD, *one.key(Effect.KEY_WAITS))
 
 
-def follower(one: Delivery) -> Fate:
-    """Of what is unread only the next one of a key: other messages the reader passes, or stands before."""
-    return withheld(one) if one.terms.is_head else stays(one)
+def _is_readers(one: Delivery) -> bool:
+    """Whether it is unread, and not the next one of a key: the reader passes it, or stands before it."""
+    return one.state is State.UNREAD and not one.terms.is_head
+
+
+def _ungiven(out: Out) -> Out:
+    """A flight as before it was given."""
+    return replace(out, attempts=out.attempts - 1, counted=out.counted - 1, is_leased=False, is_held=False)
+
+
+def inherits(one: Delivery) -> Fate:
+    """The member's flight is its own. The row is the group's: then that flight ends."""
+    if one.row is None:
+        return ends(one)
+    return one.becomes(one.row, out=replace(one.out, is_leased=False, is_held=False, is_handed=False))
 
 
 # -- it ends badly
@@ -248,19 +292,18 @@ def follower(one: Delivery) -> Fate:
 
 def alone(one: Delivery) -> Fate:
     """Its slice goes. What is out over a row has a record of its own."""
-    return dies(one) if one.row is None else stays(one)
+    return given_up(one) if one.row is None else stays(one)
 
 
 def dies(one: Delivery) -> Fate:
-    return _dead(one, _counted(one, one.seen.out), one.case.reason)
+    return _dead_idle(one, one.case.reason)
 
 
 def expires(one: Delivery) -> Fate:
     """It has expired before it was sent again. Nobody is told of a session's that has not failed."""
     if one.terms.is_session and one.row is None:
-        return one.becomes(None, Effect.LATER, Effect.COUNT_DROPPED, *one.key())
-    row = _counted(one, one.seen.out)
-    return _dead(one, row, _expired(row))
+        return one.becomes(None, Effect.LATER, Effect.COUNT_DROPPED, *_noted(one), *one.key())
+    return _dead_idle(one, "expired")
 
 
 def drops(one: Delivery) -> Fate:
@@ -274,12 +317,14 @@ def drops(one: Delivery) -> Fate:
 
 
 def given_up(one: Delivery) -> Fate:
-    """By a burial: a dead letter that holds no key, without a copy at `$dead`, or dropped."""
+    """By a burial: a dead letter that holds no key, or dropped. There may be thousands, so that none has a
+    copy at `$dead`, but for the head of a key that is skipped."""
     if not one.case.is_dead:
         return drops(one)
     row, terms = _counted(one, one.seen.out), replace(one.terms, dead_holds=False)
     fate = _dead(replace(one, terms=terms), row, one.case.reason)
-    return replace(fate, effects=fate.effects - {Effect.OBITUARY})
+    is_told = one.event is Event.SKIP and one.state is State.WAITING and not one.is_former
+    return fate if is_told else replace(fate, effects=fate.effects - {Effect.OBITUARY})
 
 
 def unread(one: Delivery) -> Fate:
@@ -317,8 +362,7 @@ def requeued(one: Delivery) -> Fate:
     row = case.row or one.old
     due_ms = at_of(case.now) + (case.delay_ms or 0)
     row = replace(row, counted=0, returns=0, due_ms=due_ms, replay=one.seen.replay)
-    fate = _waiting(one, row, case.delay_ms or 0)
-    return replace(fate, effects=fate.effects | {Effect.CURSOR})  # an older flight was given more often
+    return _with_cursor(_waiting(one, row, case.delay_ms or 0))  # an older flight was given more often
 
 
 def joined(one: Delivery) -> Fate:
@@ -346,27 +390,35 @@ def _counted(one: Delivery, out: Out | None) -> DeliveryRow:
     row = one.row
     if row is None or one.state is State.UNREAD:
         row = DeliveryRow(State.WAITING, keeper=one.case.keeper)
-    if out is not None and one.state in (State.OUT, State.LEASED):
-        row = replace(row, attempts=out.attempts, counted=out.counted, returns=out.returns)
+    if out is not None and one.is_out:
+        tries = (*row.tries, *one.case.lost)[-TRIES_MAX:]
+        row = replace(row, attempts=out.attempts, counted=out.counted, returns=out.returns, tries=tries)
     return replace(row, replay=one.seen.replay)
 
 
 def _tried(one: Delivery) -> DeliveryRow:
     """Its row, with one more failed try; without, if it was returned and not given since."""
     case, out, old = one.case, one.out, one.row
-    row = replace(_counted(one, out), attempts=out.attempts, counted=out.counted, returns=out.returns)
+    row = _counted(one, out)
     if out.attempts <= (old.attempts if old else 0):
         return row
-    made = Try(at_of(case.now), case.by, case.outcome, case.reason, case.held_ms)
+    made = Try(case.ended_ms or at_of(case.now), case.by, case.outcome, case.reason, case.held_ms)
     return replace(row, reason=case.reason, tries=(*row.tries, made)[-TRIES_MAX:])
 
 
-def _waiting(one: Delivery, row: DeliveryRow, delay_ms: int) -> Fate:
+def _waiting(one: Delivery, row: DeliveryRow, delay_ms: int, late: str = "expired") -> Fate:
+    """`late`: the reason, if it will have expired by then."""
     if _is_over(one, row, delay_ms):
-        return _dead(one, row, _expired(row))
+        return _dead(one, row, late)
     at = position(at_of(one.case.now) + delay_ms, seq_of(one.case.now))
     row = replace(row, state=State.WAITING, at=at)
     return one.becomes(row, Effect.RECORD, Effect.WHEN_DUE, *one.key(Effect.KEY_WAITS))
+
+
+def _dead_idle(one: Delivery, reason: str) -> Fate:
+    """Dead as it waits, or in nobody's hands: then its last try was lost."""
+    case = replace(one.case, outcome="lost", reason=reason)
+    return _dead(one, _tried(replace(one, case=case)) if one.is_out else _counted(one, None), reason)
 
 
 def _dead(one: Delivery, row: DeliveryRow, reason: str) -> Fate:
@@ -383,8 +435,8 @@ def _is_spent(one: Delivery, counted: int) -> bool:
     return 0 < one.terms.max_attempts <= counted
 
 
-def _expired(row: DeliveryRow) -> str:
-    return f"expired; {row.reason}" if row.reason else "expired"
+def _with_cursor(fate: Fate) -> Fate:
+    return replace(fate, effects=fate.effects | {Effect.CURSOR})
 
 
 def _is_over(one: Delivery, row: DeliveryRow, delay_ms: int) -> bool:
@@ -405,43 +457,41 @@ Rule = Callable[[Delivery], Fate]
 _ = never
 # fmt: off
 LIFE: dict[Event, tuple[Rule, ...]] = {
-    #                    UNREAD    OUT       LEASED    WAITING    WITHHELD   DEAD       DROPPED    DONE
-    Event.GIVE:         (goes,     again,    _,        goes,      _,         _,         _,         _),
-    Event.HAND_OVER:    (ends,     ends,     _,        ends,      _,         _,         _,         _),
-    Event.HANDED_BACK:  (stays,    stays,    stays,    stays,     stays,     stays,     stays,     fails),
-    Event.ACK:          (_,        acked,    ends,     ends,      _,         ends,      _,         _),
-    Event.LATE_ACK:     (ends,     ends,     ends,     ends,      ends,      ends,      stays,     stays),
-    Event.NACK:         (_,        fails,    fails,    stored,    _,         stored,    _,         _),
-    Event.LAPSE:        (_,        fails,    fails,    stored,    _,         stored,    _,         _),
-    Event.RETURN:       (_,        returns,  returns,  stored,    _,         stored,    _,         _),
-    Event.LOST:         (_,        lost,     fails,    stored,    _,         stored,    _,         _),
-    Event.STOP:         (stays,    stopped,  stays,    stays,     stays,     stays,     stays,     stays),
-    Event.KILL:         (stays,    killed,   stays,    stays,     stays,     stays,     stays,     stays),
-    Event.TOO_LARGE:    (_,        acked,    _,        _,         _,         _,         _,         _),
+    #                    UNREAD    OUT       LEASED    HANDED    WAITING    WITHHELD   DEAD       DROPPED    DONE
+    Event.GIVE:         (goes,     again,    _,        _,        goes,      _,         _,         _,         _),
+    Event.ACK:          (_,        acked,    ends,     acked,    ends,      _,         ends,      _,         _),
+    Event.LATE_ACK:     (ends,     ends,     ends,     ends,     ends,      ends,      ends,      stays,     stays),
+    Event.NACK:         (_,        fails,    fails,    fails,    stored,    _,         stored,    _,         _),
+    Event.LAPSE:        (_,        fails,    fails,    _,        stored,    _,         stored,    _,         _),
+    Event.RETURN:       (_,        returns,  returns,  _,        stored,    _,         stored,    _,         _),
+    Event.PUT_BACK:     (_,        put_back, put_back, _,        stored,    _,         stored,    _,         _),
+    Event.LOST:         (_,        lost,     fails,    stays,    stored,    _,         stored,    _,         _),
+    Event.STOP:         (stays,    stopped,  stays,    stays,    stays,     stays,     stays,     stays,     stays),
+    Event.KILL:         (stays,    killed,   stays,    stays,    stays,     stays,     stays,     stays,     stays),
+    Event.TOO_LARGE:    (_,        acked,    _,        acked,    _,         _,         _,         _,         _),
 
-    Event.TRY:          (former,   refused,  refused,  moved,     moved,     refused,   refused,   refused),
-    Event.BURY:         (former,   refused,  refused,  dies,      dies,      refused,   refused,   refused),
-    Event.DROP:         (former,   refused,  refused,  drops,     drops,     drops,     refused,   refused),
-    Event.REQUEUE:      (refused,  refused,  refused,  refused,   refused,   requeued,  refused,   refused),
-    Event.RELEASE:      (former,   stays,    stays,    stays,     stays,     released,  stays,     stays),
-    Event.SEND_AWAY:    (former,   refused,  refused,  refused,   refused,   forgotten, refused,   refused),
-    Event.COME:         (refused,  refused,  refused,  requeued,  requeued,  requeued,  requeued,  requeued),
-    Event.MOVE:         (refused,  refused,  refused,  forgotten, refused,   refused,   refused,   refused),
-    Event.JOIN:         (refused,  refused,  refused,  refused,   refused,   refused,   refused,   joined),
+    Event.TRY:          (former,   refused,  refused,  refused,  moved,     moved,     refused,   refused,   refused),
+    Event.BURY:         (former,   refused,  refused,  refused,  dies,      dies,      refused,   refused,   refused),
+    Event.DROP:         (former,   refused,  refused,  refused,  drops,     drops,     drops,     refused,   refused),
+    Event.REQUEUE:      (refused,  refused,  refused,  refused,  refused,   refused,   requeued,  refused,   refused),
+    Event.RELEASE:      (former,   stays,    stays,    stays,    stays,     stays,     released,  stays,     stays),
+    Event.SEND_AWAY:    (former,   refused,  refused,  refused,  refused,   refused,   forgotten, refused,   refused),
+    Event.COME:         (refused,  refused,  refused,  refused,  requeued,  requeued,  requeued,  requeued,  requeued),
+    Event.MOVE:         (refused,  refused,  refused,  refused,  forgotten, refused,   refused,   refused,   refused),
+    Event.JOIN:         (refused,  refused,  refused,  refused,  refused,   refused,   refused,   refused,   joined),
 
-    Event.REPLAY:       (stays,    stays,    stays,    stays,     stays,     stays,     stays,     stays),
-    Event.SKIP:         (unread,   stays,    stays,    skipped,   skipped,   stays,     stays,     stays),
-    Event.TERMS:        (stays,    stays,    stays,    stays,     stays,     stays,     stays,     stays),
-    Event.UNSUBSCRIBE:  (stays,    stays,    stays,    stays,     stays,     stays,     stays,     stays),
-    Event.END_OF_PLACE: (unread,   given_up, given_up, given_up,  given_up,  stays,     stays,     stays),
+    Event.SKIP:         (unread,   stays,    stays,    stays,    skipped,   skipped,   stays,     stays,     stays),
+    Event.INHERIT:      (_,        inherits, inherits, inherits, stays,     _,         stays,     _,         _),
+    Event.END_OF_PLACE: (unread,   given_up, given_up, given_up, given_up,  given_up,  stays,     stays,     stays),
 
-    Event.EXPIRE:       (stays,    expires,  stays,    expires,   expires,   stays,     stays,     stays),
-    Event.WITHHOLD:     (follower, withheld, stays,    withheld,  stays,     stays,     stays,     stays),
-    Event.OWNER_BACK:   (kept,     stays,    stays,    stays,     waits,     stays,     stays,     stays),
-    Event.BAR:          (stays,    dies,     stays,    dies,      dies,      stays,     stays,     stays),
-    Event.UNREADABLE:   (stays,    dies,     dies,     stays,     stays,     stays,     stays,     stays),
-    Event.SLICE_GOES:   (unread,   alone,    alone,    stays,     stays,     stays,     forgotten, stays),
-    Event.EVICT:        (former,   stays,    stays,    _,         _,         forgotten, _,         _),
+    Event.EXPIRE:       (stays,    expires,  stays,    stays,    expires,   expires,   stays,     stays,     stays),
+    Event.PUT_OFF:      (put_off,  put_off,  stays,    put_off,  put_off,   stays,     stored,    stays,     stays),
+    Event.WITHHOLD:     (withheld, withheld, stays,    withheld, withheld,  stays,     stays,     stays,     stays),
+    Event.OWNER_BACK:   (kept,     stays,    stays,    stays,    stays,     waits,     stays,     stays,     stays),
+    Event.BAR:          (stays,    dies,     stays,    dies,     dies,      dies,      stays,     stays,     stays),
+    Event.UNREADABLE:   (stays,    dies,     dies,     dies,     dies,      dies,      stays,     stays,     stays),
+    Event.SLICE_GOES:   (unread,   alone,    alone,    stays,    stays,     stays,     stays,     forgotten, stays),
+    Event.EVICT:        (former,   stays,    stays,    stays,    _,         _,         forgotten, _,         _),
 }
 # fmt: on
 """What becomes of a delivery, by event, and in the order of `State`. `_`: it cannot be."""

@@ -12,6 +12,8 @@ class State(Enum):
     """In flight, or returned and not given again yet."""
     LEASED = auto()
     """In flight until the end of its lease, also while the server is down."""
+    HANDED = auto()
+    """In flight, and handed over at QoS 2: only this member gets it again (MQTT-4.8.2), until it refuses it."""
     WAITING = auto()
     WITHHELD = auto()
     """Waits until its owner is there again."""
@@ -93,6 +95,8 @@ class Out:
     is_leased: bool = False
     is_held: bool = True
     """A member or the session has it; False: it was returned or left, and is given again."""
+    is_handed: bool = False
+    """Handed over at QoS 2: it is in the member's cursor too, so both go in one batch."""
 
     @property
     def given(self) -> int:
@@ -124,11 +128,17 @@ class Case:
     """The message's own."""
     expires_ms: int = 0
     delay_ms: int | None = None
-    """Of the next try; None: the back-off; NEVER: dead."""
+    """Of the next try; None: the back-off; NEVER: dead. PUT_OFF: None is at once."""
     reason: str = ""
     by: str = ""
     outcome: str = "failed"
     held_ms: int = 0
+    ended_ms: int = 0
+    """When the try ended; 0: now."""
+    lost: tuple[Try, ...] = ()
+    """Tries of the flight before this one, whose connections were lost."""
+    is_handed: bool = False
+    """GIVE: at QoS 2."""
     is_retry: bool = False
     """GIVE: as it is due, not as the reader has come to it."""
     is_dead: bool = True
@@ -140,8 +150,6 @@ class Case:
     """For the back-off, in [0, 1)."""
     row: DeliveryRow | None = None
     """COME, JOIN: as the other place had it."""
-    out: Out | None = None
-    """HANDED_BACK: the member's flight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +182,8 @@ def state_of(row: DeliveryRow | None, seen: Seen) -> State:
     """Where a delivery stands."""
     out = seen.out
     if out is not None and (row is None or out.given > row.attempts + row.returns):
-        return State.LEASED if out.is_leased else State.OUT
+        held = State.LEASED if out.is_leased else State.OUT
+        return State.HANDED if out.is_handed else held
     if row is not None and not (seen.is_ahead and row.replay < seen.replay):
         return row.state
     is_done = seen.done is not None and seen.done >= seen.replay
@@ -185,15 +194,16 @@ class Event(Enum):
     """What happens to a delivery; the table says in which states."""
 
     GIVE = auto()
-    HAND_OVER = auto()
-    """At QoS 2: from now on it is the member's own."""
-    HANDED_BACK = auto()
-    """The member has refused it."""
     ACK = auto()
     LATE_ACK = auto()
     NACK = auto()
+    """Also a member's that refuses what was handed over to it."""
     LAPSE = auto()
     RETURN = auto()
+    PUT_BACK = auto()
+    """It could not be given after all."""
+    PUT_OFF = auto()
+    """It can be given to nobody now: its owner is absent, or no member that is there may receive it."""
     LOST = auto()
     """The connection."""
     STOP = auto()
@@ -215,7 +225,6 @@ class Event(Enum):
     """It comes from another filter."""
     RELEASE = auto()
     """The key that it holds."""
-    REPLAY = auto()
     SKIP = auto()
     EXPIRE = auto()
     WITHHOLD = auto()
@@ -224,10 +233,8 @@ class Event(Enum):
     """Its sender may not send it, no subscription asks for it, or the place may not receive it."""
     UNREADABLE = auto()
     SLICE_GOES = auto()
-    TERMS = auto()
-    """A PUT has changed them: they count from the next event on."""
-    UNSUBSCRIBE = auto()
-    """What is to be given is barred when its turn comes."""
+    INHERIT = auto()
+    """Its group ends, and the member that has it stays: it is the member's own from now on."""
     END_OF_PLACE = auto()
     EVICT = auto()
     """A dead letter, by a bound or its retention."""

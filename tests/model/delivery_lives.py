@@ -56,6 +56,8 @@ class Life:
         self.ledger.book.tell = _fails
         self.absent: set[str] = set()
         """Owners."""
+        self.damaged: set[Name] = set()
+        """Records that cannot be read."""
         self.noted: set[str] = set()
         """Messages that dispatch has passed, as their owner was absent."""
         self.numbers = dict.fromkeys(FILTERS, 0)
@@ -140,7 +142,7 @@ class Life:
         roots = there[: self.rnd.choice((1, 3))]
         if any(self.world.sent[root].key in self.noted for root in roots):
             return
-        if {root for _, root in self.own} & set(roots):
+        if {one for whose, one in self.own if ("record", one, whose) not in self.world.db} & set(roots):
             return
         for place in [*self.places.values()]:
             if place.pending.keys() & set(roots):
@@ -185,9 +187,6 @@ class Life:
             else:
                 cursor.since[one] = max(cursor.since[one], old)
         cursor.read = to
-        for whose, root in self.own:
-            if whose == place.whose and root > to:
-                place.note(root, cursor.count)
         with self.sound():
             place.save()
         for one in mine:
@@ -228,13 +227,14 @@ class Life:
 
     def delete(self, place: Place) -> None:
         """It ends with all that it has, and begins anew."""
-        if place.is_session or place.pending or any(whose == place.whose for whose, _ in self.own):
+        if place.is_session or place.pending:
             return
         is_dead = self.rnd.random() < 0.7
+        self.inherit(place)
         former = [stake for stake in place.account.stakes.values() if stake.was_finished]
         self.ledger.lives.closed(place.account, DEAD if is_dead else DROPPED)
         for stake in former:
-            stake.reason, stake.former = "", frozenset()
+            stake.reason, stake.may, stake.former = "", stake.may | stake.former & {DEAD}, frozenset()
         with self.sound():
             for root in list(self.world.sent):
                 is_unread = place.state(root) is State.UNREAD and place.row(root) is None
@@ -247,6 +247,23 @@ class Life:
             if self.world.under("due of", place.whose) or ("waiting", place.whose) in self.world.db:
                 raise Broken(f"{place.whose} has ended, and something waits for it")
             self.open(place.name)
+
+    def inherit(self, place: Place) -> None:
+        """What a member has that stays becomes its own, but for what has a row of the group's."""
+        own = self.places["s"].cursor.own
+        for root in [*place.cursor.flights]:
+            if place.hands.get(root) != "a" and place.state(root) is not State.HANDED:
+                continue
+            name, row, state = (place.whose, root), place.row(root), place.state(root)
+            own[name] = place.cursor.flights[root]
+            if row is not None:
+                del own[name]
+            with self.sound():
+                place.apply(Event.INHERIT, root)
+            if row is None:
+                self.ledger.settling.finished(place.stake(root))
+            if place.state(root) is not (State.DONE if row is None else State.OUT):
+                raise Broken(f"{place.stake(root)} was {state} as its group ends, and is {place.state(root)}")
 
     def sound(self) -> Any:
         return _Sound(self.world)
@@ -304,7 +321,7 @@ class Life:
     def send_away(self, place: Place, root: Position) -> None:
         to = self.places[self.rnd.choice(("w/#", "w/y", "w/y"))]
         row = place.row(root)
-        if to is place or root in to.pending or row is None or (to.whose, root) in self.own:
+        if to is place or root in to.pending or row is None:
             return
         self.other(place, to, root, (Event.SEND_AWAY, Event.COME), row)
         if not place.is_over and self.rnd.random() < 0.4:  # and both have it
@@ -316,7 +333,6 @@ class Life:
         roots = [root for root in place.roots(State.WAITING) if root not in place.cursor.flights]
         roots = [root for root in roots if self.world.sent[root].message.topic == "jobs/y"]
         roots = [root for root in roots if to.cursor.since["jobs/y"] >= root and root not in to.pending]
-        roots = [root for root in roots if (to.whose, root) not in self.own]
         if not roots and self.rnd.random() < 0.2:
             self.delete(to)  # its filter is made anew, so that it has asked for nothing
         elif not roots:
@@ -332,7 +348,6 @@ class Life:
         letters = [root for root in letters if self.world.sent[root].message.topic == "jobs/y"]
         letters = [root for root in letters if to.cursor.since["jobs/y"] >= root and root not in to.pending]
         letters = [root for root in letters if to.row(root) is None and root not in place.pending]
-        letters = [root for root in letters if (to.whose, root) not in self.own]
         if letters:
             row = place.row(root := self.rnd.choice(letters))
             assert row is not None, "it is a letter"
@@ -456,23 +471,14 @@ class Life:
         for name in own if all_of_it else self.rnd.sample(own, len(own) // 2):
             whose, root = name
             place = self.places[whose[0]]
+            del session.cursor.own[name]
+            if place.whose != whose or place.state(root) is not State.HANDED:
+                continue  # somebody else had it done, or its group has ended
             if all_of_it or self.rnd.random() < 0.6:
-                del session.cursor.own[name]
-                place.acked(root)
-                if place.seen(root).is_ahead:
-                    place.note(root, place.seen(root).replay)
+                place.ack(root)
                 continue
-            case = place.case(root, reason="why", out=session.cursor.own[name])
-            row, seen = place.row(root), place.seen(root)
-            fate = decide(row, seen, Event.HANDED_BACK, case, place.terms)
-            out = session.cursor.own.pop(name)
             with self.sound():
-                self.world.write(place.cursors(into=place.changes(root, fate.row, has_record=True)))
-                place.secured()
-            if seen.out is None and fate.row is not None:
-                place.cursor.notes.pop(root, None)
-                place.failed(root)
-            assert out.attempts, "it was given"
+                place.does(Event.NACK, root)
 
     # -- the server
 
@@ -517,7 +523,7 @@ class Life:
             place.hands = dict(cursor.holders)
             for root, out in list(place.cursor.flights.items()):
                 state = place.state(root)
-                if state not in (State.LEASED, State.OUT):
+                if state not in (State.LEASED, State.OUT, State.HANDED):
                     place.fly(root, None)
                     continue
                 with self.sound():
@@ -531,7 +537,7 @@ class Life:
             place.lapse(is_down=True)
         for (whose, root), _ in self.places["s"].cursor.own.items():
             place = self.places[whose[0]]
-            if place.whose == whose:
+            if place.whose == whose and place.state(root) is State.HANDED:
                 place.came(root, "q", None, None)
         self.lie()
 
@@ -649,6 +655,8 @@ class Life:
         out = [root for place in self.places.values() for root in place.cursor.flights]
         if out:
             self.world.sent[self.rnd.choice(out)].is_readable = False
+        if records := self.world.under("record"):
+            self.damaged.add(self.rnd.choice(records))
 
     def live(self, steps: int = 150) -> None:
         for _ in range(steps):
@@ -669,7 +677,7 @@ class Life:
                     place.ack(root)
             self.session_ends_own(all_of_it=True)
         for place in self.places.values():
-            left = place.roots(State.UNREAD, State.OUT, State.LEASED, State.WAITING, State.WITHHELD)
+            left = place.roots(*[*State][: State.DEAD.value])
             if left:
                 raise Broken(f"{[self.world.sent[root].key for root in left]} of {place.name} is left")
         self.ledger.at_the_end()

@@ -25,7 +25,10 @@ NOTES_MAX, BACK_MAX, LETTERS_MAX, EXPIRES_MS, FREE = 3, 2, 12, 4_000, 2
 FILTERS = {"w/#": ("jobs/#",), "w/y": ("jobs/y",), "s": ("jobs/x", "jobs/y")}
 AGAIN = {Event.NACK, Event.LAPSE, Event.LOST, Event.RETURN, Event.EXPIRE, Event.WITHHOLD, Event.BAR}
 AGAIN |= {Event.UNREADABLE, Event.OWNER_BACK, Event.ACK, Event.LATE_ACK, Event.GIVE}
+AGAIN |= {Event.PUT_BACK, Event.PUT_OFF}
 """What is tried again when it could not be written. Who asks for other things is told, and asks again."""
+UNTRIED = {Event.WITHHOLD, Event.PUT_OFF, Event.OWNER_BACK}
+"""It waits, and that is no try."""
 FAILURES = {Event.NACK, Event.LAPSE, Event.LOST, Event.RETURN}
 Name = tuple[Any, ...]
 Batch = dict[Name, Any]
@@ -133,7 +136,7 @@ class Cursor:
     notes: dict[Position, int] = field(default_factory=dict)
     """Done ahead of the reader, with the number of the replay."""
     own: dict[tuple[Whose, Position], Out] = field(default_factory=dict)
-    """A session's: what groups have handed over to it."""
+    """A session's: what groups have handed over to it, or left to it."""
 
     def end(self, root: Position) -> None:
         of: list[dict[Position, Any]] = [self.flights, self.until, self.holders]
@@ -314,10 +317,8 @@ class Place:
     def note(self, root: Position, replay: int) -> None:
         notes = self.cursor.notes
         notes[root] = replay
-        own = notes.keys() - {one for whose, one in self.life.own if whose == self.whose}
-        while len(own) > NOTES_MAX:
-            first = min(own)
-            own.discard(first)
+        while len(notes) > NOTES_MAX:
+            first = min(notes)
             del notes[first]
             self.evicted.add(first)
             self.comes_again(self.stake(first))
@@ -382,16 +383,17 @@ class Place:
             raise Broken(f"{sent.key} of {self.name} is given, and is not there any more")
         if is_retry and self.world.db.get(("record", root, self.whose)) != sent.key:
             raise Broken(f"{sent.key} of {self.name} has no record")
-        if sent.qos == 2 and not self.is_session and self.rnd.random() < 0.5:
-            self.hand_over(root)
-            return
+        is_handed = sent.qos == 2 and not self.is_session and self.rnd.random() < 0.5
         was = seen.out
-        told = self.apply(Event.GIVE, root, is_retry=is_retry)
+        told = self.apply(Event.GIVE, root, is_retry=is_retry, is_handed=is_handed)
         if root in self.pending or root not in self.cursor.flights:
             self.tell(Event.GIVE, root, was, is_for_good=False) if told else None
             return
         if was is not None and 0 < self.max_tries < self.cursor.flights[root].counted:
             raise Broken(f"{sent.key} of {self.name} is given again, and its tries are over")
+        if is_handed:
+            self.handed_over(root)
+            return
         member = "s" if self.is_session else self.rnd.choice(("a", "b", "pull"))
         self.hands[root] = member
         out, lapses = self.cursor.flights[root], None
@@ -409,7 +411,7 @@ class Place:
             self.apply(Event.TOO_LARGE, root)
             self.acked(root)
         elif member in ("b", "pull") and not self.save():
-            self.put_back(root)  # it is not answered
+            self.does(Event.PUT_BACK, root)  # it is not answered
 
     def came(self, root: Position, by: str, lapses: float | None, attempt: int | None) -> None:
         sent = self.world.sent[root]
@@ -418,28 +420,18 @@ class Place:
         is_leased = lapses is not None
         self.ledger.given(self.account, sent.key, by=by, lapses=lapses, is_leased=is_leased, attempt=attempt)
 
-    def hand_over(self, root: Position) -> None:
-        """At QoS 2: it is the session's own from then on, in one batch."""
-        session = self.life.places["s"]
-        name, row, seen = (self.whose, root), self.row(root), self.seen(root)
-        given = seen.out or Out(0, 0)
-        if self.state(root) is State.WAITING and row is not None:
-            given = Out(row.attempts, row.counted)
+    def handed_over(self, root: Position) -> None:
+        """At QoS 2: it is in the session's cursor too, in one batch."""
+        session, name = self.life.places["s"], (self.whose, root)
         if name in session.cursor.own:
             raise Broken(f"{self.world.sent[root].key} of {self.name} is handed over twice")
-        fate = decide(row, seen, Event.HAND_OVER, self.case(root), self.terms)
-        session.cursor.own[name] = Out(given.attempts + 1, given.counted + 1)
-        self.fly(root, fate.out)
-        if ("row", self.whose, root) in self.world.db:
-            self.over.add(root)
-        if Effect.NOTE in fate.effects:
-            self.note(root, seen.replay)
+        session.cursor.own[name] = self.cursor.flights[root]
         self.came(root, "q", None, None)
 
     def give_back(self) -> bool:
         """What is in nobody's hands."""
         for root, out in list(self.cursor.flights.items()):
-            if root in self.hands or root in self.pending:
+            if root in self.hands or root in self.pending or out.is_handed:
                 continue
             if self.state(root) not in (State.OUT, State.LEASED):
                 self.fly(root, None)  # its row has the later try
@@ -451,11 +443,20 @@ class Place:
             elif self.has_expired(root):
                 self.does(Event.EXPIRE, root)
             elif sent.owner in self.life.absent:
-                self.does(Event.WITHHOLD, root)
+                self.waits_for_owner(root)
+            elif self.rnd.random() < 0.02:
+                self.does(Event.PUT_OFF, root)  # no member that is there may receive it
             else:
                 self.give(root)
             return True
         return False
+
+    def waits_for_owner(self, root: Position) -> None:
+        """Until the owner is back, or for a while."""
+        if self.rnd.random() < 0.5:
+            self.does(Event.WITHHOLD, root)
+        else:
+            self.does(Event.PUT_OFF, root, delay_ms=2 * STEP_MS)
 
     def has_expired(self, root: Position) -> bool:
         row, message = self.row(root), self.world.sent[root].message
@@ -475,8 +476,13 @@ class Place:
 
     def tell(self, event: Event, root: Position, was: Out | None, *, is_for_good: bool) -> None:
         row, stake = self.row(root), self.stake(root)
-        if event in (Event.WITHHOLD, Event.OWNER_BACK) and row is not None and row.state is not State.DEAD:
+        if event in UNTRIED and row is not None and row.state is not State.DEAD:
+            if was is not None and row.counted != was.counted:
+                raise Broken(f"{stake} is put off, and that is a try: {row}")
             stake.is_exact = False
+            return
+        if event is Event.PUT_BACK and (row is None or row.state is not State.DEAD):
+            self.was_put_back(root, was)
             return
         if event in (Event.ACK, Event.LATE_ACK):
             self.acked(root, is_answered=True)
@@ -489,7 +495,8 @@ class Place:
         elif event is Event.RETURN:
             self.ledger.settling.returned(self.account, stake)
         elif row is not None:
-            if event in (Event.WITHHOLD, Event.OWNER_BACK) and not self.ledger.fates.has_expired(stake):
+            till_ms = self.world.now_ms + (2 * STEP_MS if event is Event.PUT_OFF else 0)
+            if event in UNTRIED and not self.ledger.fates.has_expired(stake, till_ms):
                 raise Broken(f"{stake} is dead, as its owner was absent")
             if event is Event.GIVE and not self.ledger.fates.may_die(self.account, stake):
                 raise Broken(f"{stake} has tries left, and is dead")
@@ -498,6 +505,15 @@ class Place:
             raise Broken(f"{stake} has ended without a word: {event}")
         else:
             self.ledger.settling.dropped(stake)
+
+    def was_put_back(self, root: Position, was: Out | None) -> None:
+        """It is as before it was given, in whoever's hands."""
+        now, stake = self.row(root) or self.cursor.flights.get(root), self.stake(root)
+        if was is None or now is None or (now.counted, now.returns) != (was.counted - 1, was.returns):
+            raise Broken(f"{stake} was put back, and that counts: {now} after {was}")
+        self.ledger.settling.returned(self.account, stake)
+        stake.returns.down(is_sure=True)
+        stake.is_returned, stake.is_exact, stake.not_before = self.row(root) is None, False, 0
 
     def due(self) -> list[Position]:
         """Retries that are due."""
@@ -514,6 +530,9 @@ class Place:
                 return True
             if row is None or row.state is not State.WAITING or not self.has_room:
                 continue
+            if self.state(root) is State.WAITING and ("record", root, self.whose) in self.life.damaged:
+                self.does(Event.UNREADABLE, root)
+                return True
             if self.state(root) not in (State.WAITING, State.UNREAD):
                 raise Broken(f"{sent.key} of {self.name} waits, and is {self.state(root)}")
             topic = sent.message.topic
@@ -527,7 +546,7 @@ class Place:
             elif sent.owner in self.life.absent:
                 if self.state(root) is State.UNREAD:
                     continue
-                self.does(Event.WITHHOLD, root)
+                self.waits_for_owner(root)
             else:
                 self.give(root, is_retry=True)
             return True
@@ -581,7 +600,7 @@ class Place:
 
     def ack(self, root: Position) -> None:
         self.pending.pop(root, None)
-        is_answered = self.state(root) is not State.OUT
+        is_answered = self.state(root) not in (State.OUT, State.HANDED)
         if self.apply(Event.ACK, root) is not None:
             self.acked(root, is_answered=is_answered)
 
@@ -589,7 +608,7 @@ class Place:
         if self.world.sent[root].key not in self.account.stakes or root in self.pending:
             return
         state, row, stake = self.state(root), self.row(root), self.stake(root)
-        if state in (State.DROPPED, State.DONE) or (self.whose, root) in self.life.own or not stake.number:
+        if state in (State.DROPPED, State.DONE) or not stake.number:
             return
         if state is State.UNREAD and row is None and not stake.was_given:
             return
@@ -625,7 +644,7 @@ class Place:
     # -- what is always true
 
     def check(self) -> None:
-        if len(self.cursor.notes) > NOTES_MAX + len(self.life.own):
+        if len(self.cursor.notes) > NOTES_MAX:
             raise Broken("more is noted than may be")
         if self.back > BACK_MAX and not self.is_session:
             raise Broken("more is in nobody's hands than may be")
@@ -633,11 +652,9 @@ class Place:
     def where(self, root: Position) -> list[str]:
         """All that there is of it, as people see it."""
         words = {State.WAITING: "waits", State.WITHHELD: "waits", State.DEAD: "dead", State.OUT: "in flight"}
-        words |= {State.LEASED: "in flight", State.UNREAD: "unread"}
+        words |= {State.LEASED: "in flight", State.HANDED: "in flight", State.UNREAD: "unread"}
         state, row = self.state(root), self.row(root)
         found = [words[state]] if state in words else []
-        if (self.whose, root) in self.life.own:
-            found.append("in flight")
         if state is State.UNREAD and row is not None and row.state in words:
             found.append(words[row.state])
         return found

@@ -5,7 +5,19 @@ from dataclasses import replace
 import pytest
 
 from timeline.deliveries import LIFE, NEVER, TRIES_MAX, CannotBe, decide, never
-from timeline.delivery_rows import Case, DeliveryRow, Effect, Event, Fate, Out, Seen, State, Terms, state_of
+from timeline.delivery_rows import (
+    Case,
+    DeliveryRow,
+    Effect,
+    Event,
+    Fate,
+    Out,
+    Seen,
+    State,
+    Terms,
+    Try,
+    state_of,
+)
 from timeline.position import at_of, position
 
 NOW = 1_000_000
@@ -19,6 +31,7 @@ STATES: dict[State, tuple[DeliveryRow | None, Seen]] = {
     State.UNREAD: (None, AHEAD),
     State.OUT: (None, OUT),
     State.LEASED: (None, Seen(Out(is_leased=True))),
+    State.HANDED: (None, Seen(Out(is_handed=True))),
     State.WAITING: (WAITS, Seen()),
     State.WITHHELD: (replace(WAITS, state=State.WITHHELD), Seen()),
     State.DEAD: (DEAD, Seen()),
@@ -28,7 +41,7 @@ STATES: dict[State, tuple[DeliveryRow | None, Seen]] = {
 
 
 def case(**more: object) -> Case:
-    return replace(Case(position(NOW, 9), row=WAITS, out=Out()), **more)  # type: ignore[arg-type]
+    return replace(Case(position(NOW, 9), row=WAITS), **more)  # type: ignore[arg-type]
 
 
 def at(row: DeliveryRow | None, seen: Seen, event: Event, terms: Terms = TWO, /, **more: object) -> Fate:
@@ -228,13 +241,15 @@ def test_a_retry_that_is_out_when_its_slice_goes_has_its_own_record(*, is_leased
     seen = Seen(Out(2, 2, is_leased=is_leased))
     fate = at(WAITS, seen, Event.SLICE_GOES)
     assert (fate.row, fate.out, fate.effects) == (WAITS, seen.out, frozenset())
+    assert Effect.OBITUARY not in at(None, seen, Event.SLICE_GOES).effects
     dead(at(None, seen, Event.SLICE_GOES))
 
 
 def test_a_skip_leaves_a_retry_that_no_key_waits_for() -> None:
     ordered = replace(HEAD, is_head=False)
     assert at(WAITS, Seen(), Event.SKIP, ordered) == Fate(WAITS)
-    assert Effect.KEY_GOES_ON in at(WAITS, Seen(), Event.SKIP, HEAD).effects
+    assert {Effect.KEY_GOES_ON, Effect.OBITUARY} <= at(WAITS, Seen(), Event.SKIP, HEAD).effects
+    assert Effect.OBITUARY not in at(None, AHEAD, Event.SKIP).effects, "of thousands there are no copies"
     dead(at(WAITS, Seen(is_ahead=True, replay=1), Event.SKIP, ordered))  # its key would have read it again
 
 
@@ -294,3 +309,104 @@ def test_an_ack_ends_what_its_nack_has_stored_though_the_batch_failed() -> None:
     assert Effect.KEY_WAITS in at(WAITS, OUT, Event.NACK, holding).effects
     assert Effect.KEY_HELD in at(DEAD, OUT, Event.NACK, holding).effects
     assert Effect.KEY_GOES_ON in at(DEAD, OUT, Event.NACK, HEAD).effects
+
+
+def test_what_is_put_back_is_neither_tried_nor_returned() -> None:
+    out = Out(1, 1, 10)
+    assert at(None, Seen(out), Event.PUT_BACK).out == Out(0, 0, 10, is_held=False)
+    fate = at(None, Seen(out), Event.PUT_BACK, replace(TWO, has_room=False))
+    assert fate.row is not None
+    assert (fate.row.attempts, fate.row.returns, fate.row.tries, at_of(fate.row.at)) == (0, 10, (), NOW)
+
+
+def test_an_older_flight_of_what_was_put_back_voids_no_row() -> None:
+    """An older cursor has it in flight, given once more than its row says: it may not be read again."""
+    older = Seen(Out(2, 2))
+    fate = at(WAITS, older, Event.PUT_BACK)
+    assert fate.row is not None
+    assert state_of(fate.row, older) is State.OUT
+    assert Effect.CURSOR in fate.effects
+    put_back = at(None, OUT, Event.PUT_BACK)
+    assert put_back.row is None
+    for event in (Event.BAR, Event.EXPIRE, Event.WITHHOLD, Event.PUT_OFF, Event.END_OF_PLACE):
+        fate = at(None, Seen(put_back.out), event)
+        assert state_of(fate.row, OUT) is State.OUT
+        assert Effect.CURSOR in fate.effects, event
+
+
+def test_what_is_put_off_waits_and_is_no_try() -> None:
+    one = Terms(max_attempts=1)
+    fate = at(WAITS, Seen(), Event.PUT_OFF, one, delay_ms=60_000, reason="no owner")
+    assert fate.row == replace(WAITS, at=position(NOW + 60_000, 9))
+    fate = at(None, Seen(Out(1, 1, is_held=False)), Event.PUT_OFF, one)
+    assert fate.row is not None
+    assert (fate.row.state, fate.row.counted, at_of(fate.row.at)) == (State.WAITING, 1, NOW)
+    late = dead(at(WAITS, Seen(), Event.PUT_OFF, delay_ms=900, due_ms=NOW, expires_ms=500))
+    assert late.reason == "expired"
+    assert at(None, AHEAD, Event.PUT_OFF) == Fate(None), "its reader stands before it"
+    assert Effect.KEY_WAITS in at(None, AHEAD, Event.PUT_OFF, HEAD, delay_ms=1).effects
+
+
+def test_the_reason_of_what_is_withheld_is_that_of_its_last_try() -> None:
+    row = at(WAITS, Seen(), Event.WITHHOLD, reason="no owner").row
+    assert row is not None
+    assert (row.state, row.reason) == (State.WITHHELD, "late")
+
+
+def test_a_letter_says_who_lost_its_last_try_and_when() -> None:
+    before = (Try(5, "c", "lost", "no answer"),)
+    fate = at(None, Seen(Out(2, 2, is_held=False)), Event.GIVE, by="c", ended_ms=7, held_ms=3, lost=before)
+    why = "not acked after 2 deliveries"
+    assert dead(fate).tries == (*before, Try(7, "c", "lost", why, 3))
+    fate = at(None, Seen(Out(2, 2, is_held=False)), Event.EXPIRE, by="c", ended_ms=7, lost=before)
+    assert dead(fate).tries == (*before, Try(7, "c", "lost", "expired"))
+    assert dead(at(WAITS, Seen(), Event.EXPIRE)).tries == (), "it was in nobody's hands"
+
+
+def test_a_member_that_stays_inherits_what_has_no_row() -> None:
+    for out in (Out(2, 2), Out(2, 2, is_leased=True), Out(2, 2, is_handed=True)):
+        fate = at(None, Seen(out), Event.INHERIT)
+        assert (fate.row, fate.out) == (None, None)
+        assert Effect.CURSOR in fate.effects, "the member's is in the same batch"
+        assert Effect.NOTE in at(None, Seen(out, is_ahead=True), Event.INHERIT).effects
+        assert at(WAITS, Seen(out), Event.INHERIT) == Fate(WAITS, Out(2, 2, is_held=False))
+
+
+def test_what_is_handed_over_is_out_until_its_member_has_done_or_refused_it() -> None:
+    out = at(WAITS, Seen(), Event.GIVE, is_handed=True).out
+    assert out == Out(2, 2, is_handed=True)
+    seen = Seen(out)
+    for event in (Event.LOST, Event.STOP, Event.KILL, Event.SKIP, Event.EXPIRE, Event.SLICE_GOES):
+        assert at(WAITS, seen, event) == Fate(WAITS, out)
+    assert at(WAITS, seen, Event.ACK) == Fate(None, None, frozenset({Effect.LATER}))
+    fate = at(WAITS, seen, Event.NACK, Terms())
+    assert fate.row is not None
+    assert fate.row.state is State.WAITING
+    assert Effect.CURSOR in fate.effects, "the member's, without it, is in the same batch"
+    spent = at(None, Seen(Out(2, 2, is_held=False)), Event.GIVE, is_handed=True)
+    assert dead(spent).reason == "not acked after 2 deliveries"
+
+
+def test_what_expires_ahead_of_its_reader_is_noted() -> None:
+    seen = Seen(Out(is_held=False), is_ahead=True)
+    assert Effect.NOTE in at(None, seen, Event.EXPIRE, Terms(is_session=True)).effects
+
+
+def test_a_retry_that_cannot_be_read_is_dead_and_its_key_goes_on() -> None:
+    fate = at(WAITS, Seen(), Event.UNREADABLE, HEAD, reason="unreadable")
+    assert dead(fate).reason == "unreadable"
+    assert Effect.KEY_GOES_ON in fate.effects
+
+
+def test_a_letter_that_is_evicted_goes_with_the_cursor() -> None:
+    """An older one may have its flight, or have still to read it: the letter voids both."""
+    assert Effect.CURSOR in at(DEAD, Seen(), Event.EVICT).effects
+    assert state_of(DEAD, Seen(Out(2, 2), is_ahead=True)) is State.DEAD
+    assert state_of(None, Seen(Out(2, 2))) is State.OUT
+
+
+def test_what_is_unread_is_not_requeued_or_moved() -> None:
+    """It comes anyway, and a message is at a place once."""
+    seen = Seen(is_ahead=True, replay=1)
+    for event, row in ((Event.REQUEUE, DEAD), (Event.MOVE, WAITS), (Event.COME, None), (Event.JOIN, None)):
+        assert at(row, seen, event).effects == {Effect.REFUSED}
