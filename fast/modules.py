@@ -75,6 +75,8 @@ MODULES = (
     "server.delivery.ready",
     "server.delivery.replay",
     "server.delivery.picker",
+    "server.delivery.place_rows",
+    "server.delivery.place_state",
     "server.delivery.router",
     "server.delivery.run",
     "server.delivery.sent",

@@ -11,6 +11,7 @@ What stands lower here imports what stands higher. First what is handed about:
     link.py          a connection: implemented by protocols
     write_barrier.py  deliveries at QoS 2, held until they are known to the disk
     place_rows.py    which deliveries of a place have rows
+    place_state.py   what else is known of a place: its cursor on disk, its wills, when its client was there
     subscriber.py    a session and its link, room
     terms.py         what a subscription may ask for, and what holds where it says nothing
     rate_limit.py    rate limiters of groups

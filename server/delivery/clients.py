@@ -73,7 +73,7 @@ class Clients:
     def restore(self) -> None:
         """At start, publish the wills of the clients that were connected when the server died."""
         for subscriber in list(self._sessions):
-            if subscriber.will is not None:
+            if subscriber.wills.current is not None:
                 self._wills.publish(subscriber, at_once=False)
                 self._cursors.mark_dirty(subscriber)
                 self._cursors.secure(subscriber, ignore)
@@ -112,7 +112,7 @@ class Clients:
             if is_present:
                 known.session.keep_for(expiry_s)
                 known.session.resize(window)
-                known.link, known.left_ms, known.left_running_ms = link, 0, 0
+                known.link, known.presence.left_ms, known.presence.left_running_ms = link, 0, 0
                 if rights is not None:
                     if known.owner != rights.name:
                         self._subscriptions.keep_allowed(known, rights)
@@ -157,8 +157,8 @@ class Clients:
         does. A new session then ends with its link, unless another connection has come for it meanwhile;
         that connection stores it.
         """
-        session, will_id, link = subscriber.session, subscriber.will_id, subscriber.link
-        is_unstored = is_new or not subscriber.is_stored
+        session, will_id, link = subscriber.session, subscriber.wills.delayed_id, subscriber.link
+        is_unstored = is_new or not subscriber.cursor.is_stored
         self._wills.accept(subscriber, will)
 
         def begun(waiting: int) -> None:
@@ -180,7 +180,7 @@ class Clients:
 
     def resume(self, subscriber: Subscriber) -> None:
         """After the CONNACK: resend what was in flight, then continue reading."""
-        subscriber.connected_ms = self._clock.wall_ms()
+        subscriber.presence.connected_ms = self._clock.wall_ms()
         self._replay.begin(subscriber)
         self._groups.meet(subscriber)
 
@@ -188,7 +188,7 @@ class Clients:
         """Handle the end of the connection: a persistent session stays, any other ends. `is_clean`: by
         DISCONNECT, or because the server stops."""
         session = subscriber.session
-        subscriber.ended_ms = self._clock.wall_ms()
+        subscriber.presence.ended_ms = self._clock.wall_ms()
         self.present.discard(subscriber)
         self._settling.disconnected(subscriber, is_clean=is_clean)
         if not session.is_persistent:
@@ -281,6 +281,6 @@ class Clients:
         """The client connects again: its old connection is closed, and its former will is dealt with."""
         if known.link is not None:
             known.link.close(Closing.TAKEN_OVER)
-            known.ended_ms = self._clock.wall_ms()
+            known.presence.ended_ms = self._clock.wall_ms()
             self._settling.disconnected(known, is_clean=False)
         self._wills.displace(known, is_resumed=is_resumed)

@@ -116,7 +116,7 @@ class Cursors(CommitHook):
         """After a store failure: mark everything dirty again, in turns."""
         for subscriber in chain(self._sessions.values(), self._groups.values()):
             self.mark_dirty(subscriber)
-            subscriber.is_entangled = bool(subscriber.groups)
+            subscriber.cursor.is_entangled = bool(subscriber.groups)
             self.dirty.add(subscriber)
         self._round_at = -NEVER
 
@@ -126,7 +126,7 @@ class Cursors(CommitHook):
         horizon = self._horizon.position
         for one in chain(self._sessions.values(), self._groups.values()):
             session = one.session
-            is_stored = one.stored_changes == session.changes and one.stored_read == session.read_at(horizon)
+            is_stored = one.cursor.changes == session.changes and one.cursor.read == session.read_at(horizon)
             if not is_stored and session.is_persistent:
                 self.dirty.add(one)
         self._round.clear()
@@ -140,13 +140,15 @@ class Cursors(CommitHook):
         """Housekeeping: tailing sessions to which nothing was sent for a while, so that they stay near."""
         mono = self._clock.mono()
         self.dirty.update(
-            s for s in self._sessions.values() if s.session.tailing and mono - s.stored_at > IDLE_CURSOR_S
+            s
+            for s in self._sessions.values()
+            if s.session.tailing and mono - s.cursor.written_at > IDLE_CURSOR_S
         )
 
     def secure(self, subscriber: Subscriber, done: Secured) -> None:
         """Persist a session in its state at that time. Later requests share the batch."""
         self._asked.setdefault(subscriber, []).append(done)
-        self._want(subscriber.even_at - BURST_S)
+        self._want(subscriber.cursor.even_at - BURST_S)
 
     @property
     def failure(self) -> StoreFailed:
@@ -158,7 +160,7 @@ class Cursors(CommitHook):
         left of an earlier session."""
         self.mark_dirty(subscriber)
         if is_new:
-            subscriber.is_stored = False
+            subscriber.cursor.is_stored = False
         is_decided = False
 
         def decide(_: Commit) -> None:
@@ -190,13 +192,13 @@ class Cursors(CommitHook):
 
     def mark_dirty(self, subscriber: Subscriber) -> None:
         """The row has changed beside its subscriptions (its will, say): write it with the next cursor."""
-        subscriber.stored_changes = -1
+        subscriber.cursor.changes = -1
 
     def restored(self, subscriber: Subscriber, *, is_whole: bool) -> None:
         """It has been made from its rows. Unless these say all (`is_whole`) they are written again."""
-        subscriber.is_stored, subscriber.stored_read = True, subscriber.session.read
+        subscriber.cursor.is_stored, subscriber.cursor.read = True, subscriber.session.read
         if is_whole:
-            subscriber.stored_changes = subscriber.session.changes
+            subscriber.cursor.changes = subscriber.session.changes
         else:
             self.dirty.add(subscriber)
 
@@ -218,7 +220,7 @@ class Cursors(CommitHook):
         """The group ends, or its rows do. Its messages in flight are its `heirs`' own: their cursors go in
         the same batch, or a kill in between would lose them."""
         self.dirty.discard(group)
-        group.is_stored = False
+        group.cursor.is_stored = False
         name = group.session.client_id
         self._heirs[name] = [heir for heir in heirs if self._is_to_store(heir)]
         self.erase(name)
@@ -226,13 +228,13 @@ class Cursors(CommitHook):
     def forget(self, subscriber: Subscriber) -> None:
         """Delete the rows of an ended session with the next batch."""
         self.dirty.discard(subscriber)
-        if subscriber.is_stored:
+        if subscriber.cursor.is_stored:
             self.erase(subscriber.session.client_id)
 
     def is_stored(self, name: str) -> bool:
         """Whether a restart could find a session of that client."""
         known = self._sessions.get(name)
-        return name in self._ended or (known is not None and known.is_stored)
+        return name in self._ended or (known is not None and known.cursor.is_stored)
 
     def asks(self, subscriber: Subscriber) -> int:
         """Number of requests that wait for the session to be durable."""
@@ -346,10 +348,10 @@ class Cursors(CommitHook):
         answers: list[tuple[Secured, int]] = []
         most = LAST_COST if self._is_last else ASKED_COST
         for subscriber, waiting in asked.items():
-            owes = cost >= most or (subscriber.even_at > mono + BURST_S and not self._is_last)
+            owes = cost >= most or (subscriber.cursor.even_at > mono + BURST_S and not self._is_last)
             if owes and not (subscriber in now or subscriber in written):
                 self._asked[subscriber] = waiting
-                self._wanted_at = min(self._wanted_at, subscriber.even_at - BURST_S)
+                self._wanted_at = min(self._wanted_at, subscriber.cursor.even_at - BURST_S)
                 continue
             if subscriber not in written and self._is_to_store(subscriber):
                 cost += self._write_cursor(commit, subscriber, mono)
@@ -373,7 +375,7 @@ class Cursors(CommitHook):
             if not self._is_to_store(subscriber):
                 self._end_over(commit, subscriber)
                 self.dirty.discard(subscriber)
-            elif self._is_last or subscriber.even_at <= started + BURST_S:
+            elif self._is_last or subscriber.cursor.even_at <= started + BURST_S:
                 try:
                     cost += self._write_cursor(commit, subscriber, started)
                 except Exception:
@@ -400,9 +402,9 @@ class Cursors(CommitHook):
             key = session.client_id.encode()
             if one.rows.is_any:
                 self._end_over(commit, one)
-            if one.stored_changes != session.changes:
-                one.is_stored = True
-                one.stored_changes = session.changes
+            if one.cursor.changes != session.changes:
+                one.cursor.is_stored = True
+                one.cursor.changes = session.changes
                 row = group_row(one) if isinstance(one, Group) else session_row(one)
                 commit.row(Table.SESSIONS, key, row)
                 if session.order is not None:
@@ -418,15 +420,15 @@ class Cursors(CommitHook):
             commit.row(Table.CURSORS, key, row)
             size += len(row)
             cost += ROW_COST + len(session.flights) + len(session.finished)
-            one.stored_at, one.stored_read = mono, session.read_at(self._horizon.position)
-            one.is_entangled = one.has_given_back = False
+            one.cursor.written_at, one.cursor.read = mono, session.read_at(self._horizon.position)
+            one.cursor.is_entangled = one.cursor.has_given_back = False
             self.dirty.discard(one)
             if session.order is not None and session.order.is_set_back:
                 unfinished.append(one)
         if unfinished and not self._is_last:
             self.dirty.update(unfinished)
             self._want(mono + LAZY_PAUSE_MAX_S)
-        subscriber.even_at = max(subscriber.even_at, mono) + size / OWN_BYTES_PER_S
+        subscriber.cursor.even_at = max(subscriber.cursor.even_at, mono) + size / OWN_BYTES_PER_S
         return cost
 
     def _end_over(self, commit: Commit, one: Subscriber) -> None:
@@ -438,7 +440,7 @@ class Cursors(CommitHook):
             self._over.append((one, over))
 
     def _go_together(self, one: Subscriber, other: Subscriber) -> bool:
-        is_bound = one.is_entangled or one.has_given_back or other.is_entangled
+        is_bound = one.cursor.is_entangled or one.cursor.has_given_back or other.cursor.is_entangled
         return is_bound and other in self.dirty and other.session.is_persistent
 
     def _is_to_store(self, subscriber: Subscriber) -> bool:

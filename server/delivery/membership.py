@@ -194,8 +194,8 @@ class Membership:
         _agree_as_stored(group, row)
         group.session.read = self._horizon.position  # from now on, if what it has read cannot be read
         self._give(group, row.owner, self._sessions.rights_of(row.owner, row.client), row.client)
-        group.left_ms = row.left_ms or group.left_ms
-        group.left_running_ms = row.left_running_ms or group.left_running_ms
+        group.presence.left_ms = row.left_ms or group.presence.left_ms
+        group.presence.left_running_ms = row.left_running_ms or group.presence.left_running_ms
         self._cursors.restored(group, is_whole=row.left_ms > 0)
         self._sessions.restore_cursor(group)
 
@@ -331,7 +331,7 @@ class Membership:
 
     def _agreed(self, group: Group) -> None:
         """Its terms may be others: it may go on sooner, or is not to be stored any more."""
-        if group.is_stored and not group.session.is_persistent:
+        if group.cursor.is_stored and not group.session.is_persistent:
             self._cursors.drop_group(group, group.release_loans(is_last=False))
         self._wake(group)
 
@@ -347,8 +347,8 @@ class Membership:
         """Start or stop the group's expiry, which elapses while no member is connected. That of an endpoint,
         whose poster is always connected, elapses while it is paused."""
         if group.is_reachable if group.is_endpoint else group.is_here:
-            group.left_ms = group.left_running_ms = 0
-        elif not group.left_ms:
+            group.presence.left_ms = group.presence.left_running_ms = 0
+        elif not group.presence.left_ms:
             self._sessions.leave(group)
         else:
             return
@@ -421,7 +421,7 @@ class Membership:
         self._rate_limited.forget(group)
         if group.ahead is not None:
             group.ahead.forget()
-        if group.is_stored:
+        if group.cursor.is_stored:
             self._cursors.drop_group(group, heirs)
         else:
             self._cursors.dirty.discard(group)
@@ -431,7 +431,7 @@ class Membership:
         for text in member.groups:
             group = self._by_text[text]
             group.picker.meet(member)
-            if group.left_ms:
+            if group.presence.left_ms:
                 self._look(group)
             if group.looks_again:
                 group.session.fall_behind(self._horizon.position)

@@ -612,7 +612,7 @@ def _most(subscriber: Subscriber) -> int:
 
 def _is_missed(subscriber: Subscriber, message: Message) -> bool:
     """Unstored QoS 0 is only for clients that were connected, however long it stays in the tail."""
-    return not message.is_stored and not message.qos and message.due_ms < subscriber.connected_ms
+    return not message.is_stored and not message.qos and message.due_ms < subscriber.presence.connected_ms
 
 
 def _encoded(owed: Sequence[Message]) -> Iterator[Row]:

@@ -31,18 +31,18 @@ def session_row(subscriber: Subscriber) -> bytes:
     """Row of a session, without its read position."""
     session = subscriber.session
     rows = [_subscription_row(s) for s in session.subscriptions.values()]
-    will_id = keys.message(MessageId(subscriber.will_id)) if subscriber.will_id else b""
+    will_id = keys.message(MessageId(subscriber.wills.delayed_id)) if subscriber.wills.delayed_id else b""
     row = SessionRow(
         session.expiry_s,
         rows,
-        subscriber.left_ms,
+        subscriber.presence.left_ms,
         will_id,
-        left_running_ms=subscriber.left_running_ms,
+        left_running_ms=subscriber.presence.left_running_ms,
         doubt=keys.place(subscriber.doubt) if subscriber.doubt else b"",
         owner=subscriber.owner,
         incarnation=subscriber.incarnation,
     )
-    will = subscriber.will or subscriber.unplaced
+    will = subscriber.wills.current or subscriber.wills.unplaced
     if will is not None:
         row = msgspec.structs.replace(row, will=encode(will.record), will_delay_s=will.delay_s)
     return encode_row(row)
@@ -55,8 +55,8 @@ def group_row(group: Group) -> bytes:
         _subscription_row(subscription),
         group.keeping.expiry_s,
         group.keeping.rate,
-        group.left_ms,
-        group.left_running_ms,
+        group.presence.left_ms,
+        group.presence.left_running_ms,
         group.owner,
         group.client,
         group.is_paused,

@@ -126,8 +126,8 @@ class Sessions:
 
     def leave(self, subscriber: Subscriber) -> None:
         """Its connection has ended, or the last one of a group's members: its expiry begins to count."""
-        subscriber.left_ms = self._clock.wall_ms()
-        subscriber.left_running_ms = max(1, self._writer.running_ms)
+        subscriber.presence.left_ms = self._clock.wall_ms()
+        subscriber.presence.left_running_ms = max(1, self._writer.running_ms)
 
     @property
     def running_ms(self) -> int:
@@ -139,7 +139,7 @@ class Sessions:
 
         It counts running time: what came while the server was down, it has had no time to take.
         """
-        passed_ms = self._writer.running_ms - subscriber.left_running_ms
+        passed_ms = self._writer.running_ms - subscriber.presence.left_running_ms
         return subscriber.link is None and passed_ms >= subscriber.session.expiry_s * 1000
 
     def drop(self, subscriber: Subscriber) -> None:
@@ -186,12 +186,12 @@ class Sessions:
         now_ms, running_ms = self._clock.wall_ms(), max(1, self._writer.running_ms)
         for subscriber in self._by_id.values():
             subscriber.dirty, subscriber.secure = cursors.dirty, cursors.secure
-            cursors.restored(subscriber, is_whole=subscriber.left_running_ms > 0)
+            cursors.restored(subscriber, is_whole=subscriber.presence.left_running_ms > 0)
             subscriber.rights = self.rights_of(subscriber.owner, subscriber.session.client_id)
-            if not subscriber.left_ms:
-                subscriber.doubt, subscriber.left_ms = doubt, now_ms
-            if not subscriber.left_running_ms:
-                subscriber.left_running_ms = running_ms
+            if not subscriber.presence.left_ms:
+                subscriber.doubt, subscriber.presence.left_ms = doubt, now_ms
+            if not subscriber.presence.left_running_ms:
+                subscriber.presence.left_running_ms = running_ms
         for subscriber in stored.cursorless:
             subscriber.session.read = horizon.position
         for client_id in stored.strays:

@@ -163,7 +163,7 @@ class Group(Subscriber):
         rule = keeping.rule
         if rule is not None or self.session.order is not None:
             self.begin_order(rule or NO_RULE)
-        self.stored_changes = -1
+        self.cursor.changes = -1
         self.dirty.add(self)
         self._follow()
 
@@ -339,7 +339,7 @@ class Group(Subscriber):
             order.leave()
             session.forget_order()
             order = None
-            self.stored_changes = -1
+            self.cursor.changes = -1
         if order is not None:
             # An unstored one, of QoS 0, cannot wait: it goes out now, or never.
             key = order.key_of(message.ordering_key) if message.shard >= 0 else b""
@@ -654,7 +654,7 @@ class Group(Subscriber):
         elif self.rows.out:
             # Of QoS 2: that it is done stands in the member's cursor, and its row is the group's.
             self.dirty.add(self)
-            member.is_entangled = True
+            member.cursor.is_entangled = True
         return late
 
     def taken_back(self, member: Subscriber, lent: Flight) -> Flight | None:

@@ -186,10 +186,10 @@ class StoredSessions:
             subscriber = self._new(name, row)
         subscriber.session.expiry_s = row.expiry_s
         subscriber.incarnation = row.incarnation
-        subscriber.will = will
-        subscriber.will_id = keys.message_of(row.will_id) if row.will_id else 0
-        subscriber.left_ms = subscriber.ended_ms = row.left_ms
-        subscriber.left_running_ms = row.left_running_ms
+        subscriber.wills.current = will
+        subscriber.wills.delayed_id = keys.message_of(row.will_id) if row.will_id else 0
+        subscriber.presence.left_ms = subscriber.presence.ended_ms = row.left_ms
+        subscriber.presence.left_running_ms = row.left_running_ms
         subscriber.doubt = keys.place_of(row.doubt) if row.doubt else Position(0)
         if not is_same:
             self._marks[name] = mark

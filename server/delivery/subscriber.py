@@ -15,7 +15,7 @@ from timeline.session import SETTLED, Flight, Loan, Session, Subscription
 from .link import PERHAPS, Closing, Link
 from .message import Message, publisher_of
 from .place_rows import PlaceRows
-from .publish_request import Will
+from .place_state import CursorState, Presence, WillState
 from .run import Run
 from .tries import tries_of_flight
 from .write_barrier import Secured, WriteBarrier
@@ -60,24 +60,17 @@ class Subscriber:
         "_whose",
         "barrier",
         "barrier_bytes",
-        "connected_ms",
+        "cursor",
         "delivered",
         "dirty",
         "doubt",
-        "ended_ms",
-        "even_at",
         "failed",
-        "former_will",
         "groups",
-        "has_given_back",
         "incarnation",
-        "is_entangled",
         "is_ready",
-        "is_stored",
-        "left_ms",
-        "left_running_ms",
         "link",
         "owner",
+        "presence",
         "reads_next",
         "redelivered",
         "retained_queue",
@@ -85,13 +78,8 @@ class Subscriber:
         "rows",
         "secure",
         "session",
-        "stored_at",
-        "stored_changes",
-        "stored_read",
         "unanswered",
-        "unplaced",
-        "will",
-        "will_id",
+        "wills",
     )
 
     is_group = False
@@ -117,6 +105,7 @@ class Subscriber:
         self.incarnation = incarnation
         """Number that tells it from earlier places of its name. 0: stored by a version without numbers."""
         self.rows = PlaceRows()
+        self.cursor = CursorState()
         self.reads_next = False
         """Behind, with retries that are due: whether unread messages are next, or those."""
         self.dirty = dirty
@@ -129,46 +118,21 @@ class Subscriber:
         """Rights of its client, here or away; None: everything, as no keys are needed."""
         self.is_ready = False
         """Waits in `Ready` for its turn to read on."""
-        self.stored_at = 0.0
-        """Time of the last cursor write, s of monotonic time."""
-        self.stored_changes = -1
-        """`session.changes` when the subscriptions were last written; -1: not as they are now."""
-        self.stored_read = Position(-1)
-        """The read position in the cursor that was last written; -1: none."""
-        self.is_stored = False
-        """Whether it has rows on disk."""
         self.retained_queue = RetainedQueue()
         """Subscriptions whose retained messages are still to be sent."""
         self.unanswered = 0
         """Such SUBSCRIBEs whose SUBACK has not left: nothing new is read before."""
-        self.even_at = 0.0
-        """When its writes will be paid for, s of monotonic time."""
-        self.is_entangled = False
-        """Its cursor is next written together with those of its shared subscriptions, whichever is first."""
-        self.has_given_back = False
-        """Their cursors are next written with its own, so that a kill loses no count of tries."""
         self.barrier: WriteBarrier | None = None
         """Of its connection, once a delivery has had to wait; never of a group."""
         self.barrier_bytes = barrier_bytes
         """Bytes that may wait at the barrier."""
         self.groups: dict[str, Subscriber] = {}
         """Its shared subscriptions, by the filter as it was subscribed to."""
-        self.will: Will | None = None
-        """The will: published if the connection ends without DISCONNECT. server/delivery/wills writes it."""
-        self.former_will: Will | None = None
-        """The delayed will of the connection before, until the client is back for certain."""
-        self.unplaced: Will | None = None
-        """A will to publish at once that has no place yet: stored until it has."""
-        self.will_id = 0
-        """Message id of the delayed will on the timeline, while the client is away."""
-        self.left_ms = self.left_running_ms = 0
-        """When its last connection ended, by the wall clock and in running time; 0: it is there."""
+        self.wills = WillState()
+        self.presence = Presence()
         self.doubt = Position(0)
         """What the client may have had before the server was killed: due before its ms, placed up to its seq.
         0: nothing. At QoS 1 only; at QoS 2 the cursor tells."""
-        self.connected_ms = 0
-        self.ended_ms = 0
-        """When its last connection ended, wall ms; 0: it has had none, or the server was killed meanwhile."""
         self.delivered = 0
         self.redelivered = 0
         """Number of redelivered messages."""
@@ -369,7 +333,7 @@ class Subscriber:
     def resend(self, message: Message, flight: Flight, subscriptions: tuple[Subscription, ...]) -> bool:
         """Resend a message that was in flight when the last connection ended; False: no room."""
         assert self.link is not None
-        flight.begin_again(message.as_of_ms, self.ended_ms)
+        flight.begin_again(message.as_of_ms, self.presence.ended_ms)
         self.redelivered += 1
         self.session.weigh(flight, self._weight(message))
         self.dirty.add(self)
@@ -421,7 +385,7 @@ class Subscriber:
         flight.loan = loan
         self.dirty.add(self)
         if qos == 2:
-            self.is_entangled = True
+            self.cursor.is_entangled = True
         return flight
 
     def borrow_run(self, run: Run, share: str, lent: Sequence[Flight], since_s: float) -> Sequence[Flight]:

@@ -122,7 +122,7 @@ class Subscriptions:
             if replay_from is not None and wanted.filter not in self._groups:
                 wanted.since = min(wanted.since, replay_from)
             is_new = self._groups.join(subscriber, wanted.filter, wanted, keeping)
-            subscriber.is_entangled = True
+            subscriber.cursor.is_entangled = True
             subscriber.dirty.add(subscriber.groups[wanted.filter])
             return is_new
         known = subscriber.session.subscriptions.get(wanted.filter)

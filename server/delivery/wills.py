@@ -96,48 +96,48 @@ class Wills:
 
     def accept(self, subscriber: Subscriber, will: Will | None) -> None:
         """Set the will of a new connection, or None."""
-        subscriber.will = will
+        subscriber.wills.current = will
 
     def withdraw(self, subscriber: Subscriber) -> None:
         """Discard the will after a DISCONNECT."""
-        subscriber.will = None
+        subscriber.wills.current = None
 
     def displace(self, subscriber: Subscriber, *, is_resumed: bool) -> None:
         """The client connects again: the will of the connection before comes out, or is kept until it is
         back. A will on its way to the timeline stops, and goes on if the client is refused. The will of a
         client that was not back for certain does not count."""
-        will, subscriber.former_will = subscriber.former_will or subscriber.will, None
-        subscriber.will = will
+        will, subscriber.wills.former = subscriber.wills.former or subscriber.wills.current, None
+        subscriber.wills.current = will
         if will is not None and not (is_resumed and will.delay_s):
             self.publish(subscriber, at_once=True)
         if is_resumed:
-            subscriber.former_will = subscriber.will
-        subscriber.will = None
+            subscriber.wills.former = subscriber.wills.current
+        subscriber.wills.current = None
         if not is_resumed:
             self.recall(subscriber, at_once=True)
 
     def confirm(self, subscriber: Subscriber, will_id: int) -> None:
         """The client is back, for certain; `will_id`: the delayed will that it found."""
-        subscriber.former_will = None
-        if will_id == subscriber.will_id and subscriber.link is not None:
+        subscriber.wills.former = None
+        if will_id == subscriber.wills.delayed_id and subscriber.link is not None:
             self.recall(subscriber, at_once=False)
 
     def refuse(self, subscriber: Subscriber, *, is_gone: bool) -> None:
         """The client could not come back: its will does not count, the one before does. `is_gone`: nobody
         else has the session meanwhile."""
         if is_gone:
-            subscriber.will, subscriber.former_will = subscriber.former_will, None
+            subscriber.wills.current, subscriber.wills.former = subscriber.wills.former, None
         if subscriber.link is None:
             self.publish(subscriber, at_once=False)
 
     def publish(self, subscriber: Subscriber, *, at_once: bool) -> None:
         """The connection has ended without a word. A delayed will is the session's until it has a place."""
-        will = subscriber.will
+        will = subscriber.wills.current
         if will is None:
             return
         rights = subscriber.rights
         if rights is not None and not rights.may_publish(will.record.topic):
-            subscriber.will = None
+            subscriber.wills.current = None
             self._publishing.traffic.refused += 1
             cause = by("clients")
             log.info("will not published: %s may not send to its topic", shown(subscriber.owner), extra=cause)
@@ -145,7 +145,7 @@ class Wills:
         delay_s = 0 if at_once else min(will.delay_s, subscriber.session.expiry_s)
         leaving = Leaving(subscriber, will, self._clock.wall_ms() + delay_s * 1000 if delay_s else 0)
         if not delay_s:
-            subscriber.will, subscriber.unplaced = None, will
+            subscriber.wills.current, subscriber.wills.unplaced = None, will
         elif self._underway.get(subscriber) is will:
             return  # its client was refused when it came back: it goes on as it was
         else:
@@ -155,8 +155,8 @@ class Wills:
 
     def recall(self, subscriber: Subscriber, *, at_once: bool) -> None:
         """The client is back: its delayed will is cancelled, or `at_once`: comes out now."""
-        if subscriber.will_id:
-            wanted, subscriber.will_id = MessageId(subscriber.will_id), 0
+        if subscriber.wills.delayed_id:
+            wanted, subscriber.wills.delayed_id = MessageId(subscriber.wills.delayed_id), 0
             self._try(partial(self._recall, wanted, at_once=at_once), OVERHEAD_BYTES)
 
     def step(self) -> None:
@@ -229,17 +229,17 @@ class Wills:
     def _place(self, commit: Commit, leaving: Leaving) -> bool:
         """In the writer: a place for the will, and the session's row without it; False: there is none."""
         subscriber, will = leaving.subscriber, leaving.will
-        if leaving.due_ms and subscriber.will is not will:
-            return subscriber.former_will is not will  # the client has come back; not for certain: later
+        if leaving.due_ms and subscriber.wills.current is not will:
+            return subscriber.wills.former is not will  # the client has come back; not for certain: later
         if not leaving.placed or commit.find(leaving.placed) is None:
             placed = self._publishing.place(commit, leaving.request, leaving.due_ms)
             if placed is None:
                 return False
             leaving.placed = placed
         if leaving.due_ms:
-            subscriber.will, subscriber.will_id = None, leaving.placed
-        elif subscriber.unplaced is will:
-            subscriber.unplaced = None
+            subscriber.wills.current, subscriber.wills.delayed_id = None, leaving.placed
+        elif subscriber.wills.unplaced is will:
+            subscriber.wills.unplaced = None
         self._cursors.mark_dirty(subscriber)
         self._cursors.store(commit, subscriber)
         return True
@@ -247,14 +247,14 @@ class Wills:
     def _is_taken_back(self, leaving: Leaving) -> bool:
         """It was refused, or the batch has failed: the will is the session's again, unless it is void."""
         subscriber, will = leaving.subscriber, leaving.will
-        if leaving.due_ms and subscriber.former_will is will:
+        if leaving.due_ms and subscriber.wills.former is will:
             return True
-        if leaving.due_ms and subscriber.will is not will:
-            if not leaving.placed or subscriber.will_id != leaving.placed:
+        if leaving.due_ms and subscriber.wills.current is not will:
+            if not leaving.placed or subscriber.wills.delayed_id != leaving.placed:
                 return False  # the client has come back
-            subscriber.will, subscriber.will_id = will, 0
-        elif not leaving.due_ms and subscriber.unplaced is None:
-            subscriber.unplaced = will
+            subscriber.wills.current, subscriber.wills.delayed_id = will, 0
+        elif not leaving.due_ms and subscriber.wills.unplaced is None:
+            subscriber.wills.unplaced = will
         return True
 
     def _is_known(self, subscriber: Subscriber) -> bool:

@@ -312,10 +312,10 @@ class Settling:
         subscriber.unanswered = 0
         subscriber.drop_barrier()
         left = self._groups.disconnected(subscriber)
-        subscriber.has_given_back = 0 < len(subscriber.groups) <= TOGETHER_MAX
+        subscriber.cursor.has_given_back = 0 < len(subscriber.groups) <= TOGETHER_MAX
         # It keeps flights of groups as its own.
         flights = subscriber.session.flights.values()
-        subscriber.is_entangled |= any(flight.loan is not None for flight in flights)
+        subscriber.cursor.is_entangled |= any(flight.loan is not None for flight in flights)
         for group, flight, loan in left:
             if is_clean:
                 self._return(group, flight, subscriber.name, loan.since_s)

@@ -298,7 +298,7 @@ class Undone:
     def lose(self, holder: Subscriber, flight: Flight, reason: str, *, delay_ms: int | None = None) -> None:
         """Fail a flight that is not resent: its last delivery ended with its connection, or with the
         server."""
-        ended_ms = holder.ended_ms
+        ended_ms = holder.presence.ended_ms
         by = holder.name if ended_ms else ""
         self.fail(holder, flight, reason, delay_ms=delay_ms, by=by, outcome=LOST, ended_ms=ended_ms)
 

@@ -187,8 +187,8 @@ def place_view(place: Subscriber, progress: Progress) -> shapes.PlaceShown:
         "expiry": expiry_view(session.expiry_s),
         "incarnation": place.incarnation,
     }
-    if place.left_ms:
-        view["left_at"] = time_text(place.left_ms)
+    if place.presence.left_ms:
+        view["left_at"] = time_text(place.presence.left_ms)
     return view
 
 
@@ -196,7 +196,7 @@ def session_view(subscriber: Subscriber, progress: Progress) -> shapes.Session:
     place = place_view(subscriber, progress)
     since: shapes.Connected = {}
     if subscriber.link is not None:
-        since = {"connected_at": time_text(subscriber.connected_ms)}
+        since = {"connected_at": time_text(subscriber.presence.connected_ms)}
     return {
         **place,
         **since,

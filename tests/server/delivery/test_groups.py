@@ -85,7 +85,7 @@ def test_a_group_is_durable_when_its_suback_comes(rig: Rig) -> None:
     group = found(rig)
     assert group is not None
     assert not group.members
-    assert group.left_ms == START_MS
+    assert group.presence.left_ms == START_MS
     scheduled(rig, "1", after="0s")
     assert joined(rig).take_all() == ["1"]
 

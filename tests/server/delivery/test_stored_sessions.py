@@ -193,6 +193,6 @@ def test_a_core_takes_over_what_was_read_before() -> None:
         for one in core.sessions:
             assert one.secure == core.cursors.secure
             assert one.dirty is core.cursors.dirty
-    assert {one.session.client_id: (one.left_ms, one.doubt, one.session.read) for one in early.sessions} == {
-        one.session.client_id: (one.left_ms, one.doubt, one.session.read) for one in late.sessions
-    }
+    assert {
+        one.session.client_id: (one.presence.left_ms, one.doubt, one.session.read) for one in early.sessions
+    } == {one.session.client_id: (one.presence.left_ms, one.doubt, one.session.read) for one in late.sessions}

@@ -252,7 +252,7 @@ def test_a_link_is_told_which_delivery_it_is() -> None:
     link = FakeLink(taken=lambda message, qos, packet_id, attempt: taken.append(attempt))
     session = Session("a", read=Position(1), expiry_s=60, window=5)
     subscriber = Subscriber(session, set(), lambda one, done: None)
-    subscriber.link, subscriber.ended_ms = link, 900
+    subscriber.link, subscriber.presence.ended_ms = link, 900
     flight = session.launch(Position(5 << 48), 0, 1)
     message = Message(flight.position, 0, Record(b"t", b"x", due_ms=5), 1_000)
     for _ in range(2):
