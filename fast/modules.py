@@ -67,6 +67,7 @@ MODULES = (
     "server.delivery.settling.leases",
     "server.delivery.settling.settling",
     "server.delivery.link",
+    "server.delivery.loans",
     "server.delivery.message",
     "server.delivery.spill_buffer",
     "server.delivery.owners",

@@ -177,7 +177,7 @@ class Core:
         share = Share("retained", limits.retained, "topics with a retained message", auth, "the server")
         self.retained = Retained(self.opened.store, clock.wall_ms, self.writer, share=share)
         self.owners = Owners(auth.may_send, auth.binds_anonymous, auth.is_absent, auth.is_revoked)
-        self.ready = Ready(wake)
+        self.ready = Ready(self.horizon, wake)
         kept_ms = config.slices.kept_behind_ms
         self.awaited = Awaited(self.opened, self.owners, self.ready, self.writer, clock, kept_ms=kept_ms)
         self.leases = Leases(clock)
@@ -202,7 +202,6 @@ class Core:
         self.cursors = self.sessions.cursors
         self.groups = Membership(
             self.sessions,
-            self.cursors,
             self.horizon,
             self.router,
             self.spill,
@@ -211,8 +210,7 @@ class Core:
             self.burials,
             self.decisions,
             by_text,
-            settings,
-            limits,
+            config,
             clock.mono,
             auth,
         )

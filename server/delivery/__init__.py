@@ -37,6 +37,7 @@ then who has what:
     retries.py       whose retries are due
     ordering.py      groups that order by key, at start
     burials.py       what places that end, or are set forward, leave undone
+    loans.py         what members have in hand of their groups, and how it comes back
     membership.py    who is in which shared subscription
     url_groups.py    groups of full URLs: made and forgotten
 

@@ -27,7 +27,7 @@ from timeline.session import SETTLED, Flight
 
 from .awaited import Awaited
 from .burials import KEPT_TOO_LONG, SESSIONS, Burials
-from .membership import Membership, place_of_flight
+from .membership import Membership
 from .replay import Replay
 from .router import Router
 from .sessions import Sessions
@@ -184,22 +184,21 @@ class Floor:
         session = one.session
         by_place: dict[Subscriber, list[Flight]] = {}
         for flight in old:
-            group = self._groups.get(flight.loan.share) if flight.loan is not None else None
-            by_place.setdefault(group or one, []).append(flight)
+            by_place.setdefault(self._groups.loans.place_of(one, flight), []).append(flight)
         for place, flights in by_place.items():
             self._burials.end_flights(place, flights)
             self._cursors.store(commit, place)
             for flight in flights:
                 if one.is_here and flight.packet_id not in session.resends:
                     session.retire([flight.packet_id])  # its client may ack it yet
-                self._groups.give_up(one, flight)
+                self._groups.loans.give_up(one, flight)
         self._cursors.store(commit, one)
         self._groups.read_on(one)
 
     def _stored(self, one: Subscriber) -> list[Flight]:
         """What a session or group has in flight that stands on the timeline."""
         groups, flights = self._groups, [one for one in one.session.flights.values() if one.is_stored]
-        return [it for it in flights if it.position not in place_of_flight(groups, one, it).rows.out]
+        return [it for it in flights if it.position not in groups.loans.place_of(one, it).rows.out]
 
 
 def _needs_row(flight: Flight) -> bool:

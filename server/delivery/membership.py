@@ -6,7 +6,7 @@ its owner may receive nothing of it, it passes to the first who may receive all.
 there are is shared by owner (server/fair.py).
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from typing import Protocol
@@ -22,13 +22,12 @@ from timeline.session import USUAL, Flight, Loan, Returned, Session, Subscriptio
 from ..engine.commit_hook import ignore
 from ..engine.decisions import Decisions
 from ..fair import Bounds, Share
-from ..settings.config import Limits
-from ..settings.config import Sessions as SessionSettings
+from ..settings.config import Config
 from .ahead import Ahead, SharedNotes
 from .burials import ENDPOINT_DELETED, GROUP_DELETED, GROUP_EXPIRED, Burials
-from .cursors import Cursors
 from .forms import LEVELS_MAX, Forms
 from .link import Closing, Link
+from .loans import Loans
 from .rate_limit import RateLimited
 from .ready import Ready
 from .router import Router
@@ -74,7 +73,6 @@ class Membership:
     def __init__(
         self,
         sessions: Sessions,
-        cursors: Cursors,
         horizon: Horizon,
         router: Router,
         spill: SpillBuffer,
@@ -83,27 +81,27 @@ class Membership:
         burials: Burials,
         decisions: Decisions,
         by_text: dict[str, Group],
-        settings: SessionSettings,
-        limits: Limits,
+        config: Config,
         mono: Callable[[], float],
         bounds: Bounds,
     ) -> None:
         """`by_text`: empty, and only changed here."""
         self._sessions = sessions
-        self._cursors = cursors
+        self._cursors = sessions.cursors
         self._horizon = horizon
         self._router = router
         self._spill = spill
         self._ready = ready
-        self._leases = leases
+        limits = config.limits
+        self.returned = Returned(limits.returned)
+        """Returned messages that no member holds."""
+        self.loans = Loans(by_text, ready, leases, self.returned)
         self._burials = burials
         self._decisions = decisions
-        self._settings = settings
+        self._settings = config.sessions
         self._limits = limits
         self._share = Share("groups", limits.groups, "groups and endpoints", bounds, "limits.memory")
         self._rate_limited = RateLimited(mono)
-        self.returned = Returned(limits.returned)
-        """Returned messages that no member holds."""
         self.key_bound = KeyBound(limits.ordering_keys)
         """Numbers of ordering keys that are behind or in trouble, and of groups that wait because of them."""
         self._by_text = by_text
@@ -171,7 +169,7 @@ class Membership:
             self._take_in(self._by_text[text], member, subscription)
         for member in self._sessions:
             for flight in member.session.flights.values():
-                group = self._by_text.get(flight.loan.share) if flight.loan is not None else None
+                group = self.loans.lender(flight)
                 if group is None:
                     flight.loan = None
                 else:
@@ -183,7 +181,7 @@ class Membership:
             (group, flight)
             for group in self._by_text.values()
             for flight in group.session.flights.values()
-            if flight.until_ms <= self._sessions.running_ms and not group.give_back(flight)
+            if flight.until_ms <= self._sessions.running_ms and not self.loans.await_member(group, flight)
         ]
 
     def _restore(self, text: str, row: GroupRow) -> None:
@@ -205,7 +203,7 @@ class Membership:
             if group.rights is not None and not group.rights.is_live:
                 group.rights = self._sessions.rights_of(group.owner, group.client)
             group.picker.has_new = True
-            self._wake(group)
+            self._ready.look(group)
 
     def refusal(self, text: str, owner: str) -> str:
         """Why the key may not create a group with this text; empty: it may, or the group exists. Counts
@@ -245,7 +243,7 @@ class Membership:
     def is_over(self, group: Group) -> bool:
         """Its expiry has come, and nobody holds it or has leased of it; an endpoint: it is paused."""
         is_held = group.is_reachable if group.is_endpoint else bool(group.members)
-        return not is_held and self._sessions.is_over(group) and not group.is_working
+        return not is_held and self._sessions.is_over(group) and not self.loans.is_working(group)
 
     def make(
         self,
@@ -332,8 +330,8 @@ class Membership:
     def _agreed(self, group: Group) -> None:
         """Its terms may be others: it may go on sooner, or is not to be stored any more."""
         if group.cursor.is_stored and not group.session.is_persistent:
-            self._cursors.drop_group(group, group.release_loans(is_last=False))
-        self._wake(group)
+            self._cursors.drop_group(group, self.loans.release(group, is_last=False))
+        self._ready.look(group)
 
     def _take_in(self, group: Group, member: Subscriber, subscription: Subscription) -> None:
         self.claim(group, member.rights, member.session.client_id)
@@ -373,7 +371,7 @@ class Membership:
         if is_last and may and not (is_kept or member.is_inside):
             self._give(group, member.owner, member.rights, member.session.client_id)
         self._look(group)
-        self._pause(group)
+        self._ready.pause(group)
         self._agreed(group)
 
     def disband(self, commit: Commit, group: Group, *, is_dead: bool = True) -> bool:
@@ -413,7 +411,7 @@ class Membership:
         self._unroute(group)
         self._spill.forget(group)
         over = group.over()
-        heirs = group.release_loans(is_last=True)
+        heirs = self.loans.release(group, is_last=True)
         is_deleted_endpoint = group.is_endpoint and reason == GROUP_DELETED
         why = ENDPOINT_DELETED if is_deleted_endpoint else reason
         self._burials.end_group(group, why, over, is_dead=group.is_buried_dead)
@@ -439,20 +437,9 @@ class Membership:
 
     def read_on(self, subscriber: Subscriber) -> None:
         """Continue reading: the session, or one of its groups, may have room again."""
-        self._wake(subscriber)
+        self._ready.look(subscriber)
         if subscriber.groups:
             self.meet(subscriber)
-
-    def _wake(self, subscriber: Subscriber) -> None:
-        """It may have something to read, or a key that is free."""
-        order = subscriber.session.order
-        if isinstance(subscriber, Group):
-            subscriber.look_at_tokens()
-            if subscriber.looks_again:
-                subscriber.session.fall_behind(self._horizon.position)
-        if order is not None and (order.free or order.may_read_on()):
-            subscriber.session.fall_behind(self._horizon.position)
-        self._ready.wake(subscriber)
 
     def disconnected(self, member: Subscriber) -> list[tuple[Group, Flight, Loan]]:
         """The member's connection has ended. Returns its unacked messages of groups: the group, the group's
@@ -464,79 +451,28 @@ class Membership:
             self._look(group)
         left: list[tuple[Group, Flight, Loan]] = []
         for lent in list(member.session.flights.values()):
-            loan = lent.loan
-            lender = self._by_text.get(loan.share) if loan is not None else None
-            if loan is None or lender is None or not lent.is_of_group:
+            if lent.loan is None or not lent.is_of_group:
                 continue
-            member.session.ack(lent.packet_id)
-            touched.add(lender)
-            flight = lender.taken_back(member, lent)
-            if flight is not None:
-                left.append((lender, flight, loan))
+            lender = self.loans.lender(lent)
+            if lender is not None:
+                touched.add(lender)
+                if (held := self.loans.take_back(member, lent)) is not None:
+                    left.append((*held, lent.loan))
         for group in touched:
-            self._pause(group)
+            self._ready.pause(group)
         return left
-
-    def take_back(self, member: Subscriber, lent: Flight) -> tuple[Group, Flight] | None:
-        """The member's client cannot do the message. Returns the group's own flight, if the member held
-        it."""
-        member.session.ack(lent.packet_id)
-        member.dirty.add(member)
-        group = self._by_text.get(lent.loan.share) if lent.loan is not None else None
-        flight = None if group is None else group.taken_back(member, lent)
-        return None if group is None or flight is None else (group, flight)
-
-    def acked(self, member: Subscriber, ended: Iterable[Flight]) -> list[tuple[Group, Flight]]:
-        """A member's client has acked these; loans make room in their groups. Returns late acks, where the
-        group has gone on: the message waits to come again, is with another member, or dead."""
-        runs: dict[str, list[Flight]] = {}
-        late: list[tuple[Group, Flight]] = []
-        for lent in ended:
-            if lent.loan is not None:
-                runs.setdefault(lent.loan.share, []).append(lent)
-        for share, run in runs.items():
-            group = self._by_text.get(share)
-            if group is not None:
-                late += [(group, lent) for lent in group.acked(member, run)]
-                self._wake(group)
-        return late
-
-    def over(self, member: Subscriber, lent: Flight) -> None:
-        """The member's client will never take the message: free its slot in the group."""
-        group = self._by_text.get(lent.loan.share) if lent.loan is not None else None
-        if group is not None:
-            group.returned(member, lent)
-            self._wake(group)
-
-    def give_back(self, group: Group, flight: Flight) -> bool:
-        """Another member gets the message, before anything new; the delivery was no try. False: too many
-        wait."""
-        has_room = group.give_back(flight)
-        flight.attempts -= has_room
-        group.dirty.add(group)
-        self._pause(group)
-        return has_room
 
     def forget(self, member: Subscriber) -> None:
         """Its session is over, with what it still has in flight."""
-        for flight in member.session.flights.values():
-            lender = self._by_text.get(flight.loan.share) if flight.loan is not None else None
-            if lender is not None:
-                lender.forget(member)
+        self.loans.forget(member)
         for text in list(member.groups):
             self.leave(member, text, is_given_up=False)
-
-    def give_up(self, subscriber: Subscriber, flight: Flight) -> None:
-        """Give up an unacked flight that will not be sent again."""
-        subscriber.session.give_up(flight)
-        if flight.loan is not None:
-            self.over(subscriber, flight)
 
     def step(self) -> None:
         """Wake groups that were held back by their rate, when they may have more."""
         for group in self._rate_limited.due():
             if isinstance(group, Group) and self._by_text.get(group.text) is group:
-                self._wake(group)
+                self._ready.look(group)
                 group.await_tokens()
         returned = self.returned
         if returned.is_missed and returned.failing < returned.most:
@@ -547,7 +483,7 @@ class Membership:
             self.key_bound.is_freed = False
             for group in self._by_text.values():
                 if group.session.order is not None:
-                    self._wake(group)
+                    self._ready.look(group)
 
     def wait_s(self) -> float:
         """Seconds until `step` has work."""
@@ -558,7 +494,7 @@ class Membership:
         group.is_paused = is_paused
         self._look(group)
         self._cursors.mark_dirty(group)
-        self._pause(group)
+        self._ready.pause(group)
         self._store(commit, group)
 
     def _store(self, commit: Commit, group: Group) -> None:
@@ -585,7 +521,7 @@ class Membership:
             session,
             cursors.dirty,
             cursors.secure,
-            self._leases,
+            self.loans.leases,
             self._settings,
             self._rate_limited,
             returned,
@@ -623,12 +559,6 @@ class Membership:
         else:
             self._router.discard_all(group)
 
-    def _pause(self, group: Group) -> None:
-        """When nobody is there the group's read position stands still; else somebody else goes on."""
-        if not group.is_reachable or group.session.resends:
-            group.session.fall_behind(self._horizon.position)
-        self._ready.wake(group)
-
 
 def _agree_as_stored(group: Group, row: GroupRow) -> None:
     """Set its terms and its pause to those of its row."""
@@ -639,9 +569,3 @@ def _agree_as_stored(group: Group, row: GroupRow) -> None:
     if row.order == 2:
         group.begin_order(NO_RULE)
     group.is_paused = row.is_paused
-
-
-def place_of_flight(groups: Membership, one: Subscriber, flight: Flight) -> Subscriber:
-    """Whose delivery a flight of a session or group is: its own, or the group's that lent it."""
-    group = None if flight.loan is None else groups.get(flight.loan.share)
-    return group or one

@@ -9,14 +9,17 @@ sessions.
 from collections import deque
 from collections.abc import Callable
 
+from timeline.horizon import Horizon
+
 from .subscriber import Subscriber
 
 
 class Ready:
     """Queue of sessions that may continue reading."""
 
-    def __init__(self, wake: Callable[[], None]) -> None:
+    def __init__(self, horizon: Horizon, wake: Callable[[], None]) -> None:
         """`wake`: somebody waits for a turn."""
+        self._horizon = horizon
         self._queue: deque[Subscriber] = deque()
         self._wake = wake
 
@@ -30,6 +33,23 @@ class Ready:
         subscriber.is_ready = True
         self._queue.append(subscriber)
         self._wake()
+
+    def call(self, subscriber: Subscriber) -> None:
+        """Queue it also if it tails: something waits for it that is not unread."""
+        subscriber.session.fall_behind(self._horizon.position)
+        self.wake(subscriber)
+
+    def look(self, subscriber: Subscriber) -> None:
+        """It may have something to read, or a key that is free."""
+        if subscriber.goes_on():
+            subscriber.session.fall_behind(self._horizon.position)
+        self.wake(subscriber)
+
+    def pause(self, group: Subscriber) -> None:
+        """Stops the read position while no member is connected; otherwise wakes the group."""
+        if not group.is_reachable or group.session.resends:
+            group.session.fall_behind(self._horizon.position)
+        self.wake(group)
 
     def take(self) -> Subscriber:
         """Take the next subscriber. There must be one."""

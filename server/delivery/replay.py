@@ -36,7 +36,7 @@ from .burials import KEPT_TOO_LONG, Burials
 from .by_key import ALTERNATE, FORBIDDEN, WAIT_MS, WITHHELD, ByKey
 from .cursors import Cursors
 from .endpoint_rows import EndpointRows
-from .membership import Membership, place_of_flight
+from .membership import Membership
 from .message import Message
 from .owners import Owners
 from .ready import Ready
@@ -243,9 +243,10 @@ class Replay:
         """Send a flight again or end it; False: there is no room for this one."""
         subscriber.dirty.add(subscriber)
         if flight.phase:
-            subscriber.release(flight)
+            if subscriber.link is not None:
+                subscriber.link.release(flight.packet_id)
             return True
-        message = self._sent.message(place_of_flight(self._groups, subscriber, flight), flight)
+        message = self._sent.message(self._groups.loans.place_of(subscriber, flight), flight)
         may_have = (
             message is not None and subscriber.may_receive(message.topic) and self._owners.allow(message)
         )
@@ -259,7 +260,7 @@ class Replay:
         elif message is not None and flight.is_stored and not may_have and self._awaited.waits(message):
             self._undone.fail(subscriber, flight, WITHHELD, delay_ms=WAIT_MS, is_attempt=False)
         elif message is None or not may_have or self._is_over(message, flight):
-            self._groups.give_up(subscriber, flight)
+            self._groups.loans.give_up(subscriber, flight)
         elif (
             0
             < self._undone.terms(subscriber, message).max_attempts

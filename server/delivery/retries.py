@@ -155,8 +155,7 @@ class Retries:
         key = None if order is None else order.waiting_for(root)
         if order is not None and key is not None:
             order.release(key)
-            one.session.fall_behind(self._horizon.position)
-            self._ready.wake(one)
+            self._ready.call(one)
             one.dirty.add(one)
 
     def _end_change(self, one: Subscriber, root: Position) -> None:
@@ -184,8 +183,7 @@ class Retries:
             place, _, one = heappop(heap)
             if self._first.get(one) == place:
                 self._due.add(one)
-                one.session.fall_behind(self._horizon.position)
-                self._ready.wake(one)
+                self._ready.call(one)
 
     @property
     def next_ms(self) -> int | None:

@@ -29,7 +29,7 @@ from timeline.filters import SHARE_PREFIX, parse_share
 from timeline.key_order import KeyOrder, Meeting
 from timeline.key_rows import NO_RULE, KeyBound, Rule
 from timeline.position import START, Position
-from timeline.session import SETTLED, USUAL, Flight, Loan, Returned, Session, Subscription, Terms
+from timeline.session import USUAL, Flight, Loan, Returned, Session, Subscription, Terms
 
 from ..observe.logs import by, shown
 from ..settings.config import Sessions
@@ -299,6 +299,11 @@ class Group(Subscriber):
         if next_ms is not None:
             self.rate_limited.wait(self, next_ms / 1_000)
 
+    def goes_on(self) -> bool:
+        self.look_at_tokens()
+        order = self.session.order
+        return (order is not None and (bool(order.free) or order.may_read_on())) or self.looks_again
+
     @property
     def is_restricted(self) -> bool:
         if not self.members:
@@ -551,21 +556,8 @@ class Group(Subscriber):
         self._lend(message, member, own, qos, flight if qos == 1 else None, flight.attempts)
         return True
 
-    @property
-    def is_working(self) -> bool:
-        """Whether a member, or a former one, has a message in hand."""
-        for theirs in self.lent.values():
-            for lent in theirs.values():
-                if self.is_held(lent):
-                    return True
-        return False
-
     def bound(self) -> Iterable[Subscriber]:
         return self.members
-
-    def lent_to(self, member: Subscriber) -> int:
-        """Number of the group's messages that the member has in flight."""
-        return len(self.lent.get(member, ()))
 
     def note_loan(self, member: Subscriber, lent: Flight) -> None:
         """Note that the member has the message in flight."""
@@ -586,109 +578,12 @@ class Group(Subscriber):
             return super().wants(place, record)
         return self.endpoint in endpoint_names(record.deliver_to, record.owner)
 
-    def forget(self, member: Subscriber) -> None:
-        """The member's session has ended, with its messages in flight."""
-        if self.lent.pop(member, None) and self.rows.out:
-            self.dirty.add(self)
-
-    def release_loans(self, *, is_last: bool) -> list[Subscriber]:
-        """The group ends (`is_last`), or its rows do. Loans of persistent sessions become their own; returns
-        these sessions. Other loans stay the group's, to be settled. O(loans)."""
-        heirs = [heir for heir in self.lent if heir.session.is_persistent]
-        for holder in [*self.lent] if is_last else heirs:
-            is_heir = holder.session.is_persistent
-            for lent in self.lent.pop(holder).values():
-                loan, lent.loan = lent.loan, None
-                if loan is not None:
-                    self._leases.end(loan)
-                if lent.position in self.rows.out:
-                    holder.session.ack(lent.packet_id)  # its row is the group's
-                elif is_heir and loan is not None and loan.flight is not None and not loan.is_overdue:
-                    self.session.ack(loan.flight.packet_id)
-            holder.dirty.add(holder)
-        return heirs
-
-    def returned(self, member: Subscriber, lent: Flight) -> Flight | None:
-        """The member no longer has the message in flight. Returns the group's own flight of it, if any."""
-        loan = lent.loan
-        assert loan is not None, "only what is lent comes back"
-        if loan.until_s:
-            self._leases.end(loan)
-        theirs = self.lent.get(member)
-        if theirs is not None:
-            theirs.pop(lent.packet_id, None)
-            if not theirs:
-                del self.lent[member]
-        if self.rows.out:
-            self.dirty.add(self)
-        flight = loan.flight
-        return flight if flight is not None and self.session.has(flight) else None
-
-    def acked(self, member: Subscriber, run: Sequence[Flight]) -> list[Flight]:
-        """The member's client has acked these messages. Returns the late ones, where the group has gone
-        on."""
-        own, resends, theirs = self.session.flights, self.session.resends, self.lent.get(member, {})
-        late: list[Flight] = []
-        held = len(own)
-        for lent in run:
-            loan = lent.loan
-            assert loan is not None, "only what is lent comes back"
-            if loan.until_s:
-                self._leases.end(loan)
-            theirs.pop(lent.packet_id, None)
-            flight = loan.flight
-            if flight is not None and own.get(flight.packet_id) is flight and flight.fate != SETTLED:
-                del own[flight.packet_id]
-                if resends:
-                    resends.discard(flight.packet_id)
-                if flight.key:
-                    self.session.land(flight)
-            elif flight is not None:
-                late.append(lent)
-        if not theirs:
-            self.lent.pop(member, None)
-        if member in self.members:
-            self.picker.acked(member, len(run))
-        if len(own) < held:
-            self.dirty.add(self)
-        elif self.rows.out:
-            # Of QoS 2: that it is done stands in the member's cursor, and its row is the group's.
-            self.dirty.add(self)
-            member.cursor.is_entangled = True
-        return late
-
-    def taken_back(self, member: Subscriber, lent: Flight) -> Flight | None:
-        """The member ends the delivery without an ack. Returns the group's own flight, if the member held
-        it."""
-        is_held = self.is_held(lent)
-        flight = self.returned(member, lent)
-        return flight if is_held else None
-
     def is_held(self, lent: Flight) -> bool:
         """Whether the member may extend or end the delivery: the group has not gone on."""
         loan = lent.loan
         if loan is None or loan.flight is None or loan.is_overdue or loan.flight.fate:
             return False
         return self.session.has(loan.flight)
-
-    def give_back(self, flight: Flight) -> bool:
-        """Another member gets it, before anything new, in position order. False: too many wait so."""
-        if not self.all_returned.has_room:
-            return False
-        if flight.until_ms:
-            flight.end_lease()
-        self.session.resends.add(flight, flight.position)
-        return True
-
-    def lend_again(self, member: Subscriber, flight: Flight, term_ms: int) -> None:
-        """At start: the member has the message for `term_ms` from now."""
-        loan = Loan(self.text, flight)
-        lent = member.session.launch(flight.position, flight.shard, 1)
-        lent.loan = loan
-        self.note_loan(member, lent)
-        self._leases.resume(self, member, lent, loan, term_ms)
-        if flight.number:
-            self._leases.name(self, member, lent, loan, flight.number)
 
     def _lend_run(self, messages: Sequence[Message], member: Subscriber, keys: Sequence[bytes]) -> bool:
         """`_lend` of several, for the first time; False, and nothing done: offer them one by one."""

@@ -212,6 +212,10 @@ class Subscriber:
         """Whether it, or one of the group's members, is connected."""
         return self.link is not None
 
+    def goes_on(self) -> bool:
+        """Whether something waits for the group that is not unread: a key that is free, a due retry."""
+        return False
+
     @property
     def is_restricted(self) -> bool:
         """Whether `may_receive` depends on the topic."""
@@ -345,11 +349,6 @@ class Subscriber:
         else:
             self.link.send(message, flight.qos, flight.packet_id, subscriptions, flight.attempts)
         return True
-
-    def release(self, flight: Flight) -> None:
-        """Send PUBREL (again): the client has the message."""
-        if self.link is not None:
-            self.link.release(flight.packet_id)
 
     def _send(self, message: Message, subscriptions: tuple[Subscription, ...], *, is_retained: bool) -> bool:
         session = self.session

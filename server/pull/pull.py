@@ -381,7 +381,7 @@ class Pull:
                 awaited.settled.done += 1
             else:
                 if found is not None:
-                    self._groups.take_back(
+                    self._groups.loans.take_back(
                         *found
                     )  # another client has decided otherwise: there is room for another message
                 awaited.left += 1

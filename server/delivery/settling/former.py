@@ -36,7 +36,7 @@ class Former:
             for flight in group.session.flights.values():
                 if flight.until_ms and not flight.fate:
                     left_ms = max(1, flight.until_ms - now_ms)
-                    group.lend_again(self._holder(group), flight, left_ms)
+                    self._groups.loans.lend_again(group, self._holder(group), flight, left_ms)
 
     def review(self) -> int:
         """Drop holders without leases. Returns the number of leases held."""

@@ -117,7 +117,7 @@ class Settling:
         ended, is_sound = subscriber.session.ack_run(packet_ids)
         if ended:
             subscriber.dirty.add(subscriber)
-            for group, lent in self._groups.acked(subscriber, ended):
+            for group, lent in self._groups.loans.acked(subscriber, ended):
                 self._late.finish(group, *lent.origin, ignore)
             if subscriber.groups or not subscriber.session.tailing:
                 self._groups.read_on(subscriber)
@@ -152,7 +152,7 @@ class Settling:
         if is_own:
             group = self._groups.get(flight.loan.share) if flight.loan is not None else None
         else:
-            held = self._groups.take_back(subscriber, flight)
+            held = self._groups.loans.take_back(subscriber, flight)
             self._groups.read_on(subscriber)
         if held is None:
             done(Nacked.GONE)
@@ -287,7 +287,7 @@ class Settling:
         """A part of the server could not deliver the message: another member gets it, as if for the first
         time."""
         held = self._taken_back(member, packet_id)
-        if held is not None and not self._groups.give_back(*held):
+        if held is not None and not self._groups.loans.give_back(*held):
             self._undone.fail(*held, GIVEN_BACK, delay_ms=0, is_attempt=False)
 
     def release(self, member: Subscriber, packet_id: int) -> bool:
@@ -334,7 +334,7 @@ class Settling:
         flight = member.session.flights.get(packet_id)
         if flight is None or flight.loan is None:
             return None
-        return self._groups.take_back(member, flight)
+        return self._groups.loans.take_back(member, flight)
 
     def _return(self, group: Group, flight: Flight, by: str, since_s: float) -> None:
         """A member has returned the message in order."""
@@ -344,14 +344,14 @@ class Settling:
             self._undone.fail(group, flight, why, by=by, outcome=RETURNED, since_s=since_s)
             return
         flight.returns += 1
-        if not self._groups.give_back(group, flight):
+        if not self._groups.loans.give_back(group, flight):
             self._undone.fail(group, flight, GIVEN_BACK, delay_ms=0, is_attempt=False)
 
     def _finish(self, subscriber: Subscriber, flight: Flight) -> None:
         """The client has the message for good, or will never take it."""
         subscriber.session.ack(flight.packet_id)
         subscriber.dirty.add(subscriber)
-        for group, lent in self._groups.acked(subscriber, (flight,)):
+        for group, lent in self._groups.loans.acked(subscriber, (flight,)):
             self._late.finish(group, *lent.origin, ignore)
         if subscriber.groups or not subscriber.session.tailing:
             self._groups.read_on(subscriber)

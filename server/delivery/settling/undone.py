@@ -229,7 +229,7 @@ class Undone:
                 why = f"not acked within {loan.term_ms / 1_000:g} s"
                 self.fail(group, loan.flight, why, by=member.name, outcome=LAPSED_LEASE, since_s=loan.since_s)
             if isinstance(member, Inside) and not member.keeps_overdue:
-                self._groups.take_back(member, lent)
+                self._groups.loans.take_back(member, lent)
 
     def fail(
         self,
@@ -409,7 +409,7 @@ class Undone:
         if holder.session.has(flight):
             holder.session.ack(flight.packet_id)
             if flight.loan is not None:
-                self._groups.over(holder, flight)
+                self._groups.loans.over(holder, flight)
         if fate in (Nacked.AGAIN, Nacked.DEAD):
             failure.addressee.failed += failure.is_attempt
         if fate is Nacked.AGAIN:

@@ -256,5 +256,5 @@ def _member_view(group: Group, member: Subscriber) -> shapes.Member:
         "client_id": member.session.client_id,
         "connected": member.link is not None,
         "qos": group.members[member].qos,
-        "in_flight": group.lent_to(member),
+        "in_flight": len(group.lent.get(member, ())),
     }

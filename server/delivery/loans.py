@@ -1,0 +1,174 @@
+"""What members have in flight on behalf of their groups, and how it comes back (shared.py lends it)."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from timeline.session import SETTLED, Flight, Loan, Returned
+
+from .ready import Ready
+from .settling.leases import Leases
+from .shared import Group
+from .subscriber import Subscriber
+
+
+class Loans:
+    """Loans of all groups."""
+
+    def __init__(self, groups: Mapping[str, Group], ready: Ready, leases: Leases, returned: Returned) -> None:
+        """`groups`: by text; their owner goes on changing them. `returned`: messages that no member holds."""
+        self._groups = groups
+        self._ready = ready
+        self.leases = leases
+        self.returned = returned
+
+    def lender(self, flight: Flight) -> Group | None:
+        """The group that lent it, if there is one."""
+        return None if flight.loan is None else self._groups.get(flight.loan.share)
+
+    def place_of(self, one: Subscriber, flight: Flight) -> Subscriber:
+        """Whose delivery a flight of a session or group is: its own, or the group's that lent it."""
+        return self.lender(flight) or one
+
+    def lend_again(self, group: Group, member: Subscriber, flight: Flight, term_ms: int) -> None:
+        """At start: the member has the message for `term_ms` from now."""
+        loan = Loan(group.text, flight)
+        lent = member.session.launch(flight.position, flight.shard, 1)
+        lent.loan = loan
+        group.note_loan(member, lent)
+        self.leases.resume(group, member, lent, loan, term_ms)
+        if flight.number:
+            self.leases.name(group, member, lent, loan, flight.number)
+
+    def acked(self, member: Subscriber, ended: Iterable[Flight]) -> list[tuple[Group, Flight]]:
+        """A member's client has acked these; loans make room in their groups. Returns late acks, where the
+        group has gone on: the message waits to come again, is with another member, or dead."""
+        runs: dict[str, list[Flight]] = {}
+        late: list[tuple[Group, Flight]] = []
+        for lent in ended:
+            if lent.loan is not None:
+                runs.setdefault(lent.loan.share, []).append(lent)
+        for share, run in runs.items():
+            group = self._groups.get(share)
+            if group is not None:
+                late += [(group, lent) for lent in self._acked(group, member, run)]
+                self._ready.look(group)
+        return late
+
+    def _acked(self, group: Group, member: Subscriber, run: Sequence[Flight]) -> list[Flight]:
+        """Which of a group's are late."""
+        session, theirs = group.session, group.lent.get(member, {})
+        own, resends = session.flights, session.resends
+        late: list[Flight] = []
+        held = len(own)
+        for lent in run:
+            loan = lent.loan
+            assert loan is not None, "only what is lent comes back"
+            if loan.until_s:
+                self.leases.end(loan)
+            theirs.pop(lent.packet_id, None)
+            flight = loan.flight
+            if flight is not None and own.get(flight.packet_id) is flight and flight.fate != SETTLED:
+                del own[flight.packet_id]
+                if resends:
+                    resends.discard(flight.packet_id)
+                if flight.key:
+                    session.land(flight)
+            elif flight is not None:
+                late.append(lent)
+        if not theirs:
+            group.lent.pop(member, None)
+        if member in group.members:
+            group.picker.acked(member, len(run))
+        if len(own) < held:
+            group.dirty.add(group)
+        elif group.rows.out:
+            # Of QoS 2: that it is done stands in the member's cursor, and its row is the group's.
+            group.dirty.add(group)
+            member.cursor.is_entangled = True
+        return late
+
+    def take_back(self, member: Subscriber, lent: Flight) -> tuple[Group, Flight] | None:
+        """The member's client cannot do the message, or is gone. Returns the group's own flight, if the
+        member held it."""
+        member.session.ack(lent.packet_id)
+        member.dirty.add(member)
+        group = self.lender(lent)
+        if group is None:
+            return None
+        is_held, flight = group.is_held(lent), self._returned(group, member, lent)
+        return (group, flight) if flight is not None and is_held else None
+
+    def _returned(self, group: Group, member: Subscriber, lent: Flight) -> Flight | None:
+        """The member no longer has the message in flight. Returns the group's own flight of it, if any."""
+        loan = lent.loan
+        assert loan is not None, "only what is lent comes back"
+        if loan.until_s:
+            self.leases.end(loan)
+        theirs = group.lent.get(member)
+        if theirs is not None:
+            theirs.pop(lent.packet_id, None)
+            if not theirs:
+                del group.lent[member]
+        if group.rows.out:
+            group.dirty.add(group)
+        flight = loan.flight
+        return flight if flight is not None and group.session.has(flight) else None
+
+    def give_back(self, group: Group, flight: Flight) -> bool:
+        """Another member gets the message, before anything new, in position order; the delivery was no try.
+        False: too many wait so."""
+        has_room = self.await_member(group, flight)
+        flight.attempts -= has_room
+        group.dirty.add(group)
+        self._ready.pause(group)
+        return has_room
+
+    def await_member(self, group: Group, flight: Flight) -> bool:
+        """The same for who has counted the try, and wakes the group."""
+        if not self.returned.has_room:
+            return False
+        if flight.until_ms:
+            flight.end_lease()
+        group.session.resends.add(flight, flight.position)
+        return True
+
+    def give_up(self, one: Subscriber, flight: Flight) -> None:
+        """Give up an unacked flight that will not be sent again."""
+        one.session.give_up(flight)
+        self.over(one, flight)
+
+    def over(self, member: Subscriber, lent: Flight) -> None:
+        """The member's client will never take the message: free its slot in the group."""
+        group = self.lender(lent)
+        if group is not None:
+            self._returned(group, member, lent)
+            self._ready.look(group)
+
+    def is_working(self, group: Group) -> bool:
+        """Whether a member, or a former one, has a message of the group in hand."""
+        return any(group.is_held(lent) for theirs in group.lent.values() for lent in theirs.values())
+
+    def forget(self, member: Subscriber) -> None:
+        """The member's session is over, with what it still has in flight."""
+        for flight in member.session.flights.values():
+            group = self.lender(flight)
+            if group is not None and member in group.lent:
+                del group.lent[member]
+                if group.rows.out:
+                    group.dirty.add(group)
+
+    def release(self, group: Group, *, is_last: bool) -> list[Subscriber]:
+        """The group ends (`is_last`), or its rows do. Loans of persistent sessions become their own; returns
+        these sessions. Other loans stay the group's, to be settled. O(loans)."""
+        heirs = [heir for heir in group.lent if heir.session.is_persistent]
+        for holder in [*group.lent] if is_last else heirs:
+            is_heir = holder.session.is_persistent
+            for lent in group.lent.pop(holder).values():
+                loan, lent.loan = lent.loan, None
+                if loan is not None:
+                    self.leases.end(loan)
+                if lent.position in group.rows.out:
+                    holder.session.ack(lent.packet_id)  # its row is the group's
+                elif is_heir and loan is not None and loan.flight is not None and not loan.is_overdue:
+                    group.session.ack(loan.flight.packet_id)
+            holder.dirty.add(holder)
+        return heirs
