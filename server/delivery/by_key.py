@@ -103,7 +103,7 @@ class ByKey:
             subscriber.rows.out.discard(root)
             if not (isinstance(subscriber, Group) and subscriber.bars(message)):
                 return False
-            subscriber.put_by(message.at)
+            subscriber.put_by = min(message.at, subscriber.put_by or message.at)
         return True
 
     def _stands_in_line(self, subscriber: Subscriber, message: Again) -> bool:

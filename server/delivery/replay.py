@@ -344,8 +344,9 @@ class Replay:
             who = shown(session.client_id)
             log.warning("%s: unread messages expired", who, extra=by(who))
         subscriber.dirty.add(subscriber)
-        if isinstance(subscriber, Group) and (retry := subscriber.take_put_by()):
-            self._retries.look_again(subscriber, retry)
+        if isinstance(subscriber, Group) and subscriber.looks_again:
+            self._retries.look_again(subscriber, subscriber.put_by)
+            subscriber.picker.has_new, subscriber.put_by = False, START
         order = session.order
         if order is None:
             return self._read_unread(subscriber, horizon)

@@ -21,6 +21,7 @@ message and counts it (router.py).
 
 import logging
 from collections.abc import Iterable, Sequence
+from typing import Final, Literal
 
 from shards.fields import Record
 from shards.keys import GROUP_PREFIX
@@ -57,6 +58,8 @@ WARN_S = 60.0
 are."""
 PASSED_MAX = 16
 """Messages, one after the other, that a tailing group passes over. Read in runs they take half the time."""
+PASS: Final = Meeting.PASS
+STOP: Final = Meeting.STOP
 DOTS = (".", "..")
 """No client id and no group may be called so: in the path of a URL it goes elsewhere, also escaped."""
 
@@ -73,7 +76,6 @@ class Group(Subscriber):
         "_key_bound",
         "_leases",
         "_name",
-        "_put_by",
         "_warn_at",
         "ahead",
         "all_returned",
@@ -87,6 +89,7 @@ class Group(Subscriber):
         "lent",
         "members",
         "picker",
+        "put_by",
         "rate_limited",
         "rate_limiter",
         "settings",
@@ -141,7 +144,8 @@ class Group(Subscriber):
         without loans."""
         self.picker = Picker(self.members, self.lent)
         self._warn_at = 0.0
-        self._put_by = START
+        self.put_by = START
+        """The first due retry that waits for a member that may receive it; START: none does."""
         self.in_force = in_force(self.terms, settings, is_group=True)
         """Terms in force: the group's own, else the settings."""
         self._follow()
@@ -327,36 +331,69 @@ class Group(Subscriber):
         return not any(one is None or one.may_receive_some(self.filter) for one in theirs)
 
     def offer(self, message: Message, subscriptions: tuple[Subscription, ...]) -> bool:  # noqa: ARG002
+        order = self.session.order
+        key = b"" if order is None else self._key_of(order, message)
+        member = self.may_give(message, key)
+        if member is PASS:
+            return True
+        if member is STOP:
+            return False
+        self._lend(message, member, key, None)
+        if key:
+            self._spend(key)
+            self.await_tokens()
+        return True
+
+    def may_give(self, message: Message, key: bytes) -> Subscriber | Literal[Meeting.PASS, Meeting.STOP]:
+        """Who gets the message now. PASS: nobody, as it is done, or waits for its key, or is not kept for
+        anybody. STOP: it waits, with all that is behind it. `key`: its key, if the group gives by keys."""
         session = self.session
         if session.finished and message.position in session.finished and not message.is_again:
-            return True
+            return PASS
         self.picker.barred = START
         if self.rate_limiter is not None and not self._is_in_time(self.rate_limiter):
-            return False
+            return STOP
         if self.all_returned.failing >= self.all_returned.most:
             self.all_returned.is_missed = True
-            return False
+            return STOP
         member = None if len(session.flights) >= session.window else self.picker.next(message)
         if member is None and self.bars(message) and not (message.is_stored or message.qos):
-            return True  # at QoS 0 only connected members count
-        order = session.order
-        if order is not None and order.rule is NO_RULE and order.is_over:
+            return PASS  # at QoS 0 only connected members count
+        if key and not message.is_again and session.order is not None:
+            meeting = self._meet(session.order, key, message, member)
+            if meeting is not Meeting.GIVE:
+                return meeting
+        return STOP if member is None else member
+
+    def _key_of(self, order: KeyOrder, message: Message) -> bytes:
+        """The key of a message. A group that orders no more still gives what is behind by its keys."""
+        if order.rule is NO_RULE and order.is_over:
             order.leave()
-            session.forget_order()
-            order = None
+            self.session.forget_order()
             self.cursor.changes = -1
-        if order is not None:
-            # An unstored one, of QoS 0, cannot wait: it goes out now, or never.
-            key = order.key_of(message.ordering_key) if message.shard >= 0 else b""
-            if key:
-                return self._offer_keyed(order, key, message, member)
-        if member is None:
-            return False
-        own = self.members[member]
-        qos = _qos(message, member, own)
-        flight = session.launch(message.position, message.shard, 1) if qos == 1 else None
-        self._lend(message, member, own, qos, flight, 1)
-        return True
+            return b""
+        # An unstored one, of QoS 0, cannot wait: it goes out now, or never.
+        return order.key_of(message.ordering_key) if message.shard >= 0 else b""
+
+    def _meet(self, order: KeyOrder, key: bytes, message: Message, member: Subscriber | None) -> Meeting:
+        """Whether the key gives the message now, or it waits for its key. `member`: who has room."""
+        if order.is_crowded:
+            return STOP
+        if order.is_at(key, (message.position, message.shard)):
+            if member is not None:
+                order.drop(key)
+            return Meeting.GIVE
+        is_fair, is_tailing = order.rule.is_fair, self.session.tailing
+        room = self.room_for(order, key, member)
+        if member is None and (not is_fair or is_tailing):
+            return STOP
+        if is_tailing and ((is_fair and not order.may_start(key, room)) or order.passed >= PASSED_MAX):
+            return STOP  # its key goes on in its turn
+        meeting = order.meet(key, message.position, message.shard, room)
+        if meeting is not Meeting.GIVE:
+            self.dirty.add(self)
+            self.await_tokens()
+        return meeting
 
     def bars(self, message: Message) -> bool:
         if self.picker.barred != message.position:
@@ -378,62 +415,10 @@ class Group(Subscriber):
         else:
             log.warning("group %s: passes over %s, none of its clients may receive it", *told, extra=cause)
 
-    def put_by(self, retry: Position) -> None:
-        """Note that a due retry waits for a member that may receive it."""
-        self._put_by = min(retry, self._put_by or retry)
-
-    @property
-    def has_put_by(self) -> bool:
-        return bool(self._put_by)
-
     @property
     def looks_again(self) -> bool:
-        """Whether such retries wait and a member has joined since."""
-        return self.has_put_by and self.picker.has_new
-
-    def take_put_by(self) -> Position:
-        """Where the next search for them begins; START: no search."""
-        if not self.looks_again:
-            return START
-        self.picker.has_new = False
-        retry, self._put_by = self._put_by, START
-        return retry
-
-    def _offer_keyed(self, order: KeyOrder, key: bytes, message: Message, member: Subscriber | None) -> bool:
-        """`offer` of a message with a key. `member`: who has room. A group that orders no more still gives
-        what is behind by its keys."""
-        session, place = self.session, message.position
-        address, is_retry = (place, message.shard), message.is_again
-        is_next = not is_retry and order.is_at(key, address)
-        if not is_retry and order.is_crowded:
-            return False
-        if not is_retry and not is_next:
-            room = self.room_for(order, key, member)
-            if member is None and (not order.rule.is_fair or session.tailing):
-                return False
-            if session.tailing and order.rule.is_fair and not order.may_start(key, room):
-                return False  # its key goes on in its turn
-            if session.tailing and order.passed >= PASSED_MAX:
-                return False
-            meeting = order.meet(key, place, message.shard, room)
-            if meeting is not Meeting.GIVE:
-                self.dirty.add(self)
-                self.await_tokens()
-                return meeting is Meeting.PASS
-        if member is None:
-            return False
-        if is_next:
-            order.drop(key)
-        own = self.members[member]
-        qos = 1 if is_retry else min(1, _qos(message, member, own))
-        flight = session.launch(place, message.shard, 1) if qos else None
-        if flight is not None and not (is_retry and session.resume(flight)):
-            session.lead(flight, key)
-        if order.rule.per_ms:
-            order.spend(key, self.rate_limited.now_ms)
-            self.await_tokens()
-        self._lend(message, member, own, qos, flight, 1)
-        return True
+        """Whether a due retry is put by, and a member has joined since."""
+        return bool(self.put_by) and self.picker.has_new
 
     def room_for(self, order: KeyOrder, key: bytes, member: Subscriber | None) -> int:
         """For how many messages there is room; looked at only as far as it counts. The time is noted too."""
@@ -468,50 +453,45 @@ class Group(Subscriber):
 
     def _offer_run_keyed(self, order: KeyOrder, messages: Sequence[Message], keys: Sequence[bytes]) -> int:
         """`offer_run` of messages with keys. What is passed over counts as given."""
-        room, met, per_ms = self.find_room(), 0, order.rule.per_ms
+        room, met = self.find_room(), 0
         self.look_at_tokens()
         chosen: list[Message] = []
         theirs: list[bytes] = []
         for message, key in zip(messages, keys, strict=True):
+            left, meeting = room - len(chosen), Meeting.GIVE
             if order.is_crowded:
                 break
-            meeting, left = Meeting.GIVE, room - len(chosen)
             if key:
                 meeting = order.meet(key, message.position, message.shard, left)
-            if meeting is Meeting.STOP or (meeting is Meeting.GIVE and left <= 0):
+            if meeting is STOP or (meeting is Meeting.GIVE and left <= 0):
                 break
             met += 1
             if meeting is Meeting.GIVE:
                 if key:
                     order.launch(key)
-                if key and per_ms:
-                    order.spend(key, self.rate_limited.now_ms)
+                    self._spend(key)
                 chosen.append(message)
                 theirs.append(key)
         if met > len(chosen):
             self.dirty.add(self)
-        if per_ms:
-            self.await_tokens()
+        self.await_tokens()
         given = self._offer_each(chosen, 1, theirs) if chosen else 0
         for message, key in zip(chosen[given:], theirs[given:], strict=True):
-            self._offer_chosen(order, message, key)
+            member = self.picker.next(message)
+            flight = self.session.launch(message.position, message.shard, 1)
+            flight.key = key
+            if member is not None:
+                self._lend(message, member, b"", flight)
+            else:
+                flight.attempts = 0
+                self.session.resends.add(flight, flight.position)
         return met
 
-    def _offer_chosen(self, order: KeyOrder, message: Message, key: bytes) -> None:
-        """Lend a message that is the head of its key by now; if nobody has room it is given back."""
-        member = self.picker.next(message)
-        own = None if member is None else self.members[member]
-        qos = 1 if member is None or own is None else _qos(message, member, own)
-        flight = self.session.launch(message.position, message.shard, 1) if qos else None
-        if flight is not None:
-            flight.key = key
-        elif key:
-            order.land(key)
-        if member is not None and own is not None:
-            self._lend(message, member, own, qos, flight, 1)
-        elif flight is not None:
-            flight.attempts = 0
-            self.session.resends.add(flight, flight.position)
+    def _spend(self, key: bytes) -> None:
+        """A message of the key is given."""
+        order = self.session.order
+        if key and order is not None and order.rule.per_ms:
+            order.spend(key, self.rate_limited.now_ms)
 
     def _offer_each(self, messages: Sequence[Message], qos: int, keys: Sequence[bytes]) -> int:
         """Lend messages, several in a row to each member; how many. `keys`: those that they are heads of."""
@@ -544,16 +524,8 @@ class Group(Subscriber):
             return False
         flight.begin_again(message.as_of_ms)
         self.redelivered += 1
-        own = self.members[member]
-        qos = _qos(message, member, own)
-        order = self.session.order
-        if flight.key:
-            qos = min(1, qos)
-            if order is not None and order.rule.per_ms:
-                order.spend(flight.key, self.rate_limited.now_ms)
-        if qos != 1:
-            self.session.ack(flight.packet_id)
-        self._lend(message, member, own, qos, flight if qos == 1 else None, flight.attempts)
+        self._spend(flight.key)
+        self._lend(message, member, b"", flight)
         return True
 
     def bound(self) -> Iterable[Subscriber]:
@@ -619,16 +591,24 @@ class Group(Subscriber):
             member.close_failed()  # as in `_lend`
         return True
 
-    def _lend(
-        self,
-        message: Message,
-        member: Subscriber,
-        own: Subscription,
-        qos: int,
-        flight: Flight | None,
-        attempt: int,
-    ) -> None:
-        """Written for speed, as it runs for each delivery to a member."""
+    def _lend(self, message: Message, member: Subscriber, key: bytes, flight: Flight | None) -> None:
+        """Written for speed, as it runs for each delivery to a member. `key`: it is the head of that one from
+        now on. `flight`: the group's own, if it has one."""
+        session, own = self.session, self.members[member]
+        qos, attempt = message.qos, 1 if flight is None else flight.attempts
+        if own.qos < qos:
+            qos = own.qos
+        if not qos and member.is_inside and message.is_stored:
+            qos = 1
+        if key or (flight is not None and flight.key):
+            qos = 1 if key and message.is_again else min(1, qos)
+        if flight is not None and qos != 1:
+            session.ack(flight.packet_id)
+            flight = None
+        elif flight is None and qos == 1:
+            flight = session.launch(message.position, message.shard, 1)
+            if key and not (message.is_again and session.resume(flight)):
+                session.lead(flight, key)
         self.delivered += 1
         self.dirty.add(self)
         if self.rate_limiter is not None:
@@ -651,13 +631,7 @@ class Group(Subscriber):
                 loan.since_s = self._leases.turn_s
         self.picker.gave(member)
         try:
-            member.send_shared(message, qos, packet_id, (own,), attempt=attempt)
+            member.send(message, qos, packet_id, (own,), attempt)
         except Exception:
             # It is the member's, and comes back when its connection has ended; the others are sent theirs.
             member.close_failed()
-
-
-def _qos(message: Message, member: Subscriber, own: Subscription) -> int:
-    """QoS of a message to a member."""
-    qos = min(message.qos, own.qos)
-    return 1 if member.is_inside and not qos and message.is_stored else qos

@@ -344,17 +344,13 @@ class Subscriber:
         if flight.losses is not None and flight.losses.known and message.asked_ms:
             tries = tries_of_flight(message.tries, flight, self.name)
             message = message.tried(flight.attempts - 1, tries)
-        if flight.is_retained:
-            self.link.send(message, flight.qos, flight.packet_id, subscriptions, flight.attempts, True)
-        else:
-            self.link.send(message, flight.qos, flight.packet_id, subscriptions, flight.attempts)
+        qos, is_retained = flight.qos, flight.is_retained
+        self.link.send(message, qos, flight.packet_id, subscriptions, flight.attempts, is_retained)
         return True
 
     def _send(self, message: Message, subscriptions: tuple[Subscription, ...], *, is_retained: bool) -> bool:
         session = self.session
-        qos = message.qos
-        best = max(s.qos for s in subscriptions) if len(subscriptions) > 1 else subscriptions[0].qos
-        qos = min(qos, best)
+        qos = min(message.qos, max([one.qos for one in subscriptions]))
         packet_id = 0
         if qos:
             if not session.has_room:
@@ -362,18 +358,35 @@ class Subscriber:
             packet_id = session.take(message.position, message.shard, qos, self._weight(message))
             if is_retained:
                 session.flights[packet_id].is_retained = True
-        self.delivered += 1
         self.dirty.add(self)
-        attempt = 1 if is_retained else self._attempt(message, qos)
-        assert self.link is not None
-        if self.has_held or (qos == 2 and session.is_persistent):
-            send = self.link.send
-            self._hold(message, partial(send, message, qos, packet_id, subscriptions, attempt, is_retained))
-        elif is_retained:
-            self.link.send(message, qos, packet_id, subscriptions, attempt, True)
-        else:
-            self.link.send(message, qos, packet_id, subscriptions, attempt)
+        self.send(message, qos, packet_id, subscriptions, is_retained=is_retained)
         return True
+
+    def send(
+        self,
+        message: Message,
+        qos: int,
+        packet_id: int,
+        subscriptions: tuple[Subscription, ...],
+        attempt: int = 1,
+        *,
+        is_retained: bool = False,
+    ) -> None:
+        """Send what is in flight, or at QoS 0 with packet id 0, or hold it at the write barrier. The link has
+        room. `attempt`: of all who were sent it; its client may have had it before if that is in doubt."""
+        link = self.link
+        assert link is not None
+        self.delivered += 1
+        is_first = not self.doubt or is_retained or not self._is_doubted(message, qos)
+        if attempt == 1 and not is_first:
+            attempt = PERHAPS
+        if self.has_held or (qos == 2 and self.session.is_persistent):
+            self._hold(
+                message,
+                partial(link.send, message, qos, packet_id, subscriptions, attempt, is_retained, is_first),
+            )
+        else:
+            link.send(message, qos, packet_id, subscriptions, attempt, is_retained, is_first)
 
     def borrow(self, message: Message, qos: int, loan: Loan) -> Flight:
         """Take a message from a group into flight; the window has room."""
@@ -396,38 +409,14 @@ class Subscriber:
         self.dirty.add(self)
         return flights
 
-    def send_shared(
-        self,
-        message: Message,
-        qos: int,
-        packet_id: int,
-        subscriptions: tuple[Subscription, ...],
-        *,
-        attempt: int,
-    ) -> None:
-        """Send what was borrowed, or at QoS 0 with packet id 0; the link has room."""
-        assert self.link is not None
-        self.delivered += 1
-        if self.has_held or (qos == 2 and self.session.is_persistent):
-            doubted = self._attempt(message, qos)
-            self._hold(message, partial(self.link.send, message, qos, packet_id, subscriptions, doubted))
-            return
-        is_first = not self.doubt or self._attempt(message, qos) != PERHAPS
-        if attempt > 1:
-            self.link.send(message, qos, packet_id, subscriptions, attempt, False, is_first)
-        else:
-            self.link.send(message, qos, packet_id, subscriptions, 1 if is_first else PERHAPS)
-
     def _weight(self, message: Message) -> int:
         """Bytes of a message in flight; 0 where they are not bounded."""
         return message.body_bytes if self.session.max_bytes else 0
 
-    def _attempt(self, message: Message, qos: int) -> int:
-        """Attempt of a delivery that is not known to have been sent before: 1 or PERHAPS."""
+    def _is_doubted(self, message: Message, qos: int) -> bool:
+        """Whether the client may have had the message before the server was killed."""
         doubt, place = self.doubt, message.at or message.position
-        if qos != 1 or at_of(place) >= at_of(doubt) or seq_of(place) > seq_of(doubt):
-            return 1
-        return PERHAPS
+        return qos == 1 and at_of(place) < at_of(doubt) and seq_of(place) <= seq_of(doubt)
 
     def close_failed(self) -> None:
         """In an exception handler: sending failed, so the connection ends."""
