@@ -60,21 +60,17 @@ from enum import Enum, auto
 from heapq import heapify, heappop, heappush
 
 from .finished import Finished
-from .key_rows import NO_KEY, NO_SHARD, NOWHERE, ORDERED, Address, Changes, KeyBound, KeyRow, Rule
+from .key_lines import KeyLines
+from .key_rows import NO_KEY, NO_SHARD, NOWHERE, ORDERED, Address, Changes, KeyBound, KeyRoom, KeyRow, Rule
+from .key_tokens import KeyTokens
+from .key_turns import KeyTurns
 from .position import END, Position
+from .unwritten import Unwritten
 
 KNOWN_MAX = 4
 """Followers of a key that are known without reading the index."""
 LOOKED_MAX = 500
 """Keys that are looked at with each cursor after a replay: about 5 ms, most of it for writing."""
-UNWRITTEN_MAX = 2_000
-"""Rows that may wait for a cursor: some 5 ms. A dump of 20,000 a second writes as many with each."""
-BURST_MS = 100.0
-"""A key that was given nothing for so long may be given its messages of that time at once."""
-ADVANCE_MAX = 1_000
-"""Keys that are looked at in a turn as they have tokens again."""
-TURNS, FAIR_TURNS = (8, 8), (16, 1)
-"""Messages that the reader and the keys that are behind are given in turns."""
 
 
 class Meeting(Enum):
@@ -119,36 +115,21 @@ class _Key:
         return KeyRow(self.next, shard, self.wait, self.root, self.letter, self.by_hand)
 
 
-@dataclass(slots=True)
-class _Line:
-    """Due retries of a key that wait for it."""
-
-    places: dict[Position, None] = field(default_factory=dict)
-    missed: Position = NOWHERE
-    """The first one for which there was no room."""
-
-
 class KeyOrder:
     """The keys of a group. A key is bytes. One group has at most one key row for each flight beyond the
     bound."""
 
     def __init__(self, bound: KeyBound, rule: Rule = ORDERED) -> None:
-        self._bound = bound
-        self._owner = ""
         self.rule = rule
         self.out: dict[bytes, int] = {}
         """How many messages of a key are in flight."""
         self.free: dict[bytes, None] = {}
         """Keys that are behind and may have one more, the one that waits longest first."""
-        self._lines: dict[bytes, _Line] = {}
-        self._missed = NOWHERE
-        self._full_ms: dict[bytes, float] = {}
-        """When keys that have spent tokens have all of them again."""
-        self._tokens: list[tuple[float, bytes, bool]] = []
-        """When to look at these; a heap. True: the one place of a key that is given up when it has all."""
-        self._now_ms = 0.0
-        self._turn = 0
-        """Messages that were given in this round of turns."""
+        self.room = KeyRoom(bound)
+        self.lines = KeyLines(self.room)
+        self.tokens = KeyTokens(self.room, rule.per_ms)
+        self.turns = KeyTurns(is_fair=rule.is_fair)
+        self.unwritten = Unwritten()
         self.passed = 0
         """Messages that the reader has passed over since one was given."""
         self.held: set[bytes] = set()
@@ -158,12 +139,6 @@ class KeyOrder:
         self._keys: dict[bytes, _Key] = {}
         self._waits: dict[Position, bytes] = {}
         """Which key waits for which retry."""
-        self._dirty: set[bytes] = set()
-        self._fresh: dict[bytes, list[Address]] = {}
-        """Index rows that are not in a batch yet, ..."""
-        self._writing: list[Changes] = []
-        """... and what is in batches that may be lost, the oldest first."""
-        self._fresh_count = 0
         self._firsts: list[tuple[Position, bytes]] = []
         """A heap of each `next`, with some that have passed."""
         self._past: dict[bytes, None] = {}
@@ -176,7 +151,6 @@ class KeyOrder:
         """... and a lower bound of their `next`."""
         self._skipped = NOWHERE
         """Up to here followers were given up: a burial reads them in the index."""
-        self._is_stopped = False
         self.is_awaited = False
         """Whether the reader waits for its rows to be written."""
 
@@ -187,19 +161,19 @@ class KeyOrder:
     @property
     def is_idle(self) -> bool:
         """Whether nothing waits for its key."""
-        return not self._keys and not self._lines
+        return not self._keys and not self.lines
 
     def change_rule(self, rule: Rule) -> None:
         """From now on another rule counts. O(keys in flight or behind). Without order no key waits for a
         retry, unless somebody holds it."""
         if rule != self.rule:
-            self.rule, self._turn = rule, 0
-            self._clear_tokens()
+            self.rule, self.turns = rule, KeyTurns(is_fair=rule.is_fair)
+            self.tokens.change(rule.per_ms)
             if not rule.is_ordered:
                 for key in list(self._waits.values()):
                     if not self._keys[key].by_hand:
                         self.release(key)
-            for key in [*self.out, *self._keys, *self._lines]:
+            for key in [*self.out, *self._keys, *self.lines.keys]:
                 self._settle(key)
 
     def restore(self, rows: Iterable[tuple[bytes, KeyRow]]) -> None:
@@ -209,26 +183,15 @@ class KeyOrder:
             is_whole = row.next == NOWHERE
             found = _Key(row.next, known, is_whole, by_hand=row.by_hand)
             self._keys[key] = found
-            self._bound.add(self._owner, 1)
+            self.room.add(1)
             self._note_first(key, found)
             self._set_head(key, found, row.root, row.wait, row.letter)
             self._settle(key)
 
-    def belong_to(self, owner: str) -> None:
-        """The group has an owner, or another one."""
-        rows = len(self._keys) + len(self._full_ms)
-        self._bound.add(self._owner, -rows)
-        self._bound.add(owner, rows)
-        self._owner = owner
-
     def leave(self) -> None:
         """The group has ended: its rows count no more. `take` still gives those that are not written."""
-        self._read_on()
-        self._clear_tokens()
-        self._bound.add(self._owner, -len(self._keys))
-        self._bound.lined -= sum([len(line.places) for line in self._lines.values()])
-        self._bound = KeyBound(0)
-        self._lines.clear()
+        self.lines.clear()
+        self.room.leave()
         self.free.clear()
         self.held.clear()
         self.letters.clear()
@@ -244,15 +207,10 @@ class KeyOrder:
             self._look(key)
         return self._keys.get(key)
 
-    def _clear_tokens(self) -> None:
-        self._bound.add(self._owner, -len(self._full_ms))
-        self._full_ms.clear()
-        self._tokens.clear()
-
     @property
     def is_over(self) -> bool:
         """Whether nothing is left of it, here and as stored."""
-        return not (self._keys or self._lines or self._dirty or self._fresh or self._writing)
+        return not (self._keys or self.lines) and self.unwritten.is_empty
 
     @property
     def keys(self) -> list[bytes]:
@@ -301,7 +259,7 @@ class KeyOrder:
         behind they go by theirs, also if the group is fair no more."""
         if ordering_key:
             return ordering_key
-        return NO_KEY if self.rule.is_fair or NO_KEY in self._keys or NO_KEY in self._lines else b""
+        return NO_KEY if self.rule.is_fair or NO_KEY in self._keys or NO_KEY in self.lines else b""
 
     def rows(self) -> list[tuple[bytes, KeyRow]]:
         """All key rows, some of them as they were before a replay."""
@@ -317,10 +275,8 @@ class KeyOrder:
         found = self._find(key) if self._past else self._keys.get(key)
         if found is None:
             may_start = self.may_start(key, room)
-            if (not may_start or (self.rule.is_counted and key != NO_KEY)) and self.is_full:
-                if not self._is_stopped:
-                    self._is_stopped = True
-                    self._bound.stopped += 1
+            if (not may_start or (self.rule.is_counted and key != NO_KEY)) and self.room.is_full:
+                self.room.stop()
                 return Meeting.STOP
             if may_start:
                 return Meeting.GIVE
@@ -329,12 +285,11 @@ class KeyOrder:
         if found.next == NOWHERE:
             found.next, found.known, found.is_whole = place, [(place, shard)], True
             self._note_first(key, found)
-            self._dirty.add(key)
+            self.unwritten.keys.add(key)
             self._settle(key)
             return Meeting.PASS
         assert place >= found.next, "the reader is before no message of the key that is to be given"
-        self._fresh.setdefault(key, []).append((place, shard))
-        self._fresh_count += 1
+        self.unwritten.follows(key, (place, shard))
         if found.is_whole and len(found.known) < KNOWN_MAX:
             found.known.append((place, shard))
         else:
@@ -345,21 +300,13 @@ class KeyOrder:
         """A retry is due that no key waits for. True: give it (`launch`). False: it stands in line."""
         if self.may_start(key, room):
             return True
-        line = self._lines.setdefault(key, _Line())
-        most = (self._bound.most - self._bound.lined + len(line.places)) // 2
-        if place in line.places:
-            return False
-        if not line.places or (len(line.places) < most and line.missed == NOWHERE):
-            line.places[place] = None
-            self._bound.lined += 1
-            self._settle(key)
-        elif line.missed == NOWHERE or place < line.missed:
-            line.missed = place
+        self.lines.stand(key, place)
+        self._settle(key)
         return False
 
     def may_start(self, key: bytes, room: int) -> bool:
         """Whether nothing of the key waits, and it may have one more."""
-        if (key in self._keys and self._find(key)) or key in self._lines or not self._may_go(key):
+        if (key in self._keys and self._find(key)) or key in self.lines or not self._may_go(key):
             return False
         return not self.rule.is_fair or self.out.get(key, 0) < max(1, room)
 
@@ -370,103 +317,32 @@ class KeyOrder:
             return True
         if rule.most and self.out.get(key, 0) >= rule.most:
             return False
-        return not self._full_ms or self._full_ms.get(key, 0.0) - self._burst_ms <= self._now_ms
-
-    @property
-    def is_full(self) -> bool:
-        """Whether a key without a row has to wait."""
-        return not self._bound.has_room(self._owner, len(self._keys) + len(self._full_ms))
-
-    @property
-    def is_standing(self) -> bool:
-        """Whether the reader stands still, as there is no room for another key in trouble."""
-        return self._is_stopped and self.is_full
-
-    @property
-    def is_crowded(self) -> bool:
-        """Whether the reader waits until what has changed is written."""
-        return len(self._dirty) + self._fresh_count >= UNWRITTEN_MAX
+        return self.tokens.has_one(key)
 
     def _in_trouble(self, key: bytes) -> _Key:
         """The row of a key, which is made if there is none."""
         found = self._find(key)
         if found is None:
             found = self._keys[key] = _Key()
-            self._bound.add(self._owner, 1)
+            self.room.add(1)
         return found
 
-    def may_read_on(self) -> bool:
-        """Whether the reader, which has stopped, may go on; says so once."""
-        return self._is_stopped and not self.is_full and self._read_on()
-
-    def _read_on(self) -> bool:
-        self._bound.stopped -= self._is_stopped
-        self._is_stopped = False
-        return True
-
-    # -- tokens, and turns
-
-    @property
-    def _burst_ms(self) -> float:
-        """So long before a key has all its tokens it has one."""
-        per_ms = self.rule.per_ms
-        return max(0.0, BURST_MS - 1.0 / per_ms) if per_ms else 0.0
+    # -- tokens
 
     def spend(self, key: bytes, now_ms: float) -> None:
         """A message of the key is given, of a group with a rate."""
-        if key == NO_KEY:
-            return
-        before_ms = self._full_ms.get(key)
-        full_ms = self._full_ms[key] = max(before_ms or 0.0, now_ms) + 1.0 / self.rule.per_ms
-        if before_ms is None:
-            self._bound.add(self._owner, 1)
-            heappush(self._tokens, (full_ms, key, True))
-        if now_ms < full_ms - self._burst_ms < full_ms:
-            heappush(self._tokens, (full_ms - self._burst_ms, key, False))
+        self.tokens.spend(key, now_ms)
         self._settle(key)
 
     def advance(self, now_ms: float) -> None:
-        """Time has passed: keys have tokens again. O(keys that have), ADVANCE_MAX at most: others follow."""
-        self._now_ms, tokens = now_ms, self._tokens
-        for _ in range(ADVANCE_MAX):
-            if not tokens or tokens[0][0] > now_ms:
-                break
-            _, key, is_last = heappop(tokens)
-            full_ms = self._full_ms.get(key, 0.0)
-            if is_last and full_ms > now_ms:
-                heappush(tokens, (full_ms, key, True))
-            elif is_last:
-                del self._full_ms[key]
-                self._bound.add(self._owner, -1)
+        """Time has passed: keys have tokens again."""
+        for key in self.tokens.advance(now_ms):
             self._settle(key)
 
     @property
     def next_ms(self) -> float | None:
         """When to advance; None: nothing waits for tokens."""
-        is_waiting = self._tokens and (self._is_stopped or not self.is_idle)
-        return self._tokens[0][0] if is_waiting else None
-
-    @property
-    def reads_next(self) -> bool:
-        """Whether it is the reader's turn, or else that of the keys that are behind."""
-        return self._turn < self._turns[0]
-
-    @property
-    def turn_left(self) -> int:
-        """Messages that are left of this turn."""
-        reader, keys = self._turns
-        return (reader if self.reads_next else reader + keys) - self._turn
-
-    @property
-    def _turns(self) -> tuple[int, int]:
-        return FAIR_TURNS if self.rule.is_fair else TURNS
-
-    def gave(self, count: int, *, is_reader: bool) -> None:
-        """The reader, or keys that are behind, gave so many. It counts if it was their turn."""
-        if count and is_reader == self.reads_next:
-            self._turn += min(count, self.turn_left)
-            if self._turn == sum(self._turns):
-                self._turn = 0
+        return None if self.is_idle and not self.room.is_stopped else self.tokens.next_ms
 
     # -- heads
 
@@ -485,7 +361,7 @@ class KeyOrder:
             self.out[key] = left
         else:
             del self.out[key]
-        if key in self._keys or key in self._lines:
+        if key in self._keys or key in self.lines:
             self._settle(key)
 
     def rest(self, key: bytes, root: Position, wait: Position) -> None:
@@ -501,7 +377,7 @@ class KeyOrder:
         found = self._in_trouble(key)
         if not found.is_resting:
             self._set_head(key, found, root, wait, letter)
-            self._dirty.add(key)
+            self.unwritten.keys.add(key)
         self.land(key)
 
     def bury(self, key: bytes, letter: Position) -> None:
@@ -509,13 +385,13 @@ class KeyOrder:
         found = self._keys[key]
         assert found.is_resting, "only what rests is buried"
         self._set_head(key, found, found.root, NOWHERE, letter)
-        self._dirty.add(key)
+        self.unwritten.keys.add(key)
         self._settle(key)
 
     def hold_by_hand(self, key: bytes) -> None:
         """Somebody holds the key: what is in flight ends, and nothing more is given until `let_go`."""
         self._in_trouble(key).by_hand = True
-        self._dirty.add(key)
+        self.unwritten.keys.add(key)
         self._settle(key)
 
     def let_go(self, key: bytes) -> None:
@@ -526,7 +402,7 @@ class KeyOrder:
             found.by_hand, found.is_leaving = False, True
             if found.letter != NOWHERE or not self.rule.is_ordered:
                 self._end_rest(key, found)
-            self._dirty.add(key)
+            self.unwritten.keys.add(key)
             self._settle(key)
 
     def go_on(self, key: bytes) -> None:
@@ -542,7 +418,7 @@ class KeyOrder:
         found.by_hand, found.is_leaving = before.by_hand, False
         if before.letter != NOWHERE and not found.is_resting:
             self._set_head(key, found, before.root, NOWHERE, before.letter)
-        self._dirty.add(key)
+        self.unwritten.keys.add(key)
         self._settle(key)
 
     def requeue(self, key: bytes, wait: Position) -> None:
@@ -550,7 +426,7 @@ class KeyOrder:
         found = self._keys[key]
         assert found.is_resting, "only what rests is tried again"
         self._set_head(key, found, found.root, wait, NOWHERE)
-        self._dirty.add(key)
+        self.unwritten.keys.add(key)
         self._settle(key)
 
     def resume(self, key: bytes) -> Position:
@@ -575,7 +451,7 @@ class KeyOrder:
         found = self._find(key)
         if found is not None:
             self._end_rest(key, found)
-            self._dirty.add(key)
+            self.unwritten.keys.add(key)
             self._settle(key)
 
     def _end_rest(self, key: bytes, found: _Key) -> None:
@@ -595,11 +471,8 @@ class KeyOrder:
 
     def next_retry(self, key: bytes) -> Position | None:
         """The due retry that a free key gives next; None: it is the turn of its first follower."""
-        line = self._lines.get(key)
-        if line is None:
-            return None
-        place, found = next(iter(line.places)), self._keys.get(key)
-        if found is None or found.next == NOWHERE:
+        place, found = self.lines.first(key), self._keys.get(key)
+        if place is None or found is None or found.next == NOWHERE:
             return place
         is_ordered = self.rule.is_ordered and key != NO_KEY
         is_first = place < found.next if is_ordered else found.gives_retry
@@ -607,21 +480,10 @@ class KeyOrder:
 
     def leave_line(self, key: bytes, place: Position) -> None:
         """The retry is to be given, or has gone."""
-        line = self._lines[key]
-        del line.places[place]
-        self._bound.lined -= 1
+        self.lines.leave(key, place)
         if key in self._keys:
             self._keys[key].gives_retry = False
-        if not line.places:
-            del self._lines[key]
-            if line.missed != NOWHERE:
-                self._missed = line.missed if self._missed == NOWHERE else min(self._missed, line.missed)
         self._settle(key)
-
-    def take_missed(self) -> Position:
-        """From where on to meet due retries again, once; NOWHERE: none was missed."""
-        missed, self._missed = self._missed, NOWHERE
-        return missed
 
     # -- followers
 
@@ -652,9 +514,7 @@ class KeyOrder:
         """
         found = self._keys[key]
         assert not found.known, "the known ones come first"
-        every = {*places, *self._fresh.get(key, ())}
-        for changes in self._writing:
-            every.update(changes.index.get(key, ()))
+        every = {*places, *self.unwritten.followers(key)}
         known = sorted([one for one in every if found.next <= one[0] <= read])
         found.known, found.is_whole = known[:KNOWN_MAX], is_all and len(known) <= KNOWN_MAX
         self._advance(key, found, found.next if is_all else Position(read + 1))
@@ -683,7 +543,7 @@ class KeyOrder:
             assert place == NOWHERE or place > found.next, "what was given is not given again"
             found.next = place
             self._note_first(key, found)
-            self._dirty.add(key)
+            self.unwritten.keys.add(key)
         self._settle(key)
 
     def _note_first(self, key: bytes, found: _Key) -> None:
@@ -714,14 +574,14 @@ class KeyOrder:
             self.held.add(key)
         else:
             self.held.discard(key)
-        if (is_behind or key in self._lines) and not is_resting and self._may_go(key):
+        if (is_behind or key in self.lines) and not is_resting and self._may_go(key):
             self.free.setdefault(key)
         else:
             self.free.pop(key, None)
         if found is not None and not is_behind and not is_resting:
             del self._keys[key]
-            self._bound.add(self._owner, -1)
-            self._dirty.add(key)
+            self.room.add(-1)
+            self.unwritten.keys.add(key)
 
     # -- the read position is set
 
@@ -735,7 +595,7 @@ class KeyOrder:
     def look_on(self) -> bool:
         """Look at some keys after a replay; False: all have been looked at."""
         is_left = self.is_set_back
-        for _ in range(LOOKED_MAX - len(self._dirty)):
+        for _ in range(LOOKED_MAX - len(self.unwritten.keys)):
             if not self._past:
                 break
             self._look(self._past.popitem()[0])
@@ -760,7 +620,7 @@ class KeyOrder:
             found.known, found.is_whole = [one for one in found.known if one[0] <= to], True
         self._note_first(key, found)
         if is_changed or found.next != before:
-            self._dirty.add(key)
+            self.unwritten.keys.add(key)
             self._settle(key)
 
     def skip(self, to: Position, most: int) -> list[tuple[bytes, KeyRow]]:
@@ -796,40 +656,16 @@ class KeyOrder:
     def take(self) -> Changes:
         """What is to be written with the cursor, as it is now. Batches are written in the order of taking."""
         self.look_on()
-        keys: dict[bytes, KeyRow | None] = {}
-        for key in self._dirty:
-            found = self._keys.get(key)
-            row = KeyRow() if found is None else found.row
-            keys[key] = None if row == KeyRow() else row
-        changes = Changes(keys, self._left())
-        self._dirty, self._fresh, self._fresh_count = set(), {}, 0
-        self._writing.append(changes)
-        return changes
+        return self.unwritten.take(self._row, self._needs)
 
-    def _left(self) -> dict[bytes, list[Address]]:
-        """The new followers that have not been given meanwhile, and those that were given up."""
-        left: dict[bytes, list[Address]] = {}
-        for key, places in self._fresh.items():
-            found = self._keys.get(key)
-            first = END if found is None or found.next == NOWHERE else found.next
-            kept = [one for one in places if one[0] >= first or one[0] <= self._skipped]
-            if kept:
-                left[key] = kept
-        return left
+    def _row(self, key: bytes) -> KeyRow:
+        found = self._keys.get(key)
+        return KeyRow() if found is None else found.row
 
-    def wrote(self) -> None:
-        """The oldest of what was taken can be read."""
-        if self._writing:
-            del self._writing[0]
-
-    def lost(self) -> None:
-        """Nothing of what was taken may have been written: it is taken again."""
-        for changes in reversed(self._writing):
-            self._dirty.update(changes.keys)
-            for key, places in changes.index.items():
-                self._fresh[key] = places + self._fresh.get(key, [])
-                self._fresh_count += len(places)
-        self._writing.clear()
+    def _needs(self, key: bytes, one: Address) -> bool:
+        """Whether it has not been given meanwhile, or was given up."""
+        found = self._keys.get(key)
+        return one[0] <= self._skipped or (found is not None and NOWHERE < found.next <= one[0])
 
     def check(self) -> None:
         """Assert what is true of each key."""
@@ -847,17 +683,15 @@ class KeyOrder:
             assert found.known == sorted(found.known), "followers are in order"
             assert len(found.known) <= KNOWN_MAX, "RAM is bounded"
             assert found.is_held == (key in self.held), "who is held is counted"
-        for key in [*self._keys, *self._lines]:
+        for key in [*self._keys, *self.lines.keys]:
             found = self._keys.get(key, _Key())
-            is_free = (found.next != NOWHERE or key in self._lines) and not found.is_resting
+            is_free = (found.next != NOWHERE or key in self.lines) and not found.is_resting
             is_free = is_free and not found.is_held
             assert (is_free and self._may_go(key)) == (key in self.free), "who may go on is free"
-        assert self.free.keys() <= self._keys.keys() | self._lines.keys(), "only who is behind is free"
-        assert all([line.places for line in self._lines.values()]), "a line has somebody"  # noqa: C419
+        assert self.free.keys() <= self._keys.keys() | {*self.lines.keys}, "only who is behind is free"
         assert self.held <= self._keys.keys(), "only who has a row is held"
         firsts = [found.next for found in self._keys.values() if found.next != NOWHERE]
         first = min(firsts, default=END)
         assert self.first_needed == first or self._past, "nothing before is to be given"
         assert self.first_needed <= first, "what is needed is kept"
         assert self._past.keys() <= self._keys.keys(), "only a key with a row is looked at"
-        assert self._fresh_count == sum(map(len, self._fresh.values())), "what is not written is counted"

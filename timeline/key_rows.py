@@ -105,3 +105,59 @@ class KeyBound:
         mine = self._held.get(owner, 0)
         is_within = own < (self.most - self.count + own) // 2
         return is_within and may_take(self.count, self.most, mine, len(self._held) + (not mine))
+
+
+class KeyRoom:
+    """What one group has of the bound: one place for each key row, and for each key that has not all its
+    tokens."""
+
+    __slots__ = ("_owner", "bound", "is_stopped", "rows")
+
+    def __init__(self, bound: KeyBound) -> None:
+        self.bound = bound
+        self.rows = 0
+        self._owner = ""
+        self.is_stopped = False
+        """The reader stood still before a key for which there was no room, and was not told to go on."""
+
+    def add(self, rows: int) -> None:
+        self.rows += rows
+        self.bound.add(self._owner, rows)
+
+    def belong_to(self, owner: str) -> None:
+        """The group has an owner, or another one."""
+        self.bound.add(self._owner, -self.rows)
+        self.bound.add(owner, self.rows)
+        self._owner = owner
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a key without a row has to wait."""
+        return not self.bound.has_room(self._owner, self.rows)
+
+    @property
+    def is_standing(self) -> bool:
+        """Whether the reader stands still, as there is no room for another key in trouble."""
+        return self.is_stopped and self.is_full
+
+    def stop(self) -> None:
+        """The reader stands still."""
+        self.bound.stopped += not self.is_stopped
+        self.is_stopped = True
+
+    def may_read_on(self) -> bool:
+        """Whether the reader, which has stopped, may go on; says so once."""
+        may = self.is_stopped and not self.is_full
+        if may:
+            self._read_on()
+        return may
+
+    def _read_on(self) -> None:
+        self.bound.stopped -= self.is_stopped
+        self.is_stopped = False
+
+    def leave(self) -> None:
+        """The group has ended: its rows count no more."""
+        self._read_on()
+        self.bound.add(self._owner, -self.rows)
+        self.bound = KeyBound(0)

@@ -222,7 +222,7 @@ class Burials(CommitHook):
         def done(answer: object) -> None:
             if isinstance(answer, Exception):
                 for _, order in left:
-                    order.lost()
+                    order.unwritten.lost()
                 return
             self._fresh.difference_update(written)
             self._left = [one for one in self._left if one not in left]

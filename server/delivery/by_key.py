@@ -160,9 +160,9 @@ class ByKey:
             key, before = order.next_free(), subscriber.delivered
             if not self._give_next(subscriber, order, key):
                 return False
-            order.gave(subscriber.delivered - before, is_reader=False)
+            order.turns.gave(subscriber.delivered - before, is_reader=False)
             order.put_last(key)
-        missed = order.take_missed()
+        missed = order.lines.take_missed()
         if missed != NOWHERE:
             self._retries.look_again(subscriber, missed)
         return True

@@ -292,9 +292,9 @@ class Cursors(CommitHook):
             is_durable = not isinstance(answer, Exception)
             for order in ordered:
                 if is_durable:
-                    order.wrote()
+                    order.unwritten.wrote()
                 else:
-                    order.lost()
+                    order.unwritten.lost()
             if not is_durable:
                 self._now.update(now)
             for subscriber, roots in over if is_durable else ():

@@ -225,7 +225,7 @@ class Membership:
         self._forms.move(group.owner, owner, parse_share(group.text)[1])
         group.owner, group.client = owner, client
         if group.session.order is not None:
-            group.session.order.belong_to(owner)
+            group.session.order.room.belong_to(owner)
         group.rights = None if group.is_endpoint else rights
 
     def claim(self, group: Group, rights: Rights | None, client: str = "") -> bool:

@@ -191,7 +191,7 @@ class Replay:
             return  # it has joined the tail since it was woken: its own read position is old
         try:
             has_more, order = self._read_on(subscriber), subscriber.session.order
-            if order is not None and order.is_crowded:
+            if order is not None and order.unwritten.is_crowded:
                 self._await_rows(subscriber, order)
             elif has_more:
                 self._ready.wake(subscriber)
@@ -357,15 +357,15 @@ class Replay:
     def _read_with_keys(self, subscriber: Subscriber, order: KeyOrder, horizon: Position) -> bool:
         """`_read_unread`, and send what waits for its key, in turns that go on in the next call. A fair group
         passes over messages while it has no room."""
-        has_room = order.reads_next or self._by_key.give_following(subscriber, order, order.turn_left)
+        has_room = order.turns.is_reader or self._by_key.give_following(subscriber, order, order.turns.left)
         has_more, before = False, subscriber.delivered
         if has_room or order.rule.is_fair:
-            most = order.turn_left if order.free and order.reads_next else TURN_ROWS
+            most = order.turns.left if order.free and order.turns.is_reader else TURN_ROWS
             has_more = self._read_unread(subscriber, horizon, most)
-            order.gave(subscriber.delivered - before, is_reader=True)
+            order.turns.gave(subscriber.delivered - before, is_reader=True)
         if not order.free:
             return has_more
-        most = ALTERNATE if order.reads_next else order.turn_left
+        most = ALTERNATE if order.turns.is_reader else order.turns.left
         return self._by_key.give_following(subscriber, order, most)
 
     def _read_unread(self, subscriber: Subscriber, horizon: Position, most: int = TURN_ROWS) -> bool:
@@ -390,7 +390,7 @@ class Replay:
             if subscriber.reads_next:
                 has_room = self._read_stretch(subscriber, horizon, ALTERNATE)
                 self._spill.passed(subscriber, subscriber.session.read)
-                is_standing = not has_room and order is not None and order.is_standing
+                is_standing = not has_room and order is not None and order.room.is_standing
                 has_room = has_room or is_standing
             else:
                 has_room = self._by_key.give_retries(subscriber)

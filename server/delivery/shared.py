@@ -176,7 +176,7 @@ class Group(Subscriber):
         what is behind by its key goes, and then the keys count no more."""
         if self.session.order is None:
             self.session.order = KeyOrder(self._key_bound, rule)
-            self.session.order.belong_to(self.owner)
+            self.session.order.room.belong_to(self.owner)
         else:
             self.session.order.change_rule(rule)
 
@@ -306,7 +306,7 @@ class Group(Subscriber):
     def goes_on(self) -> bool:
         self.look_at_tokens()
         order = self.session.order
-        return (order is not None and (bool(order.free) or order.may_read_on())) or self.looks_again
+        return (order is not None and (bool(order.free) or order.room.may_read_on())) or self.looks_again
 
     @property
     def is_restricted(self) -> bool:
@@ -377,7 +377,7 @@ class Group(Subscriber):
 
     def _meet(self, order: KeyOrder, key: bytes, message: Message, member: Subscriber | None) -> Meeting:
         """Whether the key gives the message now, or it waits for its key. `member`: who has room."""
-        if order.is_crowded:
+        if order.unwritten.is_crowded:
             return STOP
         if order.is_at(key, (message.position, message.shard)):
             if member is not None:
@@ -459,7 +459,7 @@ class Group(Subscriber):
         theirs: list[bytes] = []
         for message, key in zip(messages, keys, strict=True):
             left, meeting = room - len(chosen), Meeting.GIVE
-            if order.is_crowded:
+            if order.unwritten.is_crowded:
                 break
             if key:
                 meeting = order.meet(key, message.position, message.shard, left)

@@ -22,7 +22,7 @@ import random
 from bisect import bisect_right, insort
 from typing import Any, NamedTuple
 
-from timeline import key_order
+from timeline import key_order, key_tokens
 from timeline.finished import Finished
 from timeline.key_order import KeyOrder, Meeting
 from timeline.key_rows import NO_KEY, NOWHERE, ORDERED, Address, KeyBound, KeyRow, Rule
@@ -195,7 +195,7 @@ class Oracle:
         if self.rule.is_ordered:
             troubled = len(behind | set(self.head) | (set(self.out.values()) - {None}) | self.held)
         else:
-            troubled = len(order) + len(order._full_ms)
+            troubled = order.room.rows
         if self.rule.is_fair and troubled < BOUND and group.is_standing_before_busy():
             raise Broken("6: the reader stands before a key that has something out")
         for key in {*todo, *self.head} - self.held if len(group.flights) < WINDOW else ():
@@ -253,10 +253,10 @@ class Group:
         rows = {at: value for at, value in rows.items() if value is not None or at in self.world.db}
         cursor: Batch = {("cursor",): (self.read, dict(self.flights), self.reread)}
         if self.rnd.random() < 0.1 and not batch:
-            self.order.lost()
+            self.order.unwritten.lost()
             return
         self.world.write(rows | cursor)
-        self.order.wrote()
+        self.order.unwritten.wrote()
         self.over.clear()
         self.oracle.snap()
 
@@ -315,7 +315,7 @@ class Group:
         """A retry that no key waits for: it is given, or stands in line."""
         if self.room <= 0 or self.order.rule.is_ordered:
             return False
-        missed = self.order.take_missed()
+        missed = self.order.lines.take_missed()
         if missed != NOWHERE:
             self.looked = min(self.looked, Position(missed - 1))
         for place in sorted(self.world.all("retry")):
@@ -543,7 +543,7 @@ def walk(seed: int, rule: Rule = ORDERED, kind: type[Group] = Group) -> None:
     keys, calm = rnd.choice((2, 4, 20)), rnd.choice((0.2, 0.5, 0.8))
     known, key_order.KNOWN_MAX = key_order.KNOWN_MAX, KNOWN
     looked, key_order.LOOKED_MAX = key_order.LOOKED_MAX, LOOKED
-    burst_ms, key_order.BURST_MS = key_order.BURST_MS, BURST_MS
+    burst_ms, key_tokens.BURST_MS = key_tokens.BURST_MS, BURST_MS
     try:
         for _ in range(120):
             act(group, world, rnd, keys, calm)
@@ -560,7 +560,7 @@ def walk(seed: int, rule: Rule = ORDERED, kind: type[Group] = Group) -> None:
                 return
     finally:
         key_order.KNOWN_MAX, key_order.LOOKED_MAX = known, looked
-        key_order.BURST_MS = burst_ms
+        key_tokens.BURST_MS = burst_ms
     raise Broken(f"5: not drained: {group.oracle.todo()}")
 
 

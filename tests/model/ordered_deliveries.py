@@ -204,7 +204,7 @@ class Ruled(Group):
     def give_due(self) -> bool:
         if self.room <= 0:
             return False
-        missed = self.order.take_missed()
+        missed = self.order.lines.take_missed()
         if missed != NOWHERE:
             self.looked = min(self.looked, Position(missed - 1))
         for place in sorted(self.world.all("retry")):

@@ -27,7 +27,7 @@ def test_the_example() -> None:
     assert {key: [one[0] for one in places] for key, places in order.take().index.items()} == {
         A: [at(7), at(9)]
     }
-    order.wrote()
+    order.unwritten.wrote()
     assert not order.free
     order.land(A)
     assert list(order.free) == [A]
@@ -47,10 +47,10 @@ def test_the_example() -> None:
 def test_a_round_of_turns_begins_anew_with_another_rule() -> None:
     """Else nobody had a turn: a group that was fair has more of them in a round."""
     order = KeyOrder(KeyBound(20), Rule(is_fair=True))
-    while order.reads_next:
-        order.gave(1, is_reader=True)
+    while order.turns.is_reader:
+        order.turns.gave(1, is_reader=True)
     order.change_rule(ORDERED)
-    assert order.turn_left > 0
+    assert order.turns.left > 0
 
 
 def test_the_reader_stops_at_the_bound_and_is_told_when_it_may_go_on() -> None:
@@ -59,12 +59,12 @@ def test_the_reader_stops_at_the_bound_and_is_told_when_it_may_go_on() -> None:
     order.rest(A, at(1), at(9))
     assert order.meet(b"b", at(2), 0) is Meeting.STOP
     assert order.meet(A, at(3), 0) is Meeting.PASS
-    assert not order.may_read_on()
+    assert not order.room.may_read_on()
     order.release(A)
-    assert not order.may_read_on()
+    assert not order.room.may_read_on()
     order.give(A)
-    assert order.may_read_on()
-    assert not order.may_read_on()
+    assert order.room.may_read_on()
+    assert not order.room.may_read_on()
     assert order.meet(b"b", at(2), 0) is Meeting.GIVE
 
 
@@ -76,7 +76,7 @@ def resting(order: KeyOrder, count: int) -> None:
         order.rest(key, at(n), at(9_000 + n))
         order.meet(key, at(5_000 + n), 0)
     order.take()
-    order.wrote()
+    order.unwritten.wrote()
 
 
 def test_a_replay_looks_at_some_keys_with_each_cursor() -> None:
@@ -119,7 +119,7 @@ def test_what_was_taken_and_lost_is_taken_again() -> None:
         order.meet(A, at(n), 0)
     first = order.take()
     order.meet(A, at(3), 0)
-    order.lost()
+    order.unwritten.lost()
     again = order.take()
     assert again.keys == first.keys
     assert again.index == {A: [(at(2), 0), (at(3), 0)]}
@@ -136,25 +136,25 @@ def test_a_group_has_half_of_what_others_leave() -> None:
             count += 1
         assert (count, len(order)) == (most, most)
     one.leave()
-    assert not other.is_full
+    assert not other.room.is_full
 
 
 def test_the_groups_of_one_owner_leave_some_keys_to_others() -> None:
     bound = KeyBound(80)
     for n in range(100):
         order = KeyOrder(bound)
-        order.belong_to("greedy")
+        order.room.belong_to("greedy")
         while order.meet(b"%d" % n, at(1), 0) is Meeting.GIVE:
             order.launch(b"%d" % n)
             order.rest(b"%d" % n, at(1), at(9 + bound.count))
             n += 100
     assert bound.count == 70
     other = KeyOrder(bound)
-    other.belong_to("another")
-    assert not other.is_full
-    order.belong_to("another")
-    order.belong_to("greedy")
-    assert order.is_full
+    other.room.belong_to("another")
+    assert not other.room.is_full
+    order.room.belong_to("another")
+    order.room.belong_to("greedy")
+    assert order.room.is_full
 
 
 def test_a_replay_gives_back_the_rows_of_keys_that_come_again() -> None:

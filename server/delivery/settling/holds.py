@@ -100,7 +100,7 @@ class Holds(CommitHook):
         order = group.session.order
         if order is None:
             return False
-        if order.is_full and not order.has_row(key):
+        if order.room.is_full and not order.has_row(key):
             raise Refused("over-quota", "limits.ordering_keys is reached: no further key can be held")
         before = order.row(key)
         order.hold_by_hand(key)

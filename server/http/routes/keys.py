@@ -173,7 +173,7 @@ class KeyRoutes:
             "next": None if following is None else _cursor(following),
             "blocked": sum(order.blocked for order in orders),
             "held": sum(len(order.held) for order in orders),
-            "is_standing": any(order.is_standing for order in orders),
+            "is_standing": any(order.room.is_standing for order in orders),
         }
         return json_answer(page)
 

@@ -22,7 +22,7 @@ from shards.record import decode
 from shards.store import Table
 from tests.support.build import OPENED
 from tests.support.rig import Peer, Rig, asking, config, props
-from timeline import key_order
+from timeline import key_order, unwritten
 from timeline.key_rows import Changes
 from timeline.position import END, START, Position, message_id
 from timeline.session import Subscription
@@ -195,7 +195,7 @@ def test_retries_go_on_while_the_reader_stands_at_the_bound(fair: str) -> None:
             nack(peer, packet_id, "1s")
         send(rig, *others[: 2 * (turn == 0)])
         rig.pass_ms(1_500)
-        assert rig.order(TEXT).is_standing
+        assert rig.order(TEXT).room.is_standing
     assert sorted(drain(rig, peer, came(peer))) == [*first, *others]
 
 
@@ -489,18 +489,18 @@ def test_groups_that_stand_still_go_on_when_another_one_makes_room() -> None:
     send(rig, "c1")
     assert not came(peer), "three keys are in trouble"
     order = rig.order(TEXT)
-    assert order.is_standing
+    assert order.room.is_standing
     group = rig.group("$share/others/jobs/#")
     rig.decide(lambda commit: rig.core.groups.disband(commit, group))
     rig.pass_ms(100)
     assert list(came(peer)) == ["c1"]
-    assert not order.is_standing
+    assert not order.room.is_standing
 
 
 @pytest.mark.long
 @OPENED
 def test_a_reader_waits_until_its_rows_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_order, "UNWRITTEN_MAX", 10)
+    monkeypatch.setattr(unwritten, "UNWRITTEN_MAX", 10)
     rig = Rig()
     peer = worker(rig)
     order = rig.order(TEXT)
@@ -532,7 +532,7 @@ def test_a_reader_waits_a_while_if_its_rows_cannot_be_written(monkeypatch: pytes
         done(-1)
 
     with monkeypatch.context() as patch:
-        patch.setattr(key_order, "UNWRITTEN_MAX", 0)
+        patch.setattr(unwritten, "UNWRITTEN_MAX", 0)
         patch.setattr(rig.core.cursors, "secure", refuse)
         send(rig, "a0")
         rig.pump()

@@ -94,7 +94,7 @@ def test_many_due_retries_stand_in_line_and_all_come(rig: Rig) -> None:
         seen.append(payload)
         peer.ack(PUBACK, out[payload])
     assert seen == names
-    assert not rig.order(TEXT).is_standing
+    assert not rig.order(TEXT).room.is_standing
 
 
 def test_a_retry_in_line_that_is_dropped_does_not_come(rig: Rig) -> None:
@@ -378,7 +378,7 @@ def test_keys_go_on_when_they_take_no_turns_any_more(rig: Rig) -> None:
     send(rig, *names)
     out, seen = came(peer), list[str]()
     order = rig.order(TEXT)
-    while order.reads_next:
+    while order.turns.is_reader:
         seen += out
         for payload in list(out):
             ack(peer, out, payload)
