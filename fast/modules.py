@@ -30,6 +30,7 @@ MODULES = (
     "timeline.tail",
     "timeline.wheel",
     "timeline.horizon",
+    "timeline.key_firsts",
     "timeline.key_lines",
     "timeline.key_order",
     "timeline.key_rows",

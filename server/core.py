@@ -253,7 +253,7 @@ class Core:
             store, self.groups, self.url_groups, self.retries, self.holds, config.dead, node=self.node
         )
         obituaries = Obituaries(self.owners, self.publishing)
-        self.steering = Steering(store, self.groups, self.retries, self.dead_letters, obituaries, self.holds)
+        self.steering = Steering(store, self.groups, self.retries, self.dead_letters, obituaries)
         self.undone = Undone(
             config.sessions,
             self.cursors,

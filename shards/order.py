@@ -43,11 +43,8 @@ HOURS_MAX = 24
 """Hours of the index that are looked through at a time: 0.3 ms."""
 REBUILT = 10_000
 """Index rows that a repair writes in one batch, of 37 bytes each."""
-_ROW = Struct(f">{POSITION_BYTES}si{POSITION_BYTES}s{POSITION_BYTES}sB")
+_ROW = Struct(f">{POSITION_BYTES}si{POSITION_BYTES}s?")
 _SHARD = Struct(">i")
-_HELD = 1
-"""A dead letter holds the key: its place stands where else the retry's does."""
-_BY_HAND = 2
 
 
 def keys_name(whose: bytes) -> bytes:
@@ -176,21 +173,16 @@ def followers(
 
 
 def value_of(row: KeyRow) -> bytes:
-    is_held = row.letter != NOWHERE
-    rest, flags = (row.letter if is_held else row.wait), _HELD * is_held | _BY_HAND * row.by_hand
-    return _ROW.pack(keys.place(row.next), row.shard, keys.place(rest), keys.place(row.root), flags)
+    return _ROW.pack(keys.place(row.next), row.shard, keys.place(row.root), row.by_hand)
 
 
 def row_of(value: bytes) -> KeyRow:
     """Raises Corrupt."""
     try:
-        place, shard, rest, root, flags = _ROW.unpack(value)
+        place, shard, root, by_hand = _ROW.unpack(value)
     except StructError as error:
         raise Corrupt(f"key row of {len(value)} bytes: {error}") from error
-    wait, letter = keys.place_of(rest), NOWHERE
-    if flags & _HELD:
-        wait, letter = NOWHERE, wait
-    return KeyRow(keys.place_of(place), shard, wait, keys.place_of(root), letter, flags & _BY_HAND > 0)
+    return KeyRow(keys.place_of(place), shard, keys.place_of(root), by_hand)
 
 
 def _shard_of(value: bytes) -> int:

@@ -48,7 +48,7 @@ RowAddress = tuple[Position, int]
 FORMAT_FIRST = 1
 """Format of release 0.1.0, which has no owners, no retries and no rows of groups. Opening raises it to
 FORMAT."""
-FORMAT = 6
+FORMAT = 7
 """The format that this program writes. No release wrote those between: they are refused."""
 WAITING, DEAD, DROPPED = 1, 2, 3
 """States of a delivery that has a row: it waits for its next try, is a dead letter, or was dropped undone."""

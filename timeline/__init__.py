@@ -21,6 +21,7 @@ Who reads it
     deliveries.py   the life of a delivery: one table of states and events
     key_rows.py     keys within a group: their rule, stored rows, and the bound on these
     key_order.py    order by key within a group: what is behind its key, and what is free
+    key_firsts.py   a key in RAM, and the lowest position at which one is behind
     key_tokens.py   the rate of each key
     key_turns.py    whose turn it is: the reader's, or that of the keys that are behind
     key_lines.py    due retries that stand in line before their keys

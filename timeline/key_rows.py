@@ -45,10 +45,8 @@ class KeyRow:
     next: Position = NOWHERE
     shard: int = NO_SHARD
     """Of the message at `next`; NO_SHARD: it is not known whether there is one."""
-    wait: Position = NOWHERE
     root: Position = NOWHERE
-    letter: Position = NOWHERE
-    """The place of the dead letter that holds the key."""
+    """The head, if it is not in flight: its delivery's row says whether it waits or is dead."""
     by_hand: bool = False
     """Somebody holds the key."""
 
@@ -56,11 +54,6 @@ class KeyRow:
     def has_first(self) -> bool:
         """Whether there is a message at `next`."""
         return self.shard != NO_SHARD
-
-    @property
-    def is_held(self) -> bool:
-        """Whether a dead letter or somebody holds the key."""
-        return self.by_hand or self.letter != NOWHERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +69,15 @@ class KeyBound:
     """A bound on the key rows of all groups. One group has at most half of what the others leave, and the
     groups of one owner a share as of every bound (shares.py)."""
 
-    __slots__ = ("_held", "count", "is_freed", "lined", "most", "stopped")
+    __slots__ = ("_held", "begun", "count", "is_freed", "lined", "most", "stopped")
 
     def __init__(self, most: int) -> None:
         self.most = most
         self.count = 0
         self._held: dict[str, int] = {}
         """Key rows by owner of their groups; none is 0."""
+        self.begun = 0
+        """Groups that have begun to go by keys."""
         self.stopped = 0
         """Groups whose reader stands still at the bound."""
         self.is_freed = False
@@ -115,6 +110,7 @@ class KeyRoom:
 
     def __init__(self, bound: KeyBound) -> None:
         self.bound = bound
+        bound.begun += 1
         self.rows = 0
         self._owner = ""
         self.is_stopped = False

@@ -13,6 +13,7 @@ So RAM is bounded by the keys that are below their rate, and each of them has a 
 rows. After a start all keys have all their tokens.
 """
 
+from collections.abc import Callable
 from heapq import heappop, heappush
 
 from .key_rows import NO_KEY, KeyRoom
@@ -26,12 +27,14 @@ ADVANCE_MAX = 1_000
 class KeyTokens:
     """Which keys of one group have spent tokens."""
 
-    __slots__ = ("_full_ms", "_heap", "_now_ms", "_per_ms", "_room")
+    __slots__ = ("_full_ms", "_heap", "_look", "_now_ms", "_per_ms", "_room")
 
-    def __init__(self, room: KeyRoom, per_ms: float) -> None:
-        """`per_ms`: tokens of a key in a millisecond; 0.0: any number."""
+    def __init__(self, room: KeyRoom, per_ms: float, look: Callable[[bytes], None]) -> None:
+        """`per_ms`: tokens of a key in a millisecond; 0.0: any number. `look`: called with each key that may
+        have one more message, or none."""
         self._room = room
         self._per_ms = per_ms
+        self._look = look
         self._full_ms: dict[bytes, float] = {}
         self._heap: list[tuple[float, bytes, bool]] = []
         """When to look at these. True: the one place of a key that is given up when it has all."""
@@ -61,11 +64,14 @@ class KeyTokens:
             heappush(self._heap, (full_ms, key, True))
         if now_ms < full_ms - self._burst_ms < full_ms:
             heappush(self._heap, (full_ms - self._burst_ms, key, False))
+        self._look(key)
 
-    def advance(self, now_ms: float) -> list[bytes]:
-        """Time has passed. Returns the keys that have tokens again, ADVANCE_MAX at most: others follow."""
-        self._now_ms, heap, found = now_ms, self._heap, list[bytes]()
-        while len(found) < ADVANCE_MAX and heap and heap[0][0] <= now_ms:
+    def advance(self, now_ms: float) -> None:
+        """Time has passed. O(keys that have tokens again), ADVANCE_MAX at most: others follow."""
+        self._now_ms, heap = now_ms, self._heap
+        for _ in range(ADVANCE_MAX):
+            if not heap or heap[0][0] > now_ms:
+                break
             _, key, is_last = heappop(heap)
             full_ms = self._full_ms.get(key, 0.0)
             if is_last and full_ms > now_ms:
@@ -73,8 +79,7 @@ class KeyTokens:
             elif is_last:
                 del self._full_ms[key]
                 self._room.add(-1)
-            found.append(key)
-        return found
+            self._look(key)
 
     @property
     def next_ms(self) -> float | None:

@@ -478,11 +478,12 @@ class Session:
 
     def resume(self, flight: Flight) -> bool:
         """The flight is the retry that a key waits for, and its head again; False: it is another."""
-        key = None if self.order is None else self.order.waiting_for(flight.position)
+        key = None if self.order is None else self.order.head_of(flight.position)
         if key is None or self.order is None:
             return False
         flight.key = key
-        self.order.resume(key)
+        self.order.launch(key)
+        self.order.end_head(key)
         return True
 
     def land(self, flight: Flight) -> None:

@@ -14,7 +14,8 @@ from shards.order import followers
 from shards.read import Reader
 from shards.record import is_moved, is_stub
 from timeline.horizon import Horizon
-from timeline.key_order import KNOWN_MAX, KeyOrder
+from timeline.key_firsts import KNOWN_MAX
+from timeline.key_order import KeyOrder
 from timeline.key_rows import NO_KEY, NOWHERE, Address
 from timeline.position import Position
 from timeline.session import Subscription
@@ -113,8 +114,8 @@ class ByKey:
         key = b"" if order is None else order.key_of(message.ordering_key)
         if order is None or not key or not isinstance(subscriber, Group):
             return False
-        if order.waiting_for(root) is not None:
-            return order.waiting_for(root) in order.held
+        if order.head_of(root) is not None:
+            return order.head_of(root) in order.held
         if message.is_expired(self._wall_ms()):
             return False
         member = subscriber.picker.next(message)
@@ -128,7 +129,7 @@ class ByKey:
         was in flight then, which it passes over."""
         order, key, session = subscriber.session.order, message.ordering_key, subscriber.session
         root = message.position
-        if order is None or not key or not subscriber.rows.ahead or order.waiting_for(root) == key:
+        if order is None or not key or not subscriber.rows.ahead or order.head_of(root) == key:
             return False
         if root in session.finished or not (root > session.read or order.is_behind(key, root)):
             return False
@@ -157,11 +158,10 @@ class ByKey:
                 break
             if not subscriber.can_resend:
                 return False  # before a message is read
-            key, before = order.next_free(), subscriber.delivered
+            key, before = next(iter(order.free)), subscriber.delivered
             if not self._give_next(subscriber, order, key):
                 return False
             order.turns.gave(subscriber.delivered - before, is_reader=False)
-            order.put_last(key)
         missed = order.lines.take_missed()
         if missed != NOWHERE:
             self._retries.look_again(subscriber, missed)
@@ -172,6 +172,7 @@ class ByKey:
         at: others go first then."""
         session, before = subscriber.session, subscriber.delivered
         for _ in range(FOLLOWERS):
+            behind = order.find(key)
             if key not in order.free or subscriber.delivered > before:
                 break
             retry = order.next_retry(key)
@@ -181,9 +182,10 @@ class ByKey:
                     return False
                 order.leave_line(key, retry)
                 continue
-            address = order.first(key)
+            assert behind is not None, "a key without a row is free only if a retry is in its line"
+            address = behind.first
             if address is None:
-                start, read = order.wants(key), session.read
+                start, read = behind.next, session.read
                 found, upto = followers(self._reader.store, subscriber.whose, key, start, read, KNOWN_MAX + 1)
                 order.learn(key, found, upto, is_all=upto >= read)
                 continue

@@ -423,7 +423,7 @@ class Cursors(CommitHook):
             one.cursor.written_at, one.cursor.read = mono, session.read_at(self._horizon.position)
             one.cursor.is_entangled = one.cursor.has_given_back = False
             self.dirty.discard(one)
-            if session.order is not None and session.order.is_set_back:
+            if session.order is not None and session.order.past:
                 unfinished.append(one)
         if unfinished and not self._is_last:
             self.dirty.update(unfinished)

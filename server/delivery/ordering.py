@@ -1,18 +1,23 @@
-"""Groups that order by key, at start: their keys as stored, and the heads that are in flight. After a failure
-of the store, as at start: what keys wait for, and what holds them."""
+"""Groups that order by key, at start: their keys as stored, and the heads that are in flight.
+
+A key row names the head that rests; whether that waits, holds its key as a dead letter, or has ended, is the
+state of its delivery. So at start, and after a failure of the store, each of these is looked up.
+"""
 
 import logging
 from collections.abc import Iterable
+from contextlib import suppress
 
-from shards import delivery_rows
+from shards import keys
 from shards.delivery_rows import Name
+from shards.errors import Corrupt
 from shards.order import keys_name, rows_under
-from shards.store import Store
-from shards.tables import DEAD, WAITING
+from shards.store import Store, Table
+from shards.tables import DEAD, WAITING, state_row_of
 from timeline.key_order import KeyOrder
-from timeline.key_rows import NOWHERE, KeyRow
+from timeline.position import Position
 
-from ..observe.logs import shown
+from ..observe.logs import by, shown
 from .sent import Sent
 from .shared import Group
 
@@ -37,25 +42,31 @@ def restore(store: Store, sent: Sent, groups: Iterable[Group]) -> None:
 
 
 def review(store: Store, group: Group, order: KeyOrder) -> None:
-    """The retry that a key waits for, or the dead letter that holds it, may have gone, or be another one. If
-    its row does not say which, the key goes on. O(keys)."""
-    name = keys_name(group.whose)
-    for key, row in order.rows():
-        if row.root == NOWHERE or _is_there(store, group, row) or order.row(key).root == NOWHERE:
-            continue
-        longer, stored = next(rows_under(store, name + key), (b"", row))
-        if longer or not _is_there(store, group, stored):
-            if row.letter != NOWHERE:
-                log.info("group %s: a key goes on, its dead letter is gone", shown(group.name))
-            order.release(key)
-        elif stored.letter != NOWHERE:
-            order.bury(key, stored.letter)
-        else:
-            order.requeue(key, stored.wait)
+    """Look at all heads that rest. O(heads)."""
+    for root in [*order.heads]:
+        look(store, group, order, root)
     group.dirty.add(group)
 
 
-def _is_there(store: Store, group: Group, row: KeyRow) -> bool:
-    """Whether the retry or the dead letter is there that a row names."""
-    state = DEAD if row.letter != NOWHERE else WAITING
-    return delivery_rows.is_there(store, Name(group.whose, row.root), state)
+def look(store: Store, group: Group, order: KeyOrder, root: Position) -> None:
+    """A head that rests is what its delivery's row says. One that cannot be read has ended."""
+    state = None
+    with suppress(Corrupt):
+        value = store.get(Table.DELIVERIES, keys.state(*Name(group.whose, root)))
+        state = None if value is None else state_row_of(value).state
+    settle_head(group, order, root, state)
+
+
+def settle_head(group: Group, order: KeyOrder, root: Position, state: int | None) -> None:
+    """A head that rests has that state by now, and its key goes on if it neither waits nor is dead."""
+    key = order.head_of(root)
+    found = None if key is None else order.find(key)
+    if key is None or found is None:
+        return
+    if state in (WAITING, DEAD):
+        order.set_head(key, root, is_dead=state == DEAD)
+        return
+    if found.is_dead:
+        name, text = shown(group.name), shown(key.decode(errors="replace"))
+        log.info("group %s: key %s goes on, its dead letter is gone", name, text, extra=by(group.name))
+    order.end_head(key)

@@ -169,8 +169,8 @@ class Replay:
         if order is not None and order.look_on():
             self._cursors.store(commit, subscriber)
             return True
-        for _, row in [] if order is None else order.resting(to, WAITING):
-            ended += self._undone.give_up(commit, subscriber, row.root, reason, is_dead=is_dead)
+        for root in [] if order is None else order.resting(to, WAITING):
+            ended += self._undone.give_up(commit, subscriber, root, reason, is_dead=is_dead)
         if not self._burials.skip(subscriber, to, reason, is_dead=is_dead) and not ended:
             return False
         self._cursors.store(commit, subscriber)

@@ -150,13 +150,6 @@ class Retries:
         self._end_change(one, root)
         if at is not None:
             self._added(one, at)
-            return
-        order = one.session.order
-        key = None if order is None else order.waiting_for(root)
-        if order is not None and key is not None:
-            order.release(key)
-            self._ready.call(one)
-            one.dirty.add(one)
 
     def _end_change(self, one: Subscriber, root: Position) -> None:
         self._changing[one, root] -= 1

@@ -290,7 +290,7 @@ class Group(Subscriber):
         """Let keys go on whose tokens are there."""
         order = self.session.order
         if order is not None and order.rule.per_ms:
-            order.advance(self.rate_limited.now_ms)
+            order.tokens.advance(self.rate_limited.now_ms)
 
     def pause_for(self, pause_s: float) -> None:
         """Be woken after a while."""
@@ -379,7 +379,8 @@ class Group(Subscriber):
         """Whether the key gives the message now, or it waits for its key. `member`: who has room."""
         if order.unwritten.is_crowded:
             return STOP
-        if order.is_at(key, (message.position, message.shard)):
+        found = order.find(key) if key in order.free else None
+        if found is not None and key in order.free and found.first == (message.position, message.shard):
             if member is not None:
                 order.drop(key)
             return Meeting.GIVE
@@ -491,7 +492,7 @@ class Group(Subscriber):
         """A message of the key is given."""
         order = self.session.order
         if key and order is not None and order.rule.per_ms:
-            order.spend(key, self.rate_limited.now_ms)
+            order.tokens.spend(key, self.rate_limited.now_ms)
 
     def _offer_each(self, messages: Sequence[Message], qos: int, keys: Sequence[bytes]) -> int:
         """Lend messages, several in a row to each member; how many. `keys`: those that they are heads of."""

@@ -24,9 +24,10 @@ from typing import Any, NamedTuple
 
 from timeline import key_order, key_tokens
 from timeline.finished import Finished
+from timeline.key_firsts import Key
 from timeline.key_order import KeyOrder, Meeting
 from timeline.key_rows import NO_KEY, NOWHERE, ORDERED, Address, KeyBound, KeyRow, Rule
-from timeline.position import START, Position, at_of, position
+from timeline.position import END, START, Position, at_of, position
 
 WINDOW, BOUND, TRIES, KNOWN, LOOKED = 3, 4, 3, 2, 2
 """In flight; key rows; deliveries before it is dead; followers that are known; keys that are looked at with a
@@ -191,7 +192,7 @@ class Oracle:
     def check(self, group: "Group") -> None:
         """Progress, when the group says that it can do no more now."""
         todo, order = self.todo(), group.order
-        behind = {_key(name) for name, row in order.rows() if row.next}
+        behind = {_key(name) for name, row in rows_of(order) if row.next}
         if self.rule.is_ordered:
             troubled = len(behind | set(self.head) | (set(self.out.values()) - {None}) | self.held)
         else:
@@ -205,6 +206,47 @@ class Oracle:
             is_read = is_read or any(place in self.again for place in todo[key])
             if self.may_give(key) and is_read and (head is None or is_due):
                 raise Broken(f"3: key {key} can go on and does not; {troubled} keys are in trouble")
+
+
+def rows_of(order: KeyOrder) -> list[tuple[bytes, KeyRow]]:
+    """All key rows, some of them as they were before a replay."""
+    return [(key, found.row) for key, found in order._keys.items()]
+
+
+def give(order: KeyOrder, key: bytes) -> Address:
+    """The first follower of the key is in flight."""
+    address = order.drop(key)
+    order.launch(key)
+    return address
+
+
+def check(order: KeyOrder) -> None:
+    """Assert what is true of each key."""
+    every, lines = order._keys, order.lines.keys
+    heads = {found.root: key for key, found in every.items() if found.root != NOWHERE}
+    assert heads == order.heads, "each head is known by its root"
+    for key, found in every.items():
+        assert found.next != NOWHERE or found.root != NOWHERE or found.is_held, "a key row says something"
+        assert found.root != NOWHERE or not found.is_dead, "what is dead has a root"
+        is_out = order.rule.is_ordered and key in order.out
+        assert found.root == NOWHERE or not is_out, "a key has one head"
+        assert not found.known or found.known[0][0] == found.next, "the first one stands at next"
+        assert found.known == sorted(found.known), "followers are in order"
+        assert len(found.known) <= key_order.KNOWN_MAX, "RAM is bounded"
+        assert found.is_held == (key in order.held), "who is held is counted"
+    for key in [*every, *lines]:
+        found = every.get(key, Key())
+        is_free = (found.next != NOWHERE or key in lines) and found.root == NOWHERE
+        assert (is_free and not found.is_held and order._may_go(key)) == (key in order.free), "may go: free"
+    assert order.free.keys() <= every.keys() | {*lines}, "only who is behind is free"
+    assert order.held <= every.keys(), "only who has a row is held"
+    first = min((found.next for found in every.values() if found.next != NOWHERE), default=END)
+    assert order.firsts.needed == first or order.past, "nothing before is to be given"
+    assert order.firsts.needed <= first, "what is needed is kept"
+    assert order.past.keys() <= every.keys(), "only a key with a row is looked at"
+    unwritten = order.unwritten
+    assert unwritten._count == sum(map(len, unwritten._followers.values())), "what is not written is counted"
+    assert order.room.rows == len(every) + len(order.tokens), "each row has its place"
 
 
 def _name(key: int) -> bytes:
@@ -266,31 +308,46 @@ class Group:
         self.order = KeyOrder(KeyBound(2 * BOUND), self.oracle.rule)
         self.looked = START
         self.over.clear()
-        self.order.advance(self.world.now)
+        self.order.tokens.advance(self.world.now)
         self.order.restore([(name, self.world.db["key", name]) for name in self.world.all("key")])
         if self.reread > self.read:
             self.order.rewind(self.read, Finished())
+        for root in list(self.order.heads):
+            self.look(root)
         for flight in self.flights.values():
             if self.name(flight.key):
                 self.order.launch(self.name(flight.key))  # it is out, whoever had it
 
+    def look(self, root: Position) -> None:
+        """After a start: a head that rests is what its delivery is."""
+        name, waits, is_dead = self.order.head_of(root), self.waits(root), ("dead", root) in self.world.db
+        if name is not None and (waits != NOWHERE or is_dead):
+            self.order.set_head(name, root, is_dead=waits == NOWHERE)
+        elif name is not None:
+            self.order.end_head(name)
+
+    def waits(self, root: Position) -> Position:
+        """When its next try is; NOWHERE: it waits for none."""
+        found = {place for place in self.world.all("retry") if self.world.db["retry", place].root == root}
+        return min(found - self.over, default=NOWHERE)
+
     def pump(self) -> None:
         """Give out what can be, whoever's turn it is."""
-        self.order.advance(self.world.now)
+        self.order.tokens.advance(self.world.now)
         ways = [self.give_returned, self.give_head, self.give_due, self.give_behind, self.read_on]
         while any(way() for way in self.rnd.sample(ways, len(ways))):
-            self.order.check()
-        self.order.check()
+            check(self.order)
+        check(self.order)
         self.oracle.check(self)
-        if len(self.order) > BOUND + WINDOW:
-            raise Broken(f"4: {len(self.order)} key rows")
+        if len(rows_of(self.order)) > BOUND + WINDOW:
+            raise Broken(f"4: {len(rows_of(self.order))} key rows")
 
     def give(self, root: Position, tries: int = 0, retry: Position = START) -> bool:
         key = self.world.row(root).key
         self.oracle.give(key, root)
         self.flights[root] = Flight(key, tries + 1, retry=retry)
         if self.order.rule.per_ms and self.name(key):
-            self.order.spend(self.name(key), self.world.now)
+            self.order.tokens.spend(self.name(key), self.world.now)
         return True
 
     def give_returned(self) -> bool:
@@ -305,10 +362,12 @@ class Group:
 
     def give_head(self) -> bool:
         """A retry that is due."""
-        for name, _ in self.order.rows():
-            row = self.order.row(name)
-            if row.wait and row.wait <= self.world.horizon and not row.by_hand and len(self.flights) < WINDOW:
-                return self.give(self.order.resume(name), self.world.db["retry", row.wait].tries)
+        for name, _ in rows_of(self.order):
+            row, wait = self.order.row(name), self.waits(self.order.row(name).root)
+            if wait and wait <= self.world.horizon and not row.by_hand and len(self.flights) < WINDOW:
+                self.order.launch(name)
+                self.order.end_head(name)
+                return self.give(row.root, self.world.db["retry", wait].tries)
         return False
 
     def give_due(self) -> bool:
@@ -319,7 +378,7 @@ class Group:
         if missed != NOWHERE:
             self.looked = min(self.looked, Position(missed - 1))
         for place in sorted(self.world.all("retry")):
-            if place > self.world.horizon or place <= self.looked or self.order.waiting_for(place):
+            if place > self.world.horizon or place <= self.looked:
                 continue
             self.looked = place
             row, name = self.retry(place), b""
@@ -347,7 +406,8 @@ class Group:
     def give_behind(self) -> bool:
         """The next one of a key that is behind."""
         if self.order.free and len(self.flights) < WINDOW:
-            name = self.order.next_free()
+            name = next(iter(self.order.free))
+            behind = self.order.find(name)
             if name not in self.order.free:
                 return True
             place = self.order.next_retry(name)
@@ -358,11 +418,12 @@ class Group:
                     self.order.launch(name)
                     self.give(row.root, row.tries, place)
                 return True
-            found = self.order.first(name)
+            assert behind is not None, "it is behind"
+            found = behind.first
             if found is None:
                 self.learn(name)
             elif self.is_wanted(found[0]):
-                self.order.give(name)
+                give(self.order, name)
                 return self.give(found[0])
             else:
                 self.order.drop(name)
@@ -370,7 +431,7 @@ class Group:
         return False
 
     def learn(self, name: bytes) -> None:
-        start = self.order.wants(name)
+        start = self.order.row(name).next
         places: list[Address] = sorted(
             (place, self.world.db["index", (whose, place)])
             for whose, place in self.world.all("index")
@@ -446,46 +507,52 @@ class Group:
                 self.order.land(name)
         elif is_spent:
             batch["dead", root] = row
-            self.order.hold(_name(row.key), root, root)
+            self.order.set_head(_name(row.key), root, is_dead=True)
+            self.order.land(_name(row.key))
             self.oracle.rest(row.key, root, LAST)
         else:
             batch["retry", place] = row._replace(root=root, tries=flight.tries)
-            self.order.rest(_name(row.key), root, place)
+            self.order.set_head(_name(row.key), root)
+            self.order.land(_name(row.key))
             self.oracle.rest(row.key, root, place)
         self.save(batch)
 
     def bury(self, name: bytes) -> None:
         """What waits for its retry is made a dead letter by somebody; it holds its key."""
         root = self.order.row(name).root
-        self.order.bury(name, root)
+        self.order.set_head(name, root, is_dead=True)
+        self.over.add(self.waits(root))
         self.oracle.rest(_key(name), root, LAST)
         self.save({("dead", root): self.world.row(root)})
 
     def hold_by_hand(self, name: bytes) -> None:
-        self.order.hold_by_hand(name)
+        self.order.hold(name, by_hand=True)
         self.oracle.held.add(_key(name))
         self.save()
 
     def let_go(self, name: bytes) -> None:
-        row = self.order.row(name)
-        if row.letter:
-            self.oracle.end(_key(name), row.root)
+        found = self.order.find(name)
         self.order.let_go(name)
+        self.order.hold(name, by_hand=False)
+        if found is not None and found.is_dead:
+            self.oracle.end(_key(name), found.root)
+            self.order.end_head(name)
         self.oracle.held.discard(_key(name))
         self.save()
         self.order.go_on(name)
 
     def finish(self, name: bytes) -> None:
         """The head that waits or is held ends: a late ack, a drop."""
-        self.oracle.end(_key(name), self.order.row(name).root)
-        self.order.release(name)
+        root = self.order.row(name).root
+        self.oracle.end(_key(name), root)
+        self.over.add(self.waits(root))
+        self.order.end_head(name)
 
     def requeue(self, root: Position) -> None:
-        """A dead letter: the head of the key that it holds; else it stands in line from now on."""
+        """A dead letter: if it holds its key, the head that waits; else it stands in line from now on."""
         place, row = self.world.place(self.world.now), self.world.db["dead", root]
-        key_row = KeyRow() if row.key is None else self.order.row(_name(row.key))
-        if key_row.letter == root:
-            self.order.requeue(_name(row.key), place)
+        if row.key is not None and self.order.head_of(root) is not None:
+            self.order.set_head(_name(row.key), root)
             self.oracle.rest(row.key, root, place)
             again = {("retry", place): row._replace(root=root, tries=0)}
             self.world.db["row", root] = self.world.row(root)._replace(expires=NEVER)
@@ -495,9 +562,10 @@ class Group:
 
     def replay(self, to: Position) -> None:
         self.read, self.reread = to, max(self.reread, self.read)
-        for name, row in self.order.rows():
+        for name, row in rows_of(self.order):
             if row.root > to:
                 self.oracle.end(_key(name), row.root, again=True)
+                self.over.add(self.waits(row.root))
         self.order.rewind(to, Finished())
         flying = {one.retry for one in self.flights.values()}
         for place in self.world.all("retry"):
@@ -515,10 +583,10 @@ class Group:
         self.read = max(self.read, to)
         while self.order.skip(to, 2):
             pass
-        for name, row in self.order.resting(to, 1_000):
-            self.finish(name)
-            assert row.root <= to
-        heads = {*self.flights, *(row.root for _, row in self.order.rows()), *self.oracle.again}
+        for root in self.order.resting(to, 1_000):
+            self.finish(self.order.heads[root])
+            assert root <= to
+        heads = {*self.flights, *self.order.heads, *self.oracle.again}
         self.oracle.ended |= {place for place in self.world.places if place <= to and place not in heads}
         self.save()
 
@@ -552,11 +620,11 @@ def walk(seed: int, rule: Rule = ORDERED, kind: type[Group] = Group) -> None:
             group.pump()
             for root in list(group.flights):
                 group.ack(root)
-            for name, row in group.order.rows():
-                if row.is_held:
-                    group.let_go(name)
+            for name in sorted(group.order.held):
+                group.let_go(name)
             group.save()
-            if not group.flights and group.order.is_idle and not group.oracle.todo():
+            is_idle = not (rows_of(group.order) or group.order.lines)
+            if not group.flights and is_idle and not group.oracle.todo():
                 return
     finally:
         key_order.KNOWN_MAX, key_order.LOOKED_MAX = known, looked
@@ -569,7 +637,7 @@ def act(group: Group, world: World, rnd: random.Random, keys: int, calm: float) 
     op, roll = rnd.random(), rnd.random()
     out = [root for root, flight in group.flights.items() if flight.is_out]
     ahead = [p for p in world.places if p > world.horizon and not world.row(p).is_stub]
-    resting = [name for name, row in group.order.rows() if row.root]
+    resting = list(group.order.heads.values())
     if op < 0.30:
         for _ in range(rnd.choice((1, 1, 3))):
             due = world.now + rnd.choice((-3, 0, 0, 1, 4))
@@ -615,9 +683,9 @@ def rest(group: Group, name: bytes, roll: float) -> None:
     row = group.order.row(name)
     if not row.root:
         return
-    if group.hold and row.wait and roll < 0.5:
+    if group.hold and group.waits(row.root) and roll < 0.5:
         group.bury(name)
-    elif row.letter and roll < 0.5:
+    elif ("dead", row.root) in group.world.db and roll < 0.5:
         group.let_go(name)
     else:
         group.finish(name)
@@ -628,7 +696,7 @@ def steer(group: Group, rnd: random.Random, keys: int, resting: list[bytes]) -> 
     """Something becomes of a key that rests, or somebody holds a key, or lets one go."""
     if resting and rnd.random() < 0.5:
         rest(group, rnd.choice(resting), rnd.random())
-    elif rnd.random() < 0.3 and len(group.order) < BOUND:
+    elif rnd.random() < 0.3 and len(rows_of(group.order)) < BOUND:
         group.hold_by_hand(_name(rnd.randrange(keys)))
     elif group.order.held:
         group.let_go(rnd.choice(sorted(group.order.held)))

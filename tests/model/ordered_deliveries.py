@@ -23,6 +23,7 @@ from tests.model.order import (
     World,
     _key,
     _name,
+    rows_of,
 )
 from timeline.deliveries import decide
 from timeline.delivery_rows import Case, DeliveryRow, Effect, Event, Fate, Out, Seen, State, Terms, state_of
@@ -134,7 +135,7 @@ class Ruled(Group):
         self.flights.pop(root, None)
         if row is not None and row.state is State.WAITING:
             if Effect.KEY_WAITS in fate.effects and key is not None:
-                (self.order.rest if was_out else self.order.requeue)(*_head(key, root, row.at, was_out))
+                self.rests(_name(key), root, was_out=was_out)
                 self.oracle.rest(key, root, row.at)
             else:
                 self.looked = min(self.looked, Position(row.at - 1))
@@ -145,7 +146,7 @@ class Ruled(Group):
         elif Effect.KEY_HELD in fate.effects and key is not None:
             if not self.held:
                 raise Broken(f"1: the letter {root} holds its key, and none was to")
-            (self.order.hold if was_out else self.order.bury)(*_head(key, root, root, was_out))
+            self.rests(_name(key), root, was_out=was_out, is_dead=True)
             self.oracle.rest(key, root, LAST)
         else:
             is_unread = state_of(row, self.seen(root)) is State.UNREAD
@@ -153,8 +154,14 @@ class Ruled(Group):
             if was_out and self.name(key):
                 self.order.land(self.name(key))
             elif Effect.KEY_GOES_ON in fate.effects and key is not None:
-                self.order.release(_name(key))
+                self.order.end_head(_name(key))
         self.save(self.changes(root, row) | (more or {}))
+
+    def rests(self, name: bytes, root: Position, *, was_out: bool, is_dead: bool = False) -> None:
+        """The message is the head of its key and is not out."""
+        self.order.set_head(name, root, is_dead=is_dead)
+        if was_out:
+            self.order.land(name)
 
     # -- what order.py's group does otherwise
 
@@ -208,7 +215,8 @@ class Ruled(Group):
         if missed != NOWHERE:
             self.looked = min(self.looked, Position(missed - 1))
         for place in sorted(self.world.all("retry")):
-            if place > self.world.horizon or place <= self.looked or self.order.waiting_for(place):
+            is_met = place <= self.looked or self.order.head_of(self.world.db["retry", place].root)
+            if place > self.world.horizon or is_met:
                 continue
             row = self.retry(place)
             name = b"" if row is None else self.name(row.key)
@@ -259,12 +267,12 @@ class Ruled(Group):
         self.becomes(root, self.decided(Event.BURY, root))
 
     def let_go(self, name: bytes) -> None:
-        row = self.order.row(name)
-        if row.letter:
-            fate = self.decided(Event.RELEASE, row.root)
-            self.world.write(self.changes(row.root, fate.row))
+        found = self.order.find(name)
+        if found is not None and found.is_dead:
+            root, fate = found.root, self.decided(Event.RELEASE, found.root)
+            self.world.write(self.changes(root, fate.row))
             if fate.row is None or fate.row.state is not State.DEAD:
-                raise Broken(f"1: the letter {row.root} has gone with the release of its key")
+                raise Broken(f"1: the letter {root} has gone with the release of its key")
         super().let_go(name)
 
     def finish(self, name: bytes) -> None:
@@ -285,7 +293,7 @@ class Ruled(Group):
         self.read, self.reread = to, max(self.reread, self.read)
         number = 1 + max((number for number, _ in self.replays), default=0)
         self.replays = [*((n, at) for n, at in self.replays if at < to), (number, to)]
-        for name, row in self.order.rows():
+        for name, row in rows_of(self.order):
             if row.root > to:
                 self.oracle.end(_key(name), row.root, again=True)
         self.order.rewind(to, Finished())
@@ -303,12 +311,12 @@ class Ruled(Group):
         self.read = max(self.read, to)
         while self.order.skip(to, 2):
             pass
-        heads = {*self.flights, *(row.root for _, row in self.order.rows()), *self.oracle.again}
+        heads = {*self.flights, *self.order.heads, *self.oracle.again}
         self.oracle.ended |= {place for place in self.world.places if place <= to and place not in heads}
-        for name, row in self.order.resting(to, 1_000):
-            self.becomes(row.root, self.decided(Event.SKIP, row.root))
-            if self.order.row(name).root:
-                raise Broken(f"3: {row.root} was skipped, and its key waits for it")
+        for root in self.order.resting(to, 1_000):
+            self.becomes(root, self.decided(Event.SKIP, root))
+            if self.order.head_of(root) is not None:
+                raise Broken(f"3: {root} was skipped, and its key waits for it")
         for root in [one for one in self.world.all("delivery") if one <= to]:
             if self.state(root) is State.WAITING and root not in self.flights:
                 fate, is_former = self.decided(Event.SKIP, root, seen[root]), root in former
@@ -316,10 +324,6 @@ class Ruled(Group):
                     raise Broken(f"3: {root} was skipped, and is {fate.row}; to be read again: {is_former}")
                 self.becomes(root, fate)
         self.save()
-
-
-def _head(key: int, root: Position, place: Position, was_out: bool) -> tuple[Any, ...]:
-    return (_name(key), root, place) if was_out else (_name(key), place)
 
 
 __all__ = ["Account", "Flight", "Ruled"]

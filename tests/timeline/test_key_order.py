@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.model.order import RULES, walk
+from tests.model.order import RULES, check, give, rows_of, walk
 from tests.support.planted import Fault, finds
 from tests.support.soak import SOAK
 from timeline.finished import Finished
@@ -15,6 +15,12 @@ A = b"a"
 
 def at(n: int) -> Position:
     return position(n, n)
+
+
+def rest(order: KeyOrder, key: bytes, root: Position) -> None:
+    """The message that is in flight has failed, and waits for its next try."""
+    order.set_head(key, root)
+    order.land(key)
 
 
 def test_the_example() -> None:
@@ -31,15 +37,17 @@ def test_the_example() -> None:
     assert not order.free
     order.land(A)
     assert list(order.free) == [A]
-    assert order.give(A) == (at(4), 0)
-    order.rest(A, at(4), at(20))
-    assert order.row(A) == KeyRow(at(7), 0, at(20), at(4))
+    assert give(order, A) == (at(4), 0)
+    rest(order, A, at(4))
+    assert order.row(A) == KeyRow(at(7), 0, at(4))
     assert not order.free
-    assert order.resume(A) == at(4)
+    assert order.head_of(at(4)) == A
+    order.launch(A)
+    order.end_head(A)
     assert order.row(A) == KeyRow(at(7), 0)
     for n in (7, 9):
         order.land(A)
-        assert order.give(A) == (at(n), 0)
+        assert give(order, A) == (at(n), 0)
     assert order.row(A) == KeyRow()
     assert order.take().keys == {A: None}
 
@@ -56,13 +64,13 @@ def test_a_round_of_turns_begins_anew_with_another_rule() -> None:
 def test_the_reader_stops_at_the_bound_and_is_told_when_it_may_go_on() -> None:
     order = KeyOrder(KeyBound(2))
     order.launch(A)
-    order.rest(A, at(1), at(9))
+    rest(order, A, at(1))
     assert order.meet(b"b", at(2), 0) is Meeting.STOP
     assert order.meet(A, at(3), 0) is Meeting.PASS
     assert not order.room.may_read_on()
-    order.release(A)
+    order.end_head(A)
     assert not order.room.may_read_on()
-    order.give(A)
+    give(order, A)
     assert order.room.may_read_on()
     assert not order.room.may_read_on()
     assert order.meet(b"b", at(2), 0) is Meeting.GIVE
@@ -73,7 +81,7 @@ def resting(order: KeyOrder, count: int) -> None:
     for n in range(1, count + 1):
         key = b"%d" % n
         order.launch(key)
-        order.rest(key, at(n), at(9_000 + n))
+        rest(order, key, at(n))
         order.meet(key, at(5_000 + n), 0)
     order.take()
     order.unwritten.wrote()
@@ -85,31 +93,31 @@ def test_a_replay_looks_at_some_keys_with_each_cursor() -> None:
     resting(order, 1_250)
     order.rewind(at(2), Finished())
     assert order.has_upto(NOWHERE)
-    order.check()
+    check(order)
     for count in (500, 500, 250, 0):
-        assert order.is_set_back == bool(count)
-        assert order.first_needed == at(2) + 1 if count else END
+        assert bool(order.past) == bool(count)
+        assert order.firsts.needed == at(2) + 1 if count else END
         assert len(order.take().keys) == count
-        order.check()
-    assert order.rows() == [(b"%d" % n, KeyRow(NOWHERE, NO_SHARD, at(9_000 + n), at(n))) for n in (1, 2)]
+        check(order)
+    assert rows_of(order) == [(b"%d" % n, KeyRow(NOWHERE, NO_SHARD, at(n))) for n in (1, 2)]
     assert not order.has_upto(NOWHERE)
 
 
 def test_what_is_asked_of_a_key_is_as_the_replay_left_it() -> None:
     order = KeyOrder(KeyBound(10_000))
     resting(order, 9)
-    order.hold_by_hand(b"9")
+    order.hold(b"9", by_hand=True)
     order.rewind(at(2), Finished([at(5)]))
-    assert order.row(b"1") == KeyRow(wait=at(9_001), root=at(1))
-    assert order.waiting_for(at(9_002)) == b"2"
-    assert order.waiting_for(at(9_003)) is None
-    assert not order.has_row(b"3")
+    assert order.row(b"1") == KeyRow(root=at(1))
+    assert order.head_of(at(2)) == b"2"
+    assert order.head_of(at(3)) is None
+    assert order.find(b"3") is None
     assert order.meet(b"4", at(4), 0) is Meeting.GIVE
-    assert order.waiting_for(at(9_005)) == b"5", "it does not come again"
+    assert order.head_of(at(5)) == b"5", "it does not come again"
     assert not order.is_behind(b"6", at(5_006))
-    order.release(b"7")
+    order.end_head(b"7")
     assert order.row(b"9") == KeyRow(by_hand=True)
-    order.check()
+    check(order)
 
 
 def test_what_was_taken_and_lost_is_taken_again() -> None:
@@ -132,9 +140,9 @@ def test_a_group_has_half_of_what_others_leave() -> None:
         count = 0
         while order.meet(b"%d" % count, at(1), 0) is Meeting.GIVE:
             order.launch(b"%d" % count)
-            order.rest(b"%d" % count, at(1), at(9))
+            rest(order, b"%d" % count, at(count + 1))
             count += 1
-        assert (count, len(order)) == (most, most)
+        assert (count, order.room.rows) == (most, most)
     one.leave()
     assert not other.room.is_full
 
@@ -146,7 +154,7 @@ def test_the_groups_of_one_owner_leave_some_keys_to_others() -> None:
         order.room.belong_to("greedy")
         while order.meet(b"%d" % n, at(1), 0) is Meeting.GIVE:
             order.launch(b"%d" % n)
-            order.rest(b"%d" % n, at(1), at(9 + bound.count))
+            rest(order, b"%d" % n, at(1))
             n += 100
     assert bound.count == 70
     other = KeyOrder(bound)
@@ -162,29 +170,29 @@ def test_a_replay_gives_back_the_rows_of_keys_that_come_again() -> None:
     order = KeyOrder(bound)
     for n, key in enumerate((A, b"b", b"c"), 1):
         order.launch(key)
-        order.rest(key, at(n), at(20 + n))
+        rest(order, key, at(n))
         order.meet(key, at(10 + n), 0)
     order.rewind(at(2), Finished())
     order.take()
-    assert (bound.count, len(order)) == (2, 2)
-    assert order.row(A) == KeyRow(wait=at(21), root=at(1))
-    assert order.row(b"b") == KeyRow(wait=at(22), root=at(2))
-    order.check()
+    assert (bound.count, order.room.rows) == (2, 2)
+    assert order.row(A) == KeyRow(root=at(1))
+    assert order.row(b"b") == KeyRow(root=at(2))
+    check(order)
     order.rewind(NOWHERE, Finished())
     order.take()
-    assert (bound.count, len(order)) == (0, 0)
+    assert (bound.count, order.room.rows) == (0, 0)
 
 
 def test_after_a_start_followers_are_read_from_the_index() -> None:
     order = KeyOrder(KeyBound(20))
     order.restore([(A, KeyRow(at(4), NO_SHARD))])
     assert list(order.free) == [A]
-    assert order.first(A) is None
-    assert order.wants(A) == at(4)
+    assert order.find(A).first is None
+    assert order.row(A).next == at(4)
     order.learn(A, [(at(7), 1)], at(9), is_all=False)
-    assert order.give(A) == (at(7), 1)
+    assert give(order, A) == (at(7), 1)
     order.land(A)
-    assert order.first(A) is None
+    assert order.find(A).first is None
     order.learn(A, [], at(9), is_all=True)
     assert order.row(A).next == NOWHERE
     assert not order.free

@@ -149,10 +149,14 @@ class DeadLetters:
         """Keep a row. Returns the time of death, and the number of evicted dead letters."""
         return bury(commit, row, max_messages=self._bounds.max_messages, max_bytes=self._bounds.max_bytes)
 
-    def keep_buried(self, commit: Commit, row: DeliveryRow, reason: str) -> None:
-        """In the writer: keep a retry as a dead letter, and count it."""
+    def keep_buried(
+        self, commit: Commit, one: Subscriber, row: DeliveryRow, reason: str, *, may_hold: bool = False
+    ) -> None:
+        """In the writer: keep a retry of the place as a dead letter, and count it. `may_hold`: it holds its
+        key, if the place's terms say so."""
         dead = msgspec.structs.replace(row, reason=reason, running_ms=commit.open_batch.running_ms)
         _, gone = self.keep(commit, dead)
+        self._holds.buried(commit, one, row.root, may_hold=may_hold)
         self.note_buried(gone)
 
     def end_former(self, commit: Commit, row: BurialRow, root: Position) -> bool:
@@ -160,7 +164,7 @@ class DeadLetters:
         skipped since: no key waits for it. False: there is none."""
         one = self._groups.place_of(row)
         order = None if one is None else one.session.order
-        if one is None or order is None or not order.rule.is_ordered or order.waiting_for(root) is not None:
+        if one is None or order is None or not order.rule.is_ordered or order.head_of(root) is not None:
             return False
         former = self._retries.waiting_in(commit, one, root)
         if former is not None:
@@ -212,7 +216,6 @@ class DeadLetters:
             due_ms=due_ms,
         )
         self._retries.put(commit, subscriber, again, due_ms, is_owed=False)
-        self._holds.requeued(commit, subscriber, row.root)
         if again.name != name:
             end(commit, name)
         return True

@@ -70,8 +70,6 @@ class LateAck:
     """The member that acks a message by its id."""
     rights: Rights | None = None
     """Rights of the caller that acks by a lease; None: they allow it."""
-    waited: Position | None = None
-    """The root, if the message waited for its next try."""
 
 
 class Late:
@@ -164,7 +162,6 @@ class Late:
         name = Name(group.whose, place)
         row = at(commit.open_batch, name)
         ended = int(row is None or not row.is_dropped) and int(end(commit, name))
-        ack.waited = place if row is not None and row.is_waiting else None
         flight = self._flights[group].get(place)
         if flight is not None and flight.fate != SETTLED:
             ended += group.session.ack(flight.packet_id) is not None
@@ -198,12 +195,6 @@ class Late:
     def _ended(self, ack: LateAck, is_ended: bool) -> None:
         """The end is durable."""
         self.finished += is_ended
-        order = ack.group.session.order
-        if order is not None and ack.waited is not None:
-            key = order.waiting_for(ack.waited)
-            if key is not None:
-                order.release(key)
-                ack.group.dirty.add(ack.group)
         ack.answered(is_ended)
         self._groups.read_on(ack.group)
 

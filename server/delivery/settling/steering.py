@@ -22,7 +22,6 @@ from ..membership import Membership
 from ..retries import Retries
 from ..subscriber import Subscriber
 from .dead_letters import DeadLetters, May
-from .holds import Holds
 from .obituaries import Obituaries
 
 BURIED = "buried"
@@ -39,14 +38,12 @@ class Steering:
         retries: Retries,
         dead_letters: DeadLetters,
         obituaries: Obituaries,
-        holds: Holds,
     ) -> None:
         self._store = store
         self._groups = groups
         self._retries = retries
         self._dead_letters = dead_letters
         self._obituaries = obituaries
-        self._holds = holds
 
     # -- reading
 
@@ -90,7 +87,6 @@ class Steering:
         if row.expires_by(due_ms):
             return False
         self._retries.put(commit, one, row, due_ms, is_owed=True)
-        self._holds.requeued(commit, one, row.root)
         return True
 
     def bury(self, commit: Commit, name: Name, may: May) -> bool:
@@ -102,8 +98,7 @@ class Steering:
         reason = f"{BURIED}; {row.reason}" if row.reason else BURIED
         self._obituaries.tell(commit, row.group, decode(row.record), reason)
         self._retries.take(one, row)
-        self._dead_letters.keep_buried(commit, row, reason)
-        self._holds.buried(commit, one, row.root)
+        self._dead_letters.keep_buried(commit, one, row, reason, may_hold=True)
         return True
 
     def drop(self, commit: Commit, name: Name, may: May) -> bool:

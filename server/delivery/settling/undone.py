@@ -290,7 +290,7 @@ class Undone:
         if is_dead:
             self._obituaries.tell(commit, row.group, decode(row.record), reason)
             self._retries.take(one, row)
-            self._dead_letters.keep_buried(commit, row, reason)
+            self._dead_letters.keep_buried(commit, one, row, reason)
         else:
             self._retries.drop(commit, one, row)
         return True
@@ -346,9 +346,9 @@ class Undone:
 
     def _waits(self, commit: Commit, failure: Failure) -> Nacked:
         """The message waits for its retry, and its key with it."""
-        order, root = failure.order, failure.flight.position
+        order = failure.order
         if order is not None:
-            order.rest(self._rests(order, failure), root, root)
+            self._rests(order, failure)
         return self._settle(commit, failure, Nacked.AGAIN)
 
     def _buried(self, commit: Commit, failure: Failure, message: Message) -> Nacked:
@@ -359,16 +359,17 @@ class Undone:
 
     def _is_dead(self, commit: Commit, failure: Failure) -> Nacked:
         """After the message became a dead letter: hold its key if the group says so."""
-        order, holder, root = failure.order, failure.holder, failure.flight.position
+        order, holder = failure.order, failure.holder
         if order is not None and isinstance(holder, Group) and holder.on_dead == HOLD:
-            order.hold(self._rests(order, failure), root, root)
+            self._rests(order, failure, is_dead=True)
         return self._settle(commit, failure, Nacked.DEAD)
 
-    def _rests(self, order: KeyOrder, failure: Failure) -> bytes:
-        """The head of a key is a retry or a dead letter, no longer in flight. Returns the key."""
+    def _rests(self, order: KeyOrder, failure: Failure, *, is_dead: bool = False) -> None:
+        """The head of a key is a retry or a dead letter, no longer in flight."""
         key, failure.flight.key = failure.flight.key, b""
+        order.set_head(key, failure.flight.position, is_dead=is_dead)
+        order.land(key)
         self._decisions.note(partial(_is_out_again, order, failure, key))
-        return key
 
     def _nameless(self, flight: Flight) -> Message:
         """Stands for a message that is gone: only its id."""
@@ -458,8 +459,7 @@ class Undone:
 
 def _is_out_again(order: KeyOrder, failure: Failure, key: bytes) -> None:
     """Nothing was written: the head of the key is in flight, unless its client has acked it since."""
-    root = failure.flight.position
-    if key in (order.waiting_for(root), order.held_by(root)):
-        order.release(key)
+    if order.head_of(failure.flight.position) == key:
+        order.end_head(key)
     if failure.holder.session.has(failure.flight):
         failure.holder.session.lead(failure.flight, key)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
 from types import MethodType
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from aiohttp import web
 
@@ -68,15 +68,14 @@ class _Counting:
     left: int = COUNT_CALL
 
     def lag(self, group: Group, order: KeyOrder, key: bytes) -> _Lag:
-        count, is_whole = order.known(key) if order.has_row(key) else (0, True)
-        most = min(COUNT_KEY, self.left)
-        if is_whole or not most:
-            return _Lag(count, is_whole)
-        start, read = order.wants(key), group.session.read
+        one, most = order.find(key), min(COUNT_KEY, self.left)
+        if one is None or one.is_whole or not most:
+            return _Lag(0, is_exact=True) if one is None else _Lag(len(one.known), one.is_whole)
+        start, read = one.next, group.session.read
         found, upto = followers(self.store, group.whose, key, start, read, most)
         self.left -= min(self.left, LOOK_COST + len(found))
-        behind = len(found) + (order.row(key).has_first and (not found or found[0][0] != start))
-        return _Lag(max(count, behind), len(found) < most and upto >= read)
+        behind = len(found) + (one.row.has_first and (not found or found[0][0] != start))
+        return _Lag(max(len(one.known), behind), len(found) < most and upto >= read)
 
 
 class KeyRoutes:
@@ -121,7 +120,7 @@ class KeyRoutes:
         for group, order in _ordered(found):
 
             def rank(key: bytes, group: Group = group, order: KeyOrder = order) -> Rank | None:
-                if not order.has_row(key):
+                if order.find(key) is None:
                     return None
                 lag = counting.lag(group, order, key)
                 rank = -lag.messages, key, group.text, lag.is_exact
@@ -179,11 +178,9 @@ class KeyRoutes:
 
     def _view(self, group: Group, order: KeyOrder, key: bytes, lag: _Lag) -> shapes.GroupKey:
         row = order.row(key)
-        held: Literal["dead", "hand"] | None = None
-        if row.is_held:
-            held = "hand" if row.by_hand else "dead"
-        firsts = [place for place in (row.root, row.next) if place != NOWHERE]
         head = self._head(group, row.root)
+        firsts = [place for place in (row.root, row.next) if place != NOWHERE]
+        is_dead = head is not None and head.is_dead
         view: shapes.GroupKey = {
             "key": key.decode("utf-8", "replace"),
             "filter": "" if group.is_endpoint else parse_share(group.text)[1],
@@ -191,7 +188,7 @@ class KeyRoutes:
             "lag_is_exact": lag.is_exact,
             "in_flight": order.out.get(key, 0),
             "retry_at": time_text(at_of(head.at)) if head is not None and head.is_waiting else None,
-            "held": held,
+            "held": "hand" if row.by_hand else "dead" if is_dead else None,
             "id": None if head is None else id_text(head.id),
             "oldest_at": time_text(at_of(min(firsts))) if firsts else None,
         }

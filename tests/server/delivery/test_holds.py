@@ -14,6 +14,7 @@ from shards.delivery_rows import Name
 from shards.errors import StoreFailed
 from shards.record import decode
 from shards.store import Table
+from tests.model.order import check
 from tests.server.delivery.test_order import TEXT, after, came, nack, send, worker
 from tests.server.engine.test_decisions import spoil
 from tests.support.rig import Peer, Rig
@@ -27,7 +28,7 @@ def holder(rig: Rig) -> Peer:
 
 def held(rig: Rig) -> set[bytes]:
     order = rig.order(TEXT)
-    order.check()
+    check(order)
     return order.held
 
 

@@ -38,6 +38,7 @@ from shards.outcome import Outcome
 from shards.record import decode, encode, is_moved, is_stub
 from shards.store import Table
 from tests.model.cluster import Cluster, Node
+from tests.model.order import check, rows_of
 from tests.support.ledger.deliveries import Deliveries
 from tests.support.ledger.messages import Message
 from tests.support.ledger.stakes import Lease, Stake
@@ -542,9 +543,9 @@ class Group:
         group = self.group
         order = group.session.order
         assert order is not None
-        order.check()
+        check(order)
         rig = self.life.rig
-        assert rig.core.floor.needed <= order.first_needed, "no slice goes that is needed"
+        assert rig.core.floor.needed <= order.firsts.needed, "no slice goes that is needed"
         if self.life.window > 50:
             owed = self.ledger.turns.owed(self.place)
             assert not owed, f"{owed} may be given"
@@ -560,19 +561,19 @@ class Group:
         assert order is not None
         read = group.session.read_at(self.life.rig.core.horizon.position)
         stored = dict(rows_under(store, keys_name(group.whose)))
-        if order.is_set_back:
+        if order.past:
             return
         assert {key: replace(row, shard=0) for key, row in stored.items()} == {
-            key: replace(row, shard=0) for key, row in order.rows()
+            key: replace(row, shard=0) for key, row in rows_of(order)
         }
-        for key, row in order.rows():
-            assert not row.wait or delivery_rows.stored(store, Name(group.whose, row.wait)), (
+        for key, row in rows_of(order):
+            assert not row.root or delivery_rows.stored(store, Name(group.whose, row.root)), (
                 "it waits for something"
             )
             if row.next:
                 found, _ = followers(store, group.whose, key, row.next, read, 10)
                 known = sorted({(row.next, row.shard), *found} if row.shard >= 0 else set(found))
-                assert order.first(key) in (None, *known[:1]), "and the index has the others"
+                assert order._keys[key].first in (None, *known[:1]), "and the index has the others"
 
 
 class Nodes(Rig):

@@ -20,6 +20,7 @@ from shards.commit import Commit
 from shards.order import HOUR_MS, clear_index, keys_name, rebuild_index, rows_under
 from shards.record import decode
 from shards.store import Table
+from tests.model.order import check
 from tests.support.build import OPENED
 from tests.support.rig import Peer, Rig, asking, config, props
 from timeline import key_order, unwritten
@@ -442,8 +443,8 @@ def test_a_lost_batch_leaves_each_key_its_head(rig: Rig, peer: Peer, how: str) -
         rig.compose()
     rig.lose()
     order = rig.order(TEXT)
-    order.check()
-    assert order.row(b"a").is_held or order.row(b"a").wait or b"a" in order.out, "a2 waits"
+    check(order)
+    assert order.row(b"a").root or b"a" in order.out, "a2 waits"
     rig.pump()
     rig.pass_ms(2_000)
     assert list(came(peer)) == (["a2"] if how == "acked late" else [])
@@ -762,7 +763,7 @@ def test_what_a_replay_gives_again_is_given_up_once(
     group = rig.group(TEXT)
     rig.pause(TEXT)
     set_back(rig, monkeypatch, "a1")
-    assert rig.order(TEXT).is_set_back
+    assert rig.order(TEXT).past
     if is_skipped:
         monkeypatch.setattr(key_order, "LOOKED_MAX", 1)
         to = rig.core.horizon.position
@@ -790,5 +791,5 @@ def test_all_keys_are_looked_at_after_a_replay_though_nothing_happens(
     monkeypatch.setattr(key_order, "LOOKED_MAX", 1)
     for _ in range(6):
         rig.pass_ms(250)
-    assert not rig.order(TEXT).is_set_back
+    assert not rig.order(TEXT).past
     assert [key for key, _ in rows_under(rig.store, keys_name(group.whose))] == [b"a", b"b"]

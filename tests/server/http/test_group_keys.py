@@ -123,7 +123,7 @@ async def test_messages_without_a_key_are_no_key_that_is_listed(server: Running)
     page = (await server.call("GET", KEYS)).body
     assert (page["keys"], page["blocked"]) == ([], 0)
     (group,) = server.app.core.groups.of_name("workers")
-    assert len(group.session.order) == 1, "some wait"
+    assert group.session.order.room.rows == 1, "some wait"
 
 
 async def test_refused(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +139,7 @@ async def test_refused(server: Running, monkeypatch: pytest.MonkeyPatch) -> None
     refused = await server.call("POST", f"{KEYS}/{'a' * 129}:hold", status=422)
     assert refused.body["errors"][0]["field"] == "ordering_key"
     (group,) = server.app.core.groups.of_name("workers")
-    monkeypatch.setattr(type(group.session.order), "is_full", True)
+    monkeypatch.setattr(type(group.session.order.room), "is_full", True)
     assert (await server.call("POST", f"{KEYS}/a:hold", status=429)).slug == "over-quota"
 
 
