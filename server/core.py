@@ -20,7 +20,6 @@ from .delivery.by_key import ByKey
 from .delivery.clients import Clients
 from .delivery.deliveries import Deliveries
 from .delivery.dispatch import Dispatch
-from .delivery.endpoint_rows import EndpointRows
 from .delivery.floor import Floor
 from .delivery.membership import Membership
 from .delivery.message import Message
@@ -28,6 +27,7 @@ from .delivery.owners import OPEN, Auth, Owners
 from .delivery.publishing import Publishing
 from .delivery.ready import Ready
 from .delivery.replay import Replay
+from .delivery.resending import Resending
 from .delivery.retained import Retained
 from .delivery.retries import Retries
 from .delivery.sent import Sent
@@ -45,10 +45,10 @@ from .delivery.settling.settling import Settling
 from .delivery.settling.siblings import Siblings
 from .delivery.settling.steering import Steering
 from .delivery.settling.undone import Undone
-from .delivery.shared import Group
 from .delivery.spill_buffer import SpillBuffer
 from .delivery.stored_sessions import StoredSessions
 from .delivery.subscriptions import Subscriptions
+from .delivery.unread import Unread
 from .delivery.url_groups import UrlGroups
 from .delivery.wills import Wills
 from .engine.clock import Clock
@@ -119,7 +119,7 @@ class Core:
         self._is_beating = False
         self.sessions.load()
         self.settling.restore()
-        self.endpoint_rows.restore()
+        self.unread.endpoint_rows.restore()
         self.clients.restore()
         self.retries.restore((*self.sessions, *self.groups))
         ordering.restore(self.opened.store, self.sent, self.groups)
@@ -185,7 +185,6 @@ class Core:
         self.decisions = Decisions(writer)
         self.retries = Retries(store, self.horizon, self.ready, self.decisions, clock)
         self.burials = Burials(store, self.horizon, self.retries, writer)
-        by_text: dict[str, Group] = {}
         self.sessions = Sessions(
             self.opened.store,
             self.horizon,
@@ -193,7 +192,6 @@ class Core:
             self.spill,
             clock,
             self.writer,
-            by_text,
             stored,
             max_inflight_bytes=settings.max_inflight_bytes,
             barrier_bytes=limits.out_bytes,
@@ -209,7 +207,6 @@ class Core:
             self.leases,
             self.burials,
             self.decisions,
-            by_text,
             config,
             clock.mono,
             auth,
@@ -300,38 +297,41 @@ class Core:
 
     def _build_replay(self) -> None:
         """Reading on for places that are behind, and how far they hold old slices back."""
-        self.endpoint_rows = EndpointRows(self.reader, self.horizon, self.router, self.groups)
+        wall_ms = self.clock.wall_ms
+        self.unread = Unread(
+            self.reader,
+            self.horizon,
+            self.tail,
+            self.router,
+            self.spill,
+            self.awaited,
+            self.groups,
+            wall_ms=wall_ms,
+            dispatched_ms=self.writer.dispatched_ms,
+        )
         by_key = ByKey(
             self.reader,
             self.horizon,
             self.router,
             self.undone,
             self.retries,
-            self.owners,
             self.awaited,
-            wall_ms=self.clock.wall_ms,
-            dispatched_ms=self.writer.dispatched_ms,
+            self.unread,
+            wall_ms,
         )
+        resending = Resending(self.router, self.groups, self.undone, self.sent, self.awaited, wall_ms)
         self.replay = Replay(
-            self.reader,
             self.horizon,
-            self.tail,
             self.router,
-            self.spill,
             self.retained,
             self.ready,
             self.cursors,
             self.burials,
-            self.groups,
             self.undone,
             self.retries,
-            self.sent,
-            self.owners,
-            self.awaited,
             by_key,
-            self.endpoint_rows,
-            wall_ms=self.clock.wall_ms,
-            dispatched_ms=self.writer.dispatched_ms,
+            self.unread,
+            resending,
         )
         self.floor = Floor(
             self.reader,

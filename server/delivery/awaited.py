@@ -107,7 +107,7 @@ class Awaited(CommitHook):
     ) -> None:
         """`kept_ms`: how long a message waits at most. Raises StoreFailed, Corrupt."""
         self._opened = opened
-        self._owners = owners
+        self.owners = owners
         self._ready = ready
         self._clock = clock
         self._kept_ms = kept_ms
@@ -138,7 +138,7 @@ class Awaited(CommitHook):
     def note(self, message: Message) -> bool:
         """Dispatch passes a message that its owner may not send: whether it waits."""
         owner = message.sender[0]
-        if not self._owners.is_absent(owner):
+        if not self.owners.is_absent(owner):
             return False
         note = self._notes.get(owner)
         if note is None:
@@ -167,23 +167,23 @@ class Awaited(CommitHook):
     def waits(self, message: Message) -> bool:
         """Whether the message's owner is absent, and the message not too old to wait."""
         is_old = at_of(message.position) < self._oldest_ms
-        return not is_old and self._owners.is_absent(message.record.owner)
+        return not is_old and self.owners.is_absent(message.record.owner)
 
     # -- the owner is there again, or never
 
     def review(self) -> None:
         """The keys file has changed."""
         position = self._opened.horizon.position
-        self._owners.held = {}
+        self.owners.held = {}
         for owner, note in list(self._notes.items()):
-            if self._owners.is_absent(owner):
+            if self.owners.is_absent(owner):
                 continue
-            if self._owners.is_revoked(owner):
+            if self.owners.is_revoked(owner):
                 self._forget(note, "the key was revoked")
                 continue
             if note.is_open:
                 note.turn(position)
-            self._owners.held[owner] = note.has
+            self.owners.held[owner] = note.has
         self._wake()
 
     def step(self) -> None:
@@ -193,7 +193,7 @@ class Awaited(CommitHook):
         self._look_at = self._clock.mono() + LOOK_S
         oldest = before(max(0, self._oldest_ms))
         for note in list(self._notes.values()):
-            if note.first < oldest and note.owner not in self._owners.held:
+            if note.first < oldest and note.owner not in self.owners.held:
                 name = shown(note.owner)
                 log.warning("messages given up: key %s has not come back", name, extra=by(name))
                 note.drop(oldest)
@@ -239,11 +239,11 @@ class Awaited(CommitHook):
 
     def _releasing(self) -> Iterator[Note]:
         if self._notes and self._clock.mono() >= self._release_from:
-            yield from [self._notes[owner] for owner in islice(self._owners.held, 1)]
+            yield from [self._notes[owner] for owner in islice(self.owners.held, 1)]
 
     def _release(self, commit: Commit, note: Note) -> Position:
         """In the writer: move a stretch of what waits to now. Where the rest begins."""
-        if self._notes.get(note.owner) is not note or note.owner not in self._owners.held:
+        if self._notes.get(note.owner) is not note or note.owner not in self.owners.held:
             return START
         # All is read before anything is changed: reading may fail.
         found, rest = self._some(note, note.bounds[1])
@@ -273,7 +273,7 @@ class Awaited(CommitHook):
             log.info("messages of key %s have been released", shown(note.owner))
             del self._notes[note.owner]
             self._gone.add(note.owner)
-            self._owners.held.pop(note.owner, None)
+            self.owners.held.pop(note.owner, None)
 
     def _not_released(self, note: Note, error: Exception) -> None:
         if not isinstance(error, StoreFailed):

@@ -9,33 +9,27 @@ import logging
 from collections.abc import Callable
 from itertools import islice
 
-from shards.errors import Corrupt
 from shards.order import followers
 from shards.read import Reader
-from shards.record import is_moved, is_stub
 from timeline.horizon import Horizon
 from timeline.key_firsts import KNOWN_MAX
 from timeline.key_order import KeyOrder
 from timeline.key_rows import NO_KEY, NOWHERE, Address
-from timeline.position import Position
 from timeline.session import Subscription
 
 from .awaited import Awaited
 from .message import Again, Message
-from .owners import Owners
+from .resending import FORBIDDEN, WAIT_MS, WITHHELD
 from .retries import Retries
 from .router import Router
 from .settling.undone import EXPIRED, NEVER, Undone
 from .shared import Group
 from .subscriber import Subscriber
+from .unread import Unread
 
 log = logging.getLogger(__name__)
 
 NOT_WANTED = "no subscription matches any more"
-FORBIDDEN = "its place may not receive the topic any more"
-WITHHELD = "its sender may not send there any more"
-WAIT_MS = 60_000
-"""Delay of a retry whose owner is absent."""
 FOLLOWERS = 12
 """Messages of a key that waited for it, and are looked at in a turn."""
 DUE_MAX = 100
@@ -54,21 +48,19 @@ class ByKey:
         router: Router,
         undone: Undone,
         retries: Retries,
-        owners: Owners,
         awaited: Awaited,
-        *,
+        unread: Unread,
         wall_ms: Callable[[], int],
-        dispatched_ms: Callable[[Position], int | None],
     ) -> None:
         self._reader = reader
         self._horizon = horizon
         self._router = router
         self._undone = undone
         self._retries = retries
-        self._owners = owners
+        self._owners = awaited.owners
         self._awaited = awaited
+        self._unread = unread
         self._wall_ms = wall_ms
-        self._dispatched_ms = dispatched_ms
 
     def give_retries(self, subscriber: Subscriber) -> bool:
         """Send some due retries; False if there was no room for one."""
@@ -207,20 +199,5 @@ class ByKey:
 
     def _follower(self, subscriber: Subscriber, key: bytes, address: Address) -> Message | None:
         """A message that was passed over, if it is still to be given."""
-        place, shard = address
-        if place in subscriber.session.finished:
-            return None
-        try:
-            value = self._reader.value_at(place, shard)
-            if value is None or is_moved(value) or is_stub(value):
-                return None
-            message = Message(place, shard, None, self._wall_ms(), value)
-            found = self._router.wanted_in(subscriber, place, value)
-            if not found:
-                self._router.pass_over(message.topic, reader=subscriber)
-        except Corrupt as error:
-            log.error("message at %024x in shard %d: unreadable, skipped: %s", place, shard, error)
-            return None
-        is_wanted = found and (message.ordering_key or NO_KEY) == key
-        is_over = message.is_dropped(self._wall_ms(), self._dispatched_ms)
-        return message if is_wanted and not is_over else None
+        message = self._unread.at(subscriber, *address)
+        return message if message is not None and (message.ordering_key or NO_KEY) == key else None

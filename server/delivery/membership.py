@@ -80,12 +80,10 @@ class Membership:
         leases: Leases,
         burials: Burials,
         decisions: Decisions,
-        by_text: dict[str, Group],
         config: Config,
         mono: Callable[[], float],
         bounds: Bounds,
     ) -> None:
-        """`by_text`: empty, and only changed here."""
         self._sessions = sessions
         self._cursors = sessions.cursors
         self._horizon = horizon
@@ -95,7 +93,7 @@ class Membership:
         limits = config.limits
         self.returned = Returned(limits.returned)
         """Returned messages that no member holds."""
-        self.loans = Loans(by_text, ready, leases, self.returned)
+        self.loans = Loans(sessions.groups, ready, leases, self.returned)
         self._burials = burials
         self._decisions = decisions
         self._settings = config.sessions
@@ -104,7 +102,7 @@ class Membership:
         self._rate_limited = RateLimited(mono)
         self.key_bound = KeyBound(limits.ordering_keys)
         """Numbers of ordering keys that are behind or in trouble, and of groups that wait because of them."""
-        self._by_text = by_text
+        self._by_text = sessions.groups
         self._by_name: dict[str, dict[str, Group]] = {}
         """Groups of clients by name, the text between `$share/` and the filter; none is empty."""
         self._filter_bytes = 0

@@ -8,10 +8,21 @@ sessions.
 
 from collections import deque
 from collections.abc import Callable
+from enum import Enum, auto
 
 from timeline.horizon import Horizon
 
 from .subscriber import Subscriber
+
+
+class Progress(Enum):
+    """Result of a part of a turn."""
+
+    DONE = auto()
+    MORE = auto()
+    """The turn's budget is used up; the rest follows in the next turn."""
+    BLOCKED = auto()
+    """No room: the next ack, or the socket, wakes the subscriber."""
 
 
 class Ready:

@@ -6,7 +6,7 @@ timeline behind their read position. Cursors are written by `cursors`.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 
 from shards import keys
@@ -48,15 +48,14 @@ class Sessions:
         spill: SpillBuffer,
         clock: Clock,
         writer: Writer,
-        groups: Mapping[str, Group],
         stored: StoredSessions,
         *,
         max_inflight_bytes: int,
         barrier_bytes: int,
         rights_of: Callable[[str, str], Rights | None],
     ) -> None:
-        """`groups`: by their text; their owner's. `stored`: `load` takes them over. `rights_of`: what a
-        client may, by the name of its key and its id."""
+        """`stored`: `load` takes them over. `rights_of`: what a client may, by the name of its key and its
+        id."""
         self._store = store
         self._horizon = horizon
         self._router = router
@@ -69,7 +68,9 @@ class Sessions:
         self._barrier_bytes = barrier_bytes
         self.rights_of = rights_of
         self._by_id = stored.by_id
-        self.cursors = Cursors(self._by_id, groups, horizon, clock, writer)
+        self.groups: dict[str, Group] = {}
+        """By text; Membership alone changes it."""
+        self.cursors = Cursors(self._by_id, self.groups, horizon, clock, writer)
 
     def __len__(self) -> int:
         return len(self._by_id)

@@ -5,7 +5,8 @@ import logging
 import pytest
 
 from server.codec.packets import Connack, Connect, Publish
-from server.delivery.replay import TURN_ROWS, TURN_SENT
+from server.delivery.replay import TURN_SENT
+from server.delivery.unread import TURN_ROWS
 from shards.commit import Commit
 from shards.expiry import expire
 from shards.store import Table

@@ -9,7 +9,7 @@ from server.codec import wire
 from server.codec.packets import Publish, Unsubscribe
 from server.delivery.picker import CAPACITY_FIRST
 from server.delivery.rate_limit import RateLimited
-from server.delivery.replay import TURN_RESENDS
+from server.delivery.resending import TURN_RESENDS
 from server.delivery.settling.leases import Leases
 from server.delivery.shared import KEY_PREFIX, Group
 from server.settings.config import Sessions

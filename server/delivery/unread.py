@@ -1,0 +1,232 @@
+"""What a place has still to read: the next messages of the tail or of the store that it is to get.
+
+A row is passed over if no subscription wants it, if it is unreadable or over, or if its owner may no longer
+send it (owners.py). The reader stands still before a message whose owner is absent (awaited.py).
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from heapq import merge
+from itertools import islice
+from operator import itemgetter
+
+from shards.errors import Corrupt
+from shards.read import Reader, Row
+from shards.record import encode, is_moved, is_stub, topic_of, usual
+from timeline.horizon import Horizon
+from timeline.position import START, Position
+from timeline.session import Subscription
+from timeline.tail import Tail
+
+from .awaited import Awaited
+from .endpoint_rows import EndpointRows
+from .membership import Membership
+from .message import Message
+from .router import Router
+from .run import RUN_MAX
+from .shared import Group
+from .spill_buffer import SpillBuffer
+from .subscriber import Subscriber
+
+log = logging.getLogger(__name__)
+
+TURN_ROWS = 1_000
+"""Messages read in a turn, over all sessions."""
+RUN_BYTES = 1 << 16
+"""Of messages that are read before they are sent."""
+TURN_OWNERS = 2_000
+"""Maximum cost in a turn of checks that are not cached, of owners and receivers (owners.py, router.py)."""
+
+
+class Unread:
+    """Reads for one place at a time."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        horizon: Horizon,
+        tail: Tail[Message],
+        router: Router,
+        spill: SpillBuffer,
+        awaited: Awaited,
+        groups: Membership,
+        *,
+        wall_ms: Callable[[], int],
+        dispatched_ms: Callable[[Position], int | None],
+    ) -> None:
+        self._reader = reader
+        self._horizon = horizon
+        self._tail = tail
+        self._router = router
+        self.spill = spill
+        self._awaited = awaited
+        self.owners = awaited.owners
+        self.endpoint_rows = EndpointRows(reader, horizon, router, groups)
+        self._wall_ms = wall_ms
+        self._dispatched_ms = dispatched_ms
+        self.is_blocked = False
+        """Whether the last stretch ended before a message whose owner is absent."""
+        self.most = 1
+        """How many messages the stretch reads before they are sent: as many as there is room for, and more
+        while all wait for their keys."""
+
+    @property
+    def floor(self) -> Position:
+        """The retention floor: earlier messages are dropped."""
+        return self._reader.directory.floor
+
+    def floor_of(self, read: Position) -> Position:
+        """The same for who reads on from there: what the tail has is there for it."""
+        return START if self._tail.covers(read) else self.floor
+
+    def begin(self, subscriber: Subscriber) -> None:
+        """Forget what others have spent, and where they stood."""
+        self.is_blocked = False
+        self.owners.take_cost()
+        self._router.take_cost()
+        self.look_at_room(subscriber)
+
+    def look_at_room(self, subscriber: Subscriber) -> None:
+        """Read as many as there is room for."""
+        self.most = max(1, min(RUN_MAX, subscriber.find_room()))
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the checks of the stretch have cost as much as a turn may."""
+        return self.owners.cost + self._router.cost >= TURN_OWNERS
+
+    def stretch(
+        self, subscriber: Subscriber, read: Position, horizon: Position, left: int
+    ) -> Iterator[tuple[Position, Sequence[Message], tuple[Subscription, ...]]]:
+        """The next positions behind `read`, each with the message if the subscriber is to get it, and the
+        subscriptions that it comes by; of a run in the tail the last position, and the run. `left`: messages
+        at most."""
+        wall_ms = self._wall_ms()
+        if self._tail.covers(read) and not subscriber.is_endpoint:
+            rows = self._tail.after(read, TURN_ROWS)
+            at = 0
+            while at < len(rows):
+                some = rows[at : at + max(1, min(left, self.most))]
+                at += len(some)
+                run, found = self._run(subscriber, some, wall_ms)
+                if run:
+                    left -= len(run)
+                    yield some[-1][0], run, found
+                    continue
+                for place, message in some:
+                    found = self._wanted(subscriber, place, message.topic)
+                    is_wanted = (
+                        found
+                        and not _is_missed(subscriber, message)
+                        and not message.is_dropped(wall_ms, self._dispatched_ms)
+                        and self._may_have(subscriber, message)
+                    )
+                    if is_wanted:
+                        left -= 1
+                        message.refresh(wall_ms)
+                    yield place, (message,) if is_wanted else (), found
+            return
+        for place, shard, value in islice(self._rows(subscriber, read, horizon), TURN_ROWS):
+            whole, found = self._of_row(subscriber, place, shard, value, wall_ms)
+            if whole is None or (whole.is_judged and not self._may_have(subscriber, whole)):
+                yield place, (), ()
+            else:
+                yield place, (whole,), found
+
+    def _of_row(
+        self, subscriber: Subscriber, place: Position, shard: int, value: bytes, wall_ms: int
+    ) -> tuple[Message | None, tuple[Subscription, ...]]:
+        """The message of a row, and the subscriptions that it comes by; None: it is not wanted, or over."""
+        layout = usual(value)
+        try:
+            if layout is None:
+                found = () if is_moved(value) or is_stub(value) else self._wanted_in(subscriber, place, value)
+            elif subscriber.is_endpoint:
+                return None, ()
+            else:
+                found = self._wanted(subscriber, place, value[layout[2] : layout[3]])
+            message = Message(place, shard, None, wall_ms, value, layout) if found else None
+        except Corrupt as error:
+            log.error("message at %024x in shard %d: unreadable, skipped: %s", place, shard, error)
+            return None, ()
+        if message is not None and layout is None and message.is_dropped(wall_ms, self._dispatched_ms):
+            return None, ()
+        return message, found
+
+    def at(self, subscriber: Subscriber, place: Position, shard: int) -> Message | None:
+        """The message at that place, if the subscriber is still to get it."""
+        try:
+            value = self._reader.value_at(place, shard)
+        except Corrupt as error:
+            log.error("message at %024x in shard %d: unreadable, skipped: %s", place, shard, error)
+            return None
+        if value is None or place in subscriber.session.finished:
+            return None
+        return self._of_row(subscriber, place, shard, value, self._wall_ms())[0]
+
+    def _wanted(self, subscriber: Subscriber, place: Position, topic: bytes) -> tuple[Subscription, ...]:
+        """`Router.wanted`. Counts the messages that a group passes over."""
+        found = self._router.wanted(subscriber, place, topic)
+        if not found and subscriber.is_group:
+            self._router.pass_over(topic, reader=subscriber)
+        return found
+
+    def _wanted_in(self, subscriber: Subscriber, place: Position, value: bytes) -> tuple[Subscription, ...]:
+        """The same of a stored value. Raises Corrupt."""
+        if subscriber.is_endpoint:
+            return self._router.wanted_in(subscriber, place, value)
+        return self._wanted(subscriber, place, topic_of(value))
+
+    def _may_have(self, subscriber: Subscriber, message: Message) -> bool:
+        """Whether the owner may send it. If not, the subscriber passes it, or stands still before it."""
+        if self.owners.allow(message):
+            return True
+        self.is_blocked = self._awaited.blocks(subscriber, message)
+        return False
+
+    def _run(
+        self, subscriber: Subscriber, rows: Sequence[tuple[Position, Message]], wall_ms: int
+    ) -> tuple[list[Message], tuple[Subscription, ...]]:
+        """All messages of these rows of the tail, if they are a run that the subscriber gets; else none."""
+        place, first = rows[0]
+        qos = first.qos
+        run = [
+            message
+            for _, message in rows
+            if message.is_usual and message.qos == qos and (qos or message.shard >= 0)
+        ]
+        by = self._router.wanted(subscriber, place, first.topic)
+        if not by or len(run) < len(rows) or sum([message.body_bytes for message in run]) >= RUN_BYTES:
+            return [], by
+        for topic in {message.topic for message in run}:
+            is_spent = self._router.cost >= TURN_OWNERS
+            if is_spent or self._router.wanted(subscriber, place, topic) is not by:
+                return [], by
+        for message in run:
+            if message.is_judged and not self.owners.is_known(message):
+                return [], by
+        for message in run:
+            message.refresh(wall_ms)
+        return run, by
+
+    def _rows(self, subscriber: Subscriber, read: Position, horizon: Position) -> Iterator[Row]:
+        """Rows behind `read`, merged with the subscriber's spill buffer."""
+        if isinstance(subscriber, Group) and subscriber.ahead is not None:
+            return self.endpoint_rows.after(subscriber.ahead, read)
+        structures = self._reader.structures.overlapping(subscriber.filters)
+        rows = self._reader.read(Position(read + 1), Position(horizon + 1), structures)
+        owed = self.spill.of(subscriber)
+        if not owed:
+            return rows
+        return merge(rows, _encoded(owed), key=itemgetter(0))
+
+
+def _is_missed(subscriber: Subscriber, message: Message) -> bool:
+    """Unstored QoS 0 is only for clients that were connected, however long it stays in the tail."""
+    return not message.is_stored and not message.qos and message.due_ms < subscriber.presence.connected_ms
+
+
+def _encoded(owed: Sequence[Message]) -> Iterator[Row]:
+    """As rows, one after another as they are asked for."""
+    for message in owed:
+        yield message.position, message.shard, encode(message.record)
