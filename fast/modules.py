@@ -71,6 +71,7 @@ MODULES = (
     "server.delivery.settling.late",
     "server.delivery.settling.leases",
     "server.delivery.settling.settling",
+    "server.delivery.giving",
     "server.delivery.link",
     "server.delivery.loans",
     "server.delivery.message",

@@ -16,11 +16,11 @@ from timeline.wheel import Wheel
 from .delivery import ordering
 from .delivery.awaited import Awaited
 from .delivery.burials import Burials
-from .delivery.by_key import ByKey
 from .delivery.clients import Clients
 from .delivery.deliveries import Deliveries
 from .delivery.dispatch import Dispatch
 from .delivery.floor import Floor
+from .delivery.giving import Giving
 from .delivery.membership import Membership
 from .delivery.message import Message
 from .delivery.owners import OPEN, Auth, Owners
@@ -216,25 +216,11 @@ class Core:
     def _build_dispatch(self) -> None:
         """Delivery to places when messages are due, or at once."""
         config, clock, writer = self.config, self.clock, self.writer
+        giving = Giving(
+            self.tail, self.router, self.ready, self.spill, self.retained, self.url_groups, self.awaited
+        )
         self.dispatch = Dispatch(
-            self.horizon,
-            self.wheel,
-            self.tail,
-            self.router,
-            self.reader,
-            self.ready,
-            self.spill,
-            self.retained,
-            self.url_groups,
-            self.owners,
-            self.awaited,
-            writer,
-            clock,
-            self.traces,
-            self.part,
-            node=self.node,
-            dispatched=self.opened.waiting.dispatched,
-            passed=self.opened.owned.passed,
+            self.opened, self.wheel, giving, writer, clock, self.traces, self.part, node=self.node
         )
         self.publishing = Publishing(
             config, self.router, self.dispatch, self.spill, self.retained, writer, self.part
@@ -309,16 +295,6 @@ class Core:
             wall_ms=wall_ms,
             dispatched_ms=self.writer.dispatched_ms,
         )
-        by_key = ByKey(
-            self.reader,
-            self.horizon,
-            self.router,
-            self.undone,
-            self.retries,
-            self.awaited,
-            self.unread,
-            wall_ms,
-        )
         resending = Resending(self.router, self.groups, self.undone, self.sent, self.awaited, wall_ms)
         self.replay = Replay(
             self.horizon,
@@ -329,7 +305,6 @@ class Core:
             self.burials,
             self.undone,
             self.retries,
-            by_key,
             self.unread,
             resending,
         )

@@ -43,7 +43,8 @@ then who has what:
 
 then what happens:
 
-    dispatch.py      the horizon moves, and what it passes is given to those who are there
+    giving.py        what the horizon passes is given to those who are there
+    dispatch.py      the horizon moves
     publishing.py    publishes take their place: stored or not, answered when that is settled
     settling/        what becomes of a delivery: done, returned, again later, dead (leases: who has what)
     wills.py         what is published when a connection ends without a word

@@ -6,18 +6,13 @@ turns. What may no longer be sent becomes a dead letter, or waits for its owner 
 """
 
 import logging
-from collections.abc import Callable
 from itertools import islice
 
-from shards.order import followers
-from shards.read import Reader
 from timeline.horizon import Horizon
-from timeline.key_firsts import KNOWN_MAX
 from timeline.key_order import KeyOrder
 from timeline.key_rows import NO_KEY, NOWHERE, Address
 from timeline.session import Subscription
 
-from .awaited import Awaited
 from .message import Again, Message
 from .resending import FORBIDDEN, WAIT_MS, WITHHELD
 from .retries import Retries
@@ -43,24 +38,18 @@ class ByKey:
 
     def __init__(
         self,
-        reader: Reader,
         horizon: Horizon,
         router: Router,
         undone: Undone,
         retries: Retries,
-        awaited: Awaited,
         unread: Unread,
-        wall_ms: Callable[[], int],
     ) -> None:
-        self._reader = reader
         self._horizon = horizon
         self._router = router
         self._undone = undone
         self._retries = retries
-        self._owners = awaited.owners
-        self._awaited = awaited
+        self._owners = unread.owners
         self._unread = unread
-        self._wall_ms = wall_ms
 
     def give_retries(self, subscriber: Subscriber) -> bool:
         """Send some due retries; False if there was no room for one."""
@@ -78,7 +67,7 @@ class ByKey:
         root = message.position
         asked = self._asked_again(subscriber, message)
         subscriber.rows.out.add(root)
-        why = self._why_not(message, asked, self._wall_ms())
+        why = self._why_not(message, asked, self._unread.wall_ms())
         if not why and not subscriber.may_receive(message.topic):
             why = FORBIDDEN
         if self._is_read_again(subscriber, message):
@@ -86,7 +75,7 @@ class ByKey:
         elif why:
             flight = subscriber.session.launch(root, message.shard, 1)
             subscriber.session.resume(flight)
-            delay_ms = WAIT_MS if why == WITHHELD and self._awaited.waits(message) else NEVER
+            delay_ms = WAIT_MS if why == WITHHELD and self._unread.awaited.waits(message) else NEVER
             self._undone.fail(subscriber, flight, why, delay_ms=delay_ms, is_attempt=False)
         elif subscriber.offer(message, asked):
             subscriber.dirty.add(subscriber)
@@ -108,7 +97,7 @@ class ByKey:
             return False
         if order.head_of(root) is not None:
             return order.head_of(root) in order.held
-        if message.is_expired(self._wall_ms()):
+        if message.is_expired(self._unread.wall_ms()):
             return False
         member = subscriber.picker.next(message)
         if member is None or order.meet_retry(key, message.at, subscriber.room_for(order, key, member)):
@@ -177,15 +166,14 @@ class ByKey:
             assert behind is not None, "a key without a row is free only if a retry is in its line"
             address = behind.first
             if address is None:
-                start, read = behind.next, session.read
-                found, upto = followers(self._reader.store, subscriber.whose, key, start, read, KNOWN_MAX + 1)
-                order.learn(key, found, upto, is_all=upto >= read)
+                found, upto = self._unread.followers(subscriber, key, behind.next)
+                order.learn(key, found, upto, is_all=upto >= session.read)
                 continue
             message = self._follower(subscriber, key, address)
             if message is None:
                 order.drop(key)
                 subscriber.dirty.add(subscriber)
-            elif not self._owners.allow(message) and self._awaited.waits(message):
+            elif not self._owners.allow(message) and self._unread.awaited.waits(message):
                 # It waits for its owner like a failed one; if the group orders, its key too.
                 flight = session.launch(*address, 1)
                 order.drop(key)

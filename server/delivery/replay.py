@@ -70,7 +70,6 @@ class Replay:
         burials: Burials,
         undone: Undone,
         retries: Retries,
-        by_key: ByKey,
         unread: Unread,
         resending: Resending,
     ) -> None:
@@ -82,7 +81,7 @@ class Replay:
         self._burials = burials
         self._undone = undone
         self._retries = retries
-        self._by_key = by_key
+        self._by_key = ByKey(horizon, router, undone, retries, unread)
         self._unread = unread
         self._resending = resending
         self.lost = 0

@@ -11,9 +11,12 @@ from itertools import islice
 from operator import itemgetter
 
 from shards.errors import Corrupt
+from shards.order import followers
 from shards.read import Reader, Row
 from shards.record import encode, is_moved, is_stub, topic_of, usual
 from timeline.horizon import Horizon
+from timeline.key_firsts import KNOWN_MAX
+from timeline.key_rows import Address
 from timeline.position import START, Position
 from timeline.session import Subscription
 from timeline.tail import Tail
@@ -59,10 +62,10 @@ class Unread:
         self._tail = tail
         self._router = router
         self.spill = spill
-        self._awaited = awaited
+        self.awaited = awaited
         self.owners = awaited.owners
         self.endpoint_rows = EndpointRows(reader, horizon, router, groups)
-        self._wall_ms = wall_ms
+        self.wall_ms = wall_ms
         self._dispatched_ms = dispatched_ms
         self.is_blocked = False
         """Whether the last stretch ended before a message whose owner is absent."""
@@ -101,7 +104,7 @@ class Unread:
         """The next positions behind `read`, each with the message if the subscriber is to get it, and the
         subscriptions that it comes by; of a run in the tail the last position, and the run. `left`: messages
         at most."""
-        wall_ms = self._wall_ms()
+        wall_ms = self.wall_ms()
         if self._tail.covers(read) and not subscriber.is_endpoint:
             rows = self._tail.after(read, TURN_ROWS)
             at = 0
@@ -162,7 +165,14 @@ class Unread:
             return None
         if value is None or place in subscriber.session.finished:
             return None
-        return self._of_row(subscriber, place, shard, value, self._wall_ms())[0]
+        return self._of_row(subscriber, place, shard, value, self.wall_ms())[0]
+
+    def followers(
+        self, subscriber: Subscriber, key: bytes, start: Position
+    ) -> tuple[list[Address], Position]:
+        """The next ones of a key from `start` on that the reader has passed, and how far they are all."""
+        read = subscriber.session.read
+        return followers(self._reader.store, subscriber.whose, key, start, read, KNOWN_MAX + 1)
 
     def _wanted(self, subscriber: Subscriber, place: Position, topic: bytes) -> tuple[Subscription, ...]:
         """`Router.wanted`. Counts the messages that a group passes over."""
@@ -181,7 +191,7 @@ class Unread:
         """Whether the owner may send it. If not, the subscriber passes it, or stands still before it."""
         if self.owners.allow(message):
             return True
-        self.is_blocked = self._awaited.blocks(subscriber, message)
+        self.is_blocked = self.awaited.blocks(subscriber, message)
         return False
 
     def _run(
