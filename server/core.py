@@ -16,11 +16,13 @@ from timeline.wheel import Wheel
 from .delivery import ordering
 from .delivery.awaited import Awaited
 from .delivery.burials import Burials
+from .delivery.by_key import ByKey
 from .delivery.clients import Clients
 from .delivery.deliveries import Deliveries
 from .delivery.dispatch import Dispatch
 from .delivery.floor import Floor
 from .delivery.giving import Giving
+from .delivery.in_force import TermsInForce
 from .delivery.membership import Membership
 from .delivery.message import Message
 from .delivery.owners import OPEN, Auth, Owners
@@ -33,18 +35,16 @@ from .delivery.retries import Retries
 from .delivery.sent import Sent
 from .delivery.sessions import Sessions
 from .delivery.settling.burying import Burying
-from .delivery.settling.dead_letters import DeadLetters
-from .delivery.settling.followed import FollowUps
-from .delivery.settling.former import Former
+from .delivery.settling.events import Events
 from .delivery.settling.holds import Holds
-from .delivery.settling.late import Late
+from .delivery.settling.kept import DeadLetters, KeptRetries
 from .delivery.settling.leases import Leases
+from .delivery.settling.letters import Letters
+from .delivery.settling.lives import Lives
 from .delivery.settling.missed import Missed
 from .delivery.settling.obituaries import Obituaries
 from .delivery.settling.settling import Settling
 from .delivery.settling.siblings import Siblings
-from .delivery.settling.steering import Steering
-from .delivery.settling.undone import Undone
 from .delivery.spill_buffer import SpillBuffer
 from .delivery.stored_sessions import StoredSessions
 from .delivery.subscriptions import Subscriptions
@@ -102,13 +102,12 @@ class Core:
         self._build_engine(store, wake, failing, auth, gather, groups)
         self._build_places(wake, auth, stored or StoredSessions(config, store))
         self._build_dispatch()
-        self._build_settling(chance)
-        self._build_replay()
+        in_force = TermsInForce(config.sessions, self.router)
+        self._build_settling(chance, in_force)
+        self._build_replay(in_force)
         self.errands: tuple[Errand[Any, Any], ...] = (
-            self.undone.errand,
-            self.late.errand,
+            self.events.errand,
             self.burying.errand,
-            self.siblings.errand,
             self.held.errand,
             self.schedules.errand,
             self.quarantine.errand,
@@ -123,7 +122,7 @@ class Core:
         self.clients.restore()
         self.retries.restore((*self.sessions, *self.groups))
         ordering.restore(self.opened.store, self.sent, self.groups)
-        self.settling.former.restore()
+        self.settling.restore_leases()
 
     def _build_engine(
         self,
@@ -227,61 +226,58 @@ class Core:
         )
         self.sent = Sent(self.opened.store, self.reader, self.tail, self.retained, clock)
 
-    def _build_settling(self, chance: Callable[[], float]) -> None:
+    def _build_settling(self, chance: Callable[[], float], in_force: TermsInForce) -> None:
         """What becomes of deliveries, and wills."""
         config, clock, writer = self.config, self.clock, self.writer
         store = self.opened.store
         self.holds = Holds(store, self.groups, self.retries, self.cursors, self.decisions, writer)
-        self.dead_letters = DeadLetters(
-            store, self.groups, self.url_groups, self.retries, self.holds, config.dead, node=self.node
-        )
-        obituaries = Obituaries(self.owners, self.publishing)
-        self.steering = Steering(store, self.groups, self.retries, self.dead_letters, obituaries)
-        self.undone = Undone(
-            config.sessions,
-            self.cursors,
-            self.router,
+        self.letters = Letters(store, config.dead)
+        self.lives = Lives(
+            self.horizon,
             self.groups,
-            self.leases,
+            self.cursors,
             self.sent,
-            obituaries,
-            self.dead_letters,
+            in_force,
+            Obituaries(self.owners, self.publishing),
+            self.letters,
             self.retries,
+            self.holds,
             self.decisions,
-            writer,
-            clock,
             chance=chance,
             node=self.node,
         )
-        self.late = Late(self.horizon, self.cursors, self.groups, self.sent, writer, clock, node=self.node)
+        self.events = Events(self.lives, self.groups, self.cursors, self.sent, writer, clock, node=self.node)
+        self.kept_retries = KeptRetries(store, self.groups, self.retries, self.lives)
+        self.dead_letters = DeadLetters(store, self.groups, self.url_groups, self.retries, self.lives)
         self.wills = Wills(self.sessions, self.cursors, self.publishing, writer, clock, config.limits)
         self.burying = Burying(
             self.opened.store,
             self.reader,
             self.burials,
-            self.dead_letters,
+            self.letters,
+            self.lives,
             Missed(self.router, self.horizon),
             self.router,
             writer,
             clock,
             node=self.node,
         )
-        former = Former(self.groups, lambda: self.sessions.running_ms)
-        self.siblings = Siblings(self.groups, self.retries, writer, clock)
+        self.siblings = Siblings(self.groups, self.retries, self.events, clock)
         self.settling = Settling(
             self.cursors,
             self.groups,
             self.leases,
-            self.undone,
-            self.late,
-            former,
+            self.events,
+            self.decisions,
+            self.reader,
+            clock,
             lambda: self.sessions.running_ms,
         )
         self.deliveries = Deliveries(
             self.opened.store, self.horizon, self.router, self.groups, self.dead_letters, self.awaited, clock
         )
 
-    def _build_replay(self) -> None:
+    def _build_replay(self, in_force: TermsInForce) -> None:
         """Reading on for places that are behind, and how far they hold old slices back."""
         wall_ms = self.clock.wall_ms
         self.unread = Unread(
@@ -295,7 +291,10 @@ class Core:
             wall_ms=wall_ms,
             dispatched_ms=self.writer.dispatched_ms,
         )
-        resending = Resending(self.router, self.groups, self.undone, self.sent, self.awaited, wall_ms)
+        resending = Resending(
+            self.router, self.groups, self.events, in_force, self.sent, self.awaited, wall_ms
+        )
+        by_key = ByKey(self.horizon, self.router, self.events, self.retries, self.unread)
         self.replay = Replay(
             self.horizon,
             self.router,
@@ -303,9 +302,10 @@ class Core:
             self.ready,
             self.cursors,
             self.burials,
-            self.undone,
+            self.lives,
             self.retries,
             self.unread,
+            by_key,
             resending,
         )
         self.floor = Floor(
@@ -315,7 +315,7 @@ class Core:
             self.sessions,
             self.groups,
             self.burials,
-            self.undone,
+            self.events,
             self.replay,
             self.awaited,
         )
@@ -347,10 +347,7 @@ class Core:
             expiry_max_ms=config.sessions.expiry_max_ms,
             connections=Share("connections", 0, "connections", auth),
         )
-        self.follow_ups = FollowUps(
-            self.groups, self.cursors, self.settling, self.undone, self.decisions, self.reader
-        )
-        self.pull = Pull(self.groups, self.cursors, self.settling, self.late, clock, config, wake)
+        self.pull = Pull(self.groups, self.cursors, self.settling, self.events, clock, config, wake)
         self.mqtt = Parts(
             config,
             clock,
@@ -391,7 +388,7 @@ class Core:
         self.cursors.step()
         self.groups.step()
         self.wills.step()
-        self.undone.step()
+        self.settling.step()
         self.siblings.step()
         self.quarantine.step()
         self.awaited.step()

@@ -110,14 +110,16 @@ def build_site(
             turns,
             max_delay_ms=limits.max_delay_ms,
         ),
-        RetryRoutes(ask, clock, timeline, core.steering, cursors, turns, max_delay_ms=limits.max_delay_ms),
+        RetryRoutes(
+            ask, clock, timeline, core.kept_retries, cursors, turns, max_delay_ms=limits.max_delay_ms
+        ),
         Export(timeline, turns),
         LeaseRoutes(
             ask,
             leasing_of(app),
             core.groups,
             turns,
-            Following(core.follow_ups, intake, clock, limits, metrics, core.traces),
+            Following(core.settling, intake, clock, limits, metrics, core.traces),
         ),
         Messages(
             ask, intake, clock, timeline, turns, core.deliveries, metrics, core.router, limits, core.traces
@@ -125,7 +127,7 @@ def build_site(
         Listing(timeline, cursors, turns),
         Explain(timeline, core.wheel),
         Slices(timeline, shards, app.figures.held_by, split_above=slices.split_above),
-        TimelineRoutes(clock, timeline, turns, core.steering),
+        TimelineRoutes(clock, timeline, turns, core.kept_retries),
         ScheduleRoutes(ask, clock, timeline, turns, fires, core.schedules, hooks, limits),
         Calendar(clock, timeline, turns, fires, core.schedules),
         SessionRoutes(places, core.sessions, core.groups, core.clients),

@@ -35,6 +35,8 @@ from typing import NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import astuple
 
+from timeline.delivery_rows import DeliveryRow as Life
+from timeline.delivery_rows import State, Try
 from timeline.position import END, START, MessageId, Position, at_of, id_position
 
 from . import keys
@@ -42,7 +44,7 @@ from .errors import Corrupt
 from .fate import is_over
 from .fields import Record, Retry, TryRow
 from .open_batch import OpenBatch
-from .record import decode
+from .record import decode, encode
 from .store import Store, Table
 from .tables import (
     DEAD,
@@ -65,6 +67,8 @@ log = logging.getLogger(__name__)
 ROW_BYTES = 100
 """Bytes of a dead letter besides the values of its state and its record: the keys of its rows."""
 NONE = KeptTotals(0, 0, START)
+_STATES = {WAITING: State.WAITING, DEAD: State.DEAD, DROPPED: State.DROPPED}
+_NUMBERS = {state: number for number, state in _STATES.items()}
 Row = TypeVar("Row")
 
 
@@ -157,6 +161,43 @@ def of_rows(name: Name, state: StateRow, row: RecordRow) -> DeliveryRow:
     *place, message, shard, record = astuple(row)
     fields = (*name, kind, keys.place_of(at), *tried, *place, keys.message_of(message), shard, record)
     return DeliveryRow(*fields)
+
+
+def new_row(
+    names: tuple[str, str, int], root: Position, message: MessageId, shard: int, record: Record
+) -> DeliveryRow:
+    """The first row of a delivery, which waits. `names`: of its place in rows, as users know it, and its
+    incarnation."""
+    addressee, group, incarnation = names
+    stored = encode(record if record.retry is None else msgspec.structs.replace(record, retry=None))
+    name, place = whose(addressee, incarnation), (addressee, group, incarnation)
+    return DeliveryRow(
+        name, root, WAITING, START, 0, 0, "", "", 0, 0, [], 0, *place, message, max(shard, 0), stored
+    )
+
+
+def life_of(row: DeliveryRow) -> Life:
+    """What the table of its life knows of it (timeline/deliveries.py)."""
+    state, tries = _STATES[row.state], tuple([Try(*astuple(one)) for one in row.tries])
+    counts = row.attempts, row.counted, row.reason, tries, row.returns
+    return Life(state, row.at, *counts, row.keeper, row.running_ms, row.due_ms)
+
+
+def with_life(row: DeliveryRow, life: Life) -> DeliveryRow:
+    """The delivery as the table leaves it."""
+    return msgspec.structs.replace(
+        row,
+        state=_NUMBERS[life.state],
+        at=life.at,
+        attempts=life.attempts,
+        counted=life.counted,
+        reason=life.reason,
+        tries=[TryRow(one.at_ms, one.by, one.outcome, one.reason, one.held_ms) for one in life.tries],
+        returns=life.returns,
+        keeper=life.keeper,
+        running_ms=life.running_ms,
+        due_ms=life.due_ms,
+    )
 
 
 def state_of(row: DeliveryRow) -> StateRow:

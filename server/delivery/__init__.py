@@ -16,6 +16,7 @@ What stands lower here imports what stands higher. First what is handed about:
     terms.py         what a subscription may ask for, and what holds where it says nothing
     rate_limit.py    rate limiters of groups
     picker.py        picks a member of a shared subscription for each message
+    in_force.py      which terms are in force for a message
     ahead.py         where the messages of an endpoint stand that is behind
     shared.py        a shared subscription: a session that sends through its members
 

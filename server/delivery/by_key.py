@@ -8,16 +8,17 @@ turns. What may no longer be sent becomes a dead letter, or waits for its owner 
 import logging
 from itertools import islice
 
+from timeline.delivery_rows import Event
 from timeline.horizon import Horizon
 from timeline.key_order import KeyOrder
 from timeline.key_rows import NO_KEY, NOWHERE, Address
 from timeline.session import Subscription
 
 from .message import Again, Message
-from .resending import FORBIDDEN, WAIT_MS, WITHHELD
+from .resending import EXPIRED, FORBIDDEN, WAIT_MS, WITHHELD
 from .retries import Retries
 from .router import Router
-from .settling.undone import EXPIRED, NEVER, Undone
+from .settling.events import Events
 from .shared import Group
 from .subscriber import Subscriber
 from .unread import Unread
@@ -40,13 +41,13 @@ class ByKey:
         self,
         horizon: Horizon,
         router: Router,
-        undone: Undone,
+        events: Events,
         retries: Retries,
         unread: Unread,
     ) -> None:
         self._horizon = horizon
         self._router = router
-        self._undone = undone
+        self._events = events
         self._retries = retries
         self._owners = unread.owners
         self._unread = unread
@@ -75,8 +76,10 @@ class ByKey:
         elif why:
             flight = subscriber.session.launch(root, message.shard, 1)
             subscriber.session.resume(flight)
-            delay_ms = WAIT_MS if why == WITHHELD and self._unread.awaited.waits(message) else NEVER
-            self._undone.fail(subscriber, flight, why, delay_ms=delay_ms, is_attempt=False)
+            event = Event.EXPIRE if why == EXPIRED else Event.BAR
+            if why == WITHHELD and self._unread.awaited.waits(message):
+                event = Event.PUT_OFF
+            self._events.fail(subscriber, flight, event, why, delay_ms=WAIT_MS, is_sent=False)
         elif subscriber.offer(message, asked):
             subscriber.dirty.add(subscriber)
             if subscriber.rows.ahead:  # it may have still to be read again: it comes once
@@ -178,7 +181,9 @@ class ByKey:
                 flight = session.launch(*address, 1)
                 order.drop(key)
                 session.lead(flight, key)
-                self._undone.fail(subscriber, flight, WITHHELD, delay_ms=WAIT_MS, is_attempt=False)
+                self._events.fail(
+                    subscriber, flight, Event.PUT_OFF, WITHHELD, delay_ms=WAIT_MS, is_sent=False
+                )
             elif not self._owners.allow(message):
                 order.drop(key)
             elif not subscriber.offer(message, tuple(session.subscriptions.values())):

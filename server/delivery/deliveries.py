@@ -37,7 +37,7 @@ from ..engine.clock import Clock
 from .awaited import Awaited
 from .membership import Membership
 from .router import Router, Targets, endpoint_names
-from .settling.dead_letters import DeadLetters
+from .settling.kept import DeadLetters
 from .shared import KEY_PREFIX, Group, endpoint_text
 from .subscriber import Subscriber
 from .tries import tries_of_flight

@@ -21,6 +21,7 @@ from shards.commit import Commit
 from shards.errors import Corrupt
 from shards.read import Reader
 from shards.record import is_moved, is_stub
+from timeline.delivery_rows import Event
 from timeline.horizon import Horizon
 from timeline.position import END, START, Position
 from timeline.session import SETTLED, Flight
@@ -31,7 +32,7 @@ from .membership import Membership
 from .replay import Replay
 from .router import Router
 from .sessions import Sessions
-from .settling.undone import NEVER, Undone
+from .settling.events import Events
 from .shared import Group
 from .subscriber import Subscriber
 
@@ -56,7 +57,7 @@ class Floor:
         sessions: Sessions,
         groups: Membership,
         burials: Burials,
-        undone: Undone,
+        events: Events,
         replay: Replay,
         awaited: Awaited,
     ) -> None:
@@ -67,7 +68,7 @@ class Floor:
         self._cursors = sessions.cursors
         self._groups = groups
         self._burials = burials
-        self._undone = undone
+        self._events = events
         self._replay = replay
         self._awaited = awaited
         self.settled = START
@@ -130,7 +131,7 @@ class Floor:
         """In the writer: undone messages of a group before that position become dead letters; True if any."""
         old = [one for one in self._stored(group) if one.position < before]
         for flight in old:
-            self._undone.fail(group, flight, KEPT_TOO_LONG, delay_ms=NEVER)
+            self._events.fail(group, flight, Event.SLICE_GOES, KEPT_TOO_LONG)
         is_skipped = self._replay.skip(commit, group, Position(before - 1), KEPT_TOO_LONG, is_dead=True)
         return is_skipped or bool(old)
 

@@ -148,7 +148,7 @@ class Membership:
 
         A group without a row (of an older version) begins at its cursor, else where its first member joined.
         Returns flights for which there is no room to wait for a member; leased ones do not wait
-        (settling/former.py).
+        (settling/settling.py).
         """
         for text, row in self._sessions.stored_groups():
             self._restore(text, row)

@@ -17,6 +17,7 @@ from collections.abc import Container, Sequence
 
 from shards.commit import Commit
 from shards.errors import StoreFailed
+from timeline.delivery_rows import Case, Event
 from timeline.horizon import Horizon
 from timeline.key_order import KeyOrder
 from timeline.position import START, Position
@@ -34,7 +35,7 @@ from .retained import Retained
 from .retries import Retries
 from .router import Router
 from .run import RUN_MAX, Run
-from .settling.undone import Undone
+from .settling.lives import Lives
 from .shared import Group
 from .spill_buffer import is_owed
 from .subscriber import Subscriber
@@ -68,9 +69,10 @@ class Replay:
         ready: Ready,
         cursors: Cursors,
         burials: Burials,
-        undone: Undone,
+        lives: Lives,
         retries: Retries,
         unread: Unread,
+        by_key: ByKey,
         resending: Resending,
     ) -> None:
         self._horizon = horizon
@@ -79,9 +81,9 @@ class Replay:
         self._ready = ready
         self._cursors = cursors
         self._burials = burials
-        self._undone = undone
+        self._lives = lives
         self._retries = retries
-        self._by_key = ByKey(horizon, router, undone, retries, unread)
+        self._by_key = by_key
         self._unread = unread
         self._resending = resending
         self.lost = 0
@@ -118,7 +120,9 @@ class Replay:
             self._cursors.store(commit, subscriber)
             return True
         for root in [] if order is None else order.resting(to, WAITING):
-            ended += self._undone.give_up(commit, subscriber, root, reason, is_dead=is_dead)
+            row = self._retries.waiting_in(commit, subscriber, root)
+            case = Case(START, reason=reason, is_dead=is_dead)
+            ended += row is not None and self._lives.of_row(commit, row, Event.SKIP, case, subscriber)
         if not self._burials.skip(subscriber, to, reason, is_dead=is_dead) and not ended:
             return False
         self._cursors.store(commit, subscriber)

@@ -2,20 +2,23 @@
 
 from collections.abc import Callable
 
+from timeline.delivery_rows import Event
 from timeline.session import Flight, Subscription
 
 from .awaited import Awaited
+from .in_force import TermsInForce
 from .membership import Membership
 from .message import Message
 from .ready import Progress
 from .router import Router
 from .sent import Sent
-from .settling.undone import EXPIRED, NEVER, UNREADABLE, Undone
+from .settling.events import Events
 from .subscriber import Subscriber
 from .tries import LOST
 
 TURN_RESENDS = 250
 """Messages resent in a turn: some 5 ms."""
+EXPIRED = "expired"
 FORBIDDEN = "its place may not receive the topic any more"
 WITHHELD = "its sender may not send there any more"
 WAIT_MS = 60_000
@@ -29,14 +32,16 @@ class Resending:
         self,
         router: Router,
         groups: Membership,
-        undone: Undone,
+        events: Events,
+        terms: TermsInForce,
         sent: Sent,
         awaited: Awaited,
         wall_ms: Callable[[], int],
     ) -> None:
         self._router = router
         self._groups = groups
-        self._undone = undone
+        self._events = events
+        self._terms = terms
         self._sent = sent
         self._awaited = awaited
         self._wall_ms = wall_ms
@@ -64,11 +69,11 @@ class Resending:
             if subscriber.link is not None:
                 subscriber.link.release(flight.packet_id)
             return True
-        undone, loans = self._undone, self._groups.loans
+        events, loans = self._events, self._groups.loans
         message = self._sent.message(loans.place_of(subscriber, flight), flight)
         if message is None:
             if flight.is_stored:
-                undone.lose(subscriber, flight, UNREADABLE, delay_ms=NEVER)
+                events.lose(subscriber, flight, Event.UNREADABLE, "")
             else:
                 loans.give_up(subscriber, flight)
             return True
@@ -77,22 +82,26 @@ class Resending:
         may_receive = subscriber.may_receive(message.topic)
         may_have = may_receive and self._awaited.owners.allow(message)
         if subscriber.is_group and is_over:
-            undone.lose(subscriber, flight, EXPIRED, delay_ms=NEVER)
+            events.lose(subscriber, flight, Event.EXPIRE, EXPIRED)
         elif flight.is_stored and not may_receive:
             lender = loans.lender(flight)
-            undone.fail(subscriber, flight, FORBIDDEN, delay_ms=NEVER, addressee=lender, outcome=LOST)
+            events.fail(subscriber, flight, Event.BAR, FORBIDDEN, place=lender, outcome=LOST)
         elif flight.is_stored and not may_have and self._awaited.waits(message):
-            undone.fail(subscriber, flight, WITHHELD, delay_ms=WAIT_MS, is_attempt=False)
+            events.fail(subscriber, flight, Event.PUT_OFF, WITHHELD, delay_ms=WAIT_MS)
         elif is_over or not may_have:
             loans.give_up(subscriber, flight)
-        elif 0 < undone.terms(subscriber, message).max_attempts <= message.counted_before + flight.attempts:
+        elif (
+            0
+            < self._terms.of(subscriber, message.topic).max_attempts
+            <= message.counted_before + flight.attempts
+        ):
             attempts = message.attempts_before + flight.attempts
-            undone.lose(subscriber, flight, f"not acked after {attempts} deliveries")
+            events.lose(subscriber, flight, Event.NACK, f"not acked after {attempts} deliveries")
         elif not subscriber.resend(message, flight, self._asked(subscriber, message, flight)):
             if not subscriber.bars(message):
                 return False
             # It becomes a retry and waits for a member that may receive it. Others go on.
-            undone.fail(subscriber, flight, FORBIDDEN, delay_ms=0, is_attempt=False)
+            events.fail(subscriber, flight, Event.PUT_OFF, FORBIDDEN)
         return True
 
     def _asked(self, subscriber: Subscriber, message: Message, flight: Flight) -> tuple[Subscription, ...]:

@@ -21,7 +21,6 @@ from itertools import chain, count
 
 from shards import delivery_rows
 from shards.commit import Commit
-from shards.deliveries import drop, end, wait
 from shards.delivery_rows import DeliveryRow, Name, RowsAhead
 from shards.errors import Corrupt
 from shards.fields import Record
@@ -75,23 +74,7 @@ class Retries:
         is_there = partial(delivery_rows.is_there, self._store, state=WAITING)
         return {root for root in flying if is_there(Name(one.whose, root))}
 
-    # -- what comes
-
-    def put(
-        self,
-        commit: Commit,
-        one: Subscriber,
-        row: DeliveryRow,
-        due_ms: int,
-        *,
-        is_owed: bool,
-        is_out: bool = False,
-    ) -> Position:
-        """In the writer: retry the message at `due_ms`; returns its place in that order. `is_owed`: it was
-        promised before. `is_out`: as for `changes`. Raises Refused, before any change."""
-        place = wait(commit, row, due_ms, is_owed=is_owed)
-        self.changes(one, row.root, place, place, is_out=is_out)
-        return place
+    # -- what changes
 
     def waiting_in(self, commit: Commit, one: Subscriber, root: Position) -> DeliveryRow | None:
         """In the writer: a retry of the place that is not out; None: there is none."""
@@ -99,20 +82,6 @@ class Retries:
         if row is None or not row.is_waiting or root in one.rows.out or root in one.rows.over:
             return None
         return row if row.is_of(one.session.client_id, one.incarnation) else None
-
-    def take(self, one: Subscriber, row: DeliveryRow) -> None:
-        """In the writer: what becomes of a retry that is not out is decided otherwise in this batch."""
-        self.changes(one, row.root, row.at, None)
-
-    def withdraw(self, commit: Commit, one: Subscriber, row: DeliveryRow) -> None:
-        """In the writer: a retry that is not out is over."""
-        end(commit, row.name)
-        self.take(one, row)
-
-    def drop(self, commit: Commit, one: Subscriber, row: DeliveryRow) -> None:
-        """In the writer: a retry that is not out is dropped."""
-        drop(commit, row)
-        self.take(one, row)
 
     def changes(
         self,
@@ -229,6 +198,14 @@ class Retries:
             except Corrupt as error:
                 log.error("retry: unreadable: %s", error)
 
+    def kept(self, one: Subscriber, start: Position) -> Iterator[DeliveryRow]:
+        """Rows of those that wait and are not out, from `start` on."""
+        for place, root in delivery_rows.waiting_of(self._store, one.whose, start):
+            is_away = root in one.rows.out or root in one.rows.over
+            row = None if is_away else delivery_rows.waits_at(self._store, Name(one.whose, root), place)
+            if row is not None and row.is_of(one.session.client_id, one.incarnation):
+                yield row
+
     @property
     def places_due(self) -> Iterable[Subscriber]:
         """Places that may have retries that are due."""
@@ -245,9 +222,13 @@ class Retries:
     # -- what is read anyway, and again
 
     def set_back(self, one: Subscriber) -> None:
-        """It reads again what it may have had, without what it has in flight."""
+        """It reads again what it may have had, without what it has in flight: an acked one would be sent
+        again."""
         one.rows.ahead = True
-        one.pass_over_flights(self._horizon.position)
+        own = [flight for flight in one.session.flights.values() if flight.loan is None]
+        for flight in (*own, *one.lent_alone()):
+            if one.session.is_ahead(flight.position, self._horizon.position):
+                one.session.finished.add(flight.position)
 
     def ahead(self, one: Subscriber, read: Position) -> RowsAhead | None:
         """Which deliveries behind `read` have rows, for who reads on from there; None: none has."""

@@ -6,8 +6,8 @@ link, a group picks a member (picker.py), of a backlog for several messages in a
 A member's delivery is a *loan*. It is in flight in the member's session, under the packet id that the client
 acks, and in the group's. So the group still has the message when the member leaves, loses its connection or
 is overdue. If a member leaves in order, another gets its messages at once. If it fails, they come again
-later (undone.py). The client that once had a message may still finish it. QoS 2 belongs to the member's
-session alone once it is sent (MQTT-4.8.2): only that client gets it again.
+later (settling/events.py). The client that once had a message may still finish it. QoS 2 belongs to the
+member's session alone once it is sent (MQTT-4.8.2): only that client gets it again.
 
 A group without members keeps its read position for its expiry (else `sessions.expiry_max`), counted from the
 end of the last member's connection. The next member gets what fell due meanwhile. A group ends when somebody
@@ -194,7 +194,7 @@ class Group(Subscriber):
 
     @property
     def on_dead(self) -> OnDead:
-        """Whether a dead letter holds its key, or lets it go on: of a group that orders."""
+        """Of a group that orders."""
         return (self.keeping.order and self.keeping.on_dead) or NEXT
 
     @property

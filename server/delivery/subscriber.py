@@ -17,6 +17,7 @@ from .message import Message, publisher_of
 from .place_rows import PlaceRows
 from .place_state import CursorState, Presence, WillState
 from .run import Run
+from .terms import NEXT, OnDead
 from .tries import tries_of_flight
 from .write_barrier import Secured, WriteBarrier
 
@@ -150,13 +151,6 @@ class Subscriber:
         """Roots of its rows that have no effect any more. O(flights)."""
         return self.rows.ended(self.flying() if self.rows.out else set())
 
-    def pass_over_flights(self, horizon: Position) -> None:
-        """Make its messages in flight be passed over when it reads on: an acked one would be sent again."""
-        own = [flight for flight in self.session.flights.values() if flight.loan is None]
-        for one in (*own, *self.lent_alone()):
-            if self.session.is_ahead(one.position, horizon):
-                self.session.finished.add(one.position)
-
     def flying(self) -> set[Position]:
         """Roots of its deliveries that are in flight. O(flights)."""
         return {
@@ -198,6 +192,11 @@ class Subscriber:
     def bars(self, message: Message) -> bool:  # noqa: ARG002
         """Whether the group just kept back a message because no connected member may receive it."""
         return False
+
+    @property
+    def on_dead(self) -> OnDead:
+        """Whether a dead letter holds its key, or lets it go on."""
+        return NEXT
 
     def warn(self, topic: bytes, *, waits: bool = False) -> None:
         """Log that the group keeps back or passes over a message of this topic."""

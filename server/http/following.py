@@ -13,7 +13,7 @@ from timeline.position import MessageId
 from timeline.session import Flight
 
 from ..auth.rights import SCHEDULE
-from ..delivery.settling.followed import FollowUps
+from ..delivery.settling.settling import Settling
 from ..engine.clock import Clock
 from ..observe.metrics import Metrics
 from ..observe.trace_context import Headers
@@ -44,14 +44,14 @@ class Following:
 
     def __init__(
         self,
-        follow_ups: FollowUps,
+        settling: Settling,
         intake: Intake,
         clock: Clock,
         limits: Limits,
         metrics: Metrics,
         traces: Traces | None,
     ) -> None:
-        self._follow_ups = follow_ups
+        self._settling = settling
         self._intake = intake
         self._clock = clock
         self._limits = limits
@@ -96,7 +96,7 @@ class Following:
             return flight.origin == (lease.position, lease.shard)
 
         placing = partial(place, commit, drafts, given)
-        return self._follow_ups.follow(commit, lease.text, lease.number, is_it, placing, rights) or []
+        return self._settling.follow(commit, lease.text, lease.number, is_it, placing, rights) or []
 
 
 def _read(reader: Reader, raw: bytes) -> Sequence[Item]:

@@ -10,11 +10,11 @@ import msgspec
 
 from shards.record import ENCODINGS, REASON_BYTES_MAX
 from shards.state import DISPATCHED
+from timeline.deliveries import NEVER
 from timeline.filters import TopicError, parse_share
 
 from ..delivery.membership import Membership, UnknownGroup
 from ..delivery.payloads import Encoding, payload_view
-from ..delivery.settling.undone import NEVER
 from ..delivery.subscriptions import Subscriptions
 from ..delivery.tries import tries_before, try_view
 from ..pull.call import Answer, Call, Leased, LeaseRequest

@@ -16,14 +16,15 @@ session is a new one). One of the wrong kind is a protocol error.
 from collections.abc import Callable
 from typing import Protocol
 
+from timeline.deliveries import NEVER
+
 from ..codec import wire
 from ..codec.fields import Properties
 from ..codec.packets import Ack, AckRun, Packet
 from ..codec.reasons import Reason
 from ..delivery.link import Closing
 from ..delivery.publishing import Publishing
-from ..delivery.settling.settling import Receipt, Settling
-from ..delivery.settling.undone import NEVER, Nacked
+from ..delivery.settling.settling import Outcome, Receipt, Settling
 from ..delivery.subscriber import Subscriber
 from ..settings.durations import NEVER_TEXT, TimeError, parse_delay
 
@@ -159,5 +160,5 @@ class Acks:
             self._sink.put(Ack(kind, packet_id, reason if self._sink.level == 5 else 0))
 
 
-def _unanswered(_: Nacked) -> None:
+def _unanswered(_: Outcome) -> None:
     """Ignore: an ack has no answer."""

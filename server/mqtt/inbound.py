@@ -27,7 +27,7 @@ from ..delivery.message import publisher_of
 from ..delivery.owners import owner_of
 from ..delivery.publish_request import PublishRequest
 from ..delivery.publishing import Publishing
-from ..delivery.settling.settling import Settling
+from ..delivery.settling.settling import Outcome, Settling
 from ..delivery.subscriber import Subscriber
 from ..delivery.verdict import Answer, Verdict
 from ..engine.clock import Clock
@@ -435,11 +435,12 @@ class Inbound:
         """Finish a group's message from an earlier connection. Raises PublishRefused."""
         text, message = read_done(packet)
 
-        def told(was_open: bool | None) -> None:
-            reason = Reason.SUCCESS if was_open else Reason.IMPLEMENTATION_SPECIFIC_ERROR
-            if pending is not None and was_open is None:
+        def told(outcome: Outcome) -> None:
+            is_ended = outcome is Outcome.DONE
+            reason = Reason.SUCCESS if is_ended else Reason.IMPLEMENTATION_SPECIFIC_ERROR
+            if pending is not None and outcome is Outcome.FAILED:
                 pending.detail, reason = "the store takes no writes now", Reason.QUOTA_EXCEEDED
-            elif pending is not None and not was_open:
+            elif pending is not None and not is_ended:
                 pending.detail = f"$control/done: nothing is left of {id_text(message)}"
             self._answer(pending, reason, 0, subscriber.session)
 

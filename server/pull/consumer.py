@@ -16,7 +16,7 @@ from ..delivery.link import Closing
 from ..delivery.membership import GROUP_WINDOW, Membership
 from ..delivery.message import Message
 from ..delivery.run import Run
-from ..delivery.settling.former import NAME
+from ..delivery.settling.settling import FORMER
 from ..delivery.subscriber import Rights
 from .call import ANSWER_BYTES, Call, Given
 
@@ -51,7 +51,7 @@ class Consumer:
         self._has_room = has_room
         self._took = took
         self._groups = groups
-        self.member = groups.enlist(self, text, name=NAME, rights=rights, keeps_overdue=False)
+        self.member = groups.enlist(self, text, name=FORMER, rights=rights, keeps_overdue=False)
 
     def admit(self, call: Call) -> None:
         """Add a waiting call."""

@@ -12,11 +12,11 @@ groups' cursors are made durable, so that a lease can be acked even after a kill
 An ack ends the message at once, and is answered when the groups' cursors are durable; all calls share a
 batch. The same holds for releases and extensions. An ack counts whoever has the message then, also if it
 waits for a retry or is a dead letter: a message whose lease is over is found by its position
-(server/delivery/settling/late.py). All other verbs need the lease itself: one of an earlier try is gone.
+(server/delivery/settling/events.py). All other verbs need the lease itself: one of an earlier try is gone.
 
 The lease of another key counts for a caller only if it may receive the message (`rights`, None: it may).
 
-A lease survives a restart, a kill or a takeover (server/delivery/settling/former.py).
+A lease survives a restart, a kill or a takeover (`Settling.restore_leases`).
 
 Bounds, parts of `limits.memory`: the number of waiting calls, of which one group name and one key have as
 many as they leave free for others; the bytes given and not answered yet, beyond which messages stay in the
@@ -34,9 +34,9 @@ from timeline.session import SETTLED, Flight
 
 from ..delivery.cursors import Cursors
 from ..delivery.membership import Membership
-from ..delivery.settling.late import Late
+from ..delivery.settling.events import Events
+from ..delivery.settling.happening import Outcome
 from ..delivery.settling.settling import Settling
-from ..delivery.settling.undone import Nacked
 from ..delivery.shared import Group
 from ..delivery.subscriber import Rights, Subscriber
 from ..engine.clock import Clock
@@ -84,7 +84,7 @@ class Pull:
         groups: Membership,
         cursors: Cursors,
         settling: Settling,
-        late: Late,
+        events: Events,
         clock: Clock,
         config: Config,
         wake: Callable[[], None],
@@ -93,7 +93,7 @@ class Pull:
         self._groups = groups
         self._cursors = cursors
         self._settling = settling
-        self._late = late
+        self._events = events
         self._clock = clock
         self._waiting_max = config.limits.waiting_pulls
         self._max_bytes = config.http.buffered_bytes
@@ -128,9 +128,7 @@ class Pull:
     def out(self) -> int:
         """Number of leases, including those from before the start."""
         every = (consumer for consumers in self._consumers.values() for consumer in consumers.values())
-        return (
-            sum(len(consumer.member.session.flights) for consumer in every) + self._settling.former.review()
-        )
+        return sum(len(consumer.member.session.flights) for consumer in every) + self._settling.former
 
     # -- leasing
 
@@ -366,7 +364,7 @@ class Pull:
         awaited, touched = _Awaited(self._cursors, done), set()
         held: dict[Subscriber, list[int]] = {}
         named = [(lease, self._flight(lease, rights)) for lease in leases]
-        if sum(found is None for _, found in named) > self._late.room:
+        if sum(found is None for _, found in named) > self._events.room:
             raise Busy("too many acks wait of what is not leased any more")
         groups = {text: self._groups.get(text) for text in {lease.text for lease, _ in named}}
         for lease, found in named:
@@ -385,8 +383,8 @@ class Pull:
                         *found
                     )  # another client has decided otherwise: there is room for another message
                 awaited.left += 1
-                told = partial(awaited.finished, lease)
-                self._late.finish(group, lease.position, lease.shard, told, rights)
+                told = partial(awaited.decided, lease)
+                self._events.finish(group, lease.position, lease.shard, told, rights)
         for member, packet_ids in held.items():
             self._settling.ack_run(member, packet_ids)
         self._secure(touched, awaited)
@@ -407,7 +405,7 @@ class Pull:
                 awaited.settled.gone.append(lease)
                 continue
             awaited.left += 1
-            told = partial(awaited.nacked, lease)
+            told = partial(awaited.decided, lease)
             member, flight = found
             self._settling.nack(member, flight.packet_id, delay_ms=delay_ms, reason=reason, done=told)
         awaited.end()
@@ -502,23 +500,15 @@ class _Awaited:
             self.settled.error = self._cursors.failure
         self.end()
 
-    def finished(self, lease: LeaseId, was_open: bool | None) -> None:
-        if was_open:
-            self.settled.done += 1
-        elif was_open is None:
-            self.settled.error = self._cursors.failure
-        else:
-            self.settled.gone.append(lease)
-        self.end()
-
-    def nacked(self, lease: LeaseId, outcome: Nacked) -> None:
+    def decided(self, lease: LeaseId, outcome: Outcome) -> None:
+        """What has become of it, after a nack or a late ack."""
         match outcome:
-            case Nacked.AGAIN:
+            case Outcome.AGAIN | Outcome.DONE:
                 self.settled.done += 1
-            case Nacked.DEAD:
+            case Outcome.DEAD:
                 self.settled.dead += 1
-            case Nacked.GONE:
+            case Outcome.GONE:
                 self.settled.gone.append(lease)
-            case Nacked.FAILED:
+            case Outcome.FAILED:
                 self.settled.error = self._cursors.failure
         self.end()

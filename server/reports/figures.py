@@ -149,7 +149,7 @@ class Figures(Scraped):
             lost,
         )
         text = "Deliveries that failed and were put off: the message comes again"
-        yield "retries", text, self._core.undone.retried
+        yield "retries", text, self._core.events.retried
         text = "Times that a message was not handed out, as its owner may not send to its topic any more"
         yield "messages_withheld", text, self._core.owners.withheld
         text = "Times that a group passed over a message, as none of its clients may receive the topic"
@@ -161,7 +161,7 @@ class Figures(Scraped):
         yield "webhook_posts_failed", endpoint + "failed: the message comes again or is dead", failed
         yield "messages_cancelled", "Cancels that succeeded", self._metrics.cancelled
         yield "messages_moved", "Moves that succeeded", self._metrics.moved
-        letters = self._core.dead_letters
+        letters = self._core.letters
         yield "dead_letters_buried", "Messages that became dead letters", letters.buried
         text = "Dead letters dropped because 100,000, or dead.max_bytes of them, are kept"
         yield "dead_letters_crowded_out", text, letters.crowded_out
@@ -224,7 +224,7 @@ class Figures(Scraped):
     def _limits(self) -> Iterator[tuple[str, int, float]]:
         """Name, bound and usage of each limit."""
         core, config = self._core, self._core.config
-        limits, quota, dead = config.limits, core.sessions.quota, core.dead_letters.totals
+        limits, quota, dead = config.limits, core.sessions.quota, core.letters.totals
         yield "limits.memory", limits.memory.bytes, resident_bytes()
         yield "limits.pool_bytes", limits.pool_bytes, self._pool.taken
         yield "http.buffered_bytes", config.http.buffered_bytes, core.pull.held_bytes
@@ -279,7 +279,7 @@ class Figures(Scraped):
             "sessions": len(core.sessions),
             "groups": len(core.groups),
             "schedules": len(core.schedules),
-            "dead_letters": core.dead_letters.totals.count,
+            "dead_letters": core.letters.totals.count,
             "slices": len(core.directory),
             "jobs_open": self._pipeline.open,
             "store_writable": core.writer.broken is None,

@@ -59,7 +59,7 @@ class Sampling:
             died, self._dead_from = await self._reasons(self._core.dead_letters.read, self._dead_from)
             if not self._until_look:
                 self._until_look = LOOK_EACH
-                self._retry_reasons, _ = await self._reasons(self._core.steering.read, Position(0))
+                self._retry_reasons, _ = await self._reasons(self._core.kept_retries.read, Position(0))
                 await self._status.look(self._turns.apart())
                 self._sessions = await self._status.sessions_behind(self._turns.apart())
         except ShardsError as error:
@@ -101,8 +101,8 @@ class Sampling:
                 core.pull.leased,
                 posts[Outcome.DONE],
                 posts[Outcome.AGAIN] + posts[Outcome.GONE],
-                core.undone.retried,
-                core.dead_letters.buried,
+                core.events.retried,
+                core.letters.buried,
                 core.dispatch.counts.unclaimed,
                 core.burials.dropped.total(),
             ),
@@ -110,7 +110,7 @@ class Sampling:
             behind_ms=behind(core, core.clock.wall_ms()),
             pending=core.opened.pending,
             retries=core.opened.retries,
-            dead_letters=core.dead_letters.totals.count,
+            dead_letters=core.letters.totals.count,
             memory_bytes=resident_bytes(),
             store_bytes=stored,
             disk_free_bytes=free,

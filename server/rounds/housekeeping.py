@@ -31,7 +31,7 @@ from timeline.position import Position
 from timeline.retention import passed_slices
 
 from ..core import Core
-from ..delivery.settling.dead_letters import SWEEP_LETTERS
+from ..delivery.settling.letters import SWEEP_LETTERS
 from ..delivery.shared import Group
 from ..engine.writer import Ask, Busy
 from ..jobs.expiring import Expiries
@@ -234,7 +234,7 @@ class Housekeeping:
 
     async def _sweep_dead(self) -> None:
         """Drop expired dead letters, a step at a time."""
-        letters, running_ms = self._core.dead_letters, self._core.writer.running_ms
+        letters, running_ms = self._core.letters, self._core.writer.running_ms
         while letters.are_over(running_ms):
             gone: int = await self._ask(
                 lambda commit: letters.drop_expired(commit, running_ms), cost=SWEEP_LETTERS

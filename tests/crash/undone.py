@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from server.delivery.message import Message
-from server.delivery.settling.undone import Nacked
+from server.delivery.settling.happening import Outcome
 from shards import delivery_rows
 from shards.record import decode, is_stub
 from shards.rocks import RocksStore
@@ -80,7 +80,7 @@ def play(folder: Path, say: Callable[..., None]) -> None:
             say("done", one.text)
             group = core.groups.get(SHARE)
             assert group is not None
-            core.late.finish(group, one.place, one.shard, _told_late(say, one))
+            core.events.finish(group, one.place, one.shard, _told_late(say, one))
         for _ in range(4):
             hand.clock.now_ms += 250
             hand.round()
@@ -88,8 +88,8 @@ def play(folder: Path, say: Callable[..., None]) -> None:
     hand.store.close()
 
 
-def _told(say: Callable[..., None], one: Given) -> Callable[[Nacked], None]:
-    def told(fate: Nacked) -> None:
+def _told(say: Callable[..., None], one: Given) -> Callable[[Outcome], None]:
+    def told(fate: Outcome) -> None:
         say("nacked", one.text, fate.name)
 
     return told

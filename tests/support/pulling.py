@@ -108,9 +108,7 @@ class Puller:
             return flight.origin == (lease.position, lease.shard)
 
         def decide(commit: Commit) -> object:
-            return core.follow_ups.follow(
-                commit, lease.text, lease.number, is_it, lambda: commit.put([draft])
-            )
+            return core.settling.follow(commit, lease.text, lease.number, is_it, lambda: commit.put([draft]))
 
         return self.rig.decide(decide, pump=pump)
 

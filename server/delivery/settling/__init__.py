@@ -2,15 +2,15 @@
 
 leases.py        leases of group members, and their lapse
 holds.py         keys that a dead letter or somebody holds
-dead_letters.py  dead letters: kept, requeued, dropped
+letters.py       dead letters: how many are kept, and for how long
 obituaries.py    copies of dead letters at `$dead/...`
-steering.py      retries by users: list, try at another time, bury, drop
+happening.py     what happens to a delivery, on its way to the writer
+lives.py         applies the table of a delivery's life, in the writer
+named.py         which message a late ack names
+events.py        what happens to what is out, on its way to the writer
+kept.py          retries and dead letters for people: listed, tried at another time, buried, requeued, dropped
 siblings.py      retries of a filter without members, moved to a group of the same name
-undone.py        failed deliveries: retries and dead letters
 missed.py        counts messages that sessions have not read when retention passes them
 burying.py       unfinished messages of ended places: dead letters, or dropped and counted
-former.py        leases from before a restart
-late.py          late acks
-settling.py      the verbs: ack, nack, extend, lease, received, complete, part
-followed.py      acks with follow-ups: both in one batch
+settling.py      the verbs: ack, nack, extend, lease, received, complete, part, follow
 """

@@ -42,7 +42,8 @@ from ...engine.writer import Writer
 from ...observe.logs import by, shown
 from ..burials import SESSIONS, Burials
 from ..router import Router
-from .dead_letters import DeadLetters
+from .letters import Letters
+from .lives import Lives
 from .missed import PAIRS, Missed
 
 log = logging.getLogger(__name__)
@@ -63,7 +64,8 @@ class Burying:
         store: Store,
         reader: Reader,
         burials: Burials,
-        dead_letters: DeadLetters,
+        letters: Letters,
+        lives: Lives,
         missed: Missed,
         router: Router,
         writer: Writer,
@@ -74,7 +76,8 @@ class Burying:
         self._store = store
         self._reader = reader
         self._burials = burials
-        self._dead_letters = dead_letters
+        self._letters = letters
+        self._lives = lives
         self._missed = missed
         self._router = router
         self._node = node
@@ -92,7 +95,7 @@ class Burying:
             commit.row(Table.META, burial_key(number), burial_value(row))
             return row
         if row.room is None:
-            row = msgspec.structs.replace(row, room=self._dead_letters.half_of_room(commit))
+            row = msgspec.structs.replace(row, room=self._letters.half_of_room(commit))
         if row.flights:
             row = self._settle_flights(commit, row)
         elif not row.is_read:
@@ -108,7 +111,7 @@ class Burying:
         before = self._burials.active[number]
         assert row is not None, "a step leaves a row"
         self._burials.dropped[row.reason] += row.dropped - before.dropped
-        self._dead_letters.note_buried_all(row.buried - before.buried)
+        self._letters.note_buried(row.buried - before.buried)
         self._burials.active[number] = row
         if row.is_over:
             del self._burials.active[number]
@@ -198,7 +201,7 @@ class Burying:
         state = state_at(commit.open_batch, Name(ahead.whose, place)) if ahead.has(place) else None
         if state is None or state.state == DROPPED:
             return name
-        is_ended = record.ordering_key and self._dead_letters.end_former(commit, row, place)
+        is_ended = record.ordering_key and self._lives.end_former(commit, row, place)
         return name if is_ended else None
 
     def _rows_ahead(self, row: BurialRow, read: Position) -> RowsAhead:
@@ -312,7 +315,7 @@ class Burying:
         size = size_of(letter)
         count, left = row.room or (0, 0)
         if row.is_dead and count and size <= left:
-            self._dead_letters.keep(commit, letter)
+            self._letters.keep(commit, letter)
             return msgspec.structs.replace(row, room=(count - 1, left - size), buried=row.buried + 1)
         drop(commit, letter)
         return msgspec.structs.replace(row, dropped=row.dropped + 1)

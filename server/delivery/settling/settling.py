@@ -15,33 +15,55 @@ Returning a message in order is not a try: `release`, a clean DISCONNECT, a serv
 the first RETURNS_FREE times, so that a message that always stops its worker in order does not loop for ever.
 
 A message of a group is in flight twice: in the session of the member, and in the group that lent it
-(shared.py). Here the member's flight ends. Membership, Undone and Late then decide about the group's.
+(shared.py). Here the member's flight ends. The table then decides about the group's (events.py, lives.py).
+
+An ack with messages that follow from it: they are placed, and the message is done, in one batch or not at
+all.
 """
 
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, auto
+from functools import partial
 
+from shards.commit import Commit
+from shards.draft import Known
+from shards.read import Reader
+from timeline.deliveries import RETURNS_FREE
+from timeline.delivery_rows import Event
 from timeline.position import MessageId
-from timeline.session import Flight
+from timeline.session import IN_FLIGHT, SETTLED, Flight, Session
 
+from ...engine.clock import Clock
 from ...engine.commit_hook import ignore
+from ...engine.decisions import Decisions
+from ...observe.logs import by, shown
 from ..cursors import Cursors
-from ..membership import Membership
+from ..membership import GROUP_WINDOW, Membership
 from ..shared import Group
 from ..subscriber import Inside, Rights, Subscriber
-from ..tries import LOST, RETURNED, UNANSWERED
-from .former import Former
-from .late import Late
+from ..tries import LAPSED_LEASE, LOST, RETURNED, UNANSWERED
+from .events import Events
+from .happening import Answered
+from .happening import Outcome as Outcome
 from .leases import Leases
-from .undone import Nacked, Undone
 
-GIVEN_BACK = "given back"
-"""Reason of a returned message without room to wait for the next member."""
-RETURNS_FREE = 10
-"""Returns in order that count as no try; each further one is a try, with its back-off."""
+log = logging.getLogger(__name__)
+
+REJECTED = "rejected"
+"""Default reason of a message that its client rejected for good."""
+NOT_STORED = "acked with messages, which could not be stored"
 TOGETHER_MAX = 100
 """Maximum shared subscriptions whose cursors are written with that of a leaving member, some 3 ms. Further
 ones are written in their turns."""
+LOOK_S = 0.25
+"""How often leases are checked, ..."""
+LAPSED = 1_000
+"""... and maximum lapsed ones taken in one look: some 2 ms."""
+FORMER = "(pull)"
+"""Display name of members that lease over HTTP."""
+OUTCOMES = {Event.LAPSE: LAPSED_LEASE, Event.LOST: LOST, Event.RETURN: RETURNED}
+Placed = MessageId | Known
 
 
 class Receipt(Enum):
@@ -69,24 +91,74 @@ class Settling:
         cursors: Cursors,
         groups: Membership,
         leases: Leases,
-        undone: Undone,
-        late: Late,
-        former: Former,
+        events: Events,
+        decisions: Decisions,
+        reader: Reader,
+        clock: Clock,
         running_ms: Callable[[], int],
     ) -> None:
         """`running_ms`: running time of the server over all starts."""
         self._cursors = cursors
         self._groups = groups
         self._leases = leases
-        self._undone = undone
-        self._late = late
-        self.former = former
+        self._events = events
+        self._decisions = decisions
+        self._reader = reader
+        self._clock = clock
         self._running_ms = running_ms
+        self._former: dict[str, tuple[Group, Inside]] = {}
+        """Who holds the leases of a group from before the start, by its text."""
+        self._look_at = 0.0
 
     def restore(self) -> None:
         """At start: restore the groups. A flight without room to wait for a member is retried."""
         for group, flight in self._groups.restore():
-            self._undone.fail(group, flight, UNANSWERED, delay_ms=0, outcome=LOST)
+            self._events.fail(group, flight, Event.LOST, UNANSWERED, delay_ms=0, outcome=LOST)
+
+    def restore_leases(self) -> None:
+        """At start, after that: a worker keeps what it leased over HTTP until the lease's end, in running
+        time. A member without a connection holds it. What was sent over MQTT ends with its connection."""
+        for group in self._groups:
+            for flight in group.session.flights.values():
+                if flight.until_ms and not flight.fate:
+                    left_ms = max(1, flight.until_ms - self.running_ms)
+                    self._groups.loans.lend_again(group, self._former_of(group), flight, left_ms)
+
+    def _former_of(self, group: Group) -> Inside:
+        if group.text not in self._former:
+            session = Session(FORMER, read=group.session.read, expiry_s=0, window=GROUP_WINDOW)
+            self._former[group.text] = group, Inside(session, group.secure, keeps_overdue=False)
+        return self._former[group.text][1]
+
+    @property
+    def former(self) -> int:
+        """Number of leases from before the start. Forgets who has none any more."""
+        held = {text: one for text, one in self._former.items() if one[1].session.flights}
+        self._former = {text: one for text, one in held.items() if self._groups.get(text) is one[0]}
+        return sum(len(member.session.flights) for _, member in self._former.values())
+
+    def step(self) -> None:
+        """Handle lapsed leases."""
+        now_s = self._clock.mono()
+        if now_s < self._look_at:
+            return
+        self._look_at = now_s + LOOK_S
+        for group, member, lent in self._leases.take_lapsed(LAPSED):
+            loan = lent.loan
+            assert loan is not None, "a lease is a loan"
+            loan.is_overdue = True
+            if loan.flight is not None and group.session.has(loan.flight):
+                log.info("%s: ack timeout of %s", shown(group.name), shown(member.name), extra=by(group.name))
+                self._failed(
+                    group,
+                    loan.flight,
+                    Event.LAPSE,
+                    f"not acked within {loan.term_ms / 1_000:g} s",
+                    member.name,
+                    loan.since_s,
+                )
+            if isinstance(member, Inside) and not member.keeps_overdue:
+                self._groups.loans.take_back(member, lent)
 
     def ack(self, subscriber: Subscriber, packet_id: int) -> bool:
         """The client acks a QoS 1 message. False: this packet id has another QoS. Written for speed, since it
@@ -118,7 +190,7 @@ class Settling:
         if ended:
             subscriber.dirty.add(subscriber)
             for group, lent in self._groups.loans.acked(subscriber, ended):
-                self._late.finish(group, *lent.origin, ignore)
+                self._events.finish(group, *lent.origin, ignore)
             if subscriber.groups or not subscriber.session.tailing:
                 self._groups.read_on(subscriber)
         return is_sound
@@ -130,7 +202,7 @@ class Settling:
         *,
         delay_ms: int | None,
         reason: str,
-        done: Callable[[Nacked], None],
+        done: Answered,
         qos: int = 1,
     ) -> bool:
         """The client cannot do a message now: retry it, for the session or for the group that lent it.
@@ -143,7 +215,7 @@ class Settling:
         if qos == 2:
             subscriber.session.retired.pop(packet_id, None)
         if flight is None or flight.fate:
-            done(Nacked.GONE)
+            done(Outcome.GONE)
             return True
         if flight.qos != qos or flight.phase:
             return False
@@ -155,13 +227,14 @@ class Settling:
             held = self._groups.loans.take_back(subscriber, flight)
             self._groups.read_on(subscriber)
         if held is None:
-            done(Nacked.GONE)
+            done(Outcome.GONE)
             return True
-        self._undone.fail(
+        self._events.fail(
             *held,
-            reason,
+            Event.NACK,
+            reason or REJECTED,
+            place=group,
             delay_ms=delay_ms,
-            addressee=group,
             is_ended=is_own,
             answered=done,
             by=subscriber.name,
@@ -169,16 +242,14 @@ class Settling:
         )
         return True
 
-    def ack_named(
-        self, member: Subscriber, text: str, message: MessageId, done: Callable[[bool | None], None]
-    ) -> None:
-        """The member acks a message of its group from an earlier connection. `done`: as for a late ack
-        (late.py); False if it is no member of that group."""
+    def ack_named(self, member: Subscriber, text: str, message: MessageId, done: Answered) -> None:
+        """The member acks a message of its group from an earlier connection. `done`: as for a late ack; GONE
+        if it is no member of that group."""
         group = self._groups.get(text)
         if group is None or text not in member.groups:
-            done(False)
+            done(Outcome.GONE)
         else:
-            self._late.finish_named(group, member, message, done)
+            self._events.finish_named(group, member, message, done)
 
     def extend(self, subscriber: Subscriber, packet_id: int, for_ms: int) -> bool:
         """The client keeps the message for `for_ms` from now, if the group has an ack timeout. False: it no
@@ -233,7 +304,7 @@ class Settling:
             return None
         _, member, flight = found
         is_own = rights is None or member.rights is rights or rights.may_receive_all(group.filter)
-        return (member, flight) if is_own or self._late.may_finish(group, flight, rights) else None
+        return (member, flight) if is_own or self._events.may_finish(group, flight, rights) else None
 
     @property
     def running_ms(self) -> int:
@@ -287,8 +358,11 @@ class Settling:
         """A part of the server could not deliver the message: another member gets it, as if for the first
         time."""
         held = self._taken_back(member, packet_id)
-        if held is not None and not self._groups.loans.give_back(*held):
-            self._undone.fail(*held, GIVEN_BACK, delay_ms=0, is_attempt=False)
+        if held is None:
+            return
+        group, flight = held
+        if flight.position in group.rows.out or not self._groups.loans.give_back(group, flight):
+            self._events.fail(group, flight, Event.PUT_BACK)
 
     def release(self, member: Subscriber, packet_id: int) -> bool:
         """The client returns the message in order: another member gets it. False: the client no longer has
@@ -320,8 +394,7 @@ class Settling:
             if is_clean:
                 self._return(group, flight, subscriber.name, loan.since_s)
             else:
-                why, by = "connection lost", subscriber.name
-                self._undone.fail(group, flight, why, by=by, outcome=LOST, since_s=loan.since_s)
+                self._failed(group, flight, Event.LOST, "connection lost", subscriber.name, loan.since_s)
 
     def leave(self, member: Inside, *, is_clean: bool) -> None:
         """A part of the server leaves its group: its unacked messages go to another member (`is_clean`: in
@@ -339,20 +412,87 @@ class Settling:
     def _return(self, group: Group, flight: Flight, by: str, since_s: float) -> None:
         """A member has returned the message in order."""
         flight.end_lease()
-        if flight.returns >= RETURNS_FREE:
-            why = f"returned {RETURNS_FREE + 1} times without an answer"
-            self._undone.fail(group, flight, why, by=by, outcome=RETURNED, since_s=since_s)
-            return
-        flight.returns += 1
-        if not self._groups.loans.give_back(group, flight):
-            self._undone.fail(group, flight, GIVEN_BACK, delay_ms=0, is_attempt=False)
+        if flight.returns < RETURNS_FREE:
+            flight.returns += 1
+            if self._groups.loans.give_back(group, flight):
+                return
+            flight.returns -= 1  # the table counts it
+        why = f"returned {RETURNS_FREE + 1} times without an answer"
+        self._failed(group, flight, Event.RETURN, why, by, since_s)
+
+    def _failed(
+        self, group: Subscriber, flight: Flight, event: Event, why: str, by: str, since_s: float
+    ) -> None:
+        """A member had the message since then, and has not done it."""
+        self._events.fail(group, flight, event, why, by=by, outcome=OUTCOMES[event], since_s=since_s)
+
+    # -- acks with messages that follow
+
+    def follow(
+        self,
+        commit: Commit,
+        text: str,
+        number: int,
+        is_it: Callable[[Flight], bool],
+        place: Callable[[], Sequence[Placed]],
+        rights: Rights | None = None,
+    ) -> Sequence[Placed] | None:
+        """In the writer: ack the message that is leased under this number, and `place` what follows from it,
+        in one batch or not at all. None: the lease is over, or `rights` do not allow to end it (`leased`),
+        and nothing is done. Raises what `place` raises, with nothing done.
+
+        Only the lease itself counts, not that of an earlier try: of two workers that both do a message, since
+        the first was too slow, one has its messages stored. In RAM the flight stays until the batch is
+        durable.
+        """
+        group, found = self._groups.get(text), self.leased(text, number, rights)
+        if group is None or found is None or not is_it(found[1]) or not group.is_held(found[1]):
+            return None
+        member, lent = found
+        loan = lent.loan
+        if loan is None or loan.flight is None:
+            return None
+        placed = place()
+        loan.flight.fate = SETTLED
+        self._cursors.store(commit, group)
+        ack = group, loan.flight, member, lent
+        new = [one for one in placed if not isinstance(one, Known)]
+        self._decisions.note(
+            partial(self._not_followed, *ack), partial(self._followed, *ack), partial(self._reread, new, ack)
+        )
+        return placed
+
+    def _followed(self, group: Group, flight: Flight, member: Subscriber, lent: Flight) -> None:
+        """It is durable. `flight`: the group's, `lent`: the member's."""
+        flight.fate = IN_FLIGHT
+        if member.session.has(lent):
+            self.ack_run(member, (lent.packet_id,))
+        elif group.session.has(flight):
+            group.session.ack(flight.packet_id)
+            group.dirty.add(group)
+            self._groups.read_on(group)
+
+    def _not_followed(self, group: Group, flight: Flight, member: Subscriber, lent: Flight) -> None:
+        """Its batch has failed: its message is in flight as before, unless its lease has ended, or its worker
+        has said something else since."""
+        flight.fate = IN_FLIGHT
+        is_held = member.session.has(lent) and group.is_held(lent)
+        if group.session.has(flight) and not is_held:
+            self._failed(group, flight, Event.LOST, NOT_STORED, member.name, 0.0)
+
+    def _reread(self, new: Sequence[MessageId], ack: tuple[Group, Flight, Subscriber, Flight]) -> None:
+        """Its batch may be stored though it has failed."""
+        if new and self._reader.find(new[0]) is not None:
+            self._followed(*ack)
+
+    # --
 
     def _finish(self, subscriber: Subscriber, flight: Flight) -> None:
         """The client has the message for good, or will never take it."""
         subscriber.session.ack(flight.packet_id)
         subscriber.dirty.add(subscriber)
         for group, lent in self._groups.loans.acked(subscriber, (flight,)):
-            self._late.finish(group, *lent.origin, ignore)
+            self._events.finish(group, *lent.origin, ignore)
         if subscriber.groups or not subscriber.session.tailing:
             self._groups.read_on(subscriber)
 

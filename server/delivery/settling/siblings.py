@@ -12,28 +12,19 @@ Each LOOK_S a look takes ROWS retries of a group, then of the next group, for BU
 continues there. So retries that fit no group do not block others, however many there are.
 """
 
-import logging
 from collections import deque
 from collections.abc import Iterator
-from typing import NamedTuple
+from functools import partial
 
-import msgspec
-
-from shards.commit import Commit
-from shards.delivery_rows import Name, at
-from shards.record import decode
 from timeline.filters import matches
-from timeline.position import START, Position, at_of
+from timeline.position import START, Position
 
 from ...engine.clock import Clock
-from ...engine.errand import RETRY_S, Errand
-from ...engine.writer import Writer
-from ...observe.logs import by, shown
 from ..membership import Membership
 from ..retries import Retries
 from ..shared import Group
-
-log = logging.getLogger(__name__)
+from .events import Events
+from .happening import Outcome
 
 LOOK_S = 1.0
 ROWS = 100
@@ -41,29 +32,21 @@ BUDGET_S = 0.005
 """Time of one look, except its last retry: 10,000 filters of one name take 15 ms for that."""
 
 
-class Move(NamedTuple):
-    """A retry to move to another group of the name."""
-
-    group: Group
-    root: Position
-    to: Group
-
-
 class Siblings:
-    """Moves such retries. `moved`: number since the start."""
+    """Moves such retries."""
 
-    def __init__(self, groups: Membership, retries: Retries, writer: Writer, clock: Clock) -> None:
+    def __init__(self, groups: Membership, retries: Retries, events: Events, clock: Clock) -> None:
         self._groups = groups
         self._retries = retries
+        self._events = events
         self._clock = clock
         self._look_at = 0.0
         self._round: deque[Group] = deque()
         """Groups still to be looked at in this round."""
         self._from: dict[Group, Position] = {}
         """Where the next look at a group begins, if the last one did not finish it."""
-        self._asked: set[Move] = set()
-        self.errand: Errand[Move, bool] = Errand(writer, clock, self._decide, self._decided, self._failed)
-        self.moved = 0
+        self._asked: set[tuple[Group, Position]] = set()
+        """Retries that the writer is asked to move."""
 
     def step(self) -> None:
         """Look for due retries of groups without members."""
@@ -79,13 +62,15 @@ class Siblings:
         is_in_time = True
         while self._round and is_in_time:
             group = self._round.popleft()
-            for move in self._moves(group, now_s + BUDGET_S):
-                if move not in self._asked:
-                    self._asked.add(move)
-                    self.errand.add(move)
+            for root, to in self._moves(group, now_s + BUDGET_S):
+                if (group, root) not in self._asked:
+                    self._asked.add((group, root))
+                    may = partial(_may_move, group, root, to)
+                    self._events.move(group, root, to, may, partial(self._answered, group, root))
             is_in_time = self._clock.mono() < now_s + BUDGET_S
 
-    def _moves(self, group: Group, until_s: float) -> Iterator[Move]:
+    def _moves(self, group: Group, until_s: float) -> Iterator[tuple[Position, Group]]:
+        """Roots of its retries, and where each goes."""
         others = [one for one in self._groups.of_name(group.name) if one is not group and one.is_reachable]
         if not others:
             return
@@ -100,37 +85,15 @@ class Siblings:
                 continue
             to = next((one for one in others if _fits(one, message.topic, message.position)), None)
             if to is not None:
-                yield Move(group, message.position, to)
+                yield message.position, to
 
-    def _decide(self, commit: Commit, move: Move) -> bool:
-        """In the writer: move a retry. Raises Refused, Corrupt, before anything is changed."""
-        row = self._retries.waiting_in(commit, move.group, move.root)
-        if row is None or self._groups.named(move.group.session.client_id) is not move.group:
-            return False
-        topic = decode(row.record).topic
-        if not _is_left(move.group, topic) or self._groups.named(move.to.session.client_id) is not move.to:
-            return False
-        theirs = at(commit.open_batch, Name(move.to.whose, move.root))
-        if not _fits(move.to, topic, move.root) or (theirs is not None and theirs.is_waiting):
-            return False
-        moved = msgspec.structs.replace(
-            row,
-            whose=move.to.whose,
-            addressee=move.to.session.client_id,
-            incarnation=move.to.incarnation,
-        )
-        self._retries.withdraw(commit, move.group, row)
-        self._retries.put(commit, move.to, moved, at_of(row.at), is_owed=True)
-        return True
+    def _answered(self, group: Group, root: Position, _: Outcome) -> None:
+        self._asked.discard((group, root))
 
-    def _decided(self, move: Move, is_moved: bool) -> None:
-        self._asked.discard(move)
-        self.moved += is_moved
 
-    def _failed(self, move: Move, why: Exception) -> float:
-        name = shown(move.group.name)
-        log.warning("%s: a retry waits in a filter without members: %s", name, why, extra=by(name))
-        return RETRY_S
+def _may_move(group: Group, root: Position, to: Group, topic: bytes) -> bool:
+    """Whether it may still."""
+    return _is_left(group, topic) and _fits(to, topic, root)
 
 
 def _is_left(group: Group, topic: bytes | None = None) -> bool:

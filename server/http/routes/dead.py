@@ -15,7 +15,7 @@ from aiohttp import web
 
 from ...delivery.membership import Membership
 from ...delivery.owners import manages
-from ...delivery.settling.dead_letters import DeadLetters
+from ...delivery.settling.kept import DeadLetters
 from ...delivery.shared import Group
 from ...engine.clock import Clock
 from ...engine.writer import Ask

@@ -41,7 +41,7 @@ from timeline.position import (
     seq_of,
 )
 
-from ...delivery.settling.dead_letters import May
+from ...delivery.settling.kept import May
 from ...delivery.shared import ENDPOINT_PREFIX, KEY_PREFIX
 from ...delivery.subscriber import Subscriber
 from ...delivery.tries import try_view

@@ -14,7 +14,7 @@ from typing import Annotated
 import msgspec
 from aiohttp import web
 
-from ...delivery.settling.steering import Steering
+from ...delivery.settling.kept import KeptRetries
 from ...engine.clock import Clock
 from ...engine.writer import Ask
 from ..answers import json_answer
@@ -47,7 +47,7 @@ class RetryRoutes:
         ask: Ask,
         clock: Clock,
         timeline: Timeline,
-        steering: Steering,
+        steering: KeptRetries,
         cursors: Cursors,
         turns: Turns,
         *,

@@ -8,7 +8,7 @@ from aiohttp import web
 from timeline.cells import MINUTE_MS, WIDE_MS
 from timeline.position import Position, at_of
 
-from ...delivery.settling.steering import Steering
+from ...delivery.settling.kept import KeptRetries
 from ...engine.clock import Clock
 from ...settings.times import INSTANT_MS_MAX, format_ms
 from ..access import rights_of, sees
@@ -34,7 +34,7 @@ Bucket = Annotated[
 
 
 class TimelineRoutes:
-    def __init__(self, clock: Clock, timeline: Timeline, turns: Turns, steering: Steering) -> None:
+    def __init__(self, clock: Clock, timeline: Timeline, turns: Turns, steering: KeptRetries) -> None:
         self._steering = steering
         self._clock = clock
         self._timeline = timeline

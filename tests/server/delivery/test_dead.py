@@ -9,6 +9,7 @@ from shards.errors import StoreFailed
 from shards.store import Table
 from tests.support.build import OPENED
 from tests.support.rig import Rig, config
+from timeline.delivery_rows import Event
 
 
 def _unacked(rig: Rig, *texts: str) -> None:
@@ -90,8 +91,8 @@ def test_while_the_store_fails_it_stays() -> None:
     rig.core.writer.fail(StoreFailed("told to"))
     subscriber = rig.session("a")
     (flight,) = subscriber.session.flights.values()
-    rig.core.undone.fail(subscriber, flight, "not acked")
-    assert rig.core.undone.errand.put_off == 1
+    rig.core.events.fail(subscriber, flight, Event.NACK, "not acked")
+    assert rig.core.events.errand.put_off == 1
     assert rig.recover()
     rig.pump()
     assert list(subscriber.session.flights.values()) == [flight]
@@ -175,9 +176,9 @@ def test_what_cannot_be_buried_is_tried_again_and_holds_nobody(
             rig.lose()
     rig.pump()
     assert peer.payloads() == ["good"]
-    assert rig.core.undone.errand.put_off == 1
+    assert rig.core.events.errand.put_off == 1
     rig.pass_ms(2_000)
-    assert rig.core.undone.errand.put_off == 0
+    assert rig.core.events.errand.put_off == 0
     assert _found(rig)[0] == ["bad"]
 
 

@@ -46,15 +46,17 @@ def act(rig: Rig, how: str, after_ms: int = 0, *, pump: bool = True) -> None:
             case "let go":
                 return core.holds.let_go(commit, rig.group(TEXT), A)
             case "expire":
-                return core.dead_letters.drop_expired(commit, core.writer.running_ms + 10**12)
+                return core.letters.drop_expired(commit, core.writer.running_ms + 10**12)
             case "requeue":
                 return core.dead_letters.requeue(commit, letter(rig), at_ms, lambda *_: True)
             case "drop":
                 return core.dead_letters.drop(commit, letter(rig), lambda *_: True)
         (retry,) = [row.name for row in delivery_rows.waiting(rig.store)]
         if how == "later":
-            return core.steering.try_(commit, retry, at_ms, lambda *_: True)
-        return (core.steering.bury if how == "bury" else core.steering.drop)(commit, retry, lambda *_: True)
+            return core.kept_retries.try_(commit, retry, at_ms, lambda *_: True)
+        return (core.kept_retries.bury if how == "bury" else core.kept_retries.drop)(
+            commit, retry, lambda *_: True
+        )
 
     rig.decide(decide, pump=pump)
 
@@ -270,7 +272,7 @@ def test_an_ack_while_the_store_is_broken_frees_a_key_whose_failure_was_not_writ
     out = came(peer)
     rig.pass_ms(1_900)
     rig.clock.now_ms += 900
-    rig.core.undone.step()
+    rig.core.settling.step()
 
     def broken() -> None:
         raise StoreFailed("planned")

@@ -21,7 +21,6 @@ import pytest
 
 from server.codec import wire
 from server.codec.packets import Ack
-from server.delivery.settling.undone import NEVER
 from server.delivery.shared import Group as Shared
 from server.pull.lease_id import LeaseId
 from server.pull.pull import Settled
@@ -50,6 +49,7 @@ from tests.support.rig import Peer, Rig, props
 from tests.support.stepper import Stepper
 from tests.support.whereabouts import where
 from timeline import key_order
+from timeline.deliveries import NEVER
 from timeline.position import END, START, MessageId, Position, at_of, before, message_id
 
 ALL, SOME = "$share/workers/jobs/#", "$share/workers/jobs/y"
@@ -377,7 +377,7 @@ class Group:
             self.life.rig.core.pull.ack([self.lease(stake).name], told.append)
         else:
             sent = self.life.sent[stake.message.id]
-            self.life.rig.core.late.finish(self.group, sent.place, sent.shard, told.append)
+            self.life.rig.core.events.finish(self.group, sent.place, sent.shard, told.append)
         self.packets.pop(stake.message.id, None)
         self.life.rig.pump()
         self.ledger.settling.finished(stake)
@@ -399,7 +399,7 @@ class Group:
 
     def steer(self, how: str) -> None:
         """Of what waits."""
-        steering, now_ms, group = self.life.rig.core.steering, self.life.now, self.group
+        steering, now_ms, group = self.life.rig.core.kept_retries, self.life.now, self.group
         rows = [row for row in self.waiting() if row.root not in group.rows.out]
         waiting = [(self.place.stakes[payload_of(row)], row.name) for row in rows]
         waiting = [one for one in waiting if one[0].may == {WAITING} and not one[0].was_finished]

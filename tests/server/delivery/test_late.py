@@ -8,7 +8,8 @@ import pytest
 from server.codec import wire
 from server.codec.packets import Publish
 from server.codec.reasons import Reason
-from server.delivery.settling import late
+from server.delivery.settling import events
+from server.delivery.settling.happening import Outcome
 from server.engine.writer import Busy
 from shards.errors import Corrupt
 from shards.record import decode
@@ -70,7 +71,7 @@ def test_while_it_waits(rig: Rig) -> None:
     assert rig.core.opened.pending == 0
     rig.pass_ms(60_000)
     assert peer.inbox == other.inbox == []
-    assert rig.core.late.finished == 1
+    assert rig.core.events.finished == 1
     rig.restart()
     rig.pass_ms(60_000)
     assert members(rig, "c")[0].inbox == []
@@ -135,7 +136,7 @@ def test_when_it_is_dead() -> None:
     assert [payload for _, payload, *_ in letters(rig)] == ["job"]
     peer.ack(wire.PUBACK, packet.packet_id)
     assert letters(rig) == []
-    assert rig.core.dead_letters.totals.count == 0
+    assert rig.core.letters.totals.count == 0
     assert other is not peer
 
 
@@ -156,7 +157,7 @@ def test_in_a_race_with_its_retry(rig: Rig, steps: int) -> None:
     assert peer.inbox == []
 
 
-def test_in_the_batch_that_fails_with_its_retry(rig: Rig) -> None:
+def test_behind_a_batch_that_fails_with_its_retry(rig: Rig) -> None:
     (peer,) = members(rig, "a", ack_timeout="30s")
     rig.send("t/x", "job")
     (packet,) = peer.publishes()
@@ -164,7 +165,6 @@ def test_in_the_batch_that_fails_with_its_retry(rig: Rig) -> None:
     rig.turn()
     assert rig.compose()
     peer.ack(wire.PUBACK, packet.packet_id, pump=False)
-    assert rig.compose()
     rig.lose()
     rig.pass_ms(60_000)
     assert waiting(rig) == peer.inbox == []
@@ -195,14 +195,14 @@ def test_by_its_place_after_a_start(rig: Rig) -> None:
     group = rig.group(GROUP)
     ((place, shard),) = {(f.position, f.shard) for f in rig.session("a").session.flights.values()}
     rig.crash(pump=True)
-    told: list[bool | None] = []
-    late, group = rig.core.late, rig.core.groups.get(GROUP)
+    told: list[Outcome] = []
+    late, group = rig.core.events, rig.core.groups.get(GROUP)
     assert group is not None
     late.finish(group, place, shard, told.append)
     late.finish(group, place, shard, told.append)
     late.finish(group, Position(1), shard, told.append)
     rig.pump()
-    assert told == [True, False, False]
+    assert told == [Outcome.DONE, Outcome.GONE, Outcome.GONE]
     assert waiting(rig) == []
     assert peer.is_closed
 
@@ -219,11 +219,11 @@ def test_of_what_is_in_flight_after_a_kill(rig: Rig, is_stored: bool) -> None:
     if is_stored:
         rig.decide(lambda _: None)
     rig.crash(pump=True)
-    told: list[bool | None] = []
+    told: list[Outcome] = []
     group = rig.group(GROUP)
-    rig.core.late.finish(group, place, shard, told.append)
+    rig.core.events.finish(group, place, shard, told.append)
     rig.pump()
-    assert told == [True]
+    assert told == [Outcome.DONE]
     for _ in range(2):
         rig.crash(pump=True)
         assert bool(rig.group(GROUP).session.finished) != is_stored
@@ -238,12 +238,12 @@ def test_of_what_is_in_flight_after_a_kill(rig: Rig, is_stored: bool) -> None:
 def test_what_cannot_be_written_is_tried_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     peer, packet, _ = overdue(rig, "a")
     with monkeypatch.context() as patch:
-        patch.setattr(rig.core.late.errand, "_writer", SimpleNamespace(submit=_full, broken=None))
+        patch.setattr(rig.core.events.errand, "_writer", SimpleNamespace(submit=_full, broken=None))
         peer.ack(wire.PUBACK, packet.packet_id)
         assert waiting(rig) == ["job"]
-        assert rig.core.late.errand.is_settled
+        assert rig.core.events.errand.is_settled
     rig.pass_ms(1_100)
-    assert rig.core.late.finished == 1
+    assert rig.core.events.finished == 1
     assert in_flight(rig, GROUP) == 0
     rig.pass_ms(60_000)
     assert waiting(rig) == letters(rig) == []
@@ -279,13 +279,13 @@ def test_one_beside_an_unreadable_dead_letter_fails_alone(
     for _ in range(20):
         assert publisher.publish1("t/y").reason < 0x80
         rig.pass_ms(950)
-    assert (rig.core.writer.given_up, rig.core.late.finished, len(rig.core.late.errand)) == (0, 2, 0)
+    assert (rig.core.writer.given_up, rig.core.events.finished, len(rig.core.events.errand)) == (0, 2, 0)
     assert sum("cannot be written" in line for line in caplog.messages) == 1
 
 
 def test_many_are_one_request_and_too_many_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(late, "WAITING_MAX", 10)
-    monkeypatch.setattr(late, "AT_ONCE", 5)
+    monkeypatch.setattr(events, "LATE_MAX", 10)
+    monkeypatch.setattr(events, "UNDER_WAY", 5)
     rig = Rig()
     peer = rig.lasting("a", receive_maximum=64)
     peer.subscribe(GROUP, qos=1, user_properties=(("ack-timeout", "30s"),))
@@ -295,10 +295,9 @@ def test_many_are_one_request_and_too_many_come_again(monkeypatch: pytest.Monkey
     assert len(waiting(rig)) == 16
     for packet in packets:
         peer.ack(wire.PUBACK, packet.packet_id, pump=False)
-    # One is with the writer, ten wait.
     rig.pump()
-    assert rig.core.late.finished == 11
-    assert len(waiting(rig)) == 5
+    assert rig.core.events.finished == 10
+    assert len(waiting(rig)) == 6
 
 
 # -- on another connection

@@ -9,6 +9,7 @@ from server.codec import wire
 from server.codec.packets import Ack
 from server.delivery import burials
 from server.delivery.message import Message
+from server.delivery.settling.happening import Outcome
 from server.delivery.shared import Group
 from server.delivery.subscriber import Subscriber
 from server.delivery.terms import NEVER_S, Keeping
@@ -125,7 +126,7 @@ def test_a_retry_that_is_dropped_or_tried_at_once_lets_its_key_go_on(rig: Rig, p
     first = came(peer)
     nack(peer, first["a1"], "1h")
     nack(peer, first["b1"], "1h")
-    steering, now_ms = rig.core.steering, rig.clock.now_ms
+    steering, now_ms = rig.core.kept_retries, rig.clock.now_ms
     (a, b) = [row.name for row in delivery_rows.waiting(rig.store)]
     rig.decide(lambda commit: steering.drop(commit, a, lambda *_: True))
     assert list(came(peer)) == ["a2"]
@@ -225,7 +226,7 @@ def test_a_head_that_is_dropped_does_not_wait_for_another_message_of_its_key(rig
 
     def decide(commit: Commit) -> object:
         """In one batch."""
-        core.steering.drop(commit, head.name, lambda *_: True)
+        core.kept_retries.drop(commit, head.name, lambda *_: True)
         return core.dead_letters.requeue(commit, letter.name, later_ms, lambda *_: True)
 
     rig.decide(decide)
@@ -259,8 +260,8 @@ def test_a_head_that_is_moved_and_dropped_at_once_lets_its_key_go_on(rig: Rig, p
     core, later_ms = rig.core, rig.clock.now_ms + HOUR_MS // 2
 
     def decide(commit: Commit) -> object:
-        core.steering.try_(commit, row.name, later_ms, lambda *_: True)
-        return core.steering.drop(commit, row.name, lambda *_: True)
+        core.kept_retries.try_(commit, row.name, later_ms, lambda *_: True)
+        return core.kept_retries.drop(commit, row.name, lambda *_: True)
 
     rig.decide(decide)
     assert list(came(peer)) == ["a2"]
@@ -392,11 +393,11 @@ def test_a_message_that_waits_for_its_key_may_be_acked_late(rig: Rig, peer: Peer
     send(rig, "a1", "a2", "a3", "a4", "a5", "a6", "a7", "a8")
     out, group = came(peer), rig.group(TEXT)
     rows = addresses(rig)
-    told: list[bool | None] = []
+    told: list[Outcome] = []
     for payload in (b"a2", b"a7", b"a7"):
-        rig.core.late.finish(group, *rows[payload], told.append)
+        rig.core.events.finish(group, *rows[payload], told.append)
         rig.pump()
-    assert told == [True, True, False]
+    assert told == [Outcome.DONE, Outcome.DONE, Outcome.GONE]
     rig.kill()
     peer = worker(rig)
     assert drain(rig, peer, came(peer)) == ["a1", "a3", "a4", "a5", "a6", "a8"]
@@ -409,7 +410,7 @@ def test_a_message_acked_late_behind_its_key_is_done_after_a_replay_and_a_kill(r
     group = rig.group(TEXT)
     rows = addresses(rig)
     to, _ = rows[b"a3"]
-    rig.core.late.finish(group, *rows[b"a2"], lambda _: None)
+    rig.core.events.finish(group, *rows[b"a2"], lambda _: None)
     rig.pump()
     rig.rewind(TEXT, to, pump=False)
     rig.write()
@@ -423,10 +424,10 @@ def test_a_retry_that_a_late_ack_ended_holds_its_key_until_that_is_durable(rig: 
     nack(peer, came(peer)["a1"], "1h")
     group = rig.group(TEXT)
     rows = addresses(rig)
-    told: list[bool | None] = []
-    rig.core.late.finish(group, *rows[b"a1"], told.append)
+    told: list[Outcome] = []
+    rig.core.events.finish(group, *rows[b"a1"], told.append)
     rig.pump()
-    assert told == [True]
+    assert told == [Outcome.DONE]
     assert list(came(peer)) == ["a2"]
 
 
@@ -436,7 +437,7 @@ def test_a_lost_batch_leaves_each_key_its_head(rig: Rig, peer: Peer, how: str) -
     out, group = came(peer), rig.group(TEXT)
     if how == "acked late":
         nack(peer, out["a1"], "1h")
-        rig.core.late.finish(group, *addresses(rig)[b"a1"], lambda _: None)
+        rig.core.events.finish(group, *addresses(rig)[b"a1"], lambda _: None)
     else:
         peer.send(Ack(wire.PUBACK, out["a1"], 0x80, props(user_properties=(("retry-in", "5s"),))), pump=False)
     for _ in range(3):

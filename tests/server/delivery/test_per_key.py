@@ -105,7 +105,7 @@ def test_a_retry_in_line_that_is_dropped_does_not_come(rig: Rig) -> None:
     out = came(peer)
     rig.pass_ms(3_000)
     (name,) = [row.name for row in delivery_rows.waiting(rig.store)]
-    rig.decide(lambda commit: rig.core.steering.drop(commit, name, lambda *_: True))
+    rig.decide(lambda commit: rig.core.kept_retries.drop(commit, name, lambda *_: True))
     assert ack(peer, out, "a2") == []
 
 

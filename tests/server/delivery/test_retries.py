@@ -10,7 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from server.codec import wire
 from server.codec.packets import Ack, Publish
 from shards import delivery_rows, keys
-from shards.deliveries import end
+from shards.commit import Commit
+from shards.deliveries import end, wait
 from shards.delivery_rows import DeliveryRow
 from shards.errors import Corrupt
 from shards.fields import Record
@@ -189,7 +190,12 @@ def test_attempts_that_count_bring_the_end_nearer() -> None:
     record = _stored(rig, "bad")
     made = delivery(subscriber, Position(5), MessageId(5), record, attempts=7, counted=2, reason="busy")
     now_ms = rig.clock.now_ms
-    rig.decide(lambda commit: rig.core.retries.put(commit, subscriber, made, now_ms, is_owed=True))
+
+    def put(commit: Commit) -> None:
+        at = wait(commit, made, now_ms, is_owed=True)
+        rig.core.retries.changes(subscriber, made.root, at, at)
+
+    rig.decide(put)
     peer = rig.peers[0]
     assert peer.payloads()[-1] == "bad"
     peer.drop()
@@ -630,7 +636,7 @@ def test_what_is_read_again_ends_a_retry_that_is_being_placed_at_that_moment() -
     (row,) = retries(rig)
 
     def try_and_replay(commit: object) -> None:
-        rig.core.steering.try_(commit, row.name, rig.clock.now_ms + 5_000, lambda *_: True)  # type: ignore[arg-type]
+        rig.core.kept_retries.try_(commit, row.name, rig.clock.now_ms + 5_000, lambda *_: True)  # type: ignore[arg-type]
         rig.core.replay.rewind(commit, group, START)  # type: ignore[arg-type]
 
     rig.decide(try_and_replay, pump=False)

@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from server.delivery import retries, session_rows
+from server.delivery import session_rows
 from server.delivery.session_rows import cursor_row
-from server.delivery.settling.undone import UNDER_WAY
+from server.delivery.settling import lives
+from server.delivery.settling.events import UNDER_WAY
 from server.delivery.subscriber import Subscriber
 from shards.commit import Commit, Refused
 from shards.delivery_rows import DeliveryRow
@@ -119,7 +120,7 @@ def test_failures_that_come_together_write_the_cursor_together(monkeypatch: pyte
     for member in members:
         member.drop(pump=False)
     rig.pump()
-    assert rig.core.undone.retried == 640
+    assert rig.core.events.retried == 640
     assert not group.session.flights
     assert written < whole * (640 // UNDER_WAY + 2)
 
@@ -128,20 +129,20 @@ def test_failures_that_come_together_write_the_cursor_together(monkeypatch: pyte
 def test_one_that_has_no_place_does_not_keep_those_decided_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig()
     members = _held(rig, 32)
-    naive = retries.wait
+    naive = lives.wait
 
     def refusing(commit: Commit, row: DeliveryRow, due_ms: int, *, is_owed: bool) -> Position:
         if decode(row.record).payload == b"7":
             raise Refused("over-quota", "there is no place")
         return naive(commit, row, due_ms, is_owed=is_owed)
 
-    monkeypatch.setattr(retries, "wait", refusing)
+    monkeypatch.setattr(lives, "wait", refusing)
     for member in members:
         member.drop(pump=False)
     rig.pump()
     group = rig.group(GROUP)
-    assert rig.core.undone.retried == 31
+    assert rig.core.events.retried == 31
     assert len(group.session.flights) == 1
-    monkeypatch.setattr(retries, "wait", naive)
+    monkeypatch.setattr(lives, "wait", naive)
     rig.pass_ms(1_000)
-    assert rig.core.undone.retried == 32
+    assert rig.core.events.retried == 32

@@ -264,7 +264,7 @@ def test_returns_in_order_are_no_tries_ten_times() -> None:
     assert attempt() is None, "the eleventh return is a try, with its back-off"
     assert attempt() == "nothing"
     assert grave.publishes() == []
-    (row,) = list(rig.core.steering.read())
+    (row,) = list(rig.core.kept_retries.read())
     assert (row.attempts, row.counted, row.returns) == (1, 1, 10)
     assert [(one.outcome, one.by) for one in row.tries] == [("returned", "w")]
 
@@ -413,7 +413,7 @@ def test_an_ack_that_comes_before_it_is_decided_wins(rig: Rig) -> None:
     (mine,) = a.publishes()
     rig.clock.now_ms += 31_000
     rig.turn()
-    assert len(rig.core.undone.errand) == 0
+    assert len(rig.core.events.errand) == 0
     assert rig.core.writer.queued
     a.ack(wire.PUBACK, mine.packet_id)
     rig.pass_ms(10_000)
@@ -625,7 +625,7 @@ def test_many_groups_that_end_at_once_write_an_heir_once(rig: Rig) -> None:
 
 
 def test_a_look_at_leases_is_bounded_and_the_next_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.delivery.settling.undone.LAPSED", 10)
+    monkeypatch.setattr("server.delivery.settling.settling.LAPSED", 10)
     rig = Rig(config(ack_timeout_ms=30_000))
     names = [f"$share/g{number}/t" for number in range(25)]
     a = rig.connected("a").subscribed(*names, qos=1)
@@ -636,7 +636,7 @@ def test_a_look_at_leases_is_bounded_and_the_next_one_goes_on(monkeypatch: pytes
     came = []
     for _ in range(12):
         rig.pass_ms(250)
-        came.append(rig.core.undone.retried)
+        came.append(rig.core.events.retried)
     steps = [after - before for before, after in pairwise([0, *came])]
     assert max(steps) <= 10
     assert sum(steps) == len(names)

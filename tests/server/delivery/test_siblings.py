@@ -42,7 +42,7 @@ def test_a_worker_of_another_filter_that_fits_gets_the_retry_and_its_attempt_goe
     assert user(came, "fasti-attempt") == "2"
     rig.kill()
     assert rig.lasting("w").payloads() == ["job"]
-    assert rig.core.siblings.moved == 0
+    assert rig.core.events.moved == 0
     assert _whose(rig) == [NEW]
 
 
@@ -101,6 +101,6 @@ def test_a_look_ends_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> N
         _failed(rig, f"jobs/{n}/run", str(n))
     worker = _newcomer(rig)
     rig.pass_ms(2_000)
-    assert 1 <= rig.core.siblings.moved <= 2
+    assert 1 <= rig.core.events.moved <= 2
     rig.pass_ms(10_000)
     assert sorted(worker.take_all()) == ["0", "1", "2", "3", "4"]

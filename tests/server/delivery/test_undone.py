@@ -10,7 +10,8 @@ from server.codec import wire
 from server.codec.packets import Ack, Publish
 from server.codec.reasons import Reason
 from server.delivery.publish_request import PublishRequest
-from server.delivery.settling.undone import UNDER_WAY, Failure, Nacked, Undone
+from server.delivery.settling.events import UNDER_WAY, Events
+from server.delivery.settling.happening import Happening, Outcome
 from server.engine.writer import Busy
 from shards import delivery_rows
 from shards.commit import Commit
@@ -402,7 +403,7 @@ def test_a_thousand_flights_of_a_lost_connection_are_put_off_in_pieces() -> None
     assert held >= 1_000
     peer.drop(pump=False)
     most = 0
-    while not rig.core.undone.errand.is_settled:
+    while not rig.core.events.errand.is_settled:
         queued = rig.core.writer.queued
         most = max(most, queued)
         rig.write()
@@ -421,22 +422,22 @@ def test_what_the_writer_does_not_take_stays_in_flight_and_is_tried_again(
 ) -> None:
     rig.send("t/x", "job", "next")
     first, second = peer.publishes()
-    told: list[Nacked] = []
+    told: list[Outcome] = []
     subscriber = rig.session("a")
     with monkeypatch.context() as patch:
-        patch.setattr(rig.core.undone.errand, "_writer", SimpleNamespace(submit=_full, broken=None))
+        patch.setattr(rig.core.events.errand, "_writer", SimpleNamespace(submit=_full, broken=None))
         assert rig.core.settling.nack(
             subscriber, first.packet_id, delay_ms=1_000, reason="no", done=told.append
         )
         rig.pump()
-        assert told == [Nacked.FAILED]
+        assert told == [Outcome.FAILED]
         peer.drop()
         # What waits is not sent again from where it was.
         peer = rig.lasting("a")
         assert peer.payloads() == ["next"]
     rig.pass_ms(1_000)
     assert waiting(rig) == ["job"]
-    assert told == [Nacked.FAILED]
+    assert told == [Outcome.FAILED]
     rig.pass_ms(1_000)
     assert peer.payloads() == ["job"]
     assert second.payload == b"next"
@@ -467,7 +468,7 @@ def test_a_store_that_takes_nothing_is_waited_for(rig: Rig) -> None:
     member.publishes()
     rig.core.writer.fail(StoreFailed("told to"))
     rig.jump(31_000)
-    assert rig.core.undone.errand.put_off == 1
+    assert rig.core.events.errand.put_off == 1
     assert in_flight(rig, GROUP) == 1
     assert rig.recover()
     rig.pass_ms(1_100)
@@ -578,7 +579,7 @@ def test_a_member_may_nack_and_be_gone_at_once_with_its_session(rig: Rig, qos: i
 def test_who_has_one_that_failed_does_not_wait_for_the_thousands_of_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("server.delivery.settling.undone.UNDER_WAY", 10)
+    monkeypatch.setattr("server.delivery.settling.events.UNDER_WAY", 10)
     rig = Rig()
     many = rig.lasting("many").subscribed("t/#", qos=1)
     one = rig.lasting("one").subscribed("u", qos=1)
@@ -596,9 +597,9 @@ def test_who_has_one_that_failed_does_not_wait_for_the_thousands_of_another(
         rig.write()
     session = rig.session("one")
     assert not session.session.flights
-    assert rig.core.undone.retried < 40
+    assert rig.core.events.retried < 40
     rig.pump()
-    assert rig.core.undone.retried == 40 + 1
+    assert rig.core.events.retried == 40 + 1
 
 
 def test_a_turn_is_a_few_so_that_cursors_are_written_seldom(rig: Rig) -> None:
@@ -615,25 +616,25 @@ def test_a_turn_is_a_few_so_that_cursors_are_written_seldom(rig: Rig) -> None:
     assert left.count(0) >= 10
     rig.pump()
     assert not any(group.session.flights for group in groups)
-    assert rig.core.undone.retried == 320
+    assert rig.core.events.retried == 320
 
 
 @OPENED
 def test_what_there_is_no_time_for_goes_first_with_the_next_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    decide, decided = Undone._decide, list[int]()
+    decide, decided = Events._decide, list[int]()
 
-    def slow(self: Undone, commit: Commit, failure: Failure) -> Nacked:
+    def slow(self: Events, commit: Commit, what: Happening) -> Outcome:
         rig.clock.now_ms += 3
-        decided.append(failure.flight.position)
-        return decide(self, commit, failure)
+        decided.append(what.root)
+        return decide(self, commit, what)
 
-    monkeypatch.setattr(Undone, "_decide", slow)
+    monkeypatch.setattr(Events, "_decide", slow)
     rig = Rig()
     rig.lasting("a").subscribe(GROUP, qos=1)
     rig.send("t/x", *map(str, range(10)))
     rig.core.clients.leave(rig.core.sessions.get("a"), is_clean=False)  # type: ignore[arg-type]
     counts = []
-    while not rig.core.undone.errand.is_settled:
+    while not rig.core.events.errand.is_settled:
         rig.compose()
         counts.append(len(decided))
         rig.settle()

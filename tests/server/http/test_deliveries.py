@@ -3,7 +3,7 @@
 from typing import Any
 
 from server.delivery import deliveries
-from server.delivery.settling.undone import Nacked
+from server.delivery.settling.happening import Outcome
 from server.delivery.terms import UNSAID
 from timeline.session import Terms
 
@@ -54,14 +54,14 @@ async def test_what_a_member_cannot_do_now_waits_with_its_reason(server: Running
     ((packet_id, lent),) = member.session.flights.items()
     assert lent.loan is not None
     lent.loan.since_s -= 500
-    became: list[Nacked] = []
+    became: list[Outcome] = []
     core = server.app.core
     core.settling.nack(member, packet_id, delay_ms=90_000, reason="db is down", done=became.append)
     await server.app.quiet()
     why, at = "db is down", "2026-11-21T08:00:00.000Z"
     tried = {"at": at, "by": "w", "outcome": "failed", "reason": why, "seconds": 500.0}
     group = {"group": "workers", "filter": "jobs/#", "reason": why, "tries": [tried]}
-    assert became == [Nacked.AGAIN]
+    assert became == [Outcome.AGAIN]
     (found,) = await told(server, name)
     assert 500 <= found["tries"][0]["seconds"] < 560
     tried["seconds"] = found["tries"][0]["seconds"]

@@ -321,7 +321,7 @@ async def test_acks_that_come_late_are_refused_when_too_many_wait(
     await server.pass_time(2_000)
     leased = await _lease(server, wait=1)
     await server.call("POST", f"{PATH}:nack", {**_ids(leased), "delay": "1h"}, status=200)
-    monkeypatch.setattr("server.delivery.settling.late.WAITING_MAX", 0)
+    monkeypatch.setattr("server.delivery.settling.events.LATE_MAX", 0)
     answer = await server.call("POST", f"{PATH}:ack", _ids(leased), status=429)
     assert answer.slug == "over-quota"
     monkeypatch.undo()

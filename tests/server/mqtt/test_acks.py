@@ -112,7 +112,7 @@ def test_a_run_that_comes_too_late_for_some_ends_these_where_they_wait(rig: Rig)
     assert in_flight(rig, "a") == []
     rig.pass_ms(60_000)
     assert a.inbox + b.inbox == []
-    assert rig.core.late.finished == 4
+    assert rig.core.events.finished == 4
 
 
 @OPENED

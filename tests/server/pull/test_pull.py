@@ -8,7 +8,6 @@ import pytest
 from server.auth.rights import Grant, Principal, Rights
 from server.codec import wire
 from server.codec.packets import Ack
-from server.delivery.settling.undone import NEVER
 from server.delivery.shared import Group
 from server.delivery.terms import Keeping
 from server.engine.writer import Busy
@@ -22,6 +21,8 @@ from shards.record import decode
 from shards.store import Table
 from tests.support.pulling import TEXT, Puller, lease_of
 from tests.support.rig import START_MS, Rig, config, props
+from timeline.deliveries import NEVER
+from timeline.delivery_rows import Event
 from timeline.position import END, START, Position, message_id
 from timeline.retention import passed_slices
 
@@ -275,9 +276,9 @@ def test_a_nack_of_the_last_attempt_is_the_end_and_an_ack_takes_it_back() -> Non
     rig, puller = _rig(1, max_attempts=1)
     leases = puller.lease()
     assert puller.nack(leases, 0, "bad")[0].dead == 1
-    assert rig.core.dead_letters.totals.count == 1
+    assert rig.core.letters.totals.count == 1
     assert puller.ack(leases)[0].done == 1
-    assert rig.core.dead_letters.totals.count == 0
+    assert rig.core.letters.totals.count == 0
     assert puller.ack(leases)[0].gone == leases
 
 
@@ -316,7 +317,7 @@ def test_late_acks_beyond_the_bound_are_refused_and_not_said_to_be_gone(
     rig, puller = _rig(6)
     leases = puller.lease(lease_ms=1_000)
     rig.pass_ms(1_500)
-    monkeypatch.setattr("server.delivery.settling.late.WAITING_MAX", 5)
+    monkeypatch.setattr("server.delivery.settling.events.LATE_MAX", 5)
     with pytest.raises(Busy):
         puller.ack(leases)
     assert puller.ack(leases[:5])[0].done == 5
@@ -379,7 +380,7 @@ def test_what_is_said_of_a_lease_while_its_ack_with_messages_fails_leaves_it_to_
     rig, puller = _rig(1)
     (mine,) = puller.lease()
     follow = partial(
-        rig.core.follow_ups.follow,
+        rig.core.settling.follow,
         text=mine.text,
         number=mine.number,
         is_it=lambda flight: True,
@@ -483,7 +484,7 @@ def test_leases_from_before_the_start_count_for_the_bound_until_they_end() -> No
     puller.ack(first)
     rig.pass_ms(500)
     assert rig.core.pull.out == len(more)
-    assert not rig.core.settling.former._holders, "nobody who holds nothing is kept"
+    assert not rig.core.settling._former, "nobody who holds nothing is kept"
 
 
 def test_a_deleted_group_leaves_nobody_who_holds_its_leases() -> None:
@@ -493,7 +494,7 @@ def test_a_deleted_group_leaves_nobody_who_holds_its_leases() -> None:
     group = rig.group(TEXT)
     rig.decide(lambda commit: rig.core.groups.disband(commit, group), pump=False)
     rig.pass_ms(500)
-    assert not rig.core.settling.former._holders
+    assert not rig.core.settling._former
     assert rig.core.pull.out == 0
 
 
@@ -636,7 +637,7 @@ def test_how_long_a_try_took_is_known() -> None:
     leases = puller.lease()
     rig.pass_ms(3_000)
     puller.nack(leases, 60_000, "no")
-    (row,) = list(rig.core.steering.read())
+    (row,) = list(rig.core.kept_retries.read())
     assert [(one.outcome, one.reason, one.by, one.ms) for one in row.tries] == [
         ("failed", "no", "(pull)", 3_000)
     ]
@@ -748,7 +749,7 @@ def test_an_ack_counts_of_what_was_given_up_while_it_was_leased() -> None:
     leases = puller.lease()
     group = rig.group(TEXT)
     (flight,) = group.session.flights.values()
-    rig.core.undone.fail(group, flight, "kept too long", delay_ms=NEVER)
+    rig.core.events.fail(group, flight, Event.SLICE_GOES, "kept too long")
     rig.pump()
     assert len(list(rig.core.dead_letters.read())) == 1
     assert puller.ack(leases)[0].done == 1

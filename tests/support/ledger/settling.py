@@ -128,7 +128,7 @@ class Settling:
         mono: float = 0.0,
         is_exact: bool = False,
     ) -> None:
-        """Nacked, or answered with an error: it comes again, or that was the last try."""
+        """Outcome, or answered with an error: it comes again, or that was the last try."""
         self._known.seen["failed"] += 1
         self._known.note(stake, "failed")
         self.fails(place, stake, at=self._known.clock.low, not_before=not_before, may_be_none=True)

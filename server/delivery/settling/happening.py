@@ -1,0 +1,85 @@
+"""What happens to a delivery, on its way to the writer, and what has become of it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from timeline.delivery_rows import Case, Event
+from timeline.key_order import KeyOrder
+from timeline.key_rows import NO_KEY
+from timeline.position import MessageId, Position
+from timeline.session import Flight
+
+from ...engine.commit_hook import ignore
+from ..subscriber import Rights, Subscriber
+
+
+class Outcome(Enum):
+    """What has become of a delivery."""
+
+    AGAIN = auto()
+    """It is tried again later: durable."""
+    DEAD = auto()
+    """It is a dead letter: durable."""
+    DONE = auto()
+    """It is done, late: durable."""
+    GONE = auto()
+    """There was nothing to end: it was no longer in flight, or done already, or nobody is to get it."""
+    FAILED = auto()
+    """It cannot be written now. What is in flight stays, and is tried again each second."""
+
+
+Answered = Callable[[Outcome], None]
+"""Called when the outcome is durable, or cannot be for now."""
+
+
+MayMove = Callable[[bytes], bool]
+"""Whether a message of that topic may move."""
+
+
+@dataclass(slots=True, eq=False)
+class Happening:
+    """Something happens to a delivery, for which the writer is asked."""
+
+    place: Subscriber
+    """Whose delivery it is."""
+    event: Event
+    root: Position
+    shard: int
+    case: Case
+    answered: Answered = ignore
+    flight: Flight | None = None
+    """It ends with that, ..."""
+    holder: Subscriber | None = None
+    """... which this session or group has: at QoS 2 the group's member."""
+    is_sent: bool = True
+    """Whether its last delivery has begun."""
+    is_ended: bool = False
+    """The client has ended the exchange: the packet id becomes free with the flight."""
+    was: Position | None = None
+    """Where its row stood in its list when it was decided first; START: it had none. If the batch has failed,
+    and the row stands elsewhere, it is stored."""
+    is_try: bool = False
+    """A failed try is counted with it."""
+    message: MessageId | None = None
+    """A late ack that names it so, ..."""
+    member: Subscriber | None = None
+    """... of this member; ..."""
+    rights: Rights | None = None
+    """... or of somebody with these rights; None: they allow it."""
+    to: Subscriber | None = None
+    """Where a retry moves, ..."""
+    may: MayMove | None = None
+    """... if it may."""
+
+    @property
+    def owner(self) -> Subscriber:
+        """Whose cursor is written with it."""
+        return self.holder or self.place
+
+    @property
+    def order(self) -> KeyOrder | None:
+        """The order that the message is the head of its key in."""
+        order, key = self.place.session.order, b"" if self.flight is None else self.flight.key
+        is_head = key not in (b"", NO_KEY) and self.holder is self.place
+        return order if is_head and order is not None and order.rule.is_ordered else None

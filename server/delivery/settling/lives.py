@@ -1,0 +1,351 @@
+"""Applies the table of a delivery's life (timeline/deliveries.py), in the writer.
+
+An event comes with what is known of its delivery: its row, its flight, or both. The table says what becomes
+of it. That is written in one batch, and RAM follows as the batch does:
+
+    waits       its place gives it when it is due
+    dead        with a copy at `$dead`, which must have room, so before all else
+    no row      a key that waited for it goes on
+    a flight    ends: the cursor without it is in the batch
+
+So after a kill a message is exactly one of in flight, waiting or dead. A batch that has failed may be stored
+all the same: an event that is tried again knows its row by the position that it wrote (`Happening.was`).
+
+What the table is asked in other words than its own: a flight has the counts since its row. A row whose root
+the reader has still to come to is from before a replay, unless the root is noted as finished.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import msgspec
+
+from shards.commit import Commit
+from shards.deliveries import drop, end, wait
+from shards.delivery_rows import DeliveryRow, Name, at, life_of, new_row, with_life
+from shards.fields import Record
+from shards.record import decode
+from timeline.deliveries import decide
+from timeline.delivery_rows import Case, Effect, Event, Fate, Out, Seen, State, Terms, Try
+from timeline.delivery_rows import DeliveryRow as Life
+from timeline.horizon import Horizon
+from timeline.key_order import KeyOrder
+from timeline.position import START, Position, at_of, id_text, message_id, position
+
+from ...engine.commit_hook import ignore
+from ...engine.decisions import Decisions
+from ...observe.logs import by, shown
+from ..cursors import Cursors
+from ..in_force import TermsInForce
+from ..membership import Membership, OfPlace
+from ..retries import Retries
+from ..sent import Sent
+from ..subscriber import Subscriber
+from ..terms import HOLD
+from ..tries import tries_of_flight
+from .happening import Happening
+from .holds import Holds
+from .letters import Letters
+from .obituaries import Obituaries
+
+log = logging.getLogger(__name__)
+
+KEPT_TOO_LONG = "kept too long"
+UNREADABLE = "unreadable"
+"""Reason of a message of which only the id is known: its slice is gone, or it cannot be read."""
+UNSEEN = Seen()
+ASKED_FOR = (Event.REQUEUE, Event.COME)
+"""What waits by these counts toward the bound on pending messages."""
+
+
+class Lives:
+    """Decides and writes what becomes of deliveries."""
+
+    def __init__(
+        self,
+        horizon: Horizon,
+        groups: Membership,
+        cursors: Cursors,
+        sent: Sent,
+        terms: TermsInForce,
+        obituaries: Obituaries,
+        letters: Letters,
+        retries: Retries,
+        holds: Holds,
+        decisions: Decisions,
+        *,
+        chance: Callable[[], float],
+        node: int,
+    ) -> None:
+        """`chance`: a new random number in [0, 1) each time."""
+        self._horizon = horizon
+        self._groups = groups
+        self._cursors = cursors
+        self._sent = sent
+        self._terms = terms
+        self._obituaries = obituaries
+        self._letters = letters
+        self._retries = retries
+        self._holds = holds
+        self._decisions = decisions
+        self._chance = chance
+        self._node = node
+
+    # -- what is in flight
+
+    def of_flight(self, commit: Commit, what: Happening) -> Fate | None:
+        """What becomes of a message in flight, which the caller ends. None: it is nowhere any more, or its
+        place is not. Raises Refused before anything is changed."""
+        place, root = what.place, what.root
+        row = at(commit.open_batch, Name(place.whose, root)) if self._is_there(place) else None
+        is_stored = row is not None and what.was not in (None, row.at)
+        if what.was is None:
+            what.was = START if row is None else row.at
+        is_again = row is not None and row.is_waiting and root in place.rows.out
+        if not is_stored and not is_again:
+            row = self._first(what) if self._is_there(place) else None
+        if row is None or (is_stored and row.is_dropped):
+            return None
+        is_out = not is_stored and (what.is_sent or not is_again)
+        seen = Seen(_out(what, row)) if is_out else UNSEEN
+        what.case = replace(what.case, lost=_lost(what))
+        life = life_of(row) if is_stored or is_again else None
+        fate = self._apply(commit, place, row, life, what.event, what.case, seen, what)
+        what.is_try = fate.row is not None and fate.row.counted > row.counted
+        return fate
+
+    def late_ack(self, commit: Commit, what: Happening, *, is_out: bool, key: Callable[[], bytes]) -> bool:
+        """A member acks it late; False: there is nothing to end. `is_out`: another has it in flight. `key`:
+        its ordering key."""
+        place, root, horizon = what.place, what.root, self._horizon.position
+        name = Name(place.whose, root)
+        row = at(commit.open_batch, name)
+        # A kill or a replay has removed it from the group's cursor, which would give it again. Nothing later
+        # than now was ever sent.
+        is_sent = root <= horizon or at_of(root) <= commit.open_batch.wall_ms
+        is_ahead = is_sent and place.session.finish_ahead(root, horizon, key())
+        seen = Seen(Out() if is_out else None, is_ahead=is_ahead, replay=int(is_ahead))
+        fate = decide(None if row is None else life_of(row), seen, what.event, what.case, Terms())
+        is_ended = Effect.CURSOR in fate.effects
+        if fate.row is None:
+            is_ended = end(commit, name) or is_ended  # also a row that cannot be read
+        if row is not None and fate.row is None:
+            self._retries.changes(place, root, row.at, None)
+        return is_ended
+
+    def move(self, commit: Commit, what: Happening) -> bool:
+        """A retry moves to another filter of its group's name. Raises Refused, Corrupt, before anything is
+        changed."""
+        place, to, row = what.place, what.to, self._retries.waiting_in(commit, what.place, what.root)
+        if (
+            row is None
+            or to is None
+            or what.may is None
+            or not (self._is_there(place) and self._is_there(to))
+        ):
+            return False
+        if not what.may(decode(row.record).topic):
+            return False
+        is_moved = self.come(commit, row, Event.JOIN, what.case, to, UNSEEN)
+        return is_moved and self.of_row(commit, row, Event.MOVE, what.case, place)
+
+    def _is_there(self, place: Subscriber) -> bool:
+        return self._groups.named(place.session.client_id) is place
+
+    def _first(self, what: Happening) -> DeliveryRow | None:
+        """The row that a message would have that has none. None: it was not stored, and is gone. Of what
+        cannot be read the id alone is known."""
+        place, flight = what.place, what.flight
+        assert flight is not None, "it is out"
+        message = self._sent.message(place, flight)
+        if message is not None:
+            record, name = message.record, message.id(self._node)
+        elif not flight.is_stored:
+            return None
+        else:
+            reason = KEPT_TOO_LONG if self._sent.note_missing(place, flight) else UNREADABLE
+            what.event, what.case = Event.UNREADABLE, replace(what.case, reason=reason)
+            record, name = Record(b"", b""), message_id(flight.position, flight.shard, self._node)
+        return new_row(_names(place), flight.position, name, flight.shard, record)
+
+    # -- what has a row, and is not out
+
+    def of_row(
+        self, commit: Commit, row: DeliveryRow, event: Event, case: Case, place: Subscriber | None
+    ) -> bool:
+        """Something happens to it; False: that cannot be. `place`: its own, if it is there. Raises Refused,
+        Corrupt, before anything is changed."""
+        fate = self._apply(commit, place, row, life_of(row), event, case, UNSEEN)
+        return Effect.REFUSED not in fate.effects
+
+    def come(
+        self, commit: Commit, row: DeliveryRow, event: Event, case: Case, to: Subscriber, seen: Seen
+    ) -> bool:
+        """It is requeued, or moved, to another place, or to its own; False: that cannot be. `seen`: what is
+        known of the message there. Raises Refused, Corrupt, before anything is changed."""
+        theirs = row if to.whose == row.whose else at(commit.open_batch, Name(to.whose, row.root))
+        addressee, group, incarnation = _names(to)
+        moved = msgspec.structs.replace(
+            row, whose=to.whose, addressee=addressee, group=group, incarnation=incarnation
+        )
+        case = replace(case, row=life_of(row))
+        life = None if theirs is None else life_of(theirs)
+        return Effect.REFUSED not in self._apply(commit, to, moved, life, event, case, seen).effects
+
+    def end_former(self, commit: Commit, of: OfPlace, root: Position) -> bool:
+        """End the retry of a message that a place which orders was set back before, and has skipped since: no
+        key waits for it. False: there is none."""
+        place = self._groups.place_of(of)
+        order = None if place is None else place.session.order
+        if place is None or order is None or not order.rule.is_ordered or order.head_of(root) is not None:
+            return False
+        former = self._retries.waiting_in(commit, place, root)
+        if former is not None:
+            end(commit, former.name)
+            self._retries.changes(place, root, former.at, None)
+        return former is not None
+
+    # -- decided and written
+
+    def _apply(
+        self,
+        commit: Commit,
+        place: Subscriber | None,
+        row: DeliveryRow,
+        life: Life | None,
+        event: Event,
+        case: Case,
+        seen: Seen,
+        what: Happening | None = None,
+    ) -> Fate:
+        """Ask the table and write its answer. `row`: the names and the message, `life`: its state; None: it
+        has no row."""
+        record, batch = decode(row.record), commit.open_batch
+        case = replace(
+            case,
+            now=position(batch.wall_ms, 0),
+            running_ms=batch.running_ms,
+            due_ms=record.due_ms or at_of(row.root),
+            expires_ms=record.expires_ms,
+            has_slice=row.root >= commit.directory.floor,
+            keeper="" if place is None else _keeper(place),
+            chance=self._chance(),
+        )
+        terms = Terms()
+        if place is not None:
+            in_force, order = self._terms.of(place, record.topic), place.session.order
+            is_head = (
+                what.order is not None if what else order is not None and order.head_of(row.root) is not None
+            )
+            terms = Terms(
+                not place.is_group,
+                in_force.max_attempts,
+                in_force.backoff_ms,
+                is_ordered=order is not None and order.rule.is_ordered,
+                is_head=is_head,
+                dead_holds=place.on_dead == HOLD,
+                has_room=False,
+            )
+        fate = decide(life, seen, event, case, terms)
+        after, stands = fate.row, row.at
+        if Effect.REFUSED in fate.effects or (after is None and life is None):
+            return fate
+        if after != life:
+            stands = self._put(commit, row, fate, is_owed=event not in ASKED_FOR, is_told=what is not None)
+        if place is not None:
+            is_waiting = after is not None and after.state is State.WAITING
+            self._retries.changes(
+                place, row.root, stands, stands if is_waiting else None, is_out=what is not None
+            )
+            self._tell_key(commit, place, row.root, fate, what)
+            if Effect.CURSOR in fate.effects:
+                self._cursors.store(commit, place)
+        return fate
+
+    def _put(self, commit: Commit, row: DeliveryRow, fate: Fate, *, is_owed: bool, is_told: bool) -> Position:
+        """Write its new state; returns where it stands. Raises Refused before anything is changed."""
+        if fate.row is None:
+            end(commit, row.name)
+            return row.at
+        after = with_life(row, fate.row)
+        if after.is_waiting:
+            return wait(commit, after, at_of(after.at), is_owed=is_owed)
+        if after.is_dead:
+            return self._bury(commit, after, fate, is_told=is_told)
+        drop(commit, after)
+        return row.at
+
+    def _bury(self, commit: Commit, row: DeliveryRow, fate: Fate, *, is_told: bool) -> Position:
+        """Returns the time of death. `is_told`: in the log."""
+        topic = b""
+        if Effect.OBITUARY in fate.effects:
+            topic = self._obituaries.tell(commit, row.group, decode(row.record), row.reason)
+        place, gone = self._letters.keep(commit, row)
+        self._decisions.note(ignore, partial(self._buried, row if is_told else None, topic, gone))
+        return place
+
+    def _buried(self, row: DeliveryRow | None, topic: bytes, gone: int) -> None:
+        """It is durable."""
+        self._letters.note_buried(1, gone)
+        if row is not None:
+            told = shown(row.group), id_text(row.id), shown(topic), row.reason
+            log.warning("%s: message %s moved to %s: %s", *told, extra=by(row.group))
+
+    # -- keys
+
+    def _tell_key(
+        self, commit: Commit, place: Subscriber, root: Position, fate: Fate, what: Happening | None
+    ) -> None:
+        """The key whose head it is waits for it, or is held by it. That a head with a row goes on waiting, or
+        goes, each batch says (holds.py)."""
+        is_held, order = Effect.KEY_HELD in fate.effects, None if what is None else what.order
+        if what is None and fate.row is not None and fate.row.state is State.DEAD:
+            self._holds.buried(commit, place, root, may_hold=is_held)
+        elif what is not None and order is not None and (is_held or Effect.KEY_WAITS in fate.effects):
+            self._rests(order, what, is_dead=is_held)
+
+    def _rests(self, order: KeyOrder, what: Happening, *, is_dead: bool) -> None:
+        """The head of a key is in flight no more."""
+        assert what.flight is not None, "it is out"
+        key, what.flight.key = what.flight.key, b""
+        order.set_head(key, what.root, is_dead=is_dead)
+        order.land(key)
+        self._decisions.note(partial(_is_out_again, order, what, key))
+
+
+def _is_out_again(order: KeyOrder, what: Happening, key: bytes) -> None:
+    """Nothing was written: the head of the key is in flight, unless its client has acked it since."""
+    if order.head_of(what.root) == key:
+        order.end_head(key)
+    session = what.place.session
+    if what.flight is not None and session.has(what.flight):
+        session.lead(what.flight, key)
+
+
+def _out(what: Happening, row: DeliveryRow) -> Out:
+    """The flight, with the counts of its row."""
+    flight = what.flight
+    assert flight is not None, "it is out"
+    attempts = flight.attempts if what.is_sent else max(0, flight.attempts - 1)
+    return Out(row.attempts + attempts, row.counted + attempts, max(row.returns, flight.returns))
+
+
+def _lost(what: Happening) -> tuple[Try, ...]:
+    """Its tries whose connection, or the server, was lost: the flight alone knows them."""
+    assert what.flight is not None, "it is out"
+    assert what.holder is not None, "it is out"
+    known = tries_of_flight((), what.flight, what.holder.name)
+    return tuple([Try(one.at_ms, one.by, one.outcome, one.reason, one.ms) for one in known])
+
+
+def _names(place: Subscriber) -> tuple[str, str, int]:
+    """Its names in a row, and its incarnation."""
+    return place.session.client_id, place.name, place.incarnation
+
+
+def _keeper(place: Subscriber) -> str:
+    """The key that all its clients use; empty: none, or several."""
+    owners = place.owners
+    return min(owners) if len(owners) == 1 else ""
