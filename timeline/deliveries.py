@@ -355,7 +355,7 @@ def waits(one: Delivery) -> Fate:
     return _waiting(one, one.old, 0)
 
 
-def requeued(one: Delivery) -> Fate:
+def anew(one: Delivery) -> Fate:
     """A letter, its own or another place's, has all its tries again. Its expiry counts from its new due; the
     one that the place had ends."""
     case = one.case
@@ -369,10 +369,10 @@ def joined(one: Delivery) -> Fate:
     """A retry of another filter, at its time and with its tries."""
     assert one.case.row is not None, "it comes from another filter"
     row = replace(one.case.row, replay=one.seen.replay)
-    return one.becomes(row, Effect.RECORD, Effect.WHEN_DUE, Effect.CURSOR)  # as with `requeued`
+    return one.becomes(row, Effect.RECORD, Effect.WHEN_DUE, Effect.CURSOR)  # as with `anew`
 
 
-def forgotten(one: Delivery) -> Fate:
+def removed(one: Delivery) -> Fate:
     """Its row goes, with the record. It is not read again for that."""
     return one.becomes(None, Effect.CURSOR, *_noted(one), *one.key())
 
@@ -454,44 +454,44 @@ def _pause_ms(one: Delivery, failed: int) -> int:
 
 
 Rule = Callable[[Delivery], Fate]
-_ = never
+_, E = never, Event
 # fmt: off
 LIFE: dict[Event, tuple[Rule, ...]] = {
-    #                    UNREAD    OUT       LEASED    HANDED    WAITING    WITHHELD   DEAD       DROPPED    DONE
-    Event.GIVE:         (goes,     again,    _,        _,        goes,      _,         _,         _,         _),
-    Event.ACK:          (_,        acked,    ends,     acked,    ends,      _,         ends,      _,         _),
-    Event.LATE_ACK:     (ends,     ends,     ends,     ends,     ends,      ends,      ends,      stays,     stays),
-    Event.NACK:         (_,        fails,    fails,    fails,    stored,    _,         stored,    _,         _),
-    Event.LAPSE:        (_,        fails,    fails,    _,        stored,    _,         stored,    _,         _),
-    Event.RETURN:       (_,        returns,  returns,  _,        stored,    _,         stored,    _,         _),
-    Event.PUT_BACK:     (_,        put_back, put_back, _,        stored,    _,         stored,    _,         _),
-    Event.LOST:         (_,        lost,     fails,    stays,    stored,    _,         stored,    _,         _),
-    Event.STOP:         (stays,    stopped,  stays,    stays,    stays,     stays,     stays,     stays,     stays),
-    Event.KILL:         (stays,    killed,   stays,    stays,    stays,     stays,     stays,     stays,     stays),
-    Event.TOO_LARGE:    (_,        acked,    _,        acked,    _,         _,         _,         _,         _),
+    #                UNREAD    OUT       LEASED    HANDED    WAITING   WITHHELD  DEAD      DROPPED  DONE
+    E.GIVE:         (goes,     again,    _,        _,        goes,     _,        _,        _,       _),
+    E.ACK:          (_,        acked,    ends,     acked,    ends,     _,        ends,     _,       _),
+    E.LATE_ACK:     (ends,     ends,     ends,     ends,     ends,     ends,     ends,     stays,   stays),
+    E.NACK:         (_,        fails,    fails,    fails,    stored,   _,        stored,   _,       _),
+    E.LAPSE:        (_,        fails,    fails,    _,        stored,   _,        stored,   _,       _),
+    E.RETURN:       (_,        returns,  returns,  _,        stored,   _,        stored,   _,       _),
+    E.PUT_BACK:     (_,        put_back, put_back, _,        stored,   _,        stored,   _,       _),
+    E.LOST:         (_,        lost,     fails,    stays,    stored,   _,        stored,   _,       _),
+    E.STOP:         (stays,    stopped,  stays,    stays,    stays,    stays,    stays,    stays,   stays),
+    E.KILL:         (stays,    killed,   stays,    stays,    stays,    stays,    stays,    stays,   stays),
+    E.TOO_LARGE:    (_,        acked,    _,        acked,    _,        _,        _,        _,       _),
 
-    Event.TRY:          (former,   refused,  refused,  refused,  moved,     moved,     refused,   refused,   refused),
-    Event.BURY:         (former,   refused,  refused,  refused,  dies,      dies,      refused,   refused,   refused),
-    Event.DROP:         (former,   refused,  refused,  refused,  drops,     drops,     drops,     refused,   refused),
-    Event.REQUEUE:      (refused,  refused,  refused,  refused,  refused,   refused,   requeued,  refused,   refused),
-    Event.RELEASE:      (former,   stays,    stays,    stays,    stays,     stays,     released,  stays,     stays),
-    Event.SEND_AWAY:    (former,   refused,  refused,  refused,  refused,   refused,   forgotten, refused,   refused),
-    Event.COME:         (refused,  refused,  refused,  refused,  requeued,  requeued,  requeued,  requeued,  requeued),
-    Event.MOVE:         (refused,  refused,  refused,  refused,  forgotten, refused,   refused,   refused,   refused),
-    Event.JOIN:         (refused,  refused,  refused,  refused,  refused,   refused,   refused,   refused,   joined),
+    E.TRY:          (former,   refused,  refused,  refused,  moved,    moved,    refused,  refused, refused),
+    E.BURY:         (former,   refused,  refused,  refused,  dies,     dies,     refused,  refused, refused),
+    E.DROP:         (former,   refused,  refused,  refused,  drops,    drops,    drops,    refused, refused),
+    E.REQUEUE:      (refused,  refused,  refused,  refused,  refused,  refused,  anew,     refused, refused),
+    E.RELEASE:      (former,   stays,    stays,    stays,    stays,    stays,    released, stays,   stays),
+    E.SEND_AWAY:    (former,   refused,  refused,  refused,  refused,  refused,  removed,  refused, refused),
+    E.COME:         (refused,  refused,  refused,  refused,  anew,     anew,     anew,     anew,    anew),
+    E.MOVE:         (refused,  refused,  refused,  refused,  removed,  refused,  refused,  refused, refused),
+    E.JOIN:         (refused,  refused,  refused,  refused,  refused,  refused,  refused,  refused, joined),
 
-    Event.SKIP:         (unread,   stays,    stays,    stays,    skipped,   skipped,   stays,     stays,     stays),
-    Event.INHERIT:      (_,        inherits, inherits, inherits, stays,     _,         stays,     _,         _),
-    Event.END_OF_PLACE: (unread,   given_up, given_up, given_up, given_up,  given_up,  stays,     stays,     stays),
+    E.SKIP:         (unread,   stays,    stays,    stays,    skipped,  skipped,  stays,    stays,   stays),
+    E.INHERIT:      (_,        inherits, inherits, inherits, stays,    _,        stays,    _,       _),
+    E.END_OF_PLACE: (unread,   given_up, given_up, given_up, given_up, given_up, stays,    stays,   stays),
 
-    Event.EXPIRE:       (stays,    expires,  stays,    stays,    expires,   expires,   stays,     stays,     stays),
-    Event.PUT_OFF:      (put_off,  put_off,  stays,    put_off,  put_off,   stays,     stored,    stays,     stays),
-    Event.WITHHOLD:     (withheld, withheld, stays,    withheld, withheld,  stays,     stays,     stays,     stays),
-    Event.OWNER_BACK:   (kept,     stays,    stays,    stays,    stays,     waits,     stays,     stays,     stays),
-    Event.BAR:          (stays,    dies,     stays,    dies,     dies,      dies,      stays,     stays,     stays),
-    Event.UNREADABLE:   (stays,    dies,     dies,     dies,     dies,      dies,      stays,     stays,     stays),
-    Event.SLICE_GOES:   (unread,   alone,    alone,    stays,    stays,     stays,     stays,     forgotten, stays),
-    Event.EVICT:        (former,   stays,    stays,    stays,    _,         _,         forgotten, _,         _),
+    E.EXPIRE:       (stays,    expires,  stays,    stays,    expires,  expires,  stays,    stays,   stays),
+    E.PUT_OFF:      (put_off,  put_off,  stays,    put_off,  put_off,  stays,    stored,   stays,   stays),
+    E.WITHHOLD:     (withheld, withheld, stays,    withheld, withheld, stays,    stays,    stays,   stays),
+    E.OWNER_BACK:   (kept,     stays,    stays,    stays,    stays,    waits,    stays,    stays,   stays),
+    E.BAR:          (stays,    dies,     stays,    dies,     dies,     dies,     stays,    stays,   stays),
+    E.UNREADABLE:   (stays,    dies,     dies,     dies,     dies,     dies,     stays,    stays,   stays),
+    E.SLICE_GOES:   (unread,   alone,    alone,    stays,    stays,    stays,    stays,    removed, stays),
+    E.EVICT:        (former,   stays,    stays,    stays,    _,        _,        removed,  _,       _),
 }
 # fmt: on
 """What becomes of a delivery, by event, and in the order of `State`. `_`: it cannot be."""

@@ -13,7 +13,7 @@ class State(Enum):
     LEASED = auto()
     """In flight until the end of its lease, also while the server is down."""
     HANDED = auto()
-    """In flight, and handed over at QoS 2: only this member gets it again (MQTT-4.8.2), until it refuses it."""
+    """In flight, handed over at QoS 2: only its member gets it again (MQTT-4.8.2), until that refuses it."""
     WAITING = auto()
     WITHHELD = auto()
     """Waits until its owner is there again."""

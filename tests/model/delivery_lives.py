@@ -521,6 +521,7 @@ class Life:
             place.over, place.pending = set(), {}
             place.lazily.clear()
             place.hands = dict(cursor.holders)
+            place.trim()
             for root, out in list(place.cursor.flights.items()):
                 state = place.state(root)
                 if state not in (State.LEASED, State.OUT, State.HANDED):
@@ -528,6 +529,8 @@ class Life:
                     continue
                 with self.sound():
                     place.apply(Event.KILL, root)
+                if place.state(root) is State.DEAD:
+                    place.tell(Event.KILL, root, out, is_for_good=False)
                 if out.is_leased:
                     self.holds_on(place, root)
         self.world.now_ms += down_ms

@@ -315,8 +315,12 @@ class Place:
             self.tell(event, root, was, is_for_good=case.delay_ms == NEVER)
 
     def note(self, root: Position, replay: int) -> None:
+        self.cursor.notes[root] = replay
+        self.trim()
+
+    def trim(self) -> None:
+        """Have no more notes than may be."""
         notes = self.cursor.notes
-        notes[root] = replay
         while len(notes) > NOTES_MAX:
             first = min(notes)
             del notes[first]
@@ -498,7 +502,7 @@ class Place:
             till_ms = self.world.now_ms + (2 * STEP_MS if event is Event.PUT_OFF else 0)
             if event in UNTRIED and not self.ledger.fates.has_expired(stake, till_ms):
                 raise Broken(f"{stake} is dead, as its owner was absent")
-            if event is Event.GIVE and not self.ledger.fates.may_die(self.account, stake):
+            if event in (Event.GIVE, Event.KILL) and not self.ledger.fates.may_die(self.account, stake):
                 raise Broken(f"{stake} has tries left, and is dead")
             self.ledger.settling.buried(stake)
         elif not self.is_session or event is Event.BAR:
@@ -613,6 +617,7 @@ class Place:
         if state is State.UNREAD and row is None and not stake.was_given:
             return
         if self.apply(Event.LATE_ACK, root) is not None:
+            self.life.places["s"].cursor.own.pop((self.whose, root), None)  # it is of no group any more
             self.acked(root, is_answered=True)
 
     def failed(self, root: Position, *, is_for_good: bool = False) -> None:
