@@ -441,6 +441,8 @@ class Life:
         elif op < 0.75 and out:
             delay_ms = rnd.choice((None, 0, 1_000, 3_000, NEVER))
             place.does(Event.NACK, rnd.choice(out), **({} if delay_ms is None else {"delay_ms": delay_ms}))
+        elif op < 0.78 and out and not place.is_session:
+            self.not_given(place, rnd.choice(out))
         elif op < 0.85 and out and not place.is_session:
             place.put_back(rnd.choice(out))
         elif op < 0.9:
@@ -450,6 +452,13 @@ class Life:
                 place.late_ack(rnd.choice([*self.world.sent]))
         else:
             self.extend(place)
+
+    def not_given(self, place: Place, root: Position) -> None:
+        """A part of the server could not give it, which the stored cursor does not know. It may be why."""
+        place.save()
+        if self.rnd.random() < 0.5:
+            self.world.sent[root].is_readable = False
+        place.does(Event.PUT_BACK, root)
 
     def extend(self, place: Place) -> None:
         """A part of what a worker has is its own for longer."""

@@ -1,4 +1,5 @@
-"""config.toml, and the tables of docs/settings.md and docs/metrics.md, as the code has them.
+"""config.toml, the tables of docs/settings.md and docs/metrics.md, and the picture of docs/places.md, as the
+code has them.
 
     python -m tests.support.tables        writes them
 
@@ -28,8 +29,11 @@ from server.settings.memory import MIB, PARTS, SHARES
 from server.settings.reading import keys
 from server.settings.removed import REMOVED
 from tests.server.conftest import START_MS, running
+from tests.support.life import picture
 
 ROOT = Path(__file__).parents[2]
+MADE = ("settings", "metrics", "places")
+"""Pages with something that is made."""
 COMMENT_WIDTH = 118
 VIEW: View = {
     "name": "", "node": "a", "state": "leader", "epoch": 1, "applied": 1, "leader": None, "log": None,
@@ -144,8 +148,9 @@ def made() -> dict[Path, str]:
         "parts": of_parts(),
         "removed": of_removed(),
         "metrics": of_metrics(asyncio.run(pages())),
+        "life": picture(),
     }
-    toml, docs = ROOT / "config.toml", (ROOT / "docs" / "settings.md", ROOT / "docs" / "metrics.md")
+    toml, docs = ROOT / "config.toml", [ROOT / "docs" / f"{name}.md" for name in MADE]
     found = {toml: sample(toml.read_text(encoding="utf-8").partition("\n[")[0])}
     return found | {path: filled(path.read_text(encoding="utf-8"), tables) for path in docs}
 
