@@ -1,4 +1,4 @@
-"""The life of a delivery in docs/places.md is drawn from the table. That it is up to date, test_tables.py says."""
+"""The picture of docs/places.md is drawn from the table. That it is up to date, test_tables.py says."""
 
 import pytest
 
