@@ -193,7 +193,7 @@ def acked(one: Delivery) -> Fate:
 
 
 def ends(one: Delivery) -> Fate:
-    """Done, and answered when it is durable."""
+    """Over, and answered when it is durable: its row goes, with the record. It is not read again."""
     return one.becomes(None, Effect.CURSOR, *_noted(one), *one.key())
 
 
@@ -351,10 +351,6 @@ def moved(one: Delivery) -> Fate:
     return refused(one) if _is_over(one, one.old, delay_ms) else _waiting(one, one.old, delay_ms)
 
 
-def waits(one: Delivery) -> Fate:
-    return _waiting(one, one.old, 0)
-
-
 def anew(one: Delivery) -> Fate:
     """A letter, its own or another place's, has all its tries again. Its expiry counts from its new due; the
     one that the place had ends."""
@@ -370,11 +366,6 @@ def joined(one: Delivery) -> Fate:
     assert one.case.row is not None, "it comes from another filter"
     row = replace(one.case.row, replay=one.seen.replay)
     return one.becomes(row, Effect.RECORD, Effect.WHEN_DUE, Effect.CURSOR)  # as with `anew`
-
-
-def removed(one: Delivery) -> Fate:
-    """Its row goes, with the record. It is not read again for that."""
-    return one.becomes(None, Effect.CURSOR, *_noted(one), *one.key())
 
 
 def released(one: Delivery) -> Fate:
@@ -475,9 +466,9 @@ LIFE: dict[Event, tuple[Rule, ...]] = {
     E.DROP:         (former,   refused,  refused,  refused,  drops,    drops,    drops,    refused, refused),
     E.REQUEUE:      (refused,  refused,  refused,  refused,  refused,  refused,  anew,     refused, refused),
     E.RELEASE:      (former,   stays,    stays,    stays,    stays,    stays,    released, stays,   stays),
-    E.SEND_AWAY:    (former,   refused,  refused,  refused,  refused,  refused,  removed,  refused, refused),
+    E.SEND_AWAY:    (former,   refused,  refused,  refused,  refused,  refused,  ends,     refused, refused),
     E.COME:         (refused,  refused,  refused,  refused,  anew,     anew,     anew,     anew,    anew),
-    E.MOVE:         (refused,  refused,  refused,  refused,  removed,  refused,  refused,  refused, refused),
+    E.MOVE:         (refused,  refused,  refused,  refused,  ends,     refused,  refused,  refused, refused),
     E.JOIN:         (refused,  refused,  refused,  refused,  refused,  refused,  refused,  refused, joined),
 
     E.SKIP:         (unread,   stays,    stays,    stays,    skipped,  skipped,  stays,    stays,   stays),
@@ -487,11 +478,11 @@ LIFE: dict[Event, tuple[Rule, ...]] = {
     E.EXPIRE:       (stays,    expires,  stays,    stays,    expires,  expires,  stays,    stays,   stays),
     E.PUT_OFF:      (put_off,  put_off,  stays,    put_off,  put_off,  stays,    stored,   stays,   stays),
     E.WITHHOLD:     (withheld, withheld, stays,    withheld, withheld, stays,    stays,    stays,   stays),
-    E.OWNER_BACK:   (kept,     stays,    stays,    stays,    stays,    waits,    stays,    stays,   stays),
+    E.OWNER_BACK:   (kept,     stays,    stays,    stays,    stays,    put_off,  stays,    stays,   stays),
     E.BAR:          (stays,    dies,     stays,    dies,     dies,     dies,     stays,    stays,   stays),
     E.UNREADABLE:   (stays,    dies,     dies,     dies,     dies,     dies,     stays,    stays,   stays),
-    E.SLICE_GOES:   (unread,   alone,    alone,    stays,    stays,    stays,    stays,    removed, stays),
-    E.EVICT:        (former,   stays,    stays,    stays,    _,        _,        removed,  _,       _),
+    E.SLICE_GOES:   (unread,   alone,    alone,    stays,    stays,    stays,    stays,    ends,    stays),
+    E.EVICT:        (former,   stays,    stays,    stays,    _,        _,        ends,     _,       _),
 }
 # fmt: on
 """What becomes of a delivery, by event, and in the order of `State`. `_`: it cannot be."""

@@ -39,7 +39,7 @@ class Entry(NamedTuple):
 
 E, S = Event, State
 ENTRIES = [
-    Entry(1, E.RELEASE, S.DEAD, table.removed, "ordered"),
+    Entry(1, E.RELEASE, S.DEAD, table.ends, "ordered"),
     Entry(0, E.BURY, S.WAITING, table.drops),
     Entry(3, E.SKIP, S.WAITING, table.stays, "ordered"),
     Entry(3, E.SKIP, S.UNREAD, table.stays),
@@ -51,7 +51,7 @@ ENTRIES = [
     Entry(6, E.INHERIT, S.OUT, table.left),
     Entry(6, E.INHERIT, S.OUT, table.ends),
     Entry(7, E.END_OF_PLACE, S.WAITING, table.stays),
-    Entry(7, E.END_OF_PLACE, S.DEAD, table.removed),
+    Entry(7, E.END_OF_PLACE, S.DEAD, table.ends),
     Entry(7, E.DROP, S.DEAD, table.stays),
     Entry(8, E.STOP, S.OUT, table.fails),
     Entry(8, E.STOP, S.OUT, table.returns),
