@@ -536,6 +536,8 @@ class Place:
                 continue
             if self.state(root) is State.WAITING and ("record", root, self.whose) in self.life.damaged:
                 self.does(Event.UNREADABLE, root)
+                if root not in self.pending and self.state(root) is State.WAITING:
+                    raise Broken(f"{sent.key} of {self.name} cannot be read, and waits for ever")
                 return True
             if self.state(root) not in (State.WAITING, State.UNREAD):
                 raise Broken(f"{sent.key} of {self.name} waits, and is {self.state(root)}")

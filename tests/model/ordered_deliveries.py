@@ -200,11 +200,18 @@ class Ruled(Group):
         return given
 
     def give_returned(self) -> bool:
-        """It is dead if that was its last try."""
+        """It is dead if that was its last try, or is put off."""
         root = min((root for root, flight in self.flights.items() if not flight.is_out), default=None)
-        fate = None if root is None else self.decided(Event.GIVE, root)
+        event = Event.PUT_OFF if self.rnd.random() < 0.1 else Event.GIVE  # its owner is absent
+        fate = None if root is None else self.decided(event, root, delay_ms=self.rnd.choice((0, 3)))
         if root is None or fate is None or fate.out is not None:
             return super().give_returned()
+        row, tries = fate.row, self.flights[root].tries
+        is_late = row is not None and row.reason == "expired"
+        if event is Event.PUT_OFF and (
+            row is None or row.attempts != tries or (row.state is not State.WAITING and not is_late)
+        ):
+            raise Broken(f"8: {root} was put off after {tries} tries, and is {row}")
         self.becomes(root, fate)
         return True
 

@@ -62,6 +62,8 @@ ENTRIES = [
     Entry(9, E.OWNER_BACK, S.WITHHELD, table.dies),
     Entry(9, E.WITHHOLD, S.OUT, table.dies),
     Entry(9, E.PUT_OFF, S.OUT, table.dies),
+    Entry(9, E.PUT_OFF, S.OUT, table.dies, "ordered"),
+    Entry(9, E.PUT_OFF, S.OUT, table.ends, "ordered"),
     Entry(9, E.PUT_OFF, S.WAITING, table.drops),
     Entry(10, E.ACK, S.LEASED, table.left),
     Entry(10, E.RETURN, S.LEASED, table.fails),
