@@ -261,8 +261,9 @@ class Life:
             with self.sound():
                 place.apply(Event.INHERIT, root)
             if row is None:
-                self.ledger.settling.finished(place.stake(root))
-            if place.state(root) is not (State.DONE if row is None else State.OUT):
+                place.acked(root, is_answered=True)
+            is_so = place.state(root) is (State.DONE if row is None else State.OUT)
+            if not is_so and root not in place.evicted:
                 raise Broken(f"{place.stake(root)} was {state} as its group ends, and is {place.state(root)}")
 
     def sound(self) -> Any:
