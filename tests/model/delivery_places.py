@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from tests.model.delivery_lives import Life
 
 WINDOWS = (3, 8, 100)
+ROUNDS_MAX = 1_000
+"""In one turn a place gives less."""
 NOTES_MAX, BACK_MAX, LETTERS_MAX, EXPIRES_MS, FREE = 3, 2, 12, 4_000, 2
 """Bounds: notes of what is done ahead, flights in nobody's hands, dead letters; an expiry; free returns."""
 FILTERS = {"w/#": ("jobs/#",), "w/y": ("jobs/y",), "s": ("jobs/x", "jobs/y")}
@@ -376,10 +378,14 @@ class Place:
     # -- giving
 
     def pump(self) -> None:
+        rounds = 0
         while not self.is_paused and any(
             way() for way in self.rnd.sample([self.give_back, self.give_due, self.read_on], 3)
         ):
             self.check()
+            rounds += 1
+            if rounds > ROUNDS_MAX:
+                raise Broken(f"{self.name} goes round and round")
 
     def give(self, root: Position, *, is_retry: bool = False) -> None:
         sent, seen = self.world.sent[root], self.seen(root)
