@@ -88,7 +88,7 @@ class ByKey:
             subscriber.rows.out.discard(root)
             if not (isinstance(subscriber, Group) and subscriber.bars(message)):
                 return False
-            subscriber.put_by = min(message.at, subscriber.put_by or message.at)
+            subscriber.picker.put_by = min(message.at, subscriber.picker.put_by or message.at)
         return True
 
     def _stands_in_line(self, subscriber: Subscriber, message: Again) -> bool:
@@ -105,7 +105,7 @@ class ByKey:
         member = subscriber.picker.next(message)
         if member is None or order.meet_retry(key, message.at, subscriber.room_for(order, key, member)):
             return False
-        subscriber.await_tokens()
+        subscriber.rate_limited.await_tokens(subscriber)
         return True
 
     def _is_read_again(self, subscriber: Subscriber, message: Message) -> bool:

@@ -33,7 +33,7 @@ class Loans:
         loan = Loan(group.text, flight)
         lent = member.session.launch(flight.position, flight.shard, 1)
         lent.loan = loan
-        group.note_loan(member, lent)
+        group.lent.setdefault(member, {})[lent.packet_id] = lent
         self.leases.resume(group, member, lent, loan, term_ms)
         if flight.number:
             self.leases.name(group, member, lent, loan, flight.number)

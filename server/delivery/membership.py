@@ -171,7 +171,7 @@ class Membership:
                 if group is None:
                     flight.loan = None
                 else:
-                    group.note_loan(member, flight)
+                    group.lent.setdefault(member, {})[flight.packet_id] = flight
         for group in list(self._by_text.values()):
             if not group.session.is_persistent:
                 self.end(group, GROUP_EXPIRED)  # the settings are others now
@@ -321,7 +321,8 @@ class Membership:
             self._give(group, member.owner, member.rights, member.session.client_id)
         is_new = member not in group.members
         self._take_in(group, member, subscription)
-        group.hear(subscription.terms, keeping)
+        if group.is_news(subscription.terms, keeping):
+            group.agree(group.terms.changed_by(subscription.terms), group.keeping.changed_by(keeping))
         self._agreed(group)
         return is_new
 
@@ -361,11 +362,11 @@ class Membership:
         if member.is_restricted:
             self._router.forget()
         may = member.owner == group.owner or group.obeys(member.rights)
-        is_given_up = is_given_up and may and not group.is_lasting
+        is_given_up = is_given_up and may and not group.keeping.is_lasting
         if is_last and (is_given_up or not group.session.is_persistent):
             self.end(group, GROUP_DELETED)
             return
-        is_kept = group.is_lasting and group.rights is not None and group.rights.is_live
+        is_kept = group.keeping.is_lasting and group.rights is not None and group.rights.is_live
         if is_last and may and not (is_kept or member.is_inside):
             self._give(group, member.owner, member.rights, member.session.client_id)
         self._look(group)
@@ -429,7 +430,7 @@ class Membership:
             group.picker.meet(member)
             if group.presence.left_ms:
                 self._look(group)
-            if group.looks_again:
+            if group.picker.looks_again:
                 group.session.fall_behind(self._horizon.position)
             self._ready.wake(group)
 
@@ -471,7 +472,7 @@ class Membership:
         for group in self._rate_limited.due():
             if isinstance(group, Group) and self._by_text.get(group.text) is group:
                 self._ready.look(group)
-                group.await_tokens()
+                self._rate_limited.await_tokens(group)
         returned = self.returned
         if returned.is_missed and returned.failing < returned.most:
             returned.is_missed = False

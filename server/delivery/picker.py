@@ -34,7 +34,7 @@ from collections.abc import Iterable, Mapping
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import islice
 
-from timeline.position import Position
+from timeline.position import START
 from timeline.session import Flight, Subscription
 
 from .message import Message
@@ -114,7 +114,7 @@ class Picker:
 
     __slots__ = (
         *("_capacities", "_last", "_lent", "_members", "_picky", "_turn", "_unlimited", "_usual"),
-        *("barred", "has_new", "present"),
+        *("barred", "has_new", "present", "put_by"),
     )
 
     def __init__(
@@ -137,11 +137,18 @@ class Picker:
         """Those of the unlimited ones that may have room."""
         self._picky = Line()
         """The others that may."""
-        self.barred = Position(0)
+        self.barred = START
         """The last message that nobody got, because no examined member may receive it."""
+        self.put_by = START
+        """The first due retry that waits for a member that may receive it; START: none does."""
         self.has_new = False
         """True once a member has joined or has got more rights. Its reader sets it to False."""
         self._turn = 0
+
+    @property
+    def looks_again(self) -> bool:
+        """Whether a due retry is put by, and a member has joined since."""
+        return self.has_new and bool(self.put_by)
 
     def meet(self, member: Subscriber) -> None:
         """The member may have room."""

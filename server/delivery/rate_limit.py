@@ -87,6 +87,30 @@ class RateLimited:
             at = self._waiting[group] = until_s, next(self._numbers)
             self._by_time[at] = group
 
+    def lets(self, group: Subscriber, limiter: RateLimiter) -> bool:
+        """Whether the group may be given a message now; if not, it is woken when it may."""
+        if limiter.has_token:
+            return True
+        self.wait(group, limiter.wake_s)
+        return False
+
+    def pause(self, group: Subscriber, pause_s: float) -> None:
+        """Wake the group after a while."""
+        self.wait(group, self._mono() + pause_s)
+
+    def look_at_tokens(self, group: Subscriber) -> None:
+        """Let keys of the group go on whose tokens are there."""
+        order = group.session.order
+        if order is not None and order.rule.per_ms:
+            order.tokens.advance(self.now_ms)
+
+    def await_tokens(self, group: Subscriber) -> None:
+        """Wake the group when a key of it may go on, or its reader, if they wait for that."""
+        order = group.session.order
+        next_ms = None if order is None else order.next_ms
+        if next_ms is not None:
+            self.wait(group, next_ms / 1_000)
+
     def forget(self, group: Subscriber) -> None:
         """It waits no more: it is over, or as fast as it is now it may go on sooner."""
         at = self._waiting.pop(group, None)

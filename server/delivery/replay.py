@@ -158,7 +158,7 @@ class Replay:
         def stored(held: int) -> None:
             order.is_awaited = False
             if held < 0 and isinstance(subscriber, Group):
-                subscriber.pause_for(RETRY_S)  # nothing can be written now
+                subscriber.rate_limited.pause(subscriber, RETRY_S)  # nothing can be written now
             else:
                 self._ready.wake(subscriber)
 
@@ -230,14 +230,14 @@ class Replay:
             who = shown(session.client_id)
             log.warning("%s: unread messages expired", who, extra=by(who))
         subscriber.dirty.add(subscriber)
-        if isinstance(subscriber, Group) and subscriber.looks_again:
-            self._retries.look_again(subscriber, subscriber.put_by)
-            subscriber.picker.has_new, subscriber.put_by = False, START
+        if isinstance(subscriber, Group) and (picker := subscriber.picker).looks_again:
+            self._retries.look_again(subscriber, picker.put_by)
+            picker.has_new, picker.put_by = False, START
         order = session.order
         if order is None:
             return self._read_unread(subscriber, horizon)
         if isinstance(subscriber, Group):
-            subscriber.look_at_tokens()
+            subscriber.rate_limited.look_at_tokens(subscriber)
         return self._read_with_keys(subscriber, order, horizon)
 
     def _read_with_keys(self, subscriber: Subscriber, order: KeyOrder, horizon: Position) -> bool:

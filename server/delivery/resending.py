@@ -13,6 +13,7 @@ from .ready import Progress
 from .router import Router
 from .sent import Sent
 from .settling.events import Events
+from .shared import Group
 from .subscriber import Subscriber
 from .tries import LOST
 
@@ -98,7 +99,7 @@ class Resending:
             attempts = message.attempts_before + flight.attempts
             events.lose(subscriber, flight, Event.NACK, f"not acked after {attempts} deliveries")
         elif not subscriber.resend(message, flight, self._asked(subscriber, message, flight)):
-            if not subscriber.bars(message):
+            if not (isinstance(subscriber, Group) and subscriber.bars(message)):
                 return False
             # It becomes a retry and waits for a member that may receive it. Others go on.
             events.fail(subscriber, flight, Event.PUT_OFF, FORBIDDEN)

@@ -25,7 +25,6 @@ from typing import Final, Literal
 
 from shards.fields import Record
 from shards.keys import GROUP_PREFIX
-from shards.tables import NEVER_S
 from timeline.filters import SHARE_PREFIX, parse_share
 from timeline.key_order import KeyOrder, Meeting
 from timeline.key_rows import NO_RULE, KeyBound, Rule
@@ -42,7 +41,7 @@ from .router import endpoint_names, is_unnamed
 from .run import RUN_MAX, Run
 from .settling.leases import Leases
 from .subscriber import Rights, Secure, Subscriber
-from .terms import NEXT, UNSAID, Keeping, OnDead, in_force
+from .terms import UNSAID, Keeping, in_force
 
 log = logging.getLogger(__name__)
 
@@ -73,27 +72,9 @@ class Group(Subscriber):
     """A subscriber that sends through its members. `members`: each with its own subscription (QoS)."""
 
     __slots__ = (
-        "_key_bound",
-        "_leases",
-        "_name",
-        "_warn_at",
-        "ahead",
-        "all_returned",
-        "client",
-        "in_force",
-        "is_buried_dead",
-        "is_endpoint",
-        "is_paused",
-        "is_unnamed",
-        "keeping",
-        "lent",
-        "members",
-        "picker",
-        "put_by",
-        "rate_limited",
-        "rate_limiter",
-        "settings",
-        "text",
+        *("_key_bound", "_leases", "_name", "_warn_at", "ahead", "all_returned", "client", "endpoint"),
+        *("filter", "in_force", "is_buried_dead", "is_endpoint", "is_paused", "is_unnamed", "keeping"),
+        *("lent", "members", "picker", "rate_limited", "rate_limiter", "settings", "text"),
     )
 
     is_group = True
@@ -131,9 +112,12 @@ class Group(Subscriber):
         """The client that owns it, with `owner` and `rights`; empty: no client created it. An endpoint counts
         for its owner, but belongs to no key."""
         self.text = session.client_id.removeprefix(KEY_PREFIX)
-        self._name = parse_share(self.text)[0] or self.text
         """The filter as its members subscribe to it: `$share/group/filter`."""
+        name, self.filter = parse_share(self.text)
+        self._name = name or self.text
         self.is_endpoint = self.text.startswith(ENDPOINT_PREFIX)
+        self.endpoint = self.text.removeprefix(ENDPOINT_PREFIX)
+        """The name of its endpoint."""
         self.is_unnamed = self.is_endpoint and is_unnamed(self.endpoint)
         """The server made it, for full URLs."""
         self.ahead: Ahead | None = None
@@ -144,8 +128,6 @@ class Group(Subscriber):
         without loans."""
         self.picker = Picker(self.members, self.lent)
         self._warn_at = 0.0
-        self.put_by = START
-        """The first due retry that waits for a member that may receive it; START: none does."""
         self.in_force = in_force(self.terms, settings, is_group=True)
         """Terms in force: the group's own, else the settings."""
         self._follow()
@@ -180,33 +162,12 @@ class Group(Subscriber):
         else:
             self.session.order.change_rule(rule)
 
-    def hear(self, terms: Terms, keeping: Keeping) -> None:
-        """Change the given terms; the others stay."""
-        if self.is_news(terms, keeping):
-            self.agree(self.terms.changed_by(terms), self.keeping.changed_by(keeping))
-
     def is_news(self, terms: Terms, keeping: Keeping) -> bool:
         """Whether these terms differ from the group's."""
         if terms == USUAL and keeping == UNSAID:
             return False
         agreed = self.terms.changed_by(terms), self.keeping.changed_by(keeping)
         return agreed != (self.terms, self.keeping)
-
-    @property
-    def on_dead(self) -> OnDead:
-        """Of a group that orders."""
-        return (self.keeping.order and self.keeping.on_dead) or NEXT
-
-    @property
-    def stays_s(self) -> int:
-        """How long it stays without members."""
-        said_s = self.keeping.expiry_s
-        return self.settings.expiry_max_ms // 1_000 if said_s is None else said_s
-
-    @property
-    def is_lasting(self) -> bool:
-        """Whether it stays until it is deleted."""
-        return self.keeping.expiry_s == NEVER_S
 
     def join(self, member: Subscriber, subscription: Subscription) -> None:
         """Add a member, or take over its new options."""
@@ -219,7 +180,9 @@ class Group(Subscriber):
         self.members.pop(member, None)
         self.picker.remove(member)
         kept_s = self.session.expiry_s
-        if kept_s > self.stays_s and not any(m.session.expiry_s >= kept_s for m in self.members):
+        if kept_s > self.keeping.stays_s(self.settings) and not any(
+            m.session.expiry_s >= kept_s for m in self.members
+        ):
             self._follow()
         return not self.members
 
@@ -227,21 +190,13 @@ class Group(Subscriber):
         """Stay for the expiry, and at least as long as the most persistent member. Who orders is stored, or
         what waits for its key would be in RAM."""
         members_s = max((m.session.expiry_s for m in self.members), default=0)
-        self.session.keep_for(max(self.stays_s, members_s, int(self.session.order is not None)))
-
-    @property
-    def filters(self) -> Iterable[str]:
-        """None of an endpoint: its messages stand in structure 0, whatever their topics."""
-        return () if self.is_endpoint else self.session.subscriptions
+        self.session.keep_for(
+            max(self.keeping.stays_s(self.settings), members_s, int(self.session.order is not None))
+        )
 
     @property
     def name(self) -> str:
         return self._name
-
-    @property
-    def endpoint(self) -> str:
-        """The name of its endpoint."""
-        return self.text.removeprefix(ENDPOINT_PREFIX)
 
     @property
     def owners(self) -> frozenset[str]:
@@ -252,7 +207,7 @@ class Group(Subscriber):
     def is_of(self, name: str) -> bool:
         """Whether it belongs to that key: the key of all its clients, or of its owner. An owner that may
         receive nothing does not count, unless the group ends only on request."""
-        counts = not self.is_endpoint and (self.is_lasting or self.obeys(self.rights))
+        counts = not self.is_endpoint and (self.keeping.is_lasting or self.obeys(self.rights))
         return (counts and self.owner == name) or super().is_of(name)
 
     def obeys(self, rights: Rights | None) -> bool:
@@ -261,10 +216,6 @@ class Group(Subscriber):
         if rights is None or rights.may_receive_all(self.filter):
             return True
         return rights.name == self.owner and rights.may_receive_some(self.filter)
-
-    @property
-    def filter(self) -> str:
-        return parse_share(self.text)[1]
 
     @property
     def is_reachable(self) -> bool:
@@ -276,37 +227,16 @@ class Group(Subscriber):
 
     @property
     def can_resend(self) -> bool:
-        is_in_time = self.rate_limiter is None or self._is_in_time(self.rate_limiter)
+        limiter = self.rate_limiter
+        is_in_time = limiter is None or self.rate_limited.lets(self, limiter)
         return is_in_time and self.picker.next(None) is not None
 
-    def _is_in_time(self, rate_limiter: RateLimiter) -> bool:
-        """Whether it may get a message now; if not, it is woken when it may."""
-        if rate_limiter.has_token:
-            return True
-        self.rate_limited.wait(self, rate_limiter.wake_s)
-        return False
-
-    def look_at_tokens(self) -> None:
-        """Let keys go on whose tokens are there."""
-        order = self.session.order
-        if order is not None and order.rule.per_ms:
-            order.tokens.advance(self.rate_limited.now_ms)
-
-    def pause_for(self, pause_s: float) -> None:
-        """Be woken after a while."""
-        self.rate_limited.wait(self, self.rate_limited.now_ms / 1_000 + pause_s)
-
-    def await_tokens(self) -> None:
-        """Be woken when a key may go on, or the reader, if they wait for that."""
-        order = self.session.order
-        next_ms = None if order is None else order.next_ms
-        if next_ms is not None:
-            self.rate_limited.wait(self, next_ms / 1_000)
-
     def goes_on(self) -> bool:
-        self.look_at_tokens()
+        self.rate_limited.look_at_tokens(self)
         order = self.session.order
-        return (order is not None and (bool(order.free) or order.room.may_read_on())) or self.looks_again
+        return (
+            order is not None and (bool(order.free) or order.room.may_read_on())
+        ) or self.picker.looks_again
 
     @property
     def is_restricted(self) -> bool:
@@ -341,7 +271,7 @@ class Group(Subscriber):
         self._lend(message, member, key, None)
         if key:
             self._spend(key)
-            self.await_tokens()
+            self.rate_limited.await_tokens(self)
         return True
 
     def may_give(self, message: Message, key: bytes) -> Subscriber | Literal[Meeting.PASS, Meeting.STOP]:
@@ -351,7 +281,7 @@ class Group(Subscriber):
         if session.finished and message.position in session.finished and not message.is_again:
             return PASS
         self.picker.barred = START
-        if self.rate_limiter is not None and not self._is_in_time(self.rate_limiter):
+        if self.rate_limiter is not None and not self.rate_limited.lets(self, self.rate_limiter):
             return STOP
         if self.all_returned.failing >= self.all_returned.most:
             self.all_returned.is_missed = True
@@ -393,7 +323,7 @@ class Group(Subscriber):
         meeting = order.meet(key, message.position, message.shard, room)
         if meeting is not Meeting.GIVE:
             self.dirty.add(self)
-            self.await_tokens()
+            self.rate_limited.await_tokens(self)
         return meeting
 
     def bars(self, message: Message) -> bool:
@@ -402,7 +332,7 @@ class Group(Subscriber):
         self.warn(message.topic, waits=True)
         if self.picker.is_crowded:
             self.picker.has_new = True
-            self.pause_for(LOOK_AGAIN_S)
+            self.rate_limited.pause(self, LOOK_AGAIN_S)
         return True
 
     def warn(self, topic: bytes, *, waits: bool = False) -> None:
@@ -416,14 +346,9 @@ class Group(Subscriber):
         else:
             log.warning("group %s: passes over %s, none of its clients may receive it", *told, extra=cause)
 
-    @property
-    def looks_again(self) -> bool:
-        """Whether a due retry is put by, and a member has joined since."""
-        return bool(self.put_by) and self.picker.has_new
-
     def room_for(self, order: KeyOrder, key: bytes, member: Subscriber | None) -> int:
         """For how many messages there is room; looked at only as far as it counts. The time is noted too."""
-        self.look_at_tokens()
+        self.rate_limited.look_at_tokens(self)
         if member is None:
             return 0
         most = 1 + order.out.get(key, 0) if order.rule.is_fair else 1
@@ -455,7 +380,7 @@ class Group(Subscriber):
     def _offer_run_keyed(self, order: KeyOrder, messages: Sequence[Message], keys: Sequence[bytes]) -> int:
         """`offer_run` of messages with keys. What is passed over counts as given."""
         room, met = self.find_room(), 0
-        self.look_at_tokens()
+        self.rate_limited.look_at_tokens(self)
         chosen: list[Message] = []
         theirs: list[bytes] = []
         for message, key in zip(messages, keys, strict=True):
@@ -475,7 +400,7 @@ class Group(Subscriber):
                 theirs.append(key)
         if met > len(chosen):
             self.dirty.add(self)
-        self.await_tokens()
+        self.rate_limited.await_tokens(self)
         given = self._offer_each(chosen, 1, theirs) if chosen else 0
         for message, key in zip(chosen[given:], theirs[given:], strict=True):
             member = self.picker.next(message)
@@ -531,16 +456,6 @@ class Group(Subscriber):
 
     def bound(self) -> Iterable[Subscriber]:
         return self.members
-
-    def note_loan(self, member: Subscriber, lent: Flight) -> None:
-        """Note that the member has the message in flight."""
-        theirs = self.lent.get(member)
-        if theirs is None:
-            theirs = self.lent[member] = {}
-        theirs[lent.packet_id] = lent
-
-    def flying(self) -> set[Position]:
-        return super().flying() | {lent.position for lent in self.lent_alone()}
 
     def lent_alone(self) -> list[Flight]:
         every = [lent for theirs in self.lent.values() for lent in theirs.values()]
@@ -622,7 +537,7 @@ class Group(Subscriber):
                 flight.returns = max(flight.returns, retry.returns)
             lent = member.borrow(message, qos, loan)
             packet_id = lent.packet_id
-            self.note_loan(member, lent)
+            self.lent.setdefault(member, {})[packet_id] = lent
             term_ms = self.in_force.ack_timeout_ms
             if own.lease_ms != term_ms:
                 own.lease_for(term_ms)

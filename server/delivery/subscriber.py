@@ -17,7 +17,6 @@ from .message import Message, publisher_of
 from .place_rows import PlaceRows
 from .place_state import CursorState, Presence, WillState
 from .run import Run
-from .terms import NEXT, OnDead
 from .tries import tries_of_flight
 from .write_barrier import Secured, WriteBarrier
 
@@ -58,29 +57,9 @@ class Subscriber:
     """Session and link. `link` is None while the client is away."""
 
     __slots__ = (
-        "_whose",
-        "barrier",
-        "barrier_bytes",
-        "cursor",
-        "delivered",
-        "dirty",
-        "doubt",
-        "failed",
-        "groups",
-        "incarnation",
-        "is_ready",
-        "link",
-        "owner",
-        "presence",
-        "reads_next",
-        "redelivered",
-        "retained_queue",
-        "rights",
-        "rows",
-        "secure",
-        "session",
-        "unanswered",
-        "wills",
+        *("_whose", "barrier", "barrier_bytes", "cursor", "delivered", "dirty", "doubt", "failed"),
+        *("groups", "incarnation", "is_ready", "link", "owner", "presence", "reads_next", "redelivered"),
+        *("retained_queue", "rights", "rows", "secure", "session", "unanswered", "wills"),
     )
 
     is_group = False
@@ -153,11 +132,10 @@ class Subscriber:
 
     def flying(self) -> set[Position]:
         """Roots of its deliveries that are in flight. O(flights)."""
-        return {
-            flight.position
-            for flight in self.session.flights.values()
-            if flight.loan is None and flight.fate != SETTLED
+        own = {
+            one.position for one in self.session.flights.values() if one.loan is None and one.fate != SETTLED
         }
+        return own.union([one.position for one in self.lent_alone()])
 
     @property
     def name(self) -> str:
@@ -166,8 +144,9 @@ class Subscriber:
 
     @property
     def filters(self) -> Iterable[str]:
-        """Filters of the topics that it reads in the store."""
-        return self.session.subscriptions
+        """Filters of the topics that it reads in the store. None of an endpoint: its messages stand in
+        structure 0, whatever their topics."""
+        return () if self.is_endpoint else self.session.subscriptions
 
     def lent_alone(self) -> Sequence[Flight]:
         """Of a group: QoS 2 deliveries, which only its members have in flight."""
@@ -188,15 +167,6 @@ class Subscriber:
     def is_of(self, name: str) -> bool:
         """Whether it belongs to the key of that name."""
         return self.owners == {name}
-
-    def bars(self, message: Message) -> bool:  # noqa: ARG002
-        """Whether the group just kept back a message because no connected member may receive it."""
-        return False
-
-    @property
-    def on_dead(self) -> OnDead:
-        """Whether a dead letter holds its key, or lets it go on."""
-        return NEXT
 
     def warn(self, topic: bytes, *, waits: bool = False) -> None:
         """Log that the group keeps back or passes over a message of this topic."""

@@ -191,7 +191,7 @@ class Subscriptions:
         for group in list(self._groups):
             yield
             # A group that stays until it is deleted stays: whoever may subscribe to it takes its messages.
-            rights = None if group.members or group.is_lasting else group.rights
+            rights = None if group.members or group.keeping.is_lasting else group.rights
             if rights is not None and rights.is_live and not rights.may_subscribe(parse_share(group.text)[1]):
                 log.info(
                     "group %s: ended, %s may not subscribe",

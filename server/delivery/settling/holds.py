@@ -101,7 +101,7 @@ class Holds(CommitHook):
         key = None if order is None else order.head_of(root)
         if order is None or key is None or not isinstance(one, Group):
             return
-        if not (may_hold and one.on_dead == HOLD):
+        if not (may_hold and one.keeping.after_dead == HOLD):
             self._leaves(commit, one, key, ends=True, by_hand=order.row(key).by_hand)
 
     def _leaves(self, commit: Commit, group: Group, key: bytes, *, ends: bool, by_hand: bool) -> None:

@@ -56,7 +56,7 @@ class Siblings:
         self._look_at = now_s + LOOK_S
         if not self._round:
             due = {one for one in self._retries.places_due if isinstance(one, Group)}
-            due.update(one for one in self._groups if one.put_by)
+            due.update(one for one in self._groups if one.picker.put_by)
             self._round = deque([one for one in due if _is_left(one)])
             self._from = {one: self._from[one] for one in self._round if one in self._from}
         is_in_time = True

@@ -203,7 +203,7 @@ def test_a_group_of_a_plain_subscribe_lives_as_a_session_does() -> None:
     worker = joined(rig)
     group = found(rig)
     assert group is not None
-    assert (group.session.expiry_s, group.is_lasting) == (3_600, False)
+    assert (group.session.expiry_s, group.keeping.is_lasting) == (3_600, False)
     worker.unsubscribe(TEXT)
     assert found(rig) is None
 

@@ -4,7 +4,6 @@ from typing import Any
 
 from server.delivery import deliveries
 from server.delivery.settling.happening import Outcome
-from server.delivery.terms import UNSAID
 from timeline.session import Terms
 
 from ..conftest import MINUTE_MS, Running, with_settings
@@ -48,7 +47,7 @@ async def test_each_state_as_it_comes(server: Running) -> None:
 async def test_what_a_member_cannot_do_now_waits_with_its_reason(server: Running) -> None:
     member, _ = await server.connect("w", TEXT)
     workers = server.group(TEXT)
-    workers.hear(Terms(max_attempts=3), UNSAID)
+    workers.agree(Terms(max_attempts=3), workers.keeping)
     name = await server.schedule("jobs/1")
     await server.app.quiet()
     ((packet_id, lent),) = member.session.flights.items()

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from server.delivery.terms import UNSAID
 from server.http.routes import kept
 from timeline.session import Terms
 
@@ -21,7 +20,7 @@ async def fail(server: Running, *payloads: str, who: str = "w", key: str | None 
     if server.app.core.sessions.get(who) is None:
         await server.connect(who, TEXT)
         group = server.group(TEXT)
-        group.hear(Terms(max_attempts=9), UNSAID)
+        group.agree(Terms(max_attempts=9), group.keeping)
     ids = []
     for payload in payloads:
         more = {} if key is None else {"key": key}
