@@ -39,7 +39,7 @@ from .settling.lives import Lives
 from .shared import Group
 from .spill_buffer import is_owed
 from .subscriber import Subscriber
-from .unread import RUN_BYTES, TURN_ROWS, Unread
+from .unread import RUN_BYTES, TURN_OWNERS, TURN_ROWS, Unread
 
 log = logging.getLogger(__name__)
 
@@ -296,14 +296,15 @@ class Replay:
         passed over to wait for their keys."""
         session, unread = subscriber.session, self._unread
         rows, read = TURN_ROWS, session.read
+        owners, router = unread.owners, self._router
         unread.begin(subscriber)
         run: list[Message] = []
         by: tuple[Subscription, ...] = ()
         size = 0
         ahead, again = self._retries.ahead(subscriber, read), set[Position]()
         give += subscriber.delivered
-        for place, messages, found in self._unread.stretch(subscriber, read, horizon, left):
-            if self._unread.is_blocked:
+        for place, messages, found in unread.stretch(subscriber, read, horizon, left):
+            if unread.is_blocked:
                 break
             read = place
             rows -= len(messages) or 1
@@ -317,7 +318,7 @@ class Replay:
                     found is not by
                     or first.qos != run[0].qos
                     or not first.is_usual
-                    or len(run) + len(messages) > self._unread.most
+                    or len(run) + len(messages) > unread.most
                 )
                 if is_another:
                     if not self._send(subscriber, run, by, again):
@@ -327,12 +328,12 @@ class Replay:
                 by = found
                 size += first.body_bytes
                 left -= len(messages)
-                is_whole = len(messages) > 1 or len(run) >= self._unread.most
+                is_whole = len(messages) > 1 or len(run) >= unread.most
                 if is_whole or size >= RUN_BYTES or not first.is_usual:
                     if not self._send(subscriber, run, by, again):
                         return False
                     run, size = [], 0
-            if not left or unread.is_spent or subscriber.delivered >= give:
+            if not left or owners.cost + router.cost >= TURN_OWNERS or subscriber.delivered >= give:
                 break
         else:
             read = horizon if rows else read

@@ -395,7 +395,8 @@ class Group(Subscriber):
             if meeting is Meeting.GIVE:
                 if key:
                     order.launch(key)
-                    self._spend(key)
+                    if order.rule.per_ms:
+                        self._spend(key)
                 chosen.append(message)
                 theirs.append(key)
         if met > len(chosen):
@@ -507,24 +508,32 @@ class Group(Subscriber):
             member.close_failed()  # as in `_lend`
         return True
 
+    def _head(self, message: Message, key: bytes) -> Flight:
+        """The group's flight of a message that is the head of its key from now on."""
+        flight = self.session.launch(message.position, message.shard, 1)
+        if not (message.is_again and self.session.resume(flight)):
+            self.session.lead(flight, key)
+        return flight
+
     def _lend(self, message: Message, member: Subscriber, key: bytes, flight: Flight | None) -> None:
         """Written for speed, as it runs for each delivery to a member. `key`: it is the head of that one from
         now on. `flight`: the group's own, if it has one."""
         session, own = self.session, self.members[member]
-        qos, attempt = message.qos, 1 if flight is None else flight.attempts
+        qos, attempt = message.qos, 1
         if own.qos < qos:
             qos = own.qos
         if not qos and member.is_inside and message.is_stored:
             qos = 1
-        if key or (flight is not None and flight.key):
-            qos = 1 if key and message.is_again else min(1, qos)
-        if flight is not None and qos != 1:
-            session.ack(flight.packet_id)
-            flight = None
-        elif flight is None and qos == 1:
+        if flight is not None:
+            attempt = flight.attempts
+            qos = min(1, qos) if flight.key else qos
+            if qos != 1:
+                session.ack(flight.packet_id)
+                flight = None
+        elif key and (qos or message.is_again):
+            qos, flight = 1, self._head(message, key)
+        elif qos == 1:
             flight = session.launch(message.position, message.shard, 1)
-            if key and not (message.is_again and session.resume(flight)):
-                session.lead(flight, key)
         self.delivered += 1
         self.dirty.add(self)
         if self.rate_limiter is not None:

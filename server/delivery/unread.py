@@ -93,11 +93,6 @@ class Unread:
         """Read as many as there is room for."""
         self.most = max(1, min(RUN_MAX, subscriber.find_room()))
 
-    @property
-    def is_spent(self) -> bool:
-        """Whether the checks of the stretch have cost as much as a turn may."""
-        return self.owners.cost + self._router.cost >= TURN_OWNERS
-
     def stretch(
         self, subscriber: Subscriber, read: Position, horizon: Position, left: int
     ) -> Iterator[tuple[Position, Sequence[Message], tuple[Subscription, ...]]]:

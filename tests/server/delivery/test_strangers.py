@@ -11,7 +11,7 @@ import pytest
 from server.auth.rights import NO_GRANT
 from server.codec import wire
 from server.codec.packets import Ack, Publish, Subscribe, SubscribeOptions
-from server.delivery import dispatch, picker, unread
+from server.delivery import dispatch, picker, replay, unread
 from server.delivery.router import Router, Targets
 from shards import delivery_rows
 from tests.support.build import OPENED
@@ -225,6 +225,7 @@ def test_many_who_may_not_have_a_topic_do_not_hold_up_the_others(
 ) -> None:
     """Each new topic is looked at for all of them; a turn's budget counts that, as does a reader's."""
     monkeypatch.setattr(dispatch, "TURN_COST", 100)
+    monkeypatch.setattr(replay, "TURN_OWNERS", 100)
     monkeypatch.setattr(unread, "TURN_OWNERS", 100)
     for number in range(20):
         rig.come("mallory", f"m{number}").subscribed("jobs/#").subscribe("$share/own/jobs/#")
