@@ -66,8 +66,8 @@ class ByKey:
     def _give_retry(self, subscriber: Subscriber, message: Again) -> bool:
         """Send a due retry, or bury it; False if there was no room for it."""
         root = message.position
-        asked = self._asked_again(subscriber, message)
-        subscriber.rows.out.add(root)
+        asked = self._router.asked_by(subscriber, message.topic)
+        subscriber.rows.note_out(root)
         why = self._why_not(message, asked, self._unread.wall_ms())
         if not why and not subscriber.may_receive(message.topic):
             why = FORBIDDEN
@@ -85,7 +85,7 @@ class ByKey:
             if subscriber.rows.ahead:  # it may have still to be read again: it comes once
                 subscriber.session.finish_ahead(root, self._horizon.position)
         else:
-            subscriber.rows.out.discard(root)
+            subscriber.rows.forget((root,))
             if not (isinstance(subscriber, Group) and subscriber.bars(message)):
                 return False
             subscriber.picker.put_by = min(message.at, subscriber.picker.put_by or message.at)
@@ -127,12 +127,6 @@ class ByKey:
         if message.is_expired(wall_ms):
             return EXPIRED
         return "" if self._owners.allow(message) else WITHHELD
-
-    def _asked_again(self, subscriber: Subscriber, message: Message) -> tuple[Subscription, ...]:
-        """The subscriptions that a retry comes by. Of a group it is its own, whatever the filter."""
-        if subscriber.is_group:
-            return tuple(subscriber.session.subscriptions.values())
-        return self._router.route(message.topic).get(subscriber, ())
 
     def give_following(self, subscriber: Subscriber, order: KeyOrder, most: int) -> bool:
         """Send at most `most` messages of keys that are behind and free, which take turns; False: there was

@@ -107,7 +107,7 @@ class Resending:
 
     def _asked(self, subscriber: Subscriber, message: Message, flight: Flight) -> tuple[Subscription, ...]:
         """The subscriptions that a flight comes by: its group's, or the session's own that match."""
-        if flight.loan is not None:
-            own = subscriber.session.subscriptions.get(flight.loan.share)
-            return () if own is None else (own,)
-        return self._router.route(message.topic).get(subscriber, ())
+        if flight.loan is None:
+            return self._router.asked_by(subscriber, message.topic)
+        own = subscriber.session.subscriptions.get(flight.loan.share)
+        return () if own is None else (own,)

@@ -96,8 +96,7 @@ class Retries:
         (and may have been stored all the same), else at `done`; None: nowhere. `is_out`: it is still in
         flight if that fails."""
         was_out, was_over = is_out or root in one.rows.out, root in one.rows.over
-        one.rows.out.discard(root)
-        one.rows.over.discard(root)
+        one.rows.forget((root,))
         one.rows.ahead = one.rows.ahead or root > one.session.read
         self._changing[one, root] += 1
         self._decisions.note(
@@ -109,9 +108,9 @@ class Retries:
         """Nothing is written of it, or it is not known what."""
         self._end_change(one, root)
         if was_out:
-            one.rows.out.add(root)
+            one.rows.note_out(root)
         if was_over:
-            one.rows.over.add(root)
+            one.rows.note_over(root)
         self._added(one, at)
 
     def _changed(self, one: Subscriber, root: Position, at: Position | None) -> None:
@@ -264,5 +263,5 @@ class Retries:
 
     def end_former(self, one: Subscriber, root: Position) -> None:
         """The place has been sent it again: its rows go with the next cursor."""
-        one.rows.out.discard(root)
-        one.rows.over.add(root)
+        one.rows.forget((root,))
+        one.rows.note_over(root)

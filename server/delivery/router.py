@@ -183,6 +183,12 @@ class Router:
             return self.posted_in(value, place).get(subscriber, ())
         return self.wanted(subscriber, place, topic_of(value))
 
+    def asked_by(self, subscriber: Subscriber, topic: bytes) -> tuple[Subscription, ...]:
+        """The subscriptions by which a message comes again. Of a group it is its own, whatever the filter."""
+        if subscriber.is_group:
+            return tuple(subscriber.session.subscriptions.values())
+        return self.route(topic).get(subscriber, ())
+
     def pass_over(self, topic: bytes, count: int = 1, reader: Subscriber | None = None) -> None:
         """Count messages of a topic for the groups that were left out of its answer: for all that tail, or
         for `reader`."""

@@ -164,8 +164,6 @@ class Group(Subscriber):
 
     def is_news(self, terms: Terms, keeping: Keeping) -> bool:
         """Whether these terms differ from the group's."""
-        if terms == USUAL and keeping == UNSAID:
-            return False
         agreed = self.terms.changed_by(terms), self.keeping.changed_by(keeping)
         return agreed != (self.terms, self.keeping)
 
