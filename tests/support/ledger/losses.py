@@ -52,7 +52,7 @@ class Losses:
                 continue
             if not was_killed and stake.may == {FLIGHT} and place.kind != "session":
                 self._settling.comes_back(place, stake)
-            if was_killed and FLIGHT in stake.may and stake.tries.most <= 1:
+            if was_killed and FLIGHT in stake.may and stake.tries.least <= 1:
                 stake.was_given = False  # the server may have forgotten that: it is unread again
             stake.may_lead |= was_killed and FLIGHT in stake.may and not stake.is_in_line
             self._sent_anew(place, stake, *([DONE] if place.kind == "endpoint" else []))
