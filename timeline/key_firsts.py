@@ -32,8 +32,8 @@ class Key:
     is_dead: bool = False
     """... or is a dead letter that holds the key."""
     by_hand: bool = False
-    leaving: int = 0
-    """Releases that are not durable yet."""
+    stops: int = 0
+    """Holds and releases that are not durable yet."""
     gives_retry: bool = True
     """Without order: whether a retry in line goes before the followers, in turns."""
 
@@ -45,7 +45,7 @@ class Key:
     @property
     def is_held(self) -> bool:
         """Whether a dead letter or somebody holds it."""
-        return self.by_hand or self.is_dead or self.leaving > 0
+        return self.by_hand or self.is_dead or self.stops > 0
 
     @property
     def row(self) -> KeyRow:

@@ -320,14 +320,14 @@ class KeyOrder:
         self._in_trouble(key).by_hand = by_hand
         self._change(key)
 
-    def let_go(self, key: bytes) -> None:
-        """The key is released in the open batch. Nothing of it is given until `go_on`."""
-        self._in_trouble(key).leaving += 1
+    def stop(self, key: bytes) -> None:
+        """Who holds the key changes with the open batch. Nothing of it is given until `go_on`."""
+        self._in_trouble(key).stops += 1
         self._settle(key)
 
     def go_on(self, key: bytes) -> None:
-        """The release is durable, or is none."""
-        self._in_trouble(key).leaving -= 1
+        """The change is durable, or is none."""
+        self._in_trouble(key).stops -= 1
         self._settle(key)
 
     # -- retries in line

@@ -532,7 +532,7 @@ class Group:
 
     def let_go(self, name: bytes) -> None:
         found = self.order.find(name)
-        self.order.let_go(name)
+        self.order.stop(name)
         self.order.hold(name, by_hand=False)
         if found is not None and found.is_dead:
             self.oracle.end(_key(name), found.root)

@@ -79,10 +79,7 @@ class Holds(CommitHook):
             return False
         if order.room.is_full and order.find(key) is None:
             raise Refused("over-quota", "limits.ordering_keys is reached: no further key can be held")
-        before = order.row(key)
-        order.hold(key, by_hand=True)
-        self._cursors.store(commit, group)
-        self._decisions.note(partial(self._put_back, group, order, key, before))
+        self._change(commit, group, order, key, by_hand=True, ends=False)
         return True
 
     def let_go(self, commit: Commit, group: Group, key: bytes) -> bool:
@@ -92,52 +89,43 @@ class Holds(CommitHook):
         found = None if order is None else order.find(key)
         if order is None or found is None or not found.is_held:
             return False
-        self._leaves(commit, group, key, ends=found.is_dead or not order.rule.is_ordered, by_hand=False)
+        ends = found.is_dead or not order.rule.is_ordered
+        self._change(commit, group, order, key, by_hand=False, ends=ends)
         return True
 
     def buried(self, commit: Commit, one: Subscriber, root: Position, *, may_hold: bool) -> None:
         """A retry of the place is a dead letter now, which may hold its key."""
         order = one.session.order
-        key = None if order is None else order.head_of(root)
-        if order is None or key is None or not isinstance(one, Group):
+        found = None if order is None else order.find(order.head_of(root) or b"")
+        if order is None or found is None or not isinstance(one, Group):
             return
         if not (may_hold and one.keeping.after_dead == HOLD):
-            self._leaves(commit, one, key, ends=True, by_hand=order.row(key).by_hand)
+            self._change(commit, one, order, order.heads[root], by_hand=found.by_hand, ends=True)
 
-    def _leaves(self, commit: Commit, group: Group, key: bytes, *, ends: bool, by_hand: bool) -> None:
-        """With the batch the key goes on without its head, or is held by nobody."""
-        order = group.session.order
-        assert order is not None, "it has the key"
+    def _change(
+        self, commit: Commit, group: Group, order: KeyOrder, key: bytes, *, by_hand: bool, ends: bool
+    ) -> None:
+        """With the batch the key is held by hand or not, and its head `ends`. Until that is durable nothing
+        of the key is given."""
         before = order.row(key)
-        order.let_go(key)
+        order.stop(key)
         order.hold(key, by_hand=by_hand)
         if ends:
             order.end_head(key)
         self._cursors.store(commit, group)
-        undo = partial(self._stays, group, order, key, before)
-        self._decisions.note(undo, partial(self._goes_on, group, order, key))
+        changed = partial(self._changed, group, order, key)
+        self._decisions.note(partial(changed, before), changed)
 
-    def _goes_on(self, group: Group, order: KeyOrder, key: bytes) -> None:
-        """The release is durable."""
-        order.go_on(key)
-        self._look_again(group, order, key)
-
-    def _stays(self, group: Group, order: KeyOrder, key: bytes, before: KeyRow) -> None:
-        """A release was not written: the key rests as before. Its head may have gone in an earlier batch."""
-        if before.root != NOWHERE:
+    def _changed(self, group: Group, order: KeyOrder, key: bytes, before: KeyRow | None = None) -> None:
+        """The change is durable; or is none, and the key rests as `before`. Its head may have gone in an
+        earlier batch. Its retry was passed over meanwhile."""
+        if before is not None:
+            order.hold(key, by_hand=before.by_hand)
+        if before is not None and before.root != NOWHERE:
             order.set_head(key, before.root)
             if self._writer.broken is None:
                 look(self._store, group, order, before.root)
         order.go_on(key)
-        self._put_back(group, order, key, before)
-
-    def _put_back(self, group: Group, order: KeyOrder, key: bytes, before: KeyRow) -> None:
-        """A hold or a release was not written: the key is held by hand as before."""
-        order.hold(key, by_hand=before.by_hand)
-        self._look_again(group, order, key)
-
-    def _look_again(self, group: Group, order: KeyOrder, key: bytes) -> None:
-        """Look at the key, and at its retry, which was passed over while it was held."""
         if self._groups.get(group.text) is not group or group.session.order is not order:
             return
         root = order.row(key).root
@@ -149,7 +137,7 @@ class Holds(CommitHook):
     # -- with each batch
 
     def write(self, commit: Commit) -> Done | None:
-        heads = [*self._changed(commit.open_batch)] if self._groups.key_bound.count else []
+        heads = [*self._heads(commit.open_batch)] if self._groups.key_bound.count else []
         return partial(self._follow, heads) if heads else None
 
     def recover(self) -> None:
@@ -161,7 +149,7 @@ class Holds(CommitHook):
                 review(self._store, group, group.session.order)
                 self._groups.read_on(group)
 
-    def _changed(self, batch: OpenBatch) -> Iterator[_Head]:
+    def _heads(self, batch: OpenBatch) -> Iterator[_Head]:
         """The heads whose deliveries change with this batch."""
         changed = batch.deleted(Table.DELIVERIES, keys.STATE) + batch.fresh(Table.DELIVERIES, keys.STATE)
         if changed and self._begun != self._groups.key_bound.begun:

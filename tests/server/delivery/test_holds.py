@@ -174,6 +174,27 @@ def test_a_sync_that_fails_leaves_each_key_what_is_stored(rig: Rig, how: str, su
         assert list(came(peer)) == ["a2"]
 
 
+@pytest.mark.parametrize("on_dead", ["next", "hold"])
+@pytest.mark.parametrize("how", ["bury", "skip"])
+def test_a_letter_that_holds_nothing_holds_nothing_after_a_kill(rig: Rig, how: str, on_dead: str) -> None:
+    """That is in the batch with the letter: the key row names no head any more. What is skipped never holds."""
+    peer = worker(rig, on_dead=on_dead)
+    send(rig, "a1", "a2")
+    nack(peer, came(peer)["a1"], "1h")
+    group, skip = rig.group(TEXT), rig.core.replay.skip
+    root = next(iter(rig.order(TEXT).heads))
+    if how == "bury":
+        act(rig, "bury", pump=False)
+    else:
+        rig.decide(lambda commit: skip(commit, group, root, "skipped", is_dead=True), pump=False)
+    rig.compose()
+    rig.crash(9)
+    peer = worker(rig, on_dead=on_dead)
+    is_held = (how, on_dead) == ("bury", "hold")
+    assert (len(held(rig)), len([*delivery_rows.dead(rig.store)])) == (is_held, 1)
+    assert list(came(peer)) == ([] if is_held else ["a2"])
+
+
 def fail_stored(rig: Rig, peer: Peer, packet_id: int, wait: str, tries: int) -> None:
     """The last of so many tries of a1 fails. That is stored, though its sync fails."""
     if tries == 2:
