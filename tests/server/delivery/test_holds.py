@@ -177,7 +177,7 @@ def test_a_sync_that_fails_leaves_each_key_what_is_stored(rig: Rig, how: str, su
 @pytest.mark.parametrize("on_dead", ["next", "hold"])
 @pytest.mark.parametrize("how", ["bury", "skip"])
 def test_a_letter_that_holds_nothing_holds_nothing_after_a_kill(rig: Rig, how: str, on_dead: str) -> None:
-    """That is in the batch with the letter: the key row names no head any more. What is skipped never holds."""
+    """The batch with the letter takes it out of the key row. What is skipped never holds."""
     peer = worker(rig, on_dead=on_dead)
     send(rig, "a1", "a2")
     nack(peer, came(peer)["a1"], "1h")
