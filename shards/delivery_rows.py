@@ -164,16 +164,13 @@ def of_rows(name: Name, state: StateRow, row: RecordRow) -> DeliveryRow:
 
 
 def new_row(
-    names: tuple[str, str, int], root: Position, message: MessageId, shard: int, record: Record
+    whose: bytes, names: tuple[str, str, int], root: Position, message: MessageId, shard: int, record: Record
 ) -> DeliveryRow:
     """The first row of a delivery, which waits. `names`: of its place in rows, as users know it, and its
     incarnation."""
-    addressee, group, incarnation = names
     stored = encode(record if record.retry is None else msgspec.structs.replace(record, retry=None))
-    name, place = whose(addressee, incarnation), (addressee, group, incarnation)
-    return DeliveryRow(
-        name, root, WAITING, START, 0, 0, "", "", 0, 0, [], 0, *place, message, max(shard, 0), stored
-    )
+    counts = 0, 0, "", "", 0, 0, list[TryRow](), 0
+    return DeliveryRow(whose, root, WAITING, START, *counts, *names, message, max(shard, 0), stored)
 
 
 def life_of(row: DeliveryRow) -> Life:

@@ -100,21 +100,24 @@ class Lives:
         """What becomes of a message in flight, which the caller ends. None: it is nowhere any more, or its
         place is not. Raises Refused before anything is changed."""
         place, root = what.place, what.root
-        row = at(commit.open_batch, Name(place.whose, root)) if self._is_there(place) else None
+        if not self._is_there(place):
+            return None
+        row = at(commit.open_batch, Name(place.whose, root))
         is_stored = row is not None and what.was not in (None, row.at)
         if what.was is None:
             what.was = START if row is None else row.at
         is_again = row is not None and row.is_waiting and root in place.rows.out
         if not is_stored and not is_again:
-            row = self._first(what) if self._is_there(place) else None
+            row = self._first(what)
         if row is None or (is_stored and row.is_dropped):
             return None
         is_out = not is_stored and (what.is_sent or not is_again)
         seen = Seen(_out(what, row)) if is_out else UNSEEN
-        what.case = replace(what.case, lost=_lost(what))
         life = life_of(row) if is_stored or is_again else None
-        fate = self._apply(commit, place, row, life, what.event, what.case, seen, what)
-        what.is_try = fate.row is not None and fate.row.counted > row.counted
+        case = replace(what.case, lost=_lost(what))
+        fate = self._apply(commit, place, row, life, what.event, case, seen, what)
+        if not is_stored:
+            what.is_try = fate.row is not None and fate.row.counted > row.counted
         return fate
 
     def late_ack(self, commit: Commit, what: Happening, *, is_out: bool, key: Callable[[], bytes]) -> bool:
@@ -169,7 +172,7 @@ class Lives:
             reason = KEPT_TOO_LONG if self._sent.note_missing(place, flight) else UNREADABLE
             what.event, what.case = Event.UNREADABLE, replace(what.case, reason=reason)
             record, name = Record(b"", b""), message_id(flight.position, flight.shard, self._node)
-        return new_row(_names(place), flight.position, name, flight.shard, record)
+        return new_row(place.whose, _names(place), flight.position, name, flight.shard, record)
 
     # -- what has a row, and is not out
 
@@ -335,9 +338,10 @@ def _out(what: Happening, row: DeliveryRow) -> Out:
 
 def _lost(what: Happening) -> tuple[Try, ...]:
     """Its tries whose connection, or the server, was lost: the flight alone knows them."""
-    assert what.flight is not None, "it is out"
-    assert what.holder is not None, "it is out"
-    known = tries_of_flight((), what.flight, what.holder.name)
+    flight, holder = what.flight, what.holder
+    assert flight is not None, "it is out"
+    assert holder is not None, "it is out"
+    known = tries_of_flight((), flight, holder.name) if flight.attempts > 1 else ()
     return tuple([Try(one.at_ms, one.by, one.outcome, one.reason, one.ms) for one in known])
 
 
