@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from shards import keys
-from shards.delivery_rows import Name
 from shards.errors import Corrupt
 from shards.order import keys_name, rows_under
 from shards.store import Store, Table
@@ -52,7 +51,7 @@ def look(store: Store, group: Group, order: KeyOrder, root: Position) -> None:
     """A head that rests is what its delivery's row says. One that cannot be read has ended."""
     state = None
     with suppress(Corrupt):
-        value = store.get(Table.DELIVERIES, keys.state(*Name(group.whose, root)))
+        value = store.get(Table.DELIVERIES, keys.state(group.whose, root))
         state = None if value is None else state_row_of(value).state
     settle_head(group, order, root, state)
 

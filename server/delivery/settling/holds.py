@@ -14,7 +14,6 @@ that is a dead letter and holds nothing is in the key row no more.
 
 from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple
 
 from shards import delivery_rows, keys
 from shards.commit import Commit
@@ -37,13 +36,8 @@ from ..shared import Group
 from ..subscriber import Subscriber
 from ..terms import HOLD
 
-
-class _Head(NamedTuple):
-    """A head that a batch changes, and its state with that; None: it has no row any more."""
-
-    group: Group
-    root: Position
-    state: int | None
+_Head = tuple[Group, Position, int | None]
+"""A head that a batch changes, by its root, and its state with that; None: it has no row any more."""
 
 
 class Holds(CommitHook):
@@ -160,7 +154,7 @@ class Holds(CommitHook):
             order = None if group is None else group.session.order
             if group is not None and order is not None and name.root in order.heads:
                 row = delivery_rows.state_at(batch, name)
-                yield _Head(group, name.root, None if row is None else row.state)
+                yield group, name.root, None if row is None else row.state
 
     def _follow(self, heads: list[_Head], answer: object) -> None:
         """The batch is durable: the keys do as their heads are now."""
