@@ -104,6 +104,12 @@ class RateLimited:
         if order is not None and order.rule.per_ms:
             order.tokens.advance(self.now_ms)
 
+    def spend(self, group: Subscriber, key: bytes) -> None:
+        """The group is given a message of the key."""
+        order = group.session.order
+        if key and order is not None and order.rule.per_ms:
+            order.tokens.spend(key, self.now_ms)
+
     def await_tokens(self, group: Subscriber) -> None:
         """Wake the group when a key of it may go on, or its reader, if they wait for that."""
         order = group.session.order

@@ -268,7 +268,7 @@ class Group(Subscriber):
             return False
         self._lend(message, member, key, None)
         if key:
-            self._spend(key)
+            self.rate_limited.spend(self, key)
             self.rate_limited.await_tokens(self)
         return True
 
@@ -394,7 +394,7 @@ class Group(Subscriber):
                 if key:
                     order.launch(key)
                     if order.rule.per_ms:
-                        self._spend(key)
+                        self.rate_limited.spend(self, key)
                 chosen.append(message)
                 theirs.append(key)
         if met > len(chosen):
@@ -411,12 +411,6 @@ class Group(Subscriber):
                 flight.attempts = 0
                 self.session.resends.add(flight, flight.position)
         return met
-
-    def _spend(self, key: bytes) -> None:
-        """A message of the key is given."""
-        order = self.session.order
-        if key and order is not None and order.rule.per_ms:
-            order.tokens.spend(key, self.rate_limited.now_ms)
 
     def _offer_each(self, messages: Sequence[Message], qos: int, keys: Sequence[bytes]) -> int:
         """Lend messages, several in a row to each member; how many. `keys`: those that they are heads of."""
@@ -449,7 +443,7 @@ class Group(Subscriber):
             return False
         flight.begin_again(message.as_of_ms)
         self.redelivered += 1
-        self._spend(flight.key)
+        self.rate_limited.spend(self, flight.key)
         self._lend(message, member, b"", flight)
         return True
 
