@@ -51,11 +51,24 @@ always true.
 
 from collections.abc import Iterable
 from enum import Enum, auto
+from typing import Final
 
 from .finished import Finished
 from .key_firsts import KNOWN_MAX, Key, KeyFirsts
 from .key_lines import KeyLines
-from .key_rows import NO_KEY, NO_SHARD, NOWHERE, ORDERED, Address, Changes, KeyBound, KeyRoom, KeyRow, Rule
+from .key_rows import (
+    NO_KEY,
+    NO_RULE,
+    NO_SHARD,
+    NOWHERE,
+    ORDERED,
+    Address,
+    Changes,
+    KeyBound,
+    KeyRoom,
+    KeyRow,
+    Rule,
+)
 from .key_tokens import KeyTokens
 from .key_turns import KeyTurns
 from .position import END, Position
@@ -79,7 +92,9 @@ class KeyOrder:
     """The keys of a group. A key is bytes. One group has at most one key row for each flight beyond the
     bound."""
 
-    def __init__(self, bound: KeyBound, rule: Rule = ORDERED) -> None:
+    def __init__(self, bound: KeyBound, rule: Rule = ORDERED, *, is_on: bool = True) -> None:
+        self.is_on = is_on
+        """False: keys do not count, and there is none."""
         self.rule = rule
         self.out: dict[bytes, int] = {}
         """How many messages of a key are in flight."""
@@ -165,8 +180,8 @@ class KeyOrder:
     def key_of(self, ordering_key: bytes) -> bytes:
         """The key of a message; empty: it has none, and waits for nothing. While messages without a key are
         behind they go by theirs, also if the group is fair no more."""
-        if ordering_key:
-            return ordering_key
+        if ordering_key or not self.is_on:
+            return ordering_key if self.is_on else b""
         return NO_KEY if self.rule.is_fair or NO_KEY in self._keys or NO_KEY in self.lines else b""
 
     @property
@@ -190,6 +205,7 @@ class KeyOrder:
 
     def _in_trouble(self, key: bytes) -> Key:
         """The row of a key, which is made if there is none."""
+        assert self.is_on, "keys count"
         found = self.find(key)
         if found is None:
             found = self._keys[key] = Key()
@@ -399,9 +415,10 @@ class KeyOrder:
     def rewind(self, to: Position, finished: Finished) -> None:
         """The group reads again from after `to`, without `finished`. A head that comes again by that is no
         longer the head of its key. O(keys) in C, 3 ms with 50,000: the keys are looked at later (`find`)."""
-        self.firsts.forget(min(self.firsts.needed, Position(to + 1)) if self._keys else END)
-        self._back, self._finished = to, finished
-        self.past = dict.fromkeys(self._keys)
+        if self._keys:
+            self.firsts.forget(min(self.firsts.needed, Position(to + 1)))
+            self._back, self._finished = to, finished
+            self.past = dict.fromkeys(self._keys)
 
     def look_on(self) -> bool:
         """Look at some keys after a replay; False: all have been looked at."""
@@ -434,9 +451,9 @@ class KeyOrder:
         caller has looked at all keys (`look_on`): else a message that comes again would be given up twice."""
         assert not self.past, "each key says what of it is behind"
         given_up: list[tuple[bytes, KeyRow]] = []
-        self._skipped = max(self._skipped, to)
         while len(given_up) < most and (first := self.firsts.first) is not None and first[0] <= to:
             key, found = first[1], self._keys[first[1]]
+            self._skipped = max(self._skipped, to)
             given_up.append((key, found.row))
             found.known = [one for one in found.known if one[0] > to]
             self._advance(key, found, Position(to + 1))
@@ -471,3 +488,7 @@ class KeyOrder:
             return one[0] <= skipped or (key in every and NOWHERE < every[key].next <= one[0])
 
         return self.unwritten.take(row, needs)
+
+
+NO_ORDER: Final = KeyOrder(KeyBound(0), NO_RULE, is_on=False)
+"""Of all places whose keys do not count. Nothing is ever written to it."""

@@ -23,7 +23,7 @@ from struct import Struct
 from sortedcontainers import SortedDict
 
 from .finished import Finished
-from .key_order import KeyOrder
+from .key_order import NO_ORDER, KeyOrder
 from .position import Position
 
 PACKET_ID_MAX = 65_535
@@ -316,8 +316,8 @@ class Session:
         """Finished positions ahead of the read position, or those in flight since before it was set back."""
         self.changes = 0
         """Number of changes of its subscriptions: their stored state belongs to the cursor."""
-        self.order: KeyOrder | None = None
-        """Of a group that orders by key."""
+        self.order: KeyOrder = NO_ORDER
+        """Of a group whose keys count."""
         self._last_id = 0
 
     @property
@@ -402,13 +402,13 @@ class Session:
         """Skip the message at `place`, which has that ordering key, when it would be given; False if it has
         been."""
         self.forget_finished(horizon)
-        is_behind = self.order is not None and self.order.is_behind(key, place)
-        return (place > self.read_at(horizon) or is_behind) and self.finished.add(place)
+        is_unread = place > self.read_at(horizon) or self.order.is_behind(key, place)
+        return is_unread and self.finished.add(place)
 
     def forget_finished(self, horizon: Position) -> None:
         """Forget finished positions that are behind the read position, and before what waits for its key."""
         read = self.read_at(horizon)
-        self.finished.forget(read if self.order is None else self.order.read_from(read))
+        self.finished.forget(self.order.read_from(read))
 
     # -- in flight
 
@@ -472,14 +472,14 @@ class Session:
 
     def lead(self, flight: Flight, key: bytes) -> None:
         """The flight is the head of its key."""
-        if self.order is not None and key and not flight.key:
+        if self.order.is_on and key and not flight.key:
             flight.key = key
             self.order.launch(key)
 
     def resume(self, flight: Flight) -> bool:
         """The flight is the retry that a key waits for, and its head again; False: it is another."""
-        key = None if self.order is None else self.order.head_of(flight.position)
-        if key is None or self.order is None:
+        key = self.order.head_of(flight.position)
+        if key is None:
             return False
         flight.key = key
         self.order.launch(key)
@@ -489,12 +489,12 @@ class Session:
     def land(self, flight: Flight) -> None:
         """The flight is the head of its key no more."""
         key, flight.key = flight.key, b""
-        if self.order is not None:
+        if self.order.is_on:
             self.order.land(key)
 
     def forget_order(self) -> None:
         """Keys count no more: what is in flight is the head of none, also if they count again. O(flights)."""
-        self.order = None
+        self.order = NO_ORDER
         for flight in self.flights.values():
             flight.key = b""
 

@@ -96,10 +96,10 @@ class Burials(CommitHook):
             if flight.is_stored and flight.fate != SETTLED and flight.position not in group.rows.out
         ]
         has_retries, order = self.has_retries(group), group.session.order
-        if flights or has_retries or order is not None or read < self._horizon.position:
+        if flights or has_retries or order.is_on or read < self._horizon.position:
             row = self._row(group, read, self._horizon.position, reason, is_dead=is_dead)
             row.over.extend(map(keys.place, over))
-            if order is not None:
+            if order.is_on:
                 behind = keys.place(Position(order.read_from(read) + 1))
                 row = msgspec.structs.replace(row, behind=behind, behind_upto=keys.place(read), is_ended=True)
                 order.leave()
@@ -123,7 +123,7 @@ class Burials(CommitHook):
         session = subscriber.session
         read = session.read_at(self._horizon.position)
         upto = min(upto, self._horizon.position)
-        behind = [] if session.order is None else session.order.skip(upto, SKIPPED_KEYS)
+        behind = session.order.skip(upto, SKIPPED_KEYS)
         if upto <= read and not behind:
             return False
         last, upto = min(read, upto), max(read, upto)

@@ -95,8 +95,8 @@ class ByKey:
         """Whether a due retry waits for its key. The head of a key does only if the key is held, one that
         ends does not."""
         order, root = subscriber.session.order, message.position
-        key = b"" if order is None else order.key_of(message.ordering_key)
-        if order is None or not key or not isinstance(subscriber, Group):
+        key = order.key_of(message.ordering_key)
+        if not key or not isinstance(subscriber, Group):
             return False
         if order.head_of(root) is not None:
             return order.head_of(root) in order.held
@@ -113,7 +113,7 @@ class ByKey:
         was in flight then, which it passes over."""
         order, key, session = subscriber.session.order, message.ordering_key, subscriber.session
         root = message.position
-        if order is None or not key or not subscriber.rows.ahead or order.head_of(root) == key:
+        if not order.is_on or not key or not subscriber.rows.ahead or order.head_of(root) == key:
             return False
         if root in session.finished or not (root > session.read or order.is_behind(key, root)):
             return False

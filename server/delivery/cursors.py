@@ -407,11 +407,11 @@ class Cursors(CommitHook):
                 one.cursor.changes = session.changes
                 row = group_row(one) if isinstance(one, Group) else session_row(one)
                 commit.row(Table.SESSIONS, key, row)
-                if session.order is not None:
+                if session.order.is_on:
                     note_order(commit, one.whose)
                 size += len(row)
                 cost += ROW_COST + SUBSCRIPTION_COST * len(session.subscriptions)
-            if session.order is not None:
+            if session.order.is_on:
                 count = write_changes(commit, one.whose, session.order.take())
                 size += count * ORDER_BYTES
                 cost += count * ROW_COST
@@ -423,7 +423,7 @@ class Cursors(CommitHook):
             one.cursor.written_at, one.cursor.read = mono, session.read_at(self._horizon.position)
             one.cursor.is_entangled = one.cursor.has_given_back = False
             self.dirty.discard(one)
-            if session.order is not None and session.order.past:
+            if session.order.past:
                 unfinished.append(one)
         if unfinished and not self._is_last:
             self.dirty.update(unfinished)

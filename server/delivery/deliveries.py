@@ -248,8 +248,7 @@ class Deliveries:
 
 def _is_behind(subscriber: Subscriber, place: Position, record: Record) -> bool:
     """Whether the place has read past the message, and gives it when its key is free."""
-    order = subscriber.session.order
-    is_behind = order is not None and order.is_behind(record.ordering_key, place)
+    is_behind = subscriber.session.order.is_behind(record.ordering_key, place)
     return is_behind and place not in subscriber.session.finished
 
 

@@ -93,9 +93,9 @@ class Floor:
 
     def _needs(self, group: Group) -> Position:
         first = Position(group.session.read_at(self._horizon.position) + 1)
-        order = group.session.order
-        behind = END if order is None else order.firsts.needed
-        return min([first, behind, *(flight.position for flight in self._stored(group))])
+        return min(
+            [first, group.session.order.firsts.needed, *(flight.position for flight in self._stored(group))]
+        )
 
     def advance(self, commit: Commit, group: Group, before: Position) -> bool:
         """In the writer: move a group without members over messages that are not its own, up to `before`,

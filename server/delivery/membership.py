@@ -222,7 +222,7 @@ class Membership:
         self._share.move(group.owner, owner)
         self._forms.move(group.owner, owner, parse_share(group.text)[1])
         group.owner, group.client = owner, client
-        if group.session.order is not None:
+        if group.session.order.is_on:
             group.session.order.room.belong_to(owner)
         group.rights = None if group.is_endpoint else rights
 
@@ -481,7 +481,7 @@ class Membership:
         if self.key_bound.is_freed:
             self.key_bound.is_freed = False
             for group in self._by_text.values():
-                if group.session.order is not None:
+                if group.session.order.is_on:
                     self._ready.look(group)
 
     def wait_s(self) -> float:

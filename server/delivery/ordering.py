@@ -27,7 +27,7 @@ def restore(store: Store, sent: Sent, groups: Iterable[Group]) -> None:
     """Restore the order of each group that orders."""
     for group in groups:
         order = group.session.order
-        if order is None:
+        if not order.is_on:
             continue
         rows, read = [*rows_under(store, keys_name(group.whose))], group.session.read
         order.restore(rows)

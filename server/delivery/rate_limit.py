@@ -101,19 +101,18 @@ class RateLimited:
     def look_at_tokens(self, group: Subscriber) -> None:
         """Let keys of the group go on whose tokens are there."""
         order = group.session.order
-        if order is not None and order.rule.per_ms:
+        if order.rule.per_ms:
             order.tokens.advance(self.now_ms)
 
     def spend(self, group: Subscriber, key: bytes) -> None:
         """The group is given a message of the key."""
         order = group.session.order
-        if key and order is not None and order.rule.per_ms:
+        if key and order.rule.per_ms:
             order.tokens.spend(key, self.now_ms)
 
     def await_tokens(self, group: Subscriber) -> None:
         """Wake the group when a key of it may go on, or its reader, if they wait for that."""
-        order = group.session.order
-        next_ms = None if order is None else order.next_ms
+        next_ms = group.session.order.next_ms
         if next_ms is not None:
             self.wait(group, next_ms / 1_000)
 

@@ -101,7 +101,7 @@ class Replay:
         before = session.read_at(horizon)
         floor = self.floor if subscriber.is_group else max(self.floor, self._burials.passing)
         session.rewind(None, max(to, floor), horizon)
-        if session.order is not None and session.read < before:
+        if session.read < before:
             session.order.rewind(session.read, session.finished)
         if isinstance(subscriber, Group) and subscriber.ahead is not None:
             subscriber.ahead.forget()
@@ -116,10 +116,10 @@ class Replay:
         group that orders those that wait there, become dead letters, or are dropped; some in each step. Keys
         that were set back come first. False: there is nothing to do."""
         order, ended = subscriber.session.order, 0
-        if order is not None and order.look_on():
+        if order.look_on():
             self._cursors.store(commit, subscriber)
             return True
-        for root in [] if order is None else order.resting(to, WAITING):
+        for root in order.resting(to, WAITING):
             row = self._retries.waiting_in(commit, subscriber, root)
             case = Case(START, reason=reason, is_dead=is_dead)
             ended += row is not None and self._lives.of_row(commit, row, Event.SKIP, case, subscriber)
@@ -143,7 +143,7 @@ class Replay:
             return  # it has joined the tail since it was woken: its own read position is old
         try:
             has_more, order = self._read_on(subscriber), subscriber.session.order
-            if order is not None and order.unwritten.is_crowded:
+            if order.unwritten.is_crowded:
                 self._await_rows(subscriber, order)
             elif has_more:
                 self._ready.wake(subscriber)
@@ -234,7 +234,7 @@ class Replay:
             self._retries.look_again(subscriber, picker.put_by)
             picker.has_new, picker.put_by = False, START
         order = session.order
-        if order is None:
+        if not order.is_on:
             return self._read_unread(subscriber, horizon)
         if isinstance(subscriber, Group):
             subscriber.rate_limited.look_at_tokens(subscriber)
@@ -260,7 +260,7 @@ class Replay:
         if self._retries.is_due(subscriber):
             return self._take_turns(subscriber, horizon)
         left = TURN_SENT if self._ready else TURN_ROWS
-        if subscriber.session.order is not None:
+        if subscriber.session.order.is_on:
             left, most = TURN_ROWS, min(most, left)  # what is passed over is not sent
         has_room = self._read_stretch(subscriber, horizon, left, most)
         self._unread.spill.passed(subscriber, subscriber.session.read)
@@ -276,7 +276,7 @@ class Replay:
             if subscriber.reads_next:
                 has_room = self._read_stretch(subscriber, horizon, ALTERNATE)
                 self._unread.spill.passed(subscriber, subscriber.session.read)
-                is_standing = not has_room and order is not None and order.room.is_standing
+                is_standing = not has_room and order.room.is_standing
                 has_room = has_room or is_standing
             else:
                 has_room = self._by_key.give_retries(subscriber)
@@ -365,7 +365,7 @@ class Replay:
                 self._unread.spill.caught(message.position)
             if message.position in again:
                 self._retries.end_former(subscriber, message.position)
-        if session.order is not None and subscriber.delivered == before:
+        if session.order.is_on and subscriber.delivered == before:
             self._unread.most = min(RUN_MAX, 4 * len(run))  # all were passed over
         else:
             self._unread.look_at_room(subscriber)
@@ -373,7 +373,7 @@ class Replay:
 
     def _join(self, subscriber: Subscriber) -> bool:
         """Tail if everything up to the horizon has been read, and no key waits for its turn."""
-        if subscriber.session.order is not None and subscriber.session.order.free:
+        if subscriber.session.order.free:
             return False
         is_tailing = subscriber.session.join(self._horizon.position)
         if is_tailing and isinstance(subscriber, Group) and subscriber.ahead is not None:

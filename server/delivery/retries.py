@@ -250,7 +250,7 @@ class Retries:
     def is_to_come(self, one: Subscriber, place: Position, record: Record) -> bool:
         """Whether a place has a message in flight that has no row, or has still to read it."""
         session = one.session
-        if session.order is not None and session.order.is_behind(record.ordering_key, place):
+        if session.order.is_behind(record.ordering_key, place):
             return place not in session.finished
         flights = chain(session.flights.values(), one.lent_alone())
         if place not in one.rows.out and any(flight.position == place for flight in flights):

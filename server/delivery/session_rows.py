@@ -61,7 +61,7 @@ def group_row(group: Group) -> bytes:
         group.client,
         group.is_paused,
         group.incarnation,
-        order=1 if group.keeping.order else 2 * (group.session.order is not None and not group.keeping.rule),
+        order=1 if group.keeping.order else 2 * (group.session.order.is_on and not group.keeping.rule),
         holds_dead=group.keeping.on_dead == HOLD,
         concurrency=group.keeping.concurrency or 0,
         key_rate=group.keeping.key_rate or 0.0,

@@ -147,7 +147,7 @@ class Group(Subscriber):
             self.rate_limiter = self.rate_limited.of(keeping.rate)
         self.keeping = keeping
         rule = keeping.rule
-        if rule is not None or self.session.order is not None:
+        if rule is not None or self.session.order.is_on:
             self.begin_order(rule or NO_RULE)
         self.cursor.changes = -1
         self.dirty.add(self)
@@ -156,7 +156,7 @@ class Group(Subscriber):
     def begin_order(self, rule: Rule) -> None:
         """Give messages by their ordering keys. Messages that are in flight hold no key. With the empty rule,
         what is behind by its key goes, and then the keys count no more."""
-        if self.session.order is None:
+        if not self.session.order.is_on:
             self.session.order = KeyOrder(self._key_bound, rule)
             self.session.order.room.belong_to(self.owner)
         else:
@@ -189,7 +189,7 @@ class Group(Subscriber):
         what waits for its key would be in RAM."""
         members_s = max((m.session.expiry_s for m in self.members), default=0)
         self.session.keep_for(
-            max(self.keeping.stays_s(self.settings), members_s, int(self.session.order is not None))
+            max(self.keeping.stays_s(self.settings), members_s, int(self.session.order.is_on))
         )
 
     @property
@@ -232,9 +232,7 @@ class Group(Subscriber):
     def goes_on(self) -> bool:
         self.rate_limited.look_at_tokens(self)
         order = self.session.order
-        return (
-            order is not None and (bool(order.free) or order.room.may_read_on())
-        ) or self.picker.looks_again
+        return bool(order.free) or order.room.may_read_on() or self.picker.looks_again
 
     @property
     def is_restricted(self) -> bool:
@@ -260,7 +258,7 @@ class Group(Subscriber):
 
     def offer(self, message: Message, subscriptions: tuple[Subscription, ...]) -> bool:  # noqa: ARG002
         order = self.session.order
-        key = b"" if order is None else self._key_of(order, message)
+        key = self._key_of(order, message) if order.is_on else b""
         member = self.may_give(message, key)
         if member is PASS:
             return True
@@ -287,7 +285,7 @@ class Group(Subscriber):
         member = None if len(session.flights) >= session.window else self.picker.next(message)
         if member is None and self.bars(message) and not (message.is_stored or message.qos):
             return PASS  # at QoS 0 only connected members count
-        if key and not message.is_again and session.order is not None:
+        if key and not message.is_again:
             meeting = self._meet(session.order, key, message, member)
             if meeting is not Meeting.GIVE:
                 return meeting
@@ -366,7 +364,7 @@ class Group(Subscriber):
         if self.session.finished or self.all_returned.failing >= self.all_returned.most:
             return 0
         order, messages = self.session.order, run.messages
-        if order is None:
+        if not order.is_on:
             return self._offer_each(messages, run.qos, ())
         keys = [order.key_of(message.ordering_key) for message in messages]
         if not any(keys):

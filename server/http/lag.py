@@ -42,7 +42,7 @@ def lag_of(subscriber: Subscriber, timeline: Timeline, router: Router, look_rows
     """Lag of a place behind the horizon, reading at most `look_rows` rows."""
     session, horizon = subscriber.session, timeline.horizon.position
     read, order = session.read_at(horizon), session.order
-    start = Position(max(read if order is None else order.read_from(read), timeline.directory.floor - 1) + 1)
+    start = Position(max(order.read_from(read), timeline.directory.floor - 1) + 1)
     first: Position | None = None
     count = looked = size = 0
     is_exact = True
@@ -53,7 +53,7 @@ def lag_of(subscriber: Subscriber, timeline: Timeline, router: Router, look_rows
             looked += 1
             size += len(value)
             is_left = place not in session.finished and not is_stub(value)
-            if place <= read and is_left and order is not None:
+            if place <= read and is_left:
                 is_left = order.is_behind(decode(value).ordering_key, place)
             if is_left and router.wanted_in(subscriber, place, value):
                 count += 1

@@ -210,8 +210,8 @@ class Status(Scraped):
 
         def blocked(group: Group) -> tuple[int, int] | None:
             order = group.session.order
-            totals.keys_held += 0 if order is None else len(order.held)
-            return (-order.blocked, next(number)) if order is not None and order.blocked else None
+            totals.keys_held += len(order.held)
+            return (-order.blocked, next(number)) if order.blocked else None
 
         return [found for _, found in await least(turn, list(self._core.groups), blocked, TOP)]
 
@@ -253,8 +253,8 @@ class Status(Scraped):
             len(group.members),
             retries,
             0.0 if first is None else self._age_s(first[1]),
-            0 if order is None else order.blocked,
-            0 if order is None else len(order.held),
+            order.blocked,
+            len(order.held),
         )
 
     def _age_s(self, place: Position | None) -> float:

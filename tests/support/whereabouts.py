@@ -18,12 +18,12 @@ def where(core: Core, group: Group) -> tuple[dict[str, list[str]], dict[str, int
     text = group.text.split("/", 2)[2]
     read, order = session.read_at(core.horizon.position), session.order
     horizon = core.horizon.position
-    first = Position((read if order is None else order.read_from(read)) + 1)
+    first = Position(order.read_from(read) + 1)
     for place, _, value in core.reader.read(first, END):
         record = decode(value)
         payload = record.payload.decode()
         is_its = not is_stub(value) and place not in session.finished and matches(text, record.topic.decode())
-        is_behind = order is not None and order.is_behind(record.ordering_key, place)
+        is_behind = order.is_behind(record.ordering_key, place)
         if is_its and place <= horizon and (place > read or (is_behind and payload not in found)):
             found.setdefault(payload, []).append("unread")
     for row in delivery_rows.waiting(core.opened.store):

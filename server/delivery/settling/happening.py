@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from timeline.delivery_rows import Case, Event
-from timeline.key_order import KeyOrder
 from timeline.key_rows import NO_KEY
 from timeline.position import MessageId, Position
 from timeline.session import Flight
@@ -78,8 +77,8 @@ class Happening:
         return self.holder or self.place
 
     @property
-    def order(self) -> KeyOrder | None:
-        """The order that the message is the head of its key in."""
-        order, key = self.place.session.order, b"" if self.flight is None else self.flight.key
-        is_head = key not in (b"", NO_KEY) and self.holder is self.place
-        return order if is_head and order is not None and order.rule.is_ordered else None
+    def is_head(self) -> bool:
+        """Whether the message is the head of its key, and nothing of that is given before it."""
+        key = b"" if self.flight is None else self.flight.key
+        is_of_key = key not in (b"", NO_KEY) and self.holder is self.place
+        return is_of_key and self.place.session.order.rule.is_ordered

@@ -69,7 +69,7 @@ class Holds(CommitHook):
     def hold(self, commit: Commit, group: Group, key: bytes) -> bool:
         """Hold a key by hand; False: the group does not order. Raises Refused at the bound."""
         order = group.session.order
-        if order is None:
+        if not order.is_on:
             return False
         if order.room.is_full and order.find(key) is None:
             raise Refused("over-quota", "limits.ordering_keys is reached: no further key can be held")
@@ -80,8 +80,8 @@ class Holds(CommitHook):
         """Let a held key go on, whoever holds it; False: nothing holds it. With order, a retry goes on
         waiting."""
         order = group.session.order
-        found = None if order is None else order.find(key)
-        if order is None or found is None or not found.is_held:
+        found = order.find(key)
+        if found is None or not found.is_held:
             return False
         ends = found.is_dead or not order.rule.is_ordered
         self._change(commit, group, order, key, by_hand=False, ends=ends)
@@ -90,8 +90,8 @@ class Holds(CommitHook):
     def buried(self, commit: Commit, one: Subscriber, root: Position, *, may_hold: bool) -> None:
         """A retry of the place is a dead letter now, which may hold its key."""
         order = one.session.order
-        found = None if order is None else order.find(order.head_of(root) or b"")
-        if order is None or found is None or not isinstance(one, Group):
+        found = order.find(order.head_of(root) or b"")
+        if found is None or not isinstance(one, Group):
             return
         if not (may_hold and one.keeping.after_dead == HOLD):
             self._change(commit, one, order, order.heads[root], by_hand=found.by_hand, ends=True)
@@ -139,7 +139,7 @@ class Holds(CommitHook):
         if self._writer.broken is None:
             return  # a request has spoiled its group, of which nothing was written
         for group in self._groups:
-            if group.session.order is not None:
+            if group.session.order.is_on:
                 review(self._store, group, group.session.order)
                 self._groups.read_on(group)
 
@@ -148,11 +148,10 @@ class Holds(CommitHook):
         changed = batch.deleted(Table.DELIVERIES, keys.STATE) + batch.fresh(Table.DELIVERIES, keys.STATE)
         if changed and self._begun != self._groups.key_bound.begun:
             self._begun = self._groups.key_bound.begun
-            self._ordered = {group.whose: group for group in self._groups if group.session.order is not None}
+            self._ordered = {group.whose: group for group in self._groups if group.session.order.is_on}
         for name in (Name(*keys.state_in(key)) for key in changed):
             group = self._ordered.get(name.whose)
-            order = None if group is None else group.session.order
-            if group is not None and order is not None and name.root in order.heads:
+            if group is not None and name.root in group.session.order.heads:
                 row = delivery_rows.state_at(batch, name)
                 yield group, name.root, None if row is None else row.state
 
@@ -160,7 +159,7 @@ class Holds(CommitHook):
         """The batch is durable: the keys do as their heads are now."""
         for group, root, state in () if isinstance(answer, Exception) else heads:
             order = group.session.order
-            if order is not None and order.head_of(root) is not None:
+            if order.head_of(root) is not None:
                 settle_head(group, order, root, state)
                 group.dirty.add(group)
                 self._groups.read_on(group)

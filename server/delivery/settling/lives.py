@@ -33,6 +33,7 @@ from timeline.delivery_rows import DeliveryRow as Life
 from timeline.horizon import Horizon
 from timeline.key_order import KeyOrder
 from timeline.position import START, Position, at_of, id_text, message_id, position
+from timeline.session import Flight
 
 from ...engine.commit_hook import ignore
 from ...engine.decisions import Decisions
@@ -202,8 +203,9 @@ class Lives:
         """End the retry of a message that a place which orders was set back before, and has skipped since: no
         key waits for it. False: there is none."""
         place = self._groups.place_of(of)
-        order = None if place is None else place.session.order
-        if place is None or order is None or not order.rule.is_ordered or order.head_of(root) is not None:
+        if place is None or not place.session.order.rule.is_ordered:
+            return False
+        if place.session.order.head_of(root) is not None:
             return False
         former = self._retries.waiting_in(commit, place, root)
         if former is not None:
@@ -240,14 +242,12 @@ class Lives:
         terms = Terms()
         if place is not None:
             in_force, order = self._terms.of(place, record.topic), place.session.order
-            is_head = (
-                what.order is not None if what else order is not None and order.head_of(row.root) is not None
-            )
+            is_head = what.is_head if what else order.head_of(row.root) is not None
             terms = Terms(
                 not place.is_group,
                 in_force.max_attempts,
                 in_force.backoff_ms,
-                is_ordered=order is not None and order.rule.is_ordered,
+                is_ordered=order.rule.is_ordered,
                 is_head=is_head,
                 dead_holds=isinstance(place, Group) and place.keeping.after_dead == HOLD,
                 has_room=False,
@@ -304,28 +304,28 @@ class Lives:
     ) -> None:
         """The key whose head it is waits for it, or is held by it. That a head with a row goes on waiting, or
         goes, each batch says (holds.py)."""
-        is_held, order = Effect.KEY_HELD in fate.effects, None if what is None else what.order
+        is_held = Effect.KEY_HELD in fate.effects
         if what is None and fate.row is not None and fate.row.state is State.DEAD:
             self._holds.buried(commit, place, root, may_hold=is_held)
-        elif what is not None and order is not None and (is_held or Effect.KEY_WAITS in fate.effects):
-            self._rests(order, what, is_dead=is_held)
+        elif what is not None and what.is_head and (is_held or Effect.KEY_WAITS in fate.effects):
+            self._rests(what, is_dead=is_held)
 
-    def _rests(self, order: KeyOrder, what: Happening, *, is_dead: bool) -> None:
+    def _rests(self, what: Happening, *, is_dead: bool) -> None:
         """The head of a key is in flight no more."""
-        assert what.flight is not None, "it is out"
-        key, what.flight.key = what.flight.key, b""
+        flight, order = what.flight, what.place.session.order
+        assert flight is not None, "it is out"
+        key, flight.key = flight.key, b""
         order.set_head(key, what.root, is_dead=is_dead)
         order.land(key)
-        self._decisions.note(partial(_is_out_again, order, what, key))
+        self._decisions.note(partial(_is_out_again, order, what.place, flight, key))
 
 
-def _is_out_again(order: KeyOrder, what: Happening, key: bytes) -> None:
+def _is_out_again(order: KeyOrder, place: Subscriber, flight: Flight, key: bytes) -> None:
     """Nothing was written: the head of the key is in flight, unless its client has acked it since."""
-    if order.head_of(what.root) == key:
+    if order.head_of(flight.position) == key:
         order.end_head(key)
-    session = what.place.session
-    if what.flight is not None and session.has(what.flight):
-        session.lead(what.flight, key)
+    if place.session.has(flight):
+        place.session.lead(flight, key)
 
 
 def _out(what: Happening, row: DeliveryRow) -> Out:

@@ -79,7 +79,7 @@ class Siblings:
             if count >= ROWS or (count and self._clock.mono() >= until_s):
                 self._from[group] = message.at
                 return
-            if order is not None and order.key_of(message.ordering_key) in order.held:
+            if order.key_of(message.ordering_key) in order.held:
                 continue  # it waits for the key, whoever is there
             if not _is_left(group, message.topic):
                 continue

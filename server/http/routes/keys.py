@@ -162,7 +162,7 @@ class KeyRoutes:
         await turn.begin()
         for number, ((group, key), lag) in enumerate(shown, 1):
             order = group.session.order
-            if order is not None:
+            if order.is_on:
                 views.append(self._view(group, order, key, lag))
             if turn.is_over(number):
                 await turn.begin()
@@ -203,7 +203,7 @@ class KeyRoutes:
 
 
 def _ordered(found: Sequence[Group]) -> list[tuple[Group, KeyOrder]]:
-    return [(group, group.session.order) for group in found if group.session.order is not None]
+    return [(group, group.session.order) for group in found if group.session.order.is_on]
 
 
 def _cursor(rank: Rank) -> str:

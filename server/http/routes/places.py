@@ -180,7 +180,7 @@ class Verbs(Generic[P]):
             end = ends.setdefault(place, min(to, places.timeline.horizon.position))
             places.replay.skip(commit, place, end, SKIPPED, is_dead=body.undone != DROP)
             order = place.session.order
-            return order is None or not order.has_upto(end)
+            return not order.has_upto(end)
 
         changed = await self.change(request, act)
         after = max(place.session.read_at(places.timeline.horizon.position) for place in changed)

@@ -223,7 +223,7 @@ def keeping_view(group: Group) -> shapes.Keeping:
         "on_dead": group.keeping.after_dead,
         "per_key": {"concurrency": kept.concurrency or 0, "rate": kept.key_rate or 0.0},
         "fair": bool(kept.fair),
-        "keys_held": 0 if group.session.order is None else len(group.session.order.held),
+        "keys_held": len(group.session.order.held),
     }
 
 

@@ -542,7 +542,7 @@ class Group:
     def check(self) -> None:
         group = self.group
         order = group.session.order
-        assert order is not None
+        assert order.is_on
         check(order)
         rig = self.life.rig
         assert rig.core.floor.needed <= order.firsts.needed, "no slice goes that is needed"
@@ -558,7 +558,7 @@ class Group:
     def check_rows(self) -> None:
         group, store = self.group, self.life.rig.store
         order = group.session.order
-        assert order is not None
+        assert order.is_on
         read = group.session.read_at(self.life.rig.core.horizon.position)
         stored = dict(rows_under(store, keys_name(group.whose)))
         if order.past:

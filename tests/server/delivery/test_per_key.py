@@ -326,7 +326,7 @@ def change_at_random(rig: Rig, rnd: random.Random) -> None:
 
 def let_all_go(rig: Rig) -> None:
     group, holds = rig.group(TEXT), rig.core.holds
-    held = [] if group.session.order is None else list(rig.order(TEXT).held)
+    held = list(group.session.order.held)
     rig.decide(lambda commit: [holds.let_go(commit, group, key) for key in held], pump=False)
 
 
