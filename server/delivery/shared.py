@@ -41,7 +41,7 @@ from .router import endpoint_names, is_unnamed
 from .run import RUN_MAX, Run
 from .settling.leases import Leases
 from .subscriber import Rights, Secure, Subscriber
-from .terms import UNSAID, Keeping, in_force
+from .terms import NEXT, UNSAID, Keeping, OnDead, in_force
 
 log = logging.getLogger(__name__)
 
@@ -166,6 +166,10 @@ class Group(Subscriber):
         """Whether these terms differ from the group's."""
         agreed = self.terms.changed_by(terms), self.keeping.changed_by(keeping)
         return agreed != (self.terms, self.keeping)
+
+    @property
+    def on_dead(self) -> OnDead:
+        return (self.keeping.order and self.keeping.on_dead) or NEXT
 
     def join(self, member: Subscriber, subscription: Subscription) -> None:
         """Add a member, or take over its new options."""

@@ -17,6 +17,7 @@ from .message import Message, publisher_of
 from .place_rows import PlaceRows
 from .place_state import CursorState, Presence, WillState
 from .run import Run
+from .terms import NEXT, OnDead
 from .tries import tries_of_flight
 from .write_barrier import Secured, WriteBarrier
 
@@ -167,6 +168,11 @@ class Subscriber:
     def is_of(self, name: str) -> bool:
         """Whether it belongs to the key of that name."""
         return self.owners == {name}
+
+    @property
+    def on_dead(self) -> OnDead:
+        """Of a group that orders: whether a dead letter holds its key, or lets it go on."""
+        return NEXT
 
     def warn(self, topic: bytes, *, waits: bool = False) -> None:
         """Log that the group keeps back or passes over a message of this topic."""

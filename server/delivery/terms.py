@@ -80,11 +80,6 @@ class Keeping:
         rule = Rule(order, most, per_ms, bool(self.fair))
         return None if rule == NO_RULE else rule
 
-    @property
-    def after_dead(self) -> OnDead:
-        """Of its dead letters: whether one holds its key, or lets it go on."""
-        return (self.order and self.on_dead) or NEXT
-
     def stays_s(self, settings: Sessions) -> int:
         """How long the group stays without members."""
         return settings.expiry_max_ms // 1_000 if self.expiry_s is None else self.expiry_s

@@ -93,7 +93,7 @@ class Holds(CommitHook):
         found = order.find(order.head_of(root) or b"")
         if found is None or not isinstance(one, Group):
             return
-        if not (may_hold and one.keeping.after_dead == HOLD):
+        if not (may_hold and one.on_dead == HOLD):
             self._change(commit, one, order, order.heads[root], by_hand=found.by_hand, ends=True)
 
     def _change(

@@ -43,7 +43,6 @@ from ..in_force import TermsInForce
 from ..membership import Membership, OfPlace
 from ..retries import Retries
 from ..sent import Sent
-from ..shared import Group
 from ..subscriber import Subscriber
 from ..terms import HOLD
 from ..tries import tries_of_flight
@@ -249,7 +248,7 @@ class Lives:
                 in_force.backoff_ms,
                 is_ordered=order.rule.is_ordered,
                 is_head=is_head,
-                dead_holds=isinstance(place, Group) and place.keeping.after_dead == HOLD,
+                dead_holds=place.on_dead == HOLD,
                 has_room=False,
             )
         fate = decide(life, seen, event, case, terms)

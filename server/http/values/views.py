@@ -220,7 +220,7 @@ def keeping_view(group: Group) -> shapes.Keeping:
     return {
         "rate": kept.rate or 0.0,
         "order": bool(kept.order),
-        "on_dead": group.keeping.after_dead,
+        "on_dead": group.on_dead,
         "per_key": {"concurrency": kept.concurrency or 0, "rate": kept.key_rate or 0.0},
         "fair": bool(kept.fair),
         "keys_held": len(group.session.order.held),
