@@ -401,13 +401,15 @@ class Membership:
         del self._by_text[group.text]
         self._share.add(group.owner, -1)
         self._forms.discard(group.owner, parse_share(group.text)[1])
-        if not group.is_endpoint:
+        if group.is_endpoint:
+            self._router.discard_endpoint(group.endpoint)
+        else:
+            self._router.discard_all(group)
             named = self._by_name[group.name]
             del named[group.text]
             if not named:
                 del self._by_name[group.name]
         self._filter_bytes -= len(group.text.encode())
-        self._unroute(group)
         self._spill.forget(group)
         over = group.over()
         heirs = self.loans.release(group, is_last=True)
@@ -528,35 +530,23 @@ class Membership:
             incarnation=self._horizon.issue() if incarnation is None else incarnation,
         )
         # Who joined later does not move the group's beginning: it wants all that it has not read.
-        session.subscribe(Subscription(topic_filter, 2, session.read), session.read)
+        own = Subscription(topic_filter, 2, session.read)
+        session.subscribe(own, session.read)
         if group.is_endpoint:
+            self._router.add_endpoint(group.endpoint, group, own)
             group.ahead = Ahead(self._notes)
             if incarnation is None:
                 group.ahead.begin()
+        else:
+            self._router.add(group, own)
+            self._by_name.setdefault(group.name, {})[text] = group
         self._by_text[text] = group
         self._share.add(group.owner)
         self._forms.add(group.owner, topic_filter)
-        if not group.is_endpoint:
-            self._by_name.setdefault(group.name, {})[text] = group
         self._filter_bytes += len(text.encode())
         self._sessions.leave(group)
         self._cursors.dirty.add(group)
-        self._route(group)
         return group
-
-    def _route(self, group: Group) -> None:
-        """It gets what its filter matches; that of an endpoint what says so."""
-        (own,) = group.session.subscriptions.values()
-        if group.is_endpoint:
-            self._router.add_endpoint(group.endpoint, group, own)
-        else:
-            self._router.add(group, own)
-
-    def _unroute(self, group: Group) -> None:
-        if group.is_endpoint:
-            self._router.discard_endpoint(group.endpoint)
-        else:
-            self._router.discard_all(group)
 
 
 def _agree_as_stored(group: Group, row: GroupRow) -> None:
