@@ -30,7 +30,7 @@ the reader comes to a root again, a row of a lower number says nothing: the mess
 giving it, the row counts again: it was requeued from another place, its slice is gone, it has expired, its
 owner is absent. A note that it is done, of a lower number, is void in the same way.
 
-So a replay is no event of a delivery. Nor is a PUT of other terms: they count at the next event. Nor is an
+A replay is no event of a delivery, then. Nor is a PUT of other terms: they count at the next event. Nor is an
 UNSUBSCRIBE: what is to be given is barred when its turn comes.
 
 **What applies a fate** writes row, record, cursor and what is told in one batch, under three rules. A row
@@ -41,6 +41,11 @@ the row is read again, once, before the event is tried again: the batch may be s
 An event that cannot be in a state raises `CannotBe`: the caller is wrong. People may ask for anything; they
 are answered with REFUSED. Nothing here knows keys, members, filters or time: `Case` and `Terms` say what
 counts.
+**Who asks.** The server does whatever changes a row, or may: server/delivery/settling/lives.py. It gives and
+acks what has no row without asking, as each would cost a call (GIVE, ACK, TOO_LARGE, STOP, KILL, INHERIT),
+and a dead letter beyond a bound goes with its row (EVICT). There the walks say what the table says. The
+effects that the server looks at are CURSOR, REFUSED, OBITUARY and those of the key.
+
 Walked at random, also with each rule left out: tests/timeline/test_delivery_walks.py.
 """
 
@@ -345,7 +350,7 @@ def skipped(one: Delivery) -> Fate:
 # -- people, and other places
 
 
-def moved(one: Delivery) -> Fate:
+def retimed(one: Delivery) -> Fate:
     """Its next try is after `delay_ms`, unless it will have expired."""
     delay_ms = one.case.delay_ms or 0
     return refused(one) if _is_over(one, one.old, delay_ms) else _waiting(one, one.old, delay_ms)
@@ -461,7 +466,7 @@ LIFE: dict[Event, tuple[Rule, ...]] = {
     E.KILL:         (stays,    killed,   stays,    stays,    stays,    stays,    stays,    stays,   stays),
     E.TOO_LARGE:    (_,        acked,    _,        acked,    _,        _,        _,        _,       _),
 
-    E.TRY:          (former,   refused,  refused,  refused,  moved,    moved,    refused,  refused, refused),
+    E.TRY:          (former,   refused,  refused,  refused,  retimed,  retimed,  refused,  refused, refused),
     E.BURY:         (former,   refused,  refused,  refused,  dies,     dies,     refused,  refused, refused),
     E.DROP:         (former,   refused,  refused,  refused,  drops,    drops,    drops,    refused, refused),
     E.REQUEUE:      (refused,  refused,  refused,  refused,  refused,  refused,  anew,     refused, refused),

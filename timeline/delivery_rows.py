@@ -218,11 +218,11 @@ class Event(Enum):
     SEND_AWAY = auto()
     """The letter is requeued to another place."""
     COME = auto()
-    """It is requeued from another place."""
+    """The letter of another place: with all its tries before it."""
     MOVE = auto()
-    """The retry goes to another filter of the name."""
+    """The retry goes to another place."""
     JOIN = auto()
-    """It comes from another filter."""
+    """The retry of another place: with its tries, and only where nothing of the message is."""
     RELEASE = auto()
     """The key that it holds."""
     SKIP = auto()

@@ -12,5 +12,5 @@ kept.py          retries and dead letters for people: listed, tried at another t
 siblings.py      retries of a filter without members, moved to a group of the same name
 missed.py        counts messages that sessions have not read when retention passes them
 burying.py       unfinished messages of ended places: dead letters, or dropped and counted
-settling.py      the verbs: ack, nack, extend, lease, received, complete, part, follow
+settling.py      the verbs: ack, nack, extend, lease, release, follow, and the end of a connection
 """

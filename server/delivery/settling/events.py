@@ -1,5 +1,5 @@
 """What happens to deliveries that are out, on the way to the writer: nacks, lapses, lost connections, late
-acks, retries that go to another group.
+acks, retries that go to another filter of their group's name.
 
     in flight ──> FAILED: waits for the writer ──> SETTLED: decided (lives.py) ──> a retry, or a dead letter
                      ^                                  |

@@ -11,7 +11,7 @@ of it. That is written in one batch, and RAM follows as the batch does:
 So after a kill a message is exactly one of in flight, waiting or dead. A batch that has failed may be stored
 all the same: an event that is tried again knows its row by the position that it wrote (`Happening.was`).
 
-What the table is asked in other words than its own: a flight has the counts since its row. A row whose root
+Where the server's words differ from the table's: a flight counts since its row, and a row whose root
 the reader has still to come to is from before a replay, unless the root is noted as finished.
 """
 
@@ -97,8 +97,11 @@ class Lives:
     # -- what is in flight
 
     def of_flight(self, commit: Commit, what: Happening) -> Fate | None:
-        """What becomes of a message in flight, which the caller ends. None: it is nowhere any more, or its
-        place is not. Raises Refused before anything is changed."""
+        """What becomes of a message in flight. None: it is nowhere any more, or its place is not. The caller
+        ends the flight, and writes the cursor. Raises Refused before anything is changed.
+
+        Its row is the one that it was tried from (`is_again`); that of a batch which has failed, and is there
+        (`is_stored`); or from before a replay, and counts as none."""
         place, root = what.place, what.root
         if not self._is_there(place):
             return None
