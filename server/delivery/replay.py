@@ -8,8 +8,8 @@ it joins the tail in the same step.
 
 A session with due retries (retries.py) gets these and unread messages in turns, ALTERNATE of each.
 
-Messages that their owner may no longer send (owners.py), and unreadable rows, are passed over. A session that
-cannot be served loses its connection; the others go on.
+What was in flight goes first (resending.py), then retained messages, then what is unread (unread.py). A
+session that cannot be served loses its connection; the others go on.
 """
 
 import logging
