@@ -31,7 +31,6 @@ from timeline.deliveries import decide
 from timeline.delivery_rows import Case, Effect, Event, Fate, Out, Seen, State, Terms, Try
 from timeline.delivery_rows import DeliveryRow as Life
 from timeline.horizon import Horizon
-from timeline.key_order import KeyOrder
 from timeline.position import START, Position, at_of, id_text, message_id, position
 from timeline.session import Flight
 
@@ -319,11 +318,12 @@ class Lives:
         key, flight.key = flight.key, b""
         order.set_head(key, what.root, is_dead=is_dead)
         order.land(key)
-        self._decisions.note(partial(_is_out_again, order, what.place, flight, key))
+        self._decisions.note(partial(_is_out_again, what.place, flight, key))
 
 
-def _is_out_again(order: KeyOrder, place: Subscriber, flight: Flight, key: bytes) -> None:
+def _is_out_again(place: Subscriber, flight: Flight, key: bytes) -> None:
     """Nothing was written: the head of the key is in flight, unless its client has acked it since."""
+    order = place.session.order
     if order.head_of(flight.position) == key:
         order.end_head(key)
     if place.session.has(flight):
