@@ -50,7 +50,7 @@ Walked at random, also with each rule left out: tests/timeline/test_delivery_wal
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from .delivery_rows import Case, DeliveryRow, Effect, Event, Fate, Out, Seen, State, Terms, Try, state_of
 from .position import at_of, position, seq_of
@@ -73,8 +73,7 @@ class CannotBe(Exception):
         self.state, self.event = state, event
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(NamedTuple):
     """What is decided on."""
 
     row: DeliveryRow | None
@@ -158,7 +157,7 @@ def kept(one: Delivery) -> Fate:
 
 def left(one: Delivery) -> Fate:
     """What is out is in nobody's hands."""
-    return one.becomes(one.row, Effect.NEXT_MEMBER, out=replace(one.out, is_held=False))
+    return one.becomes(one.row, Effect.NEXT_MEMBER, out=one.out._replace(is_held=False))
 
 
 def stored(one: Delivery) -> Fate:
@@ -185,8 +184,8 @@ def again(one: Delivery) -> Fate:
     out = one.out
     if _is_spent(one, out.counted):
         return _dead_idle(one, f"not acked after {out.attempts} deliveries")
-    more = replace(out, attempts=out.attempts + 1, counted=out.counted + 1, is_held=True)
-    return one.becomes(one.row, Effect.LATER, out=replace(more, is_handed=one.case.is_handed))
+    more = out._replace(attempts=out.attempts + 1, counted=out.counted + 1, is_held=True)
+    return one.becomes(one.row, Effect.LATER, out=more._replace(is_handed=one.case.is_handed))
 
 
 # -- it is done
@@ -226,7 +225,7 @@ def killed(one: Delivery) -> Fate:
     """With its server. It is given again, or is a group's failed try, if there are too many of these."""
     if one.terms.is_session or one.terms.has_room or not one.out.is_held:
         return left(one)
-    return fails(replace(one, case=replace(one.case, delay_ms=0)))
+    return fails(one._replace(case=one.case._replace(delay_ms=0)))
 
 
 def lost(one: Delivery) -> Fate:
@@ -245,7 +244,7 @@ def returns(one: Delivery) -> Fate:
         return left(one)
     if one.out.returns >= RETURNS_FREE:
         return fails(one)
-    out = replace(_ungiven(one.out), returns=one.out.returns + 1)
+    out = _ungiven(one.out)._replace(returns=one.out.returns + 1)
     if one.terms.has_room:
         return one.becomes(one.row, Effect.NEXT_MEMBER, out=out)
     return _waiting(one, _counted(one, out), 0)
@@ -271,7 +270,7 @@ def withheld(one: Delivery) -> Fate:
     """Its owner is absent: it waits, which is no try. The reason stays that of its last try."""
     if _is_readers(one):
         return stays(one)
-    row = replace(_counted(one, one.seen.out), state=State.WITHHELD, at=one.case.now)
+    row = _counted(one, one.seen.out)._replace(state=State.WITHHELD, at=one.case.now)
     return one.becomes(row, Effect.RECORD, *one.key(Effect.KEY_WAITS))
 
 
@@ -282,14 +281,14 @@ def _is_readers(one: Delivery) -> bool:
 
 def _ungiven(out: Out) -> Out:
     """A flight as before it was given."""
-    return replace(out, attempts=out.attempts - 1, counted=out.counted - 1, is_leased=False, is_held=False)
+    return out._replace(attempts=out.attempts - 1, counted=out.counted - 1, is_leased=False, is_held=False)
 
 
 def inherits(one: Delivery) -> Fate:
     """The member's flight is its own. The row is the group's: then that flight ends."""
     if one.row is None:
         return ends(one)
-    return one.becomes(one.row, out=replace(one.out, is_leased=False, is_held=False, is_handed=False))
+    return one.becomes(one.row, out=one.out._replace(is_leased=False, is_held=False, is_handed=False))
 
 
 # -- it ends badly
@@ -317,7 +316,7 @@ def drops(one: Delivery) -> Fate:
     is_over = one.row is None and one.event is Event.END_OF_PLACE
     if is_over or not one.case.has_slice:
         return one.becomes(None, Effect.CURSOR, Effect.COUNT_DROPPED, *one.key())
-    row = replace(_counted(one, one.seen.out), state=State.DROPPED, at=one.case.now)
+    row = _counted(one, one.seen.out)._replace(state=State.DROPPED, at=one.case.now)
     return one.becomes(row, Effect.COUNT_DROPPED, *one.key())
 
 
@@ -326,10 +325,10 @@ def given_up(one: Delivery) -> Fate:
     copy at `$dead`, but for the head of a key that is skipped."""
     if not one.case.is_dead:
         return drops(one)
-    row, terms = _counted(one, one.seen.out), replace(one.terms, dead_holds=False)
-    fate = _dead(replace(one, terms=terms), row, one.case.reason)
+    row, terms = _counted(one, one.seen.out), one.terms._replace(dead_holds=False)
+    fate = _dead(one._replace(terms=terms), row, one.case.reason)
     is_told = one.event is Event.SKIP and one.state is State.WAITING and not one.is_former
-    return fate if is_told else replace(fate, effects=fate.effects - {Effect.OBITUARY})
+    return fate if is_told else fate._replace(effects=fate.effects - {Effect.OBITUARY})
 
 
 def unread(one: Delivery) -> Fate:
@@ -362,14 +361,14 @@ def anew(one: Delivery) -> Fate:
     case = one.case
     row = case.row or one.old
     due_ms = at_of(case.now) + (case.delay_ms or 0)
-    row = replace(row, counted=0, returns=0, due_ms=due_ms, replay=one.seen.replay)
+    row = row._replace(counted=0, returns=0, due_ms=due_ms, replay=one.seen.replay)
     return _with_cursor(_waiting(one, row, case.delay_ms or 0))  # an older flight was given more often
 
 
 def joined(one: Delivery) -> Fate:
     """A retry of another filter, at its time and with its tries."""
     assert one.case.row is not None, "it comes from another filter"
-    row = replace(one.case.row, replay=one.seen.replay)
+    row = one.case.row._replace(replay=one.seen.replay)
     return one.becomes(row, Effect.RECORD, Effect.WHEN_DUE, Effect.CURSOR)  # as with `anew`
 
 
@@ -388,8 +387,8 @@ def _counted(one: Delivery, out: Out | None) -> DeliveryRow:
         row = DeliveryRow(State.WAITING, keeper=one.case.keeper)
     if out is not None and one.is_out:
         tries = (*row.tries, *one.case.lost)[-TRIES_MAX:]
-        row = replace(row, attempts=out.attempts, counted=out.counted, returns=out.returns, tries=tries)
-    return replace(row, replay=one.seen.replay)
+        row = row._replace(attempts=out.attempts, counted=out.counted, returns=out.returns, tries=tries)
+    return row._replace(replay=one.seen.replay)
 
 
 def _tried(one: Delivery) -> DeliveryRow:
@@ -399,7 +398,7 @@ def _tried(one: Delivery) -> DeliveryRow:
     if out.attempts <= (old.attempts if old else 0):
         return row
     made = Try(case.ended_ms or at_of(case.now), case.by, case.outcome, case.reason, case.held_ms)
-    return replace(row, reason=case.reason, tries=(*row.tries, made)[-TRIES_MAX:])
+    return row._replace(reason=case.reason, tries=(*row.tries, made)[-TRIES_MAX:])
 
 
 def _waiting(one: Delivery, row: DeliveryRow, delay_ms: int, late: str = "expired") -> Fate:
@@ -407,19 +406,19 @@ def _waiting(one: Delivery, row: DeliveryRow, delay_ms: int, late: str = "expire
     if _is_over(one, row, delay_ms):
         return _dead(one, row, late)
     at = position(at_of(one.case.now) + delay_ms, seq_of(one.case.now))
-    row = replace(row, state=State.WAITING, at=at)
+    row = row._replace(state=State.WAITING, at=at)
     return one.becomes(row, Effect.RECORD, Effect.WHEN_DUE, *one.key(Effect.KEY_WAITS))
 
 
 def _dead_idle(one: Delivery, reason: str) -> Fate:
     """Dead as it waits, or in nobody's hands: then its last try was lost."""
-    case = replace(one.case, outcome="lost", reason=reason)
-    return _dead(one, _tried(replace(one, case=case)) if one.is_out else _counted(one, None), reason)
+    case = one.case._replace(outcome="lost", reason=reason)
+    return _dead(one, _tried(one._replace(case=case)) if one.is_out else _counted(one, None), reason)
 
 
 def _dead(one: Delivery, row: DeliveryRow, reason: str) -> Fate:
     case = one.case
-    row = replace(row, state=State.DEAD, at=case.now, reason=reason, running_ms=case.running_ms)
+    row = row._replace(state=State.DEAD, at=case.now, reason=reason, running_ms=case.running_ms)
     return one.becomes(row, Effect.RECORD, Effect.OBITUARY, Effect.COUNT_DEAD, *_dead_key(one))
 
 
@@ -432,7 +431,7 @@ def _is_spent(one: Delivery, counted: int) -> bool:
 
 
 def _with_cursor(fate: Fate) -> Fate:
-    return replace(fate, effects=fate.effects | {Effect.CURSOR})
+    return fate._replace(effects=fate.effects | {Effect.CURSOR})
 
 
 def _is_over(one: Delivery, row: DeliveryRow, delay_ms: int) -> bool:

@@ -1,7 +1,7 @@
 """Values of a delivery (deliveries.py): states, its row, what the cursor says, events and effects."""
 
-from dataclasses import dataclass
 from enum import Enum, auto
+from typing import NamedTuple
 
 from .position import START, Position
 
@@ -51,8 +51,7 @@ class Effect(Enum):
     """Nothing has changed: what was asked for cannot be done."""
 
 
-@dataclass(frozen=True, slots=True)
-class Try:
+class Try(NamedTuple):
     """A failed try, as in docs/places.md."""
 
     at_ms: int
@@ -62,8 +61,7 @@ class Try:
     held_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class DeliveryRow:
+class DeliveryRow(NamedTuple):
     """The row of a delivery, without its message."""
 
     state: State
@@ -84,8 +82,7 @@ class DeliveryRow:
     """Number of the last replay that offered it, when the row was written; 0: none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Out:
+class Out(NamedTuple):
     """In flight, or returned and not given again yet. As the cursor has it: counts in all, with those of the
     row below it."""
 
@@ -104,8 +101,7 @@ class Out:
         return self.attempts + self.returns
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(NamedTuple):
     """What the cursor says of a root."""
 
     out: Out | None = None
@@ -117,8 +113,7 @@ class Seen:
     """`replay`, when it was noted as done ahead."""
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(NamedTuple):
     """What belongs to an event."""
 
     now: Position
@@ -152,8 +147,7 @@ class Case:
     """COME, JOIN: as the other place had it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(NamedTuple):
     """What counts for this delivery at this moment; never stored with it."""
 
     is_session: bool = False
@@ -169,8 +163,7 @@ class Terms:
     """One more flight may be in nobody's hands."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fate:
+class Fate(NamedTuple):
     """What becomes of a delivery."""
 
     row: DeliveryRow | None

@@ -5,7 +5,7 @@ walk in ordered_deliveries.py with the same table.
 """
 
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tests.support.ledger.messages import Message
@@ -408,7 +408,7 @@ class Place:
         self.hands[root] = member
         out, lapses = self.cursor.flights[root], None
         if member in ("b", "pull"):
-            self.cursor.flights[root] = replace(out, is_leased=True)
+            self.cursor.flights[root] = out._replace(is_leased=True)
             until = self.cursor.until[root] = self.world.now_ms + LEASE_MS
             self.cursor.holders[root], lapses = member, until / 1_000
         is_former = is_retry and seen.is_ahead
@@ -447,7 +447,7 @@ class Place:
                 self.fly(root, None)  # its row has the later try
                 return True
             sent = self.world.sent[root]
-            self.cursor.flights[root] = replace(out, is_leased=False)
+            self.cursor.flights[root] = out._replace(is_leased=False)
             if not sent.is_readable and ("record", root, self.whose) not in self.world.db:
                 self.does(Event.UNREADABLE, root)
             elif self.has_expired(root):

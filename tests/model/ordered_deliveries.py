@@ -7,7 +7,6 @@ What somebody has requeued, while nothing held its key, has no place in that ord
 """
 
 import random
-from dataclasses import replace
 from typing import Any
 
 from tests.model.order import (
@@ -190,7 +189,7 @@ class Ruled(Group):
 
     def give(self, root: Position, tries: int = 0, retry: Position = START) -> bool:
         is_retry, seen = retry != START or tries > 0, self.seen(root)
-        seen = replace(seen, is_ahead=seen.is_ahead or not is_retry)  # the key has gone on already
+        seen = seen._replace(is_ahead=seen.is_ahead or not is_retry)  # the key has gone on already
         out = self.decided(Event.GIVE, root, seen, is_retry=is_retry)
         given = super().give(root, tries, retry)
         if out.row is None and ("delivery", root) in self.world.db:

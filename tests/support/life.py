@@ -6,7 +6,7 @@ nowhere yet.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from timeline.deliveries import NEVER, CannotBe, decide
@@ -22,8 +22,8 @@ SHOWN: dict[str, list[Where]] = {
     "waiting": [UNREAD, IDLE],
     "in_flight": [(None, Seen(Out())), (None, Seen(Out(is_leased=True))), (None, Seen(Out(is_handed=True)))],
     "retry": [(ROW, Seen())],
-    "dead": [(replace(ROW, state=State.DEAD), Seen())],
-    "dropped": [(replace(ROW, state=State.DROPPED), Seen())],
+    "dead": [(ROW._replace(state=State.DEAD), Seen())],
+    "dropped": [(ROW._replace(state=State.DROPPED), Seen())],
     "done": [(None, Seen())],
 }
 """The states of docs/http.md, and all that is shown so."""

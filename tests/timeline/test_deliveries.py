@@ -1,7 +1,5 @@
 """The table of deliveries: its example, what it says of each pair, and single facts."""
 
-from dataclasses import replace
-
 import pytest
 
 from timeline.deliveries import LIFE, NEVER, TRIES_MAX, CannotBe, decide, never
@@ -22,9 +20,9 @@ from timeline.position import at_of, position
 
 NOW = 1_000_000
 TWO = Terms(max_attempts=2)
-HEAD = replace(TWO, is_ordered=True, is_head=True)
+HEAD = TWO._replace(is_ordered=True, is_head=True)
 WAITS = DeliveryRow(State.WAITING, position(NOW, 1), attempts=1, counted=1, reason="late")
-DEAD = replace(WAITS, state=State.DEAD, attempts=2, counted=2)
+DEAD = WAITS._replace(state=State.DEAD, attempts=2, counted=2)
 OUT = Seen(Out())
 AHEAD = Seen(is_ahead=True)
 STATES: dict[State, tuple[DeliveryRow | None, Seen]] = {
@@ -33,15 +31,15 @@ STATES: dict[State, tuple[DeliveryRow | None, Seen]] = {
     State.LEASED: (None, Seen(Out(is_leased=True))),
     State.HANDED: (None, Seen(Out(is_handed=True))),
     State.WAITING: (WAITS, Seen()),
-    State.WITHHELD: (replace(WAITS, state=State.WITHHELD), Seen()),
+    State.WITHHELD: (WAITS._replace(state=State.WITHHELD), Seen()),
     State.DEAD: (DEAD, Seen()),
-    State.DROPPED: (replace(WAITS, state=State.DROPPED), Seen()),
+    State.DROPPED: (WAITS._replace(state=State.DROPPED), Seen()),
     State.DONE: (None, Seen()),
 }
 
 
 def case(**more: object) -> Case:
-    return replace(Case(position(NOW, 9), row=WAITS), **more)  # type: ignore[arg-type]
+    return Case(position(NOW, 9), row=WAITS)._replace(**more)  # type: ignore[arg-type]
 
 
 def at(row: DeliveryRow | None, seen: Seen, event: Event, terms: Terms = TWO, /, **more: object) -> Fate:
@@ -95,12 +93,12 @@ def test_the_table_has_a_column_for_each_state() -> None:
 def test_of_a_flight_and_a_row_the_one_counts_that_was_given_more_often() -> None:
     assert state_of(WAITS, Seen(Out(1, 1))) is State.WAITING
     assert state_of(WAITS, Seen(Out(2, 2))) is State.OUT
-    assert state_of(replace(WAITS, returns=1), Seen(Out(2, 2))) is State.WAITING
+    assert state_of(WAITS._replace(returns=1), Seen(Out(2, 2))) is State.WAITING
 
 
 def test_a_row_from_before_a_replay_says_nothing_until_its_reader_has_passed() -> None:
     assert state_of(DEAD, Seen(is_ahead=True, replay=1)) is State.UNREAD
-    assert state_of(replace(DEAD, replay=1), Seen(is_ahead=True, replay=1)) is State.DEAD
+    assert state_of(DEAD._replace(replay=1), Seen(is_ahead=True, replay=1)) is State.DEAD
     assert state_of(DEAD, Seen(replay=1)) is State.DEAD
     assert state_of(None, Seen(is_ahead=True, replay=2, done=1)) is State.UNREAD
     assert state_of(None, Seen(is_ahead=True, replay=2, done=2)) is State.DONE
@@ -126,7 +124,7 @@ def test_the_head_of_a_key_that_comes_again_is_read_again_and_others_wait() -> N
 def test_a_letter_holds_its_key_only_if_it_was_to_when_it_died() -> None:
     out = Seen(Out(2, 2))
     assert Effect.KEY_GOES_ON in at(WAITS, out, Event.NACK, HEAD).effects
-    holding = replace(HEAD, dead_holds=True)
+    holding = HEAD._replace(dead_holds=True)
     assert Effect.KEY_HELD in at(WAITS, out, Event.NACK, holding).effects
     released = at(DEAD, Seen(), Event.RELEASE, holding)
     assert released.row == DEAD
@@ -148,14 +146,14 @@ def test_ten_returns_are_free_and_the_eleventh_is_a_try() -> None:
     for number in range(10):
         fate = at(None, Seen(out), Event.RETURN)
         assert fate.out == Out(0, 0, number + 1, is_held=False)
-        out = replace(fate.out, attempts=1, counted=1)
+        out = fate.out._replace(attempts=1, counted=1)
     fate = at(None, Seen(out), Event.RETURN)
     assert fate.row is not None
     assert (fate.row.attempts, fate.row.returns) == (1, 10)
 
 
 def test_a_return_without_room_waits_and_is_no_try() -> None:
-    fate = at(None, OUT, Event.RETURN, replace(TWO, has_room=False))
+    fate = at(None, OUT, Event.RETURN, TWO._replace(has_room=False))
     assert fate.row is not None
     assert (fate.row.counted, fate.row.returns, at_of(fate.row.at)) == (0, 1, NOW)
 
@@ -167,7 +165,7 @@ def test_a_session_keeps_its_flights_when_its_connection_is_lost() -> None:
 
 def test_a_pause_grows_and_an_endless_one_is_a_second_at_least() -> None:
     def waits(failed: int, **terms: object) -> int:
-        steps = replace(Terms(backoff_ms=(10, 300)), **terms)  # type: ignore[arg-type]
+        steps = Terms(backoff_ms=(10, 300))._replace(**terms)  # type: ignore[arg-type]
         row = at(None, Seen(Out(failed, failed)), Event.NACK, steps).row
         assert row is not None
         return at_of(row.at) - NOW
@@ -246,7 +244,7 @@ def test_a_retry_that_is_out_when_its_slice_goes_has_its_own_record(*, is_leased
 
 
 def test_a_skip_leaves_a_retry_that_no_key_waits_for() -> None:
-    ordered = replace(HEAD, is_head=False)
+    ordered = HEAD._replace(is_head=False)
     assert at(WAITS, Seen(), Event.SKIP, ordered) == Fate(WAITS)
     assert {Effect.KEY_GOES_ON, Effect.OBITUARY} <= at(WAITS, Seen(), Event.SKIP, HEAD).effects
     assert Effect.OBITUARY not in at(None, AHEAD, Event.SKIP).effects, "of thousands there are no copies"
@@ -261,7 +259,7 @@ def test_what_comes_from_another_filter_voids_an_older_flight() -> None:
 
 
 def test_a_kill_makes_a_try_of_what_has_no_room() -> None:
-    full = replace(TWO, has_room=False)
+    full = TWO._replace(has_room=False)
     assert at(None, OUT, Event.KILL).out == Out(is_held=False)
     fate = at(None, OUT, Event.KILL, full)
     assert fate.row is not None
@@ -269,7 +267,7 @@ def test_a_kill_makes_a_try_of_what_has_no_room() -> None:
     assert fate.out is None
     returned = Seen(Out(0, 0, 1, is_held=False))
     assert at(None, returned, Event.KILL, full).out == returned.out, "it has its room"
-    assert at(None, OUT, Event.KILL, replace(full, is_session=True)).row is None, "a session's is its own"
+    assert at(None, OUT, Event.KILL, full._replace(is_session=True)).row is None, "a session's is its own"
 
 
 def test_the_end_of_a_place_leaves_no_row_of_what_had_none() -> None:
@@ -305,7 +303,7 @@ def test_an_ack_ends_what_its_nack_has_stored_though_the_batch_failed() -> None:
             fate = at(row, OUT, event)
             assert (fate.row, fate.out) == (row, None), "its flight has ended"
             assert Effect.RECORD not in fate.effects
-    holding = replace(HEAD, dead_holds=True)
+    holding = HEAD._replace(dead_holds=True)
     assert Effect.KEY_WAITS in at(WAITS, OUT, Event.NACK, holding).effects
     assert Effect.KEY_HELD in at(DEAD, OUT, Event.NACK, holding).effects
     assert Effect.KEY_GOES_ON in at(DEAD, OUT, Event.NACK, HEAD).effects
@@ -314,7 +312,7 @@ def test_an_ack_ends_what_its_nack_has_stored_though_the_batch_failed() -> None:
 def test_what_is_put_back_is_neither_tried_nor_returned() -> None:
     out = Out(1, 1, 10)
     assert at(None, Seen(out), Event.PUT_BACK).out == Out(0, 0, 10, is_held=False)
-    fate = at(None, Seen(out), Event.PUT_BACK, replace(TWO, has_room=False))
+    fate = at(None, Seen(out), Event.PUT_BACK, TWO._replace(has_room=False))
     assert fate.row is not None
     assert (fate.row.attempts, fate.row.returns, fate.row.tries, at_of(fate.row.at)) == (0, 10, (), NOW)
 
@@ -337,7 +335,7 @@ def test_an_older_flight_of_what_was_put_back_voids_no_row() -> None:
 def test_what_is_put_off_waits_and_is_no_try() -> None:
     one = Terms(max_attempts=1)
     fate = at(WAITS, Seen(), Event.PUT_OFF, one, delay_ms=60_000, reason="no owner")
-    assert fate.row == replace(WAITS, at=position(NOW + 60_000, 9))
+    assert fate.row == WAITS._replace(at=position(NOW + 60_000, 9))
     fate = at(None, Seen(Out(1, 1, is_held=False)), Event.PUT_OFF, one)
     assert fate.row is not None
     assert (fate.row.state, fate.row.counted, at_of(fate.row.at)) == (State.WAITING, 1, NOW)

@@ -17,7 +17,6 @@ the reader has still to come to is from before a replay, unless the root is note
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 import msgspec
@@ -116,7 +115,7 @@ class Lives:
         is_out = not is_stored and (what.is_sent or not is_again)
         seen = Seen(_out(what, row)) if is_out else UNSEEN
         life = life_of(row) if is_stored or is_again else None
-        case = replace(what.case, lost=_lost(what))
+        case = what.case._replace(lost=_lost(what))
         fate = self._apply(commit, place, row, life, what.event, case, seen, what)
         if not is_stored:
             what.is_try = fate.row is not None and fate.row.counted > row.counted
@@ -172,7 +171,7 @@ class Lives:
             return None
         else:
             reason = KEPT_TOO_LONG if self._sent.note_missing(place, flight) else UNREADABLE
-            what.event, what.case = Event.UNREADABLE, replace(what.case, reason=reason)
+            what.event, what.case = Event.UNREADABLE, what.case._replace(reason=reason)
             record, name = Record(b"", b""), message_id(flight.position, flight.shard, self._node)
         return new_row(place.whose, _names(place), flight.position, name, flight.shard, record)
 
@@ -196,7 +195,7 @@ class Lives:
         moved = msgspec.structs.replace(
             row, whose=to.whose, addressee=addressee, group=group, incarnation=incarnation
         )
-        case = replace(case, row=life_of(row))
+        case = case._replace(row=life_of(row))
         life = None if theirs is None else life_of(theirs)
         return Effect.REFUSED not in self._apply(commit, to, moved, life, event, case, seen).effects
 
@@ -230,8 +229,7 @@ class Lives:
         """Ask the table and write its answer. `row`: the names and the message, `life`: its state; None: it
         has no row."""
         record, batch = decode(row.record), commit.open_batch
-        case = replace(
-            case,
+        case = case._replace(
             now=position(batch.wall_ms, 0),
             running_ms=batch.running_ms,
             due_ms=record.due_ms or at_of(row.root),
