@@ -21,6 +21,7 @@ from shards.commit import Commit
 from shards.errors import Corrupt
 from shards.read import Reader
 from shards.record import is_moved, is_stub
+from timeline.deliveries import NEVER
 from timeline.delivery_rows import Event
 from timeline.horizon import Horizon
 from timeline.position import END, START, Position
@@ -131,7 +132,7 @@ class Floor:
         """In the writer: undone messages of a group before that position become dead letters; True if any."""
         old = [one for one in self._stored(group) if one.position < before]
         for flight in old:
-            self._events.fail(group, flight, Event.SLICE_GOES, KEPT_TOO_LONG)
+            self._events.fail(group, flight, Event.NACK, KEPT_TOO_LONG, delay_ms=NEVER)
         is_skipped = self._replay.skip(commit, group, Position(before - 1), KEPT_TOO_LONG, is_dead=True)
         return is_skipped or bool(old)
 

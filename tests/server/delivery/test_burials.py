@@ -165,6 +165,15 @@ def test_a_group_that_has_nobody_is_moved_over_what_is_not_its_own(rig: Rig) -> 
     assert floor.needed > places[3]
 
 
+def test_what_a_group_has_in_flight_for_too_long_is_told_at_dead(rig: Rig) -> None:
+    behind(rig)
+    watcher = rig.connected("watcher").subscribed("$dead/#", qos=1)
+    group, floor = rig.group(GROUP), rig.core.floor
+    rig.decide(lambda commit: floor.give_up(commit, group, END))
+    assert [(one.topic, one.payload) for one in watcher.publishes()] == [(b"$dead/g/t", b"1")]
+    assert sorted(letters(rig)) == [("g", "1", "kept too long", 1), ("g", "2", "kept too long", 0)]
+
+
 @pytest.mark.parametrize("ends", ["skip", "drop", "deleted"])
 def test_what_is_left_behind_after_a_replay_is_in_one_place(rig: Rig, ends: str) -> None:
     """`0` waits, `1` is dead, `2` was dropped, `3` is done, `4` is in flight when the group is set back."""
