@@ -311,10 +311,9 @@ def expires(one: Delivery) -> Fate:
 
 
 def drops(one: Delivery) -> Fate:
-    """Its row stays, without a record, until the slice of its root goes: it may be read again before. What
-    had none needs none when its place ends."""
-    is_over = one.row is None and one.event is Event.END_OF_PLACE
-    if is_over or not one.case.has_slice:
+    """Its row stays, without a record, until the slice of its root goes: it may be read again before, and
+    people see that it was dropped."""
+    if not one.case.has_slice:
         return one.becomes(None, Effect.CURSOR, Effect.COUNT_DROPPED, *one.key())
     row = _counted(one, one.seen.out)._replace(state=State.DROPPED, at=one.case.now)
     return one.becomes(row, Effect.COUNT_DROPPED, *one.key())

@@ -270,14 +270,14 @@ def test_a_kill_makes_a_try_of_what_has_no_room() -> None:
     assert at(None, OUT, Event.KILL, full._replace(is_session=True)).row is None, "a session's is its own"
 
 
-def test_the_end_of_a_place_leaves_no_row_of_what_had_none() -> None:
-    for seen in (AHEAD, OUT):
-        fate = at(None, seen, Event.END_OF_PLACE, is_dead=False)
-        assert (fate.row, fate.out) == (None, None)
+def test_what_is_dropped_at_the_end_of_a_place_is_known_as_long_as_the_message() -> None:
+    for row, seen in ((None, AHEAD), (None, OUT), (WAITS, Seen())):
+        fate = at(row, seen, Event.END_OF_PLACE, is_dead=False)
+        assert fate.row is not None
+        assert (fate.row.state, fate.out) == (State.DROPPED, None)
         assert Effect.COUNT_DROPPED in fate.effects
-    fate = at(WAITS, Seen(), Event.END_OF_PLACE, is_dead=False)
-    assert fate.row is not None
-    assert fate.row.state is State.DROPPED
+        fate = at(row, seen, Event.END_OF_PLACE, is_dead=False, has_slice=False)
+        assert (fate.row, fate.out) == (None, None)
 
 
 def test_a_stop_returns_what_is_in_a_hand() -> None:
