@@ -41,7 +41,6 @@ from .delivery.settling.kept import DeadLetters, KeptRetries
 from .delivery.settling.leases import Leases
 from .delivery.settling.letters import Letters
 from .delivery.settling.lives import Lives
-from .delivery.settling.missed import Missed
 from .delivery.settling.obituaries import Obituaries
 from .delivery.settling.settling import Settling
 from .delivery.settling.siblings import Siblings
@@ -253,10 +252,10 @@ class Core:
         self.burying = Burying(
             self.opened.store,
             self.reader,
+            self.horizon,
             self.burials,
             self.letters,
             self.lives,
-            Missed(self.router, self.horizon),
             self.router,
             writer,
             clock,

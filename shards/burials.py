@@ -1,11 +1,11 @@
-"""Unfinished messages of a place that has ended or skipped ahead: a row until all of them are settled.
+"""What a place that has ended, or skips, leaves undone: a row until all of it is settled.
 
     meta    "burial/" + a number (8)      BurialRow
 
-The row is written in the batch that ends the place or moves its read position on. It holds all that is
-needed to find the unfinished messages: those in flight, the range not read yet, and the name of the place's
-retries. The server works through it in steps. Each step writes how far it has come, so a kill costs
-nothing. Slices that it has to read are kept for it.
+It is a range of the place's *name*: (read, upto], with what was finished there, and what was in flight. Rows
+of its deliveries and keys are found by the same name. The row is written in the batch that ends the place or
+moves its read position on. Each step of the settling writes how far it has come, so a kill costs nothing.
+Slices that are to be read are kept for it.
 
 Number 0 is for what sessions have not read when retention passes it; its row stays when that is done.
 """
@@ -14,9 +14,11 @@ from collections.abc import Iterator
 
 import msgspec
 
+from timeline.filters import matches
 from timeline.position import Position
 
 from . import keys
+from .delivery_rows import whose
 from .errors import Corrupt
 from .store import Store, Table
 from .tables import Whole, decoded, encode_row
@@ -35,51 +37,61 @@ class BurialRow(msgspec.Struct, frozen=True, array_like=True):
     incarnation: Whole
     keeper: str
     """Name of the key that its clients used; empty: none, or several."""
-    filters: list[tuple[str, bytes]]
-    """Its subscriptions, each with the position from which it counts; none for an endpoint."""
-    endpoint: str
-    """Its endpoint name; empty: not an endpoint."""
+    reason: str
     read: bytes
     """Read, or gone through, up to here ..."""
     upto: bytes
     """... and to go through up to here."""
-    finished: list[bytes]
+    filters: list[tuple[str, bytes]]
+    """Its subscriptions, each with the position from which it counts; none of an endpoint."""
+    finished: list[bytes] = []
     """Positions in between that were finished."""
-    flights: list[tuple[bytes, int, int]]
+    flights: list[tuple[bytes, int, int]] = []
     """Messages in flight: position, shard, attempts."""
-    has_retries: bool
-    """Whether its retries end, too."""
-    reason: str
-    is_dead: bool
+    behind: bytes = b""
+    """From here on messages up to `read` wait for their keys (order.py); empty: none, or settled."""
+    is_ended: bool = False
+    """The place is gone: what waits for its next try ends too, and then the rows of its keys."""
+    is_dead: bool = False
     """True: make dead letters; False: drop."""
     room: tuple[int, int] | None = None
     """Remaining room for dead letters, in messages and bytes; None: not started."""
     buried: Whole = 0
     dropped: Whole = 0
-    behind: bytes = b""
-    """From here on messages wait for their keys (order.py), up to `behind_upto`; empty: none."""
-    behind_upto: bytes = b""
-    is_ended: bool = False
-    """The place is gone, so its rows of `order` go when this is over."""
-    over: list[bytes] = []
-    """Roots of its retries that were done, though their rows are there."""
+
+    @property
+    def names(self) -> tuple[str, str, int]:
+        """The place in the rows of its deliveries, ..."""
+        return self.addressee, self.group, self.incarnation
+
+    @property
+    def whose(self) -> bytes:
+        """... and in their keys."""
+        return whose(self.addressee, self.incarnation)
 
     @property
     def floor(self) -> Position:
         """The first position that is still needed."""
-        first = min((keys.place_of(place) for place, _, _ in self.flights), default=keys.place_of(self.upto))
-        behind = keys.place_of(self.behind) if self.behind else first
-        return min(first, behind, keys.place_of(self.read))
+        return keys.place_of(min([self.behind or self.read, *(place for place, _, _ in self.flights)]))
 
     @property
     def is_over(self) -> bool:
         """Whether nothing is left of it."""
-        return self.is_read and not self.flights and not self.has_retries and not self.behind
+        return not (self.flights or self.behind or self.is_ended) and self.is_read
 
     @property
     def is_read(self) -> bool:
         """Whether all unread messages have been gone through."""
         return self.read >= self.upto
+
+    def asks(self, place: Position, topic: str) -> bool:
+        """Whether a subscription of the place asks for that message."""
+        at = keys.place(place)
+        return any(since < at and matches(text, topic) for text, since in self.filters)
+
+    def cut(self, to: bytes) -> "BurialRow":
+        """Without what is behind that position."""
+        return msgspec.structs.replace(self, read=min(self.read, to), upto=min(self.upto, to))
 
 
 _decoder = msgspec.msgpack.Decoder(BurialRow)

@@ -22,7 +22,7 @@ from itertools import islice
 from struct import Struct
 from struct import error as StructError  # noqa: N812
 
-from timeline.key_rows import NO_KEY, NOWHERE, Address, Changes, KeyRow
+from timeline.key_rows import NO_KEY, NO_SHARD, NOWHERE, Address, Changes, KeyRow
 from timeline.position import POSITION_BYTES, START, Position, at_of, before
 
 from . import keys
@@ -94,7 +94,9 @@ def buried_name(number: int) -> bytes:
 
 
 def clear_keys(commit: Commit, whose: bytes) -> None:
-    """In the writer: the group has ended, and its followers are settled."""
+    """In the writer: the place has ended, and its followers are settled, if it ordered."""
+    if commit.open_batch.get(Table.ORDER, b"\0" + whose) is None:
+        return
     commit.clear(Table.ORDER, keys_name(whose), keys_name(whose) + keys.LAST * 6)
     commit.row(Table.ORDER, b"\0" + whose, None)
 
@@ -170,6 +172,21 @@ def followers(
         found += [(keys.place_of(key), _shard_of(value)) for key, value in islice(rows, most - len(found))]
         hour += 1
     return found, end
+
+
+def given_up(
+    store: Store, whose: bytes, key: bytes, row: KeyRow, upto: Position, most: int
+) -> tuple[list[Address], KeyRow]:
+    """The first messages up to `upto` that wait for a key, as its row says: some `most`; and what is left of
+    its row."""
+    if not NOWHERE < row.next <= upto:
+        return [], KeyRow()  # all were given, or are read again
+    places, end = followers(store, whose, key, row.next, upto, most)
+    if len(places) == most:
+        end = places[-1][0]
+    if row.shard != NO_SHARD and places[:1] != [(row.next, row.shard)]:
+        places.insert(0, (row.next, row.shard))
+    return places, KeyRow(Position(end + 1)) if end < upto else KeyRow()
 
 
 def value_of(row: KeyRow) -> bytes:

@@ -15,17 +15,18 @@ session. Its row stays when it is finished, as sessions are not stored when it p
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-
-import msgspec
+from dataclasses import dataclass
+from functools import partial
 
 from shards import keys
 from shards.burials import BurialRow, burial_key, burial_value, burials
 from shards.commit import Commit
-from shards.delivery_rows import count_waiting
+from shards.deliveries import end
+from shards.delivery_rows import Name, count_waiting
 from shards.order import put_buried, write_changes
 from shards.store import Store, Table
 from timeline.horizon import Horizon
-from timeline.key_order import KeyOrder
+from timeline.key_order import NO_ORDER, KeyOrder
 from timeline.key_rows import KeyRow
 from timeline.position import END, START, Position
 from timeline.session import SETTLED, Flight
@@ -33,7 +34,7 @@ from timeline.session import SETTLED, Flight
 from ..engine.commit_hook import CommitHook, Done
 from ..engine.writer import Writer
 from .retries import Retries
-from .shared import ENDPOINT_PREFIX, Group
+from .shared import Group
 from .subscriber import Subscriber
 
 GROUP_EXPIRED, GROUP_DELETED, ENDPOINT_DELETED = "group expired", "group deleted", "endpoint deleted"
@@ -45,6 +46,19 @@ SESSIONS = 0
 """Number of the burial of sessions' unread messages. `Horizon.issue` begins later."""
 
 
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What is in the first batch of a burial, besides its row."""
+
+    whose: bytes = b""
+    over: Sequence[Position] = ()
+    """Roots of rows that have no effect any more."""
+    behind: Sequence[tuple[bytes, KeyRow]] = ()
+    """Keys whose followers are to be settled, unless the rows of its keys say so."""
+    order: KeyOrder = NO_ORDER
+    """Of a group that has ended: what is not written of it."""
+
+
 class Burials(CommitHook):
     """Pending burials by number."""
 
@@ -54,7 +68,7 @@ class Burials(CommitHook):
         self._horizon = horizon
         self._retries = retries
         self.active: dict[int, BurialRow] = dict(burials(store))
-        self._fresh: set[int] = set()
+        self._fresh: dict[int, Beginning] = {}
         """Burials that are not in a batch yet."""
         self.dropped: Counter[str] = Counter()
         """Messages that nobody has finished and that are no dead letters, by reason."""
@@ -63,10 +77,6 @@ class Burials(CommitHook):
         """Up to here what sessions had not read is settled: they read on behind it."""
         if last is not None and last.is_read:
             del self.active[SESSIONS]
-        self._behind: dict[int, Sequence[tuple[bytes, KeyRow]]] = {}
-        """Of `_fresh`: keys whose followers are to be settled."""
-        self._left: list[tuple[bytes, KeyOrder]] = []
-        """Orders of groups that have ended: what is not written of them is in the next batch."""
         writer.add_hook(self)
 
     @property
@@ -86,82 +96,72 @@ class Burials(CommitHook):
 
     # -- what comes
 
-    def end_group(self, group: Group, reason: str, over: Iterable[Position], *, is_dead: bool) -> None:
+    def end_group(self, group: Group, reason: str, over: Sequence[Position], *, is_dead: bool) -> None:
         """A group has ended: bury its messages in flight, unread ones, and its retries except `over`."""
-        read = group.session.read_at(self._horizon.position)
+        horizon, order = self._horizon.position, group.session.order
+        read = group.session.read_at(horizon)
         self._retries.forget(group)
         flights = [
-            (keys.place(flight.position), flight.shard, flight.attempts)
-            for flight in group.session.flights.values()
-            if flight.is_stored and flight.fate != SETTLED and flight.position not in group.rows.out
+            one
+            for one in group.session.flights.values()
+            if one.is_stored and one.fate != SETTLED and one.position not in group.rows.out
         ]
-        has_retries, order = self.has_retries(group), group.session.order
-        if flights or has_retries or order.is_on or read < self._horizon.position:
-            row = self._row(group, read, self._horizon.position, reason, is_dead=is_dead)
-            row.over.extend(map(keys.place, over))
-            if order.is_on:
-                behind = keys.place(Position(order.read_from(read) + 1))
-                row = msgspec.structs.replace(row, behind=behind, behind_upto=keys.place(read), is_ended=True)
-                order.leave()
-                self._left.append((group.whose, order))
-            self._add(row, flights=flights, has_retries=has_retries)
+        if not (flights or over or order.is_on or read < horizon or self.has_retries(group)):
+            return
+        behind = b""
+        if order.is_on:
+            behind = keys.place(Position(order.read_from(read) + 1))
+            order.leave()
+        row = self._row(group, read, horizon, reason, flights, is_dead=is_dead, is_ended=True, behind=behind)
+        self._begin(row, Beginning(group.whose, over, order=order))
 
     def end_session(self, subscriber: Subscriber) -> None:
         """A session has ended: count what it had in flight and delete its retries."""
         horizon, flights = self._horizon.position, subscriber.session.flights.values()
         self._retries.forget(subscriber)
         self.dropped[SESSION_ENDED] += sum(one.is_stored and not one.is_of_group for one in flights)
-        if not self.has_retries(subscriber):
-            return
-        row = self._row(subscriber, horizon, horizon, SESSION_ENDED, is_dead=False)
-        row.over.extend(map(keys.place, subscriber.over()))
-        self._add(row, flights=[], has_retries=True)
+        if self.has_retries(subscriber):
+            row = self._row(subscriber, horizon, horizon, SESSION_ENDED, is_ended=True)
+            self._begin(row, Beginning(subscriber.whose, subscriber.over()))
 
     def skip(self, subscriber: Subscriber, upto: Position, reason: str, *, is_dead: bool) -> bool:
         """The place reads on behind `upto`, and gives up what waits for its key there, SKIPPED_KEYS in a
         step; False if there is nothing to do. The caller stores its cursor."""
-        session = subscriber.session
-        read = session.read_at(self._horizon.position)
-        upto = min(upto, self._horizon.position)
-        behind = session.order.skip(upto, SKIPPED_KEYS)
-        if upto <= read and not behind:
+        session, horizon = subscriber.session, self._horizon.position
+        read, upto = session.read_at(horizon), min(upto, horizon)
+        keys_behind = session.order.skip(upto, SKIPPED_KEYS)
+        if upto <= read and not keys_behind:
             return False
-        last, upto = min(read, upto), max(read, upto)
-        row = self._row(subscriber, read, upto, reason, is_dead=is_dead)
-        if behind:
-            first = keys.place(min([one.next for _, one in behind]))
-            row = msgspec.structs.replace(row, behind=first, behind_upto=keys.place(last))
-        self._add(row, flights=[], has_retries=False, behind=behind)
+        behind = keys.place(min(one.next for _, one in keys_behind)) if keys_behind else b""
+        row = self._row(subscriber, min(read, upto), upto, reason, is_dead=is_dead, behind=behind)
+        self._begin(row, Beginning(behind=keys_behind))
         session.read = max(session.read, upto)
         return True
+
+    def cut(self, commit: Commit, subscriber: Subscriber) -> None:
+        """In the writer: the place has been set back. What it reads again is not given up."""
+        names, to = (
+            (subscriber.session.client_id, subscriber.incarnation),
+            keys.place(subscriber.session.read),
+        )
+        for number, row in self.active.items():
+            if (row.addressee, row.incarnation) == names and row.upto > to:
+                self.active[number] = row.cut(to)
+                commit.row(Table.META, burial_key(number), burial_value(self.active[number]))
 
     def pass_sessions(self, read: Position, upto: Position, filters: Iterable[str]) -> None:
         """In the writer: sessions lose unread messages up to `upto`. None of them has read less than `read`,
         or subscribes to more than `filters`."""
-        row = BurialRow(
-            addressee="",
-            group="sessions",
-            incarnation=0,
-            keeper="",
-            filters=[(text, keys.place(START)) for text in filters],
-            endpoint="",
-            read=keys.place(max(self.passed, read)),
-            upto=keys.place(upto),
-            finished=[],
-            flights=[],
-            has_retries=False,
-            reason=KEPT_TOO_LONG,
-            is_dead=False,
-        )
-        self.active[SESSIONS] = row
-        self._fresh.add(SESSIONS)
+        place, asked = keys.place(max(self.passed, read)), [(text, keys.place(START)) for text in filters]
+        row = BurialRow("", "sessions", 0, "", KEPT_TOO_LONG, place, keys.place(upto), asked)
+        self._begin(row, Beginning(), SESSIONS)
 
     def end_flights(self, subscriber: Subscriber, flights: Iterable[Flight]) -> None:
         """In the writer: forget ended flights of a session or group. The caller stores the cursors."""
         horizon = self._horizon.position
-        row = self._row(subscriber, horizon, horizon, KEPT_TOO_LONG, is_dead=True)
-        ended = [(keys.place(one.position), one.shard, one.attempts) for one in flights]
-        self._add(row, flights=ended, has_retries=False)
+        self._begin(
+            self._row(subscriber, horizon, horizon, KEPT_TOO_LONG, flights, is_dead=True), Beginning()
+        )
 
     def has_retries(self, subscriber: Subscriber) -> bool:
         """Whether a place has any, also one that is in the batch that is open, and not stored yet."""
@@ -169,68 +169,62 @@ class Burials(CommitHook):
         return is_fresh or count_waiting(self._store, subscriber.whose) > 0
 
     def _row(
-        self, subscriber: Subscriber, read: Position, upto: Position, reason: str, *, is_dead: bool
+        self,
+        one: Subscriber,
+        read: Position,
+        upto: Position,
+        reason: str,
+        flights: Iterable[Flight] = (),
+        *,
+        behind: bytes = b"",
+        is_ended: bool = False,
+        is_dead: bool = False,
     ) -> BurialRow:
-        session, owners = subscriber.session, subscriber.owners
+        session, owners = one.session, one.owners
         return BurialRow(
-            addressee=session.client_id,
-            group=subscriber.name,
-            incarnation=subscriber.incarnation,
-            keeper=min(owners) if len(owners) == 1 else "",
-            filters=[
-                (one.filter, keys.place(one.since))
-                for one in session.subscriptions.values()
-                if one.filter not in subscriber.groups
+            session.client_id,
+            one.name,
+            one.incarnation,
+            min(owners) if len(owners) == 1 else "",
+            reason,
+            keys.place(read),
+            keys.place(upto),
+            [
+                (its.filter, keys.place(its.since))
+                for text, its in session.subscriptions.items()
+                if text not in one.groups and not one.is_endpoint
             ],
-            endpoint=subscriber.name.removeprefix(ENDPOINT_PREFIX) if subscriber.is_endpoint else "",
-            read=keys.place(read),
-            upto=keys.place(upto),
-            finished=[keys.place(place) for place in session.finished if place <= upto],
-            flights=[],
-            has_retries=False,
-            reason=reason,
-            is_dead=is_dead,
+            [keys.place(place) for place in session.finished if place <= upto],
+            [(keys.place(its.position), its.shard, its.attempts) for its in flights],
+            behind,
+            is_ended,
+            is_dead,
         )
 
-    def _add(
-        self,
-        row: BurialRow,
-        *,
-        flights: Sequence[tuple[bytes, int, int]],
-        has_retries: bool,
-        behind: Sequence[tuple[bytes, KeyRow]] = (),
-    ) -> None:
-        """`behind`: keys whose followers are to be settled, unless the rows of its keys say so."""
-        number = self._horizon.issue()
-        self.active[number] = msgspec.structs.replace(row, flights=list(flights), has_retries=has_retries)
-        if behind:
-            self._behind[number] = behind
-        self._fresh.add(number)
+    def _begin(self, row: BurialRow, beginning: Beginning, number: int | None = None) -> None:
+        number = self._horizon.issue() if number is None else number
+        self.active[number], self._fresh[number] = row, beginning
 
     # -- with each batch
 
     def write(self, commit: Commit) -> Done:
         """A place ends in the batch that is sealed next, and so does this begin."""
-        written = list(self._fresh)
-        for number in written:
+        written = dict(self._fresh)
+        for number, beginning in written.items():
             commit.row(Table.META, burial_key(number), burial_value(self.active[number]))
-            put_buried(commit, number, self._behind.get(number, ()))
-        left = list(self._left)
-        for whose, order in left:
-            write_changes(commit, whose, order.take())
+            put_buried(commit, number, beginning.behind)
+            for root in beginning.over:
+                end(commit, Name(beginning.whose, root))
+            write_changes(commit, beginning.whose, beginning.order.take())
+        return partial(self._written, written)
 
-        def done(answer: object) -> None:
+    def _written(self, written: dict[int, Beginning], answer: object) -> None:
+        for number, beginning in written.items():
             if isinstance(answer, Exception):
-                for _, order in left:
-                    order.unwritten.lost()
-                return
-            self._fresh.difference_update(written)
-            self._left = [one for one in self._left if one not in left]
-            for number in written:
-                self._behind.pop(number, None)
-
-        return done
+                beginning.order.unwritten.lost()
+            else:
+                self._fresh.pop(number, None)
 
     def recover(self) -> None:
         """A write was lost: write everything again."""
-        self._fresh.update(self.active)
+        self._fresh = dict.fromkeys(self.active, Beginning()) | self._fresh

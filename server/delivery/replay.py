@@ -105,6 +105,7 @@ class Replay:
             session.order.rewind(session.read, session.finished)
         if isinstance(subscriber, Group) and subscriber.ahead is not None:
             subscriber.ahead.forget()
+        self._burials.cut(commit, subscriber)
         self._retries.set_back(subscriber)
         self._cursors.store(commit, subscriber)
         self._ready.wake(subscriber)

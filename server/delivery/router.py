@@ -29,6 +29,7 @@ from functools import lru_cache
 
 from yarl import URL
 
+from shards.fields import Record
 from shards.record import deliver_to_of, owner_of, topic_of
 from timeline.filters import SHARE_PREFIX, Trie, matches
 from timeline.position import Position
@@ -151,10 +152,9 @@ class Router:
         deliver_to = deliver_to_of(value)
         return self.posted(deliver_to, owner_of(value), place) if deliver_to else NOBODY
 
-    def is_for(self, name: str, value: bytes, place: Position) -> bool:
-        """Whether a stored value belongs to the endpoint of that name, there or not. Raises Corrupt."""
-        deliver_to = deliver_to_of(value)
-        for one in endpoint_names(deliver_to, owner_of(value)) if deliver_to else ():
+    def is_for(self, name: str, record: Record, place: Position) -> bool:
+        """Whether a message belongs to the endpoint of that name, there or not."""
+        for one in endpoint_names(record.deliver_to, record.owner) if record.deliver_to else ():
             if one == name:
                 return True
             found = self._posted.get(one)

@@ -290,7 +290,7 @@ class Subscriber:
         if self.doubt and at_of(message.at or message.position) >= at_of(self.doubt) and not self.groups:
             self.doubt = Position(0)
         if subscriptions[0].no_local or len(subscriptions) > 1:
-            subscriptions = self._theirs(message, subscriptions)
+            subscriptions = self.theirs(message.record, subscriptions)
             if not subscriptions:
                 return True
         return self._send(message, subscriptions, is_retained=False)
@@ -305,7 +305,7 @@ class Subscriber:
     def offer_retained(self, message: Message, subscription: Subscription) -> bool:
         """Send a retained message to a new subscription; False if there is no room for it now. The caller has
         checked `can_take_retained`."""
-        if subscription.no_local and not self._theirs(message, (subscription,)):
+        if subscription.no_local and not self.theirs(message.record, (subscription,)):
             return True
         return self._send(message, (subscription,), is_retained=True)
 
@@ -403,9 +403,9 @@ class Subscriber:
         """Subscribers whose cursors go with this one's: its groups, or a group's members."""
         return self.groups.values()
 
-    def _theirs(self, message: Message, subscriptions: tuple[Subscription, ...]) -> tuple[Subscription, ...]:
+    def theirs(self, record: Record, subscriptions: tuple[Subscription, ...]) -> tuple[Subscription, ...]:
         """The subscriptions without those that do not want the client's own publishes."""
-        if message.record.publisher != publisher_of(self.session.client_id):
+        if record.publisher != publisher_of(self.session.client_id):
             return subscriptions
         return tuple(s for s in subscriptions if not s.no_local)
 

@@ -10,7 +10,6 @@ named.py         which message a late ack names
 events.py        what happens to what is out, on its way to the writer
 kept.py          retries and dead letters for people: listed, tried at another time, buried, requeued, dropped
 siblings.py      retries of a filter without members, moved to a group of the same name
-missed.py        counts messages that sessions have not read when retention passes them
 burying.py       unfinished messages of ended places: dead letters, or dropped and counted
 settling.py      the verbs: ack, nack, extend, lease, release, follow, and the end of a connection
 """

@@ -38,7 +38,7 @@ from ...engine.decisions import Decisions
 from ...observe.logs import by, shown
 from ..cursors import Cursors
 from ..in_force import TermsInForce
-from ..membership import Membership, OfPlace
+from ..membership import Membership
 from ..retries import Retries
 from ..sent import Sent
 from ..subscriber import Subscriber
@@ -199,19 +199,11 @@ class Lives:
         life = None if theirs is None else life_of(theirs)
         return Effect.REFUSED not in self._apply(commit, to, moved, life, event, case, seen).effects
 
-    def end_former(self, commit: Commit, of: OfPlace, root: Position) -> bool:
-        """End the retry of a message that a place which orders was set back before, and has skipped since: no
-        key waits for it. False: there is none."""
-        place = self._groups.place_of(of)
-        if place is None or not place.session.order.rule.is_ordered:
-            return False
-        if place.session.order.head_of(root) is not None:
-            return False
-        former = self._retries.waiting_in(commit, place, root)
-        if former is not None:
-            end(commit, former.name)
-            self._retries.changes(place, root, former.at, None)
-        return former is not None
+    def give_up(self, commit: Commit, row: DeliveryRow, event: Event, case: Case, seen: Seen) -> Fate:
+        """A burial gives it up. `row`: its own, or that which it would have."""
+        known = at(commit.open_batch, row.name)
+        life = None if known is None else life_of(known)
+        return self._apply(commit, self._groups.place_of(row), row, life, event, case, seen)
 
     # -- decided and written
 
@@ -235,7 +227,7 @@ class Lives:
             due_ms=record.due_ms or at_of(row.root),
             expires_ms=record.expires_ms,
             has_slice=row.root >= commit.directory.floor,
-            keeper="" if place is None else _keeper(place),
+            keeper=case.keeper if place is None else _keeper(place),
             chance=self._chance(),
         )
         terms = Terms()
@@ -246,14 +238,14 @@ class Lives:
                 not place.is_group,
                 in_force.max_attempts,
                 in_force.backoff_ms,
-                is_ordered=order.rule.is_ordered,
+                is_ordered=order.rule.is_ordered and bool(record.ordering_key),
                 is_head=is_head,
                 dead_holds=place.on_dead == HOLD,
                 has_room=False,
             )
         fate = decide(life, seen, event, case, terms)
         after, stands = fate.row, row.at
-        if Effect.REFUSED in fate.effects or (after is None and life is None):
+        if Effect.REFUSED in fate.effects or (after == life and (what is None or life is None)):
             return fate
         if after != life:
             stands = self._put(commit, row, fate, is_owed=event not in ASKED_FOR, is_told=what is not None)

@@ -8,6 +8,7 @@ import pytest
 from server.codec import wire
 from server.codec.packets import Ack
 from server.delivery.burials import SKIPPED
+from server.delivery.settling import burying
 from server.settings.config import Config
 from shards import delivery_rows
 from shards.commit import Commit
@@ -163,6 +164,25 @@ def test_a_group_that_has_nobody_is_moved_over_what_is_not_its_own(rig: Rig) -> 
     rig.decide(lambda commit: floor.give_up(commit, group, END))
     assert [(payload, reason) for _, payload, reason, _ in letters(rig)] == [("t", "kept too long")]
     assert floor.needed > places[3]
+
+
+@pytest.mark.parametrize("steps", range(5))
+def test_what_is_read_again_after_a_skip_is_not_given_up(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The group is set back before its skip is worked through. Each step is one message."""
+    monkeypatch.setattr(burying, "STEP", 1)
+    rig = Rig()
+    rig.lasting("worker").subscribed(GROUP, qos=1).drop()
+    rig.send("t", *map(str, range(6)))
+    group, replay, worker = rig.group(GROUP), rig.core.replay, rig.lasting("worker", receive_maximum=1)
+    from_3 = [place for place, _, _ in rig.core.reader.read(START, END)][2]
+    rig.decide(lambda commit: replay.skip(commit, group, END, SKIPPED, is_dead=True), pump=False)
+    rig.take_steps(3 * steps)
+    rig.decide(lambda commit: replay.rewind(commit, group, from_3), pump=False)
+    came = worker.take_all()
+    rig.pass_ms(5_000)
+    assert (worker.take_all(), rig.core.burials.active) == ([], {})
+    assert [payload for _, payload, _, _ in letters(rig)] == [one for one in "12" if one not in came], came
+    assert came[-3:] == ["3", "4", "5"]
 
 
 def test_what_a_group_has_in_flight_for_too_long_is_told_at_dead(rig: Rig) -> None:
