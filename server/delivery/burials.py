@@ -18,6 +18,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import msgspec
+
 from shards import keys
 from shards.burials import BurialRow, burial_key, burial_value, burials
 from shards.commit import Commit
@@ -35,7 +37,7 @@ from ..engine.commit_hook import CommitHook, Done
 from ..engine.writer import Writer
 from .retries import Retries
 from .shared import Group
-from .subscriber import Subscriber
+from .subscriber import Subscriber, keeper_of, names_of
 
 GROUP_EXPIRED, GROUP_DELETED, ENDPOINT_DELETED = "group expired", "group deleted", "endpoint deleted"
 SESSION_ENDED = "session ended"
@@ -50,10 +52,9 @@ SESSIONS = 0
 class Beginning:
     """What is in the first batch of a burial, besides its row."""
 
-    whose: bytes = b""
     over: Sequence[Position] = ()
     """Roots of rows that have no effect any more."""
-    behind: Sequence[tuple[bytes, KeyRow]] = ()
+    waiting: Sequence[tuple[bytes, KeyRow]] = ()
     """Keys whose followers are to be settled, unless the rows of its keys say so."""
     order: KeyOrder = NO_ORDER
     """Of a group that has ended: what is not written of it."""
@@ -99,21 +100,19 @@ class Burials(CommitHook):
     def end_group(self, group: Group, reason: str, over: Sequence[Position], *, is_dead: bool) -> None:
         """A group has ended: bury its messages in flight, unread ones, and its retries except `over`."""
         horizon, order = self._horizon.position, group.session.order
-        read = group.session.read_at(horizon)
+        read, is_kept = group.session.read_at(horizon), self.has_retries(group)
         self._retries.forget(group)
         flights = [
             one
             for one in group.session.flights.values()
             if one.is_stored and one.fate != SETTLED and one.position not in group.rows.out
         ]
-        if not (flights or over or order.is_on or read < horizon or self.has_retries(group)):
-            return
-        behind = b""
+        if flights or over or is_kept or order.is_on or read < horizon:
+            behind = keys.place(Position(order.read_from(read) + 1)) if order.is_on else b""
+            row = self._row(group, reason, read, horizon, flights, is_dead=is_dead)
+            self._begin(msgspec.structs.replace(row, behind=behind, is_ended=True), over=over, order=order)
         if order.is_on:
-            behind = keys.place(Position(order.read_from(read) + 1))
             order.leave()
-        row = self._row(group, read, horizon, reason, flights, is_dead=is_dead, is_ended=True, behind=behind)
-        self._begin(row, Beginning(group.whose, over, order=order))
 
     def end_session(self, subscriber: Subscriber) -> None:
         """A session has ended: count what it had in flight and delete its retries."""
@@ -121,47 +120,43 @@ class Burials(CommitHook):
         self._retries.forget(subscriber)
         self.dropped[SESSION_ENDED] += sum(one.is_stored and not one.is_of_group for one in flights)
         if self.has_retries(subscriber):
-            row = self._row(subscriber, horizon, horizon, SESSION_ENDED, is_ended=True)
-            self._begin(row, Beginning(subscriber.whose, subscriber.over()))
+            row = self._row(subscriber, SESSION_ENDED, horizon, horizon)
+            self._begin(msgspec.structs.replace(row, is_ended=True), over=subscriber.over())
 
     def skip(self, subscriber: Subscriber, upto: Position, reason: str, *, is_dead: bool) -> bool:
         """The place reads on behind `upto`, and gives up what waits for its key there, SKIPPED_KEYS in a
         step; False if there is nothing to do. The caller stores its cursor."""
         session, horizon = subscriber.session, self._horizon.position
         read, upto = session.read_at(horizon), min(upto, horizon)
-        keys_behind = session.order.skip(upto, SKIPPED_KEYS)
-        if upto <= read and not keys_behind:
+        waiting = session.order.skip(upto, SKIPPED_KEYS)
+        if upto <= read and not waiting:
             return False
-        behind = keys.place(min(one.next for _, one in keys_behind)) if keys_behind else b""
-        row = self._row(subscriber, min(read, upto), upto, reason, is_dead=is_dead, behind=behind)
-        self._begin(row, Beginning(behind=keys_behind))
+        row = self._row(subscriber, reason, min(read, upto), upto, is_dead=is_dead)
+        behind = min([keys.place(one.next) for _, one in waiting], default=b"")
+        self._begin(msgspec.structs.replace(row, behind=behind), waiting=waiting)
         session.read = max(session.read, upto)
         return True
 
-    def cut(self, commit: Commit, subscriber: Subscriber) -> None:
+    def cut(self, commit: Commit, one: Subscriber) -> None:
         """In the writer: the place has been set back. What it reads again is not given up."""
-        names, to = (
-            (subscriber.session.client_id, subscriber.incarnation),
-            keys.place(subscriber.session.read),
-        )
+        to = keys.place(one.session.read)
         for number, row in self.active.items():
-            if (row.addressee, row.incarnation) == names and row.upto > to:
+            if row.upto > to and row.names == names_of(one):
                 self.active[number] = row.cut(to)
                 commit.row(Table.META, burial_key(number), burial_value(self.active[number]))
 
     def pass_sessions(self, read: Position, upto: Position, filters: Iterable[str]) -> None:
         """In the writer: sessions lose unread messages up to `upto`. None of them has read less than `read`,
         or subscribes to more than `filters`."""
-        place, asked = keys.place(max(self.passed, read)), [(text, keys.place(START)) for text in filters]
-        row = BurialRow("", "sessions", 0, "", KEPT_TOO_LONG, place, keys.place(upto), asked)
-        self._begin(row, Beginning(), SESSIONS)
+        first, last = keys.place(max(self.passed, read)), keys.place(upto)
+        asked = [(text, keys.place(START)) for text in filters]
+        row = BurialRow("", "sessions", 0, "", KEPT_TOO_LONG, first, last, asked)
+        self.active[SESSIONS], self._fresh[SESSIONS] = row, Beginning()
 
-    def end_flights(self, subscriber: Subscriber, flights: Iterable[Flight]) -> None:
+    def end_flights(self, one: Subscriber, flights: Iterable[Flight]) -> None:
         """In the writer: forget ended flights of a session or group. The caller stores the cursors."""
         horizon = self._horizon.position
-        self._begin(
-            self._row(subscriber, horizon, horizon, KEPT_TOO_LONG, flights, is_dead=True), Beginning()
-        )
+        self._begin(self._row(one, KEPT_TOO_LONG, horizon, horizon, flights, is_dead=True))
 
     def has_retries(self, subscriber: Subscriber) -> bool:
         """Whether a place has any, also one that is in the batch that is open, and not stored yet."""
@@ -171,39 +166,32 @@ class Burials(CommitHook):
     def _row(
         self,
         one: Subscriber,
+        reason: str,
         read: Position,
         upto: Position,
-        reason: str,
         flights: Iterable[Flight] = (),
         *,
-        behind: bytes = b"",
-        is_ended: bool = False,
         is_dead: bool = False,
     ) -> BurialRow:
-        session, owners = one.session, one.owners
+        session = one.session
+        own = () if one.is_endpoint else session.subscriptions.values()
         return BurialRow(
-            session.client_id,
-            one.name,
-            one.incarnation,
-            min(owners) if len(owners) == 1 else "",
-            reason,
-            keys.place(read),
-            keys.place(upto),
-            [
-                (its.filter, keys.place(its.since))
-                for text, its in session.subscriptions.items()
-                if text not in one.groups and not one.is_endpoint
-            ],
+            *(*names_of(one), keeper_of(one), reason, keys.place(read), keys.place(upto)),
+            [(its.filter, keys.place(its.since)) for its in own if its.filter not in one.groups],
             [keys.place(place) for place in session.finished if place <= upto],
             [(keys.place(its.position), its.shard, its.attempts) for its in flights],
-            behind,
-            is_ended,
-            is_dead,
+            is_dead=is_dead,
         )
 
-    def _begin(self, row: BurialRow, beginning: Beginning, number: int | None = None) -> None:
-        number = self._horizon.issue() if number is None else number
-        self.active[number], self._fresh[number] = row, beginning
+    def _begin(
+        self,
+        row: BurialRow,
+        over: Sequence[Position] = (),
+        waiting: Sequence[tuple[bytes, KeyRow]] = (),
+        order: KeyOrder = NO_ORDER,
+    ) -> None:
+        number = self._horizon.issue()
+        self.active[number], self._fresh[number] = row, Beginning(over, waiting, order)
 
     # -- with each batch
 
@@ -211,11 +199,12 @@ class Burials(CommitHook):
         """A place ends in the batch that is sealed next, and so does this begin."""
         written = dict(self._fresh)
         for number, beginning in written.items():
-            commit.row(Table.META, burial_key(number), burial_value(self.active[number]))
-            put_buried(commit, number, beginning.behind)
+            row = self.active[number]
+            commit.row(Table.META, burial_key(number), burial_value(row))
+            put_buried(commit, number, beginning.waiting)
             for root in beginning.over:
-                end(commit, Name(beginning.whose, root))
-            write_changes(commit, beginning.whose, beginning.order.take())
+                end(commit, Name(row.whose, root))
+            write_changes(commit, row.whose, beginning.order.take())
         return partial(self._written, written)
 
     def _written(self, written: dict[int, Beginning], answer: object) -> None:

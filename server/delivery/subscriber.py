@@ -423,6 +423,17 @@ class Subscriber:
             barrier.close()
 
 
+def names_of(place: Subscriber) -> tuple[str, str, int]:
+    """Its names in the rows of its deliveries, and its incarnation."""
+    return place.session.client_id, place.name, place.incarnation
+
+
+def keeper_of(place: Subscriber) -> str:
+    """The key that all its clients use; empty: none, or several."""
+    owners = place.owners
+    return min(owners) if len(owners) == 1 else ""
+
+
 class Inside(Subscriber):
     """A member of a group that is a part of the server and acks for somebody else.
 

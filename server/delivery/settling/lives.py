@@ -41,7 +41,7 @@ from ..in_force import TermsInForce
 from ..membership import Membership
 from ..retries import Retries
 from ..sent import Sent
-from ..subscriber import Subscriber
+from ..subscriber import Subscriber, keeper_of, names_of
 from ..terms import HOLD
 from ..tries import tries_of_flight
 from .happening import Happening
@@ -173,7 +173,7 @@ class Lives:
             reason = KEPT_TOO_LONG if self._sent.note_missing(place, flight) else UNREADABLE
             what.event, what.case = Event.UNREADABLE, what.case._replace(reason=reason)
             record, name = Record(b"", b""), message_id(flight.position, flight.shard, self._node)
-        return new_row(place.whose, _names(place), flight.position, name, flight.shard, record)
+        return new_row(place.whose, names_of(place), flight.position, name, flight.shard, record)
 
     # -- what has a row, and is not out
 
@@ -191,7 +191,7 @@ class Lives:
         """It is requeued, or moved, to another place, or to its own; False: that cannot be. `seen`: what is
         known of the message there. Raises Refused, Corrupt, before anything is changed."""
         theirs = row if to.whose == row.whose else at(commit.open_batch, Name(to.whose, row.root))
-        addressee, group, incarnation = _names(to)
+        addressee, group, incarnation = names_of(to)
         moved = msgspec.structs.replace(
             row, whose=to.whose, addressee=addressee, group=group, incarnation=incarnation
         )
@@ -227,7 +227,7 @@ class Lives:
             due_ms=record.due_ms or at_of(row.root),
             expires_ms=record.expires_ms,
             has_slice=row.root >= commit.directory.floor,
-            keeper=case.keeper if place is None else _keeper(place),
+            keeper=case.keeper if place is None else keeper_of(place),
             chance=self._chance(),
         )
         terms = Terms()
@@ -335,14 +335,3 @@ def _lost(what: Happening) -> tuple[Try, ...]:
     assert holder is not None, "it is out"
     known = tries_of_flight((), flight, holder.name) if flight.attempts > 1 else ()
     return tuple([Try(one.at_ms, one.by, one.outcome, one.reason, one.ms) for one in known])
-
-
-def _names(place: Subscriber) -> tuple[str, str, int]:
-    """Its names in a row, and its incarnation."""
-    return place.session.client_id, place.name, place.incarnation
-
-
-def _keeper(place: Subscriber) -> str:
-    """The key that all its clients use; empty: none, or several."""
-    owners = place.owners
-    return min(owners) if len(owners) == 1 else ""
