@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 
 from server.codec import wire
 from server.codec.packets import Ack, Publish
-from server.delivery import by_key
+from server.delivery import unread
 from server.delivery.burials import SKIPPED
 from server.delivery.shared import Group
 from shards import delivery_rows
@@ -361,7 +361,7 @@ class Ordered(Work):
 
     def __init__(self) -> None:
         self.known = pytest.MonkeyPatch()
-        for module in (key_order, by_key):
+        for module in (key_order, unread):
             self.known.setattr(module, "KNOWN_MAX", 1)
         super().__init__()
 
