@@ -151,12 +151,9 @@ class Burying:
         upto, finished, left = keys.place_of(row.read), frozenset(row.finished), STEP
         for key, one in islice(rows_under(self._store, name), STEP):
             places, rest = given_up(self._store, row.whose, key, one, upto, left)
-            for place, shard in places:
-                is_done = keys.place(place) in finished
-                value = None if is_done else _sound(place, self._reader.value_at, place, shard)
-                delivery = self._wanted(commit, row, (place, shard), value, key)
-                if delivery is not None:
-                    row = self._give_up(commit, row, delivery, UNREAD)
+            for place in places:
+                value = _sound(place[0], self._reader.value_at, *place)
+                row = self._pass(commit, row, finished, place, value, key)
             commit.row(Table.ORDER, name + key, None if rest == KeyRow() else value_of(rest))
             left -= 1 + len(places)
             if rest != KeyRow() or left <= 0:
@@ -167,13 +164,10 @@ class Burying:
         """Settle unread messages up to `upto`."""
         settled, finished, read = 0, frozenset(row.finished), row.upto
         for looked, (place, shard, value) in enumerate(self._rows(row), 1):
-            at = keys.place(place)
-            delivery = None if at in finished else self._wanted(commit, row, (place, shard), value)
-            if delivery is not None:
-                row = self._give_up(commit, row, delivery, UNREAD)
-                settled += 1
+            was, row = row, self._pass(commit, row, finished, (place, shard), value)
+            settled += row is not was
             if settled == STEP or looked == LOOK:
-                read = at
+                read = keys.place(place)
                 break
         return msgspec.structs.replace(row, read=read)
 
@@ -224,18 +218,25 @@ class Burying:
         start, end = Position(keys.place_of(row.read) + 1), Position(keys.place_of(row.upto) + 1)
         return self._reader.read(start, end, structures)
 
-    def _wanted(
-        self, commit: Commit, row: BurialRow, at: Address, value: bytes | None, key: bytes | None = None
-    ) -> DeliveryRow | None:
-        """What the place had still to get; None: it is not its own, or over. `key`: that it waited for; a
-        message of another one may stand there."""
-        record = None if value is None else _live(commit, at[0], value)
+    def _pass(
+        self,
+        commit: Commit,
+        row: BurialRow,
+        finished: frozenset[bytes],
+        at: Address,
+        value: bytes | None,
+        key: bytes | None = None,
+    ) -> BurialRow:
+        """Give up a message that the place had still to get. `key`: that it waited for; one of another key
+        may stand there."""
+        place, _ = at
+        record = None if value is None or keys.place(place) in finished else _live(commit, place, value)
         if record is None or (key is not None and key != (record.ordering_key or NO_KEY)):
-            return None
-        is_asked = row.asks(at[0], record.topic.decode())
+            return row
+        is_asked = row.asks(place, record.topic.decode())
         if row.group.startswith(ENDPOINT_PREFIX):
-            is_asked = self._router.is_for(row.group.removeprefix(ENDPOINT_PREFIX), record, at[0])
-        return self._delivery(row, at, record) if is_asked else None
+            is_asked = self._router.is_for(row.group.removeprefix(ENDPOINT_PREFIX), record, place)
+        return self._give_up(commit, row, self._delivery(row, at, record), UNREAD) if is_asked else row
 
     def _delivery(self, row: BurialRow, at: Address, record: Record) -> DeliveryRow:
         name = id_at(*at, self._node, record.id)

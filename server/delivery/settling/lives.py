@@ -200,10 +200,13 @@ class Lives:
         return Effect.REFUSED not in self._apply(commit, to, moved, life, event, case, seen).effects
 
     def give_up(self, commit: Commit, row: DeliveryRow, event: Event, case: Case, seen: Seen) -> Fate:
-        """A burial gives it up. `row`: its own, or that which it would have."""
-        known = at(commit.open_batch, row.name)
+        """A burial gives it up. `row`: its own, or that which it would have. The place, if it is still there,
+        may have been given it again."""
+        place, known = self._groups.place_of(row), at(commit.open_batch, row.name)
         life = None if known is None else life_of(known)
-        return self._apply(commit, self._groups.place_of(row), row, life, event, case, seen)
+        if place is not None and life is not None and row.root in place.rows.out:
+            seen = Seen(Out(life.attempts + 1, returns=life.returns))
+        return self._apply(commit, place, row, life, event, case, seen)
 
     # -- decided and written
 

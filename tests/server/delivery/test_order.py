@@ -779,6 +779,34 @@ def test_what_a_replay_gives_again_is_given_up_once(
     assert sum(rig.core.burials.dropped.values()) == (0 if is_dead else 5 - is_skipped)
 
 
+def test_what_is_out_again_before_a_skip_has_come_to_it_is_not_given_up(
+    rig: Rig, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits as its group is set back and skips, and is given when it is due."""
+    send(rig, "b1", "a1")
+    nack(peer, came(peer)["a1"], "1s")
+    rig.pass_ms(1_500)
+    nack(peer, came(peer)["a1"], "2s")
+    group, horizon, burying = rig.group(TEXT), rig.core.horizon, rig.core.burying.errand
+    rig.pause(TEXT)
+    rig.decide(lambda commit: rig.core.replay.rewind(commit, group, START))
+    monkeypatch.setattr(burying, "step", lambda: None)
+    skip = partial(
+        rig.core.replay.skip, subscriber=group, to=horizon.position, reason="skipped", is_dead=True
+    )
+    while rig.decide(skip)[0]:
+        pass
+    rig.pause(TEXT, is_paused=False)
+    rig.pass_ms(3_000)
+    out = came(peer)
+    monkeypatch.undo()
+    rig.pass_ms(1_000)
+    assert (list(out), list(delivery_rows.dead(rig.store)), rig.core.burials.active) == (["a1"], [], {})
+    peer.ack(wire.PUBACK, out["a1"])
+    rig.pass_ms(1_000)
+    assert not list(rig.store.scan(Table.DELIVERIES, b"\0", b"\xff"))
+
+
 @OPENED
 def test_all_keys_are_looked_at_after_a_replay_though_nothing_happens(
     rig: Rig, peer: Peer, monkeypatch: pytest.MonkeyPatch
