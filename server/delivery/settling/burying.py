@@ -55,10 +55,10 @@ from .lives import Lives
 log = logging.getLogger(__name__)
 
 Found = TypeVar("Found")
-STEP = 100
+STEP = 50
 """Messages settled in a step, ..."""
 LOOK = 1_000
-"""... and rows read in a step: some 5 ms."""
+"""... and rows read in a step: some 5 ms, interpreted."""
 PAIRS = 5_000
 """Maximum sessions looked at in a step, over all its messages, except those of the last message: some 5
 ms."""
