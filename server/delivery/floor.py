@@ -142,7 +142,7 @@ class Floor:
         if before <= self.settled:
             return False
         if self._walk[0] != before:
-            if self.pass_unread(commit, before):
+            if self._pass_unread(before):
                 return True
             self._walk = before, deque(self._sessions)
         walk = self._walk[1]
@@ -152,9 +152,8 @@ class Floor:
         self.settled = before
         return False
 
-    def pass_unread(self, _: Commit, before: Position) -> bool:
-        """In the writer: have unread messages of sessions before that position counted; True while that goes
-        on."""
+    def _pass_unread(self, before: Position) -> bool:
+        """Have unread messages of sessions before that position counted; True while that goes on."""
         burials, upto = self._burials, Position(before - 1)
         if SESSIONS in burials.active:
             return True

@@ -104,18 +104,16 @@ class Burying:
         row = self._burials.active[number]
         if number == SESSIONS:
             row = self._pass_sessions(commit, row)
-        elif row.room is None:
-            row = msgspec.structs.replace(row, room=self._letters.half_of_room(commit))
-        if row.flights:
+        elif row.flights:
             row = self._settle_flights(commit, row)
         elif row.behind:
             row = self._settle_followers(commit, number, row)
-        elif number != SESSIONS and not row.is_read:
+        elif not row.is_read:
             row = self._settle_unread(commit, row)
         elif row.is_ended:
             row = self._settle_retries(commit, row)
-        is_left = number == SESSIONS or not row.is_over
-        commit.row(Table.META, burial_key(number), burial_value(row) if is_left else None)
+        value = burial_value(row) if number == SESSIONS or not row.is_over else None
+        commit.row(Table.META, burial_key(number), value)
         return row
 
     def _stepped(self, number: int, row: BurialRow) -> None:
@@ -247,13 +245,17 @@ class Burying:
         event = Event.SKIP if seen.out is None else Event.SLICE_GOES
         running_ms = commit.open_batch.running_ms
         letter = msgspec.structs.replace(one, reason=row.reason, keeper=row.keeper, running_ms=running_ms)
-        size, (count, left) = size_of(letter), row.room or (0, 0)
+        size, (count, left) = size_of(letter), row.room or self._letters.half_of_room(commit)
         is_dead = row.is_dead and count > 0 and size <= left
         case = Case(START, reason=row.reason, is_dead=is_dead, keeper=row.keeper)
         fate = self._lives.give_up(commit, one, Event.END_OF_PLACE if row.is_ended else event, case, seen)
-        if Effect.COUNT_DEAD in fate.effects:
-            return msgspec.structs.replace(row, room=(count - 1, left - size), buried=row.buried + 1)
-        return msgspec.structs.replace(row, dropped=row.dropped + (Effect.COUNT_DROPPED in fate.effects))
+        is_buried, is_dropped = Effect.COUNT_DEAD in fate.effects, Effect.COUNT_DROPPED in fate.effects
+        return msgspec.structs.replace(
+            row,
+            room=(count - is_buried, left - is_buried * size),
+            buried=row.buried + is_buried,
+            dropped=row.dropped + is_dropped,
+        )
 
 
 def _live(commit: Commit, place: Position, value: bytes) -> Record | None:
