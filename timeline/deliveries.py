@@ -387,7 +387,8 @@ def _counted(one: Delivery, out: Out | None) -> DeliveryRow:
     if out is not None and one.is_out:
         tries = (*row.tries, *one.case.lost)[-TRIES_MAX:]
         row = row._replace(attempts=out.attempts, counted=out.counted, returns=out.returns, tries=tries)
-    return row._replace(replay=one.seen.replay)
+        row = row if row.keeper == one.case.keeper else row._replace(keeper=one.case.keeper)
+    return row if row.replay == one.seen.replay else row._replace(replay=one.seen.replay)
 
 
 def _tried(one: Delivery) -> DeliveryRow:
