@@ -141,7 +141,7 @@ class DeadLetters:
         if place is None or self._groups.named(place.session.client_id) is not place or not may(row, place):
             return False  # its place has ended, whatever has its name now
         is_own, is_to_come = place.whose == row.whose, self._retries.is_to_come(place, row.root, record)
-        out = Out(row.attempts + 1) if row.root in place.rows.out else None
+        out = Out(row.attempts + 1, returns=row.returns) if row.root in place.rows.out else None
         seen = Seen(out, is_ahead=is_to_come, replay=int(is_to_come))
         case = Case(START, delay_ms=due_ms - commit.open_batch.wall_ms)
         if not self._lives.come(commit, row, Event.REQUEUE if is_own else Event.COME, case, place, seen):
