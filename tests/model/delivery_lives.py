@@ -460,6 +460,8 @@ class Life:
         if self.rnd.random() < 0.5:
             self.world.sent[root].is_readable = False
         place.does(Event.PUT_BACK, root)
+        if self.rnd.random() < 0.3:
+            self.kill()
 
     def extend(self, place: Place) -> None:
         """A part of what a worker has is its own for longer."""

@@ -468,10 +468,11 @@ class Place:
         else:
             self.does(Event.PUT_OFF, root, delay_ms=2 * STEP_MS)
 
-    def has_expired(self, root: Position) -> bool:
+    def has_expired(self, root: Position, by_ms: int = 0) -> bool:
+        """By then; 0: by now."""
         row, message = self.row(root), self.world.sent[root].message
         since = (row.due_ms if row is not None else 0) or message.due
-        return message.expires is not None and self.world.now_ms >= since + message.expires
+        return message.expires is not None and (by_ms or self.world.now_ms) >= since + message.expires
 
     def does(self, event: Event, root: Position, **more: Any) -> None:
         """Apply what is tried again when it could not be written, and tell the account."""
@@ -489,6 +490,8 @@ class Place:
         if event in UNTRIED and row is not None and row.state is not State.DEAD:
             if was is not None and row.counted != was.counted:
                 raise Broken(f"{stake} is put off, and that is a try: {row}")
+            if event is Event.PUT_OFF and self.has_expired(root, at_of(row.at)):
+                raise Broken(f"{stake} is put off until it has expired: {row}")
             stake.is_exact = False
             return
         if event is Event.PUT_BACK and (row is None or row.state is not State.DEAD):

@@ -669,13 +669,20 @@ def act(group: Group, world: World, rnd: random.Random, keys: int, calm: float) 
     elif op < 0.92:
         steer(group, rnd, keys, resting)
     elif op < 0.93 and world.places:
-        to = rnd.choice(world.places)
-        if to < group.read and roll < 0.5:
-            group.replay(to)
-        elif to < world.horizon and roll < 0.3:
-            group.skip(to)
+        set_back(group, rnd.choice(world.places), rnd, roll)
     else:
         group.pump()
+
+
+def set_back(group: Group, to: Position, rnd: random.Random, roll: float) -> None:
+    """The group is set back, or forward."""
+    world = group.world
+    if to < group.read and roll < 0.5:
+        group.replay(to)
+        if roll < 0.25:  # some of what it would read again is given up
+            group.skip(rnd.choice([place for place in world.places if to <= place < world.horizon]))
+    elif to < world.horizon and roll < 0.3:
+        group.skip(to)
 
 
 def rest(group: Group, name: bytes, roll: float) -> None:
