@@ -58,6 +58,8 @@ from .position import at_of, position, seq_of
 RETURNS_FREE = 10
 """Returns in order that are no tries; each further one is."""
 TRIES_MAX = 20
+REJECTED = "rejected"
+"""Reason of a message that nobody may try again, if none is said."""
 NEVER = -1
 """In place of a delay: dead at once."""
 JITTER = 0.2
@@ -90,6 +92,11 @@ class Delivery(NamedTuple):
         """Its row, which it has in this state."""
         assert self.row is not None, "this state has a row"
         return self.row
+
+    def because(self, reason: str, outcome: str = "") -> "Delivery":
+        """The same, for another reason."""
+        case = self.case._replace(reason=reason, outcome=outcome or self.case.outcome)
+        return self._replace(case=case)
 
     @property
     def is_out(self) -> bool:
@@ -213,7 +220,7 @@ def fails(one: Delivery) -> Fate:
     comes to again, is read again instead, in the order of its key."""
     case, row = one.case, _tried(one)
     if case.delay_ms == NEVER or _is_spent(one, row.counted):
-        return _dead(one, row, case.reason)
+        return _dead(one, row if case.reason else _tried(one.because(REJECTED)), case.reason or REJECTED)
     late = f"expired; {row.reason}" if row.reason else "expired"
     fate = _waiting(one, row, _pause_ms(one, row.counted), late)
     if one.seen.is_ahead and one.terms.is_head and Effect.WHEN_DUE in fate.effects:
@@ -315,7 +322,7 @@ def drops(one: Delivery) -> Fate:
     people see that it was dropped."""
     if not one.case.has_slice:
         return one.becomes(None, Effect.CURSOR, Effect.COUNT_DROPPED, *one.key())
-    row = _counted(one, one.seen.out)._replace(state=State.DROPPED, at=one.case.now)
+    row = _counted(one, one.seen.out)._replace(state=State.DROPPED)
     return one.becomes(row, Effect.COUNT_DROPPED, *one.key())
 
 
@@ -412,8 +419,8 @@ def _waiting(one: Delivery, row: DeliveryRow, delay_ms: int, late: str = "expire
 
 def _dead_idle(one: Delivery, reason: str) -> Fate:
     """Dead as it waits, or in nobody's hands: then its last try was lost."""
-    case = one.case._replace(outcome="lost", reason=reason)
-    return _dead(one, _tried(one._replace(case=case)) if one.is_out else _counted(one, None), reason)
+    row = _tried(one.because(reason, "lost")) if one.is_out else _counted(one, None)
+    return _dead(one, row, reason)
 
 
 def _dead(one: Delivery, row: DeliveryRow, reason: str) -> Fate:
@@ -473,7 +480,7 @@ LIFE: dict[Event, tuple[Rule, ...]] = {
     E.SEND_AWAY:    (former,   refused,  refused,  refused,  refused,  refused,  ends,     refused, refused),
     E.COME:         (refused,  refused,  refused,  refused,  anew,     anew,     anew,     anew,    anew),
     E.MOVE:         (refused,  refused,  refused,  refused,  ends,     refused,  refused,  refused, refused),
-    E.JOIN:         (refused,  refused,  refused,  refused,  refused,  refused,  refused,  refused, joined),
+    E.JOIN:         (refused,  refused,  refused,  refused,  refused,  refused,  refused,  joined,  joined),
 
     E.SKIP:         (unread,   stays,    stays,    stays,    skipped,  skipped,  stays,    stays,   stays),
     E.INHERIT:      (_,        inherits, inherits, inherits, stays,    _,        stays,    _,       _),

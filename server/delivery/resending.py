@@ -13,6 +13,7 @@ from .ready import Progress
 from .router import Router
 from .sent import Sent
 from .settling.events import Events
+from .settling.lives import UNREADABLE
 from .shared import Group
 from .subscriber import Subscriber
 from .tries import LOST
@@ -74,7 +75,7 @@ class Resending:
         message = self._sent.message(loans.place_of(subscriber, flight), flight)
         if message is None:
             if flight.is_stored:
-                events.lose(subscriber, flight, Event.UNREADABLE, "")
+                events.lose(subscriber, flight, Event.UNREADABLE, UNREADABLE)
             else:
                 loans.give_up(subscriber, flight)
             return True
@@ -88,7 +89,7 @@ class Resending:
             lender = loans.lender(flight)
             events.fail(subscriber, flight, Event.BAR, FORBIDDEN, place=lender, outcome=LOST)
         elif flight.is_stored and not may_have and self._awaited.waits(message):
-            events.fail(subscriber, flight, Event.PUT_OFF, WITHHELD, delay_ms=WAIT_MS)
+            events.fail(subscriber, flight, Event.PUT_OFF, WITHHELD, delay_ms=WAIT_MS, is_sent=False)
         elif is_over or not may_have:
             loans.give_up(subscriber, flight)
         elif (
@@ -102,7 +103,7 @@ class Resending:
             if not (isinstance(subscriber, Group) and subscriber.bars(message)):
                 return False
             # It becomes a retry and waits for a member that may receive it. Others go on.
-            events.fail(subscriber, flight, Event.PUT_OFF, FORBIDDEN)
+            events.fail(subscriber, flight, Event.PUT_OFF, FORBIDDEN, is_sent=False)
         return True
 
     def _asked(self, subscriber: Subscriber, message: Message, flight: Flight) -> tuple[Subscription, ...]:

@@ -240,10 +240,10 @@ class Events:
         if not may_end(commit, message, group, what.rights):
             return Outcome.GONE
         flight = self._flights[group].get(what.root)
-        is_out = (
-            flight is not None and flight.fate != SETTLED and group.session.ack(flight.packet_id) is not None
-        )
+        is_out = flight is not None and flight.fate != SETTLED and group.session.has(flight)
         is_ended = self._lives.late_ack(commit, what, is_out=is_out, key=partial(key_of, commit, message))
+        if flight is not None and is_out:
+            group.session.ack(flight.packet_id)
         self._cursors.store(commit, group)
         return Outcome.DONE if is_ended else Outcome.GONE
 

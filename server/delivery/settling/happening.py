@@ -6,7 +6,7 @@ from enum import Enum, auto
 
 from timeline.delivery_rows import Case, Event
 from timeline.key_rows import NO_KEY
-from timeline.position import MessageId, Position
+from timeline.position import START, MessageId, Position
 from timeline.session import Flight
 
 from ...engine.commit_hook import ignore
@@ -55,9 +55,8 @@ class Happening:
     """Whether its last delivery has begun."""
     is_ended: bool = False
     """The client has ended the exchange: the packet id becomes free with the flight."""
-    was: Position | None = None
-    """Where its row stood in its list when it was decided first; START: it had none. If the batch has failed,
-    and the row stands elsewhere, it is stored."""
+    wrote: Position = START
+    """Where its row stands in its list, by a batch that has failed. It may be stored."""
     is_try: bool = False
     """A failed try is counted with it."""
     message: MessageId | None = None

@@ -15,7 +15,7 @@ from shards.commit import Commit
 from shards.delivery_rows import DeliveryRow, Name
 from shards.record import decode
 from shards.store import Store
-from timeline.delivery_rows import Case, Event, Out, Seen
+from timeline.delivery_rows import Case, Event
 from timeline.filters import SHARE_PREFIX
 from timeline.position import START, MessageId, Position
 
@@ -141,10 +141,10 @@ class DeadLetters:
         if place is None or self._groups.named(place.session.client_id) is not place or not may(row, place):
             return False  # its place has ended, whatever has its name now
         is_own, is_to_come = place.whose == row.whose, self._retries.is_to_come(place, row.root, record)
-        out = Out(row.attempts + 1, returns=row.returns) if row.root in place.rows.out else None
-        seen = Seen(out, is_ahead=is_to_come, replay=int(is_to_come))
         case = Case(START, delay_ms=due_ms - commit.open_batch.wall_ms)
-        if not self._lives.come(commit, row, Event.REQUEUE if is_own else Event.COME, case, place, seen):
+        if not self._lives.come(
+            commit, row, Event.REQUEUE if is_own else Event.COME, case, place, is_to_come=is_to_come
+        ):
             return False
         return is_own or self._lives.of_row(commit, row, Event.SEND_AWAY, _CASE, self._groups.place_of(row))
 
@@ -153,4 +153,4 @@ class DeadLetters:
         row = rows.at(commit.open_batch, name)
         if row is None or not row.is_dead or not may(row, None):
             return False
-        return self._lives.of_row(commit, row, Event.DROP, _CASE, self._groups.place_of(row))
+        return self._lives.of_row(commit, row, Event.DROP, _CASE, None)

@@ -9,7 +9,7 @@ of it. That is written in one batch, and RAM follows as the batch does:
     a flight    ends: the cursor without it is in the batch
 
 So after a kill a message is exactly one of in flight, waiting or dead. A batch that has failed may be stored
-all the same: an event that is tried again knows its row by the position that it wrote (`Happening.was`).
+all the same: an event that is tried again knows its row by the position that it wrote (`Happening.wrote`).
 
 Where the server's words differ from the table's: a flight counts since its row, and a row whose root
 the reader has still to come to is from before a replay, unless the root is noted as finished.
@@ -26,7 +26,7 @@ from shards.deliveries import drop, end, wait
 from shards.delivery_rows import DeliveryRow, Name, at, life_of, new_row, with_life
 from shards.fields import Record
 from shards.record import decode
-from timeline.deliveries import decide
+from timeline.deliveries import NEVER, decide
 from timeline.delivery_rows import Case, Effect, Event, Fate, Out, Seen, State, Terms, Try
 from timeline.delivery_rows import DeliveryRow as Life
 from timeline.horizon import Horizon
@@ -104,21 +104,25 @@ class Lives:
         if not self._is_there(place):
             return None
         row = at(commit.open_batch, Name(place.whose, root))
-        is_stored = row is not None and what.was not in (None, row.at)
-        if what.was is None:
-            what.was = START if row is None else row.at
+        is_stored = row is not None and START != what.wrote == row.at
         is_again = row is not None and row.is_waiting and root in place.rows.out
-        if not is_stored and not is_again:
-            row = self._first(what)
+        event, case = what.event, what.case._replace(lost=_lost(what))
+        if is_stored:
+            event = Event.NACK  # whatever it was, it has failed
+        elif not is_again:
+            row, missing = self._first(what)
+            if missing:
+                event, case = Event.NACK, case._replace(delay_ms=NEVER, reason=missing)
         if row is None or (is_stored and row.is_dropped):
             return None
         is_out = not is_stored and (what.is_sent or not is_again)
         seen = Seen(_out(what, row)) if is_out else UNSEEN
         life = life_of(row) if is_stored or is_again else None
-        case = what.case._replace(lost=_lost(what))
-        fate = self._apply(commit, place, row, life, what.event, case, seen, what)
+        fate = self._apply(commit, place, row, life, event, case, seen, what)
         if not is_stored:
             what.is_try = fate.row is not None and fate.row.counted > row.counted
+        elif row.is_dead:
+            self._decisions.note(ignore, partial(self._buried, row, b"", 0))
         return fate
 
     def late_ack(self, commit: Commit, what: Happening, *, is_out: bool, key: Callable[[], bytes]) -> bool:
@@ -131,7 +135,7 @@ class Lives:
         # than now was ever sent.
         is_sent = root <= horizon or at_of(root) <= commit.open_batch.wall_ms
         is_ahead = is_sent and place.session.finish_ahead(root, horizon, key())
-        seen = Seen(Out() if is_out else None, is_ahead=is_ahead, replay=int(is_ahead))
+        seen = Seen(_out_over(row) if is_out else None, is_ahead=is_ahead, replay=int(is_ahead))
         fate = decide(None if row is None else life_of(row), seen, what.event, what.case, Terms())
         is_ended = Effect.CURSOR in fate.effects
         if fate.row is None:
@@ -153,27 +157,26 @@ class Lives:
             return False
         if not what.may(decode(row.record).topic):
             return False
-        is_moved = self.come(commit, row, Event.JOIN, what.case, to, UNSEEN)
+        is_moved = self.come(commit, row, Event.JOIN, what.case, to)
         return is_moved and self.of_row(commit, row, Event.MOVE, what.case, place)
 
     def _is_there(self, place: Subscriber) -> bool:
         return self._groups.named(place.session.client_id) is place
 
-    def _first(self, what: Happening) -> DeliveryRow | None:
-        """The row that a message would have that has none. None: it was not stored, and is gone. Of what
-        cannot be read the id alone is known."""
+    def _first(self, what: Happening) -> tuple[DeliveryRow | None, str]:
+        """The row that a message would have that has none; None: it was not stored, and is gone. And why it
+        cannot be read: then its id alone is known."""
         place, flight = what.place, what.flight
         assert flight is not None, "it is out"
-        message = self._sent.message(place, flight)
+        message, missing = self._sent.message(place, flight), ""
         if message is not None:
             record, name = message.record, message.id(self._node)
         elif not flight.is_stored:
-            return None
+            return None, ""
         else:
-            reason = KEPT_TOO_LONG if self._sent.note_missing(place, flight) else UNREADABLE
-            what.event, what.case = Event.UNREADABLE, what.case._replace(reason=reason)
+            missing = KEPT_TOO_LONG if self._sent.note_missing(place, flight) else UNREADABLE
             record, name = Record(b"", b""), message_id(flight.position, flight.shard, self._node)
-        return new_row(place.whose, names_of(place), flight.position, name, flight.shard, record)
+        return new_row(place.whose, names_of(place), flight.position, name, flight.shard, record), missing
 
     # -- what has a row, and is not out
 
@@ -186,15 +189,24 @@ class Lives:
         return Effect.REFUSED not in fate.effects
 
     def come(
-        self, commit: Commit, row: DeliveryRow, event: Event, case: Case, to: Subscriber, seen: Seen
+        self,
+        commit: Commit,
+        row: DeliveryRow,
+        event: Event,
+        case: Case,
+        to: Subscriber,
+        *,
+        is_to_come: bool = False,
     ) -> bool:
-        """It is requeued, or moved, to another place, or to its own; False: that cannot be. `seen`: what is
-        known of the message there. Raises Refused, Corrupt, before anything is changed."""
+        """It is requeued, or moved, to another place, or to its own; False: that cannot be. `is_to_come`:
+        that place has still to read it. Raises Refused, Corrupt, before anything is changed."""
         theirs = row if to.whose == row.whose else at(commit.open_batch, Name(to.whose, row.root))
         addressee, group, incarnation = names_of(to)
         moved = msgspec.structs.replace(
             row, whose=to.whose, addressee=addressee, group=group, incarnation=incarnation
         )
+        out = _out_over(theirs) if row.root in to.rows.out else None
+        seen = Seen(out, is_ahead=is_to_come, replay=int(is_to_come))
         case = case._replace(row=life_of(row))
         life = None if theirs is None else life_of(theirs)
         return Effect.REFUSED not in self._apply(commit, to, moved, life, event, case, seen).effects
@@ -204,8 +216,8 @@ class Lives:
         may have been given it again."""
         place, known = self._groups.place_of(row), at(commit.open_batch, row.name)
         life = None if known is None else life_of(known)
-        if place is not None and life is not None and row.root in place.rows.out:
-            seen = Seen(Out(life.attempts + 1, returns=life.returns))
+        if place is not None and known is not None and row.root in place.rows.out:
+            seen = Seen(_out_over(known))
         return self._apply(commit, place, row, life, event, case, seen)
 
     # -- decided and written
@@ -247,19 +259,20 @@ class Lives:
                 has_room=False,
             )
         fate = decide(life, seen, event, case, terms)
-        after, stands = fate.row, row.at
+        after, stands, stood = fate.row, row.at, row.at
         if Effect.REFUSED in fate.effects or (after == life and (what is None or life is None)):
             return fate
         if after != life:
             stands = self._put(commit, row, fate, is_owed=event not in ASKED_FOR, is_told=what is not None)
         if place is not None:
-            is_waiting = after is not None and after.state is State.WAITING
-            self._retries.changes(
-                place, row.root, stands, stands if is_waiting else None, is_out=what is not None
-            )
+            done = stands if after is not None and after.state is State.WAITING else None
+            undone = min(stood, stands) if life is not None and life.state is State.WAITING else stands
+            self._retries.changes(place, row.root, undone, done, is_out=what is not None)
             self._tell_key(commit, place, row.root, fate, what)
             if Effect.CURSOR in fate.effects:
                 self._cursors.store(commit, place)
+        if what is not None:
+            what.wrote = stands
         return fate
 
     def _put(self, commit: Commit, row: DeliveryRow, fate: Fate, *, is_owed: bool, is_told: bool) -> Position:
@@ -321,6 +334,11 @@ def _is_out_again(place: Subscriber, flight: Flight, key: bytes) -> None:
         order.end_head(key)
     if place.session.has(flight):
         place.session.lead(flight, key)
+
+
+def _out_over(row: DeliveryRow | None) -> Out:
+    """A flight over its row, or over none."""
+    return Out() if row is None else Out(row.attempts + 1, row.counted + 1, row.returns)
 
 
 def _out(what: Happening, row: DeliveryRow) -> Out:

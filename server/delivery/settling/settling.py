@@ -50,8 +50,6 @@ from .leases import Leases
 
 log = logging.getLogger(__name__)
 
-REJECTED = "rejected"
-"""Default reason of a message that its client rejected for good."""
 NOT_STORED = "acked with messages, which could not be stored"
 TOGETHER_MAX = 100
 """Maximum shared subscriptions whose cursors are written with that of a leaving member, some 3 ms. Further
@@ -232,7 +230,7 @@ class Settling:
         self._events.fail(
             *held,
             Event.NACK,
-            reason or REJECTED,
+            reason,
             place=group,
             delay_ms=delay_ms,
             is_ended=is_own,
