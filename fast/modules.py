@@ -82,6 +82,7 @@ MODULES = (
     "server.delivery.replay",
     "server.delivery.resending",
     "server.delivery.picker",
+    "server.delivery.place",
     "server.delivery.place_rows",
     "server.delivery.place_state",
     "server.delivery.router",

@@ -12,13 +12,14 @@ What stands lower here imports what stands higher. First what is handed about:
     write_barrier.py  deliveries at QoS 2, held until they are known to the disk
     place_rows.py    which deliveries of a place have rows
     place_state.py   what else is known of a place: its cursor on disk, its wills, when its client was there
-    subscriber.py    a session and its link, room
     terms.py         what a subscription may ask for, and what holds where it says nothing
+    ahead.py         where the messages of an endpoint stand that is behind
+    place.py         a place: reads, has rows, belongs to somebody
+    subscriber.py    a session: a place with a link
     rate_limit.py    rate limiters of groups
     picker.py        picks a member of a shared subscription for each message
     in_force.py      which terms are in force for a message
-    ahead.py         where the messages of an endpoint stand that is behind
-    shared.py        a shared subscription: a session that sends through its members
+    shared.py        a group: a place with members and terms
 
 then who has what:
 

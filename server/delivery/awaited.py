@@ -40,8 +40,8 @@ from ..engine.writer import Writer
 from ..observe.logs import by, shown
 from .message import Message
 from .owners import Owners
+from .place import Place
 from .ready import Ready
-from .subscriber import Subscriber
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ class Awaited(CommitHook):
         self._kept_ms = kept_ms
         self._gone: set[bytes] = set()
         """Owners whose stored notes must go."""
-        self._blocked: set[Subscriber] = set()
+        self._blocked: set[Place] = set()
         """Places that stand still."""
         self._look_at = self._release_from = 0.0
         self._notes = {owner: Note(owner, bounds, is_stored=True) for owner, bounds in self._stored().items()}
@@ -148,7 +148,7 @@ class Awaited(CommitHook):
             note.turn(message.position)
         return True
 
-    def blocks(self, subscriber: Subscriber, message: Message) -> bool:
+    def blocks(self, subscriber: Place, message: Message) -> bool:
         """Whether a place that is behind stands still before a message that its owner may not send."""
         if (
             not subscriber.session.is_persistent

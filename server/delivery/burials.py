@@ -35,9 +35,10 @@ from timeline.session import SETTLED, Flight
 
 from ..engine.commit_hook import CommitHook, Done
 from ..engine.writer import Writer
+from .place import Place
 from .retries import Retries
 from .shared import Group
-from .subscriber import Subscriber, keeper_of, names_of
+from .subscriber import Subscriber
 
 GROUP_EXPIRED, GROUP_DELETED, ENDPOINT_DELETED = "group expired", "group deleted", "endpoint deleted"
 SESSION_ENDED = "session ended"
@@ -123,7 +124,7 @@ class Burials(CommitHook):
             row = self._row(subscriber, SESSION_ENDED, horizon, horizon)
             self._begin(msgspec.structs.replace(row, is_ended=True), over=subscriber.over())
 
-    def skip(self, subscriber: Subscriber, upto: Position, reason: str, *, is_dead: bool) -> bool:
+    def skip(self, subscriber: Place, upto: Position, reason: str, *, is_dead: bool) -> bool:
         """The place reads on behind `upto`, and gives up what waits for its key there, SKIPPED_KEYS in a
         step; False if there is nothing to do. The caller stores its cursor."""
         session, horizon = subscriber.session, self._horizon.position
@@ -137,11 +138,11 @@ class Burials(CommitHook):
         session.read = max(session.read, upto)
         return True
 
-    def cut(self, commit: Commit, one: Subscriber) -> None:
+    def cut(self, commit: Commit, one: Place) -> None:
         """In the writer: the place has been set back. What it reads again is not given up."""
         to = keys.place(one.session.read)
         for number, row in self.active.items():
-            if row.upto > to and row.names == names_of(one):
+            if row.upto > to and row.names == one.names:
                 self.active[number] = row.cut(to)
                 commit.row(Table.META, burial_key(number), burial_value(self.active[number]))
 
@@ -153,19 +154,19 @@ class Burials(CommitHook):
         row = BurialRow("", "sessions", 0, "", KEPT_TOO_LONG, first, last, asked)
         self.active[SESSIONS], self._fresh[SESSIONS] = row, Beginning()
 
-    def end_flights(self, one: Subscriber, flights: Iterable[Flight]) -> None:
+    def end_flights(self, one: Place, flights: Iterable[Flight]) -> None:
         """In the writer: forget ended flights of a session or group. The caller stores the cursors."""
         horizon = self._horizon.position
         self._begin(self._row(one, KEPT_TOO_LONG, horizon, horizon, flights, is_dead=True))
 
-    def has_retries(self, subscriber: Subscriber) -> bool:
+    def has_retries(self, subscriber: Place) -> bool:
         """Whether a place has any, also one that is in the batch that is open, and not stored yet."""
         is_fresh = any(flight.fate == SETTLED for flight in subscriber.session.flights.values())
         return is_fresh or count_waiting(self._store, subscriber.whose) > 0
 
     def _row(
         self,
-        one: Subscriber,
+        one: Place,
         reason: str,
         read: Position,
         upto: Position,
@@ -174,10 +175,11 @@ class Burials(CommitHook):
         is_dead: bool = False,
     ) -> BurialRow:
         session = one.session
+        groups = one.groups if isinstance(one, Subscriber) else ()
         own = () if one.is_endpoint else session.subscriptions.values()
         return BurialRow(
-            *(*names_of(one), keeper_of(one), reason, keys.place(read), keys.place(upto)),
-            [(its.filter, keys.place(its.since)) for its in own if its.filter not in one.groups],
+            *(*one.names, one.keeper, reason, keys.place(read), keys.place(upto)),
+            [(its.filter, keys.place(its.since)) for its in own if its.filter not in groups],
             [keys.place(place) for place in session.finished if place <= upto],
             [(keys.place(its.position), its.shard, its.attempts) for its in flights],
             is_dead=is_dead,

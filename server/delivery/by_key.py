@@ -15,12 +15,12 @@ from timeline.key_rows import NO_KEY, NOWHERE, Address
 from timeline.session import Subscription
 
 from .message import Again, Message
+from .place import Place
 from .resending import EXPIRED, FORBIDDEN, WAIT_MS, WITHHELD
 from .retries import Retries
 from .router import Router
 from .settling.events import Events
 from .shared import Group
-from .subscriber import Subscriber
 from .unread import Unread
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class ByKey:
         self._owners = unread.owners
         self._unread = unread
 
-    def give_retries(self, subscriber: Subscriber) -> bool:
+    def give_retries(self, subscriber: Place) -> bool:
         """Send some due retries; False if there was no room for one."""
         before = subscriber.delivered
         for message in islice(self._retries.due(subscriber), DUE_MAX):
@@ -63,7 +63,7 @@ class ByKey:
                 break
         return True
 
-    def _give_retry(self, subscriber: Subscriber, message: Again) -> bool:
+    def _give_retry(self, subscriber: Place, message: Again) -> bool:
         """Send a due retry, or bury it; False if there was no room for it."""
         root = message.position
         asked = self._router.asked_by(subscriber, message.topic)
@@ -91,7 +91,7 @@ class ByKey:
             subscriber.picker.put_by = min(message.at, subscriber.picker.put_by or message.at)
         return True
 
-    def _stands_in_line(self, subscriber: Subscriber, message: Again) -> bool:
+    def _stands_in_line(self, subscriber: Place, message: Again) -> bool:
         """Whether a due retry waits for its key. The head of a key does only if the key is held, one that
         ends does not."""
         order, root = subscriber.session.order, message.position
@@ -108,7 +108,7 @@ class ByKey:
         subscriber.rate_limited.await_tokens(subscriber)
         return True
 
-    def _is_read_again(self, subscriber: Subscriber, message: Message) -> bool:
+    def _is_read_again(self, subscriber: Place, message: Message) -> bool:
         """Whether a retry ends, as its group was set back, and gives the message in its order: not one that
         was in flight then, which it passes over."""
         order, key, session = subscriber.session.order, message.ordering_key, subscriber.session
@@ -128,7 +128,7 @@ class ByKey:
             return EXPIRED
         return "" if self._owners.allow(message) else WITHHELD
 
-    def give_following(self, subscriber: Subscriber, order: KeyOrder, most: int) -> bool:
+    def give_following(self, subscriber: Place, order: KeyOrder, most: int) -> bool:
         """Send at most `most` messages of keys that are behind and free, which take turns; False: there was
         no room for one."""
         for _ in range(most):
@@ -145,7 +145,7 @@ class ByKey:
             self._retries.look_again(subscriber, missed)
         return True
 
-    def _give_next(self, subscriber: Subscriber, order: KeyOrder, key: bytes) -> bool:
+    def _give_next(self, subscriber: Place, order: KeyOrder, key: bytes) -> bool:
         """Send the next message of a key that is free; False: there was no room for it. FOLLOWERS are looked
         at: others go first then."""
         session, before = subscriber.session, subscriber.delivered
@@ -184,7 +184,7 @@ class ByKey:
                 return False
         return True
 
-    def _follower(self, subscriber: Subscriber, key: bytes, address: Address) -> Message | None:
+    def _follower(self, subscriber: Place, key: bytes, address: Address) -> Message | None:
         """A message that was passed over, if it is still to be given."""
         message = self._unread.at(subscriber, *address)
         return message if message is not None and (message.ordering_key or NO_KEY) == key else None

@@ -19,12 +19,13 @@ from .burials import GROUP_EXPIRED, Burials
 from .cursors import Cursors
 from .link import Closing, Link
 from .membership import Membership
+from .place import Place, Rights
 from .publish_request import Will
 from .replay import Replay
 from .sessions import Sessions, TooManySessions
 from .settling.settling import Settling
 from .shared import Group
-from .subscriber import Rights, Subscriber
+from .subscriber import Subscriber
 from .subscriptions import Subscriptions
 from .wills import Wills
 
@@ -221,11 +222,11 @@ class Clients:
     ) -> None:
         """Make the groups durable that a session without expiry has joined or left; `done` as for `store`."""
         found = [self._groups.get(text) for text in texts]
-        waiting: set[Subscriber] = {group for group in found if group is not None}
+        waiting: set[Place] = {group for group in found if group is not None}
         waiting.add(subscriber)  # nothing of it is stored, but with a batch goes what has ended
         failed = 0
 
-        def stored(one: Subscriber, is_durable: bool) -> None:
+        def stored(one: Place, is_durable: bool) -> None:
             nonlocal failed
             waiting.discard(one)
             failed += not is_durable
@@ -235,17 +236,17 @@ class Clients:
         for one in list(waiting):
             self._cursors.secure(one, lambda durable, one=one: stored(one, durable >= 0))  # type: ignore[misc]
 
-    def end_expired(self, subscribers: Sequence[Subscriber]) -> int:
+    def end_expired(self, subscribers: Sequence[Place]) -> int:
         """In the writer: end those of these sessions and groups whose expiry has come. Returns how many."""
         ended = 0
         for subscriber in subscribers:
             client_id = subscriber.session.client_id
-            if isinstance(subscriber, Group):
-                if self._groups.get(subscriber.text) is subscriber and self._groups.is_over(subscriber):
-                    self._groups.end(subscriber, GROUP_EXPIRED)
-                    log.info("group %s: expired", shown(subscriber.text))
-                    ended += 1
-            elif self._sessions.get(client_id) is subscriber and self._sessions.is_over(subscriber):
+            is_there = self._groups.named(client_id) is subscriber
+            if isinstance(subscriber, Group) and is_there and self._groups.is_over(subscriber):
+                self._groups.end(subscriber, GROUP_EXPIRED)
+                log.info("group %s: expired", shown(subscriber.text))
+                ended += 1
+            elif isinstance(subscriber, Subscriber) and is_there and self._sessions.is_over(subscriber):
                 self._forget(subscriber)
                 log.info("session %s: expired", client_id)
                 self.expired += 1

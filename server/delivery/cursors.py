@@ -38,6 +38,7 @@ from timeline.position import Position
 from ..engine.clock import Clock
 from ..engine.commit_hook import CommitHook, Done, ignore
 from ..engine.writer import Busy, Writer
+from .place import Place
 from .session_rows import cursor_row, group_row, session_row
 from .shared import Group
 from .subscriber import Subscriber
@@ -87,26 +88,26 @@ class Cursors(CommitHook):
         self._horizon = horizon
         self._clock = clock
         self._writer = writer
-        self.dirty: set[Subscriber] = set()
+        self.dirty: set[Place] = set()
         """Sessions whose cursor on disk is behind (dirty)."""
         self._ended: dict[str, bool] = {}
         """Names whose rows must go; True: they are gone when the open batches are durable. At most as many as
         there were sessions."""
         self._heirs: dict[str, list[Subscriber]] = {}
         """Whose cursors go with them, because they own now what was in flight there."""
-        self._asked: dict[Subscriber, list[Secured]] = {}
+        self._asked: dict[Place, list[Secured]] = {}
         """Who waits for which sessions to be durable, in the order of asking."""
-        self._now: dict[Subscriber, None] = {}
+        self._now: dict[Place, None] = {}
         """Whose cursors have to be in the batch that is open."""
         self._wanted_at = NEVER
         """Time by which a waiting session needs a batch, s of monotonic time."""
         self._is_nudged = False
         """Whether the writer has been asked for a batch."""
-        self._round: deque[Subscriber] = deque()
+        self._round: deque[Place] = deque()
         """Those who were dirty when the round began and have not had their turn."""
         self._round_at = self._lazy_from = -NEVER
         self._is_last = False
-        self._over: list[tuple[Subscriber, list[Position]]] = []
+        self._over: list[tuple[Place, list[Position]]] = []
         """Roots of the rows that the batch that is open deletes, by whose they were."""
         self._ordered: list[KeyOrder] = []
         """Whose rows are in it."""
@@ -116,7 +117,7 @@ class Cursors(CommitHook):
         """After a store failure: mark everything dirty again, in turns."""
         for subscriber in chain(self._sessions.values(), self._groups.values()):
             self.mark_dirty(subscriber)
-            subscriber.cursor.is_entangled = bool(subscriber.groups)
+            subscriber.cursor.is_entangled = isinstance(subscriber, Subscriber) and bool(subscriber.groups)
             self.dirty.add(subscriber)
         self._round_at = -NEVER
 
@@ -145,7 +146,7 @@ class Cursors(CommitHook):
             if s.session.tailing and mono - s.cursor.written_at > IDLE_CURSOR_S
         )
 
-    def secure(self, subscriber: Subscriber, done: Secured) -> None:
+    def secure(self, subscriber: Place, done: Secured) -> None:
         """Persist a session in its state at that time. Later requests share the batch."""
         self._asked.setdefault(subscriber, []).append(done)
         self._want(subscriber.cursor.even_at - BURST_S)
@@ -180,7 +181,7 @@ class Cursors(CommitHook):
         except (Busy, StoreFailed):
             done(-1)
 
-    def _withdraw(self, subscriber: Subscriber, done: Secured) -> bool:
+    def _withdraw(self, subscriber: Place, done: Secured) -> bool:
         """Remove `done` from the waiting; whether it was there."""
         waiting = self._asked.get(subscriber, [])
         if done not in waiting:
@@ -190,11 +191,11 @@ class Cursors(CommitHook):
             del self._asked[subscriber]
         return True
 
-    def mark_dirty(self, subscriber: Subscriber) -> None:
+    def mark_dirty(self, subscriber: Place) -> None:
         """The row has changed beside its subscriptions (its will, say): write it with the next cursor."""
         subscriber.cursor.changes = -1
 
-    def restored(self, subscriber: Subscriber, *, is_whole: bool) -> None:
+    def restored(self, subscriber: Place, *, is_whole: bool) -> None:
         """It has been made from its rows. Unless these say all (`is_whole`) they are written again."""
         subscriber.cursor.is_stored, subscriber.cursor.read = True, subscriber.session.read
         if is_whole:
@@ -202,12 +203,12 @@ class Cursors(CommitHook):
         else:
             self.dirty.add(subscriber)
 
-    def store(self, _: Commit, subscriber: Subscriber) -> None:
+    def store(self, _: Commit, subscriber: Place) -> None:
         """In the writer: write the cursor, and changed subscriptions, with this batch, unless it is not
         stored or has ended."""
         self._now[subscriber] = None
 
-    def store_next(self, subscriber: Subscriber) -> None:
+    def store_next(self, subscriber: Place) -> None:
         """Outside the writer: the same with the next batch, and with each until one is durable."""
         self._now[subscriber] = None
 
@@ -216,7 +217,7 @@ class Cursors(CommitHook):
         self._ended[name] = False
         self._want(-NEVER)
 
-    def drop_group(self, group: Subscriber, heirs: Iterable[Subscriber]) -> None:
+    def drop_group(self, group: Group, heirs: Iterable[Subscriber]) -> None:
         """The group ends, or its rows do. Its messages in flight are its `heirs`' own: their cursors go in
         the same batch, or a kill in between would lose them."""
         self.dirty.discard(group)
@@ -236,7 +237,7 @@ class Cursors(CommitHook):
         known = self._sessions.get(name)
         return name in self._ended or (known is not None and known.cursor.is_stored)
 
-    def asks(self, subscriber: Subscriber) -> int:
+    def asks(self, subscriber: Place) -> int:
         """Number of requests that wait for the session to be durable."""
         return len(self._asked.get(subscriber, ()))
 
@@ -310,10 +311,10 @@ class Cursors(CommitHook):
 
         return done
 
-    def _erase_ended(self, commit: Commit) -> tuple[list[str], set[Subscriber], int]:
+    def _erase_ended(self, commit: Commit) -> tuple[list[str], set[Place], int]:
         """Which names are erased, whose cursors went with them, once each, and what these cost."""
         mono = self._clock.mono()
-        heirs: set[Subscriber] = set()
+        heirs: set[Place] = set()
         cost = 0
         gone = [name for name, is_written in self._ended.items() if not is_written]
         for name in gone:
@@ -326,14 +327,14 @@ class Cursors(CommitHook):
             commit.row(Table.SESSIONS, name.encode(), None)
             commit.row(Table.CURSORS, name.encode(), None)
             commit.clear(Table.RECEIVED, *keys.received_range(name))
-            heir = self._named(name)
+            heir = self.named(name)
             if heir is not None:
                 self.mark_dirty(heir)
                 self.dirty.add(heir)
         return gone, heirs, cost
 
     def _write_asked(
-        self, commit: Commit, written: set[Subscriber], cost: int
+        self, commit: Commit, written: set[Place], cost: int
     ) -> tuple[int, list[tuple[Secured, int]]]:
         """Write sessions that somebody waits for, unless they owe. Returns the cost of the batch, and whom to
         call. `written`: in the batch already, for `cost`."""
@@ -355,7 +356,7 @@ class Cursors(CommitHook):
                 continue
             if subscriber not in written and self._is_to_store(subscriber):
                 cost += self._write_cursor(commit, subscriber, mono)
-            barrier = subscriber.barrier
+            barrier = subscriber.barrier if isinstance(subscriber, Subscriber) else None
             held = 0 if barrier is None else len(barrier.waiting)
             answers += [(done, held) for done in waiting]
         return cost, answers
@@ -384,7 +385,7 @@ class Cursors(CommitHook):
         ended = self._clock.mono()
         self._lazy_from = ended + min(LAZY_PAUSE * (ended - started), LAZY_PAUSE_MAX_S)
 
-    def _write_cursor(self, commit: Commit, subscriber: Subscriber, mono: float) -> int:
+    def _write_cursor(self, commit: Commit, subscriber: Place, mono: float) -> int:
         """Write the cursor, and changed subscriptions; returns the cost.
 
         A group goes with members that it has sent QoS 2: such a message is behind the group's read position
@@ -392,7 +393,7 @@ class Cursors(CommitHook):
         joins or leaves, but not with all former members: of 60 members of a thousand groups all would go.
         """
         size = cost = 0
-        waiting, unfinished = [subscriber], list[Subscriber]()
+        waiting, unfinished = [subscriber], list[Place]()
         while waiting:
             one = waiting.pop()
             if one is not subscriber and one not in self.dirty:
@@ -405,6 +406,7 @@ class Cursors(CommitHook):
             if one.cursor.changes != session.changes:
                 one.cursor.is_stored = True
                 one.cursor.changes = session.changes
+                assert isinstance(one, (Group, Subscriber)), "a place is one of the two"
                 row = group_row(one) if isinstance(one, Group) else session_row(one)
                 commit.row(Table.SESSIONS, key, row)
                 if session.order.is_on:
@@ -431,30 +433,30 @@ class Cursors(CommitHook):
         subscriber.cursor.even_at = max(subscriber.cursor.even_at, mono) + size / OWN_BYTES_PER_S
         return cost
 
-    def _end_over(self, commit: Commit, one: Subscriber) -> None:
+    def _end_over(self, commit: Commit, one: Place) -> None:
         """Its rows that have no effect go with its cursor. Those of an ended place are a burial's."""
-        over = one.over() if self._named(one.session.client_id) is one else []
+        over = one.over() if self.named(one.session.client_id) is one else []
         for root in over:
             end(commit, Name(one.whose, root))
         if over:
             self._over.append((one, over))
 
-    def _go_together(self, one: Subscriber, other: Subscriber) -> bool:
+    def _go_together(self, one: Place, other: Place) -> bool:
         is_bound = one.cursor.is_entangled or one.cursor.has_given_back or other.cursor.is_entangled
         return is_bound and other in self.dirty and other.session.is_persistent
 
-    def _is_to_store(self, subscriber: Subscriber) -> bool:
+    def _is_to_store(self, subscriber: Place) -> bool:
         session = subscriber.session
-        return session.is_persistent and self._named(session.client_id) is subscriber
+        return session.is_persistent and self.named(session.client_id) is subscriber
 
-    def _named(self, name: str) -> Subscriber | None:
+    def named(self, name: str) -> Place | None:
         """The session or group with this row name."""
         if name.startswith(GROUP_PREFIX):
             return self._groups.get(name.removeprefix(GROUP_PREFIX))
         return self._sessions.get(name)
 
 
-def cursor_cost(subscriber: Subscriber) -> int:
+def cursor_cost(subscriber: Place) -> int:
     """Of its cursor and its row, if all that it subscribes to is one filter, as a group does."""
     session = subscriber.session
     return 2 * ROW_COST + SUBSCRIPTION_COST + len(session.flights) + len(session.finished)

@@ -36,10 +36,10 @@ from timeline.session import SETTLED, Flight
 from ..engine.clock import Clock
 from .awaited import Awaited
 from .membership import Membership
+from .place import Place
 from .router import Router, Targets, endpoint_names
 from .settling.kept import DeadLetters
 from .shared import KEY_PREFIX, Group, endpoint_text
-from .subscriber import Subscriber
 from .tries import tries_of_flight
 
 TOLD_MAX = 100
@@ -183,7 +183,7 @@ class Deliveries:
         rows = [*islice(found, ROWS_MAX)]
         return rows, next(found, None) is not None
 
-    def _receivers(self, place: Position, record: Record, named: Iterable[str]) -> Iterator[Subscriber]:
+    def _receivers(self, place: Position, record: Record, named: Iterable[str]) -> Iterator[Place]:
         """Subscribers that may have deliveries: groups by name, then sessions with messages in flight."""
         targets = self._router.route(record.topic) | self._posted(record, place)
         found = {name: self._groups.named(name) for name in named}
@@ -198,7 +198,7 @@ class Deliveries:
 
     def _one(
         self,
-        subscriber: Subscriber,
+        subscriber: Place,
         place: Position,
         waiting: DeliveryRow | None,
         dead: DeliveryRow | None,
@@ -234,7 +234,7 @@ class Deliveries:
             return _kept(dropped, "dropped")
         return _delivery(subscriber, "done") if subscriber.is_group else None
 
-    def _holder(self, subscriber: Subscriber, flight: Flight) -> tuple[str, int | None]:
+    def _holder(self, subscriber: Place, flight: Flight) -> tuple[str, int | None]:
         """Which member of a group has it, and until when, wall ms."""
         if isinstance(subscriber, Group):
             for member, theirs in subscriber.lent.items():
@@ -246,18 +246,18 @@ class Deliveries:
         return "", None
 
 
-def _is_behind(subscriber: Subscriber, place: Position, record: Record) -> bool:
+def _is_behind(subscriber: Place, place: Position, record: Record) -> bool:
     """Whether the place has read past the message, and gives it when its key is free."""
     is_behind = subscriber.session.order.is_behind(record.ordering_key, place)
     return is_behind and place not in subscriber.session.finished
 
 
-def _lent(subscriber: Subscriber) -> list[dict[int, Flight]]:
+def _lent(subscriber: Place) -> list[dict[int, Flight]]:
     """What a group has given out: at QoS 2 that is in flight with the member alone."""
     return list(subscriber.lent.values()) if isinstance(subscriber, Group) else []
 
 
-def _flight(subscriber: Subscriber, root: Position, lent: list[dict[int, Flight]]) -> Flight | None:
+def _flight(subscriber: Place, root: Position, lent: list[dict[int, Flight]]) -> Flight | None:
     """The flight of a message, unless its outcome is decided: then its rows tell."""
     for flight in subscriber.session.flights.values():
         if flight.position == root and flight.loan is None and flight.fate != SETTLED:
@@ -270,7 +270,7 @@ def _flight(subscriber: Subscriber, root: Position, lent: list[dict[int, Flight]
 
 
 def _delivery(
-    subscriber: Subscriber,
+    subscriber: Place,
     state: DeliveryState,
     attempts: int | None = None,
     retry_ms: int | None = None,

@@ -13,8 +13,8 @@ from timeline.position import Position, at_of, before
 
 from .ahead import Ahead
 from .membership import Membership
+from .place import Place
 from .router import Router
-from .shared import Group
 
 RESTORED_MS, RESTORED_ROWS, RESTORED_BYTES = 300_000, 200_000, 256 << 20
 """How far back a start looks for what endpoints have still to read: so long, and so many rows or bytes, about
@@ -49,7 +49,7 @@ class EndpointRows:
         """At start: note what endpoints have still to read of the last while, in one pass over it."""
         horizon = self._horizon.position
         start = max(self._reader.directory.floor, before(max(0, at_of(horizon) - RESTORED_MS)))
-        found: dict[Group, Ahead] = {}
+        found: dict[Place, Ahead] = {}
         for group in self._groups:
             if group.ahead is not None and start <= group.session.read:
                 group.ahead.begin()
@@ -61,7 +61,7 @@ class EndpointRows:
             looked, size = looked + 1, size + len(value)
             with suppress(Corrupt):
                 for one in self._router.posted_in(value, place):
-                    if isinstance(one, Group) and one in found and place > one.session.read:
+                    if one in found and place > one.session.read:
                         found[one].note(place, shard)
             if looked == RESTORED_ROWS or size >= RESTORED_BYTES:
                 for ahead in found.values():

@@ -30,6 +30,7 @@ from timeline.session import SETTLED, Flight
 from .awaited import Awaited
 from .burials import KEPT_TOO_LONG, SESSIONS, Burials
 from .membership import Membership
+from .place import Place
 from .replay import Replay
 from .router import Router
 from .sessions import Sessions
@@ -183,7 +184,7 @@ class Floor:
 
     def _end(self, commit: Commit, one: Subscriber, old: Iterable[Flight]) -> None:
         session = one.session
-        by_place: dict[Subscriber, list[Flight]] = {}
+        by_place: dict[Place, list[Flight]] = {}
         for flight in old:
             by_place.setdefault(self._groups.loans.place_of(one, flight), []).append(flight)
         for place, flights in by_place.items():
@@ -196,7 +197,7 @@ class Floor:
         self._cursors.store(commit, one)
         self._groups.read_on(one)
 
-    def _stored(self, one: Subscriber) -> list[Flight]:
+    def _stored(self, one: Place) -> list[Flight]:
         """What a session or group has in flight that stands on the timeline."""
         groups, flights = self._groups, [one for one in one.session.flights.values() if one.is_stored]
         return [it for it in flights if it.position not in groups.loans.place_of(one, it).rows.out]

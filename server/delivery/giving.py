@@ -19,13 +19,12 @@ from timeline.tail import Tail
 
 from .awaited import Awaited
 from .message import Message
+from .place import Place
 from .ready import Ready
 from .retained import Retained
 from .router import Router, Targets
 from .run import Run
-from .shared import Group
 from .spill_buffer import SpillBuffer, is_owed
-from .subscriber import Subscriber
 from .url_groups import UrlGroups
 
 log = logging.getLogger(__name__)
@@ -109,8 +108,8 @@ class Giving:
                 self._put_off(subscriber, message)
             if is_unstored:
                 self._pass_over(message, subscriber, subscriptions)
-            elif subscriber.is_endpoint:
-                _note(subscriber, message)
+            elif subscriber.ahead is not None:
+                subscriber.ahead.note(message.position, message.shard)
         return len(targets) + MADE_COST * made
 
     def give_run(self, messages: list[Message], sizes: list[int], targets: Targets) -> None:
@@ -144,11 +143,11 @@ class Giving:
             return
         record = message.record
         for endpoint in self.router.posted(record.deliver_to, record.owner, message.position):
-            if not endpoint.session.tailing:
-                _note(endpoint, message)
+            if endpoint.ahead is not None and not endpoint.session.tailing:
+                endpoint.ahead.note(message.position, message.shard)
 
     def _pass_over(
-        self, message: Message, subscriber: Subscriber, subscriptions: tuple[Subscription, ...]
+        self, message: Message, subscriber: Place, subscriptions: tuple[Subscription, ...]
     ) -> None:
         """Keep an unstored message for a session without room, unless it is QoS 0."""
         if is_owed(message, subscriptions):
@@ -156,7 +155,7 @@ class Giving:
         elif subscriber.is_reachable:
             self.spill.put_off(message.position)
 
-    def _put_off(self, subscriber: Subscriber, message: Message) -> None:
+    def _put_off(self, subscriber: Place, message: Message) -> None:
         """Let the session read this message and later ones from the store."""
         subscriber.session.fall_behind(Position(message.position - 1))
         self._ready.wake(subscriber)
@@ -171,9 +170,3 @@ class Giving:
         """Count messages that nobody asks for; not the server's own, nor retained ones."""
         if not message.retain and not message.topic.startswith(OWN_TOPICS):
             self.counts.unclaimed += count
-
-
-def _note(subscriber: Subscriber, message: Message) -> None:
-    """An endpoint that is behind has the message still to read."""
-    if isinstance(subscriber, Group) and subscriber.ahead is not None:
-        subscriber.ahead.note(message.position, message.shard)

@@ -3,9 +3,9 @@
 from timeline.session import USUAL
 
 from ..settings.config import Sessions
+from .place import Place
 from .router import Router
 from .shared import Group
-from .subscriber import Subscriber
 from .terms import InForce, in_force
 
 
@@ -16,7 +16,7 @@ class TermsInForce:
         self._settings = settings
         self._router = router
 
-    def of(self, place: Subscriber, topic: bytes) -> InForce:
+    def of(self, place: Place, topic: bytes) -> InForce:
         """The terms of messages of that topic for a session or group."""
         if isinstance(place, Group):
             return place.in_force

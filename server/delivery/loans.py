@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from timeline.session import SETTLED, Flight, Loan, Returned
 
+from .place import Place
 from .ready import Ready
 from .settling.leases import Leases
 from .shared import Group
@@ -24,7 +25,7 @@ class Loans:
         """The group that lent it, if there is one."""
         return None if flight.loan is None else self._groups.get(flight.loan.share)
 
-    def place_of(self, one: Subscriber, flight: Flight) -> Subscriber:
+    def place_of(self, one: Place, flight: Flight) -> Place:
         """Whose delivery a flight of a session or group is: its own, or the group's that lent it."""
         return self.lender(flight) or one
 
@@ -131,15 +132,15 @@ class Loans:
         group.session.resends.add(flight, flight.position)
         return True
 
-    def give_up(self, one: Subscriber, flight: Flight) -> None:
+    def give_up(self, one: Place, flight: Flight) -> None:
         """Give up an unacked flight that will not be sent again."""
         one.session.give_up(flight)
         self.over(one, flight)
 
-    def over(self, member: Subscriber, lent: Flight) -> None:
+    def over(self, member: Place, lent: Flight) -> None:
         """The member's client will never take the message: free its slot in the group."""
         group = self.lender(lent)
-        if group is not None:
+        if group is not None and isinstance(member, Subscriber):
             self._returned(group, member, lent)
             self._ready.look(group)
 

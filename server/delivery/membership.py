@@ -7,7 +7,6 @@ there are is shared by owner (server/fair.py).
 """
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from itertools import islice
 from typing import Protocol
 
@@ -28,6 +27,7 @@ from .burials import ENDPOINT_DELETED, GROUP_DELETED, GROUP_EXPIRED, Burials
 from .forms import LEVELS_MAX, Forms
 from .link import Closing, Link
 from .loans import Loans
+from .place import Place, Rights
 from .rate_limit import RateLimited
 from .ready import Ready
 from .router import Router
@@ -36,7 +36,7 @@ from .sessions import Sessions
 from .settling.leases import Leases
 from .shared import ENDPOINT_PREFIX, KEY_PREFIX, Group
 from .spill_buffer import SpillBuffer
-from .subscriber import Inside, Rights, Subscriber
+from .subscriber import Inside, Subscriber
 from .terms import HOLD, LASTING, UNSAID, Keeping
 
 GROUP_WINDOW = 65_535
@@ -127,13 +127,11 @@ class Membership:
         """Groups with this name, each with a different filter."""
         return list(self._by_name.get(name, {}).values())
 
-    def named(self, name: str) -> Subscriber | None:
+    def named(self, name: str) -> Place | None:
         """The session or group with this row name, or None."""
-        if name.startswith(KEY_PREFIX):
-            return self._by_text.get(name.removeprefix(KEY_PREFIX))
-        return self._sessions.get(name)
+        return self._cursors.named(name)
 
-    def place_of(self, row: OfPlace) -> Subscriber | None:
+    def place_of(self, row: OfPlace) -> Place | None:
         """The session or group that the row is of; None: it has ended, whoever has its name now."""
         place = self.named(row.addressee)
         return None if place is None or place.incarnation != row.incarnation else place
@@ -301,10 +299,7 @@ class Membership:
         read = self._horizon.position
         session = Session(name, read=read, expiry_s=0, window=GROUP_WINDOW)
         session.join(read)
-        owner = "" if rights is None else rights.name
-        member = Inside(
-            session, self._cursors.secure, keeps_overdue=keeps_overdue, owner=owner, rights=rights
-        )
+        member = Inside(session, self._cursors.secure, keeps_overdue, rights)
         member.link = link
         self.join(member, group.text, Subscription(group.text, 1, read))
         group.picker.meet(member)
@@ -436,11 +431,14 @@ class Membership:
                 group.session.fall_behind(self._horizon.position)
             self._ready.wake(group)
 
-    def read_on(self, subscriber: Subscriber) -> None:
+    def read_on(self, subscriber: Place) -> None:
         """Continue reading: the session, or one of its groups, may have room again."""
-        self._ready.look(subscriber)
-        if subscriber.groups:
-            self.meet(subscriber)
+        if isinstance(subscriber, Subscriber):
+            self._ready.wake(subscriber)
+            if subscriber.groups:
+                self.meet(subscriber)
+        elif isinstance(subscriber, Group):
+            self._ready.look(subscriber)
 
     def disconnected(self, member: Subscriber) -> list[tuple[Group, Flight, Loan]]:
         """The member's connection has ended. Returns its unacked messages of groups: the group, the group's
@@ -501,7 +499,7 @@ class Membership:
     def _store(self, commit: Commit, group: Group) -> None:
         """Write its terms and its pause with this batch."""
         self._cursors.store(commit, group)
-        self._decisions.note(ignore, reread=partial(self._reread, group))
+        self._decisions.note(ignore, reread=lambda: self._reread(group))
 
     def _reread(self, group: Group) -> None:
         """A change of its terms, or a pause, has failed: what is stored of it counts."""
@@ -518,17 +516,9 @@ class Membership:
         _, topic_filter = parse_share(text)
         returned, cursors = self.returned, self._cursors
         session = Session(KEY_PREFIX + text, read=since, expiry_s=0, window=GROUP_WINDOW, returned=returned)
-        group = Group(
-            session,
-            cursors.dirty,
-            cursors.secure,
-            self.loans.leases,
-            self._settings,
-            self._rate_limited,
-            returned,
-            self.key_bound,
-            incarnation=self._horizon.issue() if incarnation is None else incarnation,
-        )
+        number = self._horizon.issue() if incarnation is None else incarnation
+        common = self.loans.leases, self._settings, self._rate_limited, returned, self.key_bound
+        group = Group(session, cursors.dirty, *common, incarnation=number)
         # Who joined later does not move the group's beginning: it wants all that it has not read.
         own = Subscription(topic_filter, 2, session.read)
         session.subscribe(own, session.read)

@@ -32,8 +32,8 @@ from timeline.position import Position
 from ..fair import Bounds
 from ..observe.logs import by, shown
 from .message import Message
+from .place import Rights
 from .router import URLS
-from .subscriber import Rights
 
 log = logging.getLogger(__name__)
 

@@ -53,7 +53,7 @@ ROUNDING = 1e-6
 PART_MIN = 4
 """Messages of a run for each member, at least. Fewer are given one by one."""
 
-Place = tuple[float, int, Subscriber]
+Entry = tuple[float, int, Subscriber]
 """(share, turn, member). Share and turn are unique in a line; a tuple has no identity in the compiled
 build."""
 
@@ -64,16 +64,16 @@ class Line:
     __slots__ = ("_heap", "_places")
 
     def __init__(self) -> None:
-        self._heap: list[Place] = []
-        self._places: dict[Subscriber, Place] = {}
+        self._heap: list[Entry] = []
+        self._places: dict[Subscriber, Entry] = {}
 
     def __contains__(self, member: Subscriber) -> bool:
         return member in self._places
 
-    def place(self, member: Subscriber) -> Place | None:
+    def place(self, member: Subscriber) -> Entry | None:
         return self._places.get(member)
 
-    def put(self, place: Place) -> None:
+    def put(self, place: Entry) -> None:
         """Have the member stand there, and nowhere else."""
         heap, places, member = self._heap, self._places, place[2]
         if heap and heap[0] == places.get(member):
@@ -88,7 +88,7 @@ class Line:
     def __len__(self) -> int:
         return len(self._places)
 
-    def places(self) -> Iterable[Place]:
+    def places(self) -> Iterable[Entry]:
         """In no order."""
         return self._places.values()
 
@@ -98,7 +98,7 @@ class Line:
         if not self._places:
             self._heap.clear()
 
-    def first(self) -> Place | None:
+    def first(self) -> Entry | None:
         """Who is next; None if nobody is here."""
         heap, places = self._heap, self._places
         while heap:
@@ -237,10 +237,10 @@ class Picker:
             return None if usual is None else usual[2]
         return self._first_able(usual, message, attempt)
 
-    def _first_able(self, usual: Place | None, message: Message | None, attempt: int) -> Subscriber | None:
+    def _first_able(self, usual: Entry | None, message: Message | None, attempt: int) -> Subscriber | None:
         """The same if some members do not take every message."""
         line, best = self._picky, usual
-        unable: list[Place] = []
+        unable: list[Entry] = []
         most = UNABLE_MAX if usual is None else LOOKED_AT
         while len(unable) < most:
             place = self._first(line)
@@ -270,7 +270,7 @@ class Picker:
         """Whether more members are connected than are examined for one message."""
         return len(self.present) > UNABLE_MAX
 
-    def _first(self, line: Line) -> Place | None:
+    def _first(self, line: Line) -> Entry | None:
         """The next member of a line with room; those without leave it."""
         while True:
             place = line.first()
@@ -304,13 +304,13 @@ class Picker:
         """Messages that it has proven it can take."""
         return self._capacities.get(member) or min(CAPACITY_FIRST, member.session.window)
 
-    def _sharing(self, count: int) -> list[Place]:
+    def _sharing(self, count: int) -> list[Entry]:
         """Members that may share `count` messages; none if each would get very few."""
         if count < PART_MIN * (len(self._usual) + len(self._picky)):
             return []
         return [*self._usual.places(), *self._picky.places()]
 
-    def _has_in_flight(self, place: Place, qos: int) -> bool:
+    def _has_in_flight(self, place: Entry, qos: int) -> bool:
         """Whether a member has messages of this QoS in flight until it acks them."""
         return min(qos, self._members[place[2]].qos) > 0
 

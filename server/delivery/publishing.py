@@ -36,6 +36,7 @@ from ..observe.logs import by
 from ..settings.config import Config
 from .dispatch import Dispatch
 from .message import Message
+from .place import Place
 from .publish_request import PublishRequest
 from .retained import Retained
 from .router import Router
@@ -495,10 +496,11 @@ def _is_cancelled(commit: Commit, message: MessageId) -> bool:
     return found is not None and is_stub(found.value)
 
 
-def _can_replay(subscriber: Subscriber) -> bool:
-    session, link = subscriber.session, subscriber.link
-    if subscriber.is_group or session.is_persistent or not session.tailing:
+def _can_replay(subscriber: Place) -> bool:
+    session = subscriber.session
+    if not isinstance(subscriber, Subscriber) or session.is_persistent or not session.tailing:
         return True
+    link = subscriber.link
     return link is None or not link.has_room or not session.has_room
 
 

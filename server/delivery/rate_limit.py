@@ -15,7 +15,7 @@ from itertools import count
 
 from sortedcontainers import SortedDict
 
-from .subscriber import Subscriber
+from .place import Place
 
 BURST_S = 0.1
 WHOLE = 1.0 - 1e-6
@@ -66,8 +66,8 @@ class RateLimited:
 
     def __init__(self, mono: Callable[[], float]) -> None:
         self._mono = mono
-        self._by_time: SortedDict[tuple[float, int], Subscriber] = SortedDict()
-        self._waiting: dict[Subscriber, tuple[float, int]] = {}
+        self._by_time: SortedDict[tuple[float, int], Place] = SortedDict()
+        self._waiting: dict[Place, tuple[float, int]] = {}
         self._numbers = count()
 
     def of(self, rate: float | None) -> RateLimiter | None:
@@ -79,7 +79,7 @@ class RateLimited:
         """Of that clock."""
         return self._mono() * 1_000
 
-    def wait(self, group: Subscriber, until_s: float) -> None:
+    def wait(self, group: Place, until_s: float) -> None:
         """Wake the group when it, or one of its keys, may continue."""
         known = self._waiting.get(group)
         if known is None or until_s < known[0]:
@@ -87,44 +87,44 @@ class RateLimited:
             at = self._waiting[group] = until_s, next(self._numbers)
             self._by_time[at] = group
 
-    def lets(self, group: Subscriber, limiter: RateLimiter) -> bool:
+    def lets(self, group: Place, limiter: RateLimiter) -> bool:
         """Whether the group may be given a message now; if not, it is woken when it may."""
         if limiter.has_token:
             return True
         self.wait(group, limiter.wake_s)
         return False
 
-    def pause(self, group: Subscriber, pause_s: float) -> None:
+    def pause(self, group: Place, pause_s: float) -> None:
         """Wake the group after a while."""
         self.wait(group, self._mono() + pause_s)
 
-    def look_at_tokens(self, group: Subscriber) -> None:
+    def look_at_tokens(self, group: Place) -> None:
         """Let keys of the group go on whose tokens are there."""
         order = group.session.order
         if order.rule.per_ms:
             order.tokens.advance(self.now_ms)
 
-    def spend(self, group: Subscriber, key: bytes) -> None:
+    def spend(self, group: Place, key: bytes) -> None:
         """The group is given a message of the key."""
         order = group.session.order
         if key and order.rule.per_ms:
             order.tokens.spend(key, self.now_ms)
 
-    def await_tokens(self, group: Subscriber) -> None:
+    def await_tokens(self, group: Place) -> None:
         """Wake the group when a key of it may go on, or its reader, if they wait for that."""
         next_ms = group.session.order.next_ms
         if next_ms is not None:
             self.wait(group, next_ms / 1_000)
 
-    def forget(self, group: Subscriber) -> None:
+    def forget(self, group: Place) -> None:
         """It waits no more: it is over, or as fast as it is now it may go on sooner."""
         at = self._waiting.pop(group, None)
         if at is not None:
             del self._by_time[at]
 
-    def due(self) -> list[Subscriber]:
+    def due(self) -> list[Place]:
         """Groups to wake now."""
-        found: list[Subscriber] = []
+        found: list[Place] = []
         if not self._by_time:
             return found
         now_s = self._mono()

@@ -12,7 +12,8 @@ from enum import Enum, auto
 
 from timeline.horizon import Horizon
 
-from .subscriber import Subscriber
+from .place import Place
+from .shared import Group
 
 
 class Progress(Enum):
@@ -31,13 +32,13 @@ class Ready:
     def __init__(self, horizon: Horizon, wake: Callable[[], None]) -> None:
         """`wake`: somebody waits for a turn."""
         self._horizon = horizon
-        self._queue: deque[Subscriber] = deque()
+        self._queue: deque[Place] = deque()
         self._wake = wake
 
     def __len__(self) -> int:
         return len(self._queue)
 
-    def wake(self, subscriber: Subscriber) -> None:
+    def wake(self, subscriber: Place) -> None:
         """Queue a subscriber that may have room and something to read."""
         if subscriber.is_ready or not subscriber.is_reachable or subscriber.session.tailing:
             return
@@ -45,24 +46,24 @@ class Ready:
         self._queue.append(subscriber)
         self._wake()
 
-    def call(self, subscriber: Subscriber) -> None:
+    def call(self, subscriber: Place) -> None:
         """Queue it also if it tails: something waits for it that is not unread."""
         subscriber.session.fall_behind(self._horizon.position)
         self.wake(subscriber)
 
-    def look(self, subscriber: Subscriber) -> None:
+    def look(self, group: Group) -> None:
         """It may have something to read, or a key that is free."""
-        if subscriber.goes_on():
-            subscriber.session.fall_behind(self._horizon.position)
-        self.wake(subscriber)
+        if group.goes_on():
+            group.session.fall_behind(self._horizon.position)
+        self.wake(group)
 
-    def pause(self, group: Subscriber) -> None:
+    def pause(self, group: Group) -> None:
         """Stops the read position while no member is connected; otherwise wakes the group."""
         if not group.is_reachable or group.session.resends:
             group.session.fall_behind(self._horizon.position)
         self.wake(group)
 
-    def take(self) -> Subscriber:
+    def take(self) -> Place:
         """Take the next subscriber. There must be one."""
         subscriber = self._queue.popleft()
         subscriber.is_ready = False

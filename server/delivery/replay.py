@@ -29,6 +29,7 @@ from .burials import KEPT_TOO_LONG, Burials
 from .by_key import ALTERNATE, ByKey
 from .cursors import Cursors
 from .message import Message
+from .place import Place
 from .ready import Progress, Ready
 from .resending import Resending
 from .retained import Retained
@@ -94,7 +95,7 @@ class Replay:
         """Whether no session waits for a turn."""
         return not self._ready
 
-    def rewind(self, commit: Commit, subscriber: Subscriber, to: Position) -> None:
+    def rewind(self, commit: Commit, subscriber: Place, to: Position) -> None:
         """In the writer: the session or group reads again from `to`, or from the retention floor. What it has
         in flight stays in flight, and is passed over."""
         session, horizon = subscriber.session, self._horizon.position
@@ -103,16 +104,14 @@ class Replay:
         session.rewind(None, max(to, floor), horizon)
         if session.read < before:
             session.order.rewind(session.read, session.finished)
-        if isinstance(subscriber, Group) and subscriber.ahead is not None:
+        if subscriber.ahead is not None:
             subscriber.ahead.forget()
         self._burials.cut(commit, subscriber)
         self._retries.set_back(subscriber)
         self._cursors.store(commit, subscriber)
         self._ready.wake(subscriber)
 
-    def skip(
-        self, commit: Commit, subscriber: Subscriber, to: Position, reason: str, *, is_dead: bool
-    ) -> bool:
+    def skip(self, commit: Commit, subscriber: Place, to: Position, reason: str, *, is_dead: bool) -> bool:
         """In the writer: the session or group reads on behind `to`. Its unread messages before, and in a
         group that orders those that wait there, become dead letters, or are dropped; some in each step. Keys
         that were set back come first. False: there is nothing to do."""
@@ -153,7 +152,7 @@ class Replay:
         except Exception:
             subscriber.close_failed()
 
-    def _await_rows(self, subscriber: Subscriber, order: KeyOrder) -> None:
+    def _await_rows(self, subscriber: Place, order: KeyOrder) -> None:
         """Read on when the rows of its keys are written."""
 
         def stored(held: int) -> None:
@@ -212,11 +211,12 @@ class Replay:
             asked.finish()
         return Progress.DONE
 
-    def _read_on(self, subscriber: Subscriber) -> bool:
+    def _read_on(self, subscriber: Place) -> bool:
         """Read a stretch; True if there is more and room for it."""
         session, horizon = subscriber.session, self._horizon.position
-        resent = self._resending.resend(subscriber)
-        progress = self._send_retained(subscriber) if resent is Progress.DONE else resent
+        progress = self._resending.resend(subscriber)
+        if progress is Progress.DONE and isinstance(subscriber, Subscriber):
+            progress = self._send_retained(subscriber)
         if progress is not Progress.DONE:
             return progress is Progress.MORE
         floor = self._unread.floor_of(session.read)
@@ -241,7 +241,7 @@ class Replay:
             subscriber.rate_limited.look_at_tokens(subscriber)
         return self._read_with_keys(subscriber, order, horizon)
 
-    def _read_with_keys(self, subscriber: Subscriber, order: KeyOrder, horizon: Position) -> bool:
+    def _read_with_keys(self, subscriber: Place, order: KeyOrder, horizon: Position) -> bool:
         """`_read_unread`, and send what waits for its key, in turns that go on in the next call. A fair group
         passes over messages while it has no room."""
         has_room = order.turns.is_reader or self._by_key.give_following(subscriber, order, order.turns.left)
@@ -255,7 +255,7 @@ class Replay:
         most = ALTERNATE if order.turns.is_reader else order.turns.left
         return self._by_key.give_following(subscriber, order, most)
 
-    def _read_unread(self, subscriber: Subscriber, horizon: Position, most: int = TURN_ROWS) -> bool:
+    def _read_unread(self, subscriber: Place, horizon: Position, most: int = TURN_ROWS) -> bool:
         """Send due retries, and read a stretch, of which some `most` are sent; True if there is more and room
         for it."""
         if self._retries.is_due(subscriber):
@@ -267,7 +267,7 @@ class Replay:
         self._unread.spill.passed(subscriber, subscriber.session.read)
         return has_room and not self._unread.is_blocked and not self._join(subscriber)
 
-    def _take_turns(self, subscriber: Subscriber, horizon: Position) -> bool:
+    def _take_turns(self, subscriber: Place, horizon: Position) -> bool:
         """Send some due retries and some unread messages; True if there may be more. The order is kept
         between calls, so that with room for one message at a time they alternate. A reader that stands at the
         bound of keys leaves its turn to the retries, which make room for it."""
@@ -289,9 +289,7 @@ class Replay:
             return True
         return not (is_standing or self._unread.is_blocked or self._join(subscriber))
 
-    def _read_stretch(
-        self, subscriber: Subscriber, horizon: Position, left: int, give: int = TURN_ROWS
-    ) -> bool:
+    def _read_stretch(self, subscriber: Place, horizon: Position, left: int, give: int = TURN_ROWS) -> bool:
         """Read on and send at most `left` messages; False if there was no room for one. Usual messages that
         come by the same subscriptions are sent as a run. `give`: end when so many are given, others have been
         passed over to wait for their keys."""
@@ -345,7 +343,7 @@ class Replay:
 
     def _send(
         self,
-        subscriber: Subscriber,
+        subscriber: Place,
         run: Sequence[Message],
         subscriptions: tuple[Subscription, ...],
         again: Container[Position],
@@ -372,11 +370,11 @@ class Replay:
             self._unread.look_at_room(subscriber)
         return True
 
-    def _join(self, subscriber: Subscriber) -> bool:
+    def _join(self, subscriber: Place) -> bool:
         """Tail if everything up to the horizon has been read, and no key waits for its turn."""
         if subscriber.session.order.free:
             return False
         is_tailing = subscriber.session.join(self._horizon.position)
-        if is_tailing and isinstance(subscriber, Group) and subscriber.ahead is not None:
+        if is_tailing and subscriber.ahead is not None:
             subscriber.ahead.begin()
         return is_tailing

@@ -9,6 +9,7 @@ from .awaited import Awaited
 from .in_force import TermsInForce
 from .membership import Membership
 from .message import Message
+from .place import Place
 from .ready import Progress
 from .router import Router
 from .sent import Sent
@@ -48,7 +49,7 @@ class Resending:
         self._awaited = awaited
         self._wall_ms = wall_ms
 
-    def resend(self, subscriber: Subscriber) -> Progress:
+    def resend(self, subscriber: Place) -> Progress:
         """Send again what the window takes, TURN_RESENDS at most."""
         resends = subscriber.session.resends
         for _ in range(TURN_RESENDS):
@@ -60,15 +61,15 @@ class Resending:
             if not self._send_again(subscriber, flight):
                 return Progress.BLOCKED
             resends.discard(flight.packet_id)
-            if not resends and subscriber.groups:
+            if not resends and isinstance(subscriber, Subscriber):
                 self._groups.meet(subscriber)
         return Progress.MORE if resends else Progress.DONE
 
-    def _send_again(self, subscriber: Subscriber, flight: Flight) -> bool:
+    def _send_again(self, subscriber: Place, flight: Flight) -> bool:
         """Send a flight again or end it; False: there is no room for this one."""
         subscriber.dirty.add(subscriber)
         if flight.phase:
-            if subscriber.link is not None:
+            if isinstance(subscriber, Subscriber) and subscriber.link is not None:
                 subscriber.link.release(flight.packet_id)
             return True
         events, loans = self._events, self._groups.loans
@@ -106,7 +107,7 @@ class Resending:
             events.fail(subscriber, flight, Event.PUT_OFF, FORBIDDEN, is_sent=False)
         return True
 
-    def _asked(self, subscriber: Subscriber, message: Message, flight: Flight) -> tuple[Subscription, ...]:
+    def _asked(self, subscriber: Place, message: Message, flight: Flight) -> tuple[Subscription, ...]:
         """The subscriptions that a flight comes by: its group's, or the session's own that match."""
         if flight.loan is None:
             return self._router.asked_by(subscriber, message.topic)

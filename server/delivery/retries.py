@@ -32,8 +32,8 @@ from timeline.position import START, Position, at_of, before
 from ..engine.clock import Clock
 from ..engine.decisions import Decisions
 from .message import Again
+from .place import Place
 from .ready import Ready
-from .subscriber import Subscriber
 
 log = logging.getLogger(__name__)
 
@@ -49,15 +49,15 @@ class Retries:
         self._ready = ready
         self._decisions = decisions
         self._clock = clock
-        self._first: dict[Subscriber, Position] = {}
+        self._first: dict[Place, Position] = {}
         """Before it none of the place waits that is not out."""
-        self._heap: list[tuple[Position, int, Subscriber]] = []
+        self._heap: list[tuple[Position, int, Place]] = []
         self._count = count()
-        self._due: set[Subscriber] = set()
-        self._changing: Counter[tuple[Subscriber, Position]] = Counter()
+        self._due: set[Place] = set()
+        self._changing: Counter[tuple[Place, Position]] = Counter()
         """Changes that are not durable yet, by the root of what they change: nobody is given that."""
 
-    def restore(self, places: Iterable[Subscriber]) -> None:
+    def restore(self, places: Iterable[Place]) -> None:
         """At start: what these have out, and what waits for them."""
         counts = delivery_rows.waiting_counts(self._store)
         if not counts:
@@ -67,7 +67,7 @@ class Retries:
                 one.rows.out = self._out(one, one.flying(), counts[one.whose])
                 self._added(one, START)
 
-    def _out(self, one: Subscriber, flying: set[Position], waiting: int) -> set[Position]:
+    def _out(self, one: Place, flying: set[Position], waiting: int) -> set[Position]:
         """Which of these are among the `waiting` that wait: by whichever are fewer."""
         if waiting < len(flying):
             return flying.intersection(root for _, root in delivery_rows.waiting_of(self._store, one.whose))
@@ -76,7 +76,7 @@ class Retries:
 
     # -- what changes
 
-    def waiting_in(self, commit: Commit, one: Subscriber, root: Position) -> DeliveryRow | None:
+    def waiting_in(self, commit: Commit, one: Place, root: Position) -> DeliveryRow | None:
         """In the writer: a retry of the place that is not out; None: there is none."""
         row = delivery_rows.at(commit.open_batch, Name(one.whose, root))
         if row is None or not row.is_waiting or root in one.rows.out or root in one.rows.over:
@@ -84,13 +84,7 @@ class Retries:
         return row if row.is_of(one.session.client_id, one.incarnation) else None
 
     def changes(
-        self,
-        one: Subscriber,
-        root: Position,
-        undone: Position,
-        done: Position | None,
-        *,
-        is_out: bool = False,
+        self, one: Place, root: Position, undone: Position, done: Position | None, *, is_out: bool = False
     ) -> None:
         """In the writer: the state of a delivery changes with this batch. It waits at `undone` if that fails
         (and may have been stored all the same), else at `done`; None: nowhere. `is_out`: it is still in
@@ -104,7 +98,7 @@ class Retries:
             partial(self._changed, one, root, done),
         )
 
-    def _undo(self, one: Subscriber, root: Position, at: Position, *, was_out: bool, was_over: bool) -> None:
+    def _undo(self, one: Place, root: Position, at: Position, *, was_out: bool, was_over: bool) -> None:
         """Nothing is written of it, or it is not known what."""
         self._end_change(one, root)
         if was_out:
@@ -113,24 +107,24 @@ class Retries:
             one.rows.note_over(root)
         self._added(one, at)
 
-    def _changed(self, one: Subscriber, root: Position, at: Position | None) -> None:
+    def _changed(self, one: Place, root: Position, at: Position | None) -> None:
         """It is durable."""
         self._end_change(one, root)
         if at is not None:
             self._added(one, at)
 
-    def _end_change(self, one: Subscriber, root: Position) -> None:
+    def _end_change(self, one: Place, root: Position) -> None:
         self._changing[one, root] -= 1
         if not self._changing[one, root]:
             del self._changing[one, root]
 
-    def _added(self, one: Subscriber, place: Position) -> None:
+    def _added(self, one: Place, place: Position) -> None:
         first = self._first.get(one)
         if first is None or place < first:
             self._first[one] = place
             heappush(self._heap, (place, next(self._count), one))
 
-    def forget(self, one: Subscriber) -> None:
+    def forget(self, one: Place) -> None:
         """Forget an ended place."""
         self._first.pop(one, None)
         self._due.discard(one)
@@ -155,15 +149,15 @@ class Retries:
         """Whether `step` has work."""
         return bool(self._heap) and at_of(self._heap[0][0]) <= wall_ms
 
-    def next_of(self, one: Subscriber) -> Position | None:
+    def next_of(self, one: Place) -> Position | None:
         """From where on retries may wait for a place; None: none waits."""
         return self._first.get(one)
 
-    def is_due(self, one: Subscriber) -> bool:
+    def is_due(self, one: Place) -> bool:
         """Whether a place may have one that is due."""
         return one in self._due
 
-    def due(self, one: Subscriber) -> Iterator[Again]:
+    def due(self, one: Place) -> Iterator[Again]:
         """Due retries of a place that are not out, by time; call `gave` for each before the next. An
         unreadable one is passed over, and stays."""
         end = before(self._clock.wall_ms() + 1)  # once: what comes due meanwhile is among the following
@@ -174,18 +168,16 @@ class Retries:
         if following is not None:
             self._added(one, following)
 
-    def waiting(
-        self, one: Subscriber, start: Position = START, end: Position | None = None
-    ) -> Iterator[Again]:
+    def waiting(self, one: Place, start: Position = START, end: Position | None = None) -> Iterator[Again]:
         """The same, from `start` on and before `end` (None: what is due by now), for who only looks."""
         first = max(start, self._first.get(one, START))
         yield from self._between(one, first, before(self._clock.wall_ms() + 1) if end is None else end)
 
-    def at(self, one: Subscriber, place: Position) -> Again | None:
+    def at(self, one: Place, place: Position) -> Again | None:
         """A retry that was due and stands in the line of its key; None: it waits no more."""
         return next(self._between(one, place, Position(place + 1)), None)
 
-    def _between(self, one: Subscriber, first: Position, end: Position) -> Iterator[Again]:
+    def _between(self, one: Place, first: Position, end: Position) -> Iterator[Again]:
         for place, root in delivery_rows.waiting_of(self._store, one.whose, first, end):
             if root in one.rows.out or root in one.rows.over or (one, root) in self._changing:
                 continue
@@ -197,7 +189,7 @@ class Retries:
             except Corrupt as error:
                 log.error("retry: unreadable: %s", error)
 
-    def kept(self, one: Subscriber, start: Position) -> Iterator[DeliveryRow]:
+    def kept(self, one: Place, start: Position) -> Iterator[DeliveryRow]:
         """Rows of those that wait and are not out, from `start` on."""
         for place, root in delivery_rows.waiting_of(self._store, one.whose, start):
             is_away = root in one.rows.out or root in one.rows.over
@@ -206,21 +198,21 @@ class Retries:
                 yield row
 
     @property
-    def places_due(self) -> Iterable[Subscriber]:
+    def places_due(self) -> Iterable[Place]:
         """Places that may have retries that are due."""
         return self._due
 
-    def gave(self, one: Subscriber, place: Position) -> None:
+    def gave(self, one: Place, place: Position) -> None:
         """Note that the retry is in flight, or passed over until `look_again`."""
         self._first[one] = Position(place + 1)
 
-    def look_again(self, one: Subscriber, place: Position) -> None:
+    def look_again(self, one: Place, place: Position) -> None:
         """Retries from there on that were passed over may be given."""
         self._added(one, place)
 
     # -- what is read anyway, and again
 
-    def set_back(self, one: Subscriber) -> None:
+    def set_back(self, one: Place) -> None:
         """It reads again what it may have had, without what it has in flight: an acked one would be sent
         again."""
         one.rows.ahead = True
@@ -229,7 +221,7 @@ class Retries:
             if one.session.is_ahead(flight.position, self._horizon.position):
                 one.session.finished.add(flight.position)
 
-    def ahead(self, one: Subscriber, read: Position) -> RowsAhead | None:
+    def ahead(self, one: Place, read: Position) -> RowsAhead | None:
         """Which deliveries behind `read` have rows, for who reads on from there; None: none has."""
         if not one.rows.ahead:
             return None
@@ -237,7 +229,7 @@ class Retries:
         one.rows.ahead = not ahead.is_over
         return ahead if one.rows.ahead else None
 
-    def having(self, one: Subscriber, ahead: RowsAhead | None, roots: Sequence[Position]) -> set[Position]:
+    def having(self, one: Place, ahead: RowsAhead | None, roots: Sequence[Position]) -> set[Position]:
         """Which of these have rows, had until a moment ago, or will have."""
         found = {root for root in roots if root in one.rows.out or (one, root) in self._changing}
         return found if ahead is None else found.union(filter(ahead.has, roots))
@@ -247,7 +239,7 @@ class Retries:
         """Whether there are changes that are not durable yet."""
         return bool(self._changing)
 
-    def is_to_come(self, one: Subscriber, place: Position, record: Record) -> bool:
+    def is_to_come(self, one: Place, place: Position, record: Record) -> bool:
         """Whether a place has a message in flight that has no row, or has still to read it."""
         session = one.session
         if session.order.is_behind(record.ordering_key, place):
@@ -257,11 +249,11 @@ class Retries:
             return True
         return session.is_ahead(place, self._horizon.position) and one.wants(place, record)
 
-    def may_read(self, one: Subscriber, root: Position) -> bool:
+    def may_read(self, one: Place, root: Position) -> bool:
         """Whether a place that was set back gets a message again: not if it is done since, or in flight."""
         return root not in one.session.finished and not (root in one.rows.out and root in one.flying())
 
-    def end_former(self, one: Subscriber, root: Position) -> None:
+    def end_former(self, one: Place, root: Position) -> None:
         """The place has been sent it again: its rows go with the next cursor."""
         one.rows.forget((root,))
         one.rows.note_over(root)

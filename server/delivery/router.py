@@ -35,7 +35,7 @@ from timeline.filters import SHARE_PREFIX, Trie, matches
 from timeline.position import Position
 from timeline.session import Subscription
 
-from .subscriber import Subscriber
+from .place import Place
 
 TOPIC_OVERHEAD = 150
 """Bytes of a cached topic besides its own."""
@@ -79,7 +79,7 @@ def _unnamed(head: bytes, owner: bytes) -> tuple[str, ...]:
     return (key + origin, *common) if 0 < len(origin) <= ORIGIN_CHARS_MAX else common
 
 
-Targets = dict[Subscriber, tuple[Subscription, ...]]
+Targets = dict[Place, tuple[Subscription, ...]]
 NOBODY: Targets = {}
 
 
@@ -90,7 +90,7 @@ class Router:
         """`denied`: filters whose topics nobody gets; `max_bytes`: of the cache."""
         self._denied = denied
         self._half = max_bytes // 2
-        self._trie: Trie[Subscriber, Subscription] = Trie()
+        self._trie: Trie[Place, Subscription] = Trie()
         self._posted: dict[str, tuple[Subscription, Targets]] = {}
         """The groups of endpoints by name, each with its own subscription."""
         self._cache: dict[bytes, Targets] = {}
@@ -98,7 +98,7 @@ class Router:
         """By the identities of the dictionaries in the trie, which stay while no subscription changes. With
         each: whether a subscriber in it may not receive every topic."""
         self._topic_bytes = self._answer_bytes = 0
-        self._barred: dict[bytes, list[Subscriber]] = {}
+        self._barred: dict[bytes, list[Place]] = {}
         """Groups that cached topics leave out. No set is empty."""
         self.cost = 0
         """Number of checks whether a client may receive a topic, some 2 us each, since `take_cost`."""
@@ -118,20 +118,20 @@ class Router:
         """Approximate bytes of the cache."""
         return self._topic_bytes + self._answer_bytes
 
-    def add(self, subscriber: Subscriber, subscription: Subscription) -> None:
+    def add(self, subscriber: Place, subscription: Subscription) -> None:
         self._trie.add(subscription.filter, subscriber, subscription)
         self.forget()
 
-    def discard(self, subscriber: Subscriber, topic_filter: str) -> None:
+    def discard(self, subscriber: Place, topic_filter: str) -> None:
         self._trie.discard(topic_filter, subscriber)
         self.forget()
 
-    def discard_all(self, subscriber: Subscriber) -> None:
+    def discard_all(self, subscriber: Place) -> None:
         for topic_filter in subscriber.session.subscriptions:
             if not topic_filter.startswith(SHARE_PREFIX):
                 self.discard(subscriber, topic_filter)
 
-    def add_endpoint(self, name: str, group: Subscriber, subscription: Subscription) -> None:
+    def add_endpoint(self, name: str, group: Place, subscription: Subscription) -> None:
         """What is delivered to the endpoint of that name goes to this group from now on."""
         self._posted[name] = subscription, {group: (subscription,)}
 
@@ -169,7 +169,7 @@ class Router:
             targets = self._match(topic)
         return targets
 
-    def wanted(self, subscriber: Subscriber, place: Position, topic: bytes) -> tuple[Subscription, ...]:
+    def wanted(self, subscriber: Place, place: Position, topic: bytes) -> tuple[Subscription, ...]:
         """The subscriptions by which a subscriber gets a message at `place`; written for one, the usual
         case."""
         found = self.route(topic).get(subscriber, ())
@@ -177,19 +177,19 @@ class Router:
             return found
         return tuple([one for one in found if one.since < place])
 
-    def wanted_in(self, subscriber: Subscriber, place: Position, value: bytes) -> tuple[Subscription, ...]:
+    def wanted_in(self, subscriber: Place, place: Position, value: bytes) -> tuple[Subscription, ...]:
         """The same of a stored value, also for an endpoint. Raises Corrupt."""
         if subscriber.is_endpoint:
             return self.posted_in(value, place).get(subscriber, ())
         return self.wanted(subscriber, place, topic_of(value))
 
-    def asked_by(self, subscriber: Subscriber, topic: bytes) -> tuple[Subscription, ...]:
+    def asked_by(self, subscriber: Place, topic: bytes) -> tuple[Subscription, ...]:
         """The subscriptions by which a message comes again. Of a group it is its own, whatever the filter."""
         if subscriber.is_group:
             return tuple(subscriber.session.subscriptions.values())
         return self.route(topic).get(subscriber, ())
 
-    def pass_over(self, topic: bytes, count: int = 1, reader: Subscriber | None = None) -> None:
+    def pass_over(self, topic: bytes, count: int = 1, reader: Place | None = None) -> None:
         """Count messages of a topic for the groups that were left out of its answer: for all that tail, or
         for `reader`."""
         for group in self._barred.get(topic, ()) if self._barred else ():
@@ -231,9 +231,9 @@ class Router:
         return targets
 
     def _answer(
-        self, key: tuple[int, ...], found: Sequence[dict[Subscriber, Subscription]]
+        self, key: tuple[int, ...], found: Sequence[dict[Place, Subscription]]
     ) -> tuple[Targets, bool]:
-        gathered: dict[Subscriber, list[Subscription]] = {}
+        gathered: dict[Place, list[Subscription]] = {}
         pairs = 0
         for holders in found:
             pairs += len(holders)

@@ -18,8 +18,8 @@ from timeline.tail import Tail
 
 from ..engine.clock import Clock
 from .message import Again, Message
+from .place import Place
 from .retained import Retained
-from .subscriber import Subscriber
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class Sent:
         self._clock = clock
         self.lost = 0
 
-    def message(self, place: Subscriber, flight: Flight) -> Message | None:
+    def message(self, place: Place, flight: Flight) -> Message | None:
         """The message, or None if it is gone or unreadable. `place`: whose delivery it is, the session's or
         the group's that lent it."""
         if flight.shard < 0:
@@ -57,7 +57,7 @@ class Sent:
             self.lost += 1
             return None
 
-    def _again(self, place: Subscriber, flight: Flight) -> Message | None:
+    def _again(self, place: Place, flight: Flight) -> Message | None:
         """A message that waited for its next try; None: its row cannot be read."""
         root = flight.position
         try:
@@ -81,7 +81,7 @@ class Sent:
             log.error("message in flight: unreadable: %s", error)
             return None
 
-    def note_missing(self, place: Subscriber, flight: Flight) -> bool:
+    def note_missing(self, place: Place, flight: Flight) -> bool:
         """A flight ends because its message is nowhere any more; whether retention has dropped it. `place`:
         as above."""
         is_row = flight.position in place.rows.out

@@ -21,12 +21,13 @@ from timeline.session import Session
 from ..engine.clock import Clock
 from ..engine.writer import Writer
 from .cursors import Cursors
+from .place import Place, Rights
 from .router import Router
 from .session_rows import resume
 from .shared import Group
 from .spill_buffer import SpillBuffer
 from .stored_sessions import StoredSessions
-from .subscriber import Rights, Subscriber
+from .subscriber import Subscriber
 
 log = logging.getLogger(__name__)
 
@@ -97,15 +98,9 @@ class Sessions:
         why = self._share.refusal(owner)
         if why:
             raise TooManySessions(why)
-        session = self._session(client_id, expiry_s, window)
+        session, cursors = self._session(client_id, expiry_s, window), self.cursors
         subscriber = Subscriber(
-            session,
-            self.cursors.dirty,
-            self.cursors.secure,
-            self._barrier_bytes,
-            owner=owner,
-            rights=rights,
-            incarnation=self._horizon.issue(),
+            session, cursors.dirty, cursors.secure, self._barrier_bytes, owner, rights, self._horizon.issue()
         )
         self._by_id[client_id] = subscriber
         self._share.add(owner)
@@ -125,7 +120,7 @@ class Sessions:
         subscriber.owner, subscriber.rights = rights.name, rights
         self._router.forget()
 
-    def leave(self, subscriber: Subscriber) -> None:
+    def leave(self, subscriber: Place) -> None:
         """Its connection has ended, or the last one of a group's members: its expiry begins to count."""
         subscriber.presence.left_ms = self._clock.wall_ms()
         subscriber.presence.left_running_ms = max(1, self._writer.running_ms)
@@ -135,13 +130,14 @@ class Sessions:
         """Running time of the server over all starts."""
         return self._writer.running_ms
 
-    def is_over(self, subscriber: Subscriber) -> bool:
+    def is_over(self, subscriber: Place) -> bool:
         """The expiry of a session or group has come, whether it has been dropped or not.
 
         It counts running time: what came while the server was down, it has had no time to take.
         """
         passed_ms = self._writer.running_ms - subscriber.presence.left_running_ms
-        return subscriber.link is None and passed_ms >= subscriber.session.expiry_s * 1000
+        is_connected = isinstance(subscriber, Subscriber) and subscriber.link is not None
+        return not is_connected and passed_ms >= subscriber.session.expiry_s * 1000
 
     def drop(self, subscriber: Subscriber) -> None:
         """Forget a session, that is in no group any more: in RAM at once, its rows with the next batch."""
@@ -154,11 +150,11 @@ class Sessions:
             self.quota.discard(subscriber.session.subscriptions, subscriber.owner)
             self.cursors.forget(subscriber)
 
-    def restore_cursor(self, subscriber: Subscriber) -> None:
+    def restore_cursor(self, group: Group) -> None:
         """Where a group stood when it was last stored."""
-        row = self._stored.cursor(subscriber.session.client_id)
+        row = self._stored.cursor(group.session.client_id)
         if row is not None:
-            resume(subscriber, row)
+            resume(group, row)
 
     def stored_groups(self) -> Iterator[tuple[str, GroupRow]]:
         """At start: every group that has a row of its own, by its text."""

@@ -1,6 +1,6 @@
 """Shared subscriptions: `$share/group/filter`, whose members divide the messages among them.
 
-A group is a session of its own, with a read position and messages in flight. Where a session sends on its
+A group is a place of its own, with a read position and messages in flight. Where a session sends on its
 link, a group picks a member (picker.py), of a backlog for several messages in a row (run.py).
 
 A member's delivery is a *loan*. It is in flight in the member's session, under the packet id that the client
@@ -36,11 +36,12 @@ from ..settings.config import Sessions
 from .ahead import Ahead
 from .message import Message
 from .picker import Picker
+from .place import Place, Rights
 from .rate_limit import RateLimited, RateLimiter
 from .router import endpoint_names, is_unnamed
 from .run import RUN_MAX, Run
 from .settling.leases import Leases
-from .subscriber import Rights, Secure, Subscriber
+from .subscriber import Subscriber
 from .terms import NEXT, UNSAID, Keeping, OnDead, in_force
 
 log = logging.getLogger(__name__)
@@ -68,11 +69,11 @@ def endpoint_text(name: str) -> str:
     return ENDPOINT_PREFIX + name
 
 
-class Group(Subscriber):
-    """A subscriber that sends through its members. `members`: each with its own subscription (QoS)."""
+class Group(Place):
+    """A place that sends through its members. `members`: each with its own subscription (QoS)."""
 
     __slots__ = (
-        *("_key_bound", "_leases", "_name", "_warn_at", "ahead", "all_returned", "client", "endpoint"),
+        *("_key_bound", "_leases", "_warn_at", "ahead", "all_returned", "client", "endpoint"),
         *("filter", "in_force", "is_buried_dead", "is_endpoint", "is_paused", "is_unnamed", "keeping"),
         *("lent", "members", "picker", "rate_limited", "rate_limiter", "settings", "text"),
     )
@@ -82,8 +83,7 @@ class Group(Subscriber):
     def __init__(
         self,
         session: Session,
-        dirty: set[Subscriber],
-        secure: Secure,
+        dirty: set[Place],
         leases: Leases,
         settings: Sessions,
         rate_limited: RateLimited,
@@ -94,7 +94,7 @@ class Group(Subscriber):
     ) -> None:
         """`settings`: defaults of its terms. `rate_limited`: where it waits for a token. `all_returned`:
         returned messages of all groups that no member has. `key_bound`: of the keys in trouble of all."""
-        super().__init__(session, dirty, secure, incarnation=incarnation)
+        super().__init__(session, dirty, "", None, incarnation)
         self._leases = leases
         self.rate_limited = rate_limited
         self.rate_limiter: RateLimiter | None = None
@@ -114,14 +114,13 @@ class Group(Subscriber):
         self.text = session.client_id.removeprefix(KEY_PREFIX)
         """The filter as its members subscribe to it: `$share/group/filter`."""
         name, self.filter = parse_share(self.text)
-        self._name = name or self.text
+        self.name = name or self.text
         self.is_endpoint = self.text.startswith(ENDPOINT_PREFIX)
         self.endpoint = self.text.removeprefix(ENDPOINT_PREFIX)
         """The name of its endpoint."""
         self.is_unnamed = self.is_endpoint and is_unnamed(self.endpoint)
         """The server made it, for full URLs."""
         self.ahead: Ahead | None = None
-        """Of an endpoint: where what it has still to read stands."""
         self.members: dict[Subscriber, Subscription] = {}
         self.lent: dict[Subscriber, dict[int, Flight]] = {}
         """Loans by member and packet id, in the order of lending. Former members are here too, and nobody
@@ -169,6 +168,7 @@ class Group(Subscriber):
 
     @property
     def on_dead(self) -> OnDead:
+        """Whether a dead letter holds its key, or lets it go on."""
         return (self.keeping.order and self.keeping.on_dead) or NEXT
 
     def join(self, member: Subscriber, subscription: Subscription) -> None:
@@ -192,13 +192,8 @@ class Group(Subscriber):
         """Stay for the expiry, and at least as long as the most persistent member. Who orders is stored, or
         what waits for its key would be in RAM."""
         members_s = max((m.session.expiry_s for m in self.members), default=0)
-        self.session.keep_for(
-            max(self.keeping.stays_s(self.settings), members_s, int(self.session.order.is_on))
-        )
-
-    @property
-    def name(self) -> str:
-        return self._name
+        own_s = self.keeping.stays_s(self.settings)
+        self.session.keep_for(max(own_s, members_s, int(self.session.order.is_on)))
 
     @property
     def owners(self) -> frozenset[str]:
@@ -234,15 +229,14 @@ class Group(Subscriber):
         return is_in_time and self.picker.next(None) is not None
 
     def goes_on(self) -> bool:
+        """Whether something waits for it that is not unread: a key that is free, a due retry."""
         self.rate_limited.look_at_tokens(self)
         order = self.session.order
         return bool(order.free) or order.room.may_read_on() or self.picker.looks_again
 
     @property
     def is_restricted(self) -> bool:
-        if not self.members:
-            return self.rights is not None
-        return any(member.is_restricted for member in self.members)
+        return any(one.is_restricted for one in self.members) if self.members else self.rights is not None
 
     @property
     def checks(self) -> int:
@@ -434,12 +428,7 @@ class Group(Subscriber):
             given += count
         return given
 
-    def resend(
-        self,
-        message: Message,
-        flight: Flight,
-        subscriptions: tuple[Subscription, ...],  # noqa: ARG002
-    ) -> bool:
+    def resend(self, message: Message, flight: Flight, _: tuple[Subscription, ...]) -> bool:
         member = self.picker.next(message, flight.attempts + 1)
         if member is None:
             return False

@@ -25,7 +25,7 @@ from timeline.position import Position
 from timeline.session import Subscription
 
 from .message import Message
-from .subscriber import Subscriber
+from .place import Place
 
 
 class SpillBuffer:
@@ -34,7 +34,7 @@ class SpillBuffer:
     def __init__(self, *, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.bytes = 0
-        self._by_subscriber: dict[Subscriber, list[Message]] = {}
+        self._by_subscriber: dict[Place, list[Message]] = {}
         self._owing: dict[Message, int] = {}
         """Number of subscribers that are still owed a message."""
         self._put_off: dict[Position, int] = {}
@@ -45,7 +45,7 @@ class SpillBuffer:
     def __len__(self) -> int:
         return sum(map(len, self._by_subscriber.values()))
 
-    def add(self, subscriber: Subscriber, message: Message) -> None:
+    def add(self, subscriber: Place, message: Message) -> None:
         """The horizon passes a message that is not stored, and the subscriber has no room for it."""
         self._by_subscriber.setdefault(subscriber, []).append(message)
         owing = self._owing.get(message, 0)
@@ -53,11 +53,11 @@ class SpillBuffer:
         if not owing:
             self.bytes += message.size()
 
-    def of(self, subscriber: Subscriber) -> Sequence[Message]:
+    def of(self, subscriber: Place) -> Sequence[Message]:
         """Messages that the subscriber is still owed."""
         return self._by_subscriber.get(subscriber, ())
 
-    def passed(self, subscriber: Subscriber, read: Position) -> None:
+    def passed(self, subscriber: Place, read: Position) -> None:
         """The subscriber has read up to `read`."""
         messages = self._by_subscriber.get(subscriber)
         if messages is None:
@@ -69,7 +69,7 @@ class SpillBuffer:
         if not messages:
             del self._by_subscriber[subscriber]
 
-    def forget(self, subscriber: Subscriber) -> None:
+    def forget(self, subscriber: Place) -> None:
         """The session has ended: forget what it was owed."""
         for message in self._by_subscriber.pop(subscriber, ()):
             self._settle(message)

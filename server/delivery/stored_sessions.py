@@ -32,6 +32,7 @@ from timeline.session import Session, Subscription
 from ..fair import Bounds, Share
 from ..settings.config import Config
 from .owners import OPEN
+from .place import Place
 from .publish_request import Will
 from .quota import Quota
 from .router import Router
@@ -246,6 +247,7 @@ class StoredSessions:
             self.cursorless.add(subscriber)
         else:
             self.cursorless.discard(subscriber)
+            subscriber.retained_queue.restore(subscriber.session.subscriptions.values(), row.asked, row.topic)
             resume(subscriber, row)
 
     def cursor(self, name: str) -> CursorRow | None:
@@ -285,6 +287,6 @@ class StoredSessions:
         log.error("session %r: unreadable, skipped: %s", key, error)
 
 
-def _nobody(_: Subscriber, done: Secured) -> None:
+def _nobody(_: Place, done: Secured) -> None:
     """Before `Sessions.load` nothing is made durable."""
     done(-1)

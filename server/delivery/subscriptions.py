@@ -21,11 +21,12 @@ from ..settings.config import Config
 from .burials import GROUP_DELETED, Burials
 from .cursors import Cursors
 from .membership import Membership
+from .place import Rights
 from .retries import Retries
 from .router import Router
 from .sessions import Sessions
 from .shared import DOTS
-from .subscriber import Rights, Subscriber
+from .subscriber import Subscriber
 from .terms import UNSAID, Keeping, TermsForbidden
 
 log = logging.getLogger(__name__)

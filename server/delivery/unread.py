@@ -25,11 +25,10 @@ from .awaited import Awaited
 from .endpoint_rows import EndpointRows
 from .membership import Membership
 from .message import Message
+from .place import Place
 from .router import Router
 from .run import RUN_MAX
-from .shared import Group
 from .spill_buffer import SpillBuffer
-from .subscriber import Subscriber
 
 log = logging.getLogger(__name__)
 
@@ -82,19 +81,19 @@ class Unread:
         """The same for who reads on from there: what the tail has is there for it."""
         return START if self._tail.covers(read) else self.floor
 
-    def begin(self, subscriber: Subscriber) -> None:
+    def begin(self, subscriber: Place) -> None:
         """Forget what others have spent, and where they stood."""
         self.is_blocked = False
         self.owners.take_cost()
         self._router.take_cost()
         self.look_at_room(subscriber)
 
-    def look_at_room(self, subscriber: Subscriber) -> None:
+    def look_at_room(self, subscriber: Place) -> None:
         """Read as many as there is room for."""
         self.most = max(1, min(RUN_MAX, subscriber.find_room()))
 
     def stretch(
-        self, subscriber: Subscriber, read: Position, horizon: Position, left: int
+        self, subscriber: Place, read: Position, horizon: Position, left: int
     ) -> Iterator[tuple[Position, Sequence[Message], tuple[Subscription, ...]]]:
         """The next positions behind `read`, each with the message if the subscriber is to get it, and the
         subscriptions that it comes by; of a run in the tail the last position, and the run. `left`: messages
@@ -132,7 +131,7 @@ class Unread:
                 yield place, (whole,), found
 
     def _of_row(
-        self, subscriber: Subscriber, place: Position, shard: int, value: bytes, wall_ms: int
+        self, subscriber: Place, place: Position, shard: int, value: bytes, wall_ms: int
     ) -> tuple[Message | None, tuple[Subscription, ...]]:
         """The message of a row, and the subscriptions that it comes by; None: it is not wanted, or over."""
         layout = usual(value)
@@ -151,7 +150,7 @@ class Unread:
             return None, ()
         return message, found
 
-    def at(self, subscriber: Subscriber, place: Position, shard: int) -> Message | None:
+    def at(self, subscriber: Place, place: Position, shard: int) -> Message | None:
         """The message at that place, if the subscriber is still to get it."""
         try:
             value = self._reader.value_at(place, shard)
@@ -162,27 +161,25 @@ class Unread:
             return None
         return self._of_row(subscriber, place, shard, value, self.wall_ms())[0]
 
-    def followers(
-        self, subscriber: Subscriber, key: bytes, start: Position
-    ) -> tuple[list[Address], Position]:
+    def followers(self, subscriber: Place, key: bytes, start: Position) -> tuple[list[Address], Position]:
         """The next ones of a key from `start` on that the reader has passed, and how far they are all."""
         read = subscriber.session.read
         return followers(self._reader.store, subscriber.whose, key, start, read, KNOWN_MAX + 1)
 
-    def _wanted(self, subscriber: Subscriber, place: Position, topic: bytes) -> tuple[Subscription, ...]:
+    def _wanted(self, subscriber: Place, place: Position, topic: bytes) -> tuple[Subscription, ...]:
         """`Router.wanted`. Counts the messages that a group passes over."""
         found = self._router.wanted(subscriber, place, topic)
         if not found and subscriber.is_group:
             self._router.pass_over(topic, reader=subscriber)
         return found
 
-    def _wanted_in(self, subscriber: Subscriber, place: Position, value: bytes) -> tuple[Subscription, ...]:
+    def _wanted_in(self, subscriber: Place, place: Position, value: bytes) -> tuple[Subscription, ...]:
         """The same of a stored value. Raises Corrupt."""
         if subscriber.is_endpoint:
             return self._router.wanted_in(subscriber, place, value)
         return self._wanted(subscriber, place, topic_of(value))
 
-    def _may_have(self, subscriber: Subscriber, message: Message) -> bool:
+    def _may_have(self, subscriber: Place, message: Message) -> bool:
         """Whether the owner may send it. If not, the subscriber passes it, or stands still before it."""
         if self.owners.allow(message):
             return True
@@ -190,7 +187,7 @@ class Unread:
         return False
 
     def _run(
-        self, subscriber: Subscriber, rows: Sequence[tuple[Position, Message]], wall_ms: int
+        self, subscriber: Place, rows: Sequence[tuple[Position, Message]], wall_ms: int
     ) -> tuple[list[Message], tuple[Subscription, ...]]:
         """All messages of these rows of the tail, if they are a run that the subscriber gets; else none."""
         place, first = rows[0]
@@ -214,9 +211,9 @@ class Unread:
             message.refresh(wall_ms)
         return run, by
 
-    def _rows(self, subscriber: Subscriber, read: Position, horizon: Position) -> Iterator[Row]:
+    def _rows(self, subscriber: Place, read: Position, horizon: Position) -> Iterator[Row]:
         """Rows behind `read`, merged with the subscriber's spill buffer."""
-        if isinstance(subscriber, Group) and subscriber.ahead is not None:
+        if subscriber.ahead is not None:
             return self.endpoint_rows.after(subscriber.ahead, read)
         structures = self._reader.structures.overlapping(subscriber.filters)
         rows = self._reader.read(Position(read + 1), Position(horizon + 1), structures)
@@ -226,7 +223,7 @@ class Unread:
         return merge(rows, _encoded(owed), key=itemgetter(0))
 
 
-def _is_missed(subscriber: Subscriber, message: Message) -> bool:
+def _is_missed(subscriber: Place, message: Message) -> bool:
     """Unstored QoS 0 is only for clients that were connected, however long it stays in the tail."""
     return not message.is_stored and not message.qos and message.due_ms < subscriber.presence.connected_ms
 

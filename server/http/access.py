@@ -30,8 +30,8 @@ from ..auth.keyring import Keyring, Refusal, Why, split_shown
 from ..auth.rights import READ, Principal
 from ..auth.rights import Rights as Rights  # routes take it from here
 from ..delivery.owners import posting_topic
+from ..delivery.place import Place
 from ..delivery.retained import Retained
-from ..delivery.subscriber import Subscriber
 from ..net.networks import network_of
 from .answers import Handler
 from .calls import ADMIN, ANY, OPEN, call_of
@@ -188,7 +188,7 @@ def owns(rights: Rights | None, owners: Iterable[str]) -> bool:
     return rights is None or rights.principal.has(ADMIN) or all(name == rights.name for name in owners)
 
 
-def is_own(rights: Rights | None, subscriber: Subscriber) -> bool:
+def is_own(rights: Rights | None, subscriber: Place) -> bool:
     """`owns` for a session or group."""
     # The owners of many members are costly.
     return rights is None or sees_every_session(rights) or subscriber.is_of(rights.name)

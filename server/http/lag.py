@@ -12,8 +12,8 @@ import msgspec
 from shards.record import decode, is_stub
 from timeline.position import Position, at_of, before
 
+from ..delivery.place import Place
 from ..delivery.router import Router
-from ..delivery.subscriber import Subscriber
 from ..settings.durations import TimeError
 from ..settings.times import instant_or_back
 from .timeline import Timeline
@@ -38,7 +38,7 @@ class Rewind(msgspec.Struct, forbid_unknown_fields=True, rename={"since": "from"
 REWIND = msgspec.json.Decoder(Rewind)
 
 
-def lag_of(subscriber: Subscriber, timeline: Timeline, router: Router, look_rows: int) -> shapes.Lag:
+def lag_of(subscriber: Place, timeline: Timeline, router: Router, look_rows: int) -> shapes.Lag:
     """Lag of a place behind the horizon, reading at most `look_rows` rows."""
     session, horizon = subscriber.session, timeline.horizon.position
     read, order = session.read_at(horizon), session.order

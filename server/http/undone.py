@@ -17,8 +17,8 @@ from aiohttp import web
 
 from timeline.position import Position, at_of
 
+from ..delivery.place import Place
 from ..delivery.router import Router
-from ..delivery.subscriber import Subscriber
 from .lag import lag_of, position_of
 from .problems import Problem
 from .timeline import Timeline
@@ -47,7 +47,7 @@ class Skip(msgspec.Struct, forbid_unknown_fields=True):
 SKIP = msgspec.json.Decoder(Skip)
 
 
-def undone_of(subscriber: Subscriber, timeline: Timeline, lag: shapes.Lag) -> shapes.Undone:
+def undone_of(subscriber: Place, timeline: Timeline, lag: shapes.Lag) -> shapes.Undone:
     """`lag`: the place's lag, already counted."""
     waits, first = retries_of(subscriber, timeline)
     dues = [at_of(flight.position) for flight in subscriber.session.flights.values()]
@@ -64,7 +64,7 @@ def undone_of(subscriber: Subscriber, timeline: Timeline, lag: shapes.Lag) -> sh
     }
 
 
-def retries_of(subscriber: Subscriber, timeline: Timeline) -> Retries:
+def retries_of(subscriber: Place, timeline: Timeline) -> Retries:
     """Number of messages that wait for a try; time and root of the first."""
     # Rows in flight, or done and about to go, do not wait.
     others = subscriber.rows.out | subscriber.rows.over
@@ -73,7 +73,7 @@ def retries_of(subscriber: Subscriber, timeline: Timeline) -> Retries:
     return waits, first if waits else None
 
 
-def is_undone(subscriber: Subscriber, timeline: Timeline, router: Router, look_rows: int) -> bool:
+def is_undone(subscriber: Place, timeline: Timeline, router: Router, look_rows: int) -> bool:
     """Whether there is, or may be, anything unfinished: of a place far behind not all is read."""
     lag = lag_of(subscriber, timeline, router, look_rows)
     return (

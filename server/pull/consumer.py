@@ -15,9 +15,9 @@ from timeline.session import Flight, Subscription
 from ..delivery.link import Closing
 from ..delivery.membership import GROUP_WINDOW, Membership
 from ..delivery.message import Message
+from ..delivery.place import Rights
 from ..delivery.run import Run
 from ..delivery.settling.settling import FORMER
-from ..delivery.subscriber import Rights
 from .call import ANSWER_BYTES, Call, Given
 
 

@@ -34,11 +34,12 @@ from timeline.session import SETTLED, Flight
 
 from ..delivery.cursors import Cursors
 from ..delivery.membership import Membership
+from ..delivery.place import Rights
 from ..delivery.settling.events import Events
 from ..delivery.settling.happening import Outcome
 from ..delivery.settling.settling import Settling
 from ..delivery.shared import Group
-from ..delivery.subscriber import Rights, Subscriber
+from ..delivery.subscriber import Subscriber
 from ..engine.clock import Clock
 from ..engine.writer import Busy
 from ..settings.config import Config

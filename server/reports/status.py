@@ -38,6 +38,7 @@ from timeline.filters import SHARE_PREFIX, parse_share
 from timeline.position import Position, at_of
 
 from ..core import Core
+from ..delivery.place import Place
 from ..delivery.shared import Group
 from ..delivery.subscriber import Subscriber
 from ..http.lag import LIST_LOOK_ROWS, lag_of
@@ -50,7 +51,7 @@ from ..observe.metrics import Scraped, labelled
 from ..webhook.last_posts import LAST_POSTS, Failing
 from ..webhook.webhooks import Webhooks
 
-Place = TypeVar("Place", bound=Subscriber)
+P = TypeVar("P", bound=Place)
 TOP = 20
 """Maximum groups, and endpoints, reported one by one."""
 CANDIDATES = 3
@@ -185,11 +186,11 @@ class Status(Scraped):
                 rows.append(sample)
         return nlargest(TOP, rows, key=lambda row: (row.lag_seconds, row.lag_messages))
 
-    async def _furthest(self, turn: Turn, places: list[Place]) -> list[Place]:
+    async def _furthest(self, turn: Turn, places: list[P]) -> list[P]:
         """Those of these places that are furthest back, furthest first."""
         number = count()
 
-        def oldest(place: Place) -> tuple[Position, int]:
+        def oldest(place: P) -> tuple[Position, int]:
             return self._oldest(place), next(number)
 
         return [found for _, found in await least(turn, places, oldest, CANDIDATES * TOP)]
@@ -215,7 +216,7 @@ class Status(Scraped):
 
         return [found for _, found in await least(turn, list(self._core.groups), blocked, TOP)]
 
-    def _oldest(self, place: Subscriber) -> Position:
+    def _oldest(self, place: Place) -> Position:
         """The oldest position that it has not read or not acked; the horizon if there is none."""
         session, horizon = place.session, self._core.horizon.position
         read = session.read_at(horizon) if session.subscriptions else horizon
@@ -332,7 +333,7 @@ def _group_labels(group: Group) -> tuple[str, str]:
     return label_of(name or ""), label_of(wanted)
 
 
-def _unacked(place: Subscriber) -> Position | None:
+def _unacked(place: Place) -> Position | None:
     """Position of the first of its flights."""
     flights = islice(place.session.flights.values(), RETAINED_LOOK)
     return next((flight.position for flight in flights if not flight.is_retained), None)

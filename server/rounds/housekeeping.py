@@ -215,8 +215,8 @@ class Housekeeping:
         """Delete expired sessions, groups and endpoints in steps. The writer checks again: a client may be
         back."""
         clients, sessions, groups = self._core.clients, self._core.sessions, self._core.groups
-        over = [subscriber for subscriber in sessions if sessions.is_over(subscriber)]
-        over += [group for group in groups if not group.is_endpoint and groups.is_over(group)]
+        shared = (group for group in groups if not group.is_endpoint and groups.is_over(group))
+        over = [*filter(sessions.is_over, sessions), *shared]
         for start in range(0, len(over), EXPIRE_SESSIONS):
             step = over[start : start + EXPIRE_SESSIONS]
             await self._ask(lambda _, step=step: clients.end_expired(step), cost=len(step))  # type: ignore[misc]

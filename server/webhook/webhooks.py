@@ -33,10 +33,10 @@ from ..delivery.burials import GROUP_DELETED, GROUP_EXPIRED
 from ..delivery.membership import Membership
 from ..delivery.message import Message
 from ..delivery.owners import manages
+from ..delivery.place import Rights
 from ..delivery.router import is_unnamed
 from ..delivery.settling.settling import Settling
 from ..delivery.shared import Group, endpoint_text
-from ..delivery.subscriber import Rights
 from ..delivery.terms import LASTING, Keeping
 from ..delivery.url_groups import UrlGroups
 from ..engine.clock import Clock

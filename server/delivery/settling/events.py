@@ -37,9 +37,10 @@ from ...engine.writer import Busy, Writer
 from ...observe.logs import by, shown
 from ..cursors import Cursors, cursor_cost
 from ..membership import Membership
+from ..place import Place, Rights
 from ..sent import Sent
 from ..shared import Group
-from ..subscriber import Rights, Subscriber
+from ..subscriber import Subscriber
 from ..tries import LOST, SAID_NO
 from .happening import Answered, Happening, MayMove, Outcome
 from .lives import Lives
@@ -98,7 +99,7 @@ class Events:
             cost_max=CURSORS_COST,
             begin=self._look_through,
         )
-        self._flights: dict[Subscriber, dict[Position, Flight]] = {}
+        self._flights: dict[Place, dict[Position, Flight]] = {}
         """Flights of the groups with late acks in the running request, by position."""
         self._late = 0
         self.retried = self.finished = self.moved = 0
@@ -107,12 +108,12 @@ class Events:
 
     def fail(
         self,
-        holder: Subscriber,
+        holder: Place,
         flight: Flight,
         event: Event,
         reason: str = "",
         *,
-        place: Subscriber | None = None,
+        place: Place | None = None,
         delay_ms: int | None = None,
         by: str = "",
         outcome: str = SAID_NO,
@@ -153,7 +154,7 @@ class Events:
         what.is_sent, what.is_ended = is_sent, is_ended
         self.errand.add(what)
 
-    def lose(self, holder: Subscriber, flight: Flight, event: Event, reason: str) -> None:
+    def lose(self, holder: Place, flight: Flight, event: Event, reason: str) -> None:
         """Fail a flight that is not resent: its last delivery ended with its connection, or with the
         server."""
         by = holder.name if holder.presence.ended_ms else ""
@@ -177,7 +178,7 @@ class Events:
         what = Happening(group, Event.LATE_ACK, START, -1, NO_CASE, answered, message=message, member=member)
         self._finish(what)
 
-    def may_finish(self, place: Subscriber, flight: Flight, rights: Rights | None) -> bool:
+    def may_finish(self, place: Place, flight: Flight, rights: Rights | None) -> bool:
         """Whether these rights allow to receive a message that a place has in flight."""
         message = None if rights is None else self._sent.message(place, flight)
         return rights is None or (message is not None and rights.may_receive(message.topic))

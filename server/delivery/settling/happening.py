@@ -10,7 +10,8 @@ from timeline.position import START, MessageId, Position
 from timeline.session import Flight
 
 from ...engine.commit_hook import ignore
-from ..subscriber import Rights, Subscriber
+from ..place import Place, Rights
+from ..subscriber import Subscriber
 
 
 class Outcome(Enum):
@@ -40,7 +41,7 @@ MayMove = Callable[[bytes], bool]
 class Happening:
     """Something happens to a delivery, for which the writer is asked."""
 
-    place: Subscriber
+    place: Place
     """Whose delivery it is."""
     event: Event
     root: Position
@@ -49,7 +50,7 @@ class Happening:
     answered: Answered = ignore
     flight: Flight | None = None
     """It ends with that, ..."""
-    holder: Subscriber | None = None
+    holder: Place | None = None
     """... which this session or group has: at QoS 2 the group's member."""
     is_sent: bool = True
     """Whether its last delivery has begun."""
@@ -65,13 +66,13 @@ class Happening:
     """... of this member; ..."""
     rights: Rights | None = None
     """... or of somebody with these rights; None: they allow it."""
-    to: Subscriber | None = None
+    to: Place | None = None
     """Where a retry moves, ..."""
     may: MayMove | None = None
     """... if it may."""
 
     @property
-    def owner(self) -> Subscriber:
+    def owner(self) -> Place:
         """Whose cursor is written with it."""
         return self.holder or self.place
 

@@ -31,9 +31,9 @@ from ...engine.writer import Writer
 from ..cursors import Cursors
 from ..membership import Membership
 from ..ordering import look, review, settle_head
+from ..place import Place
 from ..retries import Retries
 from ..shared import Group
-from ..subscriber import Subscriber
 from ..terms import HOLD
 
 _Head = tuple[Group, Position, int | None]
@@ -87,7 +87,7 @@ class Holds(CommitHook):
         self._change(commit, group, order, key, by_hand=False, ends=ends)
         return True
 
-    def buried(self, commit: Commit, one: Subscriber, root: Position, *, may_hold: bool) -> None:
+    def buried(self, commit: Commit, one: Place, root: Position, *, may_hold: bool) -> None:
         """A retry of the place is a dead letter now, which may hold its key."""
         order = one.session.order
         found = order.find(order.head_of(root) or b"")

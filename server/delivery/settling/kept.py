@@ -20,13 +20,13 @@ from timeline.filters import SHARE_PREFIX
 from timeline.position import START, MessageId, Position
 
 from ..membership import Membership
+from ..place import Place
 from ..retries import Retries
 from ..shared import ENDPOINT_PREFIX
-from ..subscriber import Subscriber
 from ..url_groups import UrlGroups
 from .lives import Lives
 
-May = Callable[[DeliveryRow, Subscriber | None], bool]
+May = Callable[[DeliveryRow, Place | None], bool]
 """Whether the caller may act on a row, and send to this session or group."""
 BURIED = "buried"
 """Reason of a dead letter that somebody has buried; the last try's reason follows."""
@@ -57,7 +57,7 @@ class KeptRetries:
     def _waiting(self, found: Iterator[DeliveryRow]) -> Iterator[DeliveryRow]:
         return (row for row in found if self._place_of(row) is not None)
 
-    def _place_of(self, row: DeliveryRow) -> Subscriber | None:
+    def _place_of(self, row: DeliveryRow) -> Place | None:
         """The session or group for which it waits."""
         one = self._groups.place_of(row)
         is_out = one is not None and (row.root in one.rows.out or row.root in one.rows.over)
@@ -116,9 +116,7 @@ class DeadLetters:
 
     # -- in the writer
 
-    def requeue(
-        self, commit: Commit, name: Name, due_ms: int, may: May, to: Subscriber | None = None
-    ) -> bool:
+    def requeue(self, commit: Commit, name: Name, due_ms: int, may: May, to: Place | None = None) -> bool:
         """Requeue for its place, or `to` another. False if the letter or the place is gone, or it is not
         allowed.
 

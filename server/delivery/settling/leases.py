@@ -28,10 +28,11 @@ from sortedcontainers import SortedDict
 from timeline.session import Flight, Loan
 
 from ...engine.clock import Clock
+from ..place import Place
 from ..subscriber import Subscriber
 
 QUEUES_MAX = 100
-Lease = tuple[Subscriber, Subscriber, Flight]
+Lease = tuple[Place, Subscriber, Flight]
 """(group, member, the member's flight)."""
 _NONE: dict[int, Lease] = {}
 NUMBER_MIN = 1 << 28
@@ -62,7 +63,7 @@ class Leases:
     def __len__(self) -> int:
         return len(self._others) + sum(map(len, self._queues.values()))
 
-    def give(self, group: Subscriber, member: Subscriber, run: Sequence[Flight], term_ms: int) -> None:
+    def give(self, group: Place, member: Subscriber, run: Sequence[Flight], term_ms: int) -> None:
         """Begin leases of the group's usual time; `run`: one flight or more."""
         lease, now_s = self._given, self._clock.mono()
         until_s, queue = now_s + term_ms / 1000, self._queues.setdefault(term_ms, {})
@@ -74,7 +75,7 @@ class Leases:
             queue[lease] = (group, member, lent)
         self._given = lease
 
-    def extend(self, group: Subscriber, member: Subscriber, run: Sequence[Flight], for_ms: int) -> None:
+    def extend(self, group: Place, member: Subscriber, run: Sequence[Flight], for_ms: int) -> None:
         """Begin leases of `for_ms` from now, in place of the former ones."""
         for lent in run:
             if lent.loan is not None and lent.loan.until_s:
@@ -85,7 +86,7 @@ class Leases:
         for lent in run:
             self.resume(group, member, lent, _loan_of(lent), for_ms)
 
-    def resume(self, group: Subscriber, member: Subscriber, lent: Flight, loan: Loan, for_ms: int) -> None:
+    def resume(self, group: Place, member: Subscriber, lent: Flight, loan: Loan, for_ms: int) -> None:
         """Resume a lease with its remaining time, which hardly any other lease shares."""
         self._given = loan.lease = self._given + 1
         loan.until_s, loan.term_ms = self._clock.mono() + for_ms / 1000, for_ms
@@ -100,7 +101,7 @@ class Leases:
                 number = int.from_bytes(self._token(8), "big")
             yield number
 
-    def name(self, group: Subscriber, member: Subscriber, lent: Flight, loan: Loan, number: int) -> None:
+    def name(self, group: Place, member: Subscriber, lent: Flight, loan: Loan, number: int) -> None:
         """Set the lease's number, in place of a former one."""
         self._named.pop(loan.number, None)
         loan.number = number

@@ -39,9 +39,10 @@ from ...observe.logs import by, shown
 from ..cursors import Cursors
 from ..in_force import TermsInForce
 from ..membership import Membership
+from ..place import Place
 from ..retries import Retries
 from ..sent import Sent
-from ..subscriber import Subscriber, keeper_of, names_of
+from ..shared import Group
 from ..terms import HOLD
 from ..tries import tries_of_flight
 from .happening import Happening
@@ -160,7 +161,7 @@ class Lives:
         is_moved = self.come(commit, row, Event.JOIN, what.case, to)
         return is_moved and self.of_row(commit, row, Event.MOVE, what.case, place)
 
-    def _is_there(self, place: Subscriber) -> bool:
+    def _is_there(self, place: Place) -> bool:
         return self._groups.named(place.session.client_id) is place
 
     def _first(self, what: Happening) -> tuple[DeliveryRow | None, str]:
@@ -176,13 +177,11 @@ class Lives:
         else:
             missing = KEPT_TOO_LONG if self._sent.note_missing(place, flight) else UNREADABLE
             record, name = Record(b"", b""), message_id(flight.position, flight.shard, self._node)
-        return new_row(place.whose, names_of(place), flight.position, name, flight.shard, record), missing
+        return new_row(place.whose, place.names, flight.position, name, flight.shard, record), missing
 
     # -- what has a row, and is not out
 
-    def of_row(
-        self, commit: Commit, row: DeliveryRow, event: Event, case: Case, place: Subscriber | None
-    ) -> bool:
+    def of_row(self, commit: Commit, row: DeliveryRow, event: Event, case: Case, place: Place | None) -> bool:
         """Something happens to it; False: that cannot be. `place`: its own, if it is there. Raises Refused,
         Corrupt, before anything is changed."""
         fate = self._apply(commit, place, row, life_of(row), event, case, UNSEEN)
@@ -194,14 +193,14 @@ class Lives:
         row: DeliveryRow,
         event: Event,
         case: Case,
-        to: Subscriber,
+        to: Place,
         *,
         is_to_come: bool = False,
     ) -> bool:
         """It is requeued, or moved, to another place, or to its own; False: that cannot be. `is_to_come`:
         that place has still to read it. Raises Refused, Corrupt, before anything is changed."""
         theirs = row if to.whose == row.whose else at(commit.open_batch, Name(to.whose, row.root))
-        addressee, group, incarnation = names_of(to)
+        addressee, group, incarnation = to.names
         moved = msgspec.structs.replace(
             row, whose=to.whose, addressee=addressee, group=group, incarnation=incarnation
         )
@@ -225,7 +224,7 @@ class Lives:
     def _apply(
         self,
         commit: Commit,
-        place: Subscriber | None,
+        place: Place | None,
         row: DeliveryRow,
         life: Life | None,
         event: Event,
@@ -242,7 +241,7 @@ class Lives:
             due_ms=record.due_ms or at_of(row.root),
             expires_ms=record.expires_ms,
             has_slice=row.root >= commit.directory.floor,
-            keeper=case.keeper if place is None else keeper_of(place),
+            keeper=case.keeper if place is None else place.keeper,
             chance=self._chance(),
         )
         terms = Terms()
@@ -255,7 +254,7 @@ class Lives:
                 in_force.backoff_ms,
                 is_ordered=order.rule.is_ordered and bool(record.ordering_key),
                 is_head=is_head,
-                dead_holds=place.on_dead == HOLD,
+                dead_holds=isinstance(place, Group) and place.on_dead == HOLD,
                 has_room=False,
             )
         fate = decide(life, seen, event, case, terms)
@@ -307,7 +306,7 @@ class Lives:
     # -- keys
 
     def _tell_key(
-        self, commit: Commit, place: Subscriber, root: Position, fate: Fate, what: Happening | None
+        self, commit: Commit, place: Place, root: Position, fate: Fate, what: Happening | None
     ) -> None:
         """The key whose head it is waits for it, or is held by it. That a head with a row goes on waiting, or
         goes, each batch says (holds.py)."""
@@ -327,7 +326,7 @@ class Lives:
         self._decisions.note(partial(_is_out_again, what.place, flight, key))
 
 
-def _is_out_again(place: Subscriber, flight: Flight, key: bytes) -> None:
+def _is_out_again(place: Place, flight: Flight, key: bytes) -> None:
     """Nothing was written: the head of the key is in flight, unless its client has acked it since."""
     order = place.session.order
     if order.head_of(flight.position) == key:

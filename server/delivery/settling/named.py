@@ -15,8 +15,9 @@ from shards.record import decode, is_stub, topic_of
 from timeline.filters import matches, parse_share
 from timeline.position import MessageId, Position, at_of
 
+from ..place import Rights
 from ..shared import Group
-from ..subscriber import Rights, Subscriber
+from ..subscriber import Subscriber
 
 log = logging.getLogger(__name__)
 

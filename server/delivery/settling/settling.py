@@ -40,8 +40,9 @@ from ...engine.decisions import Decisions
 from ...observe.logs import by, shown
 from ..cursors import Cursors
 from ..membership import GROUP_WINDOW, Membership
+from ..place import Place, Rights
 from ..shared import Group
-from ..subscriber import Inside, Rights, Subscriber
+from ..subscriber import Inside, Subscriber
 from ..tries import LAPSED_LEASE, LOST, RETURNED, UNANSWERED
 from .events import Events
 from .happening import Answered
@@ -125,7 +126,7 @@ class Settling:
     def _former_of(self, group: Group) -> Inside:
         if group.text not in self._former:
             session = Session(FORMER, read=group.session.read, expiry_s=0, window=GROUP_WINDOW)
-            self._former[group.text] = group, Inside(session, group.secure, keeps_overdue=False)
+            self._former[group.text] = group, Inside(session, self._cursors.secure, keeps_overdue=False)
         return self._former[group.text][1]
 
     @property
@@ -218,7 +219,7 @@ class Settling:
         if flight.qos != qos or flight.phase:
             return False
         is_own, group = not flight.is_of_group, None
-        held: tuple[Subscriber, Flight] | None = (subscriber, flight)
+        held: tuple[Place, Flight] | None = (subscriber, flight)
         if is_own:
             group = self._groups.get(flight.loan.share) if flight.loan is not None else None
         else:
@@ -418,9 +419,7 @@ class Settling:
         why = f"returned {RETURNS_FREE + 1} times without an answer"
         self._failed(group, flight, Event.RETURN, why, by, since_s)
 
-    def _failed(
-        self, group: Subscriber, flight: Flight, event: Event, why: str, by: str, since_s: float
-    ) -> None:
+    def _failed(self, group: Place, flight: Flight, event: Event, why: str, by: str, since_s: float) -> None:
         """A member had the message since then, and has not done it."""
         self._events.fail(group, flight, event, why, by=by, outcome=OUTCOMES[event], since_s=since_s)
 

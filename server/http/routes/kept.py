@@ -41,9 +41,9 @@ from timeline.position import (
     seq_of,
 )
 
+from ...delivery.place import Place
 from ...delivery.settling.kept import May
 from ...delivery.shared import ENDPOINT_PREFIX, KEY_PREFIX
-from ...delivery.subscriber import Subscriber
 from ...delivery.tries import try_view
 from ...engine.writer import Ask
 from ..access import Rights, Sees, changes, is_own, owns, rights_of, sees, user_of
@@ -388,7 +388,7 @@ def may_of(rights: Rights | None, topic_fits: Sees | None) -> May:
     """A check for the rows that the caller may see, by the rules at the time of the check. It may raise
     Corrupt."""
 
-    def may(row: DeliveryRow, subscriber: Subscriber | None) -> bool:
+    def may(row: DeliveryRow, subscriber: Place | None) -> bool:
         if not owns(rights, (row.keeper,)):
             return False
         if subscriber is not None and not is_own(rights, subscriber):

@@ -18,9 +18,9 @@ from shards.commit import Commit
 from timeline.position import Position
 
 from ...delivery.burials import SKIPPED
+from ...delivery.place import Place
 from ...delivery.replay import Replay
 from ...delivery.router import Router
-from ...delivery.subscriber import Subscriber
 from ...engine.clock import Clock
 from ...engine.writer import Ask
 from ..access import Rights, rights_of
@@ -38,7 +38,7 @@ from ..values.views import Progress
 
 STEP_PLACES = 250
 
-P = TypeVar("P", bound=Subscriber)
+P = TypeVar("P", bound=Place)
 View = TypeVar("View")
 
 
@@ -80,18 +80,18 @@ class Places:
         self.replay = replay
         self._router = router
 
-    def progress(self, place: Subscriber, look_rows: int) -> Progress:
+    def progress(self, place: Place, look_rows: int) -> Progress:
         """Progress of a place, reading at most `look_rows` rows."""
         lag = lag_of(place, self.timeline, self._router, look_rows)
         undone = undone_of(place, self.timeline, lag)
         dead = self.timeline.dead_of(place.name, look_rows)
         return Progress(lag, undone, dead, self.timeline.horizon.position)
 
-    def undone(self, places: Sequence[Subscriber]) -> shapes.Undone:
+    def undone(self, places: Sequence[Place]) -> shapes.Undone:
         """The sum of their unfinished messages."""
         return add_up([self.progress(place, look_rows_of(places)).undone for place in places])
 
-    def is_undone(self, place: Subscriber, look_rows: int) -> bool:
+    def is_undone(self, place: Place, look_rows: int) -> bool:
         """Whether it has, or may have, anything unfinished."""
         return is_undone(place, self.timeline, self._router, look_rows)
 

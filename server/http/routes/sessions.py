@@ -16,9 +16,9 @@ from shards.commit import Commit
 
 from ...delivery.clients import Clients
 from ...delivery.membership import Membership
+from ...delivery.place import Place
 from ...delivery.sessions import Sessions
 from ...delivery.shared import ENDPOINT_PREFIX
-from ...delivery.subscriber import Subscriber
 from ..access import Rights, is_own, rights_of, sees_every_session
 from ..answers import asked, json_answer
 from ..calls import READ, WRITES, Gives, described
@@ -56,7 +56,7 @@ class SessionRoutes:
         limit, cursor = limit_of(request), request.query.get("cursor", "")
         rights = rights_of(request)
 
-        def wanted(subscriber: Subscriber) -> str | None:
+        def wanted(subscriber: Place) -> str | None:
             name = subscriber.session.client_id
             return name if name > cursor and is_own(rights, subscriber) else None
 
@@ -98,7 +98,7 @@ class SessionRoutes:
 
     # -- helpers
 
-    def _found(self, request: web.Request) -> Sequence[Subscriber]:
+    def _found(self, request: web.Request) -> Sequence[Place]:
         name = request.match_info["client_id"]
         group = self._groups.get(name)
         subscriber = group if group is not None and group.is_unnamed else self._sessions.get(name)
@@ -106,11 +106,11 @@ class SessionRoutes:
             raise self._unknown(request)
         return [subscriber]
 
-    def _has(self, subscriber: Subscriber, rights: Rights | None) -> bool:
+    def _has(self, subscriber: Place, rights: Rights | None) -> bool:
         there = self._groups.named(subscriber.session.client_id)
         return there is subscriber and is_own(rights, subscriber)
 
-    async def _answer(self, request: web.Request, changed: Sequence[Subscriber]) -> web.Response:
+    async def _answer(self, request: web.Request, changed: Sequence[Place]) -> web.Response:
         (subscriber,) = changed
         if not is_own(rights_of(request), subscriber):
             raise self._unknown(request)

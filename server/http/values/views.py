@@ -17,6 +17,7 @@ from timeline.slices import Shard, Slice
 
 from ...delivery.deliveries import Delivery
 from ...delivery.payloads import payload_view
+from ...delivery.place import Place
 from ...delivery.shared import Group
 from ...delivery.subscriber import Subscriber
 from ...delivery.terms import NEVER_S
@@ -170,7 +171,7 @@ class Progress(NamedTuple):
     horizon: Position
 
 
-def place_view(place: Subscriber, progress: Progress) -> shapes.PlaceShown:
+def place_view(place: Place, progress: Progress) -> shapes.PlaceShown:
     """The fields that sessions, groups and endpoints share."""
     session = place.session
     view: shapes.PlaceShown = {
@@ -192,10 +193,10 @@ def place_view(place: Subscriber, progress: Progress) -> shapes.PlaceShown:
     return view
 
 
-def session_view(subscriber: Subscriber, progress: Progress) -> shapes.Session:
+def session_view(subscriber: Place, progress: Progress) -> shapes.Session:
     place = place_view(subscriber, progress)
     since: shapes.Connected = {}
-    if subscriber.link is not None:
+    if isinstance(subscriber, Subscriber) and subscriber.link is not None:
         since = {"connected_at": time_text(subscriber.presence.connected_ms)}
     return {
         **place,

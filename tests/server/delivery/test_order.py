@@ -9,9 +9,9 @@ from server.codec import wire
 from server.codec.packets import Ack
 from server.delivery import burials
 from server.delivery.message import Message
+from server.delivery.place import Place
 from server.delivery.settling.happening import Outcome
 from server.delivery.shared import Group
-from server.delivery.subscriber import Subscriber
 from server.delivery.terms import NEVER_S, Keeping
 from server.delivery.write_barrier import Secured
 from server.http.lag import lag_of
@@ -527,9 +527,9 @@ def test_a_reader_waits_until_its_rows_are_written(monkeypatch: pytest.MonkeyPat
 def test_a_reader_waits_a_while_if_its_rows_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig()
     peer = worker(rig)
-    asked: list[Subscriber] = []
+    asked: list[Place] = []
 
-    def refuse(one: Subscriber, done: Secured) -> None:
+    def refuse(one: Place, done: Secured) -> None:
         asked.append(one)
         done(-1)
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from server.delivery.picker import CAPACITY_FIRST, STALE_MAX, Picker
-from server.delivery.subscriber import Secured, Subscriber
+from server.delivery.subscriber import Subscriber
+from server.delivery.write_barrier import Secured
 from tests.support.link import FakeLink
 from tests.support.soak import SOAK
 from timeline.position import Position

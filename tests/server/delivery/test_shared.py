@@ -531,7 +531,6 @@ def test_members_that_leave_together_do_not_cost_the_square_of_what_they_held() 
     group = Group(
         session,
         set(),
-        _no,
         Leases(RigClock(0)),
         Sessions(),
         RateLimited(float),
@@ -547,10 +546,6 @@ def test_members_that_leave_together_do_not_cost_the_square_of_what_they_held() 
         assert loans.await_member(group, flight)
     assert len(group.session.resends) == 3_000
     assert Counted.compared < 3_000
-
-
-def _no(_subscriber: object, _opened: object) -> None:
-    raise AssertionError
 
 
 class Counted(Flight):

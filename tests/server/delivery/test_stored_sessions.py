@@ -124,7 +124,8 @@ def _values(one: object) -> object:
         return {key: _values(value) for key, value in one.items()}
     if not type(one).__module__.startswith(("server.", "timeline.")) or isinstance(one, int):
         return one
-    names = {*getattr(one, "__dict__", ()), *getattr(type(one), "__slots__", ())} - {"secure"}
+    slots = [name for kind in type(one).__mro__ for name in getattr(kind, "__slots__", ())]
+    names = {*getattr(one, "__dict__", ()), *slots} - {"secure"}
     return {name: _values(getattr(one, name)) for name in sorted(names)}
 
 
