@@ -22,7 +22,6 @@ from .delivery.deliveries import Deliveries
 from .delivery.dispatch import Dispatch
 from .delivery.floor import Floor
 from .delivery.giving import Giving
-from .delivery.in_force import TermsInForce
 from .delivery.membership import Membership
 from .delivery.message import Message
 from .delivery.owners import OPEN, Auth, Owners
@@ -44,6 +43,7 @@ from .delivery.settling.lives import Lives
 from .delivery.settling.obituaries import Obituaries
 from .delivery.settling.settling import Settling
 from .delivery.settling.siblings import Siblings
+from .delivery.shared import TermsInForce
 from .delivery.spill_buffer import SpillBuffer
 from .delivery.stored_sessions import StoredSessions
 from .delivery.subscriptions import Subscriptions

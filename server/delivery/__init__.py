@@ -18,7 +18,6 @@ What stands lower here imports what stands higher. First what is handed about:
     subscriber.py    a session: a place with a link
     rate_limit.py    rate limiters of groups
     picker.py        picks a member of a shared subscription for each message
-    in_force.py      which terms are in force for a message
     shared.py        a group: a place with members and terms
 
 then who has what:

@@ -6,7 +6,6 @@ from timeline.delivery_rows import Event
 from timeline.session import Flight, Subscription
 
 from .awaited import Awaited
-from .in_force import TermsInForce
 from .membership import Membership
 from .message import Message
 from .place import Place
@@ -15,7 +14,7 @@ from .router import Router
 from .sent import Sent
 from .settling.events import Events
 from .settling.lives import UNREADABLE
-from .shared import Group
+from .shared import Group, TermsInForce
 from .subscriber import Subscriber
 from .tries import LOST
 

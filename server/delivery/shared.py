@@ -38,11 +38,11 @@ from .message import Message
 from .picker import Picker
 from .place import Place, Rights
 from .rate_limit import RateLimited, RateLimiter
-from .router import endpoint_names, is_unnamed
+from .router import Router, endpoint_names, is_unnamed
 from .run import RUN_MAX, Run
 from .settling.leases import Leases
 from .subscriber import Subscriber
-from .terms import NEXT, UNSAID, Keeping, OnDead, in_force
+from .terms import NEXT, UNSAID, InForce, Keeping, OnDead, in_force
 
 log = logging.getLogger(__name__)
 
@@ -543,3 +543,19 @@ class Group(Place):
         except Exception:
             # It is the member's, and comes back when its connection has ended; the others are sent theirs.
             member.close_failed()
+
+
+class TermsInForce:
+    """Looks up the terms at a place: they count at the next event, and are never stored with a delivery."""
+
+    def __init__(self, settings: Sessions, router: Router) -> None:
+        self._settings = settings
+        self._router = router
+
+    def of(self, place: Place, topic: bytes) -> InForce:
+        """The terms of messages of that topic for a session or group."""
+        if isinstance(place, Group):
+            return place.in_force
+        own = self._router.route(topic).get(place, ())
+        said = next((one.terms for one in own if one.terms != USUAL), USUAL)
+        return in_force(said, self._settings, is_group=False)

@@ -37,12 +37,11 @@ from ...engine.commit_hook import ignore
 from ...engine.decisions import Decisions
 from ...observe.logs import by, shown
 from ..cursors import Cursors
-from ..in_force import TermsInForce
 from ..membership import Membership
 from ..place import Place
 from ..retries import Retries
 from ..sent import Sent
-from ..shared import Group
+from ..shared import Group, TermsInForce
 from ..terms import HOLD
 from ..tries import tries_of_flight
 from .happening import Happening
