@@ -70,6 +70,8 @@ class Burials(CommitHook):
         self._horizon = horizon
         self._retries = retries
         self.active: dict[int, BurialRow] = dict(burials(store))
+        self.stepped: dict[int, BurialRow] = {}
+        """What a step has written of one of these, and is not durable yet."""
         self._fresh: dict[int, Beginning] = {}
         """Burials that are not in a batch yet."""
         self.dropped: Counter[str] = Counter()
@@ -144,7 +146,8 @@ class Burials(CommitHook):
         for number, row in self.active.items():
             if row.upto > to and row.names == one.names:
                 self.active[number] = row.cut(to)
-                commit.row(Table.META, burial_key(number), burial_value(self.active[number]))
+                written = self.stepped.get(number, row).cut(to)
+                commit.row(Table.META, burial_key(number), None if written.is_over else burial_value(written))
 
     def pass_sessions(self, read: Position, upto: Position, filters: Iterable[str]) -> None:
         """In the writer: sessions lose unread messages up to `upto`. None of them has read less than `read`,
@@ -206,7 +209,8 @@ class Burials(CommitHook):
             put_buried(commit, number, beginning.waiting)
             for root in beginning.over:
                 end(commit, Name(row.whose, root))
-            write_changes(commit, row.whose, beginning.order.take())
+            if beginning.order.is_on:
+                write_changes(commit, row.whose, beginning.order.take())
         return partial(self._written, written)
 
     def _written(self, written: dict[int, Beginning], answer: object) -> None:

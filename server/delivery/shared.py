@@ -436,6 +436,7 @@ class Group(Place):
         self.redelivered += 1
         self.rate_limited.spend(self, flight.key)
         self._lend(message, member, b"", flight)
+        self.rate_limited.await_tokens(self)
         return True
 
     def bound(self) -> Iterable[Subscriber]:

@@ -114,10 +114,12 @@ class Burying:
             row = self._settle_retries(commit, row)
         value = burial_value(row) if number == SESSIONS or not row.is_over else None
         commit.row(Table.META, burial_key(number), value)
+        self._burials.stepped[number] = row
         return row
 
     def _stepped(self, number: int, row: BurialRow) -> None:
         before = self._burials.active[number]
+        self._burials.stepped.clear()
         self._burials.dropped[row.reason] += row.dropped - before.dropped
         self._burials.active[number] = row.cut(before.upto)
         if row.is_over:
@@ -126,6 +128,7 @@ class Burying:
 
     def _failed(self, number: int, error: Exception) -> float:
         row = self._burials.active[number]
+        self._burials.stepped.clear()
         log.warning("%s: its unfinished messages wait: %s", shown(row.group), error, extra=by(row.group))
         return RETRY_S
 

@@ -107,10 +107,12 @@ class Holds(CommitHook):
         if ends:
             order.end_head(key)
         self._cursors.store(commit, group)
-        changed = partial(self._changed, group, order, key)
+        changed = partial(self._changed, group, order, key, before.root)
         self._decisions.note(partial(changed, before), changed)
 
-    def _changed(self, group: Group, order: KeyOrder, key: bytes, before: KeyRow | None = None) -> None:
+    def _changed(
+        self, group: Group, order: KeyOrder, key: bytes, root: Position, before: KeyRow | None = None
+    ) -> None:
         """The change is durable; or is none, and the key rests as `before`. Its head may have gone in an
         earlier batch. Its retry was passed over meanwhile."""
         if before is not None:
@@ -122,7 +124,7 @@ class Holds(CommitHook):
         order.go_on(key)
         if self._groups.get(group.text) is not group or group.session.order is not order:
             return
-        root = order.row(key).root
+        root = order.row(key).root or root
         row = None if root == NOWHERE else delivery_rows.stored(self._store, Name(group.whose, root))
         if row is not None and row.is_waiting:
             self._retries.look_again(group, row.at)

@@ -177,10 +177,10 @@ class KeyRoutes:
         return json_answer(page)
 
     def _view(self, group: Group, order: KeyOrder, key: bytes, lag: _Lag) -> shapes.GroupKey:
-        row = order.row(key)
+        row, found = order.row(key), order.find(key)
         head = self._head(group, row.root)
         firsts = [place for place in (row.root, row.next) if place != NOWHERE]
-        is_dead = head is not None and head.is_dead
+        is_dead = found is not None and found.is_dead
         view: shapes.GroupKey = {
             "key": key.decode("utf-8", "replace"),
             "filter": "" if group.is_endpoint else parse_share(group.text)[1],

@@ -8,6 +8,7 @@ import pytest
 from server.codec import wire
 from server.codec.packets import Ack
 from server.delivery.shared import Group
+from server.delivery.terms import Keeping
 from shards import delivery_rows, keys
 from shards.commit import Commit
 from shards.delivery_rows import Name
@@ -501,3 +502,25 @@ def test_what_a_release_lets_go_comes_when_it_is_durable(rig: Rig, peer: Peer) -
     rig.kill()
     holder(rig)
     assert not held(rig)
+
+
+def test_a_retry_that_came_due_while_somebody_held_its_key_is_given_after_the_release(rig: Rig) -> None:
+    """The group orders no more by then."""
+    peer = worker(rig)
+    send(rig, "a1", "a2")
+    nack(peer, came(peer)["a1"], "2s")
+    group, core = rig.group(TEXT), rig.core
+    rig.decide(lambda commit: core.holds.hold(commit, group, b"a"))
+    terms = Keeping(group.keeping.expiry_s, concurrency=1)
+    rig.decide(lambda commit: core.groups.make(commit, TEXT, keeping=terms))
+    rig.pass_ms(5_000)
+    assert not came(peer)
+    rig.decide(lambda commit: core.holds.let_go(commit, group, b"a"))
+    got: list[str] = []
+    for _ in range(5):
+        out = came(peer)
+        got += out
+        for packet_id in out.values():
+            peer.ack(wire.PUBACK, packet_id)
+        rig.pass_ms(2_000)
+    assert sorted(got) == ["a1", "a2"]

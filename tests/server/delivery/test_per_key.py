@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 
+from server.codec import wire
 from server.http.lag import lag_of
 from server.http.timeline import Timeline
 from shards import delivery_rows
@@ -389,3 +390,24 @@ def test_keys_go_on_when_they_take_no_turns_any_more(rig: Rig) -> None:
         for payload in list(out):
             ack(peer, out, payload)
     assert sorted(seen) == sorted(names)
+
+
+def by_rate(rig: Rig) -> Peer:
+    asked = asking(per_key_rate="2/s", backoff="1s", expiry="never")
+    return rig.connected("w").subscribed(TEXT, qos=1, user_properties=asked)
+
+
+def test_a_key_with_a_rate_goes_on_after_its_flights_were_sent_again(rig: Rig) -> None:
+    peer = by_rate(rig)
+    send(rig, "a1", "a2", "a3", "a4", "a5")
+    for _ in range(2):
+        rig.pass_ms(600)
+    assert list(came(peer)) == ["a1", "a2", "a3"]
+    rig.kill()
+    peer = by_rate(rig)
+    again = came(peer)
+    assert list(again) == ["a1", "a2", "a3"]
+    for packet_id in again.values():
+        peer.ack(wire.PUBACK, packet_id)
+    rig.pass_ms(20_000)
+    assert list(came(peer)) == ["a4", "a5"]
