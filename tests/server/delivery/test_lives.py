@@ -61,6 +61,7 @@ def read_again(rig: Rig, peer: Peer) -> Publish:
     return peer.one()
 
 
+@OPENED
 @pytest.mark.parametrize("how", ["refused", "failed"])
 def test_a_former_letter_that_goes_is_not_what_its_nack_has_written(
     rig: Rig, how: str, monkeypatch: pytest.MonkeyPatch
