@@ -41,7 +41,6 @@ from timeline.position import END, START, MessageId, Position, at_of, id_positio
 
 from . import keys
 from .errors import Corrupt
-from .fate import is_over
 from .fields import Record, Retry, TryRow
 from .open_batch import OpenBatch
 from .record import decode, encode
@@ -143,11 +142,6 @@ class DeliveryRow(msgspec.Struct, frozen=True):
             drop_late=False,
             retry=retry,
         )
-
-    def expires_by(self, wall_ms: int) -> bool:
-        """Whether it has expired by then. Raises Corrupt."""
-        record = decode(self.record)
-        return is_over(self.due_ms or record.due_ms or at_of(self.root), record.expires_ms, wall_ms)
 
 
 def whose(addressee: str, incarnation: int) -> bytes:
