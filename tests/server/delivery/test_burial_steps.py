@@ -75,6 +75,7 @@ def test_what_is_done_is_no_dead_letter_after_a_start() -> None:
 
 
 @OPENED
+@pytest.mark.long
 @pytest.mark.parametrize("survivors", [0, 1, 2])
 @pytest.mark.parametrize("order", ["true", ""])
 @pytest.mark.parametrize("verb", ["delete", "skip"])
