@@ -41,6 +41,7 @@ the row is read again, once, before the event is tried again: the batch may be s
 An event that cannot be in a state raises `CannotBe`: the caller is wrong. People may ask for anything; they
 are answered with REFUSED. Nothing here knows keys, members, filters or time: `Case` and `Terms` say what
 counts.
+
 **Who asks.** The server does whatever changes a row, or may: server/delivery/settling/lives.py. It gives and
 acks what has no row without asking, as each would cost a call (GIVE, ACK, TOO_LARGE, STOP, KILL, INHERIT),
 and a dead letter beyond a bound goes with its row (EVICT). There the walks say what the table says. The
@@ -60,6 +61,8 @@ RETURNS_FREE = 10
 TRIES_MAX = 20
 REJECTED = "rejected"
 """Reason of a message that nobody may try again, if none is said."""
+EXPIRED = "expired"
+"""Reason of a message whose time was over; the last try's reason follows."""
 NEVER = -1
 """In place of a delay: dead at once."""
 JITTER = 0.2
@@ -221,7 +224,7 @@ def fails(one: Delivery) -> Fate:
     case, row = one.case, _tried(one)
     if case.delay_ms == NEVER or _is_spent(one, row.counted):
         return _dead(one, row if case.reason else _tried(one.because(REJECTED)), case.reason or REJECTED)
-    late = f"expired; {row.reason}" if row.reason else "expired"
+    late = f"{EXPIRED}; {row.reason}" if row.reason else EXPIRED
     fate = _waiting(one, row, _pause_ms(one, row.counted), late)
     if one.seen.is_ahead and one.terms.is_head and Effect.WHEN_DUE in fate.effects:
         return one.becomes(None, Effect.CURSOR, *one.key())
@@ -314,7 +317,7 @@ def expires(one: Delivery) -> Fate:
     """It has expired before it was sent again. Nobody is told of a session's that has not failed."""
     if one.terms.is_session and one.row is None:
         return one.becomes(None, Effect.LATER, Effect.COUNT_DROPPED, *_noted(one), *one.key())
-    return _dead_idle(one, "expired")
+    return _dead_idle(one, EXPIRED)
 
 
 def drops(one: Delivery) -> Fate:
@@ -408,7 +411,7 @@ def _tried(one: Delivery) -> DeliveryRow:
     return row._replace(reason=case.reason, tries=(*row.tries, made)[-TRIES_MAX:])
 
 
-def _waiting(one: Delivery, row: DeliveryRow, delay_ms: int, late: str = "expired") -> Fate:
+def _waiting(one: Delivery, row: DeliveryRow, delay_ms: int, late: str = EXPIRED) -> Fate:
     """`late`: the reason, if it will have expired by then."""
     if _is_over(one, row, delay_ms):
         return _dead(one, row, late)

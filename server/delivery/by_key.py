@@ -8,6 +8,7 @@ turns. What may no longer be sent becomes a dead letter, or waits for its owner 
 import logging
 from itertools import islice
 
+from timeline.deliveries import EXPIRED
 from timeline.delivery_rows import Event
 from timeline.horizon import Horizon
 from timeline.key_order import KeyOrder
@@ -16,7 +17,7 @@ from timeline.session import Subscription
 
 from .message import Again, Message
 from .place import Place
-from .resending import EXPIRED, FORBIDDEN, WAIT_MS, WITHHELD
+from .resending import FORBIDDEN, WAIT_MS, WITHHELD
 from .retries import Retries
 from .router import Router
 from .settling.events import Events

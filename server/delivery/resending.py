@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from timeline.deliveries import EXPIRED
 from timeline.delivery_rows import Event
 from timeline.session import Flight, Subscription
 
@@ -20,7 +21,6 @@ from .tries import LOST
 
 TURN_RESENDS = 250
 """Messages resent in a turn: some 5 ms."""
-EXPIRED = "expired"
 FORBIDDEN = "its place may not receive the topic any more"
 WITHHELD = "its sender may not send there any more"
 WAIT_MS = 60_000

@@ -36,6 +36,7 @@ from timeline.session import Flight
 from ...engine.commit_hook import ignore
 from ...engine.decisions import Decisions
 from ...observe.logs import by, shown
+from ..burials import KEPT_TOO_LONG
 from ..cursors import Cursors
 from ..membership import Membership
 from ..place import Place
@@ -51,7 +52,6 @@ from .obituaries import Obituaries
 
 log = logging.getLogger(__name__)
 
-KEPT_TOO_LONG = "kept too long"
 UNREADABLE = "unreadable"
 """Reason of a message of which only the id is known: its slice is gone, or it cannot be read."""
 UNSEEN = Seen()
@@ -257,14 +257,14 @@ class Lives:
                 has_room=False,
             )
         fate = decide(life, seen, event, case, terms)
-        after, stands, stood = fate.row, row.at, row.at
+        after, stands = fate.row, row.at
         if Effect.REFUSED in fate.effects or (after == life and (what is None or life is None)):
             return fate
         if after != life:
             stands = self._put(commit, row, fate, is_owed=event not in ASKED_FOR, is_told=what is not None)
         if place is not None:
             done = stands if after is not None and after.state is State.WAITING else None
-            undone = min(stood, stands) if life is not None and life.state is State.WAITING else stands
+            undone = min(row.at, stands) if life is not None and life.state is State.WAITING else stands
             self._retries.changes(place, row.root, undone, done, is_out=what is not None)
             self._tell_key(commit, place, row.root, fate, what)
             if Effect.CURSOR in fate.effects:
