@@ -34,7 +34,6 @@ from ..ordering import look, review, settle_head
 from ..place import Place
 from ..retries import Retries
 from ..shared import Group
-from ..terms import HOLD
 
 _Head = tuple[Group, Position, int | None]
 """A head that a batch changes, by its root, and its state with that; None: it has no row any more."""
@@ -87,13 +86,11 @@ class Holds(CommitHook):
         self._change(commit, group, order, key, by_hand=False, ends=ends)
         return True
 
-    def buried(self, commit: Commit, one: Place, root: Position, *, may_hold: bool) -> None:
-        """A retry of the place is a dead letter now, which may hold its key."""
+    def buried(self, commit: Commit, one: Place, root: Position, *, is_held: bool) -> None:
+        """A retry of the place is a dead letter now. `is_held`: it holds its key."""
         order = one.session.order
         found = order.find(order.head_of(root) or b"")
-        if found is None or not isinstance(one, Group):
-            return
-        if not (may_hold and one.on_dead == HOLD):
+        if found is not None and not is_held and isinstance(one, Group):
             self._change(commit, one, order, order.heads[root], by_hand=found.by_hand, ends=True)
 
     def _change(

@@ -311,7 +311,7 @@ class Lives:
         goes, each batch says (holds.py)."""
         is_held = Effect.KEY_HELD in fate.effects
         if what is None and fate.row is not None and fate.row.state is State.DEAD:
-            self._holds.buried(commit, place, root, may_hold=is_held)
+            self._holds.buried(commit, place, root, is_held=is_held)
         elif what is not None and what.is_head and (is_held or Effect.KEY_WAITS in fate.effects):
             self._rests(what, is_dead=is_held)
 
