@@ -370,7 +370,7 @@ def check_number(store: Store, number: int) -> None:
 def place_in_log(store: Store) -> Seal | None:
     """The record up to which a store has its shared log; None: it has none. Raises StoreFailed, Corrupt."""
     value = store.get(Table.META, META_APPLIED)
-    return None if value is None else applied_from(value, store.get(Table.META, META_SEAL))
+    return None if value is None else applied_from(value, store.get(Table.META, META_SEAL) or b"")
 
 
 def check_own(store: Store) -> None:

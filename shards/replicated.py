@@ -37,7 +37,7 @@ from .errors import Corrupt, ShardsError, StoreFailed
 from .log.chain import Strays
 from .log.contract import Log, Through, without_lease
 from .log.errors import LogError, OtherLog, Trimmed, Unchained
-from .log.record import ORIGIN, VERSION, Claim, Seal, claim_of
+from .log.record import ORIGIN, Claim, Seal, claim_of
 from .overlay import Layer, look, through
 from .recover import check_released, place_in_log
 from .store import Batch, Store, Table
@@ -88,15 +88,13 @@ class ReplicatedStore:
         self.leader = leader_of(store)
         """The last claim up to there."""
         self.timeline = timeline_in(store)
-        """The timeline's id, as the last claim that names one has it; empty: none has."""
+        """The timeline's id, as the last claim has it; empty: there was none yet."""
         self.resigns = True
         """Whether `close` announces that nobody leads any longer."""
         self.passed_bytes = 0
         """Bytes of records applied here since the opening."""
         self.passed = 0, 0
         """A record, and the place up to which only messages of others followed it when the log was read."""
-        self.is_raised = False
-        """Whether all nodes read the newest version of records: a leader's next group begins it."""
         self.passes_doubt_at = -1
         """A record behind which no node has another: what is trimmed or may be hidden there was none."""
         self.has_heir = False
@@ -186,7 +184,6 @@ class ReplicatedStore:
             url,
             timeline=self.timeline or self._log.origin.timeline or new_timeline(),
             has_base=has_base,
-            is_raised=self.is_raised,
         )
         self.follow()
         while self.is_behind and self.applied.seq < epoch:
@@ -247,16 +244,8 @@ class ReplicatedStore:
                 f"record {applied.seq} of the log is of epoch {there.epoch}, in this node's data of epoch"
                 f" {applied.epoch}"
             )
-        if applied.digest:
-            if there is not None and there.digest != applied.digest:
-                raise OtherLog(f"record {applied.seq} of the log differs from that in this node's data")
-        elif self.leader is not None and self._log.seal_at(applied.epoch) is not None:
-            for _, _, data in self._log.read(applied.epoch - 1):
-                if claim_of(data) != self.leader:
-                    raise OtherLog(
-                        f"the claim at record {applied.epoch} of the log is not that of this node's data"
-                    )
-                break
+        if there is not None and there.digest != applied.digest:
+            raise OtherLog(f"record {applied.seq} of the log differs from that in this node's data")
         claim = self._store.get(Table.META, META_LEADER)
         if claim is not None:
             self._log.check_key(claim, applied)
@@ -328,7 +317,10 @@ class ReplicatedStore:
         self._check_leading()
         try:
             self._is_awaited = True  # before it is looked at what waits
-            while self._sent < min(AHEAD, len(self._waiting)) and self._is_sent(self._waiting[self._sent]):
+            while self._sent < min(AHEAD, len(self._waiting)):
+                batch = self._waiting[self._sent]
+                if not self._log.send(self.applied.seq + 1, self._epoch, batch.data):
+                    break
                 self._sent += 1
             if not self._sent:
                 self._append(self._waiting[0])
@@ -350,19 +342,8 @@ class ReplicatedStore:
         self._refusal, self._sent = error, 0
         return StoreFailed(f"a batch is not in the log: {error}")
 
-    def _is_sent(self, batch: Recorded) -> bool:
-        if self._must_raise:
-            return False
-        return self._log.send(self.applied.seq + 1, self._epoch, batch.data)
-
-    @property
-    def _must_raise(self) -> bool:
-        return self.is_raised and self.applied.version < VERSION and self.leader is not None
-
     def _append(self, batch: Recorded) -> None:
         """The next record, in the log and in the store below."""
-        if self._must_raise and self.leader is not None:
-            self.lead(self.leader.node, self.leader.url)
         self._log.append(self.applied.seq + 1, self._epoch, batch.data, self._through)
         self._note(batch)
 
@@ -527,10 +508,7 @@ def new_timeline() -> str:
 def timeline_in(store: Store) -> str:
     """The id of the timeline in a store; empty: it has none yet. Raises StoreFailed, Damaged."""
     value = store.get(Table.META, META_TIMELINE)
-    if value is not None:
-        return value.decode(errors="replace")
-    leader = leader_of(store)  # by an earlier version, which kept the claim alone
-    return "" if leader is None else leader.timeline
+    return "" if value is None else value.decode(errors="replace")
 
 
 def leader_of(store: Store) -> Claim | None:

@@ -38,7 +38,7 @@ from timeline.slices import Counts, Shard, Slice
 from . import keys
 from .errors import Corrupt
 from .fields import TryRow
-from .log.record import FIRST_VERSION, Seal
+from .log.record import VERSION, Seal
 
 Row = TypeVar("Row")
 Whole = Annotated[int, msgspec.Meta(ge=0)]
@@ -504,14 +504,14 @@ def applied_value(applied: Seal) -> bytes:
 
 
 def seal_value(applied: Seal) -> bytes:
-    return _SEAL.pack(applied.seq, applied.version, applied.digest)
+    return _SEAL.pack(applied.seq, VERSION, applied.digest)
 
 
-def applied_from(applied: bytes, seal: bytes | None) -> Seal:
-    """Decode a record's seal from its two rows. Without the second its digest is not known."""
+def applied_from(applied: bytes, seal: bytes) -> Seal:
+    """Decode a record's seal from its two rows. Raises Corrupt."""
     seq, epoch = _unpacked(_APPLIED, applied)
-    sealed, version, digest = (seq, FIRST_VERSION, b"") if seal is None else _unpacked(_SEAL, seal)
-    return Seal(seq, epoch, digest, version) if sealed == seq else Seal(seq, epoch)
+    _, _, digest = _unpacked(_SEAL, seal)
+    return Seal(seq, epoch, digest)
 
 
 def owned_value(placed: int, passed: int, placed_bytes: int, passed_bytes: int) -> bytes:

@@ -101,13 +101,12 @@ class Beginning:
             return told
         with suppress(ShardsError):  # it is closed or damaged: the time of its opening counts
             told = replace(told, at_ms=written_ms(store))
-        seq, epoch, digest, version = store.applied
+        seq, epoch, digest = store.applied
         return replace(
             told,
             seq=seq,
             epoch=epoch,
             digest=digest.hex(),
-            version=version,
             timeline=store.timeline,
             has_rows=told.has_rows or seq > 0,
         )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from shards.log.record import FIRST_VERSION
+from shards.log.record import VERSION
 
 MEMBERS_MAX = 16
 """Maximum number of members; beyond it the least recently heard one is forgotten."""
@@ -33,8 +33,8 @@ class Member(msgspec.Struct, frozen=True):
     epoch: int
     applied: int
     version: str
-    reads: int = FIRST_VERSION
-    """The newest version of the log's records that it reads."""
+    reads: int = VERSION
+    """The newest version of the log's records that it reads: one that comes later is written once all do."""
     clocks: dict[str, tuple[int, int]] = {}
     """How far other nodes' clocks are ahead of its own, ms: at least, and at most."""
     keys_digest: str = ""
@@ -140,11 +140,6 @@ class Members:
         same key, or they have another cluster's data."""
         timeline = self._timeline()
         return [row.member.node for row in self if row.is_alive and is_other(row.member.timeline, timeline)]
-
-    def all_read(self, version: int, least: int) -> bool:
-        """Whether all nodes that are not given up, at least so many, read this version of records."""
-        known = [row.member.reads for row in self.ours if row.heard_ms < GIVEN_UP_S * 1000]
-        return len(known) >= least and min(known, default=0) >= version
 
     def next_leader(self) -> str:
         """The follower that is to lead next: a fit one, with the most of the log. Empty: none is heard."""

@@ -445,10 +445,7 @@ class Node:
     async def _report(self) -> None:
         """Report to the others now and then, and compare clocks."""
         while True:
-            store = self._store
             self._keys_digest = await to_thread(keys_digest, self._config)
-            if store is not None:
-                store.is_raised = self._trimming.is_sure and self._members.all_read(VERSION, self._count)
             leader = self._other_leader()
             await self._reports.tell(self._member(), "" if leader is None else leader["url"])
             await self._decide_doubt()
@@ -589,11 +586,6 @@ class Node:
                 told.append(
                     f"the log has messages of others, {strays.many} from record"
                     f" {strays.first} to {strays.last}: passed over"
-                )
-            if store.is_leading and store.applied.version < VERSION and not store.is_raised:
-                told.append(
-                    f"records keep version {store.applied.version} until {self._count} nodes have reported"
-                    f" that they read version {VERSION}"
                 )
         told += self._trimming.told()
         told += self._judge.waits

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from shards.log.record import FIRST_VERSION, Seal
+from shards.log.record import VERSION, Seal
 from shards.recover import place_in_log
 from shards.replicated import timeline_in
 from shards.store import Store, Table
@@ -28,13 +28,14 @@ HEAL = "`fasti-server cluster heal` says what would be lost"
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """A node's last record, with the epoch, digest (hexadecimal) and version of its seal; 0: none."""
+    """A node's last record, with the epoch and digest (hexadecimal) of its seal; 0: none."""
 
     node: str
     seq: int = 0
     epoch: int = 0
     digest: str = ""
-    version: int = FIRST_VERSION
+    version: int = VERSION
+    """Of its last record."""
     timeline: str = ""
     """The timeline's id; empty: none."""
     has_rows: bool = False
@@ -52,7 +53,7 @@ class Standing(msgspec.Struct, frozen=True):
     @property
     def seal(self) -> Seal:
         """Raises ValueError for a digest that is none."""
-        return Seal(self.seq, self.epoch, bytes.fromhex(self.digest), self.version)
+        return Seal(self.seq, self.epoch, bytes.fromhex(self.digest))
 
     @property
     def time(self) -> str:
@@ -66,8 +67,10 @@ def standing_of(node: str, store: Store) -> Standing:
     has_rows = place is not None or store.get(Table.META, META_FORMAT) is not None
     if place is None:
         return Standing(node, has_rows=has_rows, at_ms=at_ms)
-    seal = place.seq, place.epoch, place.digest.hex(), place.version
-    return Standing(node, *seal, timeline_in(store), has_rows, at_ms)
+    seq, epoch, digest = place
+    return Standing(
+        node, seq, epoch, digest.hex(), timeline=timeline_in(store), has_rows=has_rows, at_ms=at_ms
+    )
 
 
 def written_ms(store: Store) -> int:

@@ -53,7 +53,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .errors import Damaged, OtherKey, Unchained, UnknownVersion
-from .record import FIRST_VERSION, Record, Seal, follows, is_of, is_signed, opened
+from .record import Record, Seal, follows, is_of, is_signed, opened
 
 
 class Strays(NamedTuple):
@@ -83,11 +83,6 @@ class Chain:
         self._keys = keys
         self._parts: list[bytes] = []
 
-    @property
-    def has_passed(self) -> bool:
-        """Whether there are strays directly before `next`."""
-        return self.next > self.link.seq + 1
-
     def rewind(self) -> None:
         """Back to the end of the last whole record, if parts of another follow."""
         if self.link != self.last:
@@ -109,8 +104,7 @@ class Chain:
             if record.is_ahead:
                 return None
             raise Unchained(f"record {seq} of the log does not continue record {link.seq}")
-        is_claim = record.seal.epoch == seq and record.seal.version > FIRST_VERSION
-        if is_claim and not is_signed(record.data, seq, self._keys):
+        if record.seal.epoch == seq and not is_signed(record.data, seq, self._keys):
             raise OtherKey(f"the claim at record {seq} of the log is signed with another cluster.key")
         return record
 

@@ -12,7 +12,7 @@ with the same bytes, which is harmless: whichever comes first takes the place.
           ──> no answer (it was stored, its ack was lost)
     put 7 ──> taken;  fetch 7: our bytes                  confirm, return
                                another record             Fenced
-                               strays (chain.py)          put behind them, if all nodes can read past 7
+                               strays (chain.py)          put behind them
                                nothing: decided, but not yet readable; or unknown to this server: again
           ──> no answer until the deadline                LogDown
 
@@ -57,17 +57,13 @@ from .errors import (
     LogError,
     NoLog,
     OtherKey,
-    TooLarge,
     Trimmed,
     Unchained,
     Unfit,
 )
 from .flight import SLOWEST, Flight
 from .record import (
-    EXTRA_BYTES,
-    FIRST_VERSION,
     ORIGIN,
-    VERSION,
     Claim,
     Record,
     Seal,
@@ -138,8 +134,6 @@ class ChainedLog:
 
     def begin(self, seal: Seal, origin: Origin, last: int = 0, beyond: int = 0) -> None:
         chain = self._chain = Chain(seal, self._keys)
-        if not seal.digest:
-            raise Damaged(f"the digest of record {seal.seq} is not known: an earlier version wrote the data")
         is_there = True
         try:
             first, now = self.bounds()
@@ -157,18 +151,16 @@ class ChainedLog:
         if not after:
             return
         chain.next = after + 1
-        version = VERSION if chain.has_passed else seal.version
         claim = Claim("", "", os.urandom(16).hex(), timeline=origin.timeline, base=seal.seq)
-        self._write(chain, 0, claim_data(claim), version)
+        self._write(chain, 0, claim_data(claim))
 
     def stand(self, seal: Seal, *, is_last: bool = False) -> None:
-        last = self._chain.last
-        if seal != last and (seal.digest or seal[:2] != last[:2]):
+        if seal != self._chain.last:
             self._chain = Chain(seal, self._keys, self._chain.strays)
         self._chain.is_last = is_last
 
     def check_key(self, claim: bytes, seal: Seal) -> None:
-        if seal.version > FIRST_VERSION and not is_signed(claim, seal.epoch, self._keys):
+        if not is_signed(claim, seal.epoch, self._keys):
             raise OtherKey(
                 f"the claim at record {seal.epoch} in this node's data is signed with another cluster.key"
             )
@@ -181,15 +173,10 @@ class ChainedLog:
         through: Through = without_lease,
     ) -> None:
         assert 0 < epoch < seq
-        chain = self._led(seq, epoch)
-        version, size = chain.link.version, part_bytes(self._engine.largest)
-        if version == FIRST_VERSION:
-            size = self._engine.largest - EXTRA_BYTES
-            if len(data) > size:
-                raise TooLarge(f"the record has {len(data):,} bytes, the engine takes at most {size:,}")
+        chain, size = self._led(seq, epoch), part_bytes(self._engine.largest)
         for start in range(0, max(1, len(data)), size):
             part = data[start : start + size]
-            through(partial(self._write, chain, epoch, part, version, is_part=start + size < len(data)))
+            through(partial(self._write, chain, epoch, part, is_part=start + size < len(data)))
 
     def send(self, seq: int, epoch: int, data: bytes) -> bool:
         chain = self._chain if self._flight.sent else self._led(seq, epoch)
@@ -209,15 +196,13 @@ class ChainedLog:
         *,
         timeline: str = "",
         has_base: bool = False,
-        is_raised: bool = False,
     ) -> int:
         chain = self._standing(seq - 1, must_be_known=True)
         data = claim_data(Claim(node, url, os.urandom(16).hex(), has_base, timeline=timeline))
-        version = VERSION if is_raised or chain.link == ORIGIN else chain.link.version
         if chain.is_doubtful and chain.is_last:
             log.warning("log: what stands behind record %d is no node's: passed over", chain.link.seq)
             chain.is_doubtful = False
-        self._write(chain, 0, data, version)
+        self._write(chain, 0, data)
         return chain.last.epoch
 
     def seal_at(self, seq: int) -> Seal | None:
@@ -320,7 +305,6 @@ class ChainedLog:
         chain: Chain,
         epoch: int,
         data: bytes,
-        version: int,
         *,
         is_part: bool = False,
         frame: bytes = b"",
@@ -329,24 +313,19 @@ class ChainedLog:
         before, for this place."""
         timer, place = self._timer(), chain.next
         while True:
-            if version == FIRST_VERSION and chain.has_passed:
-                raise Damaged(
-                    f"record {chain.next - 1} of the log is not of this timeline: it can be passed over once"
-                    f" all nodes report that they read version {VERSION} of records"
-                )
             if not epoch and chain.is_doubtful:
                 raise Doubtful(
                     f"a record before {chain.next} of the log may follow one that nobody recognises:"
                     " this node waits until all of cluster.peers answer, or for `fasti-server cluster heal`"
                 )
             seq = chain.next
-            told = data if epoch or version == FIRST_VERSION else signed(data, seq, self._keys[0])
+            told = data if epoch else signed(data, seq, self._keys[0])
             if not frame or seq != place:
-                frame = frame_of(seq, epoch or seq, chain.link, told, version, is_part=is_part)
+                frame = frame_of(seq, epoch or seq, chain.link, told, is_part=is_part)
                 place = seq
             if self._is_put(chain, frame, timer):
                 break
-        seal = Seal(seq, epoch or seq, digest_in(frame), version)
+        seal = Seal(seq, epoch or seq, digest_in(frame))
         chain.step(Record(seal, chain.link.digest, told, is_part))
 
     def _is_put(self, chain: Chain, frame: bytes, timer: "_Timer") -> bool:
@@ -509,7 +488,7 @@ def _judged(chain: Chain, frame: bytes, *, is_sure: bool) -> Record | None:
 def _check_base(record: Record, link: Seal) -> None:
     """Raise Unchained if the log was begun anew with this record, behind another one than `link`, or before
     it."""
-    seq, epoch = record.seal[:2]
+    seq, epoch, _ = record.seal
     base = claim_of(record.data).base if seq == epoch else 0
     if 0 < base <= link.seq:
         raise Unchained(

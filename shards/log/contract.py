@@ -99,7 +99,7 @@ class Log(Protocol):
         through: Through = without_lease,
     ) -> None:
         """Return once `data` is durable on a quorum as record `seq`, or as several from there on, which are
-        read as one. `through` calls each write. Raises Fenced, TooLarge.
+        read as one. `through` calls each write. Raises Fenced.
         """
 
     def send(self, seq: int, epoch: int, data: bytes) -> bool:
@@ -125,17 +125,15 @@ class Log(Protocol):
         *,
         timeline: str = "",
         has_base: bool = False,
-        is_raised: bool = False,
     ) -> int:
         """Become the leader with record `seq`. Returns the epoch, which is `seq`, or more where strays are
-        passed over. Raises Fenced, TooLarge.
+        passed over. Raises Fenced.
 
         `seq` is one more than the last record that this node has applied. `url`: where other nodes redirect
         clients. With an empty `node` nobody leads from here on, and any node may claim at once; `url` is then
         the node that is to be the first to do so. `has_base`: the node's store had rows before the log had
-        records. `is_raised`: all nodes read the newest version of records, which begins with this claim.
-        Raises Doubtful if a record may be hidden behind the last one here, Trimmed if that is no longer
-        there, Damaged if it never was.
+        records. Raises Doubtful if a record may be hidden behind the last one here, Trimmed if that is no
+        longer there, Damaged if it never was.
         """
 
     def seal_at(self, seq: int) -> Seal | None:

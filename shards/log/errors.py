@@ -49,11 +49,7 @@ class OtherKey(LogError):
 
 
 class UnknownVersion(LogError):
-    """A whole record in a format that only a later version reads."""
-
-
-class TooLarge(LogError):
-    """More than the engine takes in one record. Nothing was written."""
+    """A whole record in a format that only another version reads."""
 
 
 class Unfit(LogError):

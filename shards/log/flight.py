@@ -18,7 +18,7 @@ from .chain import Chain
 from .contract import Clock
 from .engine import Engine, NoAnswer, Taken
 from .errors import Unfit
-from .record import AHEAD_VERSION, FIRST_VERSION, Record, Seal, digest_in, frame_of, part_bytes
+from .record import Record, Seal, digest_in, frame_of, part_bytes
 
 log = logging.getLogger(__name__)
 
@@ -50,13 +50,12 @@ class Flight:
 
     def send(self, chain: Chain, epoch: int, data: bytes) -> bool:
         """Send it behind the others. False: it cannot be."""
-        before = self.sent[-1].seal if self.sent else chain.link
-        needs = AHEAD_VERSION if self.sent else FIRST_VERSION + 1
-        if len(data) > part_bytes(self._engine.largest) or before.version < needs:
+        if len(data) > part_bytes(self._engine.largest):
             return False
+        before = self.sent[-1].seal if self.sent else chain.link
         at = before.seq + 1 if self.sent else chain.next
         frame = frame_of(at, epoch, before, data, is_ahead=bool(self.sent))
-        self._launch(_Sent(Seal(at, epoch, digest_in(frame), before.version), frame, data))
+        self._launch(_Sent(Seal(at, epoch, digest_in(frame)), frame, data))
         return True
 
     def settle(self, chain: Chain) -> bool:
@@ -91,8 +90,8 @@ class Flight:
         """The first has no answer, or its place was taken. Write it, then send all behind it again."""
         first, *behind = self.sent
         self.sent.clear()
-        epoch, version = first.seal.epoch, first.seal.version
-        self._write(chain, epoch, first.data, version, frame=first.frame)
+        epoch = first.seal.epoch
+        self._write(chain, epoch, first.data, frame=first.frame)
         is_as_sent = chain.last == first.seal
         for sent in behind:
             if is_as_sent:

@@ -1,26 +1,24 @@
 """One record of the log as bytes: a *frame*, sealed by a digest and chained to the record before it.
 
-    version (1) · seq (8) · epoch (8) · digest of the record before (16) · data · digest of all that (16)
+    version (1) · seq (8) · epoch (8) · digest of the record before (16) · kind (1) · data ·
+    digest of all that (16)
 
 Numbers are big-endian. The digest is the first half of SHA-256. It is the checksum of the frame and its name
 in the next frame: a frame that was left out, put twice or taken from elsewhere does not fit. 250 KB take 0.2
-ms. Before the first frame is the ORIGIN, zeros.
+ms. Before the first frame is the ORIGIN, zeros. The record before may stand further back than the place
+before: what stands between is passed over (chain.py).
 
-The digest comes last and covers the version, in every version. This tells damaged bytes from those of a later
-version.
+The digest comes last and covers the version, in every version. This tells damaged bytes from those of another
+version. Versions 1 and 2 are older than the first release with a log.
+
+The kind has two bits. PART: the group goes on in the next record. AHEAD: the record was sent before its
+writer knew that the one before it is in the log. That one was sent for the place directly before. If another
+thing stands there, this record is none: *void* (chain.py).
 
 A record is a claim if its epoch is its own seq. Its data is JSON: the node, its URL for clients, and a nonce.
 The nonce makes two claims of one node for one place differ, since only one of them was granted. Each claim
-names the timeline: an id that the first leader has made, and that stays.
-
-**Version 2.** The data begins with a byte: PART if the group goes on in the next record, else WHOLE. A claim
-has a MAC (HMAC-SHA256) over its seq and its other fields by the cluster's key: who reads and writes the
-engine without that key cannot lead. The record before may stand further back than the place before: what
-stands between is passed over (chain.py). A version begins with a claim, and no earlier one comes after it.
-
-**Version 3.** The byte has a second bit, AHEAD: the record was sent before its writer knew that the one
-before it is in the log. That one was sent for the place directly before. If another thing stands there, this
-record is none: *void* (chain.py).
+names the timeline: an id that the first leader has made, and that stays. A MAC (HMAC-SHA256) covers its seq
+and its other fields, by the cluster's key: who reads and writes the engine without that key cannot lead.
 """
 
 import hashlib
@@ -32,19 +30,16 @@ import msgspec
 
 from .errors import Damaged, UnknownVersion
 
-FIRST_VERSION = 1
-AHEAD_VERSION = 3
 VERSION = 3
 WHOLE, PART, AHEAD = 0, 1, 2
 """Bits of a record's kind."""
 DIGEST_BYTES = 16
 _NUMBER_BYTES = 8
 _HEAD_BYTES = 1 + 2 * _NUMBER_BYTES + DIGEST_BYTES
-_LEAST_BYTES = _HEAD_BYTES + DIGEST_BYTES
 PART_BYTES = (1 << 20) - 1024
 """Maximum bytes of a group in one record; with all around it 1 MiB, which NATS takes by default."""
-EXTRA_BYTES = _LEAST_BYTES + 1
-"""Bytes of a frame beside its data, at most."""
+EXTRA_BYTES = _HEAD_BYTES + 1 + DIGEST_BYTES
+"""Bytes of a frame beside its data."""
 
 
 class Seal(NamedTuple):
@@ -54,7 +49,6 @@ class Seal(NamedTuple):
     epoch: int
     digest: bytes = b""
     """Empty: not known."""
-    version: int = FIRST_VERSION
 
     def __str__(self) -> str:
         return f"with the log up to record {self.seq:,} of epoch {self.epoch:,}"
@@ -86,9 +80,8 @@ class Claim(NamedTuple):
     """The node's store had rows before the log had records: an empty store cannot begin with the first
     record."""
     mac: str = ""
-    """Since version 2."""
     timeline: str = ""
-    """The timeline's id, 32 hex digits; empty: a node of an earlier version made the claim."""
+    """The timeline's id, 32 hex digits."""
     base: int = 0
     """The record behind which a lost log was begun anew with this claim; 0: it was not."""
 
@@ -98,17 +91,14 @@ def frame_of(
     epoch: int,
     before: Seal,
     data: bytes,
-    version: int | None = None,
     *,
     is_part: bool = False,
     is_ahead: bool = False,
 ) -> bytes:
-    """The bytes of record `seq`, which follows `before`. `version`: None for that of `before`."""
+    """The bytes of record `seq`, which follows `before`."""
     assert seq > before.seq
-    version = before.version if version is None else version
-    head = bytes((version,)) + seq.to_bytes(_NUMBER_BYTES, "big") + epoch.to_bytes(_NUMBER_BYTES, "big")
-    kind = b"" if version == FIRST_VERSION else bytes((PART * is_part | AHEAD * is_ahead,))
-    body = b"".join((head, before.digest, kind, data))
+    head = bytes((VERSION,)) + seq.to_bytes(_NUMBER_BYTES, "big") + epoch.to_bytes(_NUMBER_BYTES, "big")
+    body = b"".join((head, before.digest, bytes((PART * is_part | AHEAD * is_ahead,)), data))
     return body + _digest(body)
 
 
@@ -123,23 +113,18 @@ def digest_in(frame: bytes) -> bytes:
 
 def opened(frame: bytes, seq: int) -> Record:
     """The record in the frame at `seq`. Raises Damaged, UnknownVersion."""
-    if len(frame) < _LEAST_BYTES or _digest(memoryview(frame)[:-DIGEST_BYTES]) != digest_in(frame):
+    if len(frame) < EXTRA_BYTES or _digest(memoryview(frame)[:-DIGEST_BYTES]) != digest_in(frame):
         raise Damaged(f"record {seq} of the log is damaged: its checksum does not fit")
-    version, start = frame[0], _HEAD_BYTES
-    if not FIRST_VERSION <= version <= VERSION:
-        raise UnknownVersion(
-            f"record {seq} of the log has version {version}, this node reads up to {VERSION}"
-        )
+    version, kind = frame[0], frame[_HEAD_BYTES]
+    if version != VERSION:
+        raise UnknownVersion(f"record {seq} of the log has version {version}, this node reads {VERSION}")
     said, epoch, before = _head_of(frame)
     if said != seq:
         raise Damaged(f"record {said} of the log stands at {seq}")
-    kind = WHOLE
-    if version > FIRST_VERSION:
-        kind, start = frame[start], start + 1
-        if kind > (PART | AHEAD if version >= AHEAD_VERSION else PART):
-            raise UnknownVersion(f"record {seq} of the log is of an unknown kind: a later version wrote it")
-    seal = Seal(seq, epoch, digest_in(frame), version)
-    return Record(seal, before, frame[start:-DIGEST_BYTES], bool(kind & PART), bool(kind & AHEAD))
+    if kind > PART | AHEAD:
+        raise UnknownVersion(f"record {seq} of the log is of an unknown kind: a later version wrote it")
+    data = frame[_HEAD_BYTES + 1 : -DIGEST_BYTES]
+    return Record(Seal(seq, epoch, digest_in(frame)), before, data, bool(kind & PART), bool(kind & AHEAD))
 
 
 def is_of(frame: bytes, seq: int, before: Seal) -> bool:
@@ -151,13 +136,8 @@ def is_of(frame: bytes, seq: int, before: Seal) -> bool:
 
 def follows(record: Record, before: Seal) -> bool:
     """Whether a record was written directly after `before`, by the same leader or by a claim."""
-    seal = record.seal
-    return (
-        seal.seq > before.seq
-        and record.before == before.digest
-        and seal.epoch in (before.epoch, seal.seq)
-        and (seal.version == before.version or (seal.version > before.version and seal.epoch == seal.seq))
-    )
+    seq, epoch, _ = record.seal
+    return seq > before.seq and record.before == before.digest and epoch in (before.epoch, seq)
 
 
 def claim_data(claim: Claim) -> bytes:

@@ -19,7 +19,6 @@ from shards.log.errors import (
     LogDown,
     NoLog,
     OtherKey,
-    TooLarge,
     Trimmed,
     Unchained,
     Unfit,
@@ -28,12 +27,9 @@ from shards.log.errors import (
 from shards.log.memory import MemoryEngine, Shelf
 from shards.log.record import (
     DIGEST_BYTES,
-    ORIGIN,
     PART_BYTES,
     VERSION,
-    Claim,
     Seal,
-    claim_data,
     claim_of,
     frame_of,
     opened,
@@ -455,9 +451,9 @@ def test_a_stray_does_not_hide_what_is_missing(place: Place) -> None:
     ours, theirs = place.open(), place.open()
     epoch = filled(ours, 3)
     last = ours.at
-    other = frame_of(4, epoch, last, b"fourth", VERSION)
+    other = frame_of(4, epoch, last, b"fourth")
     place.put(4, b"rotten beyond recognition")
-    place.put(5, frame_of(5, epoch, opened(other, 4).seal, b"fifth", VERSION))
+    place.put(5, frame_of(5, epoch, opened(other, 4).seal, b"fifth"))
     read = place.open().read(2)
     assert next(read)[0] == 3
     with pytest.raises(Unchained, match="record 5"):
@@ -471,7 +467,7 @@ def test_a_stray_does_not_hide_what_is_missing(place: Place) -> None:
 def test_what_names_its_place_is_no_stray(place: Place) -> None:
     """One who writes passes over nothing that may be a record."""
     log, epoch = begun(place, 2)
-    rotten = bytearray(frame_of(3, epoch, log.at, b"third" * 100, VERSION))
+    rotten = bytearray(frame_of(3, epoch, log.at, b"third" * 100))
     rotten[60:500] = bytes(440)
     place.put(3, bytes(rotten))
     for write in (lambda: log.append(3, epoch, b""), lambda: place.open().claim(3, "b", "")):
@@ -479,24 +475,6 @@ def test_what_names_its_place_is_no_stray(place: Place) -> None:
             write()
     with pytest.raises(Damaged):
         seqs(place.open())
-
-
-def test_strays_in_a_log_of_the_first_version(place: Place) -> None:
-    """Nodes of that version do not pass over them: nobody writes behind one before all read the newest."""
-    log = place.open()
-    claim = frame_of(1, 1, ORIGIN, claim_data(Claim("a", "", "00")))
-    place.put(1, claim)
-    place.put(2, frame_of(2, 1, opened(claim, 1).seal, b"second"))
-    place.put(3, b"hello")
-    assert seqs(log) == [1, 2]
-    with pytest.raises(Damaged, match="once all nodes report"):
-        log.append(3, 1, b"")
-    with pytest.raises(Damaged, match="once all nodes report"):
-        log.claim(3, "a", "")
-    assert log.claim(3, "a", "", is_raised=True) == 4
-    log.append(5, 4, b"of the newest")
-    assert seqs(place.open()) == [1, 2, 4, 5]
-    assert [log.seal_at(seq).version for seq in (1, 2, 4, 5)] == [1, 1, VERSION, VERSION]
 
 
 # -- ahead: sent before those in front of it are known to be there
@@ -672,18 +650,14 @@ def test_a_claim_forgets_what_was_sent(place: Place) -> None:
     assert [data for _, _, data in place.open().read(claimed)] == [b"of the new epoch", b"and behind it"]
 
 
-def test_nothing_is_sent_ahead_that_older_nodes_do_not_read() -> None:
-    engine = MemoryEngine(Shelf())
-    claim = frame_of(1, 1, ORIGIN, claim_data(Claim("a", "", "00")))
-    engine.put(1, claim, 1)
-    log = open_engine(engine, Elapsing(), 2.0)
-    assert not log.send(2, 1, b"second")
-    assert log.claim(2, "a", "", is_raised=True) == 2
-    sent(log, 3, 2, b"third", b"fourth")
-    assert not log.send(3, 2, bytes(PART_BYTES + 1)), "parts are waited for one by one"
+def test_no_parts_are_sent_ahead() -> None:
+    log = open_engine(MemoryEngine(Shelf()), Elapsing(), 2.0)
+    assert log.claim(1, "a", "") == 1
+    sent(log, 2, 1, b"second", b"third")
+    assert not log.send(2, 1, bytes(PART_BYTES + 1)), "parts are waited for one by one"
     assert log.settle()
     assert log.settle()
-    assert [data for _, _, data in log.read(2)] == [b"third", b"fourth"]
+    assert [data for _, _, data in log.read(1)] == [b"second", b"third"]
 
 
 # -- the cluster's key
@@ -822,18 +796,12 @@ def test_each_part_proves_that_its_writer_leads(place: Place) -> None:
     assert reached == [2, 3, 4]
 
 
-def test_a_group_too_large_for_the_first_version_is_refused() -> None:
-    engine = MemoryEngine(Shelf(), largest=1_000)
-    claim = frame_of(1, 1, ORIGIN, claim_data(Claim("a", "", "00")))
-    engine.put(1, claim, 1)
-    log = open_engine(engine, Elapsing(), 2.0)
-    with pytest.raises(TooLarge):
-        log.append(2, 1, bytes(1_000))
-    log.append(2, 1, bytes(900))
-    assert seqs(log) == [1, 2]
-    assert log.claim(3, "a", "", is_raised=True) == 3
-    log.append(4, 3, bytes(10_000))
-    assert [len(data) for _, _, data in log.read(3)] == [10_000]
+def test_a_group_is_cut_to_what_the_engine_takes() -> None:
+    log = open_engine(MemoryEngine(Shelf(), largest=1_000), Elapsing(), 2.0)
+    assert log.claim(1, "a", "") == 1
+    log.append(2, 1, bytes(10_000))
+    assert log.at.seq == 12
+    assert [len(data) for _, _, data in log.read(1)] == [10_000]
 
 
 def test_many_records_are_read_in_their_order(place: Place) -> None:

@@ -8,7 +8,7 @@ import pytest
 from shards.log.chained import ChainedLog, open_engine
 from shards.log.errors import Doubtful, Fenced, LogDown, OtherLog, Trimmed
 from shards.log.memory import MemoryEngine, Shelf
-from shards.log.record import PART_BYTES, VERSION, Seal, frame_of
+from shards.log.record import PART_BYTES, Seal, frame_of
 from shards.memory import MemoryStore
 from shards.replicated import FOLLOW_S, ReplicatedStore
 from shards.store import Store
@@ -222,7 +222,7 @@ def test_a_void_record_behind_trimmed_strays(shelf: Shelf) -> None:
     store = restarted(whole, shelf)
     store.passes_doubt_at = seq
     store.follow()
-    ahead = frame_of(shelf.last + 1, epoch, Seal(shelf.last, epoch, bytes(16), VERSION), b"", is_ahead=True)
+    ahead = frame_of(shelf.last + 1, epoch, Seal(shelf.last, epoch, bytes(16)), b"", is_ahead=True)
     MemoryEngine(shelf).put(shelf.last + 1, ahead, 1)
     store.follow()
     with pytest.raises(Doubtful):

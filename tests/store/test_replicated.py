@@ -15,16 +15,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from shards.changes import Changes, Recorded, decode_changes
+from shards.changes import Recorded, decode_changes
 from shards.errors import Corrupt, StoreFailed, UnreleasedFormat
 from shards.log.chained import open_engine
-from shards.log.errors import Damaged, Fenced, LogError, OtherKey, OtherLog, Trimmed, UnknownVersion
+from shards.log.errors import Fenced, LogError, OtherKey, OtherLog, Trimmed, UnknownVersion
 from shards.log.memory import LARGEST, MemoryEngine, Shelf
-from shards.log.record import EXTRA_BYTES, ORIGIN, VERSION, Claim, claim_data, claim_of, frame_of, opened
+from shards.log.record import EXTRA_BYTES, ORIGIN, Claim, claim_of, opened
 from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore, applied_of
 from shards.store import Table
-from shards.tables import FORMAT, FORMAT_FIRST, META_FORMAT, META_SEAL, META_TIMELINE, seal_value
+from shards.tables import FORMAT, FORMAT_FIRST, META_FORMAT
 from tests.support.logs import Elapsing, Faulty, Lost
 from tests.support.soak import SOAK
 from tests.support.stores import rewrite
@@ -450,20 +450,6 @@ def test_a_log_that_was_purged_goes_on(pair: tuple[Shelf, Node, Node]) -> None:
     assert rows_of(one.below) == rows_of(other.below)
 
 
-def test_rows_of_a_version_that_knew_no_seals_are_followed(pair: tuple[Shelf, Node, Node]) -> None:
-    """It leaves a seal of an earlier record behind: the log is asked for the one that counts."""
-    _, one, other = pair
-    renewed(one, count=4, first=0, trimmed=0)
-    other.store.follow()
-    seal = seal_value(other.store.applied._replace(seq=2, digest=b"0" * 16))
-    rewrite(other.below, (Table.META, META_SEAL, seal))
-    other.start()
-    assert other.store.applied.digest == b""
-    stored(one, b"next")
-    assert other.store.follow() == 1
-    assert applied_of(other.below) == applied_of(one.below)
-
-
 def test_two_that_cannot_read_where_they_stand_are_not_of_one_epoch(pair: tuple[Shelf, Node, Node]) -> None:
     """Each has led, lost its rows in a crash, and reaches no log: neither takes anything."""
     _, one, other = pair
@@ -479,46 +465,6 @@ def test_two_that_cannot_read_where_they_stand_are_not_of_one_epoch(pair: tuple[
         node.engine.is_cut = False
     assert one.store.applied == other.store.applied == ORIGIN
     assert one.store._epoch != other.store._epoch
-
-
-def first_version(shelf: Shelf, count: int) -> None:
-    """A log as the first version of records has it: a claim of another node's, and groups."""
-    before = ORIGIN
-    for seq in range(1, count + 1):
-        data = claim_data(Claim("old", "http://old", "00"))
-        if seq > 1:
-            changes = Changes()
-            changes.put_message(b"%d" % seq, b"v")
-            data = changes.encode()
-        shelf.frames[seq] = frame_of(seq, 1, before, data)
-        before = opened(shelf.frames[seq], seq).seal
-    shelf.last = count
-
-
-def versions(shelf: Shelf) -> list[int]:
-    return [opened(shelf.frames[seq], seq).seal.version for seq in range(1, shelf.last + 1)]
-
-
-def test_the_newest_version_begins_when_all_nodes_read_it(pair: tuple[Shelf, Node, Node]) -> None:
-    """With a claim, in the middle of a term; a node of an earlier version stops there."""
-    shelf, one, other = pair
-    first_version(shelf, 3)
-    one.store.follow()
-    one.store.lead("one", "http://127.0.0.1:1")
-    stored(one, b"a")
-    assert versions(shelf) == [1] * 5
-    one.store.is_raised = True
-    stored(one, b"b")
-    stored(one, b"c")
-    assert versions(shelf) == [1] * 5 + [VERSION] * 3
-    assert one.store.applied.epoch == 6
-    other.store.follow()
-    assert rows_of(other.below) == rows_of(one.below)
-    one.start()
-    assert one.store.applied.version == VERSION
-    one.store.follow()
-    one.store.lead("one", "http://127.0.0.1:1")
-    assert versions(shelf)[-1] == VERSION, "it is never gone back on"
 
 
 def test_a_leader_goes_on_behind_a_stray(pair: tuple[Shelf, Node, Node]) -> None:
@@ -538,19 +484,6 @@ def test_a_leader_goes_on_behind_a_stray(pair: tuple[Shelf, Node, Node]) -> None
         one.store.reopen()
     assert rows_of(one.below) == rows_of(other.below) == {b"a": b"v", b"c": b"v"}
     assert one.store.strays == other.store.strays == (2, 2, 4)
-
-
-def test_a_store_in_a_log_of_the_first_version_with_a_stray_waits(pair: tuple[Shelf, Node, Node]) -> None:
-    shelf, one, _ = pair
-    first_version(shelf, 3)
-    stray(shelf)
-    one.store.follow()
-    with pytest.raises(Damaged, match="once all nodes report"):
-        one.store.lead("one", "http://127.0.0.1:1")
-    one.store.is_raised = True
-    one.store.lead("one", "http://127.0.0.1:1")
-    stored(one, b"a")
-    assert rows_of(one.below) == {b"2": b"v", b"3": b"v", b"a": b"v"}
 
 
 def test_a_node_whose_key_was_changed_does_not_go_on(pair: tuple[Shelf, Node, Node]) -> None:
@@ -617,15 +550,6 @@ def test_a_timeline_has_an_id_that_stays(pair: tuple[Shelf, Node, Node]) -> None
     other.store.follow()
     assert other.store.leader is not None
     assert other.store.leader.timeline == id_
-
-
-def test_an_id_is_known_from_the_claim_that_an_earlier_version_kept(pair: tuple[Shelf, Node, Node]) -> None:
-    _, one, _ = pair
-    one.store.lead("one", "http://127.0.0.1:1")
-    id_ = one.store.timeline
-    rewrite(one.below, (Table.META, META_TIMELINE, None))
-    one.start()
-    assert one.store.timeline == id_
 
 
 class Interrupted(deque[Recorded]):

@@ -9,7 +9,6 @@ from shards.errors import StoreFailed
 from shards.log.chained import open_engine
 from shards.log.errors import Trimmed
 from shards.log.memory import MemoryEngine, Shelf
-from shards.log.record import Seal
 from shards.memory import MemoryStore
 from shards.replicated import FOLLOW_BYTES, ReplicatedStore
 from shards.store import Table
@@ -21,6 +20,7 @@ from shards.tables import (
     StoredCursor,
     applied_value,
     cursor_value,
+    seal_value,
 )
 from tests.support.logs import Elapsing, Faulty
 from tests.support.stores import rewrite
@@ -287,15 +287,17 @@ def test_rows_that_came_before_the_log_are_missed(shelf: Shelf) -> None:
         Node(shelf, "b").step()
 
 
-@pytest.mark.parametrize("applied", [Seal(2, 2), Seal(1, 1)])
-def test_rows_of_another_log_are_told(shelf: Shelf, made: Callable[[str], Node], applied: Seal) -> None:
-    """By the epoch, or, where that is the same, by the claim."""
+@pytest.mark.parametrize("seq", [2, 1])
+def test_rows_of_another_log_are_told(shelf: Shelf, made: Callable[[str], Node], seq: int) -> None:
+    """By the epoch, or, where that is the same, by the digest."""
     led(made)
     other = Shelf()
     stranger = Node(other, "x")
     stranger.step()
     stranger.step(MOMENT_S)
-    rewrite(stranger.below, (Table.META, META_APPLIED, applied_value(applied)), (Table.META, META_SEAL, None))
+    seal = stranger.store.applied._replace(seq=seq, epoch=seq)
+    meta = {META_APPLIED: applied_value(seal), META_SEAL: seal_value(seal)}
+    rewrite(stranger.below, *((Table.META, key, value) for key, value in meta.items()))
     again = Node(shelf, "x", stranger.below)
     assert not again.step()
     assert "this node's data" in again.follower.why

@@ -80,7 +80,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 
 def standing(node: str, seal: Seal, timeline: str, **more: object) -> Standing:
-    return Standing(node, seal.seq, seal.epoch, seal.digest.hex(), seal.version, timeline, **more)  # type: ignore[arg-type]
+    return Standing(node, seal.seq, seal.epoch, seal.digest.hex(), timeline=timeline, **more)  # type: ignore[arg-type]
 
 
 def led(lab: Lab, count: int) -> list[tuple[Seal, str]]:

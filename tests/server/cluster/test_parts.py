@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from msgspec import convert, json, to_builtins
+from msgspec import json
 from msgspec.structs import replace as replaced
 
 from server.cluster.clocks import Clocks
@@ -78,25 +78,6 @@ def test_the_log_is_kept_for_who_is_away_for_a_while(clock: Hand, members: Membe
     assert members.lowest() == 95
 
 
-def test_a_version_is_read_by_all_once_all_have_said_so(clock: Hand, members: Members) -> None:
-    """A report of an earlier version says nothing of it; who is not heard may be of one."""
-    assert not members.all_read(2, 0)
-    for node in ("a", "b"):
-        members.hear(replaced(member(node), reads=2))
-    assert members.all_read(2, 2)
-    assert not members.all_read(2, 3)
-    assert not members.all_read(3, 2)
-    old = to_builtins(member("c"))
-    del old["reads"]
-    members.hear(convert(old, Member))
-    assert not members.all_read(2, 3)
-    members.hear(replaced(member("c"), reads=2))
-    assert members.all_read(2, 3)
-    clock.now += GIVEN_UP_S + 1
-    members.hear(replaced(member("a"), reads=2))
-    assert not members.all_read(2, 3), "they may come back as they were"
-
-
 def test_two_nodes_of_one_name_are_told(clock: Hand, members: Members) -> None:
     """But not one that was started again, whatever others still tell of it."""
     before, after = replaced(member("a"), process="1"), replaced(member("a"), process="2")
@@ -118,8 +99,8 @@ def test_nodes_of_another_timeline_are_shown_and_do_not_count() -> None:
     clock = Hand()
     members = Members(clock.mono, lambda: "t1")
     mine = [
-        replaced(member("a", 50), timeline="t1", reads=3, state="leader"),
-        replaced(member("b", 40), reads=3),
+        replaced(member("a", 50), timeline="t1", state="leader"),
+        member("b", 40),
     ]
     for one in (*mine, replaced(member("x", 2), timeline="t2"), replaced(member("y", 99), timeline="t2")):
         members.hear(one)
@@ -127,7 +108,6 @@ def test_nodes_of_another_timeline_are_shown_and_do_not_count() -> None:
     damage.look()
     assert ([row.member.node for row in members], members.strangers) == (["a", "b", "x", "y"], ["x", "y"])
     assert (members.lowest(), members.next_leader(), damage.heirs) == (40, "b", ("b",))
-    assert members.all_read(3, 2)
     members = Members(clock.mono)
     members.hear(replaced(member("x", 2), timeline="t2"))
     assert (members.strangers, members.lowest()) == ([], 2)

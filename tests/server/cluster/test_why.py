@@ -21,7 +21,6 @@ from shards.log.chained import ChainedLog, open_engine
 from shards.log.engine import LogState
 from shards.log.errors import Damaged, LogDown, LogError, OtherKey, OtherLog, Trimmed, UnknownVersion
 from shards.log.memory import MemoryEngine, Shelf
-from shards.log.record import ORIGIN, Claim, claim_data, frame_of
 from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore
 from tests.support.logs import Elapsing
@@ -94,21 +93,16 @@ async def of_the_log(folder: Path) -> list[str]:
         return "no"
 
     shelf = Shelf()
-    shelf.frames[1] = frame_of(1, 1, ORIGIN, claim_data(Claim("old", "http://old", "00")))
-    shelf.frames[2], shelf.last = b"hello", 2
+    shelf.frames[1], shelf.last = b"hello", 1
     made = leading(folder, shelf)
     store = made._store
     assert store is not None
     store.follow()
-    store.is_raised = True
     store.lead("a", "http://a")
     said = [made.view()["why"]]
-    shelf.frames.clear()
-    shelf.frames[1], shelf.last = frame_of(1, 1, ORIGIN, claim_data(Claim("old", "http://old", "00"))), 1
-    made = leading(folder, shelf)
+    made = leading(folder, Shelf())
     store = made._store
     assert store is not None
-    store.follow()
     store.lead("a", "http://a")
     made._side.limit = refused  # type: ignore[method-assign]
     await made._trimming.look(store)
