@@ -35,7 +35,7 @@ from threading import Lock, RLock
 from .changes import Changes, Recorded, decode_changes
 from .errors import Corrupt, ShardsError, StoreFailed
 from .log.chain import Strays
-from .log.contract import Log, Through, without_lease
+from .log.chained import ChainedLog, Through, without_lease
 from .log.errors import LogError, OtherLog, Trimmed, Unchained
 from .log.record import ORIGIN, Claim, Seal, claim_of
 from .overlay import Layer, look, through
@@ -75,7 +75,7 @@ class ReplicatedStore:
     def __init__(
         self,
         store: Store,
-        log: Log,
+        log: ChainedLog,
         through: Through = without_lease,
     ) -> None:
         """`store`: rows of this log and no other; empty, or up to where they say. `through` calls each write

@@ -1,6 +1,6 @@
 """A second connection to the log, for its bounds, its room, and for trimming.
 
-A Log is for one thread at a time; this one has a thread of its own, so its calls delay nobody else.
+A log is for one thread at a time; this one has a thread of its own, so its calls delay nobody else.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
-from shards.log.contract import Log
+from shards.log.chained import ChainedLog
 from shards.log.engine import LogState
 from shards.log.errors import LogError, Unfit
 
@@ -19,9 +19,9 @@ T = TypeVar("T")
 class LogSide:
     """Opened on first use, and again after a failure."""
 
-    def __init__(self, opened: Callable[[], Log]) -> None:
+    def __init__(self, opened: Callable[[], ChainedLog]) -> None:
         self._opened = opened
-        self._log: Log | None = None
+        self._log: ChainedLog | None = None
         self.unfit = ""
         """Why the log does not keep what it acknowledges, as it was found last; empty: it does."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="log")
@@ -49,7 +49,7 @@ class LogSide:
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
-    def _asked(self, question: Callable[[Log], T]) -> T | None:
+    def _asked(self, question: Callable[[ChainedLog], T]) -> T | None:
         try:
             answer = question(self._at_hand())
         except LogError as error:
@@ -59,7 +59,7 @@ class LogSide:
         self.unfit = ""
         return answer
 
-    def _told(self, work: Callable[[Log], None]) -> str:
+    def _told(self, work: Callable[[ChainedLog], None]) -> str:
         """Why it fails; empty: it is done."""
         try:
             work(self._at_hand())
@@ -73,7 +73,7 @@ class LogSide:
             self._log.close()
             self._log = None
 
-    def _at_hand(self) -> Log:
+    def _at_hand(self) -> ChainedLog:
         if self._log is None:
             self._log = self._opened()
         return self._log

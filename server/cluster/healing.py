@@ -19,7 +19,7 @@ from pathlib import Path
 
 import aiohttp
 
-from shards.log.contract import Log
+from shards.log.chained import ChainedLog
 from shards.log.errors import Damaged, NoLog, Trimmed
 from shards.log.record import ORIGIN, claim_of
 from shards.replicated import new_timeline
@@ -167,7 +167,7 @@ def _writing(nodes: Sequence[Standing]) -> str:
     return "a node writes into the log: nothing to heal"
 
 
-def _fits(hand: Log, one: Standing, first: int, last: int) -> bool:
+def _fits(hand: ChainedLog, one: Standing, first: int, last: int) -> bool:
     """Whether a node can go on with the log."""
     if first > last:
         return 0 < one.seq == last
@@ -187,7 +187,7 @@ def _fits(hand: Log, one: Standing, first: int, last: int) -> bool:
     return one.seq > 0 or (found is not None and not claim_of(found[2]).has_base)
 
 
-def _timeline(hand: Log, last: int) -> str:
+def _timeline(hand: ChainedLog, last: int) -> str:
     """The id of the log's timeline; empty: it cannot be told."""
     try:
         seal = hand.seal_at(last)

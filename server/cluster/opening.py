@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from shards.log.contract import Log
+from shards.log.chained import ChainedLog
 from shards.log.engine import Origin
 from shards.log.errors import Damaged, NoLog, OtherKey, Trimmed, UnknownVersion
 from shards.log.opening import NAME, open_log, unopened_log
@@ -28,7 +28,7 @@ from .standing import Standing, standing_of
 log = logging.getLogger(__name__)
 
 
-def open_hand(config: Config) -> Log:
+def open_hand(config: Config) -> ChainedLog:
     """Connect to the log. Blocks, at most `takeover_after`. Raises ConfigError, LogDown, Unfit, NoLog."""
     return _reached(config, open_log)
 
@@ -46,7 +46,7 @@ def begin_log(
         hand.close()
 
 
-def _reached(config: Config, reach: Callable[..., Log]) -> Log:
+def _reached(config: Config, reach: Callable[..., ChainedLog]) -> ChainedLog:
     cluster = config.cluster
     if not NAME.fullmatch(cluster.name):
         raise ConfigError("cluster.name", f"may have a-z, 0-9 and _ only, got {cluster.name!r}")
@@ -102,7 +102,7 @@ def open_store(
     return store
 
 
-def _check_records(config: Config, hand: Log, mine: Standing, *, may_begin: bool) -> None:
+def _check_records(config: Config, hand: ChainedLog, mine: Standing, *, may_begin: bool) -> None:
     """Raise NoLog for a log without records that this node may not begin; ConfigError unless the log may have
     this store's own rows: it has no records, or this node has claimed it as its base."""
     first, last = hand.bounds()

@@ -1,14 +1,13 @@
-"""The log of group commits for several machines: a replicating engine behind one contract.
+"""The log of group commits for several machines, on an engine that replicates.
 
 The interface
-    contract.py   the contract: append, claim, read, trim
+    chained.py    the log: append, claim, read, trim; the fence, unknown outcomes, deadlines
     errors.py     Fenced, LogDown and others
     opening.py    opens a log by its URL; the only file that knows all engines
 
 The implementation
     record.py     one record as bytes: sealed, and chained to the one before it
     chain.py      what follows a record, and what is passed over
-    chained.py    the contract on an engine: the fence, unknown outcomes, deadlines, the chain
     flight.py     records that were sent and are not settled
     engine.py     the contract of an engine, and its two errors
     line.py       calls with a timeout; a new connection after a failed one

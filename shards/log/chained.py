@@ -1,9 +1,29 @@
-"""The log on an engine that can only append frames.
+"""The log of group commits: records in one order, each written once, durable on a quorum before `append`
+returns.
 
-**Writing.** The frame of `seq` needs the digest of the frame before it. That is known if it was written or
-read here last; otherwise it is read. With it comes that record's epoch, so the fence has two halves: this
-file compares the epoch, against a record that can no longer change, and the engine decides that the record is
-still the last.
+The records have the sequences 1, 2, 3, … A node leads from the record that it has *claimed*. The sequence of
+that record is its *epoch*; every later record up to the next claim has this epoch:
+
+    seq      1       2    3    4       5    6
+    epoch    1       1    1    4       4    4
+             claim             claim
+             of A    A    A    of B    B    B
+
+**The fence.** A record becomes `seq` only if `seq - 1` is the last record, and has the same epoch or the new
+record is a claim. Say A still holds epoch 1 when B has claimed 4. A's next append, as 4, finds the place
+taken. Had A read on and tried 7, it would find that 6 has epoch 4. Both raise `Fenced`. No clock is involved.
+
+**Unknown outcomes.** An engine may take a record while its answer is lost. `append` and `claim` resolve that
+themselves: they try again, and if the place is taken they look whose record it is. They raise LogDown only if
+the engine has not answered by the deadline. The record may then be there, be missing, or appear later. After
+LogDown the caller of `append` can repeat the call with the same bytes, as often as it likes: it succeeds if
+any of them became that record. Or it can give up the epoch and read. Other bytes at the same place would be
+Fenced by the first.
+
+**Writing.** An engine can only append frames. The frame of `seq` needs the digest of the frame before it.
+That is known if it was written or read here last; otherwise it is read. With it comes that record's epoch, so
+the fence has two halves: this file compares the epoch, against a record that can no longer change, and the
+engine decides that the record is still the last.
 
 The rest is one loop. It tries `put` until it succeeds or the place is taken. After no answer it tries again
 with the same bytes, which is harmless: whichever comes first takes the place.
@@ -30,11 +50,14 @@ by its next try.
 **Where it stands.** A store has the seal of the last record that it applied, and a log begins there: what
 follows is chained to that record, whether the log still has it or not. chain.py says what follows.
 
-**Reading** asks a near server, or listens to it. It may be behind, or have a damaged copy. From a missing or
-wrong record on, and from a stray on, a batch is asked for again with `is_sure`. A read fetches up to BATCH
-frames at a time, fewer if they are large. Without a seal it starts with the record before the first wanted
-one, so that the first link is checked too. The engine's leader says where the log ends. A newly elected
-leader may not know the newest records yet, so records that seem lost are asked for again until the deadline.
+**Reading** is gapless, or ends with an error: the engine's leader says where the log ends, every record is
+chained to the one before it, and a missing record raises Trimmed or Damaged and is never skipped. Only what
+is no record of this timeline is passed over, if the chain fits across it (chain.py). It asks a near server,
+or listens to it. It may be behind, or have a damaged copy. From a missing or wrong record on, and from a
+stray on, a batch is asked for again with `is_sure`. A read fetches up to BATCH frames at a time, fewer if
+they are large. Without a seal it starts with the record before the first wanted one, so that the first link
+is checked too. The engine's leader says where the log ends. A newly elected leader may not know the newest
+records yet, so records that seem lost are asked for again until the deadline.
 
 **A log that is begun anew** has a claim first, chained to the last record that is left in a store. Its place
 may be further on: whoever has that last record lacks nothing, as the digest proves.
@@ -47,8 +70,7 @@ from functools import partial
 from typing import TypeVar
 
 from .chain import Chain, Strays
-from .contract import Clock, Through, without_lease
-from .engine import Engine, LogState, NoAnswer, Origin, Taken
+from .engine import Clock, Engine, LogState, NoAnswer, Origin, Taken
 from .errors import (
     Damaged,
     Doubtful,
@@ -90,49 +112,70 @@ BATCH_BYTES = 1 << 20
 """Bytes of frames fetched at a time, estimated from the largest of the frames before."""
 
 T = TypeVar("T")
+Through = Callable[[Callable[[], None]], None]
+"""Calls a write into the log: what succeeds proves that this node leads."""
+
+
+def without_lease(write: Callable[[], None]) -> None:
+    """A `Through` of who holds no lease."""
+    write()
 
 
 class ChainedLog:
-    """A Log on a connected engine; `deadline_s` for each call. One thread at a time.
+    """One opened log. For one thread at a time; each thread opens its own.
 
-    `keys` of the cluster: claims are made with the first, and read with any.
+    Errors of every call: LogDown, Unfit; of those that read: Damaged, UnknownVersion, OtherKey.
     """
 
     def __init__(self, engine: Engine, clock: Clock, deadline_s: float, keys: Sequence[str]) -> None:
+        """`engine`: connected, unless to `begin` a log. `deadline_s`: of each call. `keys` of the cluster:
+        claims are made with the first, and read with any."""
         self._engine = engine
         self._clock = clock
         self._deadline_s = deadline_s
         self._keys = keys
         self._chain = Chain(ORIGIN, keys)
         self.is_behind = False
+        """Whether the last read was ended by its time, or had only what was pushed. The next one goes on
+        there."""
         self._flight = Flight(engine, clock, _patience_s(deadline_s), self._write)
 
     @property
     def at(self) -> Seal:
+        """The seal of the record that was read or written here last."""
         return self._chain.last
 
     @property
     def reached(self) -> int:
+        """The place of the record that was read or written here last, also of a part of a group."""
         return self._chain.link.seq
 
     @property
     def strays(self) -> Strays:
+        """Messages that were passed over since the log was opened, since they are no records."""
         return self._chain.strays
 
     @property
     def passed(self) -> int:
+        """The place up to which there are only messages that are no records behind the record at `at`."""
         chain = self._chain
         return chain.last.seq if chain.is_doubtful or chain.link != chain.last else chain.next - 1
 
     @property
     def is_doubtful(self) -> bool:
+        """Whether a record may be hidden behind the last one that was read: a claim there is refused."""
         return self._chain.is_doubtful
 
     @property
     def origin(self) -> Origin:
+        """What the log was made for."""
         return self._engine.origin
 
     def begin(self, seal: Seal, origin: Origin, last: int = 0, beyond: int = 0) -> None:
+        """Make the log, or empty it, and go on behind the record that `seal` names, with a claim that nobody
+        leads. Whatever else the log had is lost. At ORIGIN a new log stays empty. `last`: its last place when
+        this was decided; 0: it was not there. `beyond`: the claim comes behind this place. Raises Fenced if
+        another node has written since."""
         chain = self._chain = Chain(seal, self._keys)
         is_there = True
         try:
@@ -155,23 +198,23 @@ class ChainedLog:
         self._write(chain, 0, claim_data(claim))
 
     def stand(self, seal: Seal, *, is_last: bool = False) -> None:
+        """Continue behind a record that the caller has, as its store names it. What is read next must be
+        chained to it, and it need not be in the log any more. Without this the log looks it up. `is_last`: no
+        node has a record behind it, so that none was trimmed there, and none is hidden."""
         if seal != self._chain.last:
             self._chain = Chain(seal, self._keys, self._chain.strays)
         self._chain.is_last = is_last
 
     def check_key(self, claim: bytes, seal: Seal) -> None:
+        """Raise OtherKey unless the claim, of the epoch of `seal`, was made with a key of this cluster."""
         if not is_signed(claim, seal.epoch, self._keys):
             raise OtherKey(
                 f"the claim at record {seal.epoch} in this node's data is signed with another cluster.key"
             )
 
-    def append(
-        self,
-        seq: int,
-        epoch: int,
-        data: bytes,
-        through: Through = without_lease,
-    ) -> None:
+    def append(self, seq: int, epoch: int, data: bytes, through: Through = without_lease) -> None:
+        """Return once `data` is durable on a quorum as record `seq`, or as several from there on, which are
+        read as one. `through` calls each write. Raises Fenced."""
         assert 0 < epoch < seq
         chain, size = self._led(seq, epoch), part_bytes(self._engine.largest)
         for start in range(0, max(1, len(data)), size):
@@ -179,13 +222,22 @@ class ChainedLog:
             through(partial(self._write, chain, epoch, part, is_part=start + size < len(data)))
 
     def send(self, seq: int, epoch: int, data: bytes) -> bool:
+        """Have `data` come behind all that was sent and is not settled, as an `append` that is not waited
+        for. False: it cannot be sent now; it can be appended once all is settled.
+
+        `seq`: one more than the last record that is settled. Raises Fenced.
+        """
         chain = self._chain if self._flight.sent else self._led(seq, epoch)
         return self._flight.send(chain, epoch, data)
 
     def settle(self) -> bool:
+        """Wait for the oldest that was sent. Whether it is durable on a quorum now; False: nudged. Raises as
+        `append` does. All that was sent then has an unknown outcome, and none is a record without those in
+        front of it."""
         return self._flight.settle(self._chain)
 
     def nudge(self) -> None:
+        """Have a thread that waits in `settle` or for a push return soon. From any thread."""
         self._engine.nudge()
 
     def claim(
@@ -197,6 +249,15 @@ class ChainedLog:
         timeline: str = "",
         has_base: bool = False,
     ) -> int:
+        """Become the leader with record `seq`. Returns the epoch, which is `seq`, or more where strays are
+        passed over. Raises Fenced.
+
+        `seq` is one more than the last record that this node has applied. `url`: where other nodes redirect
+        clients. With an empty `node` nobody leads from here on, and any node may claim at once; `url` is then
+        the node that is to be the first to do so. `has_base`: the node's store had rows before the log had
+        records. Raises Doubtful if a record may be hidden behind the last one here, Trimmed if that is no
+        longer there, Damaged if it never was.
+        """
         chain = self._standing(seq - 1, must_be_known=True)
         data = claim_data(Claim(node, url, os.urandom(16).hex(), has_base, timeline=timeline))
         if chain.is_doubtful and chain.is_last:
@@ -206,21 +267,34 @@ class ChainedLog:
         return chain.last.epoch
 
     def seal_at(self, seq: int) -> Seal | None:
+        """The seal of record `seq`; None if it is trimmed or never existed."""
         frame = self._frame(seq, self._timer()) if seq > 0 else None
         return None if frame is None else opened(frame, seq).seal
 
     def bounds(self) -> tuple[int, int]:
+        """First and last sequence, as the engine's leader knows them; (1, 0) of an empty log."""
         return self._timer().ask(self._engine.bounds)
 
     def state(self) -> LogState:
+        """The same, with the bytes that the log takes and may take, and the time at its server."""
         return self._timer().ask(self._engine.state)
 
     def limit(self, wanted_bytes: int) -> None:
+        """Set a bound of these bytes if there is none and the engine has bounds."""
         self._timer().ask(lambda left_s: self._engine.limit(wanted_bytes, left_s))
 
     def read(
         self, after: int, for_s: float | None = None, hear_s: float = 0.0
     ) -> Iterator[tuple[int, int, bytes]]:
+        """(seq, epoch, data) of every claim and group later than `after`, in order, up to the last whole one.
+        `seq`: of its last record. `for_s`: end after this time, although there is more: strays may come for
+        ever. Trimmed records are passed over where the first one that is left is chained to the caller's.
+        `hear_s`: if the engine pushes records, wait so long for one, and read only what was pushed.
+
+        A claim has its own `seq` as epoch; `record.claim_of` reads its data. Raises Trimmed if `after + 1` is
+        trimmed; Damaged for a gap, for changed bytes, and if the log ends before `after`; Unchained for a
+        record that does not follow `after`.
+        """
         until = None if for_s is None else self._clock.monotonic() + for_s
         chain = self._standing(after, must_be_known=False)
         heard = self._engine.hear(chain.next, hear_s) if hear_s > 0 else None
@@ -258,6 +332,8 @@ class ChainedLog:
                 return
 
     def trim(self, upto: int) -> None:
+        """Delete the records up to and including `upto`. The last record always stays: the next is chained to
+        it."""
         timer = self._timer()
         first, last = timer.ask(self._engine.bounds)
         goes = min(upto, last - 1)

@@ -39,6 +39,14 @@ class Origin(NamedTuple):
     """The node that may write the first record without asking others."""
 
 
+class Clock(Protocol):
+    """Time that only elapses, in seconds. The module `time` is one."""
+
+    def monotonic(self) -> float: ...
+
+    def sleep(self, seconds: float, /) -> None: ...
+
+
 class Engine(Protocol):
     """One connection to an engine, made and replaced by the engine itself. Errors: NoAnswer, Unfit, NoLog."""
 

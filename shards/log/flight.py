@@ -15,8 +15,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from .chain import Chain
-from .contract import Clock
-from .engine import Engine, NoAnswer, Taken
+from .engine import Clock, Engine, NoAnswer, Taken
 from .errors import Unfit
 from .record import Record, Seal, digest_in, frame_of, part_bytes
 

@@ -11,8 +11,7 @@ import re
 from collections.abc import Sequence
 
 from .chained import ChainedLog, open_engine
-from .contract import Clock, Log
-from .engine import Engine
+from .engine import Clock, Engine
 from .errors import Unfit
 from .record import PART_BYTES, part_bytes
 
@@ -27,7 +26,7 @@ def open_log(
     deadline_s: float,
     keys: Sequence[str],
     must_replicate: bool = True,
-) -> Log:
+) -> ChainedLog:
     """The log of the timeline `name`.
 
     `deadline_s`: maximum time of any call, including this one. `keys` of the cluster: claims are made with
@@ -45,7 +44,7 @@ def open_log(
 
 def unopened_log(
     url: str, name: str, clock: Clock, *, deadline_s: float, keys: Sequence[str], must_replicate: bool = True
-) -> Log:
+) -> ChainedLog:
     """A log that may not exist, to `begin` it. Raises Unfit, ValueError."""
     return ChainedLog(_engine(url, name, must_replicate), clock, deadline_s, keys)
 

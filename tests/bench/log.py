@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from shards.log.contract import Log
+from shards.log.chained import ChainedLog
 from shards.log.engine import Origin
 from shards.log.opening import open_log, unopened_log
 from shards.log.record import ORIGIN
@@ -82,7 +82,7 @@ def _floor(folder: Path, data: bytes, count: int) -> list[float]:
         store.close()
 
 
-def _appended(opened: Log, data: bytes, count: int) -> list[float]:
+def _appended(opened: ChainedLog, data: bytes, count: int) -> list[float]:
     epoch = opened.claim(1, "bench", "")
     return _timed(lambda seq: opened.append(seq, epoch, data), range(2, count + 2))
 
@@ -97,7 +97,7 @@ def _timed(call: Callable[[int], None], numbers: range) -> list[float]:
     return found
 
 
-def _read(opened: Log) -> float:
+def _read(opened: ChainedLog) -> float:
     """Records a second."""
     started = time.perf_counter()
     count = sum(1 for _ in opened.read(0))

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from shards.log.chained import ChainedLog, open_engine
-from shards.log.contract import Clock
-from shards.log.engine import Engine
+from shards.log.engine import Clock, Engine
 from shards.log.jetstream import JetStream
 from shards.log.memory import MemoryEngine, Shelf
 from shards.log.postgres import Postgres as PostgresEngine

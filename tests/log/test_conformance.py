@@ -1,4 +1,4 @@
-"""What the log promises, held against every engine. The promises are the theory of shards/log/contract.py."""
+"""What the log promises, held against every engine. The promises are the theory of shards/log/chained.py."""
 
 import hashlib
 import itertools
@@ -10,7 +10,6 @@ from collections.abc import Callable
 import pytest
 
 from shards.log.chained import ChainedLog, open_engine
-from shards.log.contract import Log
 from shards.log.engine import Origin, Taken
 from shards.log.errors import (
     Damaged,
@@ -41,7 +40,7 @@ from .conftest import DEADLINE_S, JetStreamPlace, Place
 LOSSES = (Lost.REQUEST, Lost.ANSWER, Lost.LATE)
 
 
-def filled(log: Log, count: int, seq: int = 1) -> int:
+def filled(log: ChainedLog, count: int, seq: int = 1) -> int:
     """Claimed at `seq`, then records up to `count` in all; gives the epoch."""
     epoch = log.claim(seq, "a", "http://a")
     for one in range(seq + 1, count + 1):
@@ -62,18 +61,18 @@ def followed(place: Place) -> tuple[ChainedLog, ChainedLog, int]:
     return ours, theirs, epoch
 
 
-def seal_of(log: Log, seq: int) -> Seal:
+def seal_of(log: ChainedLog, seq: int) -> Seal:
     """That of a record that is there."""
     seal = log.seal_at(seq)
     assert seal is not None
     return seal
 
 
-def seqs(log: Log, after: int = 0) -> list[int]:
+def seqs(log: ChainedLog, after: int = 0) -> list[int]:
     return [seq for seq, _, _ in log.read(after)]
 
 
-def epoch_at(log: Log, seq: int) -> int | None:
+def epoch_at(log: ChainedLog, seq: int) -> int | None:
     seal = log.seal_at(seq)
     return None if seal is None else seal.epoch
 
@@ -480,7 +479,7 @@ def test_what_names_its_place_is_no_stray(place: Place) -> None:
 # -- ahead: sent before those in front of it are known to be there
 
 
-def sent(log: Log, seq: int, epoch: int, *datas: bytes) -> None:
+def sent(log: ChainedLog, seq: int, epoch: int, *datas: bytes) -> None:
     for data in datas:
         assert log.send(seq, epoch, data)
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from shards.log.chained import ChainedLog, open_engine
-from shards.log.contract import Log
 from shards.log.errors import Trimmed
 from shards.log.jetstream import JetStream
 from shards.log.memory import MemoryEngine, Shelf
@@ -47,11 +46,11 @@ class Counted(Faulty):
         return super().bounds(timeout_s)
 
 
-def heard(log: Log, hear_s: float = LONG_S) -> list[int]:
+def heard(log: ChainedLog, hear_s: float = LONG_S) -> list[int]:
     return [seq for seq, _, _ in log.read(log.at.seq, hear_s=hear_s)]
 
 
-def all_heard(log: Log, upto: int) -> list[int]:
+def all_heard(log: ChainedLog, upto: int) -> list[int]:
     found: list[int] = []
     while log.at.seq < upto:
         found += heard(log)

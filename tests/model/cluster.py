@@ -24,7 +24,6 @@ from shards.changes import Changes, Recorded, decode_changes
 from shards.errors import StoreFailed
 from shards.log.chain import Chain
 from shards.log.chained import ChainedLog, open_engine
-from shards.log.contract import Log
 from shards.log.engine import LogState, Origin
 from shards.log.errors import LogError, Trimmed
 from shards.log.memory import MemoryEngine, Shelf
@@ -53,7 +52,7 @@ T = TypeVar("T")
 class Shared(ReplicatedStore):
     """A node's store, whose batches can be looked at: those that came with the log and those written here."""
 
-    def __init__(self, below: MemoryStore, log: Log, cluster: "Cluster") -> None:
+    def __init__(self, below: MemoryStore, log: ChainedLog, cluster: "Cluster") -> None:
         super().__init__(below, log)
         self.log: list[MemoryBatch] = []
         self.durable = 0
