@@ -5,8 +5,8 @@ written; and the last member lists sizes and hashes of all, so that a truncated 
 is refused. Then all its rows are read: what has rotted on the way to this disk is refused too. swap.py takes
 only a complete copy.
 
-The loop reads from the socket and a thread writes. At most PIECES wait in between; then nothing is read. A
-sender that is silent for IDLE_S is given up.
+A thread writes, and asks the loop for each piece: meanwhile nothing is read. A sender that is silent for
+IDLE_S is given up.
 """
 
 import asyncio
@@ -19,7 +19,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from typing import IO
 
 import aiohttp
@@ -37,8 +36,6 @@ from .swap import FOLDER, IN, READY, is_copied
 CONNECT_S = 5.0
 IDLE_S = 30.0
 """Maximum silence: the sender makes its checkpoint meanwhile."""
-PIECES = 8
-"""Maximum pieces that wait to be written."""
 SPARE_BYTES = 64 << 20
 """Bytes of the file system that a copy leaves free."""
 MANIFEST_BYTES = 16 << 20
@@ -103,81 +100,42 @@ def _detail(problem: bytes) -> str:
 
 
 async def _take(content: aiohttp.StreamReader, data: Path) -> None:
-    feed = _Feed()
-    thread = ThreadPoolExecutor(1, thread_name_prefix="copy")
-    work = asyncio.get_running_loop().run_in_executor(thread, partial(unpack, feed, data))
-    work.add_done_callback(feed.wake)
+    body, thread = _Body(content), ThreadPoolExecutor(1, thread_name_prefix="copy")
+    work = asyncio.get_running_loop().run_in_executor(thread, partial(unpack, body, data))
     try:
-        async for piece in content.iter_chunked(PIECE):
-            await feed.put(piece)
-            if work.done():
-                break
-        feed.end(is_whole=True)
-        await asyncio.wait({work})  # all rows are read
-    except BaseException:
-        feed.is_given_up = True
-        feed.end(is_whole=False)
-        raise
+        await asyncio.wait({work})
     finally:
+        # If the copy is given up the thread ends with the next piece, or at the next row.
+        content.set_exception(ValueError("the copy was given up"))
         thread.shutdown(wait=False)
         await asyncio.wait({work})
         work.exception()  # retrieve it; the first error is raised
     work.result()
 
 
-class _Feed:
-    """Passes pieces from the loop to a thread, as a file."""
+class _Body:
+    """The body of an answer as a file, for a thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, content: aiohttp.StreamReader) -> None:
+        self._content = content
         self._loop = asyncio.get_running_loop()
-        self._room = asyncio.Semaphore(PIECES)
-        self._pieces: SimpleQueue[bytes | bool] = SimpleQueue()
-        """Pieces; a bool at the end: whether it is complete."""
-        self._left = b""
-        self._is_over = False
-        self.is_given_up = False
-
-    async def put(self, piece: bytes) -> None:
-        """Add a piece; waits for room."""
-        await self._room.acquire()
-        self._pieces.put(piece)
-
-    def end(self, *, is_whole: bool) -> None:
-        self._pieces.put(is_whole)
-
-    def wake(self, _: object) -> None:
-        """The thread has ended: free a sender that waits for room."""
-        self._room.release()
 
     def read(self, size: int) -> bytes:
-        """In the thread: read; less than `size` only at the end. Raises ValueError for a truncated stream."""
-        parts, lacking = [self._left], size - len(self._left)
-        while lacking > 0 and (piece := self._next()):
-            parts.append(piece)
-            lacking -= len(piece)
-        whole = b"".join(parts)
-        self._left = whole[size:]
-        return whole[:size]
+        """Up to `size` bytes; none at the end. Raises what the body raises."""
+        return asyncio.run_coroutine_threadsafe(self._content.read(size), self._loop).result()
 
     def finish(self) -> None:
-        """In the thread: wait for the end. Raises ValueError if it is truncated, or has more data."""
-        trailer = len(self._left)
-        while piece := self._next():
+        """Wait for the end. Raises ValueError if there is more data."""
+        trailer = 0
+        while piece := self.read(PIECE):
             trailer += len(piece)
             if trailer > TRAILER_BYTES:
                 raise ValueError("data follows the manifest")
 
-    def _next(self) -> bytes:
-        if self._is_over:
-            return b""
-        piece = self._pieces.get()
-        if isinstance(piece, bytes):
-            self._loop.call_soon_threadsafe(self._room.release)
-            return piece
-        self._is_over = True
-        if not piece:
-            raise ValueError("the copy is incomplete")
-        return b""
+    def check(self) -> None:
+        """Raise if the copy was given up."""
+        if (error := self._content.exception()) is not None:
+            raise error
 
 
 class _Plain(tarfile.TarInfo):
@@ -194,7 +152,7 @@ class _Plain(tarfile.TarInfo):
         return info
 
 
-def unpack(feed: _Feed, data: Path) -> None:
+def unpack(body: _Body, data: Path) -> None:
     """Write a stream below `data`, and make it ready if it is complete and can be read. Raises OSError,
     TarError, ValueError, ShardsError."""
     folder = data / FOLDER
@@ -202,9 +160,10 @@ def unpack(feed: _Feed, data: Path) -> None:
     _forget(incoming, ready)
     incoming.mkdir(parents=True)
     try:
-        _write_files(feed, incoming)
-        feed.finish()
-        _check_rows(feed, incoming)
+        _write_files(body, incoming)
+        body.finish()
+        for _ in whole(incoming):
+            body.check()
         sync_path(incoming)
         incoming.rename(ready)
         sync_path(folder)
@@ -214,20 +173,14 @@ def unpack(feed: _Feed, data: Path) -> None:
         raise
 
 
-def _check_rows(feed: _Feed, folder: Path) -> None:
-    for _ in whole(folder):
-        if feed.is_given_up:
-            raise ValueError("the copy was given up")
-
-
 def _forget(*folders: Path) -> None:
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _write_files(feed: _Feed, folder: Path) -> None:
+def _write_files(body: _Body, folder: Path) -> None:
     found: dict[str, tuple[int, str]] = {}
-    with tarfile.open(fileobj=feed, mode="r|", bufsize=PIECE, tarinfo=_Plain) as tar:  # type: ignore[call-overload]
+    with tarfile.open(fileobj=body, mode="r|", bufsize=PIECE, tarinfo=_Plain) as tar:  # type: ignore[call-overload]
         while (member := tar.next()) is not None:
             tar.members = []  # tarfile would keep them
             file = tar.extractfile(member)

@@ -23,6 +23,8 @@ from functools import partial
 from pathlib import Path
 from threading import Event
 from time import monotonic
+from types import SimpleNamespace
+from typing import IO, cast
 
 from aiohttp import web
 
@@ -169,21 +171,6 @@ class CopyRoutes:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-class _Pieces(io.RawIOBase):
-    """A write-only file that passes its pieces on."""
-
-    def __init__(self, give: Callable[[bytes], None]) -> None:
-        self._give = give
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: object, /) -> int:
-        piece = bytes(data)  # type: ignore[call-overload]
-        self._give(piece)
-        return len(piece)
-
-
 class _Hashed:
     """A file that computes its hash while it is read."""
 
@@ -201,7 +188,8 @@ def pack(folder: Path, give: Callable[[bytes], None], check: Callable[[], None])
     """Pass the files of a folder on as a tar, in pieces. `check` is called before the manifest. Raises
     OSError, and what both raise."""
     manifest: dict[str, tuple[int, str]] = {}
-    with tarfile.open(fileobj=_Pieces(give), mode="w|", bufsize=PIECE, format=tarfile.GNU_FORMAT) as tar:
+    pieces = cast("IO[bytes]", SimpleNamespace(write=give))
+    with tarfile.open(fileobj=pieces, mode="w|", bufsize=PIECE, format=tarfile.GNU_FORMAT) as tar:
         for path in sorted(path for path in folder.iterdir() if is_copied(path.name)):
             with path.open("rb") as file:
                 info = tarfile.TarInfo(path.name)
