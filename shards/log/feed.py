@@ -43,7 +43,7 @@ class Feed:
 
     def __init__(self, connection: NatsConnection, stream: bytes, seq: int) -> None:
         """From record `seq` on. Raises NatsError, OSError."""
-        self._connection = connection
+        self.connection = connection
         name = secrets.token_hex(8)
         self._next = Request(
             b"%s.MSG.NEXT.%s.%s" % (CONSUMER, stream, name.encode()),
@@ -77,7 +77,7 @@ class Feed:
         if self._coming <= 0:
             self._ask()
         while True:
-            for one in self._connection.take_pushed():
+            for one in self.connection.take_pushed():
                 wanted = seq + len(found)
                 if one.status:
                     self._end(one)
@@ -89,14 +89,14 @@ class Feed:
                 if at == wanted:  # else it was read otherwise
                     found.append(one.data)
             left_s = until - time.monotonic()
-            if self._coming <= 0 or left_s < 0 or not self._connection.wait(0 if found else left_s):
+            if self._coming <= 0 or left_s < 0 or not self.connection.wait(0 if found else left_s):
                 break
         if self._coming > 0 and not found and time.monotonic() > self._over_at:
             raise NatsError("a consumer says nothing")
         return found
 
     def _ask(self) -> None:
-        self._connection.tell(self._next, self._subject)
+        self.connection.tell(self._next, self._subject)
         self._coming, self._over_at = MANY, time.monotonic() + PULL_S + LATE_S
 
     def _end(self, status: Reply) -> None:

@@ -146,6 +146,7 @@ class JetStream:
     def __init__(self, url: str, name: str, *, must_replicate: bool = True) -> None:
         self._servers = servers_of(url)
         self._name = name
+        self._stream = name.encode()
         self._subject = f"{name}.log"
         self._must_replicate = must_replicate
         self._largest = 0
@@ -158,16 +159,19 @@ class JetStream:
         """The first one may be lost: who opens a log again and again begins with another one."""
         self._sent: deque[int] = deque()
         """Places of what was sent, and has no answer."""
-        self._line: Line[_Session] = Line(url, self._session, _Session.close, _Session.abort)
+        self._feed: Feed | None = None
+        self._line: Line[NatsConnection] = Line(
+            url, self._connected, NatsConnection.close, NatsConnection.abort
+        )
 
     def connect(self, timeout_s: float) -> None:
-        self._line.call(lambda _session, _left_s: None, timeout_s)
+        self._line.call(lambda _connection, _left_s: None, timeout_s)
 
     def make(self, after: int, origin: Origin, timeout_s: float) -> None:
         if self._wanted is None:
             self._line.close()  # the next connection looks for the stream, and may take several calls
             self._wanted = origin
-        state = self._api(b"INFO", b"", timeout_s).state
+        state = self._api(timeout_s, b"INFO").state
         self._wanted = None
         if state.last_seq > after:
             raise Taken
@@ -180,23 +184,35 @@ class JetStream:
 
     def put(self, seq: int, frame: bytes, timeout_s: float) -> None:
         self._sent.clear()
-        self._judge_put(
-            seq, self._line.call(lambda session, left_s: session.put(seq, frame, left_s), timeout_s)
-        )
+        self._judge_put(seq, self._line.call(self._put, timeout_s, seq, frame))
+
+    def _put(self, connection: NatsConnection, timeout_s: float, seq: int, frame: bytes) -> Answer:
+        connection.forget()
+        connection.ignore()
+        self._feed = None
+        return self._asked(connection, timeout_s, self._publish(seq, frame))
 
     def send(self, seq: int, frame: bytes, timeout_s: float) -> None:
         self._sent.append(seq)
-        self._through(lambda session: session.send(seq, frame, timeout_s), timeout_s)
+        self._through(lambda connection: connection.send(self._publish(seq, frame), timeout_s), timeout_s)
 
     def answer(self, timeout_s: float) -> bool:
         if not self._sent:
             raise NoAnswer("nothing was sent")
-        answer = self._through(lambda session: session.answer(timeout_s), timeout_s)
+        answer = self._through(lambda connection: self._next(connection, timeout_s), timeout_s)
         if answer is not None:
             self._judge_put(self._sent.popleft(), answer)
         return answer is not None
 
-    def _through(self, work: "Callable[[_Session], T]", timeout_s: float) -> T:
+    def _next(self, connection: NatsConnection, timeout_s: float) -> Answer | None:
+        reply = connection.answer(timeout_s)
+        return None if reply is None else _ANSWER.decode(reply.data)
+
+    def _publish(self, seq: int, frame: bytes) -> Request:
+        headers = b"NATS/1.0\r\nNats-Expected-Last-Sequence: %d\r\nNats-Expected-Stream: %s\r\n\r\n"
+        return Request(b"%s.log" % self._stream, frame, headers % (seq - 1, self._stream))
+
+    def _through(self, work: Callable[[NatsConnection], T], timeout_s: float) -> T:
         """In this thread: the connection keeps to its timeouts."""
         try:
             return self._line.use(work, timeout_s)
@@ -205,9 +221,9 @@ class JetStream:
             raise
 
     def nudge(self) -> None:
-        session = self._line.connection
-        if session is not None:
-            session.nudge()
+        connection = self._line.connection
+        if connection is not None:
+            connection.nudge()
 
     def _judge_put(self, seq: int, answer: Answer) -> None:
         if answer.error is not None:
@@ -220,17 +236,41 @@ class JetStream:
 
     def fetch(self, seq: int, count: int, timeout_s: float, *, is_sure: bool = True) -> list[bytes]:
         asked, is_direct = range(seq, seq + count), self._is_direct and not is_sure
-        return self._line.call(lambda session, left_s: session.fetch(asked, left_s, is_direct), timeout_s)
+        return self._line.call(self._fetched, timeout_s, asked, is_direct)
+
+    def _fetched(
+        self, connection: NatsConnection, timeout_s: float, asked: range, is_direct: bool
+    ) -> list[bytes]:
+        """The messages of these sequences, up to the first that is missing."""
+        verb, read = (b"DIRECT.GET", _direct) if is_direct else (b"STREAM.MSG.GET", _stored)
+        requests = [self._request(verb, b'{"seq":%d}' % seq) for seq in asked]
+        replies = zip(asked, connection.ask(requests, timeout_s), strict=True)
+        found: list[bytes] = []
+        for seq, reply in replies:
+            data = read(seq, reply)
+            if data is None:
+                break
+            found.append(data)
+        return found
 
     def hear(self, seq: int, timeout_s: float) -> list[bytes] | None:
         if self._line.connection is None or time.monotonic() < self._deaf_until:
             return None
         try:
-            return self._line.use(lambda session: session.hear(seq, timeout_s), timeout_s)
+            return self._line.use(lambda connection: self._heard(connection, seq, timeout_s), timeout_s)
         except (NoAnswer, LogError) as error:
             self._deaf_until = time.monotonic() + DEAF_S
             log.info("log: asked for new records, for %d s, since none is pushed: %s", DEAF_S, error)
             return None
+
+    def _heard(self, connection: NatsConnection, seq: int, timeout_s: float) -> list[bytes] | None:
+        feed, self._feed = self._feed, None
+        if feed is None or feed.connection is not connection:
+            feed = Feed(connection, self._stream, seq)
+        found = feed.frames(seq, timeout_s)
+        if found is not None:
+            self._feed = feed
+        return found
 
     def bounds(self, timeout_s: float) -> tuple[int, int]:
         return self._info(timeout_s).state.bounds
@@ -242,74 +282,89 @@ class JetStream:
         return LogState(*answer.state.bounds, answer.state.bytes, max_bytes, wall_ms)
 
     def limit(self, wanted_bytes: int, timeout_s: float) -> None:
-        self._line.call(lambda session, left_s: self._limit(session, wanted_bytes, left_s), timeout_s)
+        self._line.call(self._limit, timeout_s, wanted_bytes)
 
     def confirm(self, timeout_s: float) -> None:
         """Nothing to do: what the stream's leader has, a quorum has in its log."""
 
     def drop(self, upto: int, timeout_s: float) -> None:
-        self._api(b"PURGE", b'{"seq":%d}' % (upto + 1), timeout_s)
+        self._api(timeout_s, b"PURGE", b'{"seq":%d}' % (upto + 1))
 
     def close(self) -> None:
         self._line.close()
 
     def _info(self, timeout_s: float) -> Answer:
         """The stream's state and settings. Raises Unfit."""
-        answer = self._api(b"INFO", b"", timeout_s)
+        answer = self._api(timeout_s, b"INFO")
         self._judge(_CONFIG.decode(answer.config))
         return answer
 
-    def _api(self, verb: bytes, said: bytes, timeout_s: float) -> Answer:
-        answer = self._line.call(lambda session, left_s: session.api(verb, said, left_s), timeout_s)
+    def _api(self, timeout_s: float, verb: bytes, said: bytes = b"") -> Answer:
+        answer = self._line.call(self._ask, timeout_s, verb, said)
         if answer.error is not None:
             raise self._refused(answer.error)
         return answer
 
-    def _limit(self, session: "_Session", wanted_bytes: int, timeout_s: float) -> None:
-        answer = session.api(b"INFO", b"", timeout_s)
+    def _ask(self, connection: NatsConnection, timeout_s: float, verb: bytes, said: bytes = b"") -> Answer:
+        return self._asked(connection, timeout_s, self._request(b"STREAM.%s" % verb, said))
+
+    def _asked(self, connection: NatsConnection, timeout_s: float, request: Request) -> Answer:
+        (reply,) = connection.ask([request], timeout_s)
+        return _ANSWER.decode(reply.data)
+
+    def _request(self, verb: bytes, said: bytes) -> Request:
+        return Request(b"$JS.API.%s.%s" % (verb, self._stream), said)
+
+    def _limit(self, connection: NatsConnection, timeout_s: float, wanted_bytes: int) -> None:
+        def update(max_bytes: int) -> Answer:
+            said = msgspec.json.encode({**config, "max_bytes": max_bytes})
+            return self._ask(connection, timeout_s, b"UPDATE", said)
+
+        answer = self._ask(connection, timeout_s, b"INFO")
         if answer.error is not None:
             raise self._refused(answer.error)
         config = msgspec.json.decode(answer.config, type=dict[str, Any])
         if config.get("max_bytes", -1) > 0:
             return
         least, bound = max(LEAST_BYTES, 2 * answer.state.bytes), wanted_bytes
-        while (answer := session.update({**config, "max_bytes": bound}, timeout_s)).error is not None:
+        while (answer := update(bound)).error is not None:
             bound //= 2
             if not _lacks_room(answer.error) or bound < least:
                 raise NoAnswer(_said(answer.error))
         if least <= bound // 2 < wanted_bytes // 2:
-            session.update({**config, "max_bytes": bound // 2}, timeout_s)
+            update(bound // 2)
 
     def _refused(self, error: ApiError) -> NoAnswer | NoLog:
         if error.err_code == NO_STREAM:
             return NoLog(f"the stream {self._name} is not there")
         return NoAnswer(_said(error))
 
-    def _session(self, timeout_s: float) -> "_Session":
+    def _connected(self, timeout_s: float) -> NatsConnection:
         """In the line's thread: connect to the next server, and check the stream."""
         server = self._servers[self._tried % len(self._servers)]
         self._tried += 1
-        session = _Session(server, self._name, timeout_s)
+        connection = NatsConnection(server, timeout_s)
         try:
-            self._largest = session.payload - HEADER_BYTES
-            self._judge(self._stream(session, timeout_s / CONNECTS))  # nobody may lead the stream just now
+            _check_version(connection.info.version)
+            self._largest = connection.info.max_payload - HEADER_BYTES
+            self._judge(self._settings(connection, timeout_s / CONNECTS))  # nobody may lead it just now
         except BaseException:
-            session.close()
+            connection.close()
             raise
-        return session
+        return connection
 
-    def _stream(self, session: "_Session", timeout_s: float) -> Config:
+    def _settings(self, connection: NatsConnection, timeout_s: float) -> Config:
         """The stream's settings. Creates a missing stream if it is wanted. Raises NoLog."""
-        answer = session.api(b"INFO", b"", timeout_s)
+        answer = self._ask(connection, timeout_s, b"INFO")
         wanted = self._wanted
         if answer.error is not None and answer.error.err_code == NO_STREAM and wanted is not None:
-            answer = self._make(session, wanted, REPLICAS, timeout_s)
+            answer = self._make(connection, wanted, REPLICAS, timeout_s)
             if (
                 answer.error is not None
                 and answer.error.err_code in NOT_CLUSTERED
                 and not self._must_replicate
             ):
-                answer = self._make(session, wanted, 1, timeout_s)
+                answer = self._make(connection, wanted, 1, timeout_s)
         if answer.error is not None:
             if answer.error.err_code == NOT_CLUSTERED[0]:
                 raise Unfit(
@@ -318,11 +373,11 @@ class JetStream:
             raise self._refused(answer.error)
         return _CONFIG.decode(answer.config)
 
-    def _make(self, session: "_Session", origin: Origin, replicas: int, timeout_s: float) -> Answer:
+    def _make(self, connection: NatsConnection, origin: Origin, replicas: int, timeout_s: float) -> Answer:
         metadata = {key: value for key, value in ((TIMELINE, origin.timeline), (NODE, origin.node)) if value}
         wanted = Config(subjects=[self._subject], num_replicas=replicas, metadata=metadata)
         said = {key: value for key, value in msgspec.to_builtins(wanted).items() if value is not None}
-        return session.api(b"CREATE", msgspec.json.encode({"name": self._name, **said}), timeout_s)
+        return self._ask(connection, timeout_s, b"CREATE", msgspec.json.encode({"name": self._name, **said}))
 
     def _judge(self, config: Config) -> None:
         """Check the stream's settings. Raises Unfit."""
@@ -352,89 +407,10 @@ class JetStream:
             self._largest = min(self._largest, config.max_msg_size - HEADER_BYTES)
 
 
-class _Session:
-    """A connection, and the stream that is asked about. All methods but `abort` and `nudge` are called in one
-    thread."""
-
-    def __init__(self, server: str, stream: str, timeout_s: float) -> None:
-        self._stream = stream.encode()
-        self._subject = b"%s.log" % self._stream
-        self._connection = NatsConnection(server, timeout_s)
-        self._feed: Feed | None = None
-        version = self._connection.info.version
-        found = VERSION.match(version)
-        if found is None or (int(found[1]), int(found[2])) < OLDEST:
-            self.close()
-            raise Unfit(f"nats-server {version}; {'.'.join(map(str, OLDEST))} or later is needed")
-
-    def close(self) -> None:
-        self._connection.close()
-
-    def abort(self) -> None:
-        """From another thread: end what this one waits for."""
-        self._connection.abort()
-
-    def nudge(self) -> None:
-        """From another thread: end a wait in `answer`."""
-        self._connection.nudge()
-
-    @property
-    def payload(self) -> int:
-        """Maximum bytes of one message on this server."""
-        return self._connection.info.max_payload
-
-    def put(self, seq: int, frame: bytes, timeout_s: float) -> Answer:
-        self._connection.forget()
-        self._connection.ignore()
-        self._feed = None
-        (answer,) = self._asked([self._publish(seq, frame)], timeout_s)
-        return answer
-
-    def send(self, seq: int, frame: bytes, timeout_s: float) -> None:
-        self._connection.send(self._publish(seq, frame), timeout_s)
-
-    def answer(self, timeout_s: float) -> Answer | None:
-        """The answer to the oldest that was sent; None: woken."""
-        reply = self._connection.answer(timeout_s)
-        return None if reply is None else _ANSWER.decode(reply.data)
-
-    def _publish(self, seq: int, frame: bytes) -> Request:
-        headers = b"NATS/1.0\r\nNats-Expected-Last-Sequence: %d\r\nNats-Expected-Stream: %s\r\n\r\n"
-        return Request(self._subject, frame, headers % (seq - 1, self._stream))
-
-    def api(self, verb: bytes, said: bytes, timeout_s: float) -> Answer:
-        (answer,) = self._asked([self._request(b"STREAM.%s" % verb, said)], timeout_s)
-        return answer
-
-    def update(self, config: dict[str, Any], timeout_s: float) -> Answer:
-        return self.api(b"UPDATE", msgspec.json.encode(config), timeout_s)
-
-    def fetch(self, asked: range, timeout_s: float, is_direct: bool) -> list[bytes]:
-        """The messages of these sequences, up to the first that is missing."""
-        verb = b"DIRECT.GET" if is_direct else b"STREAM.MSG.GET"
-        requests = [self._request(verb, b'{"seq":%d}' % seq) for seq in asked]
-        replies = self._connection.ask(requests, timeout_s)
-        read = _direct if is_direct else _stored
-        found: list[bytes] = []
-        for seq, reply in zip(asked, replies, strict=True):
-            data = read(seq, reply)
-            if data is None:
-                break
-            found.append(data)
-        return found
-
-    def hear(self, seq: int, timeout_s: float) -> list[bytes] | None:
-        feed, self._feed = self._feed or Feed(self._connection, self._stream, seq), None
-        found = feed.frames(seq, timeout_s)
-        if found is not None:
-            self._feed = feed
-        return found
-
-    def _request(self, verb: bytes, said: bytes) -> Request:
-        return Request(b"$JS.API.%s.%s" % (verb, self._stream), said)
-
-    def _asked(self, requests: list[Request], timeout_s: float) -> list[Answer]:
-        return [_ANSWER.decode(reply.data) for reply in self._connection.ask(requests, timeout_s)]
+def _check_version(version: str) -> None:
+    found = VERSION.match(version)
+    if found is None or (int(found[1]), int(found[2])) < OLDEST:
+        raise Unfit(f"nats-server {version}; {'.'.join(map(str, OLDEST))} or later is needed")
 
 
 def _stored(_seq: int, reply: Reply) -> bytes | None:

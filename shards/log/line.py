@@ -22,7 +22,7 @@ from concurrent.futures import wait as wait_for
 from queue import SimpleQueue
 from threading import Thread
 from time import monotonic
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, TypeVar
 from urllib.parse import urlsplit
 
 from .engine import NoAnswer, Taken
@@ -38,6 +38,7 @@ TOLD = 0.9
 CLOSE_S = 2.0
 
 C = TypeVar("C")
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -57,8 +58,10 @@ class Line(Generic[C]):
         self._open: _Wire[C] | None = None
         self._left: list[_Wire[C]] = []
 
-    def call(self, work: Callable[[C, float], T], timeout_s: float) -> T:
-        """The result of `work(connection, seconds)`. Raises NoAnswer, Taken, and any LogError that it
+    def call(
+        self, work: Callable[Concatenate[C, float, P], T], timeout_s: float, *args: P.args, **named: P.kwargs
+    ) -> T:
+        """The result of `work(connection, seconds, ...)`. Raises NoAnswer, Taken, and any LogError that it
         raises."""
         until = monotonic() + timeout_s
         wire = self._open
@@ -69,7 +72,7 @@ class Line(Generic[C]):
         if left_s < timeout_s * PROMPT:
             raise self._no_answer(timeout_s)  # the next call has all of its time
         try:
-            return wire.wait(lambda: work(connection, left_s * TOLD), left_s)
+            return wire.wait(lambda: work(connection, left_s * TOLD, *args, **named), left_s)
         except Exception as error:
             self._fail(error, timeout_s)
 

@@ -45,8 +45,9 @@ import re
 import select
 import socket
 import time
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg import sql
@@ -100,6 +101,7 @@ LISTEN, NOTIFY, UNLISTEN = "LISTEN {table}", "NOTIFY {table}", "UNLISTEN *"
 
 Row = tuple[Any, ...]
 Connection = psycopg.Connection[Row]
+T = TypeVar("T")
 
 
 class Postgres:
@@ -126,7 +128,7 @@ class Postgres:
 
     def make(self, after: int, origin: Origin, timeout_s: float) -> None:
         self._wanted = origin  # until it is there: to connect may take several calls
-        self._line.call(lambda connection, _left_s: self._empty(connection, after, origin), timeout_s)
+        self._call(self._empty, timeout_s, after, origin)
         self._wanted = None
 
     @property
@@ -135,7 +137,7 @@ class Postgres:
 
     def put(self, seq: int, frame: bytes, timeout_s: float) -> None:
         self._sent, self._answered = [], 0
-        self._line.call(lambda connection, _left_s: self._put(connection, [(seq, frame)]), timeout_s)
+        self._call(self._put, timeout_s, [(seq, frame)])
 
     def send(self, seq: int, frame: bytes, timeout_s: float) -> None:  # noqa: ARG002 - nothing is sent yet
         self._sent.append((seq, frame))
@@ -146,7 +148,7 @@ class Postgres:
             some, self._sent = self._sent, []
             if not some:
                 raise NoAnswer("nothing was sent")
-            self._line.call(lambda connection, _left_s: self._put(connection, some), timeout_s)
+            self._call(self._put, timeout_s, some)
             self._answered = len(some)
         self._answered -= 1
         return True
@@ -162,39 +164,37 @@ class Postgres:
         *,
         is_sure: bool = True,  # noqa: ARG002 - it always is
     ) -> list[bytes]:
-        return self._line.call(lambda connection, _left_s: self._fetched(connection, seq, count), timeout_s)
+        return self._call(self._fetched, timeout_s, seq, count)
 
     def hear(self, seq: int, timeout_s: float) -> list[bytes] | None:
         try:
-            return self._line.call(
-                lambda connection, _left_s: self._heard(connection, seq, timeout_s), timeout_s + CONNECT_S
-            )
+            return self._call(self._heard, timeout_s + CONNECT_S, seq, timeout_s)
         except (NoAnswer, LogError):
             return None
 
     def bounds(self, timeout_s: float) -> tuple[int, int]:
-        ((first, last),) = self._line.call(
-            lambda connection, _left_s: self._rows(connection, BOUNDS, ()), timeout_s
-        )
+        ((first, last),) = self._call(self._rows, timeout_s, BOUNDS)
         return first, last
 
     def state(self, timeout_s: float) -> LogState:
-        ((first, last, wall_ms),) = self._line.call(
-            lambda connection, _left_s: self._rows(connection, STATE, ()), timeout_s
-        )
+        ((first, last, wall_ms),) = self._call(self._rows, timeout_s, STATE)
         return LogState(first, last, wall_ms=wall_ms)
 
     def limit(self, wanted_bytes: int, timeout_s: float) -> None:
         """A table has no bound."""
 
     def confirm(self, timeout_s: float) -> None:
-        self._line.call(lambda connection, _left_s: self._committed(connection, CONFIRM, ()), timeout_s)
+        self._call(self._committed, timeout_s, CONFIRM)
 
     def drop(self, upto: int, timeout_s: float) -> None:
-        self._line.call(lambda connection, _left_s: self._committed(connection, DROP, (upto,)), timeout_s)
+        self._call(self._committed, timeout_s, DROP, (upto,))
 
     def close(self) -> None:
         self._line.close()
+
+    def _call(self, work: Callable[..., T], timeout_s: float, *args: object) -> T:
+        """`work(connection, ...)` in the line's thread. psycopg is not told how long it may take."""
+        return self._line.call(lambda connection, _left_s: work(connection, *args), timeout_s)
 
     # -- in the line's thread
 
@@ -220,9 +220,9 @@ class Postgres:
         if version < OLDEST:
             raise Unfit(f"PostgreSQL {version}; {OLDEST} or later is needed")
         for setting in ("fsync", "full_page_writes"):
-            if self._rows(connection, f"SHOW {setting}", ()) != [("on",)]:
+            if self._rows(connection, f"SHOW {setting}") != [("on",)]:
                 raise Unfit(f"PostgreSQL runs with {setting} = off: a power cut takes what it acknowledged")
-        if self._must_replicate and self._rows(connection, STANDBYS, ()) == [("",)]:
+        if self._must_replicate and self._rows(connection, STANDBYS) == [("",)]:
             raise Unfit("PostgreSQL has no synchronous standbys: synchronous_standby_names is empty")
 
     def _find(self, connection: Connection) -> None:
@@ -235,7 +235,7 @@ class Postgres:
         if self._wanted is None:
             raise NoLog(f"the table {self._table} is not there")
         try:
-            self._committed(connection, MAKE, ())
+            self._committed(connection, MAKE)
         except psycopg.errors.UniqueViolation as error:
             raise NoAnswer(f"another node makes the table: {error}") from error
 
@@ -244,13 +244,12 @@ class Postgres:
         self._warnings.clear()
         with connection.transaction():
             connection.execute(self._named("LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE"))
-            ((_, last),) = self._rows(connection, BOUNDS, ())
+            ((_, last),) = self._rows(connection, BOUNDS)
             if last > after:
                 raise Taken
             connection.execute(self._named("DELETE FROM {table}"))
             self._describe(connection, after, origin)
-        if self._warnings:
-            raise NoAnswer(self._warnings[0])
+        self._check_warnings()
         self.origin = origin
 
     def _describe(self, connection: Connection, after: int, origin: Origin) -> None:
@@ -266,8 +265,7 @@ class Postgres:
             if self._rows(connection, ALONE, (self._table,)) != [(True,)]:
                 raise NoAnswer("another connection waits until the standbys have all that the primary has")
             connection.execute(CONFIRM)
-        if self._warnings:
-            raise NoAnswer(self._warnings[0])
+        self._check_warnings()
 
     def _put(self, connection: Connection, some: list[tuple[int, bytes]]) -> None:
         """Put all of these, or none."""
@@ -286,8 +284,7 @@ class Postgres:
         except Taken:
             self._judge(connection)
             raise
-        if self._warnings:
-            raise NoAnswer(self._warnings[0])
+        self._check_warnings()
         if time.monotonic() - self._notified_at > NOTIFY_S:
             connection.execute(self._named(NOTIFY))
             self._notified_at = time.monotonic()
@@ -329,20 +326,19 @@ class Postgres:
     def _noticed(self, _notice: object) -> None:
         self._is_noticed = self._has_news = True
 
-    def _committed(self, connection: Connection, statement: str, said: Any) -> int:
-        """Execute and commit; returns the number of rows. Raises NoAnswer if the commit did not wait for a
-        standby."""
+    def _committed(self, connection: Connection, statement: str, said: Any = None) -> None:
+        """Execute and commit. Raises NoAnswer if the commit did not wait for a standby."""
         self._warnings.clear()
-        with connection.cursor() as cursor:
-            cursor.execute(self._named(statement), said or None)
-            count = cursor.rowcount
+        connection.execute(self._named(statement), said)
+        self._check_warnings()
+
+    def _check_warnings(self) -> None:
         if self._warnings:
             raise NoAnswer(self._warnings[0])
-        return count
 
-    def _rows(self, connection: Connection, statement: str, said: Any) -> list[Row]:
+    def _rows(self, connection: Connection, statement: str, said: Any = None) -> list[Row]:
         with connection.cursor(binary=True) as cursor:
-            return cursor.execute(self._named(statement), said or None).fetchall()
+            return cursor.execute(self._named(statement), said).fetchall()
 
     def _named(self, statement: str, said: str = "") -> sql.Composed:
         name = self._table
