@@ -13,7 +13,6 @@ The implementation
     line.py       calls with a timeout; a new connection after a failed one
 
 Engines
-    memory.py     in RAM: the model of the others, for tests
     jetstream.py  NATS JetStream
     nats.py       a connection to a server of NATS
     feed.py       records that a server of NATS pushes

@@ -8,12 +8,12 @@ import pytest
 from shards.log.chained import ChainedLog, open_engine
 from shards.log.engine import Clock, Engine
 from shards.log.jetstream import JetStream
-from shards.log.memory import MemoryEngine, Shelf
 from shards.log.postgres import Postgres as PostgresEngine
 from tests.support.engines import nats_servers, postgres_servers  # noqa: F401
 from tests.support.logs import Elapsing, Faulty, Skipping, created
 from tests.support.nats import Nats
 from tests.support.postgres import Postgres
+from tests.support.shelf import MemoryEngine, Shelf
 
 ENGINES = (pytest.param("memory", marks=pytest.mark.short), "jetstream", "postgres")
 DEADLINE_S = 8.0

@@ -23,7 +23,6 @@ from shards.log.errors import (
     Unfit,
     UnknownVersion,
 )
-from shards.log.memory import MemoryEngine, Shelf
 from shards.log.record import (
     DIGEST_BYTES,
     PART_BYTES,
@@ -34,6 +33,7 @@ from shards.log.record import (
     opened,
 )
 from tests.support.logs import Elapsing, Lost
+from tests.support.shelf import MemoryEngine, Shelf
 
 from .conftest import DEADLINE_S, JetStreamPlace, Place
 

@@ -6,8 +6,8 @@ import pytest
 
 from shards.log.chained import open_engine
 from shards.log.errors import Damaged
-from shards.log.memory import MemoryEngine, Shelf
 from tests.support.logs import Elapsing, Faulty
+from tests.support.shelf import MemoryEngine, Shelf
 
 pytestmark = pytest.mark.short
 

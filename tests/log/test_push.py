@@ -11,11 +11,11 @@ import pytest
 from shards.log.chained import ChainedLog, open_engine
 from shards.log.errors import Trimmed
 from shards.log.jetstream import JetStream
-from shards.log.memory import MemoryEngine, Shelf
 from shards.log.postgres import NOTIFY_S
 from tests.support.logs import Elapsing, Faulty, created
 from tests.support.nats import Nats
 from tests.support.server import ROOT
+from tests.support.shelf import MemoryEngine, Shelf
 
 from .conftest import DEADLINE_S, JetStreamPlace, Place, PostgresPlace
 

@@ -9,9 +9,9 @@ import pytest
 
 from shards.log.chained import SLOWEST, ChainedLog, open_engine
 from shards.log.engine import NoAnswer, Origin
-from shards.log.memory import MemoryEngine, Shelf
 from shards.log.record import ORIGIN
 from tests.support.logs import Elapsing, Faulty
+from tests.support.shelf import MemoryEngine, Shelf
 
 from .conftest import Place
 

@@ -11,7 +11,6 @@ import pytest
 from server.__main__ import EXIT_USAGE, main
 from server.reports.inspecting import summary_of
 from shards.log.chained import open_engine
-from shards.log.memory import MemoryEngine, Shelf
 from shards.replicated import ReplicatedStore
 from shards.rocks import RocksStore
 from shards.store import Store, Table
@@ -19,6 +18,7 @@ from shards.tables import META_APPLIED, META_LEADER, META_SEAL, META_TIMELINE
 from tests.shards.timelines import draft, open_at, put, texts
 from tests.support.http import http
 from tests.support.server import run, serving
+from tests.support.shelf import MemoryEngine, Shelf
 
 FAR = ["2030-01-01T00:00:00.000Z", "2030-01-01T00:00:01.000Z", "2031-01-01T00:00:00.000Z"]
 DUE = 1_900_000_000_000

@@ -6,10 +6,10 @@ import pytest
 
 from shards import replicated
 from shards.log.chained import open_engine
-from shards.log.memory import MemoryEngine, Shelf
 from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore
 from shards.store import Table
+from tests.support.shelf import MemoryEngine, Shelf
 
 
 def node(shelf: Shelf) -> ReplicatedStore:

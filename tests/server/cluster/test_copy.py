@@ -24,13 +24,13 @@ from server.http.problems import problem_middleware
 from server.offline import verify
 from shards.errors import StoreFailed, StoreLocked
 from shards.log.chained import open_engine
-from shards.log.memory import MemoryEngine, Shelf
 from shards.replicated import ReplicatedStore, applied_of
 from shards.rocks import RocksStore
 from shards.store import Store, Table
 from tests.support.http import open_site
 from tests.support.logs import Elapsing
 from tests.support.served import until
+from tests.support.shelf import MemoryEngine, Shelf
 from tests.support.stores import rewrite
 
 SECRET = "k" * 32

@@ -19,12 +19,12 @@ from server.settings.config import Config, Shards
 from shards.commit import Draft
 from shards.fields import Record
 from shards.log.chained import open_engine
-from shards.log.memory import MemoryEngine, Shelf
 from shards.record import encode
 from shards.replicated import ReplicatedStore
 from shards.rocks import RocksStore
 from shards.unreadable import notes
 from tests.support.logs import Elapsing
+from tests.support.shelf import MemoryEngine, Shelf
 
 START_MS = 1_795_248_000_000
 DUE_MS = START_MS + 3_600_000

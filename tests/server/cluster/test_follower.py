@@ -8,7 +8,6 @@ from server.cluster.follower import HEAR_S, MOMENT_S, Follower
 from shards.errors import StoreFailed
 from shards.log.chained import open_engine
 from shards.log.errors import Trimmed
-from shards.log.memory import MemoryEngine, Shelf
 from shards.memory import MemoryStore
 from shards.replicated import FOLLOW_BYTES, ReplicatedStore
 from shards.store import Table
@@ -23,6 +22,7 @@ from shards.tables import (
     seal_value,
 )
 from tests.support.logs import Elapsing, Faulty
+from tests.support.shelf import MemoryEngine, Shelf
 from tests.support.stores import rewrite
 from timeline.horizon import BOUND_MS
 from timeline.position import START

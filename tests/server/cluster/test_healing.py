@@ -12,11 +12,11 @@ from server.settings.reading import load
 from shards.log.chained import ChainedLog, open_engine
 from shards.log.engine import Origin
 from shards.log.errors import Damaged, UnknownVersion
-from shards.log.memory import MemoryEngine, Shelf
 from shards.log.record import ORIGIN, Seal
 from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore
 from tests.support.logs import Elapsing
+from tests.support.shelf import MemoryEngine, Shelf
 
 KEY = "0123456789abcdef"
 B, C = "http://b:1", "http://c:1"

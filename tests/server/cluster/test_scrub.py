@@ -12,7 +12,6 @@ from server.cluster import scrub
 from server.cluster.scrub import RATIO, Scrub
 from shards.errors import Corrupt, StoreFailed
 from shards.log.chained import open_engine
-from shards.log.memory import MemoryEngine, Shelf
 from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore
 from shards.rocks import RocksStore
@@ -20,6 +19,7 @@ from shards.scrub import STEP_BYTES
 from shards.store import Store, Table
 from tests.support.logs import Elapsing
 from tests.support.served import until
+from tests.support.shelf import MemoryEngine, Shelf
 
 DAY_MS = 86_400_000
 START_MS = 1_795_248_000_000

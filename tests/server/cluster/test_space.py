@@ -10,10 +10,10 @@ import pytest
 from server.cluster.space import give_back
 from shards.errors import StoreFailed
 from shards.log.chained import open_engine
-from shards.log.memory import MemoryEngine, Shelf
 from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore
 from shards.store import Table
+from tests.support.shelf import MemoryEngine, Shelf
 
 
 class Compacted(MemoryStore):

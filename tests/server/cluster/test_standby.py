@@ -8,11 +8,11 @@ from server.cluster.standby import Standby
 from server.core import Core
 from server.settings.config import Config
 from shards.log.chained import open_engine
-from shards.log.memory import MemoryEngine, Shelf
 from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore
 from tests.support.clock import HandClock
 from tests.support.logs import Elapsing
+from tests.support.shelf import MemoryEngine, Shelf
 from tests.support.stepper import Stepper
 from timeline.position import START
 from timeline.session import Subscription

@@ -12,11 +12,11 @@ from shards.errors import StoreFailed
 from shards.log.chained import ChainedLog, open_engine
 from shards.log.engine import NoAnswer
 from shards.log.errors import LogDown
-from shards.log.memory import MemoryEngine, Shelf
 from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore
 from shards.store import Table
 from tests.support.logs import Elapsing, Faulty, Lost
+from tests.support.shelf import MemoryEngine, Shelf
 from tests.support.stores import rewrite
 
 BOUND = 100_000

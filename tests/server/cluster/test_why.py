@@ -20,10 +20,10 @@ from server.settings.config import Config
 from shards.log.chained import ChainedLog, open_engine
 from shards.log.engine import LogState
 from shards.log.errors import Damaged, LogDown, LogError, OtherKey, OtherLog, Trimmed, UnknownVersion
-from shards.log.memory import MemoryEngine, Shelf
 from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore
 from tests.support.logs import Elapsing
+from tests.support.shelf import MemoryEngine, Shelf
 
 from .test_follower import Node as Following
 from .test_follower import led

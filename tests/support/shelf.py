@@ -1,4 +1,4 @@
-"""The engine in RAM: the model of the others.
+"""An engine of the log in RAM: the model of the others.
 
 A *shelf* holds the frames; each engine on it belongs to one node. It always answers at once. Tests inject
 faults around an engine, whichever it is.
@@ -7,8 +7,8 @@ faults around an engine, whichever it is.
 from collections import deque
 from dataclasses import dataclass, field
 
-from .engine import LogState, NoAnswer, Origin, Taken
-from .errors import NoLog
+from shards.log.engine import LogState, NoAnswer, Origin, Taken
+from shards.log.errors import NoLog
 
 LARGEST = 64 << 20
 
