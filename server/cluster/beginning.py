@@ -89,26 +89,17 @@ class Beginning:
     @property
     def standing(self) -> Standing:
         """What this node has now."""
-        store = self._store()
-        told = replace(
-            self._kept,
+        store, mine = self._store(), self._kept
+        if store is not None:
+            with suppress(ShardsError):  # it is closed or damaged: the time of its opening counts
+                mine = replace(mine, at_ms=written_ms(store))
+            mine = mine.up_to(store.applied, store.timeline)
+        return replace(
+            mine,
             is_lost=store is None and self.lost is not None,
             leads=self._leads(),
             log=self._config.cluster.name,
             heard=max((row.member.applied for row in self._members.ours), default=0),
-        )
-        if store is None:
-            return told
-        with suppress(ShardsError):  # it is closed or damaged: the time of its opening counts
-            told = replace(told, at_ms=written_ms(store))
-        seq, epoch, digest = store.applied
-        return replace(
-            told,
-            seq=seq,
-            epoch=epoch,
-            digest=digest.hex(),
-            timeline=store.timeline,
-            has_rows=told.has_rows or seq > 0,
         )
 
     async def attempt(self, session: aiohttp.ClientSession, url: str, last: int) -> str:

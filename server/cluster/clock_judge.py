@@ -69,23 +69,20 @@ class ClockJudge:
         return self.log_clock.offset_ms if offset_ms is None else offset_ms
 
     @property
-    def waits(self) -> list[str]:
-        """In words: a step that nobody has confirmed."""
-        told = []
-        if self._clock.stepped_ms:
-            by_s = self._clock.stepped_ms / 1000
-            told.append(
-                f"this node's clock was set by {by_s:.1f} s, neither another node nor the log confirms it:"
-                " the former time counts"
-            )
-        return told
+    def waits(self) -> str:
+        """In words: a step that nobody has confirmed; empty: none."""
+        if not self._clock.stepped_ms:
+            return ""
+        by_s = self._clock.stepped_ms / 1000
+        return (
+            f"this node's clock was set by {by_s:.1f} s, neither another node nor the log confirms it:"
+            " the former time counts"
+        )
 
     @property
-    def doubts(self) -> list[str]:
-        """In words: the log's server alone differs, which is no fault."""
-        told = []
+    def doubts(self) -> str:
+        """In words: the log's server alone differs, which is no fault; empty: it does not."""
         offset_ms = self.log_clock.offset_ms
-        if self.log_clock.differs and offset_ms is not None and LOG_SERVER not in self.fault:
-            by_s = abs(offset_ms) / 1000
-            told.append(f"this node's clock differs by {by_s:.1f} s from that of {LOG_SERVER}")
-        return told
+        if not self.log_clock.differs or offset_ms is None or LOG_SERVER in self.fault:
+            return ""
+        return f"this node's clock differs by {abs(offset_ms) / 1000:.1f} s from that of {LOG_SERVER}"

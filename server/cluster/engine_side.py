@@ -6,7 +6,6 @@ A log is for one thread at a time; this one has a thread of its own, so its call
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import TypeVar
 
 from shards.log.chained import ChainedLog
@@ -26,54 +25,48 @@ class LogSide:
         """Why the log does not keep what it acknowledges, as it was found last; empty: it does."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="log")
 
-    async def bounds(self) -> tuple[int, int] | None:
-        """First and last record; None: the log does not answer."""
-        return await self._in_thread(partial(self._asked, lambda log: log.bounds()))
-
     async def state(self) -> LogState | None:
-        """The same with the bytes."""
-        return await self._in_thread(partial(self._asked, lambda log: log.state()))
+        """First and last record, the bytes and the clock; None: the log does not answer."""
+        try:
+            state = await self._asked(lambda log: log.state())
+        except LogError as error:
+            self.unfit = str(error) if isinstance(error, Unfit) else self.unfit
+            return None
+        self.unfit = ""
+        return state
 
     async def limit(self, wanted_bytes: int) -> str:
         """Set a bound of the log's bytes if there is none. Returns why not; empty: done."""
-        return await self._in_thread(partial(self._told, lambda log: log.limit(wanted_bytes)))
+        return await self._fault_of(lambda log: log.limit(wanted_bytes))
 
     async def trim(self, upto: int) -> str:
         """Delete records up to this one. Returns why not; empty: done."""
-        return await self._in_thread(partial(self._told, lambda log: log.trim(upto)))
+        return await self._fault_of(lambda log: log.trim(upto))
 
     async def close(self) -> None:
-        await self._in_thread(self._close)
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
         self._thread.shutdown(wait=False)
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-
-    def _asked(self, question: Callable[[ChainedLog], T]) -> T | None:
+    async def _fault_of(self, work: Callable[[ChainedLog], None]) -> str:
         try:
-            answer = question(self._at_hand())
+            await self._asked(work)
         except LogError as error:
-            self.unfit = str(error) if isinstance(error, Unfit) else self.unfit
-            self._close()
-            return None
-        self.unfit = ""
-        return answer
-
-    def _told(self, work: Callable[[ChainedLog], None]) -> str:
-        """Why it fails; empty: it is done."""
-        try:
-            work(self._at_hand())
-        except LogError as error:
-            self._close()
             return str(error)
         return ""
+
+    async def _asked(self, question: Callable[[ChainedLog], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._ask, question)
+
+    def _ask(self, question: Callable[[ChainedLog], T]) -> T:
+        try:
+            if self._log is None:
+                self._log = self._opened()
+            return question(self._log)
+        except LogError:
+            self._close()
+            raise
 
     def _close(self) -> None:
         if self._log is not None:
             self._log.close()
             self._log = None
-
-    def _at_hand(self) -> ChainedLog:
-        if self._log is None:
-            self._log = self._opened()
-        return self._log

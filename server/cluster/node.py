@@ -113,7 +113,6 @@ class Node:
         self._why = ""
         self._takeovers = 0
         self._zones, self._stored_zones = zones_version(), ""
-        self._bounds: tuple[int, int] | None = None
         self._durable = 0
         self._last = -1
         """The last record of this node, if no node has more and the log is trimmed behind it."""
@@ -383,16 +382,16 @@ class Node:
         self._fault(error)
         self._damage.copying()
         await self._reports.tell(self._member())
-        bounds = await self._side.bounds()
-        if bounds is None or bounds[1] < applied:
+        state = await self._side.state()
+        if state is None or state.last < applied:
             self._why = (
                 f"{error}; the log does not answer"
-                if bounds is None
+                if state is None
                 else f"the log ends before record {applied}: it has lost records, or is another log; {HEAL}"
             )
             await self._pause()
             return
-        sources = self._reports.sources(bounds[0], self._beginning.timeline)
+        sources = self._reports.sources(state.first, self._beginning.timeline)
         if not sources:
             self._why = (
                 f"{error}; no node that is heard has the records before: it goes on once all of cluster.peers"
@@ -466,8 +465,8 @@ class Node:
         """Look at the log, and trim it; a leader also makes its own rows durable."""
         while True:
             asked = self._judge.log_clock.now()
-            self._bounds = await self._trimming.look(self._store)
-            if self._bounds is not None:
+            answers = await self._trimming.look(self._store)
+            if answers:
                 self._judge.log_clock.told(self._trimming.state.wall_ms, asked)
             self._give_up(self._side.unfit)
             server, store = self._server, self._store
@@ -475,7 +474,7 @@ class Node:
                 with suppress(ShardsError):
                     self._durable = (await server.app.workers.in_thread(store.sync)).seq
             store, follower = self._store, self._follower
-            if store is not None and self._bounds is not None:
+            if store is not None and answers:
                 is_led = follower is not None and follower.hears_leader
                 await self._trimming.trim(store, self._durable, is_led=is_led)
             await asyncio.sleep(LOOK_S)
@@ -577,7 +576,7 @@ class Node:
             told.append("it begins to lead: it serves once it has dispatched what is due")
         store = self._store
         if store is not None:
-            first, last = self._bounds or (0, 0)
+            first, last = self._trimming.bounds or (0, 0)
             lacking = last - store.applied.seq
             if self._server is None and lacking > LAG_RECORDS:
                 told.append(f"it reads on: the log has {lacking:,} records more than this node's data")
@@ -588,10 +587,9 @@ class Node:
                     f" {strays.first} to {strays.last}: passed over"
                 )
         told += self._trimming.told()
-        told += self._judge.waits
-        faults = self._judge.fault, self._side.unfit, self._damage.told
+        judge = self._judge
+        faults = judge.waits, judge.fault, self._side.unfit, self._damage.told, judge.doubts
         told += [fault for fault in faults if fault not in ("", UNASKED, *told)]
-        told += self._judge.doubts
         if self._members.doubled:
             told.append(f"two nodes have the name {', '.join(self._members.doubled)} (cluster.node)")
         if strangers := self._members.strangers:
@@ -604,7 +602,8 @@ class Node:
     def view(self) -> View:
         """The answer of `/v1/cluster`."""
         applied = (0, 0) if self._store is None else self._store.applied
-        first, last = self._bounds or (0, 0)
+        bounds = self._trimming.bounds
+        first, last = bounds or (0, 0)
         newest = max([last, applied[0], *(row.member.applied for row in self._members.ours)])
         rows: list[NodeRow] = [
             {
@@ -632,7 +631,7 @@ class Node:
             "applied": applied[0],
             "leader": self._leader(),
             "log": None
-            if self._bounds is None
+            if bounds is None
             else {"url": without_password(cluster.log), "first": first, "last": last},
             "takeovers": self._takeovers,
             "why": self._told_why(),

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from shards.log.record import VERSION, Seal
 from shards.recover import place_in_log
@@ -50,6 +51,12 @@ class Standing(msgspec.Struct, frozen=True):
     log: str = ""
     """Its `cluster.name`; empty: an earlier version, which does not report it."""
 
+    def up_to(self, seal: Seal, timeline: str) -> "Standing":
+        """The same with the log up to a record."""
+        seq, epoch, digest = seal
+        has_rows = self.has_rows or seq > 0
+        return replace(self, seq=seq, epoch=epoch, digest=digest.hex(), timeline=timeline, has_rows=has_rows)
+
     @property
     def seal(self) -> Seal:
         """Raises ValueError for a digest that is none."""
@@ -63,14 +70,9 @@ class Standing(msgspec.Struct, frozen=True):
 
 def standing_of(node: str, store: Store) -> Standing:
     """That of a node with this store. Raises StoreFailed, Corrupt, Damaged."""
-    place, at_ms = place_in_log(store), written_ms(store)
-    has_rows = place is not None or store.get(Table.META, META_FORMAT) is not None
-    if place is None:
-        return Standing(node, has_rows=has_rows, at_ms=at_ms)
-    seq, epoch, digest = place
-    return Standing(
-        node, seq, epoch, digest.hex(), timeline=timeline_in(store), has_rows=has_rows, at_ms=at_ms
-    )
+    place, has_rows = place_in_log(store), store.get(Table.META, META_FORMAT) is not None
+    mine = Standing(node, has_rows=has_rows, at_ms=written_ms(store))
+    return mine if place is None else mine.up_to(place, timeline_in(store))
 
 
 def written_ms(store: Store) -> int:

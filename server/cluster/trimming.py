@@ -55,6 +55,8 @@ class Trimming:
         self._mono = mono
         self.state = NONE
         """As of the last answer."""
+        self.bounds: tuple[int, int] | None = None
+        """The log's first and last record; None: it does not answer."""
         self._since = self._looked_at = mono()
         self._looks = 0
         self._passed_bytes = 0
@@ -74,16 +76,17 @@ class Trimming:
         """Another store is open."""
         self._offsets = RetainedOffsets(self._keep_bytes)
 
-    async def look(self, store: ReplicatedStore | None) -> tuple[int, int] | None:
-        """Ask for the log's first and last record; None: it does not answer. Sees to its bound."""
+    async def look(self, store: ReplicatedStore | None) -> bool:
+        """Ask for the log's state, and see to its bound. Returns whether it answers."""
         passed_bytes, now = 0 if store is None else store.passed_bytes, self._mono()
         if now - self._looked_at > ALIVE_S:
             self._since = now  # this process has stood still, and has heard nobody meanwhile
         self._looks += 1
         state = await self._side.state()
         self._looked_at = self._mono()
+        self.bounds = None if state is None else (state.first, state.last)
         if state is None:
-            return None
+            return False
         self.state, self._passed_bytes = state, passed_bytes
         if state.max_bytes:
             self._limit_fault = ""
@@ -91,7 +94,7 @@ class Trimming:
             self._limited_at = now
             fault = await self._side.limit(KEEPS * self._keep_bytes)
             self._limit_fault = fault and f"the log has no bound, and may fill its servers: {fault}"
-        return state.first, state.last
+        return True
 
     async def trim(self, store: ReplicatedStore, durable: int, *, is_led: bool) -> None:
         """Delete what may go. `durable`: the record up to which the open store is. `is_led`: whether another

@@ -95,7 +95,7 @@ async def test_what_is_in_the_log_and_none_of_it_is_told(tmp_path: Path) -> None
     store.lead("a", "http://a")
     passed = "the log has messages of others, 1 from record 3 to 3: passed over"
     for first, why in ((1, passed), (3, passed), (4, "")):
-        made._bounds = (first, 4)
+        made._trimming.bounds = (first, 4)
         assert made.view()["why"] == why
 
 
@@ -126,7 +126,7 @@ async def test_an_old_copy_of_the_data_that_is_put_back_reads_on_and_says_so(
         (LAG_RECORDS + 1, ""),
         (LAG_RECORDS + 2, "it reads on: the log has 10,001 records more than this node's data"),
     ):
-        made._bounds = 1, last
+        made._trimming.bounds = 1, last
         assert made.view()["why"] == why
     store.close()
 

@@ -110,7 +110,7 @@ async def of_the_log(folder: Path) -> list[str]:
     made._trimming.state = LogState(1, 100, 999, 1_000)
     await made._trimming.trim(store, 50, is_led=False)
     made._trimming.state = LogState(90, 100, 999, 1_000)
-    made._bounds = 1, 20_000
+    made._trimming.bounds = 1, 20_000
     made._members.hear(replace(made._member(), node="gone", applied=3), int(ALIVE_S * 1000) + 1)
     said.append(made.view()["why"])
     made._side.unfit = "the stream is of 1 replicas"
