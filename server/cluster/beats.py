@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from threading import Event, Thread
-from types import TracebackType
 from typing import Self
 
 from shards.errors import ShardsError
@@ -43,9 +42,7 @@ class Beats:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Does not wait for a heartbeat under way."""
         self._over.set()
         if self._timer is not None:

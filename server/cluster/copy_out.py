@@ -20,6 +20,7 @@ import tarfile
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from math import inf
 from pathlib import Path
 from threading import Event
 from time import monotonic
@@ -110,9 +111,7 @@ class CopyRoutes:
         await answer.prepare(request)
 
         def give(piece: bytes) -> None:
-            self._check(gone)
-            if gone.is_set():
-                raise ConnectionResetError("the receiving node is gone")
+            self._check(gone, KEEP_S)
             taken = asyncio.run_coroutine_threadsafe(answer.write(piece), loop)
             try:
                 taken.result(TAKE_S)
@@ -121,7 +120,7 @@ class CopyRoutes:
 
         try:
             await loop.run_in_executor(
-                thread, partial(pack, self._folder, give, partial(self._check_rest, gone))
+                thread, partial(pack, self._folder, give, partial(self._check, gone, inf))
             )
         except BaseException as error:
             # Half a copy must not look complete; the thread must not wait on.
@@ -141,21 +140,17 @@ class CopyRoutes:
         self._folder.parent.mkdir(exist_ok=True)
         store.checkpoint(self._folder)
         self._unchecked = whole(self._folder)
-        self._check(gone)
+        self._check(gone, KEEP_S)
 
-    def _check(self, gone: Event) -> None:
-        """In the thread: check for KEEP_S, or to the end. Raises ShardsError, OSError."""
+    def _check(self, gone: Event, for_s: float) -> None:
+        """In the thread: check for that time, or to the end. Raises ShardsError, OSError."""
         assert self._unchecked is not None, "there is a checkpoint"
-        until = monotonic() + KEEP_S
+        until = monotonic() + for_s
         for _ in self._unchecked:
             if gone.is_set() or monotonic() >= until:
                 break
-
-    def _check_rest(self, gone: Event) -> None:
-        assert self._unchecked is not None, "there is a checkpoint"
-        for _ in self._unchecked:
-            if gone.is_set():
-                raise ConnectionResetError("the receiving node is gone")
+        if gone.is_set():
+            raise ConnectionResetError("the receiving node is gone")
 
     def _note(self, error: BaseException) -> None:
         if isinstance(error, Corrupt):

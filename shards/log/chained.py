@@ -273,7 +273,7 @@ class ChainedLog:
 
     def bounds(self) -> tuple[int, int]:
         """First and last sequence, as the engine's leader knows them; (1, 0) of an empty log."""
-        return self._timer().ask(self._engine.bounds)
+        return self.state()[:2]
 
     def state(self) -> LogState:
         """The same, with the bytes that the log takes and may take, and the time at its server."""
@@ -304,7 +304,7 @@ class ChainedLog:
             if not frames:
                 if heard is not None:
                     return
-                first, last = timer.ask(self._engine.bounds)
+                first, last, *_ = timer.ask(self._engine.state)
                 if chain.next == last + 1:
                     return
                 if is_sure and not self._leaps(chain, first, last, timer):
@@ -335,7 +335,7 @@ class ChainedLog:
         """Delete the records up to and including `upto`. The last record always stays: the next is chained to
         it."""
         timer = self._timer()
-        first, last = timer.ask(self._engine.bounds)
+        first, last, *_ = timer.ask(self._engine.state)
         goes = min(upto, last - 1)
         if goes >= first:
             timer.ask(lambda left_s: self._engine.drop(goes, left_s))
@@ -361,7 +361,7 @@ class ChainedLog:
             if frame is not None:
                 chain = Chain(opened(frame, seq).seal, self._keys, chain.strays)
                 break
-            first, last = timer.ask(self._engine.bounds)
+            first, last, *_ = timer.ask(self._engine.state)
             if first == seq + 1 and not must_be_known:
                 break
             _missed(seq, first, last, timer)

@@ -19,9 +19,9 @@ class NoAnswer(Exception):
 
 
 class LogState(NamedTuple):
-    """First and last sequence, as of `bounds`; the bytes of all frames, with what the engine keeps beside
-    each, and their bound; 0: none is known. `wall_ms`: the clock of the server that says so; 0: it does
-    not."""
+    """First and last sequence, (1, 0) if there never was one; the bytes of all frames, with what the engine
+    keeps beside each, and their bound; 0: none is known. `wall_ms`: the clock of the server that says so; 0:
+    it does not."""
 
     first: int
     last: int
@@ -89,12 +89,8 @@ class Engine(Protocol):
         """Frames from `seq` on, as soon as one is pushed, by a near server. Empty: none was in that time, or
         it was nudged. None: none is pushed now. No error."""
 
-    def bounds(self, timeout_s: float) -> tuple[int, int]:
-        """First and last sequence, from the server that decides about `put`; (1, 0) if there never was
-        one."""
-
     def state(self, timeout_s: float) -> LogState:
-        """The same with the bytes, for who trims."""
+        """Bounds and bytes, from the server that decides about `put`."""
 
     def limit(self, wanted_bytes: int, timeout_s: float) -> None:
         """Set a bound of the bytes if there is none: `wanted_bytes`, or less if the servers have less. At the

@@ -5,7 +5,7 @@
               With `is_sure` $JS.API.STREAM.MSG.GET: only the stream's leader answers, in Base64 and JSON.
               A follower's file can lack records silently, or be behind: missing or wrong ones are asked
               for again (chained.py)
-    bounds    $JS.API.STREAM.INFO, from the leader too
+    state     $JS.API.STREAM.INFO, from the leader too
     drop      $JS.API.STREAM.PURGE up to a sequence
     limit     $JS.API.STREAM.UPDATE of `max_bytes`
 
@@ -17,7 +17,7 @@ deletes a record by itself (no maximum age; a full stream refuses) and whose wri
 sync_interval: always }`, which no client can see. Without it a power cut of two machines loses acknowledged
 records.
 
-The stream is checked when the log is opened, and with each `bounds`: an operator may change it. Nodes ask for
+The stream is checked when the log is opened, and with each `state`: an operator may change it. Nodes ask for
 those once a second, and before they claim.
 
 Only `make` creates a stream: an empty one in the place of a lost one would look like a log in which nothing
@@ -91,10 +91,6 @@ class State(msgspec.Struct):
     first_seq: int = 0
     last_seq: int = 0
     bytes: int = 0
-
-    @property
-    def bounds(self) -> tuple[int, int]:
-        return (self.first_seq, self.last_seq) if self.last_seq else (1, 0)
 
 
 class Config(msgspec.Struct):
@@ -272,14 +268,13 @@ class JetStream:
             self._feed = feed
         return found
 
-    def bounds(self, timeout_s: float) -> tuple[int, int]:
-        return self._info(timeout_s).state.bounds
-
     def state(self, timeout_s: float) -> LogState:
-        answer = self._info(timeout_s)
-        max_bytes = max(0, _CONFIG.decode(answer.config).max_bytes)
+        answer = self._api(timeout_s, b"INFO")
+        config, state = _CONFIG.decode(answer.config), answer.state
+        self._judge(config)
+        first, last = (state.first_seq, state.last_seq) if state.last_seq else (1, 0)
         wall_ms = 0 if answer.ts is None else int(answer.ts.timestamp() * 1000)
-        return LogState(*answer.state.bounds, answer.state.bytes, max_bytes, wall_ms)
+        return LogState(first, last, state.bytes, max(0, config.max_bytes), wall_ms)
 
     def limit(self, wanted_bytes: int, timeout_s: float) -> None:
         self._line.call(self._limit, timeout_s, wanted_bytes)
@@ -292,12 +287,6 @@ class JetStream:
 
     def close(self) -> None:
         self._line.close()
-
-    def _info(self, timeout_s: float) -> Answer:
-        """The stream's state and settings. Raises Unfit."""
-        answer = self._api(timeout_s, b"INFO")
-        self._judge(_CONFIG.decode(answer.config))
-        return answer
 
     def _api(self, timeout_s: float, verb: bytes, said: bytes = b"") -> Answer:
         answer = self._line.call(self._ask, timeout_s, verb, said)

@@ -91,8 +91,10 @@ WHERE (SELECT coalesce(max(seq), {AFTER}) FROM {{table}}) = %(places)s[1] - 1
   AND (%(alone)s OR current_setting('synchronous_standby_names') <> '')
 """
 FETCH = "SELECT seq, record FROM {table} WHERE seq >= %s AND seq < %s ORDER BY seq"
-BOUNDS = f"SELECT coalesce(min(seq), {AFTER} + 1), coalesce(max(seq), {AFTER}) FROM {{table}}"
-STATE = BOUNDS.replace(" FROM", ", floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint FROM")
+STATE = f"""
+SELECT coalesce(min(seq), {AFTER} + 1), coalesce(max(seq), {AFTER}),
+  floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint FROM {{table}}
+"""
 DROP = "DELETE FROM {table} WHERE seq <= %s"
 ALONE = "SELECT pg_try_advisory_xact_lock(hashtext(%s))"
 CONFIRM = "SELECT pg_logical_emit_message(true, 'fasti', '')"
@@ -172,10 +174,6 @@ class Postgres:
         except (NoAnswer, LogError):
             return None
 
-    def bounds(self, timeout_s: float) -> tuple[int, int]:
-        ((first, last),) = self._call(self._rows, timeout_s, BOUNDS)
-        return first, last
-
     def state(self, timeout_s: float) -> LogState:
         ((first, last, wall_ms),) = self._call(self._rows, timeout_s, STATE)
         return LogState(first, last, wall_ms=wall_ms)
@@ -244,7 +242,7 @@ class Postgres:
         self._warnings.clear()
         with connection.transaction():
             connection.execute(self._named("LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE"))
-            ((_, last),) = self._rows(connection, BOUNDS)
+            ((_, last, _),) = self._rows(connection, STATE)
             if last > after:
                 raise Taken
             connection.execute(self._named("DELETE FROM {table}"))
@@ -304,7 +302,7 @@ class Postgres:
         if not self._is_listening:
             connection.execute(self._named(LISTEN))
             self._is_listening = True
-        if not self._is_noticed and not self._is_told(connection, 0):
+        if not self._is_noticed and not self._has_come(connection, 0):
             return None
         until = time.monotonic() + timeout_s
         while not (found := self._fetched(connection, seq, HEARD)):

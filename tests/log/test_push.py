@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from shards.log.chained import ChainedLog, open_engine
+from shards.log.engine import LogState
 from shards.log.errors import Trimmed
 from shards.log.jetstream import JetStream
 from shards.log.postgres import NOTIFY_S
@@ -41,9 +42,9 @@ class Counted(Faulty):
         self.asked += 1
         return super().fetch(seq, count, timeout_s, is_sure=is_sure)
 
-    def bounds(self, timeout_s: float) -> tuple[int, int]:
+    def state(self, timeout_s: float) -> LogState:
         self.asked += 1
-        return super().bounds(timeout_s)
+        return super().state(timeout_s)
 
 
 def heard(log: ChainedLog, hear_s: float = LONG_S) -> list[int]:

@@ -144,9 +144,6 @@ class Faulty:
     def hear(self, seq: int, timeout_s: float) -> Sequence[bytes] | None:
         return self._engine.hear(seq, timeout_s)
 
-    def bounds(self, timeout_s: float) -> tuple[int, int]:
-        return self._called(lambda: self._engine.bounds(timeout_s))
-
     def state(self, timeout_s: float) -> LogState:
         return self._called(lambda: self._engine.state(timeout_s))
 

@@ -110,10 +110,6 @@ class MemoryEngine:
         frame = self._shelf.frames.get(seq)
         return None if frame is None else [frame]
 
-    def bounds(self, timeout_s: float) -> tuple[int, int]:
-        self._check()
-        return self._shelf.first, self._shelf.last
-
     def state(self, timeout_s: float) -> LogState:
         self._check()
         shelf = self._shelf
