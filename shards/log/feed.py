@@ -13,6 +13,7 @@ Nothing is told to the server at the end: a consumer goes when nobody has asked 
 
 import secrets
 import time
+from typing import Any
 
 import msgspec
 
@@ -28,14 +29,6 @@ KEPT_S = 30.0
 CREATE_S = 2.0
 CONSUMER = b"$JS.API.CONSUMER"
 OVER = (b"408", b"409")
-
-
-class Refusal(msgspec.Struct):
-    description: str = ""
-
-
-class Created(msgspec.Struct):
-    error: Refusal | None = None
 
 
 class Feed:
@@ -62,9 +55,9 @@ class Feed:
         subject = b"%s.CREATE.%s.%s" % (CONSUMER, stream, name.encode())
         said = msgspec.json.encode({"stream_name": stream.decode(), "config": config})
         (reply,) = connection.ask([Request(subject, said)], CREATE_S)
-        error = msgspec.json.decode(reply.data, type=Created).error
+        error = msgspec.json.decode(reply.data, type=dict[str, Any]).get("error")
         if error is not None:
-            raise NatsError(f"no consumer: {error.description}")
+            raise NatsError(f"no consumer: {error}")
         self._subject = connection.listen()
         self._coming = 0
         self._over_at = 0.0

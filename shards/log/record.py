@@ -24,11 +24,14 @@ and its other fields, by the cluster's key: who reads and writes the engine with
 import hashlib
 import hmac
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from .errors import Damaged, UnknownVersion
+
+T = TypeVar("T")
+Fields = dict[str, Any]
 
 VERSION = 3
 WHOLE, PART, AHEAD = 0, 1, 2
@@ -70,7 +73,7 @@ class Record(NamedTuple):
     """Whether it was sent before the one before it was known to be in the log."""
 
 
-class Claim(NamedTuple):
+class Claim(msgspec.Struct, frozen=True):
     """The node that leads from this record on."""
 
     node: str
@@ -142,7 +145,7 @@ def follows(record: Record, before: Seal) -> bool:
 
 def claim_data(claim: Claim) -> bytes:
     """A claim as JSON, without a MAC."""
-    fields = claim._asdict()
+    fields = msgspec.to_builtins(claim)
     del fields["mac"]
     if not claim.base:
         del fields["base"]
@@ -151,25 +154,18 @@ def claim_data(claim: Claim) -> bytes:
 
 def claim_of(data: bytes) -> Claim:
     """Read a claim. Raises Damaged."""
-    said = _fields_of(data)
-    try:
-        texts = str(said["node"]), str(said["url"]), str(said["nonce"])
-    except KeyError as error:
-        raise Damaged(f"a claim of the log cannot be read: {error}") from error
-    has_base, base = bool(said.get("has_base", False)), said.get("base", 0)
-    mac, timeline = str(said.get("mac", "")), str(said.get("timeline", ""))
-    return Claim(*texts, has_base, mac, timeline, base if isinstance(base, int) else 0)
+    return _decoded(data, Claim)
 
 
 def signed(data: bytes, seq: int, key: str) -> bytes:
     """A claim for the place `seq`, with its MAC."""
-    return msgspec.json.encode({**_fields_of(data), "mac": _mac(data, seq, key)})
+    return msgspec.json.encode({**_decoded(data, Fields), "mac": _mac(data, seq, key)})
 
 
 def is_signed(data: bytes, seq: int, keys: Sequence[str]) -> bool:
     """Whether the claim at `seq` has a MAC by one of the keys, also with fields of a later version. Raises
     Damaged."""
-    said = _fields_of(data)
+    said = _decoded(data, Fields)
     mac = str(said.pop("mac", ""))
     body = msgspec.json.encode(said)
     return any(hmac.compare_digest(mac.encode(), _mac(body, seq, key).encode()) for key in keys)
@@ -180,9 +176,9 @@ def _mac(data: bytes, seq: int, key: str) -> str:
     return hmac.digest(key.encode(), said, "sha256").hex()
 
 
-def _fields_of(data: bytes) -> dict[str, Any]:
+def _decoded(data: bytes, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(data, type=dict[str, Any])
+        return msgspec.json.decode(data, type=kind)
     except msgspec.MsgspecError as error:
         raise Damaged(f"a claim of the log cannot be read: {error}") from error
 

@@ -95,7 +95,7 @@ def test_what_is_appended_is_read(place: Place) -> None:
     for reader in (log, place.open()):
         (seq, epoch, said), *others = reader.read(0)
         assert (seq, epoch) == (1, 1)
-        assert claim_of(said)[:2] == ("a", "http://a")
+        assert (claim_of(said).node, claim_of(said).url) == ("a", "http://a")
         assert others == [(2, 1, b""), (3, 1, b"\x00\xff" * 500)]
         assert list(reader.read(2)) == others[1:]
         assert list(reader.read(3)) == []
@@ -858,8 +858,8 @@ def test_a_lost_log_is_begun_anew_behind_what_a_store_has(place: Place) -> None:
     other.stand(last)
     (seq, epoch, data) = next(other.read(5))
     assert (seq, epoch) == (6, 6)
-    assert claim_of(data)[:2] == ("", "")
-    assert claim_of(data).timeline == "12ab"
+    claim = claim_of(data)
+    assert (claim.node, claim.url, claim.timeline) == ("", "", "12ab")
     assert other.claim(7, "b", "http://b") == 7
     behind.stand(before)
     with pytest.raises(Trimmed):

@@ -66,7 +66,8 @@ def test_another_version_is_named(version: int) -> None:
 
 def test_a_claim_is_signed_for_its_place_by_a_key() -> None:
     data = signed(CLAIM, 7, "new")
-    assert claim_of(data)[:3] == ("a", "http://a", "00")
+    claim = claim_of(data)
+    assert (claim.node, claim.url, claim.nonce) == ("a", "http://a", "00")
     assert is_signed(data, 7, ("new",))
     assert is_signed(data, 7, ("newer", "new"))
     assert not is_signed(data, 7, ("newer",))
