@@ -33,8 +33,8 @@ async def ask(
     session: aiohttp.ClientSession, urls: Iterable[str], key: ClusterKey
 ) -> dict[str, Standing | None]:
     """The standing of the nodes at these URLs; None: no answer, or one of an earlier version."""
-    asked = list(dict.fromkeys(urls))
-    return dict(zip(asked, await asyncio.gather(*(_ask(session, url, key) for url in asked)), strict=True))
+    each = list(dict.fromkeys(urls))
+    return dict(zip(each, await asyncio.gather(*(_ask(session, url, key) for url in each)), strict=True))
 
 
 async def _ask(session: aiohttp.ClientSession, url: str, key: ClusterKey) -> Standing | None:
@@ -106,7 +106,7 @@ class Beginning:
         """Ask all, and begin the log if this node shall. `url`: its own. `last`: the lost log's last place:
         if another node writes there while the others are asked, this one has decided too late. Returns why
         not; empty: it has."""
-        answers = await self._asked(session, url)
+        answers = await self._answers(session, url)
         mine = self.standing
         begins, why = verdict(mine, answers)
         if not begins:
@@ -124,9 +124,9 @@ class Beginning:
     async def last(self, session: aiohttp.ClientSession, url: str) -> int:
         """This node's last record, if all nodes answer, none leads, and none has one more; else -1."""
         mine = self.standing
-        return mine.seq if is_last(mine, await self._asked(session, url)) else -1
+        return mine.seq if is_last(mine, await self._answers(session, url)) else -1
 
-    async def _asked(self, session: aiohttp.ClientSession, url: str) -> dict[str, Standing | None]:
+    async def _answers(self, session: aiohttp.ClientSession, url: str) -> dict[str, Standing | None]:
         """The answers of all peers, with that of this node, whose own `url` is."""
         peers = self._config.cluster.peers
         answers = await ask(session, (peer for peer in peers if peer != url), self._key)

@@ -197,8 +197,8 @@ def _write_files(body: _Body, folder: Path) -> None:
 
 
 def _check(manifest: bytes, found: dict[str, tuple[int, str]]) -> None:
-    said = json.loads(manifest)
-    if said != {name: list(one) for name, one in found.items()}:
+    expected = json.loads(manifest)
+    if expected != {name: list(one) for name, one in found.items()}:
         raise ValueError("the copy differs from what was sent")
 
 

@@ -72,7 +72,7 @@ class Follower:
         self._seen = float("-inf")
         self._read_at: float | None = None
         """Time of the last complete read."""
-        self._told_ms = 0
+        self._leader_ms = 0
         """The leader's clock in the last group."""
         self._epoch = 0
         self._led_ms = float("-inf")
@@ -165,10 +165,10 @@ class Follower:
     def _compare_clocks(self, since: float) -> None:
         """`since`: time of the last read, which did not have these records yet."""
         value = self._store.get(Table.META, META_CURSOR)
-        told_ms = 0 if value is None else cursor_from(value).bound_ms - BOUND_MS
-        if told_ms in (0, self._told_ms):
+        leader_ms = 0 if value is None else cursor_from(value).bound_ms - BOUND_MS
+        if leader_ms in (0, self._leader_ms):
             return  # a claim says nothing
-        self._told_ms, led_ms = told_ms, told_ms - since * 1000
+        self._leader_ms, led_ms = leader_ms, leader_ms - since * 1000
         epoch = self._store.applied.epoch
         self._led_ms = max(self._led_ms, led_ms) if epoch == self._epoch else led_ms
         self._epoch = epoch

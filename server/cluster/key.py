@@ -64,11 +64,11 @@ class ClusterKey:
 
     async def check(self, request: web.Request) -> None:
         """Raise Problem unless the request has the key."""
-        said = request.headers.get("Authorization", "")
-        shown = said.encode(errors="surrogateescape")
-        if any(hmac.compare_digest(shown, bearer.encode()) for bearer in self._bearers):
+        header = request.headers.get("Authorization", "")
+        given = header.encode(errors="surrogateescape")
+        if any(hmac.compare_digest(given, bearer.encode()) for bearer in self._bearers):
             return
-        if said:
+        if header:
             await self._refuse(request)
         raise Problem("unauthorized", "Only cluster nodes may call this; send the cluster key.")
 

@@ -25,20 +25,20 @@ class LogClock:
         """Take it before the log is asked."""
         return self._clock.system_ms(), self._clock.mono()
 
-    def told(self, told_ms: int, asked: Asked) -> None:
+    def told(self, server_ms: int, asked: Asked) -> None:
         """The server has answered with its time; 0: it has told none."""
-        (asked_ms, asked_s), (now_ms, now_s) = asked, self.now()
-        took_s = now_s - asked_s
-        if not told_ms or took_s > CALL_S or abs((now_ms - asked_ms) / 1000 - took_s) > SET_S:
+        (before_wall_ms, before_s), (now_ms, now_s) = asked, self.now()
+        took_s = now_s - before_s
+        if not server_ms or took_s > CALL_S or abs((now_ms - before_wall_ms) / 1000 - took_s) > SET_S:
             return
         self._clock.wall_ms()
-        ahead_ms, before_ms = told_ms - now_s * 1000, self._ahead_ms
+        ahead_ms, before_ms = server_ms - now_s * 1000, self._ahead_ms
         was_set = before_ms is None or differ(int(ahead_ms - before_ms), int(ahead_ms - before_ms))
         if was_set and self._clock.stepped_ms:
             self._found = None
             return
         self._ahead_ms = ahead_ms
-        self._found = told_ms - now_ms, told_ms - asked_ms, now_s
+        self._found = server_ms - now_ms, server_ms - before_wall_ms, now_s
 
     def forget(self) -> None:
         """This node's clock is another from now on."""

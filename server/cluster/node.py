@@ -464,10 +464,10 @@ class Node:
     async def _look(self) -> None:
         """Look at the log, and trim it; a leader also makes its own rows durable."""
         while True:
-            asked = self._judge.log_clock.now()
+            before = self._judge.log_clock.now()
             answers = await self._trimming.look(self._store)
             if answers:
-                self._judge.log_clock.told(self._trimming.state.wall_ms, asked)
+                self._judge.log_clock.told(self._trimming.state.wall_ms, before)
             self._give_up(self._side.unfit)
             server, store = self._server, self._store
             if server is not None and store is not None and server.app.is_ready:
@@ -571,33 +571,33 @@ class Node:
 
     def _told_why(self) -> str:
         """What keeps this node from following or leading, and what is wrong with the log."""
-        told = [self._why] if self._why and self._server is None else []
+        lines = [self._why] if self._why and self._server is None else []
         if self._server is not None and not self._server.app.is_ready:
-            told.append("it begins to lead: it serves once it has dispatched what is due")
+            lines.append("it begins to lead: it serves once it has dispatched what is due")
         store = self._store
         if store is not None:
             first, last = self._trimming.bounds or (0, 0)
             lacking = last - store.applied.seq
             if self._server is None and lacking > LAG_RECORDS:
-                told.append(f"it reads on: the log has {lacking:,} records more than this node's data")
+                lines.append(f"it reads on: the log has {lacking:,} records more than this node's data")
             strays = store.strays
             if strays.last >= first and strays.many:
-                told.append(
+                lines.append(
                     f"the log has messages of others, {strays.many} from record"
                     f" {strays.first} to {strays.last}: passed over"
                 )
-        told += self._trimming.told()
+        lines += self._trimming.told()
         judge = self._judge
         faults = judge.waits, judge.fault, self._side.unfit, self._damage.told, judge.doubts
-        told += [fault for fault in faults if fault not in ("", UNASKED, *told)]
+        lines += [fault for fault in faults if fault not in ("", UNASKED, *lines)]
         if self._members.doubled:
-            told.append(f"two nodes have the name {', '.join(self._members.doubled)} (cluster.node)")
+            lines.append(f"two nodes have the name {', '.join(self._members.doubled)} (cluster.node)")
         if strangers := self._members.strangers:
-            told.append(
+            lines.append(
                 f"nodes of another timeline, not counted (check cluster.peers): {', '.join(strangers)}"
             )
-        told += differing(self._member(), self._members.ours)
-        return "; ".join(told)
+        lines += differing(self._member(), self._members.ours)
+        return "; ".join(lines)
 
     def view(self) -> View:
         """The answer of `/v1/cluster`."""

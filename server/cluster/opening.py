@@ -108,8 +108,8 @@ def _check_records(config: Config, hand: ChainedLog, mine: Standing, *, may_begi
     first, last = hand.bounds()
     if mine.seq and (last == mine.seq or (first <= last > mine.seq)):
         if last > mine.seq:
-            said = "node: its data ends at record %d of %s, the log at %d: it reads on"
-            log.info(said, mine.seq, mine.time, last)
+            text = "node: its data ends at record %d of %s, the log at %d: it reads on"
+            log.info(text, mine.seq, mine.time, last)
         return
     found, is_whole = None, True
     try:

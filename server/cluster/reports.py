@@ -93,7 +93,7 @@ class Reports:
         return [url for url in urls if url in fit] or urls
 
     async def _tell(self, url: str, member: Member) -> None:
-        asked_ms, asked = self._wall_ms(), self._mono()
+        sent_ms, sent_at = self._wall_ms(), self._mono()
         try:
             async with self.session.post(
                 f"{url}/v1/cluster/nodes",
@@ -104,19 +104,19 @@ class Reports:
             ) as answer:
                 body = await answer.content.read(ANSWER_BYTES)
                 if answer.status == 200:
-                    self._compare(answer.headers, asked_ms, asked)
-                    self._members.hear_all(_ROWS.decode(body), self._mono() - asked)
+                    self._compare(answer.headers, sent_ms, sent_at)
+                    self._members.hear_all(_ROWS.decode(body), self._mono() - sent_at)
                 else:
                     self._warn(url, answer.status)
         except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError) as error:
             log.debug("report: not sent to %s: %s", url, error)
 
-    def _compare(self, headers: Mapping[str, str], asked_ms: int, asked: float) -> None:
+    def _compare(self, headers: Mapping[str, str], sent_ms: int, sent_at: float) -> None:
         """The other's clock, unless ours was set meanwhile, or an older version answers."""
         node, text, now_ms = unquote(headers.get(NODE, "")), headers.get(CLOCK, ""), self._wall_ms()
-        was_set = abs((now_ms - asked_ms) / 1000 - (self._mono() - asked)) > SET_S
+        was_set = abs((now_ms - sent_ms) / 1000 - (self._mono() - sent_at)) > SET_S
         if node and text.isascii() and text.isdigit() and not was_set:
-            self._clocks.measured(node, int(text) - now_ms, int(text) - asked_ms)
+            self._clocks.measured(node, int(text) - now_ms, int(text) - sent_ms)
 
     def _warn(self, url: str, status: int) -> None:
         """Log a warning, once in `WARN_S` for each node and status."""

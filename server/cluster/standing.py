@@ -104,8 +104,8 @@ def verdict(mine: Standing, peers: Mapping[str, Standing | None]) -> Verdict:
         return Verdict(False, "two of cluster.peers answer as the same node")
     logs = {one.node: one.log for one in all_ if one.log}
     if len(set(logs.values())) > 1:
-        said = ", ".join(f"{log} on {node}" for node, log in sorted(logs.items()))
-        return Verdict(False, f"cluster.name is not the same on all nodes: {said}")
+        names = ", ".join(f"{log} on {node}" for node, log in sorted(logs.items()))
+        return Verdict(False, f"cluster.name is not the same on all nodes: {names}")
     seeing = list(dict.fromkeys(one.node for one in all_ if not one.is_lost))
     if seeing:
         return Verdict(False, f"waits for {', '.join(seeing)}, which has not found the log lost")
@@ -129,8 +129,8 @@ def _first(mine: Standing, all_: list[Standing]) -> Verdict:
     """Of a new timeline."""
     own = list(dict.fromkeys(one.node for one in all_ if one.has_rows))
     if len(own) > 1:
-        said = f"{' and '.join(own)} have each a timeline of their own"
-        return Verdict(False, f"{said}: start all but one with an empty directory")
+        names = f"{' and '.join(own)} have each a timeline of their own"
+        return Verdict(False, f"{names}: start all but one with an empty directory")
     begins = not own or own == [mine.node]
     return Verdict(begins, "" if begins else f"waits for {own[0]}, whose timeline begins the log")
 
@@ -140,11 +140,11 @@ def _furthest(mine: Standing, all_: list[Standing]) -> Verdict:
     last = max(one.seq for one in all_)
     first_of = [one for one in all_ if one.seq == last]
     if len({one.timeline for one in all_ if one.timeline}) > 1:
-        said = ", ".join(f"{one.node} {one.timeline}" for one in all_ if one.timeline)
-        return Verdict(False, f"the nodes have different timelines: {said}")
+        names = ", ".join(f"{one.node} {one.timeline}" for one in all_ if one.timeline)
+        return Verdict(False, f"the nodes have different timelines: {names}")
     later = [one for one in all_ if one.epoch > first_of[0].epoch]  # a claim that the furthest never read
     if later or len({(one.epoch, one.digest) for one in first_of}) > 1 or not first_of[0].digest:
-        said = " and ".join(dict.fromkeys(one.node for one in [*first_of, *later]))
-        return Verdict(False, f"record {last:,} of {said} cannot be compared, or differs: {HEAL}")
+        names = " and ".join(dict.fromkeys(one.node for one in [*first_of, *later]))
+        return Verdict(False, f"record {last:,} of {names} cannot be compared, or differs: {HEAL}")
     begins = mine.seq == last
     return Verdict(begins, "" if begins else f"waits for {first_of[0].node}, which has the most of it")

@@ -395,14 +395,14 @@ class ChainedLog:
                     " this node waits until all of cluster.peers answer, or for `fasti-server cluster heal`"
                 )
             seq = chain.next
-            told = data if epoch else signed(data, seq, self._keys[0])
+            body = data if epoch else signed(data, seq, self._keys[0])
             if not frame or seq != place:
-                frame = frame_of(seq, epoch or seq, chain.link, told, is_part=is_part)
+                frame = frame_of(seq, epoch or seq, chain.link, body, is_part=is_part)
                 place = seq
             if self._is_put(chain, frame, timer):
                 break
         seal = Seal(seq, epoch or seq, digest_in(frame))
-        chain.step(Record(seal, chain.link.digest, told, is_part))
+        chain.step(Record(seal, chain.link.digest, body, is_part))
 
     def _is_put(self, chain: Chain, frame: bytes, timer: "_Timer") -> bool:
         """Try to put the frame at the chain's next place. False: strays are there, and are passed over; or
@@ -498,11 +498,11 @@ class _Timer:
         Raises LogDown, Unfit, or the error in doubt."""
         patience_s = self._patience_s + size / SLOWEST
         while True:
-            told_s = min(self._left_s(), patience_s)
+            timeout_s = min(self._left_s(), patience_s)
             try:
-                return call(told_s)
+                return call(timeout_s)
             except (NoAnswer, Unfit) as error:
-                if told_s >= self._patience_s:  # a call that was cut short says nothing about the reason
+                if timeout_s >= self._patience_s:  # a call that was cut short says nothing about the reason
                     self._verdict = error if isinstance(error, Unfit) else LogDown(str(error))
             self._pause()
 
@@ -580,5 +580,5 @@ def _missed(seq: int, first: int, last: int, timer: _Timer) -> None:
     """
     if seq < first:
         raise Trimmed(f"record {seq} of the log is trimmed: the log begins at record {first}")
-    said = f"gone: it ends at {last}" if seq > last else f"missing: it has records {first} to {last}"
-    timer.doubt(Damaged(f"record {seq} of the log is {said}"))
+    fault = f"gone: it ends at {last}" if seq > last else f"missing: it has records {first} to {last}"
+    timer.doubt(Damaged(f"record {seq} of the log is {fault}"))

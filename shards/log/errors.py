@@ -19,8 +19,8 @@ class NoLog(LogError):
     """There is no log of this name: it was never made, or it is lost. `last`: its last place, if it is there
     without records."""
 
-    def __init__(self, said: str, last: int = 0) -> None:
-        super().__init__(said)
+    def __init__(self, text: str, last: int = 0) -> None:
+        super().__init__(text)
         self.last = last
 
 

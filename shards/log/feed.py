@@ -53,8 +53,8 @@ class Feed:
             "mem_storage": True,
         }
         subject = b"%s.CREATE.%s.%s" % (CONSUMER, stream, name.encode())
-        said = msgspec.json.encode({"stream_name": stream.decode(), "config": config})
-        (reply,) = connection.ask([Request(subject, said)], CREATE_S)
+        body = msgspec.json.encode({"stream_name": stream.decode(), "config": config})
+        (reply,) = connection.ask([Request(subject, body)], CREATE_S)
         error = msgspec.json.decode(reply.data, type=dict[str, Any]).get("error")
         if error is not None:
             raise NatsError(f"no consumer: {error}")

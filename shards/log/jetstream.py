@@ -186,7 +186,7 @@ class JetStream:
         connection.forget()
         connection.ignore()
         self._feed = None
-        return self._asked(connection, timeout_s, self._publish(seq, frame))
+        return self._answer_to(connection, timeout_s, self._publish(seq, frame))
 
     def send(self, seq: int, frame: bytes, timeout_s: float) -> None:
         self._sent.append(seq)
@@ -226,21 +226,21 @@ class JetStream:
             if answer.error.err_code in WRONG_LAST:
                 self._sent.clear()
                 raise Taken
-            raise NoAnswer(_said(answer.error))
+            raise NoAnswer(_reason(answer.error))
         if answer.seq != seq:
             raise NoAnswer(f"the stream {self._name} took record {seq} as {answer.seq}")
 
     def fetch(self, seq: int, count: int, timeout_s: float, *, is_sure: bool = True) -> list[bytes]:
-        asked, is_direct = range(seq, seq + count), self._is_direct and not is_sure
-        return self._line.call(self._fetched, timeout_s, asked, is_direct)
+        seqs, is_direct = range(seq, seq + count), self._is_direct and not is_sure
+        return self._line.call(self._fetched, timeout_s, seqs, is_direct)
 
     def _fetched(
-        self, connection: NatsConnection, timeout_s: float, asked: range, is_direct: bool
+        self, connection: NatsConnection, timeout_s: float, seqs: range, is_direct: bool
     ) -> list[bytes]:
         """The messages of these sequences, up to the first that is missing."""
         verb, read = (b"DIRECT.GET", _direct) if is_direct else (b"STREAM.MSG.GET", _stored)
-        requests = [self._request(verb, b'{"seq":%d}' % seq) for seq in asked]
-        replies = zip(asked, connection.ask(requests, timeout_s), strict=True)
+        requests = [self._request(verb, b'{"seq":%d}' % seq) for seq in seqs]
+        replies = zip(seqs, connection.ask(requests, timeout_s), strict=True)
         found: list[bytes] = []
         for seq, reply in replies:
             data = read(seq, reply)
@@ -288,26 +288,26 @@ class JetStream:
     def close(self) -> None:
         self._line.close()
 
-    def _api(self, timeout_s: float, verb: bytes, said: bytes = b"") -> Answer:
-        answer = self._line.call(self._ask, timeout_s, verb, said)
+    def _api(self, timeout_s: float, verb: bytes, body: bytes = b"") -> Answer:
+        answer = self._line.call(self._ask, timeout_s, verb, body)
         if answer.error is not None:
             raise self._refused(answer.error)
         return answer
 
-    def _ask(self, connection: NatsConnection, timeout_s: float, verb: bytes, said: bytes = b"") -> Answer:
-        return self._asked(connection, timeout_s, self._request(b"STREAM.%s" % verb, said))
+    def _ask(self, connection: NatsConnection, timeout_s: float, verb: bytes, body: bytes = b"") -> Answer:
+        return self._answer_to(connection, timeout_s, self._request(b"STREAM.%s" % verb, body))
 
-    def _asked(self, connection: NatsConnection, timeout_s: float, request: Request) -> Answer:
+    def _answer_to(self, connection: NatsConnection, timeout_s: float, request: Request) -> Answer:
         (reply,) = connection.ask([request], timeout_s)
         return _ANSWER.decode(reply.data)
 
-    def _request(self, verb: bytes, said: bytes) -> Request:
-        return Request(b"$JS.API.%s.%s" % (verb, self._stream), said)
+    def _request(self, verb: bytes, body: bytes) -> Request:
+        return Request(b"$JS.API.%s.%s" % (verb, self._stream), body)
 
     def _limit(self, connection: NatsConnection, timeout_s: float, wanted_bytes: int) -> None:
         def update(max_bytes: int) -> Answer:
-            said = msgspec.json.encode({**config, "max_bytes": max_bytes})
-            return self._ask(connection, timeout_s, b"UPDATE", said)
+            body = msgspec.json.encode({**config, "max_bytes": max_bytes})
+            return self._ask(connection, timeout_s, b"UPDATE", body)
 
         answer = self._ask(connection, timeout_s, b"INFO")
         if answer.error is not None:
@@ -319,14 +319,14 @@ class JetStream:
         while (answer := update(bound)).error is not None:
             bound //= 2
             if not _lacks_room(answer.error) or bound < least:
-                raise NoAnswer(_said(answer.error))
+                raise NoAnswer(_reason(answer.error))
         if least <= bound // 2 < wanted_bytes // 2:
             update(bound // 2)
 
     def _refused(self, error: ApiError) -> NoAnswer | NoLog:
         if error.err_code == NO_STREAM:
             return NoLog(f"the stream {self._name} is not there")
-        return NoAnswer(_said(error))
+        return NoAnswer(_reason(error))
 
     def _connected(self, timeout_s: float) -> NatsConnection:
         """In the line's thread: connect to the next server, and check the stream."""
@@ -357,7 +357,7 @@ class JetStream:
         if answer.error is not None:
             if answer.error.err_code == NOT_CLUSTERED[0]:
                 raise Unfit(
-                    f"the stream {self._name} cannot be of {REPLICAS} replicas: {_said(answer.error)}"
+                    f"the stream {self._name} cannot be of {REPLICAS} replicas: {_reason(answer.error)}"
                 )
             raise self._refused(answer.error)
         return _CONFIG.decode(answer.config)
@@ -365,8 +365,10 @@ class JetStream:
     def _make(self, connection: NatsConnection, origin: Origin, replicas: int, timeout_s: float) -> Answer:
         metadata = {key: value for key, value in ((TIMELINE, origin.timeline), (NODE, origin.node)) if value}
         wanted = Config(subjects=[self._subject], num_replicas=replicas, metadata=metadata)
-        said = {key: value for key, value in msgspec.to_builtins(wanted).items() if value is not None}
-        return self._ask(connection, timeout_s, b"CREATE", msgspec.json.encode({"name": self._name, **said}))
+        settings = {key: value for key, value in msgspec.to_builtins(wanted).items() if value is not None}
+        return self._ask(
+            connection, timeout_s, b"CREATE", msgspec.json.encode({"name": self._name, **settings})
+        )
 
     def _judge(self, config: Config) -> None:
         """Check the stream's settings. Raises Unfit."""
@@ -405,7 +407,7 @@ def _check_version(version: str) -> None:
 def _stored(_seq: int, reply: Reply) -> bytes | None:
     answer = _ANSWER.decode(reply.data)
     if answer.error is not None and answer.error.err_code != NO_MESSAGE:
-        raise NoAnswer(_said(answer.error))
+        raise NoAnswer(_reason(answer.error))
     return None if answer.message is None else answer.message.data
 
 
@@ -413,8 +415,8 @@ def _direct(seq: int, reply: Reply) -> bytes | None:
     if reply.status == NOT_FOUND:
         return None
     if reply.status or b"\r\nNats-Sequence: %d\r\n" % seq not in reply.headers:
-        said = reply.headers.partition(b"\r\n")[0].decode(errors="replace")
-        raise NoAnswer(f"record {seq} is not given out: {said}")
+        status = reply.headers.partition(b"\r\n")[0].decode(errors="replace")
+        raise NoAnswer(f"record {seq} is not given out: {status}")
     return reply.data
 
 
@@ -434,5 +436,5 @@ def _lacks_room(error: ApiError) -> bool:
     return error.err_code in NO_ROOM or "insufficient storage" in error.description
 
 
-def _said(error: ApiError) -> str:
+def _reason(error: ApiError) -> str:
     return f"{error.description} ({error.err_code})"

@@ -113,7 +113,7 @@ class NatsConnection:
             self._largest = (
                 2 * min(self.info.max_payload, PAYLOAD_MAX) + LINE_BYTES
             )  # a record comes as Base64
-            self._asked = 0
+            self._next_number = 0
             self._awaited: set[int] = set()
             self._found: dict[int, Reply] = {}
             self._sent: deque[int] = deque()
@@ -135,13 +135,13 @@ class NatsConnection:
             if not byte or len(line) > LINE_BYTES:
                 raise NatsError("the server does not say who it is")
             line += byte
-        verb, _, said = bytes(line).partition(b" ")
+        verb, _, text = bytes(line).partition(b" ")
         if verb != b"INFO":
             raise NatsError(f"not a server of NATS: {bytes(line[:80])!r}")
-        return msgspec.json.decode(said, type=Info)
+        return msgspec.json.decode(text, type=Info)
 
     def _introduce(self, user: str | None, password: str | None) -> None:
-        said: dict[str, object] = {
+        options: dict[str, object] = {
             "verbose": False,
             "pedantic": False,
             "lang": "python",
@@ -152,29 +152,29 @@ class NatsConnection:
             "no_responders": True,
         }
         if user is not None and password is not None:
-            said |= {"user": unquote(user), "pass": unquote(password)}
+            options |= {"user": unquote(user), "pass": unquote(password)}
         elif user is not None:
-            said["auth_token"] = unquote(user)
+            options["auth_token"] = unquote(user)
         subscribed = b"SUB %s* 1\r\nPING\r\n" % self._inbox
-        self._write(b"CONNECT %s\r\n%s" % (msgspec.json.encode(said), subscribed))
+        self._write(b"CONNECT %s\r\n%s" % (msgspec.json.encode(options), subscribed))
         while self._line() != b"PONG":
             pass
 
     def ask(self, requests: Sequence[Request], timeout_s: float) -> list[Reply]:
         """Their replies. Raises NatsError, OSError, which TimeoutError is one of."""
         self._until = time.monotonic() + timeout_s
-        first = self._asked
-        self._asked += len(requests)
-        self._awaited.update(range(first, self._asked))
+        first = self._next_number
+        self._next_number += len(requests)
+        self._awaited.update(range(first, self._next_number))
         self._write(b"".join([self._numbered(number, one) for number, one in enumerate(requests, first)]))
-        return [self._reply_to(number) for number in range(first, self._asked)]
+        return [self._reply_to(number) for number in range(first, self._next_number)]
 
     def send(self, request: Request, timeout_s: float) -> None:
         """Send it; `answer` has its reply."""
         self._until = time.monotonic() + timeout_s
-        self._sent.append(self._asked)
-        self._awaited.add(self._asked)
-        self._asked += 1
+        self._sent.append(self._next_number)
+        self._awaited.add(self._next_number)
+        self._next_number += 1
         self._write(self._numbered(self._sent[-1], request))
 
     def answer(self, timeout_s: float) -> Reply | None:
@@ -213,7 +213,7 @@ class NatsConnection:
     def tell(self, request: Request, reply_to: bytes) -> None:
         """Send it; what it is answered with comes elsewhere."""
         self._until = time.monotonic() + REST_S
-        self._write(self._said(reply_to, request))
+        self._write(self._publication(reply_to, request))
 
     def wait(self, timeout_s: float) -> bool:
         """Read once. False: nothing came in that time, or it was nudged."""
@@ -254,9 +254,9 @@ class NatsConnection:
             held.shutdown(socket.SHUT_RDWR)
 
     def _numbered(self, number: int, request: Request) -> bytes:
-        return self._said(b"%s%d" % (self._inbox, number), request)
+        return self._publication(b"%s%d" % (self._inbox, number), request)
 
-    def _said(self, reply: bytes, request: Request) -> bytes:
+    def _publication(self, reply: bytes, request: Request) -> bytes:
         subject, data, headers = request
         if not headers:
             return b"PUB %s %s %d\r\n%s\r\n" % (subject, reply, len(data), data)

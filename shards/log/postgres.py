@@ -80,7 +80,7 @@ ALTER TABLE {table} ALTER COLUMN record SET STORAGE EXTERNAL
 COMMENTED = """
 SELECT to_regclass(%(name)s) IS NOT NULL, coalesce(obj_description(to_regclass(%(name)s), 'pg_class'), '')
 """
-SAID = re.compile(r"fasti timeline (\w*) after (\d+)(?: node (.*))?", re.ASCII)
+COMMENT = re.compile(r"fasti timeline (\w*) after (\d+)(?: node (.*))?", re.ASCII)
 AFTER = (
     "coalesce(substring(obj_description({name}::regclass, 'pg_class') from 'after ([0-9]+)'), '0')::bigint"
 )
@@ -225,8 +225,8 @@ class Postgres:
 
     def _find(self, connection: Connection) -> None:
         """Read what the table was made for. Creates a missing table if it is wanted. Raises NoLog."""
-        ((there, said),) = self._rows(connection, COMMENTED, {"name": self._table})
-        found = SAID.fullmatch(said)
+        ((there, comment),) = self._rows(connection, COMMENTED, {"name": self._table})
+        found = COMMENT.fullmatch(comment)
         self.origin = Origin() if found is None else Origin(found[1], found[3] or "")
         if there:
             return
@@ -251,10 +251,10 @@ class Postgres:
         self.origin = origin
 
     def _describe(self, connection: Connection, after: int, origin: Origin) -> None:
-        said = f"fasti timeline {origin.timeline} after {after}"
+        comment = f"fasti timeline {origin.timeline} after {after}"
         if origin.node:
-            said += f" node {origin.node}"
-        connection.execute(self._named("COMMENT ON TABLE {table} IS {said}", said))
+            comment += f" node {origin.node}"
+        connection.execute(self._named("COMMENT ON TABLE {table} IS {comment}", comment))
 
     def _confirm(self, connection: Connection) -> None:
         """Return once all that this connection can see is on a standby. Raises NoAnswer."""
@@ -289,8 +289,8 @@ class Postgres:
 
     def _insert(self, connection: Connection, some: list[tuple[int, bytes]]) -> None:
         places, frames = zip(*some, strict=True)
-        said = {"places": list(places), "frames": list(frames), "alone": not self._must_replicate}
-        if not connection.execute(self._named(PUT), said).rowcount:
+        values = {"places": list(places), "frames": list(frames), "alone": not self._must_replicate}
+        if not connection.execute(self._named(PUT), values).rowcount:
             raise Taken
 
     def _fetched(self, connection: Connection, seq: int, count: int) -> list[bytes]:
@@ -306,11 +306,11 @@ class Postgres:
             return None
         until = time.monotonic() + timeout_s
         while not (found := self._fetched(connection, seq, HEARD)):
-            if not self._is_told(connection, until - time.monotonic()):
+            if not self._has_come(connection, until - time.monotonic()):
                 break
         return found
 
-    def _is_told(self, connection: Connection, timeout_s: float) -> bool:
+    def _has_come(self, connection: Connection, timeout_s: float) -> bool:
         """Wait for a notice; whether there was one."""
         waiting = select.poll()
         waiting.register(connection.fileno(), select.POLLIN)
@@ -318,30 +318,30 @@ class Postgres:
             connection.pgconn.consume_input()
             while (notice := connection.pgconn.notifies()) is not None:
                 self._noticed(notice)
-        told, self._has_news = self._has_news, False
-        return told
+        has_come, self._has_news = self._has_news, False
+        return has_come
 
     def _noticed(self, _notice: object) -> None:
         self._is_noticed = self._has_news = True
 
-    def _committed(self, connection: Connection, statement: str, said: Any = None) -> None:
+    def _committed(self, connection: Connection, statement: str, values: Any = None) -> None:
         """Execute and commit. Raises NoAnswer if the commit did not wait for a standby."""
         self._warnings.clear()
-        connection.execute(self._named(statement), said)
+        connection.execute(self._named(statement), values)
         self._check_warnings()
 
     def _check_warnings(self) -> None:
         if self._warnings:
             raise NoAnswer(self._warnings[0])
 
-    def _rows(self, connection: Connection, statement: str, said: Any = None) -> list[Row]:
+    def _rows(self, connection: Connection, statement: str, values: Any = None) -> list[Row]:
         with connection.cursor(binary=True) as cursor:
-            return cursor.execute(self._named(statement), said).fetchall()
+            return cursor.execute(self._named(statement), values).fetchall()
 
-    def _named(self, statement: str, said: str = "") -> sql.Composed:
+    def _named(self, statement: str, comment: str = "") -> sql.Composed:
         name = self._table
         return sql.SQL(statement).format(
-            table=sql.Identifier(name), name=sql.Literal(name), said=sql.Literal(said)
+            table=sql.Identifier(name), name=sql.Literal(name), comment=sql.Literal(comment)
         )
 
     def _noted(self, diagnostic: psycopg.errors.Diagnostic) -> None:
@@ -351,7 +351,7 @@ class Postgres:
 
 def _conninfo(url: str) -> str:
     """Raises ValueError."""
-    said: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "application_name": "fasti",
         "target_session_attrs": "read-write",
         "load_balance_hosts": "random",
@@ -359,7 +359,7 @@ def _conninfo(url: str) -> str:
         "client_encoding": "utf8",  # a database in SQL_ASCII would answer with bytes
     }
     try:
-        return make_conninfo(**{**said, **conninfo_to_dict(url)})
+        return make_conninfo(**{**defaults, **conninfo_to_dict(url)})
     except psycopg.Error:  # which may quote the password
         raise ValueError(
             "is no URL of PostgreSQL: has it an unknown parameter, or a password in which % is not written"

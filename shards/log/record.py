@@ -121,9 +121,9 @@ def opened(frame: bytes, seq: int) -> Record:
     version, kind = frame[0], frame[_HEAD_BYTES]
     if version != VERSION:
         raise UnknownVersion(f"record {seq} of the log has version {version}, this node reads {VERSION}")
-    said, epoch, before = _head_of(frame)
-    if said != seq:
-        raise Damaged(f"record {said} of the log stands at {seq}")
+    place, epoch, before = _head_of(frame)
+    if place != seq:
+        raise Damaged(f"record {place} of the log stands at {seq}")
     if kind > PART | AHEAD:
         raise UnknownVersion(f"record {seq} of the log is of an unknown kind: a later version wrote it")
     data = frame[_HEAD_BYTES + 1 : -DIGEST_BYTES]
@@ -165,15 +165,15 @@ def signed(data: bytes, seq: int, key: str) -> bytes:
 def is_signed(data: bytes, seq: int, keys: Sequence[str]) -> bool:
     """Whether the claim at `seq` has a MAC by one of the keys, also with fields of a later version. Raises
     Damaged."""
-    said = _decoded(data, Fields)
-    mac = str(said.pop("mac", ""))
-    body = msgspec.json.encode(said)
+    fields = _decoded(data, Fields)
+    mac = str(fields.pop("mac", ""))
+    body = msgspec.json.encode(fields)
     return any(hmac.compare_digest(mac.encode(), _mac(body, seq, key).encode()) for key in keys)
 
 
 def _mac(data: bytes, seq: int, key: str) -> str:
-    said = b"fasti claim" + seq.to_bytes(_NUMBER_BYTES, "big") + data
-    return hmac.digest(key.encode(), said, "sha256").hex()
+    signed_bytes = b"fasti claim" + seq.to_bytes(_NUMBER_BYTES, "big") + data
+    return hmac.digest(key.encode(), signed_bytes, "sha256").hex()
 
 
 def _decoded(data: bytes, kind: type[T]) -> T:
