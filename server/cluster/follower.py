@@ -21,6 +21,7 @@ was wrong then.
 """
 
 import logging
+import random
 from collections.abc import Callable
 
 from shards.errors import ShardsError
@@ -30,6 +31,9 @@ from shards.store import Table
 from shards.tables import META_CURSOR, cursor_from
 from timeline.horizon import BOUND_MS
 
+from ..engine.clock import Clock
+from ..settings.config import Cluster
+from .clock_judge import ClockJudge
 from .clocks import SKEW_MS
 from .standing import HEAL
 
@@ -46,29 +50,25 @@ class Follower:
 
     def __init__(
         self,
+        settings: Cluster,
         store: ReplicatedStore,
-        *,
-        node: str,
         urls: str,
-        takeover_s: float,
-        mono: Callable[[], float],
-        wall_ms: Callable[[], int],
-        chance: Callable[[], float],
+        clock: Clock,
+        judge: ClockJudge,
         unfit: Callable[[], str],
-        agrees: Callable[[], bool],
+        chance: Callable[[], float] = random.random,
     ) -> None:
-        """`urls`: where other nodes redirect clients. `chance`: a random number in [0, 1). `unfit`: why this
-        node cannot lead now, in words; empty: it can. `agrees`: whether another clock backs this one's."""
+        """`urls`: where other nodes redirect clients. `unfit`: why this node cannot lead now, in words;
+        empty: it can. `chance`: a random number in [0, 1)."""
         self._store = store
-        self._node = node
+        self._node = settings.node
         self._urls = urls
-        self._takeover_s = takeover_s
-        self._mono = mono
-        self._wall_ms = wall_ms
+        self._takeover_s = settings.takeover_after_ms / 1000
+        self._clock = clock
+        self._judge = judge
         self._unfit = unfit
-        self._agrees = agrees
         self._moment_s = chance() * MOMENT_S
-        self._quiet_since = mono()
+        self._quiet_since = clock.mono()
         self._seen = float("-inf")
         self._read_at: float | None = None
         """Time of the last complete read."""
@@ -88,7 +88,7 @@ class Follower:
         Raises Trimmed, Damaged if the store cannot continue with this log; NoLog if that is gone;
         StoreFailed, Corrupt for the store itself.
         """
-        began = self._mono()
+        began = self._clock.mono()
         hear_s = self._hear_s(began) if waits else 0.0
         try:
             count = self._store.follow(hear_s)
@@ -97,7 +97,7 @@ class Follower:
         except LogError as error:
             self._missed(error)
             return False
-        now = self._mono()
+        now = self._clock.mono()
         if count or self._read_at is None:
             self._quiet_since = now
         if count and self._read_at is not None:
@@ -110,8 +110,8 @@ class Follower:
         if now - self._quiet_since < self._patience_s:
             self.why = ""
             return False
-        ahead_ms = self._wall_ms() - self._mono() * 1000 - self._led_ms
-        if SKEW_MS < ahead_ms < float("inf") and not self._agrees():
+        ahead_ms = self._clock.wall_ms() - self._clock.mono() * 1000 - self._led_ms
+        if SKEW_MS < ahead_ms < float("inf") and not self._judge.agrees:
             self.why = f"this node's clock is {ahead_ms / 1000:.1f} s ahead of the last leader's"
             return False
         self.why = self._unfit()
@@ -126,7 +126,7 @@ class Follower:
     @property
     def hears_leader(self) -> bool:
         """Whether a new record has come lately."""
-        return self._is_led and self._mono() - self._seen < self._takeover_s
+        return self._is_led and self._clock.mono() - self._seen < self._takeover_s
 
     @property
     def _patience_s(self) -> float:
@@ -149,7 +149,7 @@ class Follower:
             self._store.lead(self._node, self._urls)
         except Fenced as error:
             log.info("lead: another node was faster: %s", error)
-            self._quiet_since = self._mono()
+            self._quiet_since = self._clock.mono()
         except LogError as error:
             self.is_in_doubt = isinstance(error, Doubtful)
             self._missed(error)
@@ -160,7 +160,7 @@ class Follower:
         if why != self.why:
             log.warning("log: %s", why)
         self.why = why
-        self._quiet_since = self._mono()
+        self._quiet_since = self._clock.mono()
 
     def _compare_clocks(self, since: float) -> None:
         """`since`: time of the last read, which did not have these records yet."""

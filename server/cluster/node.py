@@ -103,11 +103,11 @@ class Node:
         self._config = config
         self._tls = http_tls, mqtt_tls
         self._data = Path(config.store.dir)
-        self._takeover_s = config.cluster.takeover_after_ms / 1000
         self._clock = NodeClock()
         self._judge = ClockJudge(config.cluster.node, self._clock)
         self._keys_digest, self._settings_digest = "", settings_digest(config)
-        self._lease = Lease(self._clock, self._takeover_s)
+        self._lease: Lease
+        """Of the store that is open."""
         self._state = "follower"
         self._process = f"{random.getrandbits(64):x}"
         self._why = ""
@@ -213,7 +213,7 @@ class Node:
         first."""
         beginning, may_begin = self._beginning, self._beginning.may_begin
         beginning.may_begin, lost = False, None
-        self._lease = Lease(self._clock, self._takeover_s)
+        self._lease = Lease(self._clock, self._config.cluster.takeover_after_ms / 1000)
         try:
             return await to_thread(
                 open_store,
@@ -251,19 +251,15 @@ class Node:
         self._why, self._store = standby.unfit(), store
         store.has_heir = bool(self._damage.heirs)
         store.passes_doubt_at, self._last = self._last, -1
-        cluster = self._config.cluster
         self._trimming.begin()
         self._durable = min(self._durable, store.applied.seq)
         follower = self._follower = Follower(
+            self._config.cluster,
             store,
-            node=cluster.node,
-            urls=str(self._listeners.places),
-            takeover_s=self._takeover_s,
-            mono=self._clock.mono,
-            wall_ms=self._clock.wall_ms,
-            chance=random.random,
-            unfit=lambda: self._judge.fault or self._damage.fault or self._lost_end(store) or standby.unfit(),
-            agrees=lambda: self._judge.agrees,
+            str(self._listeners.places),
+            self._clock,
+            self._judge,
+            lambda: self._judge.fault or self._damage.fault or self._lost_end(store) or standby.unfit(),
         )
         begun = None
         try:

@@ -1,10 +1,12 @@
 """Who takes the lead, and when: nodes on one log in RAM, with clocks that are set."""
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 
 import pytest
 
 from server.cluster.follower import HEAR_S, MOMENT_S, Follower
+from server.settings.config import Cluster
 from shards.errors import StoreFailed
 from shards.log.chained import open_engine
 from shards.log.errors import Trimmed
@@ -42,15 +44,13 @@ class Node:
         self.below = MemoryStore() if below is None else below
         self.store = ReplicatedStore(self.below, open_engine(self.engine, self.clock, 2.0))
         self.follower = Follower(
+            Cluster(node=name, takeover_after_ms=int(TAKEOVER_S * 1000)),
             self.store,
-            node=name,
-            urls=f"http://{name}",
-            takeover_s=TAKEOVER_S,
-            mono=self.clock.monotonic,
-            wall_ms=lambda: self.wall_ms,
-            chance=lambda: 0.5,
-            unfit=lambda: self.unfit,
-            agrees=lambda: self.agrees,
+            f"http://{name}",
+            SimpleNamespace(mono=self.clock.monotonic, wall_ms=lambda: self.wall_ms),
+            self,  # which says whether other clocks agree
+            lambda: self.unfit,
+            lambda: 0.5,
         )
 
     def step(self, after_s: float = 0.0, *, waits: bool = False) -> bool:
