@@ -8,7 +8,7 @@
     packets.py     one frozen struct per packet
     parse.py       body of one packet -> struct, every rule checked
     publish.py     the stream decoder with the hot PUBLISH and ack path, and publishes encoded once for many
-    encode.py      struct -> bytes
+    encode.py      struct -> bytes, for what a server sends
 
 Each imports only what stands above it, and nothing of the server. The codec does not keep sessions, topic
 aliases, packet ids in use or keep alive: those are one connection's rules (server/mqtt).

@@ -16,9 +16,9 @@ import aiohttp
 import uvloop
 
 from server.codec import wire
-from server.codec.encode import encode
 from server.codec.packets import Connack, Suback
 from server.codec.publish import publish_parts
+from tests.support.encode import encode
 
 from .http import answer_end
 from .mqtt import LEVEL

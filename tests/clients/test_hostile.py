@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from server.codec.encode import encode
 from server.codec.packets import Connect
+from tests.support.encode import encode
 from tests.support.keys import KeysFile
 from tests.support.server import ServerProcess, served
 

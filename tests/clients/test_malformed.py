@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from server.codec.encode import encode
 from server.codec.packets import Connect, Publish, Subscribe, SubscribeOptions
 from tests.clients.conftest import Room
+from tests.support.encode import encode
 from tests.support.mqtt import Closed, Peer, dial
 
 

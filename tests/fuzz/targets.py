@@ -14,7 +14,6 @@ from unittest.mock import Mock
 import msgspec
 from aiohttp.http_parser import HttpRequestParser
 
-from server.codec.encode import encode as encode_packet
 from server.codec.errors import MqttError
 from server.codec.packets import Connect, Packet, Publish, Will
 from server.codec.publish import Decoder
@@ -50,6 +49,7 @@ from shards.record import (
 )
 from shards.schedules import schedule_of
 from tests.server.codec.samples import SAMPLES
+from tests.support.encode import encode as encode_packet
 from tests.support.reading import parse_one
 from tests.support.rig import Peer, Rig, config
 from timeline.position import BadId, parse_id

@@ -12,7 +12,6 @@ from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 from server.codec import wire
-from server.codec.encode import encode
 from server.codec.fields import Properties
 from server.codec.packets import (
     Ack,
@@ -28,6 +27,7 @@ from server.codec.packets import (
     Unsubscribe,
 )
 from server.codec.publish import Decoder
+from tests.support.encode import encode
 
 TIMEOUT_S = 60.0
 PACKET_MAX = 2 << 20

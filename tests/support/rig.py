@@ -15,7 +15,6 @@ from typing import Any
 
 from server.auth.keyring import Keyring
 from server.codec import wire
-from server.codec.encode import encode
 from server.codec.fields import Properties
 from server.codec.packets import (
     Ack,
@@ -48,6 +47,7 @@ from shards.memory import MemoryStore
 from shards.store import Table
 from shards.tables import cursor_row_of
 from tests.support.clock import RigClock
+from tests.support.encode import encode
 from tests.support.stepper import Stepper
 from timeline.key_order import KeyOrder
 from timeline.position import START, Position

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.codec import wire
-from server.codec.encode import encode
 from server.codec.fields import Properties
 from server.codec.packets import (
     Ack,
@@ -26,6 +25,7 @@ from server.codec.packets import (
 from server.codec.publish import Decoder
 from tests.server.codec import samples
 from tests.server.codec.samples import LIMIT, SAMPLES, Role, sample_id
+from tests.support.encode import encode
 
 
 @pytest.mark.long

@@ -13,7 +13,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from server.codec import wire
-from server.codec.encode import encode
 from server.codec.fields import Properties
 from server.codec.packets import (
     Ack,
@@ -31,6 +30,7 @@ from server.codec.packets import (
 )
 from tests.server.codec import samples
 from tests.server.codec.samples import SAMPLES, Role, sample_id
+from tests.support.encode import encode
 
 mqtt5 = pytest.importorskip("mqtt5")
 

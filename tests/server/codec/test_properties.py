@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.codec import wire
-from server.codec.encode import encode
 from server.codec.errors import MqttError
 from server.codec.fields import Properties
 from server.codec.packets import Connect, Publish, Will
@@ -26,6 +25,7 @@ from server.codec.publish import Decoder
 from server.codec.wire import Reader
 from shards.properties import user_property
 from tests.server.codec import samples
+from tests.support.encode import encode
 
 FULL = Properties(
     payload_format=1,

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.codec import wire
-from server.codec.encode import encode
 from server.codec.errors import MalformedPacket, MqttError, PacketTooLarge, ProtocolViolation
 from server.codec.fields import Properties
 from server.codec.packets import Ack, AckRun, Connect, Disconnect, Packet, Pingreq, Publish
@@ -27,6 +26,7 @@ from server.codec.reasons import Reason
 from shards.properties import user_property
 from tests.server.codec import samples
 from tests.server.codec.samples import LIMIT, SAMPLES, Role
+from tests.support.encode import encode
 
 ALL = [(role, level, encode(packet, level)) for role, level, packet in SAMPLES]
 ALL_IDS = [f"{role}-{level}-{type(packet).__name__}" for role, level, packet in SAMPLES]

@@ -2,10 +2,10 @@
 
 import pytest
 
-from server.codec.encode import encode
 from server.codec.packets import Ack, Pingreq, Pingresp, Publish
 from server.delivery.publishing import HOLD_MESSAGES, PLACED_BOUNDS, RETAINED_COST, SHARED_HOLD
 from server.mqtt.state import REACH_MAX
+from tests.support.encode import encode
 from tests.support.rig import Rig
 
 WIDE = 300

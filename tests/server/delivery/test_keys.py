@@ -10,12 +10,12 @@ import pytest
 from server.auth.backoff import FREE
 from server.auth.keyring import OWN_NAME, Keyring
 from server.codec import wire
-from server.codec.encode import encode
 from server.codec.packets import Connect, Disconnect, Publish, Subscribe, SubscribeOptions, Will
 from server.delivery.terms import LASTING
 from server.mqtt.authenticator import Authenticator
 from shards.keys import OWNED, OWNED_END
 from shards.store import Table
+from tests.support.encode import encode
 from tests.support.keyed import Keyed
 from tests.support.mqtt import user
 from tests.support.rig import Peer, Rig, props

@@ -3,8 +3,8 @@
 import pytest
 
 from server.codec import wire
-from server.codec.encode import encode
 from server.codec.packets import Ack, Publish, Will
+from tests.support.encode import encode
 from tests.support.mqtt import user
 from tests.support.rig import Rig, about, config
 from timeline.position import MessageId

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from server.codec.encode import encode
 from server.codec.packets import Connect
 from server.net.crowd import BUSY, Crowd, mqtt_bounds
 from server.settings.config import Config
 from tests.support.build import OPENED
+from tests.support.encode import encode
 from tests.support.rig import Rig, config
 from tests.support.served import SCHEMES, Served, ended, everywhere, until
 

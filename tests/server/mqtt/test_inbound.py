@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import pytest
 
 from server.codec import wire
-from server.codec.encode import encode
 from server.codec.packets import Ack, Publish
 from shards.record import decode
 from shards.store import Table
 from tests.support.build import OPENED
+from tests.support.encode import encode
 from tests.support.rig import Rig, about, config, props
 
 LEVELS = pytest.mark.parametrize("level", [4, 5])

@@ -3,7 +3,6 @@
 import pytest
 
 from server.codec import wire
-from server.codec.encode import encode
 from server.codec.packets import (
     Connack,
     Connect,
@@ -15,6 +14,7 @@ from server.codec.packets import (
     Will,
 )
 from server.codec.packets import Unsubscribe as Leave
+from tests.support.encode import encode
 from tests.support.rig import Rig, config, props
 
 

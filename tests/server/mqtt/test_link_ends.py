@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import pytest
 
-from server.codec.encode import encode
 from server.codec.packets import (
     Connect,
     Disconnect,
@@ -39,6 +38,7 @@ from server.net.pool import pool_of
 from server.settings.kinds import Address
 from tests.server.mqtt.test_links import REQUEST, masked
 from tests.support.build import OPENED
+from tests.support.encode import encode
 from tests.support.fresh import fresh
 from tests.support.rig import Rig, config
 

@@ -24,7 +24,6 @@ import pytest
 import uvloop
 
 from server.codec import wire
-from server.codec.encode import encode
 from server.codec.fields import Properties
 from server.codec.packets import (
     Ack,
@@ -56,6 +55,7 @@ from server.settings.config import Config
 from shards.fields import Record
 from shards.rocks import RocksStore
 from tests.support.build import OPENED
+from tests.support.encode import encode
 from tests.support.served import SCHEMES, TLS, Served, everywhere, serve
 
 MIB = 1 << 20

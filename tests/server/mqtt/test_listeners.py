@@ -14,7 +14,6 @@ import aiohttp
 import pytest
 
 from server.codec import wire
-from server.codec.encode import encode
 from server.codec.packets import (
     Ack,
     Connack,
@@ -38,6 +37,7 @@ from server.rounds.app import App
 from server.settings.config import Config
 from server.settings.kinds import Address
 from shards.rocks import RocksStore
+from tests.support.encode import encode
 from tests.support.keys import KeysFile, with_keys
 from tests.support.mqtt import Peer, dial
 from tests.support.rig import config

@@ -4,7 +4,6 @@
 import pytest
 
 from server.codec import wire
-from server.codec.encode import encode
 from server.codec.packets import (
     Ack,
     Auth,
@@ -21,6 +20,7 @@ from server.codec.packets import (
 )
 from server.delivery.link import Closing
 from server.reports.figures import reason_name
+from tests.support.encode import encode
 from tests.support.rig import LONG_S, Rig, about, config, props
 
 LEVELS = pytest.mark.parametrize("level", [3, 4, 5])

@@ -17,7 +17,6 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
-from server.codec.encode import encode
 from server.codec.packets import Connack, Connect, Publish
 from server.codec.publish import Decoder
 from server.mqtt.redirecting import Redirecting, redirecting_listeners
@@ -27,6 +26,7 @@ from server.net.crowd import Cause, Crowd, mqtt_bounds
 from server.net.pool import pool_of
 from server.net.tls import mqtt_certificates
 from server.settings.config import Config
+from tests.support.encode import encode
 from tests.support.mqtt import Peer, dial
 from tests.support.rig import props
 from tests.support.served import TLS, everywhere, until

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from server.codec.encode import encode
 from server.codec.packets import Connect
 from server.net.crowd import BUSY, Bounds, Cause, Crowd, Ranked
 from server.net.networks import ConnectRateLimiter
+from tests.support.encode import encode
 from tests.support.served import SCHEMES, ended, everywhere, serve
 
 

@@ -11,11 +11,11 @@ from ipaddress import ip_network
 
 import pytest
 
-from server.codec.encode import encode
 from server.codec.packets import Connect
 from server.net.proxies import HEADER_MAX, Header, Proxies, ProxyHeaderError, header_in
 from server.settings.config import Config, ConfigError
 from server.settings.reading import load
+from tests.support.encode import encode
 from tests.support.served import TLS, Served, everywhere
 
 from ..conftest import Fronted, Running

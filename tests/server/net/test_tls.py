@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from server.codec.encode import encode
 from server.codec.packets import Connect
 from server.mqtt.frames import BINARY
 from server.net import lingering
@@ -24,6 +23,7 @@ from server.net.tls import Certificates, Files, http_certificates, mqtt_certific
 from server.settings.config import Config, ConfigError
 from server.settings.reading import load
 from server.settings.watch import Watch
+from tests.support.encode import encode
 from tests.support.rig import config
 from tests.support.served import TLS, Served, everywhere, serve, until
 from tests.support.server import ServerProcess, environment, run

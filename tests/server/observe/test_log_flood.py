@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from server.codec.encode import encode
 from server.codec.fields import Properties
 from server.codec.packets import Suback, Subscribe, SubscribeOptions
 from server.observe.logs import BURST
+from tests.support.encode import encode
 from tests.support.mqtt import dial
 from tests.support.server import serving
 
