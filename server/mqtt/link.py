@@ -32,7 +32,7 @@ from ..net.crowd import Cause, Crowd
 from ..net.lingering import LINGER_S, Lingering, abort_socket
 from ..net.loop_time import KEY, LoopTime
 from ..net.networks import network_of
-from ..net.opening import Caller, Opening, read_on, write_to
+from ..net.opening import Caller, read_on, write_to
 from ..net.outgoing import Outgoing
 from ..net.pool import Pool
 from ..net.revoked import CertificateId
@@ -42,6 +42,7 @@ from ..observe.logs import by, shown
 from .authenticator import Authenticator
 from .parts import Parts
 from .state import Connection
+from .websocket import Inner
 
 log = logging.getLogger(__name__)
 
@@ -138,7 +139,7 @@ class Congested:
             self._plan(0 if free else CONGESTION_POLL_S)
 
 
-class MqttLink(Opening):
+class MqttLink(Inner):
     """One accepted socket: among `links` from now to its end."""
 
     def __init__(
@@ -304,9 +305,6 @@ class MqttLink(Opening):
     def idle_since_s(self) -> float:
         return self._last_received
 
-    def check(self, now_s: float, passed_s: float) -> None:
-        """It has a timer of its own."""
-
     def close(self, cause: Cause) -> None:
         """Close with a reason, if there is a client to tell."""
         closing = CLOSINGS.get(cause)
@@ -327,25 +325,19 @@ class MqttLink(Opening):
         """Name of the key that its client has shown; empty: none."""
         return "" if self._connection is None else self._connection.key
 
-    @property
-    def is_begun(self) -> bool:
-        """Whether there is, or was, a transport."""
-        return self._connection is not None
-
     def review(self) -> None:
         """Keys or certificates are others now."""
         if self._connection is not None and not self._is_ending:
             self._connection.review(has_revoked=self._authenticator.has_revoked(self._certificate_id))
 
     def hear(self, head: bytes) -> None:
-        """The request for a websocket: a trusted proxy says whose it is."""
+        """A trusted proxy says in the request for a websocket whose it is."""
         if self._crowd.is_shared(self) and self._connection is not None:
             self.address = self._crowd.proxies.client_in(head, self._caller.address)
             self.owner = network_of(self.address)
             self._connection.call_from(self.address)
 
     def keep_frames(self, count: int) -> None:
-        """So many bytes of frames of a websocket are not read yet: they count with what is kept here."""
         if count != self._frame_bytes:
             self._frame_bytes = count
             if self._connection is not None and not self._is_ending:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from ..auth.keyring import Keyring
 from ..net.acceptor import Acceptor, Ports
@@ -78,7 +78,7 @@ class Listeners:
     def _begin(self, behind: Behind, pages: Pages | None, caller: Caller) -> Opening:
         """`pages`: of a listener for websockets."""
         made = behind(caller)
-        return cast("Opening", made) if pages is None else Websocket(made, pages, self._time)
+        return made if pages is None else Websocket(made, pages, self._time)
 
 
 def mqtt_listeners(

@@ -34,7 +34,7 @@ from ..net.crowd import Cause, Crowd
 from ..net.lingering import Lingering
 from ..net.loop_time import LoopTime
 from ..net.networks import network_of
-from ..net.opening import Caller, Opening
+from ..net.opening import Caller
 from ..net.pool import Pool
 from ..net.tls import Certificates
 from ..observe.logs import by
@@ -42,6 +42,7 @@ from ..settings.config import Config
 from ..settings.kinds import Address
 from .listeners import Behind, Listeners
 from .state import answer_to
+from .websocket import Inner
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ def redirecting_listeners(
     return Listeners(config, certificates, crowd, LoopTime(monotonic, Part()), ports, behind)
 
 
-class Redirecting(Opening):
+class Redirecting(Inner):
     """One connection: one CONNECT, one CONNACK."""
 
     def __init__(
@@ -96,10 +97,6 @@ class Redirecting(Opening):
 
     # -- asyncio.Protocol
 
-    @property
-    def is_begun(self) -> bool:
-        return self._transport is not None
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         if self._is_over:  # its time was up in the midst of the TLS handshake
@@ -126,12 +123,6 @@ class Redirecting(Opening):
         """The loop closes the transport."""
         self._is_over = True
 
-    def pause_writing(self) -> None:
-        """There is one small answer."""
-
-    def resume_writing(self) -> None:
-        """There is one small answer."""
-
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's name
         self._is_over = True
         self._timer.cancel()
@@ -141,12 +132,6 @@ class Redirecting(Opening):
         self._crowd.discard(self)
 
     # -- for the crowd, and for a websocket
-
-    def check(self, now_s: float, passed_s: float) -> None:
-        """It has a timer of its own."""
-
-    def hear(self, head: bytes) -> None:
-        """Ignore: the answer is the same for every client."""
 
     def keep_frames(self, count: int) -> None:
         """So many bytes of frames are not read yet."""

@@ -7,7 +7,7 @@ those of the link and its decoder.
 
 import asyncio
 import logging
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from ..net.browsers import Pages
 from ..net.loop_time import LoopTime
@@ -24,28 +24,24 @@ PONG_MAX = 64 << 10
 """Unsent bytes from which on pings are not answered."""
 
 
-class Inner(Protocol):
-    """What stands behind the frames: a connection that takes a websocket for its transport."""
+class Inner(Opening):
+    """A connection that takes a socket or a websocket for its transport."""
 
-    owner: str
     address: str
 
-    def keep_unread(self, count: int) -> None: ...
-    @property
-    def is_begun(self) -> bool: ...
-    def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
-    def data_received(self, data: bytes) -> None: ...
-    def eof_received(self) -> bool | None: ...
-    def pause_writing(self) -> None: ...
-    def resume_writing(self) -> None: ...
-    def connection_lost(self, exc: Exception | None) -> None: ...
-    def linger(self) -> None: ...
+    def check(self, now_s: float, passed_s: float) -> None:
+        """Ignore: it has a timer of its own."""
 
     def hear(self, head: bytes) -> None:
-        """This has come before the frames."""
+        """The request for a websocket has come. Ignored where all clients are the same."""
 
     def keep_frames(self, count: int) -> None:
-        """So many bytes of frames are not read yet."""
+        """Note bytes of a websocket's frames that are not read yet: they count with what is kept."""
+        raise NotImplementedError
+
+    def linger(self) -> None:
+        """Send nothing more; close when the client has had time to read what was sent."""
+        raise NotImplementedError
 
 
 class Websocket(Opening):
@@ -67,10 +63,6 @@ class Websocket(Opening):
         self._is_planned = False
 
     # -- asyncio.Protocol
-
-    @property
-    def is_begun(self) -> bool:
-        return self._link.is_begun
 
     @property
     def owner(self) -> str:  # type: ignore[override]

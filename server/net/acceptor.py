@@ -230,24 +230,23 @@ class Acceptor:
         loop.call_later(ACCEPT_PAUSE_S, self._listen, listening, way)
 
     def _begin(self, caller: Caller, way: _Way) -> None:
-        accepted, protocol = caller.accepted, way.begin(caller)
-        connecting = self._connect(accepted, protocol, way, by(caller.address))
-        opening = asyncio.get_running_loop().create_task(connecting)
+        accepted, cause = caller.accepted, by(caller.address)
+        paced = Paced(way.begin(caller), self._time, cause if way.context is None else None)
+        opening = asyncio.get_running_loop().create_task(self._connect(accepted, paced, way, cause))
         self._openings.add(opening)
 
         def connected(ended: asyncio.Task[None]) -> None:
             self._openings.discard(ended)
-            if not protocol.is_begun:
+            if not paced.is_begun:
                 accepted.close()
-                protocol.connection_lost(None)
+                paced.connection_lost(None)
 
         opening.add_done_callback(connected)
 
     async def _connect(
-        self, accepted: socket.socket, protocol: Opening, way: _Way, cause: Mapping[str, object]
+        self, accepted: socket.socket, paced: Paced, way: _Way, cause: Mapping[str, object]
     ) -> None:
         loop = asyncio.get_running_loop()
-        paced = Paced(protocol, self._time, cause if way.context is None else None)
         connect = partial(loop.connect_accepted_socket, lambda: paced, accepted)
         if way.context is None:
             await connect()

@@ -218,7 +218,8 @@ class Paced(Opening):
 
     @property
     def is_begun(self) -> bool:
-        return self._inner.is_begun
+        """Whether there is, or was, a transport."""
+        return self._transport is not None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)

@@ -30,11 +30,6 @@ class Opening(asyncio.Protocol):
     owner: str
     """The owner whose share of the loop's time it uses (loop_time.py)."""
 
-    @property
-    def is_begun(self) -> bool:
-        """Whether there is, or was, a transport."""
-        raise NotImplementedError
-
     def keep_unread(self, count: int) -> None:
         """Note bytes that wait unread for the owner's turn."""
 

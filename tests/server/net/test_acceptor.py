@@ -29,10 +29,6 @@ class Echo(Opening):
         self.owner = "127.0.0.1"
         self._transport: asyncio.Transport | None = None
 
-    @property
-    def is_begun(self) -> bool:
-        return self._transport is not None
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport

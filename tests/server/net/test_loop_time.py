@@ -31,10 +31,6 @@ class Connection(Opening):
         self._time = time
         self._cost_s = cost_s
 
-    @property
-    def is_begun(self) -> bool:
-        return True
-
     def data_received(self, data: bytes) -> None:
         self._time.now_s += self._cost_s
         self.told.append(data)

@@ -340,7 +340,7 @@ async def test_who_shows_one_is_known_by_its_name(tmp_path: Path, scheme: str) -
     async with serve(tmp_path / "data", everywhere(**more)) as served:
         has_tls = scheme != "mqtt"
         await served.dial(scheme, tls=client("meter.pem") if has_tls else None)
-        await until(lambda: any(link.is_begun for link in served.listeners.crowd))
+        await until(lambda: any(link._connection is not None for link in served.listeners.crowd))
         (link,) = served.listeners.crowd
         assert link._connection is not None
         assert link._connection._peer.identity == ("meter" if has_tls else "")
