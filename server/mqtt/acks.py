@@ -14,41 +14,25 @@ session is a new one). One of the wrong kind is a protocol error.
 """
 
 from collections.abc import Callable
-from typing import Protocol
 
 from timeline.deliveries import NEVER
 
 from ..codec import wire
 from ..codec.fields import Properties
-from ..codec.packets import Ack, AckRun, Packet
+from ..codec.packets import Ack, AckRun
 from ..codec.reasons import Reason
 from ..delivery.link import Closing
 from ..delivery.publishing import Publishing
-from ..delivery.settling.settling import Outcome, Receipt, Settling
+from ..delivery.settling.settling import Receipt, Settling
 from ..delivery.subscriber import Subscriber
+from ..engine.commit_hook import ignore
 from ..settings.durations import NEVER_TEXT, TimeError, parse_delay
+from .outbox import Outbox
 
 WRONG_KIND = "wrong kind of ack"
 RETRY_IN = "retry-in"
 AUTO = ("", "auto")
 """Value of `retry-in` that leaves the time to the back-off."""
-
-
-class Sink(Protocol):
-    """The output of the connection that the acks come from."""
-
-    @property
-    def level(self) -> int: ...
-
-    @property
-    def is_closed(self) -> bool: ...
-
-    @property
-    def has_refused(self) -> bool: ...
-
-    def put(self, packet: Packet) -> None: ...
-
-    def close(self, why: Closing) -> None: ...
 
 
 class Acks:
@@ -58,7 +42,7 @@ class Acks:
         self,
         settling: Settling,
         publishing: Publishing,
-        sink: Sink,
+        outbox: Outbox,
         refuse: Callable[[Reason, str], None],
         *,
         max_delay_ms: int,
@@ -66,7 +50,7 @@ class Acks:
         self._settling = settling
         self._publishing = publishing
         self._max_delay_ms = max_delay_ms
-        self._sink = sink
+        self._outbox = outbox
         self._refuse = refuse
         self.is_resumed = False
         """Whether the session is from before: then either side may not know a packet id of the other."""
@@ -98,7 +82,7 @@ class Acks:
         """Handle PUBREL: free the packet id of the client's publish, durably."""
         packet_id = packet.packet_id
         if packet_id not in subscriber.session.received:
-            self._put_unknown(wire.PUBCOMP, packet_id, is_error=self._sink.has_refused)
+            self._put_unknown(wire.PUBCOMP, packet_id, is_error=self._outbox.has_refused)
             return
         self.unsent += 1
         self._publishing.released(subscriber, packet_id, self._answering(wire.PUBCOMP, packet_id))
@@ -116,7 +100,7 @@ class Acks:
         why = properties.user("reason") or properties.reason_string or f"nacked with 0x{packet.reason:02x}"
         qos = 1 if packet.kind == wire.PUBACK else 2
         if not self._settling.nack(
-            subscriber, packet.packet_id, delay_ms=delay_ms, reason=why, done=_unanswered, qos=qos
+            subscriber, packet.packet_id, delay_ms=delay_ms, reason=why, done=ignore, qos=qos
         ):
             self._refuse(Reason.PROTOCOL_ERROR, WRONG_KIND)
 
@@ -143,7 +127,7 @@ class Acks:
             if is_durable:
                 self._put(kind, packet_id)
             else:
-                self._sink.close(Closing.STORE_FAILED)
+                self._outbox.close(Closing.STORE_FAILED)
 
         return answer
 
@@ -156,9 +140,5 @@ class Acks:
 
     def _put(self, kind: int, packet_id: int, reason: int = 0) -> None:
         """Send an ack; below level 5 it carries no reason."""
-        if not self._sink.is_closed:
-            self._sink.put(Ack(kind, packet_id, reason if self._sink.level == 5 else 0))
-
-
-def _unanswered(_: Outcome) -> None:
-    """Ignore: an ack has no answer."""
+        if not self._outbox.is_closed:
+            self._outbox.put(Ack(kind, packet_id, reason if self._outbox.level == 5 else 0))

@@ -21,7 +21,6 @@ place. The socket lingers (server/net/lingering.py).
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
 from functools import partial
 from typing import cast
 
@@ -64,7 +63,10 @@ CLOSINGS = {Cause.STOPPING: Closing.STOPPING, Cause.MOVED: Closing.MOVED}
 
 
 class Links:
-    """Shared by links: their crowd, the pool, the output, and the queues of held links."""
+    """Shared by links: their crowd, the pool, the output, and the queues of held links.
+
+    Links whose clients have published wait for a turn, and while their key is congested.
+    """
 
     def __init__(
         self, crowd: "Crowd[MqttLink]", pool: Pool, publishing: Publishing, outgoing: Outgoing, time: LoopTime
@@ -73,49 +75,31 @@ class Links:
         self.pool = pool
         self.outgoing = outgoing
         self.time = time
-        self._publishing = Congested(time, publishing.is_congested)
-
-    def wait(self, link: "MqttLink", *, has_published: bool = True) -> None:
-        """Call its `go_on` in its turn; if it has published, not while the server is congested."""
-        if has_published:
-            self._publishing.append(link)
-        else:
-            self.time.wait(link.owner, partial(_go_on, link))
-
-
-def _go_on(link: "MqttLink") -> None:
-    try:
-        link.go_on()
-    except Exception:
-        log.exception("connection: failed inside the server", extra=by(link.address))
-        link.refuse(Reason.IMPLEMENTATION_SPECIFIC_ERROR, "the server failed")
-
-
-class Congested:
-    """Links whose clients have published: they wait for a turn, and while their key is congested."""
-
-    def __init__(self, time: LoopTime, is_congested: Callable[[str], bool]) -> None:
-        self._time = time
-        self._is_congested = is_congested
+        self._is_congested = publishing.is_congested
         self._waiting: dict[str, deque[MqttLink]] = {}
         """By key, in the order of their coming. None is empty."""
         self._returned: dict[str, list[MqttLink]] = {}
         """Before those: it was congested again when their turn came."""
         self._is_planned = False
 
-    def append(self, link: "MqttLink") -> None:
-        if link.key in self._waiting or self._is_congested(link.key):
+    def wait(self, link: "MqttLink", *, has_published: bool = True) -> None:
+        """Call its `go_on` in its turn; if it has published, not while its key is congested."""
+        if has_published and (link.key in self._waiting or self._is_congested(link.key)):
             self._waiting.setdefault(link.key, deque()).append(link)
             self._plan(CONGESTION_POLL_S)
         else:
-            self._time.wait(link.owner, partial(self._go_on, link))
+            self.time.wait(link.owner, partial(self._go_on, link, has_published))
 
-    def _go_on(self, link: "MqttLink") -> None:
-        if self._is_congested(link.key):
+    def _go_on(self, link: "MqttLink", has_published: bool) -> None:
+        if has_published and self._is_congested(link.key):
             self._returned.setdefault(link.key, []).append(link)
             self._plan(CONGESTION_POLL_S)
-        else:
-            _go_on(link)
+            return
+        try:
+            link.go_on()
+        except Exception:
+            log.exception("connection: failed inside the server", extra=by(link.address))
+            link.refuse(Reason.IMPLEMENTATION_SPECIFIC_ERROR, "the server failed")
 
     def _plan(self, delay_s: float) -> None:
         if not self._is_planned:
@@ -132,7 +116,7 @@ class Congested:
             line = self._waiting[key]
             for _ in range(min(len(line), RESUMED_AT_ONCE)):
                 link = line.popleft()
-                self._time.wait(link.owner, partial(self._go_on, link))
+                self.time.wait(link.owner, partial(self._go_on, link, has_published=True))
             if not line:
                 del self._waiting[key]
         if self._waiting:
@@ -235,7 +219,7 @@ class MqttLink(Inner):
 
     def _is_untouched(self, connection: Connection) -> bool:
         """Whether nothing has come before, also no part of a CONNECT."""
-        return self._transport is not None and not connection.level and not connection.kept_bytes
+        return self._transport is not None and not connection.outbox.level and not connection.kept_bytes
 
     def _answer_http(self) -> None:
         """Somebody has taken this port for that of HTTP: say so in HTTP, and close."""
@@ -262,8 +246,8 @@ class MqttLink(Inner):
     def pause_writing(self) -> None:
         assert self._connection is not None
         self._is_lent = True
-        self._connection.bound_turn(min(LENT_BYTES, self._limits.out_bytes))
-        self._connection.is_blocked = True
+        self._connection.outbox.out_max = min(LENT_BYTES, self._limits.out_bytes)
+        self._connection.outbox.is_blocked = True
 
     def resume_writing(self) -> None:
         assert self._connection is not None
@@ -273,8 +257,8 @@ class MqttLink(Inner):
             self._pool.hold(self, 0)
         else:
             self._keep(self._connection)
-        self._connection.bound_turn(self._limits.out_bytes)
-        self._connection.is_blocked = False
+        self._connection.outbox.out_max = self._limits.out_bytes
+        self._connection.outbox.is_blocked = False
         self._connection.drained()
         if self._is_held:
             self._wait()
@@ -292,7 +276,7 @@ class MqttLink(Inner):
             self._finish()
             return
         self._crowd.lost_socket(self)
-        connection.is_blocked = True  # whatever it were sent would be in vain
+        connection.outbox.is_blocked = True  # whatever it were sent would be in vain
         if connection.is_unfinished:
             self._is_held = True
             self._wait()
@@ -470,7 +454,7 @@ class MqttLink(Inner):
             return 0
         size = 0
         if transport is not None:
-            if not self._is_armed and connection.is_open:
+            if not self._is_armed and connection.outbox.is_open:
                 self._arm()
             if out and not transport.is_closing():
                 data = b"".join(out)
@@ -483,7 +467,7 @@ class MqttLink(Inner):
                         write_to(transport, piece)
                 if self._is_lent:
                     self._borrow(transport, connection)
-            if connection.is_closed:
+            if connection.outbox.is_closed:
                 self.linger()
             elif out:
                 connection.drained()
@@ -496,7 +480,7 @@ class MqttLink(Inner):
         self._unsent_bytes = transport.get_write_buffer_size()
         if self._keep(connection):
             has_room = self._unsent_bytes < self._limits.out_bytes and self._pool.may_take(self.owner)
-            connection.is_blocked = not has_room
+            connection.outbox.is_blocked = not has_room
 
     def _is_to_hold(self, connection: Connection) -> bool:
         """Whether the server has to catch up with the input, or the client with the answers."""
@@ -566,7 +550,7 @@ class MqttLink(Inner):
         if self._left_s(connection) > 0:
             self._timer.cancel()
             self._check_alive()
-        elif connection.is_open:
+        elif connection.outbox.is_open:
             cause = by(self.address, client=connection.client_id)
             log.info("connection closed: %s, keep alive timeout", shown(connection.client_id), extra=cause)
             connection.close(Closing.TIMED_OUT)
@@ -579,7 +563,7 @@ class MqttLink(Inner):
 
     def _left_s(self, connection: Connection) -> float:
         """Seconds until the next check for silence; 0.0 or less: it was silent for too long."""
-        if not (connection.is_open or connection.is_opening):
+        if not (connection.outbox.is_open or connection.is_opening):
             return 0.0
         if not connection.keep_alive_s:
             return HELD_CHECK_S

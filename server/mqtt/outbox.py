@@ -84,6 +84,7 @@ class Outbox:
         self._tells_more = True
         """Whether acks may carry reason strings and user properties."""
         self.level = 0
+        """Protocol level of the CONNECT; 0 before."""
         self._form = 0
         """Form of most deliveries (`forms.parts`), without QoS and retain."""
         self.has_refused = False
@@ -91,6 +92,7 @@ class Outbox:
         self.is_open = False
         """CONNACK may leave, and the end has not come."""
         self.is_closed = False
+        """The end has come: the connection closes once the output has been sent."""
         self._is_blocked = False
         self.has_room = False
         """Cached, because it is read before each delivery."""

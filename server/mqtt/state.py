@@ -110,7 +110,7 @@ class Connection:
             config.mqtt.maximum_packet_size, users_max=config.limits.user_properties, gathers=True
         )
         self._backlog = Backlog()
-        self._outbox = Outbox(
+        self.outbox = Outbox(
             publishing.traffic,
             self._peer,
             node=parts.node,
@@ -121,10 +121,10 @@ class Connection:
             displaced=self._displaced,
         )
         self._inbound = Inbound(
-            config, parts.clock, publishing, settling, parts.traces, self._peer, self._outbox
+            config, parts.clock, publishing, settling, parts.traces, self._peer, self.outbox
         )
         self._acks = Acks(
-            settling, publishing, self._outbox, self._inbound.refuse, max_delay_ms=config.limits.max_delay_ms
+            settling, publishing, self.outbox, self._inbound.refuse, max_delay_ms=config.limits.max_delay_ms
         )
         self._subscribing = Subscribing(
             config,
@@ -132,7 +132,7 @@ class Connection:
             parts.clients,
             parts.subscriptions,
             publishing,
-            self._outbox,
+            self.outbox,
             self._inbound,
             self._backlog,
             self._peer,
@@ -162,7 +162,7 @@ class Connection:
     def receive(self, data: bytes) -> None:
         """Handle received bytes, or without any continue in this connection's turn. What is not done in
         `TURN_S`, or has to wait, is kept (`is_behind`)."""
-        clock, decoder, backlog, outbox = self._clock, self._decoder, self._backlog, self._outbox
+        clock, decoder, backlog, outbox = self._clock, self._decoder, self._backlog, self.outbox
         self._inbound.begin_turn()
         until = 0.0
         while not (outbox.is_closed or self.has_left):
@@ -186,8 +186,8 @@ class Connection:
         if self._is_ended and not (self.is_opening or self.is_unfinished):
             self._leave()
         if self.has_left and not (self._inbound.is_awaited or self._acks.unsent):
-            self._outbox.abort()
-        return self._outbox.take_output()
+            self.outbox.abort()
+        return self.outbox.take_output()
 
     def end_input(self) -> None:
         """The client has shut down its sending side. It leaves its session once its input is handled."""
@@ -198,7 +198,7 @@ class Connection:
         to the link drop the reference. Otherwise only the garbage collector would free them, after millions
         of objects."""
         self._inbound.flush()
-        self._outbox.end()
+        self.outbox.end()
         self._subscribing.end()
         self._leave()
 
@@ -211,23 +211,18 @@ class Connection:
         if rights is not None:
             self._clients.connections.add(rights.name, -1)
         subscriber, self._subscriber = self._subscriber, None
-        if subscriber is not None and subscriber.link is self._outbox:
+        if subscriber is not None and subscriber.link is self.outbox:
             self._clients.leave(subscriber, is_clean=self._is_clean)
 
     def drained(self) -> None:
         """Note that all output has been sent."""
-        if self._subscriber is not None and not self._outbox.is_blocked:
+        if self._subscriber is not None and not self.outbox.is_blocked:
             self._groups.read_on(self._subscriber)
 
     @property
     def client_id(self) -> str:
         """Client id; empty before CONNECT."""
         return self._peer.client_id
-
-    @property
-    def level(self) -> int:
-        """Protocol level of the CONNECT; 0 before."""
-        return self._outbox.level
 
     @property
     def key(self) -> str:
@@ -240,39 +235,16 @@ class Connection:
         return self._rights is not None and not self._rights.key
 
     @property
-    def is_blocked(self) -> bool:
-        """Whether the socket is full."""
-        return self._outbox.is_blocked
-
-    @is_blocked.setter
-    def is_blocked(self, is_blocked: bool) -> None:
-        self._outbox.is_blocked = is_blocked
-
-    def bound_turn(self, out_bytes: int) -> None:
-        """So many bytes may wait to be sent in one turn."""
-        self._outbox.out_max = out_bytes
-
-    @property
-    def is_open(self) -> bool:
-        """Whether CONNACK was sent and the connection has not ended."""
-        return self._outbox.is_open
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether it has ended: close it once its output has been sent."""
-        return self._outbox.is_closed
-
-    @property
     def is_behind(self) -> bool:
         """More has come than is handled yet: read no more for now, and call `receive` when there is time."""
-        return not (self._outbox.is_closed or self.has_left) and (
+        return not (self.outbox.is_closed or self.has_left) and (
             bool(self._backlog.packets) or self._decoder.is_behind or self._asks_much
         )
 
     @property
     def is_unfinished(self) -> bool:
         """Whether input is unfinished; a client that disconnects in order may rely on it being done."""
-        return not self._outbox.is_closed and (not self._backlog.is_empty or self._decoder.is_behind)
+        return not self.outbox.is_closed and (not self._backlog.is_empty or self._decoder.is_behind)
 
     @property
     def has_published(self) -> bool:
@@ -311,7 +283,7 @@ class Connection:
         """Handle packets in order until one has to wait. Acks do not wait for subscriptions. While the server
         is congested no publish is begun. PINGREQ waits for neither, or the client may take the connection for
         dead."""
-        backlog, outbox, inbound = self._backlog, self._outbox, self._inbound
+        backlog, outbox, inbound = self._backlog, self.outbox, self._inbound
         held = backlog.packets
         stops = self._publishing.is_pressed and self._publishing.is_congested(self.key)
         if held or stops:
@@ -345,7 +317,7 @@ class Connection:
         else:
             is_held = is_stopped and bool(backlog.packets) and not self.is_opening
             is_ahead = is_held and isinstance(packet, Pingreq) and self._subscriber is not None
-        if is_ahead and not self._outbox.is_closed:
+        if is_ahead and not self.outbox.is_closed:
             backlog.skip()
             self._handle(packet)
             return True
@@ -380,7 +352,7 @@ class Connection:
             wanted = bridged(packet) if self._is_bridge and isinstance(packet, Subscribe) else packet
             self._subscribing.take(wanted, subscriber)
         elif isinstance(packet, Pingreq):
-            self._outbox.put(Pingresp())
+            self.outbox.put(Pingresp())
         elif isinstance(packet, Disconnect):
             self._on_disconnect(packet, subscriber)
         elif isinstance(packet, Auth):
@@ -401,14 +373,14 @@ class Connection:
             self._on_connect(packet)
 
     def _on_connect(self, packet: Connect) -> None:
-        self._outbox.speak(packet.level)
+        self.outbox.speak(packet.level)
         reason = connect_fault(packet, self._config)
         if reason:
             self._refuse_connect(reason)
             return
         self._peer.client_id = packet.client_id or f"fasti-{self._clients.take_id():x}"
         self._is_bridge = packet.is_bridge
-        self._outbox.learn(packet.properties or Properties())
+        self.outbox.learn(packet.properties or Properties())
         self.keep_alive_s = granted_keep_alive_s(packet, self._config)
         self.is_opening = True
         identity = self._peer.identity if self._config.mqtt.tls_identity_as_username else ""
@@ -418,7 +390,7 @@ class Connection:
     def _entered(self, packet: Connect, rights: Rights | None, reason: Reason | None) -> None:
         """Handle the result of the authentication."""
         self.is_opening = False
-        if self.is_closed:
+        if self.outbox.is_closed:
             return
         if reason is None and rights is not None and packet.will is not None:
             reason = None if rights.may_publish(packet.will.topic) else Reason.NOT_AUTHORIZED
@@ -463,7 +435,7 @@ class Connection:
         config, clients = self._config, self._clients
         expiry_s = granted_expiry_s(packet, config)
         subscriber, is_present = clients.claim(
-            self._outbox,
+            self.outbox,
             self.client_id,
             clean=packet.clean_start,
             expiry_s=expiry_s,
@@ -479,9 +451,9 @@ class Connection:
 
         def opened(is_durable: bool) -> None:
             self.is_opening = False
-            if self.is_closed:
+            if self.outbox.is_closed:
                 return
-            if subscriber.link is not self._outbox:
+            if subscriber.link is not self.outbox:
                 self.close(Closing.TAKEN_OVER)
             elif not is_durable:
                 self._refuse_connect(Reason.SERVER_UNAVAILABLE)
@@ -491,14 +463,14 @@ class Connection:
         clients.begin(subscriber, will, opened, is_new=not is_present)
 
     def _opened(self, subscriber: Subscriber, is_present: bool, packet: Connect) -> None:
-        self._outbox.open()
+        self.outbox.open()
         self._acks.is_resumed = is_present
         properties = None
-        if self.level == 5:
+        if self.outbox.level == 5:
             assigned = None if packet.client_id else self.client_id
             expiry_s = subscriber.session.expiry_s
             properties = connack_properties(packet, self._config, expiry_s, assigned)
-        self._outbox.put(Connack(is_present, 0, properties))
+        self.outbox.put(Connack(is_present, 0, properties))
         self._publishing.traffic.answer(0)
         self._clients.resume(subscriber)
 
@@ -507,8 +479,8 @@ class Connection:
             "connect refused: %s, reason 0x%02x", self._peer.address, reason, extra=self._peer.told(reason)
         )
         self._publishing.traffic.answer(reason)
-        self._outbox.put(Connack(False, reason))
-        self._outbox.close()
+        self.outbox.put(Connack(False, reason))
+        self.outbox.close()
 
     def _refuse_bytes(self, error: MqttError) -> None:
         """Refuse bytes that are not a CONNECT."""
@@ -518,8 +490,8 @@ class Connection:
         self._publishing.traffic.answer(error.reason)
         answer = answer_to(error)
         if answer:
-            self._outbox.write(answer)
-        self._outbox.close()
+            self.outbox.write(answer)
+        self.outbox.close()
 
     # -- what the outbox asks for
 
@@ -555,7 +527,7 @@ class Connection:
     def close(self, why: Closing) -> None:
         """Send the reason, at level 5, and close."""
         self._is_clean = self._is_clean or why in (Closing.STOPPING, Closing.MOVED)
-        self._outbox.close(why)
+        self.outbox.close(why)
 
 
 def answer_to(error: MqttError) -> bytes:

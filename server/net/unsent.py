@@ -10,7 +10,7 @@ output is written in pieces:
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 PIECE = 64 << 10
 """Maximum bytes of one write: enough to fill the transport below."""
@@ -18,14 +18,14 @@ PIECE = 64 << 10
 
 def counting(transport: asyncio.Transport) -> asyncio.Transport:
     """A transport whose `get_write_buffer_size` is right; without TLS that is any."""
-    return transport if transport.get_extra_info("sslcontext") is None else Pieces(transport)
+    has_tls = transport.get_extra_info("sslcontext") is not None
+    return cast("asyncio.Transport", Pieces(transport)) if has_tls else transport
 
 
-class Pieces(asyncio.Transport):
-    """A TLS transport that is written to in pieces."""
+class Pieces:
+    """A TLS transport that is written to in pieces; otherwise it is the transport."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
-        super().__init__()
         self._transport = transport
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -40,35 +40,5 @@ class Pieces(asyncio.Transport):
         for data in list_of_data:
             self.write(data)
 
-    def can_write_eof(self) -> bool:
-        return self._transport.can_write_eof()
-
-    def write_eof(self) -> None:
-        self._transport.write_eof()
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        self._transport.set_write_buffer_limits(high, low)
-
-    def get_write_buffer_size(self) -> int:
-        return self._transport.get_write_buffer_size()
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self._transport.get_extra_info(name, default)
-
-    def is_closing(self) -> bool:
-        return self._transport.is_closing()
-
-    def close(self) -> None:
-        self._transport.close()
-
-    def abort(self) -> None:
-        self._transport.abort()
-
-    def pause_reading(self) -> None:
-        self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        self._transport.resume_reading()
-
-    def is_reading(self) -> bool:
-        return self._transport.is_reading()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)

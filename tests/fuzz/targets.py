@@ -92,13 +92,13 @@ class Sender(Peer):
     """A connection that sends bytes, and reads what comes in the level that was agreed."""
 
     def deliver(self) -> bool:
-        if self.connection.level and self.connection.level != self.level:
-            self.level = self.connection.level
+        if self.connection.outbox.level and self.connection.outbox.level != self.level:
+            self.level = self.connection.outbox.level
             self.decoder = Decoder(1 << 28, self.level, "client")
-        if self.connection.level:
+        if self.connection.outbox.level:
             return super().deliver()
         self.connection.take_output()  # the refusal of a CONNECT that cannot be read, in whatever form
-        if self.connection.is_closed and not self.is_closed:
+        if self.connection.outbox.is_closed and not self.is_closed:
             self.is_closed = True
             self.connection.lost()
             return True

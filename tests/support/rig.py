@@ -241,7 +241,7 @@ class Peer:
     def drop(self, *, pump: bool = True) -> None:
         """The network is gone. What has come before is still handled, in later steps if that takes some."""
         if not self.is_closed:
-            self.is_gone = self.connection.is_blocked = True
+            self.is_gone = self.connection.outbox.is_blocked = True
             self._leave()
         if pump:
             self.rig.pump()
@@ -270,7 +270,7 @@ class Peer:
             data = b"".join(out)
             self.raw.append(data)
             self.inbox += self.decoder.feed(data)
-        if self.connection.is_closed:
+        if self.connection.outbox.is_closed:
             self.is_closed = True
             self.connection.lost()
             return True

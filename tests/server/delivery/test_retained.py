@@ -394,7 +394,7 @@ def test_a_message_is_loaded_only_when_there_is_room_for_it(monkeypatch: pytest.
         peer.ack(wire.PUBACK, peer.one().packet_id)
     peer.take_all()
     peer.subscribe("t/#", qos=0, pump=False)
-    peer.connection.is_blocked = True
+    peer.connection.outbox.is_blocked = True
     loaded.clear()
     rig.pump()
     assert loaded == []

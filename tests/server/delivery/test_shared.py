@@ -669,7 +669,7 @@ def test_a_member_that_nothing_can_be_sent_to_is_cut_off_and_another_gets_the_me
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("told to")
 
-    monkeypatch.setattr(a.connection._outbox, "send", fail)
+    monkeypatch.setattr(a.connection.outbox, "send", fail)
     rig.send("t/x", "0", "1", "2", "3")
     assert a.is_closed
     rig.pass_ms(1_000)

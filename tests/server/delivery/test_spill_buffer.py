@@ -291,21 +291,21 @@ def test_qos_0_that_nobody_had_room_for_is_counted_once_it_has_left_the_tail() -
     other.subscribe("t", qos=0)
     rig.lasting("away").subscribed("t", qos=0).drop()
     owed = rig.core.spill
-    deaf.connection.is_blocked = True
+    deaf.connection.outbox.is_blocked = True
     for index in range(10):
         publisher.publish("t", f"{index:06}", 0)
     assert owed.dropped == 0
-    deaf.connection.is_blocked = False
+    deaf.connection.outbox.is_blocked = False
     deaf.connection.drained()
     assert _read_all(rig, deaf) == [f"{index:06}" for index in range(10)]
     assert not owed._put_off
-    deaf.connection.is_blocked = True
+    deaf.connection.outbox.is_blocked = True
     for index in range(100):
         publisher.publish("t", f"{index:06}", 0)
     dropped = owed.dropped
     assert 100 - 16 <= dropped <= 100
     assert len(owed._put_off) <= 16
-    deaf.connection.is_blocked = False
+    deaf.connection.outbox.is_blocked = False
     deaf.connection.drained()
     found = _read_all(rig, deaf)
     assert found == [f"{index:06}" for index in range(100 - len(found), 100)] or not found

@@ -666,7 +666,7 @@ def test_a_stalled_reader_costs_a_bounded_amount_and_slows_nobody() -> None:
         publisher.send(*[Publish(b"t", b"x" * 200) for _ in range(10)])
         publisher.publish1("t", "y" * 200)
     assert all(len(peer.take_all()) == 220 for peer in others)
-    assert sum(map(len, stalled.connection._outbox._out)) < 3 * 4_096
+    assert sum(map(len, stalled.connection.outbox._out)) < 3 * 4_096
     stalled.is_reading = True
     rig.pump()
     found = stalled.take_all()

@@ -121,7 +121,7 @@ class Served:
         link, transport = self.begin()
         link.data_received(encode(Connect(5, client_id), 5))
         await self.settle()
-        assert connection_of(link).is_open
+        assert connection_of(link).outbox.is_open
         return link, transport
 
     def begin(self) -> tuple[MqttLink, Transport]:
@@ -305,7 +305,7 @@ async def test_a_takeover_waits_for_nothing() -> None:
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert time.thread_time() - started < LONGEST_S
-    assert connection_of(other).is_open
+    assert connection_of(other).outbox.is_open
     assert list(served.crowd) == [other]
     await served.settle()
     assert not watcher.publishes()
@@ -318,7 +318,7 @@ async def test_what_is_left_of_who_broke_the_protocol_is_dropped() -> None:
     started = time.thread_time()
     web.data_received(flood + b"\x81\x00")
     assert time.thread_time() - started < LONGEST_S
-    assert transport.is_over or not connection_of(link).is_open
+    assert transport.is_over or not connection_of(link).outbox.is_open
     assert served.rig.core.sessions.get("a") is None
     assert served.links.pool.held == 0
 
@@ -366,7 +366,7 @@ async def test_a_subscribe_that_cannot_take_effect_ends_its_connection_alone(
     assert transport.is_over
     assert b"\x83" in transport.out
     assert core.sessions.get("a") is None
-    assert connection_of(other).is_open
+    assert connection_of(other).outbox.is_open
 
 
 # -- what is kept
@@ -490,4 +490,4 @@ async def test_what_has_come_and_waits_for_a_turn_is_a_sign_of_life(
         served.time.wait(link.owner, partial(link.data_received, data))
     link._check_alive()
     await served.settle()
-    assert (connection.is_open, transport.is_over) == ((True, False) if data else (False, True))
+    assert (connection.outbox.is_open, transport.is_over) == ((True, False) if data else (False, True))

@@ -50,7 +50,7 @@ def settings() -> Config:
 
 
 def _is_open(link: MqttLink) -> bool:
-    return link._connection is not None and link._connection.is_open
+    return link._connection is not None and link._connection.outbox.is_open
 
 
 async def _connected(served: Served, name: str = "", scheme: str = "mqtt", level: int = 5) -> Peer:

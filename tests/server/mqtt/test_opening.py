@@ -102,7 +102,7 @@ def test_levels_and_names_that_are_not_spoken(rig: Rig) -> None:
         body = b"\x00\x04" + name + bytes((level, 2)) + b"\x00\x00\x00\x01a"
         peer.connection.receive(b"\x10" + bytes((len(body),)) + body)
         assert b"".join(peer.connection.take_output()) == answer
-        assert peer.connection.is_closed
+        assert peer.connection.outbox.is_closed
 
 
 @pytest.mark.parametrize(
