@@ -1,9 +1,9 @@
+# ruff: noqa: ARG002 - a `Link` has more arguments than a poster needs
 """Posters: members of groups that post messages to endpoints.
 
-Delivery adds a message to the group of its endpoint, the group sends it to its member here, and the member's
-link posts it. An answer that means "done" acks it. Any other nacks it: the message is retried on the timeline
-for this group alone, until it is done or a dead letter. There is no queue here: messages that do not fit wait
-in the store.
+Delivery adds a message to the group of its endpoint, and the group sends it to its member here, the poster.
+An answer that means "done" acks it. Any other nacks it: the message is retried on the timeline for this group
+alone, until it is done or a dead letter. There is no queue here: messages that do not fit wait in the store.
 
 A poster has as many posts under way as its endpoint allows, so a slow endpoint delays no other. Unnamed
 endpoints, made for full URLs, also share a bound (slots.py): each has a lane there.
@@ -27,6 +27,7 @@ from ..delivery.membership import Membership
 from ..delivery.message import Message
 from ..delivery.run import Run
 from ..delivery.settling.settling import Settling
+from ..delivery.shared import Group
 from ..delivery.subscriber import Inside
 from ..engine.clock import Clock
 from ..observe.logs import by
@@ -34,7 +35,7 @@ from .last_posts import LastPosts
 from .registry import Endpoint
 from .request import WebhookRequest, request_for
 from .sender import Sender
-from .slots import Lane
+from .slots import Lane, Slots
 from .targets import TargetError
 from .verdicts import Outcome, Reply, Verdict, verdict_of
 
@@ -103,155 +104,42 @@ class Posts:
             await asyncio.wait(lookups)
 
 
-class GroupLink:
-    """The link from a group to a poster: messages of any size, with QoS 1."""
-
-    __slots__ = ("_member", "_poster")
-
-    is_limited = False
-
-    def __init__(self, member: "GroupMember", poster: "EndpointPoster") -> None:
-        self._member = member
-        self._poster = poster
-
-    @property
-    def has_room(self) -> bool:
-        return self._poster.has_room
-
-    def takes(
-        self,
-        message: Message,  # noqa: ARG002
-        qos: int,  # noqa: ARG002
-        subscriptions: tuple[Subscription, ...],  # noqa: ARG002
-        attempt: int,  # noqa: ARG002
-    ) -> bool:
-        return True
-
-    def close(self, why: Closing) -> None:
-        """Leave the group."""
-        if why is not Closing.DROPPED:
-            log.error("%s: closed for webhooks: %s", self._member.text, why.name.lower())
-        self._member.leave()
-
-    def release(self, packet_id: int) -> None:
-        raise AssertionError(f"packet id {packet_id} is released, nothing here is QoS 2")
-
-    def send(
-        self,
-        message: Message,
-        qos: int,  # noqa: ARG002
-        packet_id: int,
-        subscriptions: tuple[Subscription, ...],  # noqa: ARG002
-        attempt: int,
-        is_retained: bool = False,  # noqa: ARG002
-        is_first: bool = False,  # noqa: ARG002
-    ) -> None:
-        self._poster.post(message, packet_id, attempt)
-
-    def takes_run(self, run: Run, qos: int) -> bool:  # noqa: ARG002
-        return False
-
-    def send_run(self, run: Run, qos: int, flights: Sequence[Flight]) -> None:  # noqa: ARG002
-        raise AssertionError("a group gives one by one")
-
-
-class GroupMember:
-    """A poster's membership in its group: acks and nacks."""
-
-    __slots__ = ("_groups", "_inside", "_settling", "text")
-
-    def __init__(self, groups: Membership, settling: Settling, text: str) -> None:
-        self._groups = groups
-        self._settling = settling
-        self.text = text
-        self._inside: Inside | None = None
-
-    @property
-    def is_joined(self) -> bool:
-        return self._inside is not None
-
-    def join(self, poster: "EndpointPoster") -> None:
-        """Join the group. Raises UnknownGroup."""
-        self._inside = self._groups.enlist(GroupLink(self, poster), self.text, name=self.text)
-
-    def leave(self) -> None:
-        """Leave the group. Messages in flight are redelivered."""
-        inside, self._inside = self._inside, None
-        if inside is not None:
-            self._settling.leave(inside, is_clean=True)
-
-    def wake(self) -> bool:
-        """Read on, as there may be room; False if the group has no message waiting."""
-        group = self._groups.get(self.text)
-        if self._inside is None or group is None or group.session.tailing:
-            return False
-        self._groups.read_on(self._inside)
-        return True
-
-    def extend(self, packet_id: int, for_ms: int) -> None:
-        """Extend the lease of the message, however short the group's ack timeout is."""
-        if self._inside is not None:
-            self._settling.extend(self._inside, packet_id, for_ms)
-
-    def ack(self, packet_id: int) -> None:
-        """Ack the message."""
-        if self._inside is not None:
-            self._settling.ack(self._inside, packet_id)
-            self._groups.read_on(self._inside)
-
-    def nack(
-        self,
-        packet_id: int,
-        verdict: Verdict,
-        settled: Callable[[], None],
-    ) -> None:
-        """Nack the message; calls `settled` when that is durable, or at once after it has left."""
-        inside = self._inside
-        if inside is None:
-            settled()
-            return
-
-        def answered(_: object) -> None:
-            settled()
-            if self._inside is inside:
-                self._groups.read_on(inside)
-
-        self._settling.nack(
-            inside,
-            packet_id,
-            delay_ms=verdict.delay_ms,
-            reason=verdict.reason,
-            done=answered,
-        )
-
-
 UrlOf = Callable[[Endpoint, Message], URL]
 """Where a message to an endpoint is posted. Raises TargetError."""
 
 
 class EndpointPoster:
-    """Posts to one endpoint."""
+    """Posts to one endpoint: the member of its group, and the `Link` on which the group sends, with QoS 1."""
+
+    is_limited = False
 
     def __init__(
         self,
         endpoint: Endpoint,
-        member: GroupMember,
+        group: Group,
+        groups: Membership,
+        settling: Settling,
         posts: Posts,
-        lane: Lane | None,
+        slots: Slots | None,
         *,
         node: int,
         gone: Callable[[Endpoint, str], None],
         url_of: UrlOf,
     ) -> None:
-        """`lane`: in the bound of unnamed endpoints; None for others. `gone`: called with the endpoint as
+        """`slots`: the bound of unnamed endpoints; None for others. `gone`: called with the endpoint as
         posted to and a reason, when the receiver answers that it is gone."""
         self.endpoint = endpoint
         """The current one. Posts under way may be to a former one."""
         self.last_posts = LastPosts()
         """Empty for an unnamed endpoint, whose receivers are many."""
-        self.member = member
+        self._text = group.text
+        self._groups = groups
+        self._settling = settling
+        self._inside: Inside | None = None
         self._posts = posts
-        self._lane = lane
+        self._slots = slots
+        self._lane = Lane(group.owner, self._wake)
+        """Unused without slots."""
         self._node = node
         self._gone = gone
         self._url_of = url_of
@@ -261,10 +149,18 @@ class EndpointPoster:
         """Begins no more posts."""
 
     @property
-    def has_room(self) -> bool:
-        if self.is_closing or self._open >= self.endpoint.concurrency:
-            return False
-        return self._lane is None or self._lane.has_room
+    def is_joined(self) -> bool:
+        return self._inside is not None
+
+    def join(self) -> None:
+        """Join the group. Raises UnknownGroup."""
+        self._inside = self._groups.enlist(self, self._text, name=self._text)
+
+    def leave(self) -> None:
+        """Leave the group. Messages in flight are redelivered."""
+        inside, self._inside = self._inside, None
+        if inside is not None:
+            self._settling.leave(inside, is_clean=True)
 
     def change(self, endpoint: Endpoint) -> None:
         """Post to the changed endpoint. A new receiver starts without results of posts."""
@@ -278,15 +174,47 @@ class EndpointPoster:
         self.is_closing = True
         for task in self._tasks:
             task.cancel()
-        if self._lane is not None:
-            self._lane.close()
-        self.member.leave()
+        if self._slots is not None:
+            self._slots.remove(self._lane)
+        self.leave()
 
-    def post(self, message: Message, packet_id: int, attempt: int) -> None:
-        """Begin to post a message of the group; `attempt` as in `Link.send`."""
+    # -- Link
+
+    @property
+    def has_room(self) -> bool:
+        if self.is_closing or self._open >= self.endpoint.concurrency:
+            return False
+        return self._slots is None or self._slots.has_room(self._lane)
+
+    def takes(
+        self, message: Message, qos: int, subscriptions: tuple[Subscription, ...], attempt: int
+    ) -> bool:
+        return True
+
+    def close(self, why: Closing) -> None:
+        """Leave the group."""
+        if why is not Closing.DROPPED:
+            log.error("%s: closed for webhooks: %s", self._text, why.name.lower())
+        self.leave()
+
+    def release(self, packet_id: int) -> None:
+        raise AssertionError(f"packet id {packet_id} is released, nothing here is QoS 2")
+
+    def send(
+        self,
+        message: Message,
+        qos: int,
+        packet_id: int,
+        subscriptions: tuple[Subscription, ...],
+        attempt: int,
+        is_retained: bool = False,
+        is_first: bool = False,
+    ) -> None:
+        """Begin to post a message of the group. Its lease lasts as long, however short the ack timeout is."""
         endpoint, now_ms, name = self.endpoint, self._posts.now_ms, message.id_text(self._node)
         self._open += 1
-        self.member.extend(packet_id, int(endpoint.timeout_s * 1_000) + LEASE_MORE_MS)
+        if self._inside is not None:
+            self._settling.extend(self._inside, packet_id, int(endpoint.timeout_s * 1_000) + LEASE_MORE_MS)
         try:
             request = request_for(
                 message,
@@ -303,26 +231,49 @@ class EndpointPoster:
             self._ended(endpoint, packet_id, name, unreadable(error), Reply(0))
             return
         task = self._posts.begin(request, partial(self._ended, endpoint, packet_id, name))
-        if self._lane is not None:
-            lane, kind, began_ms = self._lane, self._lane.take(), self._posts.mono_ms
-            task.add_done_callback(lambda _: lane.give(kind, self._posts.mono_ms - began_ms))
+        if self._slots is not None:
+            slots, kind, began_ms = self._slots, self._slots.take(self._lane), self._posts.mono_ms
+            task.add_done_callback(lambda _: slots.give(self._lane, kind, self._posts.mono_ms - began_ms))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def takes_run(self, run: Run, qos: int) -> bool:
+        return False
+
+    def send_run(self, run: Run, qos: int, flights: Sequence[Flight]) -> None:
+        raise AssertionError("a group gives one by one")
+
+    # -- leaves
+
+    def _wake(self) -> bool:
+        """Read on, as there may be room; False if the group has no message waiting."""
+        group = self._groups.get(self._text)
+        if self._inside is None or group is None or group.session.tailing:
+            return False
+        self._groups.read_on(self._inside)
+        return True
+
     def _ended(self, endpoint: Endpoint, packet_id: int, name: str, verdict: Verdict, reply: Reply) -> None:
-        """`name`: the message's id."""
-        if self._lane is None and endpoint.is_same_receiver(self.endpoint):
+        """Ack or nack the message, unless the poster has left. `name`: the message's id."""
+        if self._slots is None and endpoint.is_same_receiver(self.endpoint):
             self.last_posts.note(self._posts.now_ms, name, verdict, reply)
-        if verdict.outcome is Outcome.DONE:
-            self._open -= 1
-            self.member.ack(packet_id)
-            return
         if verdict.outcome is Outcome.GONE:
             self._gone(endpoint, verdict.reason)
-        self.member.nack(packet_id, verdict, self._settled)
+        inside = self._inside
+        if inside is None or verdict.outcome is Outcome.DONE:
+            self._open -= 1
+            if inside is not None:
+                self._settling.ack(inside, packet_id)
+                self._groups.read_on(inside)
+            return
 
-    def _settled(self) -> None:
-        self._open -= 1
+        def settled(_: object) -> None:
+            self._open -= 1
+            if self._inside is inside:
+                self._groups.read_on(inside)
+
+        delay_ms, reason = verdict.delay_ms, verdict.reason
+        self._settling.nack(inside, packet_id, delay_ms=delay_ms, reason=reason, done=settled)
 
 
 def unreadable(error: Exception) -> Verdict:

@@ -20,11 +20,11 @@ No more than BEGINS posts begin in a turn of the loop, as each takes some 0.3 ms
 so the queues are bounded by the lanes.
 """
 
+from asyncio import TimerHandle
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from enum import IntEnum
 from functools import partial
-from typing import Protocol
 
 SHARE = 6
 KEY_FREE = 3
@@ -41,20 +41,13 @@ class Kind(IntEnum):
     SLOW = 2
 
 
-class Timer(Protocol):
-    """A call that is planned."""
-
-    def cancel(self) -> None: ...
-
-
 class Lane:
     """The posts of one key to one origin."""
 
-    __slots__ = ("_slots", "grant_end", "granted", "is_waiting", "kind", "open", "owner", "wake")
+    __slots__ = ("grant_end", "granted", "is_waiting", "kind", "open", "owner", "wake")
 
-    def __init__(self, slots: "Slots", owner: str, wake: Callable[[], bool]) -> None:
+    def __init__(self, owner: str, wake: Callable[[], bool]) -> None:
         """`wake`: called when there may be room; returns whether there is a message to post."""
-        self._slots = slots
         self.wake = wake
         self.owner = owner
         self.kind = Kind.UNKNOWN
@@ -62,32 +55,16 @@ class Lane:
         """Posts under way."""
         self.granted: Kind | None = None
         """Kind of the post granted to a served lane, which counts as under way until `grant_end`."""
-        self.grant_end: Timer | None = None
+        self.grant_end: TimerHandle | None = None
         self.is_waiting = False
-
-    @property
-    def has_room(self) -> bool:
-        """Whether a post may begin now. If not, `wake` is called when it may."""
-        return self._slots.has_room(self)
-
-    def take(self) -> Kind:
-        """Begin a post; returns the kind for `give`."""
-        return self._slots.take(self)
-
-    def give(self, kind: Kind, took_ms: float) -> None:
-        """End a post that took `took_ms`."""
-        self._slots.give(self, kind, took_ms)
-        self.wake()
-
-    def close(self) -> None:
-        """Stop waiting. Posts under way still call `give`."""
-        self._slots.remove(self)
 
 
 class Slots:
     """Posts shared by all lanes."""
 
-    def __init__(self, capacity: int, each: int, later: Callable[[float, Callable[[], None]], Timer]) -> None:
+    def __init__(
+        self, capacity: int, each: int, later: Callable[[float, Callable[[], None]], TimerHandle]
+    ) -> None:
         """`each`: bound of posts per lane. `later`: plans a call in so many seconds; 0: in the next turn."""
         self._capacity = capacity
         self._each = each
@@ -109,7 +86,8 @@ class Slots:
         return sum(self._open)
 
     def has_room(self, lane: Lane) -> bool:
-        """Whether the lane may begin a post. If not, and without posts under way, it waits from now on."""
+        """Whether the lane may begin a post. If not, and without posts under way, it waits from now on until
+        its `wake` is called."""
         if lane.granted is not None:
             return True
         free = self._free(lane.kind, lane.owner) if self._begun < BEGINS else 0
@@ -125,6 +103,7 @@ class Slots:
         return False
 
     def take(self, lane: Lane) -> Kind:
+        """Begin a post; returns the kind for `give`."""
         kind = lane.granted
         if kind is None:
             kind = lane.kind
@@ -135,13 +114,15 @@ class Slots:
         return kind
 
     def give(self, lane: Lane, kind: Kind, took_ms: float) -> None:
+        """End a post that took `took_ms`."""
         self._count(kind, lane.owner, -1)
         lane.open -= 1
         lane.kind = Kind.QUICK if took_ms < QUICK_MS else Kind.SLOW
         self._serve()
+        lane.wake()
 
     def remove(self, lane: Lane) -> None:
-        """Remove a closed lane."""
+        """Remove a closed lane: it waits no longer. Its posts under way still end by `give`."""
         if lane.is_waiting:
             queue = self._queues[lane.kind][lane.owner]
             queue.remove(lane)

@@ -45,11 +45,11 @@ from ..engine.writer import Ask, Busy, Writer
 from ..observe.logs import by
 from ..settings.config import ENDPOINT_POSTS_MAX, POSTS, URL_POSTS_MAX, Webhook
 from .last_posts import Failing, LastPosts
-from .poster import EndpointPoster, GroupMember, Posts
+from .poster import EndpointPoster, Posts
 from .registry import Endpoint, Registry, rotated
 from .request import WebhookRequest, headers_for
 from .sender import Lookup, Sender, trusted
-from .slots import Lane, Slots
+from .slots import Slots
 from .targets import TargetError, check_allowed, checked_url, is_url
 from .verdicts import Outcome, Reply, Verdict
 
@@ -194,7 +194,7 @@ class Webhooks(CommitHook):
             wait_s = 0.0
         await asyncio.gather(*[posts.close(wait_s) for posts in outlets or ()])
         for poster in posters:
-            poster.member.leave()
+            poster.leave()
         for task in self._pausing:
             task.cancel()
 
@@ -235,7 +235,7 @@ class Webhooks(CommitHook):
             self._posters.pop(name).abort()
         for endpoint in self.registry:
             poster = self._posters.get(endpoint.name)
-            if poster is not None and poster.member.is_joined:
+            if poster is not None and poster.is_joined:
                 poster.change(endpoint)
                 continue
             self._open(endpoint)
@@ -266,17 +266,22 @@ class Webhooks(CommitHook):
         group, outlets = self._group(endpoint.name), self._outlets
         if group is None or outlets is None:
             return
-        member = GroupMember(self._groups, self._settling, group.text)
         former = self._posters.pop(endpoint.name, None)
         if former is not None:
             former.abort()
-        lane = Lane(self._slots, group.owner, member.wake) if group.is_unnamed else None
-        posts = outlets.urls if group.is_unnamed else outlets.endpoints
         poster = EndpointPoster(
-            endpoint, member, posts, lane, node=self._node, gone=self._gone, url_of=self._url_of
+            endpoint,
+            group,
+            self._groups,
+            self._settling,
+            outlets.urls if group.is_unnamed else outlets.endpoints,
+            self._slots if group.is_unnamed else None,
+            node=self._node,
+            gone=self._gone,
+            url_of=self._url_of,
         )
         self._posters[endpoint.name] = poster
-        member.join(poster)
+        poster.join()
 
     def _group(self, name: str) -> Group | None:
         return self._groups.get(endpoint_text(name))

@@ -46,7 +46,7 @@ class World:
                 one.call()
 
     def lane(self, owner: str = "", kind: Kind = Kind.UNKNOWN) -> Lane:
-        made = Lane(self.slots, owner, lambda: self._wake(made))
+        made = Lane(owner, lambda: self._wake(made))
         made.kind = kind
         return made
 
@@ -57,8 +57,8 @@ class World:
     def fill(self, lane: Lane) -> list[Kind]:
         """Begin as much as there is room for."""
         taken = []
-        while lane.has_room:
-            taken.append(lane.take())
+        while self.slots.has_room(lane):
+            taken.append(self.slots.take(lane))
             self.turn()
         return taken
 
@@ -66,16 +66,16 @@ class World:
         return [self.lane(owner, kind) for _ in range(count)]
 
 
-def post(lane: Lane, took_ms: float) -> None:
-    assert lane.has_room
-    lane.give(lane.take(), took_ms)
+def post(world: World, lane: Lane, took_ms: float) -> None:
+    assert world.slots.has_room(lane)
+    world.slots.give(lane, world.slots.take(lane), took_ms)
 
 
 def test_an_origin_that_has_not_answered_has_one_and_its_bound_when_it_has() -> None:
     world = World()
     lane = world.lane()
     assert len(world.fill(lane)) == 1
-    lane.give(Kind.UNKNOWN, 20.0)
+    world.slots.give(lane, Kind.UNKNOWN, 20.0)
     assert lane.kind is Kind.QUICK
     assert len(world.fill(lane)) == EACH
 
@@ -83,8 +83,8 @@ def test_an_origin_that_has_not_answered_has_one_and_its_bound_when_it_has() -> 
 def test_one_that_hangs_is_slow_and_one_that_fails_at_once_is_not() -> None:
     world = World()
     hangs, fails = world.lane(), world.lane()
-    post(hangs, 15_000.0)
-    post(fails, 1.0)
+    post(world, hangs, 15_000.0)
+    post(world, fails, 1.0)
     assert (hangs.kind, fails.kind) == (Kind.SLOW, Kind.QUICK)
 
 
@@ -99,12 +99,16 @@ def test_however_many_hang_a_new_origin_and_a_quick_one_find_room() -> None:
 
 def test_so_many_begin_in_a_turn_and_the_others_in_the_next() -> None:
     world = World()
-    begun = [lane for lane in world.lanes(BEGINS + 2) if lane.has_room and lane.take() is not None]
+    begun = [
+        lane
+        for lane in world.lanes(BEGINS + 2)
+        if world.slots.has_room(lane) and world.slots.take(lane) is not None
+    ]
     assert len(begun) == BEGINS
     assert not world.woken
     world.turn()
     assert len(world.woken) == 2
-    assert all(lane.has_room for lane in world.woken)
+    assert all(world.slots.has_room(lane) for lane in world.woken)
 
 
 def test_200_that_are_asked_for_the_first_time_leave_room_for_one_more() -> None:
@@ -130,7 +134,7 @@ def test_who_waits_is_served_in_turn_by_key_and_nobody_overtakes() -> None:
     waiting = [lane for lane in waiting if id(lane) not in taken]
     assert [lane.owner for lane in waiting] == ["a", "a", "a", "b", "c"]
     for lane in hung:
-        lane.give(Kind.UNKNOWN, 5_000.0)
+        world.slots.give(lane, Kind.UNKNOWN, 5_000.0)
     served = [lane for lane in world.woken if lane not in hung]
     assert [lane.owner for lane in served] == ["b", "c", "a", "a", "a"]  # of a there are enough
     late = world.lane("a")
@@ -144,21 +148,21 @@ def test_what_is_granted_and_not_used_goes_to_the_next() -> None:
     world.turn()
     first, second = world.lanes(2, kind=Kind.SLOW)
     for lane in world.lanes(4, kind=Kind.SLOW):
-        lane.close()
-    waiting = [one for one in (first, second) if not one.has_room]
+        world.slots.remove(lane)
+    waiting = [one for one in (first, second) if not world.slots.has_room(one)]
     assert waiting == [first, second]
     for lane in [lane for lane in world.woken if lane not in (first, second)]:
-        lane.close()
-    hung[0].give(Kind.SLOW, 5_000.0)
+        world.slots.remove(lane)
+    world.slots.give(hung[0], Kind.SLOW, 5_000.0)
     while first.granted is None:
         world.now_s += GRANT_S
         world.turn()
-    assert not second.has_room
+    assert not world.slots.has_room(second)
     world.now_s += GRANT_S
     world.turn()
     assert first.granted is None
     assert second.granted is Kind.SLOW
-    post(second, 5_000.0)
+    post(world, second, 5_000.0)
 
 
 def test_of_unknown_ones_the_newest_and_the_oldest_are_served_by_turns() -> None:
@@ -167,7 +171,7 @@ def test_of_unknown_ones_the_newest_and_the_oldest_are_served_by_turns() -> None
     hung = [lane for lane in lanes if world.fill(lane)]
     waiting = [lane for lane in lanes if lane.is_waiting]
     for lane in hung:
-        lane.give(Kind.UNKNOWN, 5_000.0)
+        world.slots.give(lane, Kind.UNKNOWN, 5_000.0)
     served = [waiting.index(lane) for lane in world.woken if lane in waiting]
     last = len(waiting) - 1
     assert served[:4] == [last, 0, last - 1, 1]
@@ -180,7 +184,7 @@ def test_one_with_nothing_to_post_takes_none() -> None:
     waiting = [lane for lane in lanes if lane.is_waiting]
     world.idle = waiting[:1]
     for lane in hung:
-        lane.give(Kind.UNKNOWN, 5_000.0)
+        world.slots.give(lane, Kind.UNKNOWN, 5_000.0)
     assert [lane.granted is None for lane in waiting[:2]] == [True, False]
 
 
@@ -190,10 +194,10 @@ def test_one_that_is_closed_is_not_served_and_gives_back_what_it_had() -> None:
     hung = [lane for lane in lanes if world.fill(lane)]
     waiting = [lane for lane in lanes if lane.is_waiting]
     for lane in waiting:
-        lane.close()
+        world.slots.remove(lane)
     for lane in hung:
-        lane.give(Kind.UNKNOWN, 10.0)
-        lane.close()
+        world.slots.give(lane, Kind.UNKNOWN, 10.0)
+        world.slots.remove(lane)
     assert not set(world.woken) & set(waiting)
     assert world.slots.open == 0
 
@@ -205,7 +209,7 @@ def test_of_two_keys_each_has_its_oldest_served_too() -> None:
     hung = [lane for lane in lanes if world.fill(lane)]
     waiting = [[one for one in lanes if one.is_waiting and one.owner == owner] for owner in ("one", "two")]
     for lane in hung[:16]:
-        lane.give(Kind.UNKNOWN, 5_000.0)
+        world.slots.give(lane, Kind.UNKNOWN, 5_000.0)
         world.turn()
     for own in waiting:
         served = [own.index(lane) for lane in world.woken if lane in own]
@@ -225,7 +229,7 @@ def test_an_end_looks_at_few_queues_however_many_wait(monkeypatch: pytest.Monkey
         return free(slots, kind, owner)
 
     monkeypatch.setattr(Slots, "_free", counted)
-    open_[0][0].give(open_[0][1], 1.0)
+    world.slots.give(open_[0][0], open_[0][1], 1.0)
     assert world.slots.open == CAPACITY
     assert len(looks) <= 5
 
@@ -240,15 +244,15 @@ def test_none_waits_that_there_is_room_for(seed: int) -> None:
     for _ in range(2_000):
         lane = dice.choice(lanes)
         match dice.choice(("begin", "begin", "end", "turn", "wait", "close")):
-            case "begin" if lane.has_room:
-                posts.append((lane, lane.take()))
+            case "begin" if world.slots.has_room(lane):
+                posts.append((lane, world.slots.take(lane)))
             case "end" if posts:
                 lane, kind = posts.pop(dice.randrange(len(posts)))
-                lane.give(kind, dice.choice((1.0, 5_000.0)))
+                world.slots.give(lane, kind, dice.choice((1.0, 5_000.0)))
             case "wait":
                 world.now_s += dice.choice((0.1, GRANT_S))
             case "close" if not lane.open:
-                lane.close()
+                world.slots.remove(lane)
             case _:
                 world.turn()
         free = [kind for kind in Kind if world.slots._next(kind) is not None]
