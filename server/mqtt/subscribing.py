@@ -9,7 +9,7 @@ at the end.
 """
 
 import logging
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -48,8 +48,6 @@ FAULT_CHARS = 200
 _REASONS = {Denial.NOT_ALLOWED: Reason.NOT_AUTHORIZED, Denial.OVER_QUOTA: Reason.QUOTA_EXCEEDED}
 Reasons = Generator[None, None, tuple[int, ...]]
 """Yields between portions; returns a reason code for each filter of the packet."""
-Granted = tuple[int, Subscription | None]
-"""(reason code, the subscription if what is retained for it is to be sent)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +145,8 @@ class Subscribing:
             self._wake()
 
     def _take_effect(self, packet: Subscribe | Unsubscribe, subscriber: Subscriber) -> None:
-        if self._is_in_use(packet.packet_id):
+        if self._outbox.level == 5 and self._inbound.is_in_use(packet.packet_id):
+            # Only level 5 can say that the client has begun something else under this packet id.
             taken = (int(Reason.PACKET_IDENTIFIER_IN_USE),) * len(packet.filters)
             answer = Suback if isinstance(packet, Subscribe) else Unsuback
             self._outbox.put(answer(packet.packet_id, taken))
@@ -157,39 +156,83 @@ class Subscribing:
             self._on_unsubscribe(packet, subscriber)
 
     def _on_subscribe(self, packet: Subscribe, subscriber: Subscriber) -> None:
+        """Subscribe to every valid filter, in order; the last options of a filter count."""
         try:
             properties = properties_of(packet, self._config, self._clock.wall_ms())
         except TermsError as error:
-            self._refuse_all(packet, _told(error))
+            reasons = (int(Reason.IMPLEMENTATION_SPECIFIC_ERROR),) * len(packet.filters)
+            self._outbox.put(self._refused(Suback(packet.packet_id, reasons), _told(error)))
             return
 
         invalid: list[str] = []
+        """The fault of the last invalid filter, or of its group's terms."""
+
+        def take(text: str, options: SubscribeOptions) -> int:
+            try:
+                return self._subscribe(subscriber, text, options, properties)
+            except TopicError as error:
+                invalid[:] = [shown(error, FAULT_CHARS)]
+                return Reason.TOPIC_FILTER_INVALID
+            except TermsError as error:
+                invalid[:] = [_told(error)]
+                is_forbidden = isinstance(error, TermsForbidden)
+                return Reason.NOT_AUTHORIZED if is_forbidden else Reason.IMPLEMENTATION_SPECIFIC_ERROR
 
         def taken_all(reasons: tuple[int, ...]) -> None:
             answer = Suback(packet.packet_id, reasons)
             for why in invalid:
-                log.info("subscription refused: %s, %s", self._peer, why, extra=self._peer.cause)
-                answer = self._outbox.with_why(answer, why)
+                answer = self._refused(answer, why)
             texts = [text for text, _ in packet.filters]
             self._put_stored(answer, subscriber, texts, lambda: self._subscriptions.send_retained(subscriber))
 
         self._subscriptions.hold_retained(subscriber)
-        self._work_off(
-            subscribe(self._subscriptions, self._config, subscriber, packet, properties, invalid), taken_all
-        )
+        self._work_off(_portions((text, partial(take, text, how)) for text, how in packet.filters), taken_all)
 
-    def _refuse_all(self, packet: Subscribe, why: str) -> None:
-        """What goes with all of its filters is not as it should be."""
+    def _refused(self, answer: Suback, why: str) -> Suback:
+        """The answer with the reason, which is logged."""
         log.info("subscription refused: %s, %s", self._peer, why, extra=self._peer.cause)
-        reasons = (int(Reason.IMPLEMENTATION_SPECIFIC_ERROR),) * len(packet.filters)
-        self._outbox.put(self._outbox.with_why(Suback(packet.packet_id, reasons), why))
+        return self._outbox.with_why(answer, why)
+
+    def _subscribe(
+        self, subscriber: Subscriber, text: str, options: SubscribeOptions, properties: SubscribeProperties
+    ) -> int:
+        """The reason code of the answer. Raises TopicError, TermsError."""
+        subscriptions, config = self._subscriptions, self._config
+        group, topic_filter = parse_share(text)
+        check_characters(text)
+        levels, levels_max = levels_of(topic_filter.encode()), config.limits.topic_levels
+        if levels > levels_max:
+            raise TopicError(f"a filter has at most {levels_max} levels, this one has {levels}")
+        denied = subscriptions.denial(text, topic_filter, subscriber)
+        if denied is not None:
+            return _REASONS[denied]
+        subscriptions.check(text, properties.terms, properties.keeping, subscriber.rights)
+        granted = min(options.qos, config.mqtt.maximum_qos)
+        wanted = Subscription(
+            text,
+            granted,
+            START,
+            options.no_local,
+            options.retain_as_published,
+            properties.identifier,
+            terms=properties.terms,
+        )
+        is_new = subscriptions.subscribe(subscriber, wanted, properties.replay_from, properties.keeping)
+        wants_retained = options.retain_handling == 0 or (options.retain_handling == 1 and is_new)
+        if wants_retained and group is None:
+            subscriptions.ask_retained(subscriber, wanted)
+        return granted
 
     def _on_unsubscribe(self, packet: Unsubscribe, subscriber: Subscriber) -> None:
-        def taken_all(reasons: tuple[int, ...]) -> None:
-            answer = Unsuback(packet.packet_id, reasons)
-            self._put_stored(answer, subscriber, packet.filters, lambda: None)
+        """Give up every filter that is there."""
 
-        self._work_off(unsubscribe(self._subscriptions, subscriber, packet), taken_all)
+        def give_up(text: str) -> int:
+            return 0 if self._subscriptions.unsubscribe(subscriber, text) else _absence(text)
+
+        def taken_all(reasons: tuple[int, ...]) -> None:
+            self._put_stored(Unsuback(packet.packet_id, reasons), subscriber, packet.filters, ignore)
+
+        self._work_off(_portions((text, partial(give_up, text)) for text in packet.filters), taken_all)
 
     def _work_off(self, portions: Reasons, then: Callable[[tuple[int, ...]], None]) -> None:
         """A portion now and the others in later rounds, then the answer."""
@@ -201,10 +244,6 @@ class Subscribing:
                 return
             if self._later(lambda: self._work_off(portions, then)):
                 return
-
-    def _is_in_use(self, packet_id: int) -> bool:
-        """Whether the client has begun something else under this packet id. Only level 5 can say so."""
-        return self._outbox.level == 5 and self._inbound.is_in_use(packet_id)
 
     def _put_stored(
         self,
@@ -246,36 +285,16 @@ def size_of(packet: Subscribe | Unsubscribe) -> int:
     return min(PORTION_BYTES, sum(len(text) + FILTER_OVERHEAD for text in texts))
 
 
-def subscribe(
-    subscriptions: Subscriptions,
-    config: Config,
-    subscriber: Subscriber,
-    packet: Subscribe,
-    properties: SubscribeProperties,
-    invalid: list[str],
-) -> Reasons:
-    """Subscribe to every valid filter, in order; the last options of a filter count. `invalid` gets the fault
-    of the last invalid filter, or of its group's terms."""
+def _portions(filters: Iterable[tuple[str, Callable[[], int]]]) -> Reasons:
+    """Take each filter, in order, by the call that stands with it and returns its reason code."""
     reasons: list[int] = []
     left = PORTION_BYTES
-    for text, options in packet.filters:
+    for text, take in filters:
         left -= len(text) + FILTER_OVERHEAD
         if left < 0:
             left = PORTION_BYTES
             yield
-        try:
-            reason, asking = _subscribe_one(subscriptions, config, subscriber, text, options, properties)
-        except TopicError as error:
-            invalid[:] = [shown(error, FAULT_CHARS)]
-            reason, asking = int(Reason.TOPIC_FILTER_INVALID), None
-        except TermsError as error:
-            invalid[:] = [_told(error)]
-            is_forbidden = isinstance(error, TermsForbidden)
-            reason = int(Reason.NOT_AUTHORIZED if is_forbidden else Reason.IMPLEMENTATION_SPECIFIC_ERROR)
-            asking = None
-        reasons.append(reason)
-        if asking is not None:
-            subscriptions.ask_retained(subscriber, asking)
+        reasons.append(take())
     return tuple(reasons)
 
 
@@ -307,52 +326,6 @@ def _absence(text: str) -> int:
     except TopicError:
         return Reason.TOPIC_FILTER_INVALID
     return Reason.NO_SUBSCRIPTION_EXISTED
-
-
-def unsubscribe(subscriptions: Subscriptions, subscriber: Subscriber, packet: Unsubscribe) -> Reasons:
-    """Give up every filter that is there."""
-    reasons: list[int] = []
-    left = PORTION_BYTES
-    for text in packet.filters:
-        left -= len(text) + FILTER_OVERHEAD
-        if left < 0:
-            left = PORTION_BYTES
-            yield
-        reasons.append(0 if subscriptions.unsubscribe(subscriber, text) else _absence(text))
-    return tuple(reasons)
-
-
-def _subscribe_one(
-    subscriptions: Subscriptions,
-    config: Config,
-    subscriber: Subscriber,
-    text: str,
-    options: SubscribeOptions,
-    properties: SubscribeProperties,
-) -> Granted:
-    """Raises TopicError, TermsError."""
-    group, topic_filter = parse_share(text)
-    check_characters(text)
-    levels, levels_max = levels_of(topic_filter.encode()), config.limits.topic_levels
-    if levels > levels_max:
-        raise TopicError(f"a filter has at most {levels_max} levels, this one has {levels}")
-    denied = subscriptions.denial(text, topic_filter, subscriber)
-    if denied is not None:
-        return _REASONS[denied], None
-    subscriptions.check(text, properties.terms, properties.keeping, subscriber.rights)
-    granted = min(options.qos, config.mqtt.maximum_qos)
-    wanted = Subscription(
-        text,
-        granted,
-        START,
-        options.no_local,
-        options.retain_as_published,
-        properties.identifier,
-        terms=properties.terms,
-    )
-    is_new = subscriptions.subscribe(subscriber, wanted, properties.replay_from, properties.keeping)
-    wants_retained = options.retain_handling == 0 or (options.retain_handling == 1 and is_new)
-    return granted, wanted if wants_retained and group is None else None
 
 
 def properties_of(packet: Subscribe, config: Config, now_ms: int) -> SubscribeProperties:

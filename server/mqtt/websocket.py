@@ -7,7 +7,7 @@ those of the link and its decoder.
 
 import asyncio
 import logging
-from typing import Any, cast
+from typing import cast
 
 from ..net.browsers import Pages
 from ..net.loop_time import LoopTime
@@ -72,7 +72,10 @@ class Websocket(Opening):
         self._link.keep_unread(count)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._raw = cast("asyncio.Transport", transport)
+        raw = self._raw = cast("asyncio.Transport", transport)
+        self.get_extra_info, self.is_closing, self.abort = raw.get_extra_info, raw.is_closing, raw.abort
+        self.get_write_buffer_size = raw.get_write_buffer_size
+        self.set_write_buffer_limits = raw.set_write_buffer_limits
         self._link.connection_made(cast("asyncio.BaseTransport", self))
 
     def data_received(self, data: bytes) -> None:
@@ -100,18 +103,9 @@ class Websocket(Opening):
 
     # -- asyncio.Transport
 
-    def get_extra_info(self, name: str, default: object = None) -> Any:
-        return self._raw.get_extra_info(name, default)
-
     def write(self, data: bytes | memoryview) -> None:
         if not self._is_over:
             self._raw.write(frame(BINARY, bytes(data)))
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        self._raw.set_write_buffer_limits(high, low)
-
-    def get_write_buffer_size(self) -> int:
-        return self._raw.get_write_buffer_size()
 
     def pause_reading(self) -> None:
         self._is_paused = True
@@ -121,9 +115,6 @@ class Websocket(Opening):
         if self._is_paused:
             self._is_paused = False
             self._plan()
-
-    def is_closing(self) -> bool:
-        return self._raw.is_closing()
 
     def can_write_eof(self) -> bool:
         return True
@@ -143,9 +134,6 @@ class Websocket(Opening):
     def close(self) -> None:
         self.write_eof()
         self._raw.close()
-
-    def abort(self) -> None:
-        self._raw.abort()
 
     # -- the handshake
 
