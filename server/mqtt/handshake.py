@@ -49,7 +49,7 @@ def answer_handshake(head: bytes, pages: Pages, transport: BaseTransport) -> byt
         raise HandshakeRefused(HTTPStatus.FORBIDDEN, str(error)) from None
     key = headers.get("sec-websocket-key", "").encode("latin-1")
     accept = b64encode(sha1(key + _KEY_TAIL, usedforsecurity=False).digest())
-    offered = _tokens(headers, "sec-websocket-protocol")
+    offered = _tokens(headers.get("sec-websocket-protocol", ""))
     chosen = next((name for name in PROTOCOLS if name in offered), "")
     return b"".join(
         (
@@ -75,8 +75,8 @@ def _headers(lines: list[str]) -> dict[str, str]:
     return headers
 
 
-def _tokens(headers: dict[str, str], name: str) -> set[str]:
-    return {token.strip() for token in headers.get(name, "").split(",")}
+def _tokens(text: str) -> set[str]:
+    return {token.strip() for token in text.split(",")}
 
 
 def _check_request(first: str, headers: dict[str, str]) -> None:
@@ -87,10 +87,8 @@ def _check_request(first: str, headers: dict[str, str]) -> None:
         raise HandshakeRefused(HTTPStatus.NOT_FOUND, "unknown path: MQTT is at /mqtt")
     if request[1] != "GET":
         raise HandshakeRefused(HTTPStatus.METHOD_NOT_ALLOWED, "only GET", "Allow: GET")
-    asked = {token.lower() for token in _tokens(headers, "upgrade")}
-    if "websocket" not in asked or "upgrade" not in _tokens(
-        {"connection": headers.get("connection", "").lower()}, "connection"
-    ):
+    upgrade, connection = headers.get("upgrade", "").lower(), headers.get("connection", "").lower()
+    if "websocket" not in _tokens(upgrade) or "upgrade" not in _tokens(connection):
         raise HandshakeRefused(
             HTTPStatus.UPGRADE_REQUIRED, "expected a websocket upgrade", "Upgrade: websocket"
         )

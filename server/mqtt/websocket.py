@@ -188,12 +188,15 @@ class Websocket(Opening):
             self._raw.pause_reading()  # it may have been read on: what came was waiting for its turn
             return
         payload: list[bytes] = []
+        pongs: list[bytes] = []
         error: FrameError | None = None
         has_more = False
         try:
-            has_more = self._take(payload)
+            has_more = self._take(payload, pongs)
         except FrameError as found:
             error = found
+        if pongs:
+            self._raw.write(b"".join(pongs))
         self._link.keep_frames(self._frames.kept_bytes)
         if payload:
             self._link.data_received(b"".join(payload))
@@ -207,16 +210,8 @@ class Websocket(Opening):
         elif not self._is_paused:
             self._raw.resume_reading()
 
-    def _take(self, payload: list[bytes]) -> bool:
-        """Append the payload of the next frames; True if there may be more. Raises FrameError."""
-        pongs: list[bytes] = []
-        try:
-            return self._take_frames(payload, pongs)
-        finally:
-            if pongs:
-                self._raw.write(b"".join(pongs))
-
-    def _take_frames(self, payload: list[bytes], pongs: list[bytes]) -> bool:
+    def _take(self, payload: list[bytes], pongs: list[bytes]) -> bool:
+        """Append the payload and pongs of the next frames; True if there may be more. Raises FrameError."""
         for _ in range(FRAMES_AT_ONCE):
             if self._has_heard_close:
                 return False

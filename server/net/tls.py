@@ -49,9 +49,9 @@ class Certificates:
         self._files = files
         self._protocols = protocols
         try:
-            self._context, self._revoked = self._made()
-        except (OSError, ValueError) as error:
-            raise ConfigError(setting, f"cannot be used: {_why(error)}") from None
+            self.again()()
+        except ValueError as error:
+            raise ConfigError(setting, str(error)) from None
 
     def context(self) -> ssl.SSLContext:
         """The context for the next connection."""

@@ -104,8 +104,8 @@ class Pull:
         self._is_missed = False
         """A consumer was refused a message because of that bound."""
         self._wake = wake
-        self._consumers: dict[str, dict[Rights | None, Consumer]] = {}
-        """By the group's text, one for each key. No entry is empty."""
+        self._consumers: dict[tuple[str, Rights | None], Consumer] = {}
+        """One for each group, by its text, and key."""
         self._waiting: dict[Call, tuple[Consumer, ...]] = {}
         self._of: Counter[str] = Counter()
         """Number of waiting calls by group name, and by key (`_whose`); none is 0."""
@@ -128,7 +128,7 @@ class Pull:
     @property
     def out(self) -> int:
         """Number of leases, including those from before the start."""
-        every = (consumer for consumers in self._consumers.values() for consumer in consumers.values())
+        every = self._consumers.values()
         return sum(len(consumer.member.session.flights) for consumer in every) + self._settling.former
 
     # -- leasing
@@ -215,24 +215,19 @@ class Pull:
             self._answer(call)
 
     def _consumer(self, text: str, rights: Rights | None) -> Consumer:
-        consumers = self._consumers.setdefault(text, {})
-        consumer = consumers.get(rights)
+        consumer = self._consumers.get((text, rights))
         if consumer is None or consumer.is_closed:
             if consumer is not None:
                 self._close(consumer)
-                consumers = self._consumers.setdefault(text, {})
             consumer = Consumer(self._groups, text, rights, has_room=self._has_room, took=self._took)
-            consumers[rights] = consumer
+            self._consumers[text, rights] = consumer
         return consumer
 
     def _close(self, consumer: Consumer) -> None:
         """Remove a consumer; answers its calls."""
         for call in list(consumer.waiting):
             self._answer(call)
-        consumers = self._consumers[consumer.text]
-        del consumers[consumer.rights]
-        if not consumers:
-            del self._consumers[consumer.text]
+        del self._consumers[consumer.text, consumer.rights]
         self._settling.leave(consumer.member, is_clean=True)
 
     def _has_room(self, own: int, more_bytes: int) -> bool:
@@ -255,10 +250,9 @@ class Pull:
 
     def _wake_consumers(self) -> None:
         """Wake the groups of waiting calls: there may be room again."""
-        for consumers in self._consumers.values():
-            for consumer in consumers.values():
-                if consumer.waiting:
-                    self._groups.read_on(consumer.member)
+        for consumer in self._consumers.values():
+            if consumer.waiting:
+                self._groups.read_on(consumer.member)
 
     def _may_come(self, call: Call) -> bool:
         """Whether one of its groups waits for its turn to read on."""
@@ -329,7 +323,7 @@ class Pull:
 
     def _look(self, now_s: float) -> None:
         """End calls whose client or right is gone; remove consumers that stay empty."""
-        every = [consumer for consumers in self._consumers.values() for consumer in consumers.values()]
+        every = list(self._consumers.values())
         closed = {consumer for consumer in every if not self._is_open(consumer)}
         for call, consumers in list(self._waiting.items()):
             if call.is_gone() or (closed and not closed.isdisjoint(consumers)):
@@ -415,33 +409,26 @@ class Pull:
         self, leases: Iterable[LeaseId], lease_ms: int, done: Done, rights: Rights | None = None
     ) -> None:
         """Extend the leases from now on; calls `done` when that is durable."""
-
-        def extend(member: Subscriber, flight: Flight) -> bool:
-            return self._settling.extend(member, flight.packet_id, lease_ms)
-
+        extend = partial(self._settling.extend, for_ms=lease_ms)
         until_ms = self._clock.wall_ms() + lease_ms
         self._change(leases, extend, _Awaited(self._cursors, done, until_ms=until_ms), rights)
 
     def release_leases(self, leases: Iterable[LeaseId], done: Done, rights: Rights | None = None) -> None:
         """Return the messages in order: another member gets them at once, and it counts as no try. Calls
         `done` when that is durable."""
-
-        def release(member: Subscriber, flight: Flight) -> bool:
-            return self._settling.release(member, flight.packet_id)
-
-        self._change(leases, release, _Awaited(self._cursors, done), rights)
+        self._change(leases, self._settling.release, _Awaited(self._cursors, done), rights)
 
     def _change(
         self,
         leases: Iterable[LeaseId],
-        change: Callable[[Subscriber, Flight], bool],
+        change: Callable[[Subscriber, int], bool],
         awaited: "_Awaited",
         rights: Rights | None,
     ) -> None:
         touched = set()
         for lease in leases:
             found, group = self._flight(lease, rights), self._groups.get(lease.text)
-            if found is not None and group is not None and change(*found):
+            if found is not None and group is not None and change(found[0], found[1].packet_id):
                 awaited.settled.done += 1
                 touched.add(group)
             else:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -99,28 +100,17 @@ class Lookup(AbstractResolver):
         ]
 
     async def _look_up(self, host: str, port: int, family: socket.AddressFamily) -> Sequence[Address]:
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Sequence[Address]] = loop.create_future()
+        found: Future[Sequence[Address]] = Future()
+        found.set_running_or_notify_cancel()  # from now on only its thread ends it
+        answer = asyncio.wrap_future(found)
         answer.add_done_callback(self._under_way.pop)
         self._under_way[answer] = _bare(host)
 
-        def told(found: Sequence[Address], error: Exception | None) -> None:
-            if answer.done():
-                return
-            if error is None:
-                answer.set_result(found)
-            else:
-                answer.set_exception(error)
-
         def look() -> None:
-            found: Sequence[Address] = ()
-            failed: Exception | None = None
             try:
-                found = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)
+                found.set_result(socket.getaddrinfo(host, port, family, socket.SOCK_STREAM))
             except Exception as error:
-                failed = error
-            with suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(told, found, failed)
+                found.set_exception(error)
 
         threading.Thread(target=look, name="name", daemon=True).start()
         return await answer

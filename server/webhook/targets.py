@@ -20,7 +20,6 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from aiohttp import AddrInfoType
 from yarl import URL
 
-from ..delivery.owners import posting_topic
 from ..settings.config import Webhook
 
 URL_CHARS_MAX = 2_048
@@ -81,11 +80,6 @@ def checked_target(text: str) -> str:
 def is_url(target: str) -> bool:
     """Whether `deliver_to` is a URL, not an endpoint's name."""
     return "://" in target
-
-
-def own_topic(target: str) -> str:
-    """The default topic of a target; a key that may publish to it may deliver there."""
-    return posting_topic(target.encode()).decode()
 
 
 def check_allowed(url: URL, config: Webhook) -> None:

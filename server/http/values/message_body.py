@@ -23,12 +23,13 @@ from shards.record import ORDERING_KEY_BYTES_MAX
 from timeline.filters import TopicError, check_topic, is_reserved, refused_character
 from timeline.position import BadId, parse_id
 
+from ...delivery.owners import posting_topic
 from ...delivery.payloads import Encoding
 from ...observe.trace_context import NAMES
 from ...settings.config import Limits
 from ...settings.durations import TimeError, parse_delay
 from ...settings.times import other_reading, parse_due, wall_time
-from ...webhook.targets import TargetError, checked_target, own_topic
+from ...webhook.targets import TargetError, checked_target
 from .bodies import FieldError, delay_ms, field_error
 from .scalars import (
     UNDONE,
@@ -234,7 +235,7 @@ def default_topic(deliver_to: str | None) -> str:
     """The topic of a message with only a target. Raises FieldError."""
     if deliver_to is None:
         raise FieldError("topic", "is required")
-    return own_topic(deliver_to)
+    return posting_topic(deliver_to.encode()).decode()
 
 
 def topic_bytes(topic: str, levels_max: int) -> bytes:

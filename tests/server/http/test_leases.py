@@ -417,9 +417,8 @@ async def test_leases_of_what_a_key_may_not_receive_are_gone_for_it(keyed: Keyed
     if when == "lapsed":
         await keyed.server.pass_time(700_000)
     elif when == "restored":
-        for consumers in keyed.server.app.core.pull._consumers.values():
-            for consumer in consumers.values():
-                consumer.member.rights = None  # as a former lease's holder has none
+        for consumer in keyed.server.app.core.pull._consumers.values():
+            consumer.member.rights = None  # as a former lease's holder has none
     calls: tuple[tuple[str, dict[str, object]], ...] = (
         ("ack", {}),
         ("nack", {"delay": "never"}),

@@ -6,6 +6,7 @@ from ipaddress import ip_address
 import pytest
 from yarl import URL
 
+from server.delivery.owners import posting_topic
 from server.settings.config import Webhook
 from server.webhook.targets import (
     Blocked,
@@ -15,7 +16,6 @@ from server.webhook.targets import (
     checked_target,
     checked_url,
     is_public,
-    own_topic,
 )
 
 PRIVATE = [
@@ -98,8 +98,8 @@ def test_a_name_or_a_url_will_do() -> None:
 
 
 def test_the_topic_of_what_says_none() -> None:
-    assert own_topic("billing") == "$deliver/billing"
-    assert own_topic("https://example.com/secret") == "$deliver/*"
+    assert posting_topic(b"billing") == b"$deliver/billing"
+    assert posting_topic(b"https://example.com/secret") == b"$deliver/*"
 
 
 OPEN = Webhook(allow_private=True)
