@@ -3,9 +3,8 @@
     reasons.py     reason codes, and which packet may carry which
     errors.py      what is wrong with what came, with the reason code to answer it with
     wire.py        packet type numbers, integers and strings on the wire
-    fields.py      the properties of MQTT 5 as values
+    packets.py     one frozen struct per packet, and the properties of MQTT 5 as values
     properties.py  their bytes
-    packets.py     one frozen struct per packet
     parse.py       body of one packet -> struct, every rule checked
     publish.py     the stream decoder with the hot PUBLISH and ack path, and publishes encoded once for many
     encode.py      struct -> bytes, for what a server sends

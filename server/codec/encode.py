@@ -12,8 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from . import wire
-from .fields import Properties
-from .packets import Ack, Connack, Disconnect, Packet, Pingresp, Suback, Unsuback
+from .packets import Ack, Connack, Disconnect, Packet, Pingresp, Properties, Suback, Unsuback
 from .properties import encode_properties
 from .publish import ack
 from .reasons import connect_return
@@ -59,10 +58,6 @@ def _unsuback(packet: Unsuback, level: int) -> bytes:
     return frame(0xB0, packet.packet_id.to_bytes(2), section(packet.properties, level), reasons)
 
 
-def _pingresp(_packet: Pingresp, _: int) -> bytes:
-    return b"\xd0\x00"
-
-
 def _disconnect(packet: Disconnect, level: int) -> bytes:
     return reason_frame(0xE0, packet.reason, packet.properties) if level == 5 else b"\xe0\x00"
 
@@ -79,6 +74,6 @@ _ENCODERS: Final[dict[type, Callable[[Any, int], bytes]]] = {
     Ack: _ack,
     Suback: _suback,
     Unsuback: _unsuback,
-    Pingresp: _pingresp,
+    Pingresp: lambda _packet, _: b"\xd0\x00",
     Disconnect: _disconnect,
 }

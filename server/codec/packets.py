@@ -1,15 +1,54 @@
-"""One frozen struct per packet, the same for all protocol levels and both directions.
+"""One frozen struct per packet, and one for properties, the same for all protocol levels and both directions.
 
 A field that a level lacks has its default: no properties below 5, no reasons in a 3.1.1 UNSUBACK.
 `properties` is None if there are none, so the usual packet costs one small object. The garbage collector does
-not track these structs: strings, bytes, numbers and tuples of them form no cycles.
+not track these structs: strings, bytes, numbers and tuples of them form no cycles. What uses them may be
+compiled, a Struct must not be.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from .fields import Properties
+
+class Properties(msgspec.Struct, frozen=True, gc=False):
+    """Properties of one packet; None is absent. Intervals and keep alive are seconds, sizes bytes. Read and
+    written by properties.py."""
+
+    payload_format: int | None = None
+    message_expiry: int | None = None
+    content_type: str | None = None
+    response_topic: str | None = None
+    correlation_data: bytes | None = None
+    subscription_ids: tuple[int, ...] = ()
+    topic_alias: int | None = None
+    user_properties: tuple[tuple[str, str], ...] = ()
+    session_expiry: int | None = None
+    receive_maximum: int | None = None
+    maximum_packet_size: int | None = None
+    topic_alias_maximum: int | None = None
+    request_problem_info: bool | None = None
+    request_response_info: bool | None = None
+    auth_method: str | None = None
+    auth_data: bytes | None = None
+    will_delay: int | None = None
+    assigned_client_id: str | None = None
+    server_keep_alive: int | None = None
+    response_info: str | None = None
+    server_reference: str | None = None
+    reason_string: str | None = None
+    maximum_qos: int | None = None
+    retain_available: bool | None = None
+    wildcard_available: bool | None = None
+    subscription_ids_available: bool | None = None
+    shared_available: bool | None = None
+
+    def user(self, key: str) -> str | None:
+        """Value of the first user property named `key`."""
+        for name, value in self.user_properties:
+            if name == key:
+                return value
+        return None
 
 
 class Will(msgspec.Struct, frozen=True, gc=False):

@@ -16,7 +16,6 @@ from typing import Final
 
 from . import reasons, wire
 from .errors import UnsupportedLevel
-from .fields import Properties
 from .packets import (
     Ack,
     Auth,
@@ -26,6 +25,7 @@ from .packets import (
     Packet,
     Pingreq,
     Pingresp,
+    Properties,
     Publish,
     Suback,
     Subscribe,
@@ -302,14 +302,6 @@ def _unsuback(reader: Reader) -> Unsuback:
     return Unsuback(packet_id, _reasons(reader, reasons.UNSUBACK_REASONS), properties)
 
 
-def _pingreq(_: Reader) -> Pingreq:
-    return Pingreq()
-
-
-def _pingresp(_: Reader) -> Pingresp:
-    return Pingresp()
-
-
 def _disconnect(reader: Reader) -> Disconnect:
     if reader.level < 5:
         return Disconnect()
@@ -343,8 +335,8 @@ _PARSERS: Final[dict[int, Callable[[Reader], Packet]]] = {
     wire.SUBACK: _suback,
     wire.UNSUBSCRIBE: _unsubscribe,
     wire.UNSUBACK: _unsuback,
-    wire.PINGREQ: _pingreq,
-    wire.PINGRESP: _pingresp,
+    wire.PINGREQ: lambda _: Pingreq(),
+    wire.PINGRESP: lambda _: Pingresp(),
     wire.DISCONNECT: _disconnect,
     wire.AUTH: _auth,
 }

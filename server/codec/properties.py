@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 from shards.properties import USER, user_property
 
 from . import wire
-from .fields import Properties
+from .packets import Properties
 from .reasons import Reason
 from .wire import Reader
 

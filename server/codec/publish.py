@@ -25,8 +25,7 @@ from typing import Final, Literal
 
 from . import wire
 from .errors import MalformedPacket, MqttError, PacketTooLarge
-from .fields import Properties
-from .packets import Ack, AckRun, Connect, Packet, Publish
+from .packets import Ack, AckRun, Connect, Packet, Properties, Publish
 from .parse import check_first, parse
 from .properties import read_users
 from .wire import Reader

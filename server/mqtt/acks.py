@@ -18,8 +18,7 @@ from collections.abc import Callable
 from timeline.deliveries import NEVER
 
 from ..codec import wire
-from ..codec.fields import Properties
-from ..codec.packets import Ack, AckRun
+from ..codec.packets import Ack, AckRun, Properties
 from ..codec.reasons import Reason
 from ..delivery.link import Closing
 from ..delivery.publishing import Publishing

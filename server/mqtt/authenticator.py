@@ -58,37 +58,27 @@ class Authenticator:
         `client_id`: assigned by the server if the client sent none. `address`: the peer's, without the port.
         `identity`: the name in its certificate, used instead of CONNECT's; empty to use CONNECT's.
         """
-        keyring = self._keyring
+        keyring, name, key = self._keyring, packet.username, packet.password
         if keyring is None:
             is_welcome = self._lets_anybody or identity
             answered(None, None if is_welcome else Reason.NOT_AUTHORIZED)
-        elif identity:
-            principal = keyring.named(identity)
-            if principal is None:
+            return
+
+        def found(answer: Principal | Refusal | None) -> None:
+            if answer is None:
                 answered(None, Reason.NOT_AUTHORIZED)
+            elif isinstance(answer, Refusal):
+                answered(None, _REASONS[answer.why])
             else:
-                answered(Rights(principal, client_id), None)
-        elif (user := self._unproven(keyring, packet)) is not None:
-            answered(Rights(user, client_id), None)
-        elif packet.username is not None or packet.password is not None:
+                answered(Rights(answer, client_id), None)
 
-            def found(answer: Principal | Refusal) -> None:
-                if isinstance(answer, Refusal):
-                    answered(None, _REASONS[answer.why])
-                else:
-                    answered(Rights(answer, client_id), None)
-
-            name, key = packet.username or "", packet.password or b""
-            if packet.username is None or name == ANY_NAME:
-                name = name_in(key) or name
-            keyring.check(name, key, address, found)
-        elif not self._lets_anybody:
-            answered(None, Reason.NOT_AUTHORIZED)
+        if identity:
+            found(keyring.named(identity))
+        elif key is None and name and self._lets_anybody and (user := keyring.unproven(name)) is not None:
+            found(user)
+        elif name is None and key is None:
+            found(keyring.anonymous if self._lets_anybody else None)
         else:
-            answered(Rights(keyring.anonymous, client_id), None)
-
-    def _unproven(self, keyring: Keyring, packet: Connect) -> Principal | None:
-        """The user whom a name without a password stands for, if that is enough here."""
-        if packet.password is not None or not packet.username or not self._lets_anybody:
-            return None
-        return keyring.unproven(packet.username)
+            if key is not None and name in (None, ANY_NAME):
+                name = name_in(key) or name
+            keyring.check(name or "", key or b"", address, found)

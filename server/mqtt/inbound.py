@@ -255,7 +255,10 @@ class Inbound:
                 self._answer(pending, _REASONS[verdict], message if is_named else 0, session)
 
         traces = self._traces
-        self._add(request, answer if traces is None else _traced(traces, packet, request, answer))
+        answered = answer if traces is None else _traced(traces, packet, request, answer)
+        self._requests.append((request, answered))
+        if self._publishing.is_shared:
+            self.reach += self._publishing.reach(request)
 
     def _take_usual(self, packet: Publish, session: Session) -> bool:
         """`take` of a valid publish without properties; False, and nothing done, for any other. It runs for
@@ -284,11 +287,6 @@ class Inbound:
         if self._publishing.is_shared:
             self.reach += self._publishing.reach(request)
         return True
-
-    def _add(self, request: PublishRequest, answer: Answer | None) -> None:
-        self._requests.append((request, answer))
-        if self._publishing.is_shared:
-            self.reach += self._publishing.reach(request)
 
     def _take_delayed(self, packet: Publish, session: Session) -> bool:
         """The same of a publish to `$delayed/{n}/{topic}`, whose draft is made here. Several together are

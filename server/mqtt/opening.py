@@ -3,8 +3,7 @@
 from shards.fields import Record
 from timeline.filters import levels_of, matches, refused_character
 
-from ..codec.fields import Properties
-from ..codec.packets import Connect
+from ..codec.packets import Connect, Properties
 from ..codec.reasons import Reason
 from ..delivery.message import publisher_of
 from ..delivery.publish_request import Will

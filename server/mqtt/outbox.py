@@ -16,8 +16,7 @@ from timeline.session import Flight, Subscription
 
 from ..codec import wire
 from ..codec.encode import encode
-from ..codec.fields import Properties
-from ..codec.packets import Ack, Connack, Disconnect, Packet, Suback
+from ..codec.packets import Ack, Connack, Disconnect, Packet, Properties, Suback
 from ..codec.publish import ack
 from ..codec.reasons import Reason
 from ..delivery.link import Closing

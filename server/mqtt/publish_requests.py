@@ -25,8 +25,7 @@ from shards.record import ORDERING_KEY_BYTES_MAX
 from timeline.filters import TopicError, check_topic, is_reserved, levels_of, matches, refused_character
 from timeline.position import BadId, MessageId, parse_id
 
-from ..codec.fields import Properties
-from ..codec.packets import Publish
+from ..codec.packets import Properties, Publish
 from ..codec.properties import forwarded
 from ..codec.reasons import Reason
 from ..delivery.publish_request import PublishRequest

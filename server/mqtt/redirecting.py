@@ -24,8 +24,7 @@ from typing import cast
 
 from ..codec.encode import encode
 from ..codec.errors import MqttError
-from ..codec.fields import Properties
-from ..codec.packets import Connack, Connect
+from ..codec.packets import Connack, Connect, Properties
 from ..codec.publish import Decoder
 from ..codec.reasons import Reason
 from ..fair import Part

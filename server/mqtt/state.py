@@ -24,7 +24,6 @@ from ..auth.rights import Rights
 from ..codec import wire
 from ..codec.encode import encode
 from ..codec.errors import MqttError, UnsupportedLevel
-from ..codec.fields import Properties
 from ..codec.packets import (
     Ack,
     AckRun,
@@ -35,6 +34,7 @@ from ..codec.packets import (
     Packet,
     Pingreq,
     Pingresp,
+    Properties,
     Publish,
     Subscribe,
     Unsubscribe,

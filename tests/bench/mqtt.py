@@ -13,8 +13,16 @@ from contextlib import asynccontextmanager
 from typing import cast
 
 from server.codec import wire
-from server.codec.fields import Properties
-from server.codec.packets import Connack, Connect, Packet, Pingresp, Suback, Subscribe, SubscribeOptions
+from server.codec.packets import (
+    Connack,
+    Connect,
+    Packet,
+    Pingresp,
+    Properties,
+    Suback,
+    Subscribe,
+    SubscribeOptions,
+)
 from server.codec.publish import Decoder, ack, publish_parts
 from tests.support.encode import encode
 

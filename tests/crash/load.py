@@ -33,8 +33,7 @@ import aiohttp
 from msgspec import structs
 
 from server.codec import wire
-from server.codec.fields import Properties
-from server.codec.packets import Ack, Publish
+from server.codec.packets import Ack, Properties, Publish
 from server.settings.times import format_ms, parse_deliver_at
 from tests.support.http import Http, http
 from tests.support.ledger.arrivals import Arrivals, Inbox

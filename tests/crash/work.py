@@ -29,8 +29,7 @@ from typing import Any
 import aiohttp
 
 from server.codec import wire
-from server.codec.fields import Properties
-from server.codec.packets import Ack, Disconnect, Publish
+from server.codec.packets import Ack, Disconnect, Properties, Publish
 from server.settings.times import parse_deliver_at
 from tests.support.cluster import Node
 from tests.support.http import Http, http

@@ -10,13 +10,13 @@ from aiohttp.http_parser import HttpRequestParser, RawRequestMessage
 from aiohttp.streams import StreamReader
 
 from server.codec import wire
-from server.codec.fields import Properties
 from server.codec.packets import (
     Ack,
     Connect,
     Disconnect,
     Packet,
     Pingreq,
+    Properties,
     Publish,
     Subscribe,
     SubscribeOptions,

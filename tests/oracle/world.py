@@ -19,8 +19,7 @@ from urllib.parse import quote
 import aiohttp
 
 from server.codec import wire
-from server.codec.fields import Properties
-from server.codec.packets import Ack, Publish
+from server.codec.packets import Ack, Properties, Publish
 from tests.support.http import Answer, Http
 from tests.support.ledger.deliveries import Deliveries
 from tests.support.ledger.messages import Message

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from server.codec import wire
 from server.codec.errors import MqttError
-from server.codec.fields import Properties
+from server.codec.packets import Properties
 from server.codec.properties import RULES, encode_properties, forwarded, message_expiry, read_properties
 from shards import properties as stored
 from shards.errors import Corrupt

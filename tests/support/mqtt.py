@@ -12,13 +12,13 @@ from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 from server.codec import wire
-from server.codec.fields import Properties
 from server.codec.packets import (
     Ack,
     Connack,
     Connect,
     Disconnect,
     Packet,
+    Properties,
     Publish,
     Suback,
     Subscribe,

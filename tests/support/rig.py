@@ -15,7 +15,6 @@ from typing import Any
 
 from server.auth.keyring import Keyring
 from server.codec import wire
-from server.codec.fields import Properties
 from server.codec.packets import (
     Ack,
     Connack,
@@ -23,6 +22,7 @@ from server.codec.packets import (
     Disconnect,
     Packet,
     Pingreq,
+    Properties,
     Publish,
     Suback,
     Subscribe,

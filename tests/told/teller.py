@@ -45,13 +45,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from server.codec import wire
-from server.codec.fields import Properties
 from server.codec.packets import (
     Ack,
     Connack,
     Connect,
     Disconnect,
     Packet,
+    Properties,
     Publish,
     Suback,
     Subscribe,

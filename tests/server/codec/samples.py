@@ -12,7 +12,6 @@ from typing import Literal
 from hypothesis import strategies as st
 
 from server.codec import reasons, wire
-from server.codec.fields import Properties
 from server.codec.packets import (
     Ack,
     Auth,
@@ -22,6 +21,7 @@ from server.codec.packets import (
     Packet,
     Pingreq,
     Pingresp,
+    Properties,
     Publish,
     Suback,
     Subscribe,

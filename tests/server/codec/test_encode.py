@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.codec import wire
-from server.codec.fields import Properties
 from server.codec.packets import (
     Ack,
     Auth,
@@ -15,6 +14,7 @@ from server.codec.packets import (
     Connect,
     Disconnect,
     Packet,
+    Properties,
     Publish,
     Suback,
     Subscribe,

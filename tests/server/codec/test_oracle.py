@@ -13,7 +13,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from server.codec import wire
-from server.codec.fields import Properties
 from server.codec.packets import (
     Ack,
     Auth,
@@ -21,6 +20,7 @@ from server.codec.packets import (
     Connect,
     Disconnect,
     Packet,
+    Properties,
     Publish,
     Suback,
     Subscribe,

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from server.codec import wire
 from server.codec.errors import MqttError
-from server.codec.fields import Properties
-from server.codec.packets import Connect, Publish, Will
+from server.codec.packets import Connect, Properties, Publish, Will
 from server.codec.properties import (
     encode_properties,
     forwarded,

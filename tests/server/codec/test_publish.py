@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from server.codec import wire
 from server.codec.errors import MalformedPacket, MqttError, PacketTooLarge, ProtocolViolation
-from server.codec.fields import Properties
-from server.codec.packets import Ack, AckRun, Connect, Disconnect, Packet, Pingreq, Publish
+from server.codec.packets import Ack, AckRun, Connect, Disconnect, Packet, Pingreq, Properties, Publish
 from server.codec.parse import check_first, parse
 from server.codec.properties import encode_properties
 from server.codec.publish import (

@@ -7,8 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
-from server.codec.fields import Properties
-from server.codec.packets import Publish
+from server.codec.packets import Properties, Publish
 from server.mqtt.publish_requests import read_publish
 from tests.support.http import Http
 

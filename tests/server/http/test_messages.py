@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from server.codec.fields import Properties
-from server.codec.packets import Publish
+from server.codec.packets import Properties, Publish
 from server.mqtt.publish_requests import read_publish
 from shards.record import decode
 from timeline.position import MessageId, id_position

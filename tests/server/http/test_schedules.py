@@ -8,8 +8,7 @@ from zoneinfo import ZoneInfoNotFoundError
 import msgspec
 import pytest
 
-from server.codec.fields import Properties
-from server.codec.packets import Publish
+from server.codec.packets import Properties, Publish
 from server.core import timeline_of
 from server.engine.clock import SimulatedClock
 from server.http import upcoming

@@ -24,7 +24,6 @@ import pytest
 import uvloop
 
 from server.codec import wire
-from server.codec.fields import Properties
 from server.codec.packets import (
     Ack,
     Connack,
@@ -33,6 +32,7 @@ from server.codec.packets import (
     Packet,
     Pingreq,
     Pingresp,
+    Properties,
     Publish,
     Suback,
     Subscribe,

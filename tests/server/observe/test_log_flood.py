@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from server.codec.fields import Properties
-from server.codec.packets import Suback, Subscribe, SubscribeOptions
+from server.codec.packets import Properties, Suback, Subscribe, SubscribeOptions
 from server.observe.logs import BURST
 from tests.support.encode import encode
 from tests.support.mqtt import dial

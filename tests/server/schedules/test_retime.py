@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from server.codec.fields import Properties
-from server.codec.packets import Publish
+from server.codec.packets import Properties, Publish
 from server.engine.clock import SimulatedClock
 from server.http.values.views import time_text
 from server.mqtt.publish_requests import read_publish
