@@ -81,10 +81,6 @@ class Slots:
         self._begun = 0
         """Posts begun or granted in this turn of the loop. Below BEGINS no waiting lane has room."""
 
-    @property
-    def open(self) -> int:
-        return sum(self._open)
-
     def has_room(self, lane: Lane) -> bool:
         """Whether the lane may begin a post. If not, and without posts under way, it waits from now on until
         its `wake` is called."""
