@@ -43,7 +43,7 @@ from .publish_requests import (
     DONE,
     EXTEND,
     PublishRefused,
-    is_payload_as_said,
+    is_as_declared,
     read_done,
     read_extension,
     read_plain,
@@ -108,13 +108,13 @@ class Inbound:
         self._drafts: list[Draft] = []
         """Usual delayed publishes, of which each is before all of `_requests`."""
         self._drafted: list[PendingAck | None] = []
-        """What waits for their answers; None: it is at QoS 0."""
+        """The acks that wait for their answers; None: at QoS 0."""
         self._drafting: Session | None = None
         self._now_ms = 0
         """Time at which the first of them was read."""
         self._waiting: dict[int, PendingAck] = {}
         """The same publishes by their packet id."""
-        self._asked: set[int] = set()
+        self._requested: set[int] = set()
         """Packet ids of SUBSCRIBE and UNSUBSCRIBE that wait for their answer."""
         self._unreleased: set[int] = set()
         """Packet ids of QoS 2 that were answered here: what Receive Maximum counts, with `_unanswered`."""
@@ -125,7 +125,7 @@ class Inbound:
         self.reach = 0
         """Deliveries of publishes since then, while several owners are there (net/loop_time.py)."""
         self._reach_before = 0
-        """The part of that which has been handed over."""
+        """The part of `reach` that has been handed over."""
 
     def learn(self, level: int, client_id: str, rights: Rights | None, *, is_bridge: bool) -> None:
         """Set the publisher from CONNECT. `rights`: None: everything."""
@@ -188,20 +188,20 @@ class Inbound:
 
     def is_in_use(self, packet_id: int) -> bool:
         """Whether something that this connection has begun under the packet id is not over."""
-        return packet_id in self._waiting or packet_id in self._asked or packet_id in self._unreleased
+        return packet_id in self._waiting or packet_id in self._requested or packet_id in self._unreleased
 
     @property
     def is_awaited(self) -> bool:
         """Whether a publish, SUBSCRIBE or UNSUBSCRIBE still waits for its answer."""
-        return bool(self._unanswered or self._asked)
+        return bool(self._unanswered or self._requested)
 
     def reserve(self, packet_id: int) -> None:
         """A SUBSCRIBE or UNSUBSCRIBE waits for its answer under this packet id."""
-        self._asked.add(packet_id)
+        self._requested.add(packet_id)
 
     def free(self, packet_id: int) -> None:
         """Free the packet id: the answer is sent."""
-        self._asked.discard(packet_id)
+        self._requested.discard(packet_id)
 
     def take(self, packet: Publish, subscriber: Subscriber) -> None:
         """Read a publish and keep it for `flush`, or answer a refusal. Raises PublishRefused for a fault that
@@ -319,7 +319,7 @@ class Inbound:
         if (
             packet_id in waiting
             or packet_id in self._unreleased
-            or packet_id in self._asked
+            or packet_id in self._requested
             or len(unanswered) + len(self._unreleased) >= self._mqtt.receive_maximum
         ):
             return None
@@ -418,7 +418,7 @@ class Inbound:
         if len(packet.payload) > limits.max_payload:
             # CONNACK tells how large a packet may be, not how large a payload: the connection need not end.
             raise PublishRefused(Reason.QUOTA_EXCEEDED, "the payload is larger than limits.max_payload")
-        if packet.properties is not None and not is_payload_as_said(packet.payload, packet.properties):
+        if packet.properties is not None and not is_as_declared(packet.payload, packet.properties):
             raise PublishRefused(Reason.PAYLOAD_FORMAT_INVALID, "the payload is declared as UTF-8 and is not")
         return request
 
@@ -433,7 +433,7 @@ class Inbound:
         """Finish a group's message from an earlier connection. Raises PublishRefused."""
         text, message = read_done(packet)
 
-        def told(outcome: Outcome) -> None:
+        def answered(outcome: Outcome) -> None:
             is_ended = outcome is Outcome.DONE
             reason = Reason.SUCCESS if is_ended else Reason.IMPLEMENTATION_SPECIFIC_ERROR
             if pending is not None and outcome is Outcome.FAILED:
@@ -442,7 +442,7 @@ class Inbound:
                 pending.detail = f"$control/done: nothing is left of {id_text(message)}"
             self._answer(pending, reason, 0, subscriber.session)
 
-        self._settling.ack_named(subscriber, text, message, told)
+        self._settling.ack_named(subscriber, text, message, answered)
 
     def _claim(self, pending: PendingAck, session: Session) -> None:
         """Take the packet id. Raises PublishRefused if it is in use (level 5 only: older clients resend what

@@ -146,7 +146,7 @@ class MqttLink(Inner):
         self._crowd, self._pool = links.crowd, links.pool
         self._transport: asyncio.Transport | None = None
         self._certificate_id: CertificateId | None = None
-        """What tells the certificate of its client."""
+        """Identity of its client's certificate."""
         self._connection: Connection | None = None
         self._is_flush_planned = False
         self._is_held = False
@@ -310,7 +310,7 @@ class MqttLink(Inner):
         return "" if self._connection is None else self._connection.key
 
     def review(self) -> None:
-        """Keys or certificates are others now."""
+        """Keys or certificates have changed."""
         if self._connection is not None and not self._is_ending:
             self._connection.review(has_revoked=self._authenticator.has_revoked(self._certificate_id))
 
@@ -431,7 +431,7 @@ class MqttLink(Inner):
         return not self._is_ending
 
     def _plan_flush(self) -> None:
-        """With what waits for others already, if anything does."""
+        """Write answers soon, together with deliveries that wait."""
         self._is_flush_planned = True
         self._links.outgoing.press(self)
 

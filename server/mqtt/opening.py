@@ -9,7 +9,7 @@ from ..delivery.message import publisher_of
 from ..delivery.publish_request import Will
 from ..delivery.shared import DOTS, TEXT_PREFIXES
 from ..settings.config import Config
-from .publish_requests import BRIDGE_STATE, expires_ms, handed_on, is_payload_as_said, may_publish, refused_in
+from .publish_requests import BRIDGE_STATE, expires_ms, handed_on, is_as_declared, may_publish, refused_in
 
 SUBSCRIPTION_IDS = "subscription-identifiers"
 """User property of CONNECT."""
@@ -75,7 +75,7 @@ def _will_fault(packet: Connect, config: Config) -> Reason | None:
         return Reason.RETAIN_NOT_SUPPORTED
     if len(will.payload) > config.limits.max_payload:
         return Reason.PACKET_TOO_LARGE
-    if not is_payload_as_said(will.payload, will.properties):
+    if not is_as_declared(will.payload, will.properties):
         return Reason.PAYLOAD_FORMAT_INVALID
     return None
 
@@ -84,8 +84,8 @@ def granted_expiry_s(packet: Connect, config: Config) -> int:
     """Session expiry in seconds, capped; 0: the session ends with the connection."""
     longest = config.sessions.expiry_max_ms // 1000
     if packet.level == 5:
-        asked = packet.properties.session_expiry if packet.properties is not None else None
-        return min(asked or 0, longest)
+        requested = packet.properties.session_expiry if packet.properties is not None else None
+        return min(requested or 0, longest)
     return 0 if packet.clean_start else longest
 
 
@@ -97,20 +97,20 @@ def is_bridge(packet: Connect) -> bool:
 
 def granted_window(packet: Connect, config: Config) -> int:
     """How many deliveries may be in flight."""
-    asked = packet.properties.receive_maximum if packet.properties is not None else None
+    requested = packet.properties.receive_maximum if packet.properties is not None else None
     if packet.level < 5 and is_bridge(packet):
-        asked = BRIDGE_WINDOW
-    return min(asked or 65_535, config.sessions.max_in_flight)
+        requested = BRIDGE_WINDOW
+    return min(requested or 65_535, config.sessions.max_in_flight)
 
 
 def connack_properties(packet: Connect, config: Config, expiry_s: int, assigned: str | None) -> Properties:
     """CONNACK's properties at level 5. Node-RED cannot read a PUBLISH with several subscription identifiers.
     A client may therefore ask the server to announce that it has none: then the client sends none."""
     properties = packet.properties or Properties()
-    asked = properties.session_expiry
+    requested = properties.session_expiry
     mqtt = config.mqtt
     return Properties(
-        session_expiry=expiry_s if expiry_s != (asked or 0) else None,
+        session_expiry=expiry_s if expiry_s != (requested or 0) else None,
         receive_maximum=mqtt.receive_maximum,
         maximum_qos=mqtt.maximum_qos if mqtt.maximum_qos < 2 else None,
         retain_available=None if mqtt.retain_available else False,

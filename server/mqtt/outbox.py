@@ -101,13 +101,13 @@ class Outbox:
         self.level = level
         self._form = level << 3
 
-    def learn(self, asked: Properties) -> None:
+    def learn(self, requested: Properties) -> None:
         """Set the client's limits from its CONNECT."""
-        aliases_max = asked.topic_alias_maximum or 0
-        self._max_packet = asked.maximum_packet_size or 0
+        aliases_max = requested.topic_alias_maximum or 0
+        self._max_packet = requested.maximum_packet_size or 0
         self._shape = Shape(self.level, self._node, self._max_packet, aliases_max)
         self._is_plain = not (self._max_packet or aliases_max)
-        self._tells_more = asked.request_problem_info is not False
+        self._tells_more = requested.request_problem_info is not False
 
     def open(self) -> None:
         """Open the output: the session is durable, so CONNACK and deliveries may leave."""

@@ -23,7 +23,7 @@ class Peer:
         return by(self.host, client=self.client_id)
 
     def told(self, reason: int, why: object = None) -> Mapping[str, object]:
-        """The same, with a reason code and what was wrong."""
+        """`cause`, with a reason code and what was wrong."""
         return by(self.host, client=self.client_id, reason=f"0x{reason:02x}", why=why)
 
     def __str__(self) -> str:

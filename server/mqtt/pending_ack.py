@@ -16,6 +16,6 @@ class PendingAck(msgspec.Struct, gc=False):
     detail: str = ""
     """Reason of the refusal."""
     message: int = 0
-    """The id that the answer tells, of what was delayed or has a key; any other answer is bare."""
+    """Id of a delayed or keyed message, for the answer; 0: the answer carries none."""
     is_cancelled: bool = False
-    """The answer says so too: it was there under its key, and nobody gets it."""
+    """The answer says that the message of this key was cancelled."""

@@ -48,7 +48,7 @@ OWN_PROPERTIES = frozenset(
     {"deliver-at", "deliver-in", "idempotency-key", REPLACE, KEY_ONLY, KEY_SCOPE, ORDERING_KEY}
 )
 OWN_PREFIX = "fasti-"
-"""What begins so is said by the server, of a delivery: no publisher can say it."""
+"""Prefix of properties that only the server adds to a delivery. A publisher's are dropped."""
 
 
 _RESERVED = "the topic is reserved for the server"
@@ -150,8 +150,8 @@ def read_extension(packet: Publish) -> tuple[int, int]:
             Reason.IMPLEMENTATION_SPECIFIC_ERROR, "$control/extend must be published at QoS 1"
         )
     try:
-        asked = _extension.decode(packet.payload)
-        for_ms = parse_delay(asked.for_)
+        extension = _extension.decode(packet.payload)
+        for_ms = parse_delay(extension.for_)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise PublishRefused(Reason.PAYLOAD_FORMAT_INVALID, f"$control/extend: {error}") from error
     except TimeError as error:
@@ -159,7 +159,7 @@ def read_extension(packet: Publish) -> tuple[int, int]:
     if not 0 < for_ms <= ACK_MS_MAX:
         detail = f"$control/extend: for must be above 0 and at most {ACK_MS_MAX // 1_000} s"
         raise PublishRefused(Reason.QUOTA_EXCEEDED, detail)
-    return asked.packet_id, for_ms
+    return extension.packet_id, for_ms
 
 
 def read_done(packet: Publish) -> tuple[str, MessageId]:
@@ -167,8 +167,8 @@ def read_done(packet: Publish) -> tuple[str, MessageId]:
     if packet.qos == 2:
         raise PublishRefused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, "$control/done must be published at QoS 1")
     try:
-        said = _done.decode(packet.payload)
-        return said.group, parse_id(said.id)
+        done = _done.decode(packet.payload)
+        return done.group, parse_id(done.id)
     except (msgspec.DecodeError, UnicodeDecodeError, BadId) as error:
         raise PublishRefused(Reason.PAYLOAD_FORMAT_INVALID, f"$control/done: {error}") from error
 
@@ -184,8 +184,8 @@ def expires_ms(properties: Properties | None) -> int:
     return 0 if expiry is None else expiry * 1000 or AT_ONCE_MS
 
 
-def is_payload_as_said(payload: bytes, properties: Properties | None) -> bool:
-    """Whether a payload that is said to be UTF-8 is."""
+def is_as_declared(payload: bytes, properties: Properties | None) -> bool:
+    """Whether a payload that is declared as UTF-8 is valid UTF-8."""
     if properties is None or properties.payload_format != 1:
         return True
     try:

@@ -185,8 +185,8 @@ class Redirecting(Inner):
         where = self._where()
         if packet.level < 5 or not where:
             return encode(Connack(False, Reason.SERVER_UNAVAILABLE), packet.level)
-        asked = packet.properties
-        most = (asked.maximum_packet_size if asked is not None else None) or 0
+        properties = packet.properties
+        most = (properties.maximum_packet_size if properties is not None else None) or 0
         data = encode(Connack(False, Reason.USE_ANOTHER_SERVER, Properties(server_reference=where)), 5)
         if 0 < most < len(data):
             data = encode(Connack(False, Reason.USE_ANOTHER_SERVER), 5)

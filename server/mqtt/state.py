@@ -154,7 +154,7 @@ class Connection:
         """Whether a publish that cannot be refused waits for the end of the congestion."""
 
     def call_from(self, address: str) -> None:
-        """Its client is there, as a trusted proxy says."""
+        """Set the address of its client, as a trusted proxy names it."""
         self._peer.address = self._peer.host = address
 
     # -- bytes
@@ -236,7 +236,7 @@ class Connection:
 
     @property
     def is_behind(self) -> bool:
-        """More has come than is handled yet: read no more for now, and call `receive` when there is time."""
+        """Whether input waits: the link stops reading, and calls `receive` in its next turn."""
         return not (self.outbox.is_closed or self.has_left) and (
             bool(self._backlog.packets) or self._decoder.is_behind or self._asks_much
         )
@@ -248,7 +248,7 @@ class Connection:
 
     @property
     def has_published(self) -> bool:
-        """What the last call of `receive` handled had publishes in it, or would have had."""
+        """Whether the last call of `receive` handled a publish, or would have without the congestion."""
         return self._inbound.has_published or self._is_stopped
 
     @property
@@ -419,7 +419,7 @@ class Connection:
         return Reason.QUOTA_EXCEEDED if why else None
 
     def review(self, *, has_revoked: bool = False) -> None:
-        """Keys or certificates are others now: end if this client's counts no more (`has_revoked`)."""
+        """End the connection if its key, or its certificate (`has_revoked`), is no longer valid."""
         if has_revoked:
             log.info(
                 "connection closed: %s, its certificate has been revoked", self._peer, extra=self._peer.cause
@@ -513,8 +513,8 @@ class Connection:
     # -- the end
 
     def _on_disconnect(self, packet: Disconnect, subscriber: Subscriber) -> None:
-        asked = packet.properties.session_expiry if packet.properties is not None else None
-        if self._clients.farewell(subscriber, asked, keeps_will=packet.reason != 0):
+        expiry_s = packet.properties.session_expiry if packet.properties is not None else None
+        if self._clients.farewell(subscriber, expiry_s, keeps_will=packet.reason != 0):
             self._is_clean = packet.reason in (Reason.SUCCESS, Reason.DISCONNECT_WITH_WILL)
             self._leave()
         else:

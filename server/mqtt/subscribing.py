@@ -161,7 +161,7 @@ class Subscribing:
             properties = properties_of(packet, self._config, self._clock.wall_ms())
         except TermsError as error:
             reasons = (int(Reason.IMPLEMENTATION_SPECIFIC_ERROR),) * len(packet.filters)
-            self._outbox.put(self._refused(Suback(packet.packet_id, reasons), _told(error)))
+            self._outbox.put(self._refused(Suback(packet.packet_id, reasons), _fault_text(error)))
             return
 
         invalid: list[str] = []
@@ -174,7 +174,7 @@ class Subscribing:
                 invalid[:] = [shown(error, FAULT_CHARS)]
                 return Reason.TOPIC_FILTER_INVALID
             except TermsError as error:
-                invalid[:] = [_told(error)]
+                invalid[:] = [_fault_text(error)]
                 is_forbidden = isinstance(error, TermsForbidden)
                 return Reason.NOT_AUTHORIZED if is_forbidden else Reason.IMPLEMENTATION_SPECIFIC_ERROR
 
@@ -313,8 +313,8 @@ def bridged(packet: Subscribe) -> Subscribe:
     return msgspec.structs.replace(packet, filters=filters)
 
 
-def _told(error: TermsError) -> str:
-    """As user properties spell it."""
+def _fault_text(error: TermsError) -> str:
+    """The fault, with the name as user properties spell it."""
     return f"{error.name.replace('_', '-')} {error.detail}"
 
 
