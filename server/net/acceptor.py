@@ -58,10 +58,10 @@ ROOM_TURNS = 8
 NO_TLS = ("HTTP_REQUEST", "WRONG_VERSION_NUMBER")
 """OpenSSL's reasons for a client that does not begin with TLS."""
 
-_SAID = b"This port speaks TLS: use https://, wss:// or mqtts://.\n"
+_TLS_TEXT = b"This port speaks TLS: use https://, wss:// or mqtts://.\n"
 TLS_HERE = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n"
-    b"content-length: %d\r\n\r\n%b" % (len(_SAID), _SAID)
+    b"content-length: %d\r\n\r\n%b" % (len(_TLS_TEXT), _TLS_TEXT)
 )
 """The answer to HTTP without TLS on a TLS port."""
 _REASONS = {

@@ -178,7 +178,7 @@ class Crowd(Generic[One]):
         proxies: Proxies = NO_PROXIES,
         share: Share | None = None,
     ) -> None:
-        """`bounded`: counts refused and closed connections, by the setting of the bound. `told`: called with
+        """`bounded`: counts refused and closed connections, by the setting of the bound. `report_count`: gets
         the number of connections whenever it changes. `share`: of connections by key; None: the caller counts
         them."""
         self._share = share

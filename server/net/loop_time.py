@@ -60,12 +60,12 @@ class LoopTime:
     """The budget of one event loop."""
 
     def __init__(
-        self, mono: Callable[[], float], part: Part, told: Callable[[float], None] | None = None
+        self, mono: Callable[[], float], part: Part, report_turn: Callable[[float], None] | None = None
     ) -> None:
-        """`part`: set here, in each turn. `told`: the seconds of each turn with work."""
+        """`part`: set here, in each turn. `report_turn`: called with the seconds of each turn with work."""
         self._mono = mono
         self._part = part
-        self._told = told
+        self._report_turn = report_turn
         self._entered_s = 0.0
         """Start of the first work of this turn, once the next one is planned."""
         self._budget_s = TURN_S
@@ -139,8 +139,8 @@ class LoopTime:
         """A turn of the loop has begun."""
         self._is_planned = False
         now_s = self._mono()
-        if self._told is not None:
-            self._told(now_s - self._entered_s)
+        if self._report_turn is not None:
+            self._report_turn(now_s - self._entered_s)
         for owner in self._owners:
             if owner != self._last:
                 if now_s < self._last_s + SHARED_S:

@@ -57,9 +57,9 @@ class Certificates:
         """The context for the next connection."""
         return self._context
 
-    def has_revoked(self, shown: CertificateId) -> bool:
+    def has_revoked(self, client: CertificateId) -> bool:
         """Whether a certificate is on the current list."""
-        return shown.serial in self._revoked.get(shown.issuer, ())
+        return client.serial in self._revoked.get(client.issuer, ())
 
     def again(self) -> Callable[[], None]:
         """Read the files, in any thread; returns a function that puts them in place. Raises ValueError."""
