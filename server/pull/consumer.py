@@ -22,7 +22,7 @@ from .call import ANSWER_BYTES, Call, Given
 
 
 class Consumer:
-    """A `Link` (server/delivery/subscriber.py)."""
+    """A `Link` (server/delivery/link.py)."""
 
     def __init__(
         self,

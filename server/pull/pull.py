@@ -374,12 +374,11 @@ class Pull:
                 awaited.settled.done += 1
             else:
                 if found is not None:
-                    self._groups.loans.take_back(
-                        *found
-                    )  # another client has decided otherwise: there is room for another message
+                    # Another client has decided otherwise: there is room for another message.
+                    self._groups.loans.take_back(*found)
                 awaited.left += 1
-                told = partial(awaited.decided, lease)
-                self._events.finish(group, lease.position, lease.shard, told, rights)
+                decided = partial(awaited.decided, lease)
+                self._events.finish(group, lease.position, lease.shard, decided, rights)
         for member, packet_ids in held.items():
             self._settling.ack_run(member, packet_ids)
         self._secure(touched, awaited)
@@ -400,9 +399,9 @@ class Pull:
                 awaited.settled.gone.append(lease)
                 continue
             awaited.left += 1
-            told = partial(awaited.decided, lease)
+            decided = partial(awaited.decided, lease)
             member, flight = found
-            self._settling.nack(member, flight.packet_id, delay_ms=delay_ms, reason=reason, done=told)
+            self._settling.nack(member, flight.packet_id, delay_ms=delay_ms, reason=reason, done=decided)
         awaited.end()
 
     def extend(
