@@ -123,13 +123,13 @@ def envelope(message: Message, content_type: str | None) -> bytes:
     """The payload in JSON: `type` is the topic, `data` the payload, which `encoding` says how to read."""
     record = message.record
     data, encoding = payload_view(record.payload, ENCODINGS[record.encoding])
-    said = {
+    body = {
         "type": record.topic.decode(errors="replace"),
         "timestamp": format_ms(message.due_ms),
         "data": data,
         "encoding": encoding,
     }
-    return msgspec.json.encode(said if content_type is None else said | {"content_type": content_type})
+    return msgspec.json.encode(body if content_type is None else body | {"content_type": content_type})
 
 
 def request_for(

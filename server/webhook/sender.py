@@ -366,32 +366,32 @@ def _fault_of(error: Exception) -> str:
     match error:
         case aiohttp.ClientConnectorCertificateError():
             code = getattr(error.certificate_error, "verify_code", 0)
-            said = f"TLS: {CERTIFICATES.get(code, 'the certificate does not hold')}"
+            fault = f"TLS: {CERTIFICATES.get(code, 'the certificate does not hold')}"
         case aiohttp.ClientConnectorDNSError():
-            said = "the name was not found"
+            fault = "the name was not found"
         case aiohttp.ClientConnectorSSLError():
-            said = "TLS: the handshake failed"
+            fault = "TLS: the handshake failed"
         case aiohttp.ClientConnectorError() if isinstance(error.os_error, Blocked):
-            said = PRIVATE
+            fault = PRIVATE
         case aiohttp.ClientConnectorError():
-            said = _with_words("not connected", error.os_error)
+            fault = _with_words("not connected", error.os_error)
         case aiohttp.ServerDisconnectedError():
-            said = "the connection was closed without an answer"
+            fault = "the connection was closed without an answer"
         case TooManyInterim():
-            said = f"more than {INTERIM_MAX} interim answers (1xx)"
+            fault = f"more than {INTERIM_MAX} interim answers (1xx)"
         case TooLong():
-            said = "the answer is not HTTP: its end is undefined"
+            fault = "the answer is not HTTP: its end is undefined"
         case aiohttp.ClientResponseError():
-            said = "the answer is not HTTP"
+            fault = "the answer is not HTTP"
         case aiohttp.InvalidURL():
-            said = "the URL is not usable"
+            fault = "the URL is not usable"
         case OSError():
-            said = _with_words("the connection was lost", error)
+            fault = _with_words("the connection was lost", error)
         case _:
-            said = "not sent"
-    return said
+            fault = "not sent"
+    return fault
 
 
-def _with_words(said: str, error: OSError) -> str:
+def _with_words(fault: str, error: OSError) -> str:
     words = CONNECTIONS.get(error.errno or 0)
-    return said if words is None else f"{said}: {words}"
+    return fault if words is None else f"{fault}: {words}"
