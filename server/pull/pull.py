@@ -26,7 +26,6 @@ ends early if its client is gone, or its key may no longer subscribe to the filt
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from heapq import heapify, heappop, heappush
 
@@ -61,17 +60,46 @@ LATE_S = 1.0
 """... and a call without any, beyond its end."""
 
 
-@dataclass(slots=True)
 class Settled:
-    """Result of settling leases."""
+    """Result of settling leases, gathered while their outcomes are awaited."""
 
-    done: int = 0
-    dead: int = 0
-    """Of these, the number of new dead letters."""
-    gone: list[LeaseId] = field(default_factory=list)
-    """Nothing to do: finished before, or another key's."""
-    until_ms: int = 0
-    error: Exception | None = None
+    def __init__(self, cursors: Cursors, answered: "Done", *, until_ms: int = 0) -> None:
+        """`answered`: called with it when all outcomes are durable."""
+        self._cursors = cursors
+        self._answered = answered
+        self.left = 1
+        """Outstanding results, plus one until all were requested."""
+        self.done = self.dead = 0
+        """Leases that were settled; messages that became dead letters."""
+        self.gone: list[LeaseId] = []
+        """Nothing to do: finished before, or another key's."""
+        self.until_ms = until_ms
+        self.error: Exception | None = None
+
+    def end(self) -> None:
+        """Count a result."""
+        self.left -= 1
+        if not self.left:
+            self._answered(self)
+
+    def stored(self, waiting: int) -> None:
+        """Callback of `Cursors.secure`: -1 if it is not durable."""
+        if waiting < 0:
+            self.error = self._cursors.failure
+        self.end()
+
+    def decided(self, lease: LeaseId, outcome: Outcome) -> None:
+        """What has become of it, after a nack or a late ack."""
+        match outcome:
+            case Outcome.AGAIN | Outcome.DONE:
+                self.done += 1
+            case Outcome.DEAD:
+                self.dead += 1
+            case Outcome.GONE:
+                self.gone.append(lease)
+            case Outcome.FAILED:
+                self.error = self._cursors.failure
+        self.end()
 
 
 Done = Callable[[Settled], None]
@@ -356,7 +384,7 @@ class Pull:
 
         Raises Busy, before anything is done, if too many late acks wait.
         """
-        awaited, touched = _Awaited(self._cursors, done), set()
+        settled, touched = Settled(self._cursors, done), set()
         held: dict[Subscriber, list[int]] = {}
         named = [(lease, self._flight(lease, rights)) for lease in leases]
         if sum(found is None for _, found in named) > self._events.room:
@@ -365,23 +393,23 @@ class Pull:
         for lease, found in named:
             group = groups[lease.text]
             if group is None:
-                awaited.settled.gone.append(lease)
+                settled.gone.append(lease)
             elif found is not None and _is_open(group, found[1]):
                 held.setdefault(found[0], []).append(found[1].packet_id)
                 touched.add(group)
-                awaited.settled.done += 1
+                settled.done += 1
             elif not lease.number and (rights is None or rights.may_receive_some(group.filter)):
-                awaited.settled.done += 1
+                settled.done += 1
             else:
                 if found is not None:
                     # Another client has decided otherwise: there is room for another message.
                     self._groups.loans.take_back(*found)
-                awaited.left += 1
-                decided = partial(awaited.decided, lease)
+                settled.left += 1
+                decided = partial(settled.decided, lease)
                 self._events.finish(group, lease.position, lease.shard, decided, rights)
         for member, packet_ids in held.items():
             self._settling.ack_run(member, packet_ids)
-        self._secure(touched, awaited)
+        self._secure(touched, settled)
 
     def nack(
         self,
@@ -392,17 +420,17 @@ class Pull:
         rights: Rights | None = None,
     ) -> None:
         """Redeliver after `delay_ms` (None: the group's back-off); calls `done` when that is durable."""
-        awaited = _Awaited(self._cursors, done)
+        settled = Settled(self._cursors, done)
         for lease in leases:
             found = self._flight(lease, rights)
             if found is None:
-                awaited.settled.gone.append(lease)
+                settled.gone.append(lease)
                 continue
-            awaited.left += 1
-            decided = partial(awaited.decided, lease)
+            settled.left += 1
+            decided = partial(settled.decided, lease)
             member, flight = found
             self._settling.nack(member, flight.packet_id, delay_ms=delay_ms, reason=reason, done=decided)
-        awaited.end()
+        settled.end()
 
     def extend(
         self, leases: Iterable[LeaseId], lease_ms: int, done: Done, rights: Rights | None = None
@@ -410,35 +438,35 @@ class Pull:
         """Extend the leases from now on; calls `done` when that is durable."""
         extend = partial(self._settling.extend, for_ms=lease_ms)
         until_ms = self._clock.wall_ms() + lease_ms
-        self._change(leases, extend, _Awaited(self._cursors, done, until_ms=until_ms), rights)
+        self._change(leases, extend, Settled(self._cursors, done, until_ms=until_ms), rights)
 
     def release_leases(self, leases: Iterable[LeaseId], done: Done, rights: Rights | None = None) -> None:
         """Return the messages in order: another member gets them at once, and it counts as no try. Calls
         `done` when that is durable."""
-        self._change(leases, self._settling.release, _Awaited(self._cursors, done), rights)
+        self._change(leases, self._settling.release, Settled(self._cursors, done), rights)
 
     def _change(
         self,
         leases: Iterable[LeaseId],
         change: Callable[[Subscriber, int], bool],
-        awaited: "_Awaited",
+        settled: Settled,
         rights: Rights | None,
     ) -> None:
         touched = set()
         for lease in leases:
             found, group = self._flight(lease, rights), self._groups.get(lease.text)
             if found is not None and group is not None and change(found[0], found[1].packet_id):
-                awaited.settled.done += 1
+                settled.done += 1
                 touched.add(group)
             else:
-                awaited.settled.gone.append(lease)
-        self._secure(touched, awaited)
+                settled.gone.append(lease)
+        self._secure(touched, settled)
 
-    def _secure(self, groups: Iterable[Group], awaited: "_Awaited") -> None:
+    def _secure(self, groups: Iterable[Group], settled: Settled) -> None:
         for group in groups:
-            awaited.left += 1
-            self._cursors.secure(group, awaited.stored)
-        awaited.end()
+            settled.left += 1
+            self._cursors.secure(group, settled.stored)
+        settled.end()
 
     def _flight(self, lease: LeaseId, rights: Rights | None) -> tuple[Subscriber, Flight] | None:
         """The member that has the message by this very lease, and the flight."""
@@ -463,39 +491,3 @@ def _term_ms(group: Group | None) -> int:
 def _whose(name: str, rights: Rights | None) -> tuple[str, ...]:
     """What a call counts toward: the group's name, and the key."""
     return (f"group {name}",) if rights is None else (f"group {name}", f"key {rights.name}")
-
-
-class _Awaited:
-    """A call that waits for the results of its leases."""
-
-    def __init__(self, cursors: Cursors, done: Done, *, until_ms: int = 0) -> None:
-        self._cursors = cursors
-        self.settled = Settled(until_ms=until_ms)
-        self.left = 1
-        """Outstanding results, plus one until all were requested."""
-        self._done = done
-
-    def end(self) -> None:
-        """Count a result."""
-        self.left -= 1
-        if not self.left:
-            self._done(self.settled)
-
-    def stored(self, waiting: int) -> None:
-        """Callback of `Cursors.secure`: -1 if it is not durable."""
-        if waiting < 0:
-            self.settled.error = self._cursors.failure
-        self.end()
-
-    def decided(self, lease: LeaseId, outcome: Outcome) -> None:
-        """What has become of it, after a nack or a late ack."""
-        match outcome:
-            case Outcome.AGAIN | Outcome.DONE:
-                self.settled.done += 1
-            case Outcome.DEAD:
-                self.settled.dead += 1
-            case Outcome.GONE:
-                self.settled.gone.append(lease)
-            case Outcome.FAILED:
-                self.settled.error = self._cursors.failure
-        self.end()
