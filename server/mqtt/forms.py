@@ -68,7 +68,11 @@ class Shape:
         is_trial: bool = False,
     ) -> Parts | None:
         """(head, tail) of a delivery. None if it is too large for the client, or if clients may close the
-        connection at its topic. May give the topic an alias, unless `is_trial`: then nothing is sent."""
+        connection at its topic. May give the topic an alias, unless `is_trial`: then nothing is sent.
+
+        Usual ones are encoded once for all (`parts`). Others have subscription identifiers or a topic alias,
+        are redeliveries, or have less of what the server adds.
+        """
         lease_ms = subscriptions[0].lease_ms if len(subscriptions) == 1 and qos == 1 else 0
         if not (self._aliases_max or attempt != 1 or any(s.identifier for s in subscriptions)):
             found = parts(message, self._level, qos, retain, self._node, lease_ms)
@@ -76,26 +80,8 @@ class Shape:
                 return found
         if is_refused(message):
             return None
-        special, alias = self._special(message, qos, retain, subscriptions, attempt, is_dup, lease_ms)
-        if alias and not is_trial:
-            topic = message.record.topic
-            self._aliases[topic] = alias
-            self._alias_room -= len(topic)
-        return special
-
-    def _special(
-        self,
-        message: Message,
-        qos: int,
-        retain: bool,
-        subscriptions: tuple[Subscription, ...],
-        attempt: int,
-        is_dup: bool,
-        lease_ms: int,
-    ) -> tuple[Parts | None, int]:
-        """Encodes a delivery that has subscription identifiers or a topic alias, is a redelivery, or has less
-        of what the server adds. Also returns the alias that it gives to the topic, 0: none."""
-        topic, payload, properties, alias = message.topic, message.payload, b"", 0
+        topic, payload, own = message.topic, message.payload, b""
+        added: dict[str, bytes] = {}
         if self._level == 5:
             own = own_properties(message)
             own += b"".join(subscription_id(s.identifier) for s in subscriptions if s.identifier)
@@ -104,18 +90,19 @@ class Shape:
             if known and not self._exceeds(b"", payload, len(own) + len(topic_alias(known)), qos):
                 topic, own = b"", own + topic_alias(known)  # else it is shorter than its alias
             elif not known and self._is_to_alias(topic):
-                alias = len(self._aliases) + 1
-                added[ALIAS] = topic_alias(alias)
+                added[ALIAS] = topic_alias(len(self._aliases) + 1)
             for name in GIVES_WAY:
                 if not self._exceeds(topic, payload, len(own) + sum(map(len, added.values())), qos):
                     break
                 added.pop(name, None)
-            alias = alias if ALIAS in added else 0
-            properties = own + b"".join(added.values())
+        properties = own + b"".join(added.values())
         head, tail = publish_parts(self._level, topic, payload, qos, retain, False, properties)
         if self._is_too_large(len(head) + len(tail), qos):
-            return None, 0
-        return (with_dup(head) if is_dup and qos else head, tail), alias
+            return None
+        if ALIAS in added and not is_trial:
+            self._aliases[topic] = len(self._aliases) + 1
+            self._alias_room -= len(topic)
+        return with_dup(head) if is_dup and qos else head, tail
 
     def _is_too_large(self, size: int, qos: int) -> bool:
         """Whether the client takes no PUBLISH of so many bytes and, above QoS 0, a packet id."""

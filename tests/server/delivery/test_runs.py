@@ -7,12 +7,13 @@ import pytest
 
 from server.codec import wire
 from server.codec.packets import Ack, Publish
+from server.codec.publish import publish_parts
 from server.delivery.message import Message
 from server.delivery.picker import CAPACITY_FIRST
 from server.delivery.run import RUN_MAX, Run
 from server.delivery.shared import Group
 from server.delivery.subscriber import Subscriber
-from server.mqtt.forms import Shape, run_pieces
+from server.mqtt.forms import common_properties, run_pieces
 from server.mqtt.outbox import Outbox
 from shards.fields import Record
 from tests.server.delivery.test_router import Some
@@ -164,14 +165,11 @@ def test_packet_ids_in_use_are_passed_over() -> None:
 def test_pieces_are_what_each_message_is_by_itself(qos: int, lease_ms: int, due_ms: int, level: int) -> None:
     run = a_run(9, due_ms=due_ms, lease_ms=lease_ms)
     pieces, size = run_pieces(run, level, qos, 1)
-    lone = Shape(level, 1, 0, 0)
-    by = (Subscription("t", 1, Position(0), lease_ms=lease_ms),)
-    alone = b"".join(
-        head + (b"" if not qos else b"id") + tail
-        for (head, tail), _ in (
-            lone._special(message, qos, False, by, 1, False, lease_ms) for message in run.messages
-        )
-    )
+    alone = b""
+    for message in run.messages:
+        properties = common_properties(message, 1, lease_ms) if level == 5 else b""
+        head, tail = publish_parts(level, message.topic, message.payload, qos, False, False, properties)
+        alone += head + (b"id" if qos else b"") + tail
     if qos:
         pieces = pieces.copy()
         pieces[1::3] = [b"id"] * 9
