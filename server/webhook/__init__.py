@@ -3,11 +3,11 @@
     signing.py     signatures by Standard Webhooks
     targets.py     allowed targets: URLs, names, addresses
     verdicts.py    outcome of a post for the message
+    registry.py    endpoints by name
     request.py     webhook request: headers and body of a posted message
     sender.py      one HTTP POST, with all its bounds
     last_posts.py  answers to an endpoint's last posts
     slots.py       admission of posts to full URLs
-    registry.py    endpoints by name
     poster.py      members of groups that post messages to endpoints
     webhooks.py    endpoints created, changed, paused, tested; their posters
 

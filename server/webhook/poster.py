@@ -216,17 +216,8 @@ class EndpointPoster:
         if self._inside is not None:
             self._settling.extend(self._inside, packet_id, int(endpoint.timeout_s * 1_000) + LEASE_MORE_MS)
         try:
-            request = request_for(
-                message,
-                self._url_of(endpoint, message),
-                endpoint.timeout_s,
-                endpoint.secrets(now_ms),
-                endpoint.row.headers,
-                is_enveloped=endpoint.row.is_enveloped,
-                attempt=message.try_number(attempt),
-                node=self._node,
-                now_s=now_ms // 1_000,
-            )
+            url, number = self._url_of(endpoint, message), message.try_number(attempt)
+            request = request_for(endpoint, message, url, number, now_ms, node=self._node)
         except Exception as error:
             self._ended(endpoint, packet_id, name, unreadable(error), Reply(0))
             return

@@ -19,7 +19,7 @@ HEADERS_BYTES_MAX, is left out.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -33,6 +33,7 @@ from ..delivery.message import Message
 from ..delivery.payloads import payload_view
 from ..observe.version import server_version
 from ..settings.times import format_ms
+from .registry import Endpoint
 from .signing import signatures
 
 HEADERS_BYTES_MAX = 8 << 10
@@ -95,15 +96,10 @@ def _as_read(name: str) -> str:
 
 
 def headers_for(
-    message: str,
-    body: bytes,
-    secrets: Iterable[bytes],
-    now_s: int,
-    content_type: str,
-    own: Mapping[str, str],
-    more: Mapping[str, str],
+    endpoint: Endpoint, message: str, body: bytes, now_ms: int, content_type: str, more: Mapping[str, str]
 ) -> dict[str, str]:
-    """All headers; `own`: the endpoint's, `more`: the server's others."""
+    """All headers of a post. `message`: its id; `now_ms`: the machine's time; `more`: the server's others."""
+    now_s = now_ms // 1_000
     headers = {
         "webhook-id": message,
         "webhook-timestamp": str(now_s),
@@ -111,10 +107,10 @@ def headers_for(
         "content-type": content_type,
         "user-agent": AGENT,
     }
-    signed = signatures(secrets, message, now_s, body)
+    signed = signatures(endpoint.secrets(now_ms), message, now_s, body)
     if signed:
         headers["webhook-signature"] = signed
-    for name, value in own.items():
+    for name, value in endpoint.row.headers.items():
         headers.setdefault(name.lower(), value)
     return headers
 
@@ -133,22 +129,13 @@ def envelope(message: Message, content_type: str | None) -> bytes:
 
 
 def request_for(
-    message: Message,
-    url: URL,
-    timeout_s: float,
-    secrets: Iterable[bytes],
-    own: Mapping[str, str],
-    *,
-    is_enveloped: bool,
-    attempt: int,
-    node: int,
-    now_s: int,
+    endpoint: Endpoint, message: Message, url: URL, attempt: int, now_ms: int, *, node: int
 ) -> WebhookRequest:
-    """The webhook request for a message. Raises Corrupt for unreadable properties."""
+    """The webhook request for the `attempt`-th try of a message. Raises Corrupt for unreadable properties."""
     record = message.record
     theirs, content_type = headers_of(record.properties)
     body = record.payload
-    if is_enveloped:
+    if endpoint.row.is_enveloped:
         body, content_type = envelope(message, content_type), _PLAIN["json"]
     if content_type is None or _VALUE.fullmatch(content_type) is None:
         content_type = _PLAIN.get(ENCODINGS[record.encoding], "application/octet-stream")
@@ -159,7 +146,7 @@ def request_for(
     }
     if record.ordering_key:
         more["fasti-ordering-key"] = quote(record.ordering_key, safe="")
-    headers = headers_for(message.id_text(node), body, secrets, now_s, content_type, own, more)
+    headers = headers_for(endpoint, message.id_text(node), body, now_ms, content_type, more)
     left = HEADERS_BYTES_MAX
     taken = set(map(_as_read, headers))
     for name, value in theirs:
@@ -169,4 +156,4 @@ def request_for(
         if _is_sent(name, value) and _as_read(name) not in taken:
             taken.add(_as_read(name))
             headers[name.lower()] = value
-    return WebhookRequest(url, headers, body, timeout_s)
+    return WebhookRequest(url, headers, body, endpoint.timeout_s)

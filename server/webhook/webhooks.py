@@ -496,16 +496,8 @@ class Webhooks(CommitHook):
             raise Refused("deliver_to", "webhooks are disabled (webhook.enabled)")
         if self._tries >= TRIES:
             raise TooMany
-        now_ms = self.now_ms
-        headers = headers_for(
-            message,
-            body,
-            endpoint.secrets(now_ms),
-            now_ms // 1_000,
-            "application/json",
-            endpoint.row.headers,
-            {"fasti-attempt": "1"},
-        )
+        more = {"fasti-attempt": "1"}
+        headers = headers_for(endpoint, message, body, self.now_ms, "application/json", more)
         self._tries += 1
         try:
             timeout_s = min(endpoint.timeout_s, TRY_S)

@@ -12,9 +12,12 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+from yarl import URL
 
+from server.webhook.registry import Endpoint
 from server.webhook.request import headers_for
 from server.webhook.signing import secret_of
+from shards.endpoints import EndpointRow, SecretRow
 
 PAGE = (Path(__file__).parents[2] / "docs" / "webhooks.md").read_text(encoding="utf-8")
 SECRET = secret_of("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
@@ -44,7 +47,9 @@ def port(page: dict[str, Any]) -> Iterator[int]:
 
 def post(port: int, body: bytes, secrets: list[bytes], now_s: int | None = None, name: str = "m1") -> int:
     stamp = int(time.time()) if now_s is None else now_s
-    headers = headers_for(name, body, secrets, stamp, "text/plain", {}, {})
+    row = EndpointRow("", [*map(SecretRow, secrets)], {}, 0, 0, 0, 0)
+    endpoint = Endpoint("hook", row, URL("https://example.com"), 15.0, 1)
+    headers = headers_for(endpoint, name, body, stamp * 1_000, "text/plain", {})
     try:
         with urlopen(Request(f"http://127.0.0.1:{port}/", body, headers)) as answer:
             return int(answer.status)

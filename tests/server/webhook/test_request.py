@@ -3,6 +3,7 @@
 import json
 import time
 from base64 import b64encode
+from collections.abc import Iterable
 
 import msgspec
 import pytest
@@ -10,8 +11,10 @@ from standardwebhooks import Webhook
 from yarl import URL
 
 from server.delivery.message import Message
+from server.webhook.registry import Endpoint
 from server.webhook.request import HEADERS_BYTES_MAX, WebhookRequest, is_header, request_for
 from server.webhook.signing import signatures
+from shards.endpoints import EndpointRow, SecretRow
 from shards.fields import Record, Retry
 from shards.properties import properties_of
 from timeline.position import position
@@ -22,13 +25,18 @@ URL_ = URL("https://example.com/hook")
 PLAIN = Record(b"orders/17", b"hello", DUE_MS)
 
 
+def endpoint_of(secrets: Iterable[bytes], headers: dict[str, str], *, is_enveloped: bool = False) -> Endpoint:
+    row = EndpointRow("", [*map(SecretRow, secrets)], headers, 0, 0, 0, 0, is_enveloped=is_enveloped)
+    return Endpoint("hook", row, URL_, 15.0, 1)
+
+
 def made(
     record: Record = PLAIN, *secrets: bytes, attempt: int = 1, is_enveloped: bool = False, **own: str
 ) -> WebhookRequest:
     message = Message(position(DUE_MS, 7), 3, record, DUE_MS)
     headers = {name.replace("_", "-"): value for name, value in own.items()}
-    terms = {"is_enveloped": is_enveloped, "attempt": attempt, "node": 0, "now_s": NOW_S}
-    return request_for(message, URL_, 15.0, secrets, headers, **terms)
+    endpoint = endpoint_of(secrets, headers, is_enveloped=is_enveloped)
+    return request_for(endpoint, message, URL_, attempt, NOW_S * 1_000 + 7, node=0)
 
 
 def with_headers(*headers: tuple[str, str], content_type: str = "") -> Record:
@@ -107,8 +115,8 @@ def test_its_libraries_verify_an_envelope_and_fail_on_a_text() -> None:
 
     def verified(*, is_enveloped: bool) -> object:
         message = Message(position(DUE_MS, 7), 3, PLAIN, DUE_MS)
-        terms = {"is_enveloped": is_enveloped, "attempt": 1, "node": 0, "now_s": int(time.time())}
-        request = request_for(message, URL_, 15.0, [secret], {}, **terms)
+        endpoint = endpoint_of([secret], {}, is_enveloped=is_enveloped)
+        request = request_for(endpoint, message, URL_, 1, int(time.time() * 1_000), node=0)
         return receiver.verify(request.body, dict(request.headers))
 
     assert verified(is_enveloped=True)["data"] == "hello"
