@@ -451,12 +451,7 @@ class Inbound:
             detail = f"packet id {pending.packet_id} is in use"
             raise PublishRefused(Reason.PACKET_IDENTIFIER_IN_USE, detail)
         self._waiting[pending.packet_id] = pending
-        if pending.qos == 2:
-            self._check_unreleased(session)
-
-    def _check_unreleased(self, session: Session) -> None:
-        """Raises PublishRefused when the session holds all it may, most of it from earlier connections."""
-        if len(session.received) >= RECEIVED_FACTOR * self._mqtt.receive_maximum:
+        if pending.qos == 2 and len(session.received) >= RECEIVED_FACTOR * self._mqtt.receive_maximum:
             detail = f"{len(session.received)} publishes of the session wait for their PUBREL"
             raise PublishRefused(Reason.QUOTA_EXCEEDED, detail)
 

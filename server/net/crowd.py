@@ -97,13 +97,11 @@ class Bounds(NamedTuple):
 
 
 def mqtt_bounds(limits: Limits) -> Bounds:
-    most, each = limits.connections, limits.connections_per_address
-    return Bounds("limits", most, each, limits.connect_rate)
+    return Bounds("limits", limits.connections, limits.connections_per_address, limits.connect_rate)
 
 
 def http_bounds(http: Http) -> Bounds:
-    most, each = http.connections, http.connections_per_address
-    return Bounds("http", most, each, 0)
+    return Bounds("http", http.connections, http.connections_per_address, 0)
 
 
 class Ranked(Generic[One]):

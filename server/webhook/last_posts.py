@@ -56,9 +56,6 @@ class LastPosts:
         packed = _PACKED.pack(at_ms, reply.status, round(reply.latency_ms), bytes.fromhex(message))
         self._packed = (packed + self._packed)[: LAST_POSTS * _PACKED.size]
 
-    def clear(self) -> None:
-        self._packed, self._reasons = b"", ()
-
     def answers(self, most: int = LAST_POSTS) -> Iterator[Answer]:
         """Newest first."""
         every = zip(_PACKED.iter_unpack(self._packed), self._reasons, strict=True)

@@ -165,7 +165,7 @@ class EndpointPoster:
     def change(self, endpoint: Endpoint) -> None:
         """Post to the changed endpoint. A new receiver starts without results of posts."""
         if not endpoint.is_same_receiver(self.endpoint):
-            self.last_posts.clear()
+            self.last_posts = LastPosts()
         self.endpoint = endpoint
 
     def abort(self) -> None:
