@@ -11,6 +11,7 @@ from typing import Any
 
 from timeline.filters import TopicError
 
+from ..settings.memory import in_columns
 from .keys_file import (
     KeysFileError,
     StoredKey,
@@ -74,10 +75,7 @@ def listed(path: Path, data: Path) -> list[str]:
     shown = [name.upper() for name in bounds]
     rows: list[tuple[str, ...]] = [("NAME", "SCOPES", *shown, "CREATED", "LAST USED", "TOPICS")]
     rows += [_row(key, used, bounds) for key in keys]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [
-        "  ".join(f"{cell:<{wide}}" for cell, wide in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
+    return in_columns(rows)
 
 
 def unknown_use(data: Path) -> str:

@@ -181,55 +181,43 @@ def _read_log(value: object) -> str:
     return text
 
 
+def _listed(value: object) -> object:
+    """A list; in a variable as JSON, or separated by commas."""
+    if not isinstance(value, str):
+        return value
+    return json.loads(value) if value.startswith("[") else [part for part in value.split(",") if part]
+
+
+def _texts(value: object, what: str) -> list[str]:
+    value = _listed(value)
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise KindError(f"must be a list of {what}")
+    return value
+
+
 def _read_filters(value: object) -> tuple[str, ...]:
-    """Read topic filters; in a variable a JSON list, or filters separated by commas."""
-    if isinstance(value, str):
-        value = json.loads(value) if value.startswith("[") else [part for part in value.split(",") if part]
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise KindError("must be a list of topic filters")
-    for item in value:
+    filters = _texts(value, "topic filters")
+    for item in filters:
         check_filter(item)
-    return tuple(value)
+    return tuple(filters)
 
 
-def _read_origins(value: object) -> tuple[str, ...]:
-    """Read origins as browsers send them, or "*"; in a variable as JSON, or separated by commas."""
-    if isinstance(value, str):
-        value = json.loads(value) if value.startswith("[") else [part for part in value.split(",") if part]
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise KindError("must be a list of origins")
-    origins = tuple(item.strip().lower() for item in value)
-    for origin in origins:
-        if origin not in ("*", "null") and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+", origin):
-            raise KindError(
-                'an origin must be like "https://app.example.com", with its port if it has one, or "*"'
-            )
-    return origins
+def _names(what: str, pattern: str, like: str) -> "Kind[tuple[str, ...]]":
+    """Names that match the pattern, in lower case, or "*"."""
 
+    def read(value: object) -> tuple[str, ...]:
+        names = tuple(item.strip().lower() for item in _texts(value, what))
+        if not all(name == "*" or re.fullmatch(pattern, name) for name in names):
+            raise KindError(like)
+        return names
 
-def _read_hosts(value: object) -> tuple[str, ...]:
-    """Read names, with or without a port, or "*"; in a variable as JSON, or separated by commas."""
-    if isinstance(value, str):
-        value = json.loads(value) if value.startswith("[") else [part for part in value.split(",") if part]
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise KindError("must be a list of hosts")
-    hosts = tuple(item.strip().lower() for item in value)
-    for host in hosts:
-        if host != "*" and not re.fullmatch(r"(?:\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::\d{1,5})?", host, re.ASCII):
-            raise KindError(
-                'a host must be like "fasti.example.com", with a port if only that one is meant, or "*"'
-            )
-    return hosts
+    return Kind(read, json.dumps)
 
 
 def _read_networks(value: object) -> tuple[Network, ...]:
-    """Read addresses and networks; in a variable as JSON, or separated by commas."""
-    if isinstance(value, str):
-        value = json.loads(value) if value.startswith("[") else [part for part in value.split(",") if part]
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise KindError("must be a list of networks")
+    networks = _texts(value, "networks")
     try:
-        return tuple(ipaddress.ip_network(item.strip()) for item in value)
+        return tuple(ipaddress.ip_network(item.strip()) for item in networks)
     except ValueError:
         raise KindError('a network must be like "10.0.0.0/8", "192.0.2.7", "2001:db8::/32"') from None
 
@@ -269,9 +257,7 @@ def _read_url(value: object) -> str:
 
 
 def _read_mqtt_urls(value: object) -> tuple[Address, ...]:
-    """Read URLs of MQTT; in a variable as JSON, or separated by commas."""
-    if isinstance(value, str):
-        value = json.loads(value) if value.startswith("[") else [part for part in value.split(",") if part]
+    value = _listed(value)
     if not isinstance(value, list) or len(value) > MQTT_URLS_MAX:
         raise KindError(f"must be a list of at most {MQTT_URLS_MAX} URLs")
     return tuple(_read_mqtt_url(item) for item in value)
@@ -398,18 +384,26 @@ _MQTT_URL = re.compile(
 ADDRESS = Kind(_read_address)
 ARCHIVE = Kind(_read_archive, json.dumps)
 ANONYMOUS = Kind(_read_anonymous, _show_anonymous)
-HOSTS = Kind(_read_hosts, lambda hosts: json.dumps(list(hosts)))
+HOSTS = _names(
+    "hosts",
+    r"(?:\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::[0-9]{1,5})?",
+    'a host must be like "fasti.example.com", with a port if only that one is meant, or "*"',
+)
 LISTENERS = Kind(_read_listeners, _show_listeners)
 ATTEMPTS = Kind(_read_attempts, lambda number: "auto" if number is None else str(number))
 BACKOFF = Kind(_read_backoff, lambda steps: json.dumps([_show_ms(step) for step in steps]))
-FILTERS = Kind(_read_filters, lambda filters: json.dumps(list(filters)))
+FILTERS = Kind(_read_filters, json.dumps)
 FLAG = Kind(_read_flag, lambda flag: "true" if flag else "false")
 LOG = Kind(_read_log, lambda url: json.dumps(without_password(url)))
 MQTT_URLS = Kind(_read_mqtt_urls, lambda urls: json.dumps([str(one) for one in urls]))
 MS = Kind(_some_ms, _show_ms)
 NAME = Kind(_read_name, json.dumps)
 NETWORKS = Kind(_read_networks, lambda networks: json.dumps([str(one) for one in networks]))
-ORIGINS = Kind(_read_origins, lambda origins: json.dumps(list(origins)))
+ORIGINS = _names(
+    "origins",
+    r"null|[a-z][a-z0-9+.-]*://[^/?#@\s]+",
+    'an origin must be like "https://app.example.com", with its port if it has one, or "*"',
+)
 SECRET = Kind(_read_text, lambda text: json.dumps(text and HIDDEN), is_secret=True)
 SECONDS = Kind(_whole_s, lambda seconds: _show_ms(seconds * 1_000))
 SPARK = Kind(_read_spark)

@@ -12,7 +12,7 @@ unit, up to a maximum of its own:
 sets all of them by hand; the default is the maximum.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -181,10 +181,18 @@ def bounds_of(total: int) -> dict[str, int]:
 
 def told(memory: Memory) -> list[str]:
     """All parts for `--check`: name, MiB, purpose."""
-    lines = [(part.name, f"{size // MIB:,}", part.what) for part, size in sizes(memory.bytes)]
-    lines.append(("in all", f"{sum(size for _, size in sizes(memory.bytes)) // MIB:,}", f"of {memory}"))
-    names, amounts = (max(len(line[column]) for line in lines) for column in (0, 1))
-    return [f"{name:<{names}}  {amount:>{amounts}} MiB  {what}" for name, amount, what in lines]
+    rows = [(part.name, size, part.what) for part, size in sizes(memory.bytes)]
+    rows.append(("in all", sum(size for _, size, _ in rows), f"of {memory}"))
+    wide = max(len(f"{size // MIB:,}") for _, size, _ in rows)
+    return in_columns([(name, f"{size // MIB:>{wide},} MiB", what) for name, size, what in rows])
+
+
+def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of cells as lines, each column as wide as its widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(f"{cell:<{wide}}" for cell, wide in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
 
 
 def automatic(root: Path, machine_bytes: int) -> Memory:

@@ -14,12 +14,13 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, fields, replace
 from difflib import get_close_matches
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from .config import Config, ConfigError, is_same
 from .kinds import HIDDEN, Kind, show_size, without_password
-from .memory import Memory, automatic, bounds_of
+from .memory import Memory, automatic, bounds_of, in_columns
 from .removed import REMOVED
 
 ENV_PREFIX = "FASTI__"
@@ -49,11 +50,11 @@ def load(
     `limits.memory` "auto". Raises ConfigError naming the key.
     """
     given: dict[str, tuple[object, str]] = {}
-    for place in (_from_file(path), _from_environ(environ), _from_options(overrides)):
-        for name, value, origin in place:
-            if name not in REMOVED:
-                _check_known(name, origin)
-            given[name] = (value, origin)
+    options = ((name, value, "option") for name, value in overrides.items() if value is not None)
+    for name, value, origin in chain(_from_file(path), _from_environ(environ), options):
+        if name not in REMOVED:
+            _check_known(name, origin)
+        given[name] = (value, origin)
     asked = _capped(Config(**{item.name: _section(item.name, given) for item in fields(Config)}))
     config = divided(asked, asked.limits.memory if asked.limits.memory.bytes else found())
     config = _certified(config)
@@ -67,13 +68,16 @@ def load(
 
 def divided(config: Config, memory: Memory) -> Config:
     """The configuration with the parts of this memory."""
-    config = replace(config, limits=replace(config.limits, memory=memory))
+    config = _changed(config, "limits", memory=memory)
     for name, bound in bounds_of(memory.bytes).items():
         section, _, attribute = name.partition(".")
-        part = getattr(config, section)
-        changed = replace(part, **{attribute: min(bound, getattr(part, attribute))})
-        config = replace(config, **{section: changed})
+        given: int = getattr(getattr(config, section), attribute)
+        config = _changed(config, section, **{attribute: min(bound, given)})
     return config
+
+
+def _changed(config: Config, section: str, **values: object) -> Config:
+    return replace(config, **{section: replace(getattr(config, section), **values)})
 
 
 def remarks(config: Config, origins: Mapping[str, str]) -> list[str]:
@@ -91,9 +95,7 @@ def remarks(config: Config, origins: Mapping[str, str]) -> list[str]:
 
 def table(config: Config, origins: Mapping[str, str]) -> list[str]:
     """A line for each key for `--check`: name, value, origin, in columns."""
-    rows = [(name, kind.show(value_of(config, name)), origins[name]) for name, _, kind in keys()]
-    wide = [max(len(row[column]) for row in rows) for column in (0, 1)]
-    return [f"{name:<{wide[0]}}  {shown:<{wide[1]}}  {origin}" for name, shown, origin in rows]
+    return in_columns([(name, kind.show(value_of(config, name)), origins[name]) for name, _, kind in keys()])
 
 
 def keys() -> Iterator[tuple[str, str, Kind[Any]]]:
@@ -103,7 +105,7 @@ def keys() -> Iterator[tuple[str, str, Kind[Any]]]:
             yield f"{section.name}.{key_name(item.name)}", item.name, item.metadata["kind"]
 
 
-def settable(section: Any) -> "Iterator[Field[Any]]":
+def settable(section: Any) -> Iterator[Field[Any]]:
     return (item for item in fields(section) if "kind" in item.metadata)
 
 
@@ -145,12 +147,6 @@ def _from_environ(environ: Mapping[str, str]) -> Iterator[Entry]:
             yield name, value, f"env {variable}"
 
 
-def _from_options(overrides: Mapping[str, object]) -> Iterator[Entry]:
-    for name, value in overrides.items():
-        if value is not None:
-            yield name, value, "option"
-
-
 def _check_known(name: str, origin: str) -> None:
     known = [key for key, _, _ in keys()]
     if name in known:
@@ -183,8 +179,8 @@ def _section(name: str, given: Mapping[str, tuple[object, str]]) -> Any:
 
 def _capped(config: Config) -> Config:
     """Cap session expiry: no session outlives the messages kept for it."""
-    expiry_max_ms = min(config.sessions.expiry_max_ms, config.slices.retention_ms)
-    return replace(config, sessions=replace(config.sessions, expiry_max_ms=expiry_max_ms))
+    most_ms = min(config.sessions.expiry_max_ms, config.slices.retention_ms)
+    return _changed(config, "sessions", expiry_max_ms=most_ms)
 
 
 def _certified(config: Config) -> Config:
@@ -192,13 +188,7 @@ def _certified(config: Config) -> Config:
     http, mqtt = config.http, config.mqtt
     if mqtt.tls_cert or mqtt.tls_key or not any(one.has_tls for one in mqtt.listen):
         return config
-    return replace(config, mqtt=replace(mqtt, tls_cert=http.tls_cert, tls_key=http.tls_key))
-
-
-def _check_sessions(config: Config) -> None:
-    sessions = config.sessions
-    if max(sessions.backoff_ms) > config.limits.max_delay_ms:
-        raise ConfigError("sessions.backoff", "must have no step above limits.max_delay")
+    return _changed(config, "mqtt", tls_cert=http.tls_cert, tls_key=http.tls_key)
 
 
 def _check_cluster(config: Config) -> None:
@@ -223,17 +213,20 @@ def _check_cluster(config: Config) -> None:
 def _check_together(config: Config) -> None:
     """Raise ConfigError for values that are invalid together."""
     limits, auth, data = config.limits, config.auth, os.path.realpath(config.store.dir)
-    if Path(os.path.realpath(config.store.backups_dir)).is_relative_to(data):
-        raise ConfigError("store.backups", f"must not lie in store.dir ({data})")
-    if config.slices.archive and Path(os.path.realpath(config.slices.archive)).is_relative_to(data):
-        raise ConfigError("slices.archive", f"must not lie in store.dir ({data})")
+    for key, folder in (
+        ("store.backups", config.store.backups_dir),
+        ("slices.archive", config.slices.archive),
+    ):
+        if folder and Path(os.path.realpath(folder)).is_relative_to(data):
+            raise ConfigError(key, f"must not lie in store.dir ({data})")
     largest = min(config.http.max_body, config.shards.cap_bytes)
     if limits.max_payload >= largest:
         raise ConfigError(
             "limits.max_payload",
             f"must be below {show_size(largest)}, which a request may have; limits.memory bounds that",
         )
-    _check_sessions(config)
+    if max(config.sessions.backoff_ms) > limits.max_delay_ms:
+        raise ConfigError("sessions.backoff", "must have no step above limits.max_delay")
     _check_cluster(config)
     if any(listener.has_tls for listener in config.mqtt.listen) and not config.mqtt.tls_cert:
         raise ConfigError("mqtt.tls_cert", "is required, because mqtt.listen has a TLS listener")
