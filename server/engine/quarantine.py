@@ -18,7 +18,7 @@ horizon has passed it: after a kill in between only the log file mentions it.
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from functools import partial
 
 from shards import keys
 from shards.commit import Commit
@@ -41,12 +41,9 @@ STEP_ROWS = 1_000
 LOOK_S = 1.0
 
 
-@dataclass(slots=True, eq=False)
-class Task:
-    """A pending write. `is_durable`: called once it is durable."""
-
-    decide: Callable[[Commit], None]
-    is_durable: Callable[[], None]
+Steps = Iterator[None]
+"""A write in two steps: in the writer, and once it is durable."""
+Task = Callable[[Commit], Steps]
 
 
 class Quarantine:
@@ -66,14 +63,8 @@ class Quarantine:
         self._gone: list[CorruptRange] = []
         """Ranges whose slices have been dropped."""
         self._from = self._look_from = 0.0
-        self.errand: Errand[Task, None] = Errand(
-            writer,
-            clock,
-            lambda commit, task: task.decide(commit),
-            lambda task, _: task.is_durable(),
-            self._put_off,
-            most=1,
-            source=self._tasks,
+        self.errand: Errand[Task, Steps] = Errand(
+            writer, clock, _decide, _done, self._put_off, most=1, source=self._tasks
         )
 
     def step(self) -> None:
@@ -89,37 +80,31 @@ class Quarantine:
         if not (self._owed or len(self._unreadable)) or self._clock.mono() < self._from:
             return
         if self._owed:
-            yield self._revive(self._owed[0])
+            yield partial(self._revive, self._owed[0])
         elif self._unreadable.fresh:
-            yield self._note(list(self._unreadable.fresh))
-        elif dispatched := self._dispatched():
-            yield self._renote(dispatched)
+            yield partial(self._note, list(self._unreadable.fresh))
+        elif owed := self._dispatched():
+            yield partial(self._renote, owed)
         elif self._gone:
-            yield self._forget(self._gone)
+            yield partial(self._forget, self._gone)
 
     def _put_off(self, _: Task, error: Exception) -> None:
         """Retry in a second."""
         log.warning("corrupt range: not noted yet: %s", error)
         self._from = self._clock.mono() + RETRY_S
 
-    def _note(self, fresh: list[CorruptRange]) -> Task:
+    def _note(self, fresh: list[CorruptRange], commit: Commit) -> Steps:
         horizon = self._opened.horizon
-        held: dict[CorruptRange, tuple[Position, int]] = {}
-
-        def decide(commit: Commit) -> None:
-            for corrupt in fresh:
-                if corrupt.owed is None:
-                    corrupt.owed = max(corrupt.first, Position(horizon.position + 1))
-                commit.row(
-                    Table.META, note_key(corrupt), note_value(corrupt, corrupt.owed, self._clock.wall_ms())
-                )
-            held.update(self._in_wheel(fresh))
-
-        def is_durable() -> None:
-            self._unreadable.noted(fresh)
-            self._held |= held
-
-        return Task(decide, is_durable)
+        for corrupt in fresh:
+            if corrupt.owed is None:
+                corrupt.owed = max(corrupt.first, Position(horizon.position + 1))
+            commit.row(
+                Table.META, note_key(corrupt), note_value(corrupt, corrupt.owed, self._clock.wall_ms())
+            )
+        held = self._in_wheel(fresh)
+        yield
+        self._unreadable.noted(fresh)
+        self._held |= held
 
     def _in_wheel(self, ranges: list[CorruptRange]) -> dict[CorruptRange, tuple[Position, int]]:
         """Ranges whose beginning the wheel holds without a gap, and up to where. A large message, in the
@@ -136,41 +121,31 @@ class Quarantine:
                 held[corrupt] = last, wheel.given_back
         return held
 
-    def _dispatched(self) -> list[CorruptRange]:
-        """Ranges whose messages in the wheel the horizon has passed."""
+    def _dispatched(self) -> dict[CorruptRange, Position]:
+        """Ranges whose messages in the wheel the horizon has passed, and the first that is still owed."""
         if not self._held:
-            return []
+            return {}
         position = self._opened.horizon.position
         self._held = {s: held for s, held in self._held.items() if held[1] == self._wheel.given_back}
-        return [corrupt for corrupt, (last, _) in self._held.items() if last <= position]
+        return {one: Position(last + 1) for one, (last, _) in self._held.items() if last <= position}
 
-    def _renote(self, dispatched: list[CorruptRange]) -> Task:
-        owed = {corrupt: Position(self._held[corrupt][0] + 1) for corrupt in dispatched}
+    def _renote(self, owed: dict[CorruptRange, Position], commit: Commit) -> Steps:
+        for corrupt, place in owed.items():
+            commit.row(Table.META, note_key(corrupt), note_value(corrupt, place, self._clock.wall_ms()))
+        yield
+        for corrupt, place in owed.items():
+            corrupt.owed = place
+            self._held.pop(corrupt, None)
 
-        def decide(commit: Commit) -> None:
-            for corrupt, place in owed.items():
-                commit.row(Table.META, note_key(corrupt), note_value(corrupt, place, self._clock.wall_ms()))
-
-        def is_durable() -> None:
-            for corrupt, place in owed.items():
-                corrupt.owed = place
-                self._held.pop(corrupt, None)
-
-        return Task(decide, is_durable)
-
-    def _forget(self, gone: list[CorruptRange]) -> Task:
-        def decide(commit: Commit) -> None:
-            for corrupt in gone:
-                commit.row(Table.META, note_key(corrupt), None)
-
-        def is_durable() -> None:
-            self._gone = []
-            for corrupt in gone:
-                self._unreadable.drop(corrupt)
-                self._passed.discard(corrupt)
-                self._held.pop(corrupt, None)
-
-        return Task(decide, is_durable)
+    def _forget(self, gone: list[CorruptRange], commit: Commit) -> Steps:
+        for corrupt in gone:
+            commit.row(Table.META, note_key(corrupt), None)
+        yield
+        self._gone = []
+        for corrupt in gone:
+            self._unreadable.drop(corrupt)
+            self._passed.discard(corrupt)
+            self._held.pop(corrupt, None)
 
     def _recount(self) -> None:
         """Count again: unreadable messages counted as pending only through their shard."""
@@ -181,42 +156,32 @@ class Quarantine:
             self._passed |= passed
             opened.recount()
 
-    def _revive(self, note: CorruptRange) -> Task:
+    def _revive(self, note: CorruptRange, commit: Commit) -> Steps:
         start, end = self._bounds(note)
-        rows: int | None = None
-        rest: Position | None = None
-
-        def decide(commit: Commit) -> None:
-            nonlocal rows, rest
-            # All is read before anything is changed: the scan may fail.
+        # All is read before anything is changed: the scan may fail.
+        try:
+            read, rest = _some(self._opened.store.scan(Table.MESSAGES, start, end))
+        except Corrupt:
+            yield
+            self._owed.pop(0)
+            self._unreadable.look_beside(self._opened.store, Table.MESSAGES, note)
+            self._unreadable.add(note, is_noted=True)
+            return
+        for key, value in read:
             try:
-                read, rest = _some(self._opened.store.scan(Table.MESSAGES, start, end))
-            except Corrupt:
-                return
-            rows = len(read)
-            for key, value in read:
-                try:
-                    found = self._found(note, keys.place_of(key), value)
-                    if found is not None:
-                        commit.revive(found)
-                except Corrupt as error:
-                    log.error("%s: message skipped: %s", key.hex(), error)
-            left = None if rest is None else note_value(note, rest, self._clock.wall_ms())
-            commit.row(Table.META, note_key(note), left)
-
-        def is_durable() -> None:
-            if rows is None:
-                self._owed.pop(0)
-                self._unreadable.look_beside(self._opened.store, Table.MESSAGES, note)
-                self._unreadable.add(note, is_noted=True)
-                return
-            log.warning("corrupt range: %d rows readable again, sending them now: %s", rows, note)
-            if rest is not None:
-                note.owed = rest
-            else:
-                self._owed.pop(0)
-
-        return Task(decide, is_durable)
+                found = self._found(note, keys.place_of(key), value)
+                if found is not None:
+                    commit.revive(found)
+            except Corrupt as error:
+                log.error("%s: message skipped: %s", key.hex(), error)
+        left = None if rest is None else note_value(note, rest, self._clock.wall_ms())
+        commit.row(Table.META, note_key(note), left)
+        yield
+        log.warning("corrupt range: %d rows readable again, sending them now: %s", len(read), note)
+        if rest is not None:
+            note.owed = rest
+        else:
+            self._owed.pop(0)
 
     def _bounds(self, note: CorruptRange) -> tuple[bytes, bytes]:
         """The keys of what is owed of a note."""
@@ -233,6 +198,16 @@ class Quarantine:
             return None
         name = id_at(place, number, self._opened.node, decode(value).id)
         return Found(name, place, shard, value)
+
+
+def _decide(commit: Commit, task: Task) -> Steps:
+    steps = task(commit)
+    next(steps)
+    return steps
+
+
+def _done(_: Task, steps: Steps) -> None:
+    next(steps, None)
 
 
 def _some(scan: Iterator[tuple[bytes, bytes]]) -> tuple[list[tuple[bytes, bytes]], Position | None]:

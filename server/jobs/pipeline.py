@@ -52,6 +52,7 @@ from shards.store import Store, Table
 from timeline.slices import Slice
 
 from ..engine.clock import Clock
+from ..engine.commit_hook import ignore
 from ..engine.writer import Ask, Busy, Decide, Writer
 from .launch import Launcher
 from .workers import Workers
@@ -241,22 +242,14 @@ class Pipeline:
             self._launcher.claim(job_id)
         return job
 
-    async def created(
-        self,
-        job: Job,
-        *,
-        begin: Callable[[Commit], None] = lambda commit: None,
-        prepare: Callable[[], None] = lambda: None,
-    ) -> Job:
-        """Store its row and `begin` in the writer; take a checkpoint and `prepare` in a thread; start its
-        child.
+    async def created(self, job: Job, begin: Callable[[Commit], None] = ignore) -> Job:
+        """Store its row and `begin` in the writer; take a checkpoint in a thread; start its child.
 
         Raises as `ask`.
         """
         try:
             await self._noted(job, begin)
-            await self._prepared(job, partial(_plan, self._store, job.folder))
-            await self._prepared(job, prepare)
+            await self._planned(job)
             start_ms = job.row.slices[0].start_ms
             log.info("job %s: started, %s of the slice at %d", job.row.id, job.row.kind, start_ms)
             if job.row.run == "server":
@@ -282,10 +275,10 @@ class Pipeline:
             self._launcher.end(job.row.id, is_done=False)
             raise
 
-    async def _prepared(self, job: Job, work: Callable[[], None]) -> None:
-        """Do a job's work in a thread; if it fails the job ends. Raises StoreFailed."""
+    async def _planned(self, job: Job) -> None:
+        """Take the checkpoint in a thread; if it fails the job ends. Raises StoreFailed."""
         try:
-            await self._workers.in_thread(work)
+            await self._workers.in_thread(partial(_plan, self._store, job.folder))
         except (ShardsError, OSError) as error:
             await self.abort_job(job, f"the server failed to prepare it: {error}")
             raise StoreFailed(str(error)) from error

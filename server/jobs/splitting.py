@@ -71,7 +71,7 @@ class Splits:
             count, live = job.piece.count, job.piece.live
             job.row.slices = [replace(job.row.slices[0], rows=count, live=live)]
 
-        return await self._pipeline.created(job, begin=begin)
+        return await self._pipeline.created(job, begin)
 
     async def commit(self, job_id: str, token: str, cuts: Sequence[int], said: Sequence[Counts]) -> JobRow:
         """Cut the slice at these instants, ms; `said`: the job's counts for each piece.
