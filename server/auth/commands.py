@@ -9,8 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from timeline.filters import TopicError
-
 from ..settings.memory import in_columns
 from .keys_file import (
     KeysFileError,
@@ -41,11 +39,11 @@ def add(
     name. Raises KeysFileError."""
     try:
         wanted = scopes_of([one for text in scopes for one in text.split(",") if one])
-        asked = {"publish": publish, "subscribe": subscribe, "deliver": deliver}
-        rules = {what: rules_of(list(given)) for what, given in asked.items() if given is not None}
+        filters = {"publish": publish, "subscribe": subscribe, "deliver": deliver}
+        rules = {what: rules_of(list(given)) for what, given in filters.items() if given is not None}
         if deliver is None and subscribe is not None:
             rules["deliver"] = rules["subscribe"]  # written, so that every version reads the same
-    except (ValueError, TopicError) as error:
+    except ValueError as error:
         raise KeysFileError(path, 0, str(error), name) from None
     for bound in BOUNDS:
         if not 0 <= bounds.get(bound.name, 0) <= bound.most:

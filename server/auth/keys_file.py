@@ -31,18 +31,18 @@ import re
 import secrets
 import tempfile
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from shards.sectors import sync_path
-from timeline.filters import TopicError, check_filter
+from timeline.filters import check_filter
 
 from .hashes import BadHash, check_key_hash, hashed
-from .rights import ADMIN, BOUNDS, EVERY_SCOPE, READ, SCHEDULE, SCOPES, Bound, Grant, Rules
+from .rights import ADMIN, BOUNDS, EVERY, EVERY_SCOPE, READ, SCHEDULE, SCOPES, Bound, Grant, Rules
 
 PREFIX = "fasti_"
 NAME = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
@@ -54,6 +54,7 @@ CLIENT_IDS_MAX, CLIENT_ID_MAX = 100, 1_024
 _HEADER = re.compile(r"\s*\[\[\s*key\s*\]\]")
 _RULES = ("publish", "subscribe", "deliver")
 _NUMBERS = tuple(bound.name for bound in BOUNDS)
+Read = TypeVar("Read")
 _FIELDS = ("name", "hash", "scopes", *_RULES, *_NUMBERS, "client_ids", "created", "revoked")
 
 
@@ -92,8 +93,7 @@ def split_key(key: str) -> tuple[str, str] | None:
 
 def name_in(key: bytes) -> str:
     """The name in a key; empty if it has another format."""
-    found = split_key(key.decode(errors="replace"))
-    return "" if found is None else found[0]
+    return (split_key(key.decode(errors="replace")) or ("", ""))[0]
 
 
 def is_made(key: bytes) -> bool:
@@ -237,11 +237,11 @@ class _Reading:
             raise self._fault("hash", str(error)) from None
         lacks_deliver = "subscribe" in self._table and "deliver" not in self._table
         grant = Grant(
-            self._scopes(),
-            self._rules("publish"),
-            self._rules("subscribe"),
-            self._rules("subscribe" if lacks_deliver else "deliver"),
-            client_ids=self._client_ids(),
+            self._read("scopes", scopes_of, None),
+            self._read("publish", rules_of, EVERY),
+            self._read("subscribe", rules_of, EVERY),
+            self._read("subscribe" if lacks_deliver else "deliver", rules_of, EVERY),
+            client_ids=self._read("client_ids", client_ids_of, ()),
             **{bound.name: self._number(bound) for bound in BOUNDS},
         )
         line = self._places.header(self._index)
@@ -255,35 +255,19 @@ class _Reading:
             raise self._fault(field, "must be a string" if field in self._table else "is missing")
         return value
 
-    def _texts(self, field: str) -> list[str]:
+    def _read(self, field: str, of: Callable[[list[str]], Read], without: Read | None) -> Read:
+        """What `of` makes of a field's strings. `without`: if it is missing; None: it must not be."""
+        if field not in self._table:
+            if without is None:
+                raise self._fault(field, "is missing")
+            return without
         value = self._table[field]
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise self._fault(field, "must be a list of strings")
-        return value
-
-    def _scopes(self) -> frozenset[str]:
-        if "scopes" not in self._table:
-            raise self._fault("scopes", "is missing")
         try:
-            return scopes_of(self._texts("scopes"))
+            return of(value)
         except ValueError as error:
-            raise self._fault("scopes", str(error)) from None
-
-    def _rules(self, field: str) -> Rules:
-        if field not in self._table:
-            return Rules()
-        try:
-            return rules_of(self._texts(field))
-        except TopicError as error:
             raise self._fault(field, str(error)) from None
-
-    def _client_ids(self) -> tuple[str, ...]:
-        if "client_ids" not in self._table:
-            return ()
-        try:
-            return client_ids_of(self._texts("client_ids"))
-        except ValueError as error:
-            raise self._fault("client_ids", str(error)) from None
 
     def _number(self, bound: Bound) -> int:
         value = self._table.get(bound.name, 0)
