@@ -43,6 +43,17 @@ log = logging.getLogger(__name__)
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+USAGE: Mapping[type[Exception], str] = {
+    ConfigError: "{}",
+    KeysFileError: "{}",
+    StoreLocked: "{}",
+    CannotListen: "{listen}: {}",
+    NotOurs: "store.dir: {}",
+    WrongNumber: "store.number is {}",
+    WrongFormat: "{folder}: {}; see docs/deploy.md, Upgrade",
+    SharedData: "{folder}: {}; see docs/failures.md, A node's data",
+}
+"""What EXIT_USAGE is for, and the text of each."""
 SWITCH_S = 0.001
 """How long a thread that wants the interpreter lets the loop keep it. The loop releases it briefly in each
 callback and has it again before the thread wakes, which then begins to wait again: with Python's 5 ms, and
@@ -64,8 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config, origins = load(options.config, os.environ, _overrides(options))
     except ConfigError as error:
-        print(f"fasti-server: {error}", file=sys.stderr)  # noqa: T201
-        return EXIT_USAGE
+        return _refused(error)
     warnings = [*remarks(config, origins), *exposed(config, origins, options.config)]
     if options.check:
         return _check(config, origins, warnings)
@@ -76,29 +86,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log.warning("%s", line, extra=EACH)
     try:
         return _run(options, config)
-    except WrongFormat as error:
-        print(f"fasti-server: {config.store.dir}: {error}; see docs/deploy.md, Upgrade", file=sys.stderr)  # noqa: T201
-        return EXIT_USAGE
-    except WrongNumber as error:
-        print(f"fasti-server: store.number is {error}", file=sys.stderr)  # noqa: T201
-        return EXIT_USAGE
-    except SharedData as error:
-        where = f"{config.store.dir}: {error}"
-        print(f"fasti-server: {where}; see docs/failures.md, A node's data", file=sys.stderr)  # noqa: T201
-        return EXIT_USAGE
-    except CannotListen as error:
-        setting = "http.listen" if error.address == config.http.listen else "mqtt.listen"
-        print(f"fasti-server: {setting}: {error}", file=sys.stderr)  # noqa: T201
-        return EXIT_USAGE
-    except NotOurs as error:
-        print(f"fasti-server: store.dir: {error}", file=sys.stderr)  # noqa: T201
-        return EXIT_USAGE
-    except (ConfigError, StoreLocked, KeysFileError) as error:
-        print(f"fasti-server: {error}", file=sys.stderr)  # noqa: T201
-        return EXIT_USAGE
-    except (ShardsError, OSError) as error:
-        print(f"fasti-server: {error}", file=sys.stderr)  # noqa: T201
-        return EXIT_FAILED
+    except (ConfigError, KeysFileError, ShardsError, OSError) as error:
+        kind = next((kind for kind in USAGE if isinstance(error, kind)), None)
+        if kind is None:
+            return _refused(error, EXIT_FAILED)
+        listen = "http.listen" if getattr(error, "address", None) == config.http.listen else "mqtt.listen"
+        return _refused(USAGE[kind].format(error, folder=config.store.dir, listen=listen))
+
+
+def _refused(why: object, code: int = EXIT_USAGE) -> int:
+    _warn(f"fasti-server: {why}")
+    return code
+
+
+def _warn(line: str) -> None:
+    print(line, file=sys.stderr)  # noqa: T201
 
 
 def _run(options: argparse.Namespace, config: Config) -> int:
@@ -155,14 +157,13 @@ def _check(config: Config, origins: Mapping[str, str], warnings: Sequence[str]) 
     lines = told(config.limits.memory)
     print("\n".join([*table(config, origins), "", "Parts of limits.memory:", *lines]))  # noqa: T201
     for line in warnings:
-        print(f"fasti-server: {line}", file=sys.stderr)  # noqa: T201
+        _warn(f"fasti-server: {line}")
     try:
         http_certificates(config), mqtt_certificates(config)
         check_archive(config)
         Keyring(config, SystemClock(), at_once)
     except (ConfigError, KeysFileError) as error:
-        print(f"fasti-server: {error}", file=sys.stderr)  # noqa: T201
-        return EXIT_USAGE
+        return _refused(error)
     return 0
 
 
@@ -172,8 +173,7 @@ def _keys(options: argparse.Namespace, config: Config) -> int:
 
     file = options.file or config.auth.keys_file
     if not file:
-        print("fasti-server: auth.keys_file is not set: name the file with --file", file=sys.stderr)  # noqa: T201
-        return EXIT_USAGE
+        return _refused("auth.keys_file is not set: name the file with --file")
     path = Path(file)
     try:
         if options.verb == "add":
@@ -188,17 +188,16 @@ def _keys(options: argparse.Namespace, config: Config) -> int:
                 bounds={bound.name: getattr(options, bound.name) for bound in BOUNDS},
             )
             print(key)  # noqa: T201
-            print("The key is shown only once; the file contains its hash.", file=sys.stderr)  # noqa: T201
+            _warn("The key is shown only once; the file contains its hash.")
         elif options.verb == "revoke":
             print(keys.revoke(path, options.name))  # noqa: T201
         else:
             data = Path(config.store.dir)
             print("\n".join(keys.listed(path, data)))  # noqa: T201
             if unknown := keys.unknown_use(data):
-                print(unknown, file=sys.stderr)  # noqa: T201
+                _warn(unknown)
     except KeysFileError as error:
-        print(f"fasti-server: {error}", file=sys.stderr)  # noqa: T201
-        return EXIT_USAGE
+        return _refused(error)
     return 0
 
 
