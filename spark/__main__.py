@@ -71,14 +71,14 @@ def parser() -> argparse.ArgumentParser:
 
 
 def split(remote: Remote, options: argparse.Namespace) -> Iterator[str]:
-    from .run import run_split
+    from .run import run
 
     if options.job:
-        yield run_split(remote, _given(remote, options.job), options.master)
+        yield run(remote, _given(remote, options.job), options.master)
         return
     if options.slice:
         job = remote.create("split", slice=options.slice, parts=options.parts)
-        yield run_split(remote, job, options.master)
+        yield run(remote, job, options.master)
         return
     found = False
     for piece in list(remote.slices()):
@@ -89,21 +89,21 @@ def split(remote: Remote, options: argparse.Namespace) -> Iterator[str]:
             except Refused as error:
                 yield f"the slice at {piece['start']} cannot be split now: {error}"
                 continue
-            yield run_split(remote, job, options.master)
+            yield run(remote, job, options.master)
     if not found:
         yield "nothing to do: no slice is overfull"
 
 
 def expire(remote: Remote, options: argparse.Namespace) -> Iterator[str]:
     from .expire import usable_archive
-    from .run import run_expire
+    from .run import run
 
     archive = usable_archive(options.archive) if options.archive is not None else None
     if options.job:
         job = _given(remote, options.job)
         if archive and archive != job.archive:
             raise SparkError(f"job {job.id} archives to {job.archive or 'nowhere'}, not to {archive}")
-        yield run_expire(remote, job, options.master)
+        yield run(remote, job, options.master)
         return
     done = False
     while True:
@@ -114,7 +114,7 @@ def expire(remote: Remote, options: argparse.Namespace) -> Iterator[str]:
                 raise
             break
         done = True
-        yield run_expire(remote, job, options.master)
+        yield run(remote, job, options.master)
     if not done:
         yield "nothing to do: no slice is behind retention"
 

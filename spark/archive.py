@@ -16,9 +16,10 @@ group.
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -108,10 +109,7 @@ def extent_of(snapshot: Snapshot, piece: Slice) -> Extent:
 
 def read_manifest(folder: Path, home: Home) -> Manifest | None:
     path = manifest_path(folder, home)
-    if not path.exists():
-        return None
-    found: Manifest = json.loads(path.read_bytes())
-    return found
+    return json.loads(path.read_bytes()) if path.exists() else None
 
 
 def name_of(home: Home) -> str:
@@ -152,7 +150,7 @@ def _write(snapshot: Snapshot, piece: Slice, folder: Path, node: int) -> Manifes
         "files": files,
     }
     path = manifest_path(folder, piece.home)
-    with _Replacing(path) as unfinished:
+    with _replacing(path) as unfinished:
         unfinished.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     return manifest
 
@@ -175,28 +173,20 @@ class _Seen:
                 yield row
 
 
-class _Replacing:
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
     """A file that is either complete or unchanged: written beside, synced, renamed, the directory synced."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.unfinished = path.with_name(f".{path.stem}.{uuid4().hex[:12]}.tmp")
-
-    def __enter__(self) -> Path:
-        if not self.path.parent.exists():
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            sync_path(self.path.parent.parent)
-        return self.unfinished
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            if kind is None:
-                with self.unfinished.open("rb") as file:
-                    os.fsync(file.fileno())
-                self.unfinished.rename(self.path)
-                sync_path(self.path.parent)
-        finally:
-            self.unfinished.unlink(missing_ok=True)
+    if not path.parent.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        sync_path(path.parent.parent)
+    unfinished = path.with_name(f".{path.stem}.{uuid4().hex[:12]}.tmp")
+    try:
+        yield unfinished
+        sync_path(unfinished)
+        unfinished.rename(path)
+        sync_path(path.parent)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def _write_file(
@@ -207,13 +197,11 @@ def _write_file(
     if first is None:
         return {}
     count = 0
-    with _Replacing(path) as unfinished:
+    with _replacing(path) as unfinished:
         with pq.ParquetWriter(unfinished, SCHEMA, compression="zstd") as writer:
-            batch: list[Row] | None = first
-            while batch:
+            for batch in chain((first,), batches):
                 writer.write_table(_table(batch, snapshot, journal, node), row_group_size=GROUP_ROWS)
                 count += len(batch)
-                batch = next(batches, None)
         with unfinished.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         size = unfinished.stat().st_size

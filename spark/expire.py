@@ -9,6 +9,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from shards.archives import ArchivedFile, fault_in, local_path, why_not_usable
+from timeline.slices import Home
 
 from .archive import archive_slice, clear_unfinished, extent_of, manifest_path, piece_of
 from .errors import SparkError
@@ -31,23 +32,19 @@ def usable_archive(name: str) -> str:
     return path
 
 
-def archive_all(session: SparkSession, job: Job, archive: str) -> list[Line]:
+def archive_all(session: SparkSession, job: Job, archive: str | None) -> list[Line]:
     """Read all slices of a job, and archive them if there is an archive. Returns the `slices` to commit.
 
     Reads the tasks' files back here, because on their machine the archive may be another directory. Raises
     SparkError."""
-    uri, node = job.checkpoint, job.node
-    archive = local_path(archive) if archive else ""
-    if archive:
-        prepare(job, archive)
-
-    def work(pieces: list[Span]) -> Lines:
-        return archive_some(uri, pieces, archive, node)
-
+    uri, node, path = job.checkpoint, job.node, local_path(archive) if archive else ""
+    if path:
+        prepare(job, path)
     groups = grouped(job.slices, lambda piece: piece.count)
-    said = [line for lines in each(session, groups, work) for line in lines]
+    done = each(session, groups, lambda pieces: archive_some(uri, pieces, path, node))
+    said = [line for lines in done for line in lines]
     for file in (file for line in said for file in line["files"]):
-        fault = fault_in(Path(archive), ArchivedFile(**file))
+        fault = fault_in(Path(path), ArchivedFile(**file))
         if fault:
             raise SparkError(f"a worker has archived, but {fault}")
     return said
@@ -63,19 +60,15 @@ def prepare(job: Job, archive: str) -> None:
 def archive_some(uri: str, pieces: Sequence[Span], archive: str, node: int) -> Lines:
     """In a task: process some slices, one after the other. Returns the report on each."""
     with opened_snapshot(uri) as snapshot:
-        if archive:
-            return [_archived(snapshot, piece, archive, node) for piece in pieces]
-        return [_counted(snapshot, piece) for piece in pieces]
+        return [_line(snapshot, piece.home, archive, node) for piece in pieces]
 
 
-def _archived(snapshot: Snapshot, piece: Span, archive: str, node: int) -> Line:
-    manifest = archive_slice(snapshot, piece.home, Path(archive), node)
-    return {name: manifest[name] for name in SAID}
-
-
-def _counted(snapshot: Snapshot, piece: Span) -> Line:
-    rows = extent_of(snapshot, piece_of(snapshot, piece.home)).rows
-    return dict(zip(SAID, (piece.start_ms, piece.generation, rows, 0, []), strict=True))
+def _line(snapshot: Snapshot, home: Home, archive: str, node: int) -> Line:
+    if archive:
+        manifest = archive_slice(snapshot, home, Path(archive), node)
+        return {name: manifest[name] for name in SAID}
+    rows = extent_of(snapshot, piece_of(snapshot, home)).rows
+    return dict(zip(SAID, (*home, rows, 0, []), strict=True))
 
 
 def archived_count(folder: Path, job: Job) -> int:

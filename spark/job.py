@@ -5,9 +5,10 @@ Times are Unix ms.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from shards.archives import local_path
 from timeline.slices import Home, Shard
@@ -15,22 +16,21 @@ from timeline.slices import Home, Shard
 from .errors import NotAStore
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(msgspec.Struct, frozen=True):
     """A shard to read. `count` is 0 if the server does not give it."""
 
-    home: Home
-    number: int
+    start_ms: int
+    generation: int
+    shard: int
     count: int = 0
 
     @property
     def prefix(self) -> bytes:
         """The first ten bytes of its row keys."""
-        return Shard(self.home, self.number).prefix
+        return Shard(Home(self.start_ms, self.generation), self.shard).prefix
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(msgspec.Struct, frozen=True):
     """A slice: [start, end) and the shards with its rows."""
 
     start_ms: int
@@ -44,51 +44,32 @@ class Span:
         return Home(self.start_ms, self.generation)
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A job. `token` is empty if the server keeps it."""
+class Job(msgspec.Struct):
+    """A job. `token` is empty if the server keeps it. `slice`: of a split, and the only one of `slices`."""
 
     id: str
     kind: str
     state: str
-    token: str
-    lease_s: float
-    node: int
-    checkpoint: str
-    slices: tuple[Span, ...]
+    token: str = ""
+    lease_s: float = 60.0
+    node: int = 0
+    checkpoint: str = ""
+    slice: Span | None = None
+    slices: tuple[Span, ...] = ()
     parts: int | None = None
     split_above: int = 0
-    archive: str = ""
+    archive: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.slice is not None:
+            self.slices = (self.slice,)
 
 
 def job_from(body: Mapping[str, Any], token: str = "") -> Job:
     """A job from the server's JSON. `token`: the caller's."""
-    one = body.get("slice")
-    pieces = body.get("slices") or ([one] if one else [])
-    return Job(
-        id=body["id"],
-        kind=body["kind"],
-        state=body["state"],
-        token=body.get("token") or token,
-        lease_s=float(body.get("lease_s", 60)),
-        node=int(body.get("node", 0)),
-        checkpoint=body.get("checkpoint") or "",
-        slices=tuple(span_from(piece) for piece in pieces),
-        parts=body.get("parts"),
-        split_above=int(body.get("split_above") or 0),
-        archive=body.get("archive") or "",
-    )
-
-
-def span_from(body: Mapping[str, Any]) -> Span:
-    sources = tuple(_source(source) for source in body.get("sources", ()))
-    count = int(body.get("count") or 0)
-    return Span(body["start_ms"], body["end_ms"], body["generation"], sources, count)
-
-
-def _source(body: Mapping[str, Any]) -> Source:
-    home = Home(body["start_ms"], body["generation"])
-    return Source(home, body["shard"], int(body.get("count") or 0))
+    job = msgspec.convert(body, Job)
+    job.token = job.token or token
+    return job
 
 
 def path_of(uri: str) -> Path:

@@ -101,24 +101,22 @@ def wanted_by(options: Mapping[str, str]) -> Wanted:
     unknown = sorted(options.keys() - OPTIONS)
     if unknown:
         raise ValueError(f"option {unknown[0]}: is not known; there are {', '.join(sorted(OPTIONS))}")
-    wanted = Wanted()
-    low, high = (_instant(options, name) for name in ("due_from", "due_to"))
-    wanted = replace(wanted, due=Range(LOW if low is None else low, HIGH if high is None else high - 1))
-    start = _instant(options, "slice")
-    if start is not None:
-        wanted = replace(wanted, slice=Range(start, start))
+    low, high, start = (_instant(options, name) for name in ("due_from", "due_to", "slice"))
     if topic := options.get("topic"):
         try:
             check_filter(topic)
         except FilterError as error:
             raise ValueError(f"option topic: {error}") from error
-        wanted = replace(wanted, filters=(topic,))
-    if states := options.get("state"):
-        found = frozenset(part.strip() for part in states.split(","))
-        if found - set(STATES):
-            raise ValueError(f"option state: {states!r} is not one or several of {', '.join(STATES)}")
-        wanted = replace(wanted, states=found)
-    return wanted
+    states = options.get("state")
+    found = frozenset(part.strip() for part in states.split(",")) if states else None
+    if found and found - set(STATES):
+        raise ValueError(f"option state: {states!r} is not one or several of {', '.join(STATES)}")
+    return Wanted(
+        due=Range(LOW if low is None else low, HIGH if high is None else high - 1),
+        slice=Range() if start is None else Range(start, start),
+        filters=(topic,) if topic else (),
+        states=found,
+    )
 
 
 def _instant(options: Mapping[str, str], name: str) -> int | None:

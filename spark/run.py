@@ -7,13 +7,12 @@ Any error is reported to the server, which then forgets the job: no state of the
 """
 
 import re
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from shards.jobs import ENDED
+from shards.jobs import ENDED, EXPIRE, SPLIT
 
 from .errors import LeaseLost, SparkError
 from .expire import archive_all, archived_count, usable_archive
@@ -29,27 +28,16 @@ _RAISED = re.compile(r"^(?:[a-z_]\w*\.)*([A-Z]\w*): (.+)$")
 
 _FAILURE = re.compile(r"most recent failure: .*?: [\w.]*\.(\w+: .+)")
 
-Stage = Callable[[Remote, Job, SparkSession, Lease], str]
 
-
-def run_split(remote: Remote, job: Job, master: str | None) -> str:
-    """Run a split; returns a summary."""
-    return _run(remote, job, master, _split)
-
-
-def run_expire(remote: Remote, job: Job, master: str | None) -> str:
-    """Run an expiry; returns a summary."""
-    return _run(remote, job, master, _expire)
-
-
-def _run(remote: Remote, job: Job, master: str | None, stage: Stage) -> str:
-    """Run a job in its own session. Raises SparkError, after reporting it to the server."""
+def run(remote: Remote, job: Job, master: str | None) -> str:
+    """Run a job in its own session; returns a summary. Raises SparkError, after reporting it to the
+    server."""
     if job.state in ENDED:
         return f"job {job.id} is {job.state} already"
     with Lease(remote, job) as lease:
         try:
             with spark_session(master, f"fasti {job.kind} {job.id}") as session:
-                return stage(remote, job, session, lease)
+                return STAGES[job.kind](remote, job, session, lease)
         except BaseException as error:
             if lease.why:
                 raise LeaseLost(f"job {job.id} is lost: {lease.why}") from error
@@ -96,6 +84,9 @@ def _expire(remote: Remote, job: Job, session: SparkSession, lease: Lease) -> st
     rows, archived = (sum(one[name] for one in said) for name in ("rows", "archived"))
     kept = f"{archived} messages archived in {job.archive}" if job.archive else "without an archive"
     return f"job {job.id}: {len(said)} slices with {rows} rows dropped, {kept}"
+
+
+STAGES = {SPLIT: _split, EXPIRE: _expire}
 
 
 def told_to_end(error: BaseException) -> BaseException | None:

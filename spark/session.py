@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 
 from pyspark.sql import SparkSession
 
-from .java import Java
+from .java import java_home
 
 LOCAL = "local[2]"
 JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
@@ -48,17 +48,14 @@ def spark_session(master: str | None, name: str) -> Iterator[SparkSession]:
         return
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     address = master or ("" if is_submitted else LOCAL)
-    java = None if is_submitted or address.startswith("sc://") else Java(os.environ)
-    try:
+    needs_none = is_submitted or address.startswith("sc://")
+    with nullcontext() if needs_none else java_home(os.environ):
         session = _started(address, name)
         try:
             with nullcontext() if address.startswith("local") else sent_rooms(session):
                 yield session
         finally:
             session.stop()
-    finally:
-        if java is not None:
-            java.close()
 
 
 def _started(address: str, name: str) -> SparkSession:

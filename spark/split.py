@@ -6,18 +6,18 @@ which makes the counts of the pieces exact. Nothing is written.
 """
 
 from base64 import b64decode, b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from pyspark.sql import SparkSession
 
 from shards.borrow import count
 from shards.keys import span_range
-from shards.store import Store, Table
+from shards.store import Table
 from timeline.slices import Counts
 
 from .job import Job, Source, Span
-from .plan import Beyond, Row, Sketch, beyond, pieces, sketch
+from .plan import Beyond, Sketch, beyond, pieces, sketch
 from .snapshot import opened_store
 from .tasks import Line, Lines, each, grouped
 
@@ -31,11 +31,8 @@ def sketches(session: SparkSession, job: Job) -> list[Sketch]:
     """Sketches of each group of shards of the job's slice, within the slice."""
     (piece,) = job.slices
     uri = job.checkpoint
-
-    def work(sources: list[Source]) -> Line:
-        return sketch_line(sketch_sources(uri, piece, sources))
-
-    return [sketch_from(line) for line in each(session, groups_of(piece), work)]
+    lines = each(session, groups_of(piece), lambda sources: sketch_line(sketch_sources(uri, piece, sources)))
+    return [sketch_from(line) for line in lines]
 
 
 def counted(session: SparkSession, job: Job, found: Sequence[Sketch], cuts: list[int]) -> list[Counts]:
@@ -63,7 +60,8 @@ def counted(session: SparkSession, job: Job, found: Sequence[Sketch], cuts: list
 def sketch_sources(uri: str, piece: Span, sources: Sequence[Source]) -> Sketch:
     """In a task: the sketch of some shards within a slice."""
     with opened_store(uri) as store:
-        return sketch(row for source in sources for row in _rows(store, piece, source))
+        spans = [span_range(source.prefix, piece.start_ms, piece.end_ms) for source in sources]
+        return sketch(row for span in spans for row in store.scan(Table.MESSAGES, *span))
 
 
 def count_sources(uri: str, sources: Sequence[Source], spans: Sequence[Beyond]) -> list[Counts]:
@@ -88,9 +86,3 @@ def sketch_line(one: Sketch) -> Line:
 def sketch_from(line: Line) -> Sketch:
     columns = (np.frombuffer(b64decode(line[name]), "<i8").astype(np.int64) for name in Sketch._fields)
     return Sketch(*columns)
-
-
-def _rows(store: Store, span: Span, source: Source) -> Iterator[Row]:
-    """Rows of a shard within a span, in key order."""
-    start, end = span_range(source.prefix, span.start_ms, span.end_ms)
-    return store.scan(Table.MESSAGES, start, end)

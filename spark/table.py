@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from shards.keys import MESSAGE_KEY_BYTES
@@ -45,11 +46,6 @@ BATCH_BYTES = 8 << 20
 PARTITION_ROWS = 250_000
 HELD = -1
 """In place of a slice's start: the table `held`."""
-COLUMNS = (
-    "id string, topic string, due timestamp, at timestamp, state string, payload binary, encoding string, "
-    "qos tinyint, retain boolean, headers map<string,string>, content_type string, "
-    "slice timestamp, shard int, bytes int"
-)
 TIME = pa.timestamp("us", "UTC")
 ARROW = pa.schema(
     [
@@ -86,8 +82,8 @@ class FastiSource(DataSource):
     def name(cls) -> str:
         return NAME
 
-    def schema(self) -> str:
-        return COLUMNS
+    def schema(self) -> StructType:
+        return from_arrow_schema(ARROW)
 
     def reader(self, schema: StructType) -> "FastiReader":  # noqa: ARG002
         return FastiReader(*self.read_options())

@@ -8,7 +8,9 @@ because most messages of a turn share one (0.05 µs a message, where a histogram
 
 from bisect import bisect_left
 from collections import Counter as Tally
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import accumulate
 from platform import python_version
 from typing import cast
@@ -30,18 +32,27 @@ SYNC_S = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 
 COMMIT_ROWS = (1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000)
 
 
-class _Took:
-    """Answers of one route and class of status, by their time."""
+class _Buckets:
+    """Counts of values by upper bound, and their sum."""
 
-    __slots__ = ("counts", "total_ms")
+    __slots__ = ("_bounds", "counts", "total")
 
-    def __init__(self) -> None:
-        self.counts = [0] * (len(TOOK_MS) + 1)
-        self.total_ms = 0
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
 
-    def add(self, ms: int, count: int) -> None:
-        self.counts[bisect_left(TOOK_MS, ms)] += count
-        self.total_ms += ms * count
+    def add(self, value: float, count: int = 1) -> None:
+        self.counts[bisect_left(self._bounds, value)] += count
+        self.total += value * count
+
+    def up_to(self, shown: Callable[[float], str]) -> list[tuple[str, int]]:
+        """Upper bounds as text, and the number of values up to each."""
+        return list(zip([*map(shown, self._bounds), "+Inf"], accumulate(self.counts), strict=True))
+
+
+def _in_s(ms: float) -> str:
+    return f"{ms / 1_000}"
 
 
 class Metrics:
@@ -66,7 +77,8 @@ class Metrics:
         """Successful cancels, ..."""
         self.moved = 0
         """... and moves."""
-        self._took: dict[tuple[str, int], _Took] = {}
+        self._took: defaultdict[tuple[str, int], _Buckets] = defaultdict(partial(_Buckets, TOOK_MS))
+        """HTTP answers by route and class of status, by their time."""
         self._sync_s = Histogram(
             "fasti_sync_seconds",
             "One sync of the disk, a part of fasti_commit_seconds",
@@ -85,10 +97,8 @@ class Metrics:
         self._commit_rows = Histogram(
             "fasti_commit_rows", "Rows per group commit", buckets=COMMIT_ROWS, registry=self.registry
         )
-        self._late = [0] * (len(LATENESS_MS) + 1)
-        self._late_ms = 0
-        self._turns = [0] * (len(TURN_S) + 1)
-        self._turns_s = 0.0
+        self._late = _Buckets(LATENESS_MS)
+        self._turns = _Buckets(TURN_S)
         ProcessCollector(registry=self.registry)
 
     def tell_http(self, count: int) -> None:
@@ -102,19 +112,17 @@ class Metrics:
     def dispatched(self, late_ms: Sequence[int]) -> None:
         """Count dispatched stored messages; `late_ms`: lateness of each."""
         for ms, count in Tally(late_ms).items():
-            self._late[bisect_left(LATENESS_MS, ms)] += count
-            self._late_ms += ms * count
+            self._late.add(ms, count)
 
     def turned(self, seconds: float) -> None:
         """Count a turn of the event loop that had work, by its length."""
-        self._turns[bisect_left(TURN_S, seconds)] += 1
-        self._turns_s += seconds
+        self._turns.add(seconds)
 
     def answered(self, method: str, route: str, status: int, took_ms: int | None) -> None:
         """Count an answered HTTP request; `took_ms`: since its body had arrived; None: not timed."""
         self.answers[method, route, status] += 1
         if took_ms is not None:
-            self._took_of(route, status).add(took_ms, 1)
+            self._took[route, status // 100].add(took_ms)
 
     def answered_many(
         self, method: str, route: str, status: int, came_ms: Sequence[int], now_ms: int
@@ -125,15 +133,9 @@ class Metrics:
         With 64 at once each takes 0.1 µs; one by one they took 2 to 3.
         """
         self.answers[method, route, status] += len(came_ms)
-        took = self._took_of(route, status)
+        took = self._took[route, status // 100]
         for ms, count in Tally(came_ms).items():
             took.add(max(0, now_ms - ms), count)
-
-    def _took_of(self, route: str, status: int) -> _Took:
-        took = self._took.get((route, status // 100))
-        if took is None:
-            took = self._took[route, status // 100] = _Took()
-        return took
 
     def latency(self) -> Metric:
         """Time of HTTP requests, by route and class of status."""
@@ -142,10 +144,8 @@ class Metrics:
             "From a request's body to its answer, by route and class of status (2xx); not of streams",
             labels=("route", "status"),
         )
-        bounds = [*(f"{bound / 1_000}" for bound in TOOK_MS), "+Inf"]
         for (route, status), took in self._took.items():
-            buckets = list(zip(bounds, accumulate(took.counts), strict=True))
-            family.add_metric((route, f"{status}xx"), buckets, took.total_ms / 1_000)
+            family.add_metric((route, f"{status}xx"), took.up_to(_in_s), took.total / 1_000)
         return family
 
     def committed(self, rows: int, seconds: float, sync_s: float) -> None:
@@ -162,12 +162,11 @@ class Metrics:
     @property
     def late_counts(self) -> tuple[int, ...]:
         """Dispatched messages by lateness, as LATENESS_MS, and beyond."""
-        return tuple(self._late)
+        return tuple(self._late.counts)
 
     def late(self) -> list[tuple[str, int]]:
         """Upper bounds, seconds as text, and the number of messages with at most that lateness."""
-        bounds = [*(f"{bound / 1_000}" for bound in LATENESS_MS), "+Inf"]
-        return list(zip(bounds, accumulate(self._late), strict=True))
+        return self._late.up_to(_in_s)
 
     def lateness(self) -> Metric:
         """Dispatch time minus due, as a histogram in seconds."""
@@ -175,7 +174,7 @@ class Metrics:
             "fasti_lateness_seconds",
             "Dispatch time minus due, per stored message",
             buckets=self.late(),
-            sum_value=self._late_ms / 1_000,
+            sum_value=self._late.total / 1_000,
         )
 
     def turns(self) -> Metric:
@@ -183,8 +182,8 @@ class Metrics:
         return HistogramMetricFamily(
             "fasti_turn_seconds",
             "One turn of the event loop, with all its work: so long everything else waits",
-            buckets=list(zip([*map(str, TURN_S), "+Inf"], accumulate(self._turns), strict=True)),
-            sum_value=self._turns_s,
+            buckets=self._turns.up_to(str),
+            sum_value=self._turns.total,
         )
 
     def collected(self, *, is_whole: bool = True) -> "Collected":

@@ -5,131 +5,32 @@ shards, and the rows of sessions; no messages.
 """
 
 from collections.abc import Iterator
-from typing import NotRequired, TypedDict
+from typing import Any
 
 from shards import keys
 from shards.recover import format_of, place_in_log, read_directory, stored_cursor
 from shards.store import Store, Table
 from shards.tables import session_of
 from timeline.position import at_of
-from timeline.slices import Shard
+from timeline.slices import Shard, Slice
 
 from ..settings.times import format_ms
 
-
-class Home(TypedDict):
-    """The slice of a borrowed shard."""
-
-    start: str
-    generation: int
+Report = dict[str, Any]
+STATE = ("dir", "format", "in_log", "horizon", "bound", "last_seq", "running_s")
+"""The stored state of dispatch, in both reports. `in_log`: how far a cluster's node has followed the log;
+None: not of a cluster. `bound`: messages may have gone out up to then. `running_s`: over all starts."""
 
 
-class ShardReport(TypedDict):
-    """A shard; `borrowed`: from this slice, with the counts from when it was cut."""
-
-    shard: int
-    structure: int
-    count: int
-    live: int
-    bytes: int
-    first: str
-    last: str
-    borrowed: NotRequired[Home]
-
-
-class SliceReport(TypedDict):
-    """One slice and its shards."""
-
-    start: str
-    end: str
-    generation: int
-    count: int
-    live: int
-    bytes: int
-    shards: list[ShardReport]
-
-
-class Subscribed(TypedDict):
-    """One subscription."""
-
-    filter: str
-    qos: int
-
-
-class SessionReport(TypedDict):
-    client_id: str
-    subscriptions: list[Subscribed]
-
-
-class StoredState(TypedDict):
-    """The stored state of dispatch. `bound`: messages may have gone out up to then; `running_s`: over all
-    starts.
-
-    `in_log`: how far a cluster's node has followed the log; None: not of a cluster.
-    """
-
-    dir: str
-    format: int | None
-    in_log: str | None
-    horizon: str
-    bound: str
-    last_seq: int
-    running_s: int
-
-
-class Inspection(StoredState):
-    """The complete report."""
-
-    slices: list[SliceReport]
-    sessions: list[SessionReport]
-    groups: list[str]
-
-
-class Summary(StoredState):
-    """The summary; `overfull`: slices with more rows than `slices.split_above`."""
-
-    slices: int
-    overfull: int
-    shards: int
-    borrowed: int
-    count: int
-    live: int
-    bytes: int
-    oldest: str | None
-    newest: str | None
-    sessions: int
-    groups: int
-
-
-def inspection_of(store: Store, path: str, max_slices: int) -> Inspection:
+def inspection_of(store: Store, path: str, max_slices: int) -> Report:
     """Read the complete report. Raises Corrupt."""
     cursor, place = stored_cursor(store, 0), place_in_log(store)
-    slices: list[SliceReport] = []
-    for piece in read_directory(store, max_slices):
-        shards = [_shard(shard) for shard in piece.shards.values()]
-        for shard in piece.borrowed.values():
-            home: Home = {"start": format_ms(shard.home.start_ms), "generation": shard.home.generation}
-            shards.append({**_shard(shard), "borrowed": home})
-        slices.append(
-            {
-                "start": format_ms(piece.start_ms),
-                "end": format_ms(piece.end_ms),
-                "generation": piece.generation,
-                "count": piece.count,
-                "live": piece.live,
-                "bytes": piece.bytes,
-                "shards": shards,
-            }
-        )
-    sessions: list[SessionReport] = []
-    groups: list[str] = []
+    groups, sessions = list[str](), list[Report]()
     for key, value in store.scan(Table.SESSIONS, b"", keys.LAST):
         if keys.is_of_group(key):
             groups.append(key.decode().removeprefix(keys.GROUP_PREFIX))
             continue
-        subscriptions: list[Subscribed] = [
-            {"filter": s.filter, "qos": s.qos} for s in session_of(value).subscriptions
-        ]
+        subscriptions = [{"filter": s.filter, "qos": s.qos} for s in session_of(value).subscriptions]
         sessions.append({"client_id": key.decode(), "subscriptions": subscriptions})
     return {
         "dir": path,
@@ -139,25 +40,19 @@ def inspection_of(store: Store, path: str, max_slices: int) -> Inspection:
         "bound": format_ms(cursor.bound_ms),
         "last_seq": cursor.seq,
         "running_s": cursor.running_ms // 1000,
-        "slices": slices,
+        "slices": [_slice(piece) for piece in read_directory(store, max_slices)],
         "sessions": sessions,
         "groups": groups,
     }
 
 
-def summary_of(found: Inspection, split_above: int) -> Summary:
-    """The summary. `split_above`: rows above which a slice is overfull."""
+def summary_of(found: Report, split_above: int) -> Report:
+    """The summary. `split_above`: rows above which a slice is `overfull`."""
     slices = found["slices"]
     shards = [shard for piece in slices for shard in piece["shards"]]
     own = [shard for shard in shards if "borrowed" not in shard]
     return {
-        "dir": found["dir"],
-        "format": found["format"],
-        "in_log": found["in_log"],
-        "horizon": found["horizon"],
-        "bound": found["bound"],
-        "last_seq": found["last_seq"],
-        "running_s": found["running_s"],
+        **{name: found[name] for name in STATE},
         "slices": len(slices),
         "overfull": sum(piece["count"] > split_above for piece in slices),
         "shards": len(own),
@@ -172,7 +67,7 @@ def summary_of(found: Inspection, split_above: int) -> Summary:
     }
 
 
-def lines_of(found: Inspection) -> Iterator[str]:
+def lines_of(found: Report) -> Iterator[str]:
     """The report as text."""
     yield f"{found['dir']}: horizon {found['horizon']}, bound {found['bound']}"
     yield f"last seq {found['last_seq']}, running {found['running_s']} s, {len(found['slices'])} slices"
@@ -202,14 +97,31 @@ def lines_of(found: Inspection) -> Iterator[str]:
         yield f"session {session['client_id']}: {filters or 'no subscriptions'}"
 
 
-def summary_lines(found: Summary) -> Iterator[str]:
+def summary_lines(found: Report) -> Iterator[str]:
     """The summary as text, a line each."""
     for name, value in found.items():
         shown = f"{value:,}" if isinstance(value, int) else "-" if value is None else value
         yield f"{name.replace('_', ' '):10} {shown}"
 
 
-def _shard(shard: Shard) -> ShardReport:
+def _slice(piece: Slice) -> Report:
+    """A slice and its shards. `borrowed`: from this slice, with the counts from when it was cut."""
+    shards = [_shard(shard) for shard in piece.shards.values()]
+    for shard in piece.borrowed.values():
+        home = {"start": format_ms(shard.home.start_ms), "generation": shard.home.generation}
+        shards.append({**_shard(shard), "borrowed": home})
+    return {
+        "start": format_ms(piece.start_ms),
+        "end": format_ms(piece.end_ms),
+        "generation": piece.generation,
+        "count": piece.count,
+        "live": piece.live,
+        "bytes": piece.bytes,
+        "shards": shards,
+    }
+
+
+def _shard(shard: Shard) -> Report:
     return {
         "shard": shard.number,
         "structure": shard.structure,

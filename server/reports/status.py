@@ -22,7 +22,7 @@ known values stay.
 
 import asyncio
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -141,16 +141,19 @@ class Status(Scraped):
         """Take the status now, in steps."""
         totals = await self._counted(turn)
         until_s = self._core.clock.mono() + LOOK_S
-        groups = [
-            *dict.fromkeys(
-                (
-                    *await self._furthest(turn, list(self._core.groups)),
-                    *await self._retrying(turn),
-                    *await self._blocked(turn, totals),
-                )
-            )
+
+        def blocked(group: Group) -> int | None:
+            order = group.session.order
+            totals.keys_held += len(order.held)
+            return -order.blocked or None
+
+        groups = self._core.groups
+        found = [
+            *await self._first(turn, groups, self._oldest, CANDIDATES * TOP),
+            *await self._first(turn, groups, self._core.retries.next_of, TOP),
+            *await self._first(turn, groups, blocked, TOP),
         ]
-        rows = await self._rows(turn, groups, until_s)
+        rows = await self._rows(turn, dict.fromkeys(found), until_s)
         await turn.begin()
         self.rows = rows
         self._totals = totals
@@ -170,7 +173,7 @@ class Status(Scraped):
         """The TOP sessions with lag that are furthest behind, furthest first, found as groups are."""
         until_s = self._core.clock.mono() + LOOK_S
         rows = []
-        for session in await self._furthest(turn, list(self._core.sessions)):
+        for session in await self._first(turn, self._core.sessions, self._oldest, CANDIDATES * TOP):
             await turn.begin()
             if self._core.clock.mono() > until_s:
                 break
@@ -186,35 +189,17 @@ class Status(Scraped):
                 rows.append(sample)
         return nlargest(TOP, rows, key=lambda row: (row.lag_seconds, row.lag_messages))
 
-    async def _furthest(self, turn: Turn, places: list[P]) -> list[P]:
-        """Those of these places that are furthest back, furthest first."""
+    async def _first(
+        self, turn: Turn, places: Iterable[P], rank: Callable[[P], int | None], most: int
+    ) -> list[P]:
+        """The `most` places that rank lowest, in order; those without a rank are left out."""
         number = count()
 
-        def oldest(place: P) -> tuple[Position, int]:
-            return self._oldest(place), next(number)
+        def numbered(place: P) -> tuple[int, int] | None:
+            found = rank(place)
+            return None if found is None else (found, next(number))
 
-        return [found for _, found in await least(turn, places, oldest, CANDIDATES * TOP)]
-
-    async def _retrying(self, turn: Turn) -> list[Group]:
-        """The groups with the next retries."""
-        number = count()
-
-        def next_try(group: Group) -> tuple[Position, int] | None:
-            place = self._core.retries.next_of(group)
-            return None if place is None else (place, next(number))
-
-        return [found for _, found in await least(turn, list(self._core.groups), next_try, TOP)]
-
-    async def _blocked(self, turn: Turn, totals: Totals) -> list[Group]:
-        """The groups with the most ordering keys in trouble; counts those that are held, of all groups."""
-        number = count()
-
-        def blocked(group: Group) -> tuple[int, int] | None:
-            order = group.session.order
-            totals.keys_held += len(order.held)
-            return (-order.blocked, next(number)) if order.blocked else None
-
-        return [found for _, found in await least(turn, list(self._core.groups), blocked, TOP)]
+        return [found for _, found in await least(turn, list(places), numbered, most)]
 
     def _oldest(self, place: Place) -> Position:
         """The oldest position that it has not read or not acked; the horizon if there is none."""

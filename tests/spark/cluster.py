@@ -6,12 +6,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pyspark
 
-from spark.java import Java
+from spark.java import java_home
 from spark.session import JAVA_OPTIONS
 from tests.support.server import ROOT
 
@@ -34,7 +34,8 @@ def cluster(folder: Path) -> Iterator[str]:
         "SPARK_DAEMON_JAVA_OPTS": JAVA_OPTIONS,
     }
     environment.pop("PYTHONPATH", None)  # what the workers know of our rooms was sent to them
-    java = Java(environment)
+    java = ExitStack()
+    java.enter_context(java_home(environment))
     started: list[subprocess.Popen[bytes]] = []
     try:
         host = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")

@@ -18,7 +18,7 @@ from spark.job import Job
 from spark.lease import Lease
 from spark.plan import WITHIN, cut_points
 from spark.remote import Remote
-from spark.run import run_expire, run_split, words_of
+from spark.run import run, words_of
 from spark.split import counted, sketches
 
 from .served import Served, far, served
@@ -60,7 +60,7 @@ def test_a_split_during_traffic(server: Served, monkeypatch: pytest.MonkeyPatch)
 
     during(monkeypatch, "sketches", lambda: change(3))
     during(monkeypatch, "counted", lambda: change(7))
-    said = run_split(server.remote, server.remote.create("split", slice=start), None)
+    said = run(server.remote, server.remote.create("split", slice=start), None)
     assert "rows cut into 6 slices" in said
     pieces = server.slices()
     assert len(pieces) == 6
@@ -129,7 +129,7 @@ def test_a_job_that_fails_tells_the_server_why(server: Served, monkeypatch: pyte
     monkeypatch.setattr(run_module, "counted", fail)
     job = server.remote.create("split", slice=overfull(server))
     with pytest.raises(SparkError, match="table messages, after key 00: flipped"):
-        run_split(server.remote, job, None)
+        run(server.remote, job, None)
     ended = server.remote.call("GET", f"/v1/jobs/{job.id}")
     assert (ended["state"], ended["detail"]) == ("aborted", "table messages, after key 00: flipped")
 
@@ -146,7 +146,7 @@ def test_a_signal_is_told_whatever_fails_after_it(server: Served, monkeypatch: p
     monkeypatch.setattr(run_module, "counted", cut_off)
     job = server.remote.create("split", slice=overfull(server))
     with pytest.raises(KeyboardInterrupt):
-        run_split(server.remote, job, None)
+        run(server.remote, job, None)
     ended = server.remote.call("GET", f"/v1/jobs/{job.id}")
     assert (ended["state"], ended["detail"]) == ("aborted", "the job was told to end")
 
@@ -162,7 +162,7 @@ def test_what_was_counted_wrong_is_refused(server: Served, monkeypatch: pytest.M
 
     monkeypatch.setattr(run_module, "counted", wrong)
     with pytest.raises(Refused, match=r"bad-manifest.*299 rows in all pieces, the slice had 300"):
-        run_split(server.remote, job, None)
+        run(server.remote, job, None)
     assert server.payloads() == [f"m{n}" for n in range(COUNT)]
     assert server.state(job.id) == "aborted"
 
@@ -229,7 +229,7 @@ def test_an_expiry_that_died_is_finished_by_the_next(
 
 def test_expiry_without_an_archive_drops(past: Served) -> None:
     job = past.remote.create("expire")
-    assert "without an archive" in run_expire(past.remote, job, None)
+    assert "without an archive" in run(past.remote, job, None)
     assert past.state(job.id) == "done"
 
 
@@ -288,7 +288,7 @@ def test_a_lost_lease_ends_the_work(server: Served, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(run_module, "counted", stuck)
     with pytest.raises(LeaseLost, match="is lost"):
-        run_split(server.remote, job, None)
+        run(server.remote, job, None)
     assert server.state(job.id) == "aborted"
 
 

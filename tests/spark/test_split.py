@@ -14,7 +14,7 @@ from spark.plan import WITHIN, coarse, cut_points
 from spark.snapshot import opened_store
 from spark.split import counted, sketch_sources, sketches
 from tests.support.mover import pieces_of
-from timeline.slices import Home, Slice
+from timeline.slices import Slice
 
 from .stores import FAR, Timeline, descriptor, record, slice_body
 
@@ -94,7 +94,7 @@ def test_reading_leaves_the_checkpoint_as_it_was(piece: Slice, job: Job, tmp_pat
 
 
 def test_a_checkpoint_elsewhere_is_refused(tmp_path: Path) -> None:
-    some = [Source(Home(0, 0), 0)]
+    some = [Source(0, 0, 0)]
     with pytest.raises(NotAStore, match="only file://"):
         sketch_sources("s3://bucket/jobs/1", Span(0, 1, 1), some)
     with pytest.raises(NotAStore, match="no fasti data directory"):
