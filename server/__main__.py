@@ -27,16 +27,15 @@ from pathlib import Path
 from shards.errors import NotOurs, ShardsError, SharedData, StoreLocked, WrongFormat, WrongNumber
 from shards.private import private
 
-from .auth.keys_file import KeysFileError
+from .auth.keys_file import RULES, KeysFileError
 from .auth.rights import BOUNDS
 from .observe.logs import EACH, configure_logging
 from .observe.version import server_version
 from .settings.config import Config, ConfigError
 from .settings.durations import TimeError
-from .settings.exposed import exposed
 from .settings.kinds import CannotListen
 from .settings.memory import told
-from .settings.reading import load, remarks, table
+from .settings.reading import exposed, load, remarks, table
 from .settings.times import parse_deliver_at
 
 log = logging.getLogger(__name__)
@@ -148,8 +147,8 @@ def _serve(options: argparse.Namespace, config: Config, umask: int) -> int:
 
 def _check(config: Config, origins: Mapping[str, str], warnings: Sequence[str]) -> int:
     """Print every setting with its origin; checks the files of certificates and keys, too."""
+    from .auth.checking import at_once
     from .auth.keyring import Keyring
-    from .auth.offload import at_once
     from .engine.clock import SystemClock
     from .jobs.launch import check_archive
     from .net.tls import http_certificates, mqtt_certificates
@@ -181,9 +180,7 @@ def _keys(options: argparse.Namespace, config: Config) -> int:
                 path,
                 options.name,
                 scopes=options.scope,
-                publish=options.publish,
-                subscribe=options.subscribe,
-                deliver=options.deliver,
+                filters={what: getattr(options, what) for what in RULES},
                 client_ids=options.client_ids,
                 bounds={bound.name: getattr(options, bound.name) for bound in BOUNDS},
             )

@@ -7,8 +7,7 @@ and receive.
     keys_file.py   the server's own keys: read, added, revoked
     mosquitto.py   reads mosquitto's password file and ACL file
     backoff.py     back-off after wrong keys, by network and name
-    offload.py     offloads checks to threads
-    checking.py    queue of slow checks, in turns by network
+    checking.py    slow checks: a queue for a few threads, in turns by network
     keyring.py     all keys of a server: checks, cache, rereading of files
     last_use.py    last use of each key
     commands.py    `keys add|ls|revoke`

@@ -1,4 +1,4 @@
-"""Queue of slow checks for a few threads, in turns by network.
+"""Slow checks: a queue for a few threads, in turns by network; answers come on the loop.
 
     waiting     network A: a1 a2 a3 a4      network B: b1
     checked     a1 b1 a2 a3 a4
@@ -6,24 +6,38 @@
 So a network delays another only by its turns. Bounds: WAITING_MAX different keys, of which no network takes
 the last eighth from the others (timeline/shares.py); NAME_WAITING keys of one name from one network, of which
 at most one is right. The same key from the same network is checked once for all clients that send it.
+
+argon2 and PBKDF2 release the interpreter while they work, so the loop continues.
 """
 
+import asyncio
+import os
+import sys
+import threading
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from timeline.shares import may_take
 
 from ..fair import FairQueue
 from .backoff import FREE
-from .offload import THREADS, Offload
 
+THREADS = 2
+"""Maximum concurrent checks."""
+NICE = 10
+"""How much lower than the loop's the threads' priority is."""
 WAITING_MAX = 256
 """Maximum keys being checked or waiting: some 3 s of work."""
 NAME_WAITING = FREE + 1
 
+Work = Callable[[], bool]
 Found = Callable[[bool | None], None]
 """Called on the loop: whether the key is right; None: it could not be checked."""
+Offload = Callable[[Work, Found], None]
+"""Does the work elsewhere."""
 
 
 @dataclass(slots=True)
@@ -32,7 +46,7 @@ class _Check:
     name: str
     digest: bytes
     is_wanted: Callable[[], bool]
-    work: Callable[[], bool]
+    work: Work
     found: list[Found] = field(default_factory=list)
 
 
@@ -72,7 +86,7 @@ class Checking:
         name: str,
         digest: bytes,
         is_wanted: Callable[[], bool],
-        work: Callable[[], bool],
+        work: Work,
         found: Found,
     ) -> None:
         """Queue a check. `is_wanted` is asked at its turn; False: it counts as wrong, unchecked."""
@@ -112,3 +126,41 @@ def _less(counts: Counter, key: object) -> None:  # type: ignore[type-arg]
     counts[key] -= 1
     if not counts[key]:
         del counts[key]
+
+
+class Threads:
+    """`Offload` by threads. Work not done when the server stops is never answered."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(THREADS, "keys", step_back)
+
+    def __call__(self, work: Work, done: Found) -> None:
+        loop = asyncio.get_running_loop()
+
+        def ended(future: Future[bool]) -> None:
+            if future.cancelled() or loop.is_closed():
+                return
+            answer = None if future.exception() is not None else future.result()
+            loop.call_soon_threadsafe(done, answer)
+
+        self._pool.submit(work).add_done_callback(ended)
+
+    def stop(self) -> None:
+        """Take no more work."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def step_back() -> None:
+    """Lower the priority of the calling thread below the loop's, where threads have their own priorities.
+
+    On two cores two checks at a time, each of 25 ms, made a ping wait for 128 ms. Use it only for work that
+    releases the interpreter. Otherwise the loop would wait for a thread that gets no processor time.
+    """
+    if sys.platform == "linux":
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+
+
+def at_once(work: Work, done: Found) -> None:
+    """`Offload` without threads or a loop: for tests and commands."""
+    done(work())

@@ -36,11 +36,10 @@ from ..observe.logs import by, shown
 from ..settings.config import Config
 from ..settings.watch import stamps_of
 from .backoff import Backoff
-from .checking import Checking
+from .checking import Checking, Offload
 from .hashes import Verify, argon2id, digest_in, is_of, mosquitto
 from .keys_file import PREFIX, KeysFileError, is_made, name_in, new_key, read_keys
 from .mosquitto import EVERYTHING, NAME_BYTES_MAX, AclFile, read_acl, read_passwords
-from .offload import Offload
 from .rights import EVERY_SCOPE, Grant, Principal, Rights
 
 log = logging.getLogger(__name__)

@@ -52,10 +52,10 @@ FILE_BYTES_MAX = 64 << 20
 CLIENT_IDS_MAX, CLIENT_ID_MAX = 100, 1_024
 """Maximum patterns of a key, and maximum characters of one."""
 _HEADER = re.compile(r"\s*\[\[\s*key\s*\]\]")
-_RULES = ("publish", "subscribe", "deliver")
+RULES = ("publish", "subscribe", "deliver")
 _NUMBERS = tuple(bound.name for bound in BOUNDS)
 Read = TypeVar("Read")
-_FIELDS = ("name", "hash", "scopes", *_RULES, *_NUMBERS, "client_ids", "created", "revoked")
+_FIELDS = ("name", "hash", "scopes", *RULES, *_NUMBERS, "client_ids", "created", "revoked")
 
 
 class KeysFileError(ValueError):
@@ -319,7 +319,7 @@ def client_ids_of(patterns: list[str]) -> tuple[str, ...]:
 def _block(name: str, hash_text: str, grant: Grant) -> str:
     scopes = [ADMIN] if ADMIN in grant.scopes else [one for one in (SCHEDULE, READ) if one in grant.scopes]
     lines = ["[[key]]", f"name = {_toml(name)}", f"hash = {_toml(hash_text)}", f"scopes = {_toml(scopes)}"]
-    for field in _RULES:
+    for field in RULES:
         rules: Rules = getattr(grant, field)
         if rules.allow is not None:
             lines.append(f"{field} = {_toml(list(rules.allow))}")

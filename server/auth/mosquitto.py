@@ -21,7 +21,6 @@ Refused, although mosquitto accepts them: lines of a password file that let nobo
 Source: mosquitto.conf(5), mosquitto_passwd(1), and what mosquitto 2.0.11 does (tests/support/mosquitto.py).
 """
 
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from timeline.filters import check_filter
@@ -40,21 +39,19 @@ _CHANGED_BY_OTHERS = 0o002
 """Refused mode: a password file that all can read is usual, one that all can write is not."""
 
 
-@dataclass(slots=True)
 class Acl:
-    """Lines of one user, or the patterns."""
+    """Lines of one user, or the patterns: filters by access."""
 
-    read: list[str] = field(default_factory=list)
-    write: list[str] = field(default_factory=list)
-    deny: list[str] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.filters: dict[str, list[str]] = {"read": [], "write": [], "deny": []}
 
     def add(self, access: str, topic_filter: str) -> None:
-        if access == "deny":
-            self.deny.append(topic_filter)
-        if access.startswith("read"):
-            self.read.append(topic_filter)
-        if access.endswith("write"):
-            self.write.append(topic_filter)
+        for one, filters in self.filters.items():
+            if one in access:
+                filters.append(topic_filter)
+
+    def rules(self, access: str, otherwise: Rules | None = None) -> Rules:
+        return Rules(tuple(self.filters[access]), tuple(self.filters["deny"]), otherwise)
 
 
 class AclFile:
@@ -70,10 +67,8 @@ class AclFile:
 
     def grant(self, user: str) -> Grant:
         """The grant of a user; "": clients without a name."""
-        own, all_s = self._users.get(user, Acl()), self.patterns
-        deny = tuple(own.deny)
-        write = Rules(tuple(own.write), deny, Rules(tuple(all_s.write), tuple(all_s.deny)))
-        read = Rules(tuple(own.read), deny, Rules(tuple(all_s.read), tuple(all_s.deny)))
+        own = self._users.get(user, Acl())
+        write, read = (own.rules(access, self.patterns.rules(access)) for access in ("write", "read"))
         return Grant(SCOPES, write, EVERY, read)
 
 

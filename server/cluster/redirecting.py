@@ -9,8 +9,8 @@ from dataclasses import replace
 from aiohttp import web
 from prometheus_client.registry import Collector
 
+from ..auth.checking import Threads
 from ..auth.keyring import Keyring
-from ..auth.offload import Threads
 from ..engine.clock import SystemClock
 from ..mqtt.listeners import Listeners
 from ..mqtt.redirecting import Redirecting, redirecting_listeners

@@ -23,8 +23,8 @@ from shards.recover import reopen_store
 from shards.replicated import AHEAD
 from shards.store import Store
 
+from ..auth.checking import Threads
 from ..auth.keyring import Keyring
-from ..auth.offload import Threads
 from ..core import Core
 from ..delivery.stored_sessions import StoredSessions
 from ..engine.clock import Clock, SystemClock

@@ -9,7 +9,6 @@
     config.py  all settings with defaults and descriptions
     public.py  the addresses that clients are told
     reading.py  values from defaults, file, environment and options
-    exposed.py  files with secrets that others can read
     watch.py   rereads files of keys and certificates when they change
 
 Each imports only what stands above it.

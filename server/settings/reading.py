@@ -25,6 +25,7 @@ from .removed import REMOVED
 
 ENV_PREFIX = "FASTI__"
 FILE = "file"
+OTHERS_READ = 0o004
 CUT = ", cut by limits.memory"
 CLUSTER_KEY_MIN = 16
 CLUSTER_KEYS = 2
@@ -91,6 +92,26 @@ def remarks(config: Config, origins: Mapping[str, str]) -> list[str]:
         for name, origin in origins.items()
         if origin.endswith(CUT)
     ]
+
+
+def exposed(config: Config, origins: Mapping[str, str], path: Path | None) -> list[str]:
+    """Warnings about files with secrets that other users can read: settings, and private keys for TLS.
+
+    `path`: the settings file. With such a keys file the server does not start (server/auth/keys_file.py)."""
+    return [
+        f"{file} has mode {mode:04o}: other users can read {what} in it; chmod 600 {file}"
+        for file, what in _secret_in(config, origins, path)
+        if os.access(file, os.R_OK) and (mode := file.stat().st_mode & 0o777) & OTHERS_READ
+    ]
+
+
+def _secret_in(config: Config, origins: Mapping[str, str], path: Path | None) -> Iterator[tuple[Path, str]]:
+    for name, _, kind in keys():
+        if path and origins[name].startswith(FILE) and HIDDEN in kind.show(value_of(config, name)):
+            yield path, name
+    for one in dict.fromkeys(part.tls_key or part.tls_cert for part in (config.http, config.mqtt)):
+        if one:  # a certificate without a key beside it has the key in its file
+            yield Path(one), "the private key"
 
 
 def table(config: Config, origins: Mapping[str, str]) -> list[str]:

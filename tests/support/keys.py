@@ -7,10 +7,10 @@ from typing import Any
 from argon2 import PasswordHasher
 
 from server.auth.backoff import Backoff
+from server.auth.checking import at_once
 from server.auth.hashes import hashed
 from server.auth.keyring import Keyring, Refusal
 from server.auth.keys_file import new_key
-from server.auth.offload import at_once
 from server.auth.rights import Principal
 from server.engine.clock import SimulatedClock
 from server.settings.config import Config

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
+from server.auth.checking import at_once
 from server.auth.keyring import Keyring
-from server.auth.offload import at_once
 from server.core import Core
 from server.delivery.dispatch import TURN_MESSAGES
 from server.engine.clock import Clock

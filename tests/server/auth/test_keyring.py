@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from server.auth.backoff import ENTRIES_MAX, FREE, HOLD_S_MAX, Backoff
-from server.auth.checking import NAME_WAITING, WAITING_MAX
+from server.auth.checking import NAME_WAITING, THREADS, WAITING_MAX, Threads
 from server.auth.keyring import OWN_NAME, REMEMBERED, WRONG_REMEMBERED, Keyring, Refusal, Why
 from server.auth.keys_file import KeysFileError
 from server.auth.last_use import read_last_use, write_last_use
-from server.auth.offload import THREADS, Threads
 from server.auth.rights import Principal
 from server.net.networks import network_of
 from tests.support.keys import NOW_MS, Clock, KeysFile, ring, shown

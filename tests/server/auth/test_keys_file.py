@@ -224,7 +224,7 @@ def test_every_bound_of_a_key_is_added_and_listed(path: Path, capsys: pytest.Cap
 
 
 def test_admin_has_the_other_scopes_in_it(path: Path) -> None:
-    commands.add(path, "a", scopes=["admin"], publish=None, subscribe=[], deliver=None, bounds={})
+    commands.add(path, "a", scopes=["admin"], filters={"subscribe": []}, bounds={})
     (key,) = read_keys(path)
     assert key.grant.scopes == {ADMIN, READ, SCHEDULE}
     assert key.grant.subscribe == Rules(())

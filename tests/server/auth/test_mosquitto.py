@@ -107,7 +107,7 @@ def test_a_bad_line_is_told(passwords: Path, acl: Path) -> None:
                 read_acl(acl)
             assert raised.value.line == line
         else:
-            assert read_acl(acl).of("").read == ["read"]
+            assert read_acl(acl).of("").filters["read"] == ["read"]
     passwords.chmod(0o602)
     with pytest.raises(KeysFileError, match="mode 0602"):
         read_passwords(passwords)

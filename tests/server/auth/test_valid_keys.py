@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from server.auth.checking import THREADS
 from server.auth.keyring import Keyring
-from server.auth.offload import THREADS
 from server.auth.rights import Principal
 from tests.support.keys import Clock, KeysFile, ring
 

@@ -6,9 +6,8 @@ import pytest
 
 from server.__main__ import main
 from server.settings.config import ConfigError
-from server.settings.exposed import exposed
 from server.settings.kinds import without_password
-from server.settings.reading import load
+from server.settings.reading import exposed, load
 from tests.support.served import TLS
 from tests.support.server import ROOT
 
