@@ -10,11 +10,11 @@
     auth/            keys and rights
     delivery/        delivery of messages: sessions, dispatch, replay; knows no socket
     schedules/       recurring schedules, and changes of time zone rules
-    jobs/            pipeline jobs on the server
     codec/           MQTT bytes to values and back
 
     pull/            messages leased by workers over HTTP
     webhook/         messages posted to URLs
+    jobs/            pipeline jobs on the server
 
     mqtt/            MQTT: connections and listeners
     http/            HTTP: the calls, their bodies and answers

@@ -118,6 +118,10 @@ class Keyring:
             for text in (config.auth.keys_file, config.mqtt.password_file, config.mqtt.acl_file)
         )
         self.paths = tuple(path for path in self._paths if path is not None)
+        self.has_keys = self._paths[0] is not None
+        """Whether there are keys, which HTTP requires."""
+        self.is_open = not self.paths
+        """Whether there are no files, so that everything is allowed."""
         self.name = "keys"
         """Name among the watched files (server/settings/watch.py)."""
         self.stamps = stamps_of(self.paths)
@@ -146,16 +150,6 @@ class Keyring:
         self.refused = 0
         """Wrong keys since the start."""
         self.take(self.read())
-
-    @property
-    def has_keys(self) -> bool:
-        """Whether there are keys, which HTTP requires."""
-        return self._paths[0] is not None
-
-    @property
-    def is_open(self) -> bool:
-        """Whether there are no files, so that everything is allowed."""
-        return not any(self._paths)
 
     def own_key(self) -> str:
         """Key for programs that the server starts; valid until the server stops."""

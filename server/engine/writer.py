@@ -173,8 +173,10 @@ class Writer:
         self._took_s = 0.0
         """Time from the last group's write to its end."""
         self._queue = Requests()
-        self._queued = 0
-        self._bytes = 0
+        self.queued = 0
+        """Messages' worth of requests that wait."""
+        self.queued_bytes = 0
+        """Bytes of requests that wait, are being synced or are on their way here."""
         self._open: deque[tuple[GroupCommit, Answers]] = deque()
         self._deciding: Deciding | None = None
         self._turns: list[tuple[Position, int]] = []
@@ -187,16 +189,6 @@ class Writer:
         """Why no request with bytes of its own is taken now; empty: all are."""
         self._is_reading = False
         """Whether the store is broken but readable, and the wheel is loaded from it."""
-
-    @property
-    def queued(self) -> int:
-        """Messages' worth of requests that wait."""
-        return self._queued
-
-    @property
-    def queued_bytes(self) -> int:
-        """Bytes of requests that wait, are being synced or are on their way here."""
-        return self._bytes
 
     @property
     def can_compose(self) -> bool:
@@ -214,7 +206,7 @@ class Writer:
             return True
         if len(self._open) >= self._groups:
             return False
-        is_worth = self._queued >= self._gather or self._bytes >= GATHER_BYTES
+        is_worth = self.queued >= self._gather or self.queued_bytes >= GATHER_BYTES
         return is_worth or self._clock.mono() >= self._next_at
 
     def wait_s(self) -> float:
@@ -248,13 +240,15 @@ class Writer:
 
     def enter(self, size: int) -> None:
         """Count bytes of a request that is on its way here, until `leave`. Raises Busy at the bound."""
-        if size and self._bytes and self._bytes + size > self._max_bytes:
-            raise Busy(f"{self._bytes} bytes of requests are in progress, the limit is {self._max_bytes}")
-        self._bytes += size
+        if size and self.queued_bytes and self.queued_bytes + size > self._max_bytes:
+            raise Busy(
+                f"{self.queued_bytes} bytes of requests are in progress, the limit is {self._max_bytes}"
+            )
+        self.queued_bytes += size
 
     def leave(self, size: int) -> None:
         """They are here no more: answered, or submitted with a size of their own."""
-        self._bytes -= size
+        self.queued_bytes -= size
 
     def submit(
         self,
@@ -278,15 +272,15 @@ class Writer:
             raise LogFull(self.full)
         if self.broken is not None and writes:
             raise StoreFailed(str(self.broken))
-        if can_refuse and self._queued + cost > self._max_queued and self._queue:
-            raise Busy(f"{self._queued} messages wait to be written, the limit is {self._max_queued}")
+        if can_refuse and self.queued + cost > self._max_queued and self._queue:
+            raise Busy(f"{self.queued} messages wait to be written, the limit is {self._max_queued}")
         if can_refuse:
             self.enter(size)
         else:
-            self._bytes += size
+            self.queued_bytes += size
         self._queue.add(owner, (cost, size, writes, decide, done))
-        self._queued += cost
-        is_first = self._queued == cost and self._next_at != END_OF_TIME
+        self.queued += cost
+        is_first = self.queued == cost and self._next_at != END_OF_TIME
         if not self._open or is_first or self.can_compose or self.broken is not None:
             self._wake()  # else the end of what is being synced does
 
@@ -469,7 +463,7 @@ class Writer:
             if request is None:
                 break
             cost, size, writes, decide, done = request
-            self._queued -= cost
+            self.queued -= cost
             deciding.messages += cost
             deciding.filled += size
             deciding.writes = deciding.writes or writes
@@ -595,12 +589,12 @@ class Writer:
     def _refuse_queue(self) -> None:
         if self.broken is None:
             return
-        queue, self._queue, self._queued = self._queue, Requests(), 0
+        queue, self._queue, self.queued = self._queue, Requests(), 0
         self._answer([(size, done, StoreFailed(str(self.broken))) for _, size, _, _, done in queue.all])
 
     def _answer(self, answers: Answers) -> None:
         """Give each its answer; its bytes are free by then, as an answer may make the client go on."""
-        self._bytes -= sum([size for size, _, _ in answers])
+        self.queued_bytes -= sum([size for size, _, _ in answers])
         for _, done, answer in answers:
             try:
                 done(answer)

@@ -10,5 +10,6 @@ The changes that a job makes to the timeline are in shards/.
     expiring.py    drops slices behind retention, by a job or without one
     overfull.py    finds work for jobs
 
-Each imports only what stands above it, and of the server the clock, the settings and the writer.
+Each imports only what stands above it, and of the server the clock, the settings, the writer and the
+retention floor.
 """

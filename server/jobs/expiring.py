@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated
 
 import msgspec
 
@@ -28,6 +28,7 @@ from timeline.position import END, Position, before
 from timeline.retention import expired_slices
 from timeline.slices import Slice
 
+from ..delivery.floor import Floor
 from ..engine.writer import Ask
 from ..settings.config import Slices
 from .garbage import GarbageCollector
@@ -50,25 +51,6 @@ class DroppedSlice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 SETTLE_LOOKS, SETTLE_PAUSE_S = 1_000, 0.005
 """A call waits at most some 5 s for sessions' unfinished messages; housekeeping continues after it."""
-
-
-class Floor(Protocol):
-    """Retention floor: what is still needed of the timeline (server/delivery/floor.py)."""
-
-    @property
-    def needed(self) -> Position:
-        """No group or endpoint needs anything before it."""
-
-    @property
-    def free(self) -> Position:
-        """Everything before it may be dropped."""
-
-    @property
-    def settled(self) -> Position:
-        """No session has unfinished messages before it."""
-
-    def settle(self, commit: Commit, before: Position) -> bool:
-        """A step of settling sessions' unfinished messages; returns whether there is more."""
 
 
 class Expiries:

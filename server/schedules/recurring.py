@@ -73,7 +73,7 @@ from timeline.recurrence import Rule, parse_rule
 from timeline.sent import with_fire
 
 from ..engine.clock import Clock
-from ..engine.commit_hook import CommitHook
+from ..engine.commit_hook import CommitHook, ignore
 from ..engine.errand import RETRY_S, Errand
 from ..engine.writer import Busy, Writer
 from ..fair import Share
@@ -116,12 +116,8 @@ def _source(timing: TimingRow, zone: ZoneInfo, anchor_ms: int, *, strict: bool) 
     return Every(interval_ms, timing.start_ms or anchor_ms % interval_ms)
 
 
-def is_same_rule(timing: TimingRow, other: TimingRow) -> bool:
-    """Whether both give the same fires, apart from bounds, delays and the misfire policy."""
-    return _rule_of(timing) == _rule_of(other)
-
-
 def _rule_of(timing: TimingRow) -> TimingRow:
+    """What decides the fires, apart from bounds, delays and the misfire policy."""
     return msgspec.structs.replace(timing, end_ms=0, limit=0, jitter_ms=0, misfire="")
 
 
@@ -133,10 +129,6 @@ def _with_rule(row: ScheduleRow, now_ms: int, dealt_with: Occurrence | None) -> 
     """
     sent = () if dealt_with is None else ((dealt_with.base_ms, dealt_with.base_ms),)
     return msgspec.structs.replace(row, anchor_ms=now_ms, sent=sent)
-
-
-def _advanced(_: tuple[Position, str], answer: None) -> None:
-    """The next occurrence is durable."""
 
 
 class Schedules(CommitHook):
@@ -165,7 +157,7 @@ class Schedules(CommitHook):
         self._unreadable: set[bytes] = set()
         """Keys of unreadable rows."""
         self.errand: Errand[tuple[Position, str], None] = Errand(
-            writer, clock, self._advance, _advanced, self._not_advanced, source=self._come
+            writer, clock, self._advance, ignore, self._not_advanced, source=self._come
         )
         self.recover()
         writer.add_hook(self)
@@ -180,12 +172,8 @@ class Schedules(CommitHook):
 
     def recover(self) -> None:
         """Read all rows: at start, and after a failure of the store."""
-        self._places.clear()
-        self._owners.clear()
-        self._share.clear()
-        self._due.clear()
-        self._held.clear()
-        self._written.clear()
+        for known in (self._places, self._owners, self._share, self._due, self._held, self._written):
+            known.clear()
         self.errand.clear()
         self._unreadable.clear()
         for key, value in readable(self._store, Table.SCHEDULES, b"", NAMES_END):
@@ -336,7 +324,7 @@ class Schedules(CommitHook):
             # If another client sends the same definition only the owner changes.
             is_same = (old.timing, old.body) == (timing, body)
             changed_ms = (old.changed_ms or old.anchor_ms) if is_same else now_ms
-            if not is_same_rule(old.timing, timing):
+            if _rule_of(old.timing) != _rule_of(timing):
                 row = _with_rule(row, now_ms, None if taken_back is not None else old.occurrence)
             row = msgspec.structs.replace(row, timing=timing, record=record, body=body, changed_ms=changed_ms)
         row = self._next(commit, name, self._from_now(name, row))
