@@ -17,7 +17,7 @@ search over all entries looks for children all within 9 % of the mean. If there 
 are used, with fewer children if two quantiles fall on one millisecond.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import islice
 from math import ceil, sqrt
 from typing import NamedTuple
@@ -66,7 +66,8 @@ class Beyond(NamedTuple):
 
 def sketch(rows: Iterable[Row], points: int = POINTS) -> Sketch:
     """The sketch of rows, each shard's in order. Memory: its distinct milliseconds, 32 bytes each."""
-    runs = [_counted(run) for run in _runs(rows)]
+    source = iter(rows)
+    runs = [_counted(run) for run in iter(lambda: list(islice(source, RUN)), [])]
     return coarse(merged(runs), points) if runs else EMPTY
 
 
@@ -179,12 +180,6 @@ def _balanced(bounds: Numbers, parts: int) -> list[int] | None:
         at = int(low[at] + np.flatnonzero(reached[low[at] : high[at]])[-1])
         chosen.append(at)
     return chosen[::-1]
-
-
-def _runs(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    source = iter(rows)
-    while run := list(islice(source, RUN)):
-        yield run
 
 
 def _counted(run: list[Row]) -> Sketch:

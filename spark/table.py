@@ -39,6 +39,7 @@ from timeline.slices import Slice
 from .columns import HEADERS, Batch, batches, times
 from .pushdown import Range, Wanted, wanted_by, wanted_from
 from .snapshot import Snapshot, opened_snapshot
+from .tasks import grouped
 
 NAME = "fasti"
 BATCH_ROWS = 8_192
@@ -146,16 +147,8 @@ class PushingReader(FastiReader):
 
 def parts(snapshot: Snapshot, wanted: Wanted) -> list[Part]:
     """Partitions of about `PARTITION_ROWS` rows each; one empty part if there is nothing to read."""
-    made: list[Part] = []
-    runs: list[Run] = []
-    room = PARTITION_ROWS
-    for run, rows in _runs(snapshot, wanted):
-        if runs and rows > room:
-            made.append(Part(runs))
-            runs, room = [], PARTITION_ROWS
-        runs.append(run)
-        room -= rows
-    return [*made, Part(runs)] if runs or not made else made
+    groups = grouped(list(_runs(snapshot, wanted)), lambda one: one[1], PARTITION_ROWS)
+    return [Part([run for run, _ in group]) for group in groups or [[]]]
 
 
 def _runs(snapshot: Snapshot, wanted: Wanted) -> Iterator[tuple[Run, int]]:
@@ -166,16 +159,10 @@ def _runs(snapshot: Snapshot, wanted: Wanted) -> Iterator[tuple[Run, int]]:
     for piece in snapshot.reader.directory.over(low, high):
         if not wanted.slice.holds(piece.start_ms):
             continue
-        run: list[int] = []
-        rows = 0
-        for shard in piece.over(low, high, structures):
-            if run and rows + shard.count > PARTITION_ROWS:
-                yield Run(piece.start_ms, tuple(run)), rows
-                run, rows = [], 0
-            run.append(shard.number)
-            rows += shard.count
-        if run:
-            yield Run(piece.start_ms, tuple(run)), rows
+        shards = [(shard.number, shard.count) for shard in piece.over(low, high, structures)]
+        for group in grouped(shards, lambda one: one[1], PARTITION_ROWS):
+            numbers, counts = zip(*group, strict=True)
+            yield Run(piece.start_ms, numbers), sum(counts)
     is_placed = wanted.at != Range() or wanted.slice != Range()
     if not is_placed and (wanted.states is None or wanted.states & {PENDING, CANCELLED}):
         yield Run(HELD, ()), 0

@@ -13,6 +13,8 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import msgspec
+
 log = logging.getLogger(__name__)
 
 FILE = "keys-used.json"
@@ -44,12 +46,9 @@ class LastUse:
 def read_last_use(folder: Path) -> dict[str, int]:
     """The last uses written before; empty if they cannot be read."""
     try:
-        found = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        return msgspec.json.decode((folder / FILE).read_bytes(), type=dict[str, int])
     except (OSError, ValueError):
         return {}
-    if not isinstance(found, dict):
-        return {}
-    return {name: at_ms for name, at_ms in found.items() if isinstance(at_ms, int)}
 
 
 def write_last_use(folder: Path, used: Mapping[str, int]) -> None:

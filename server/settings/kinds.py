@@ -188,6 +188,10 @@ def _listed(value: object) -> object:
     return json.loads(value) if value.startswith("[") else [part for part in value.split(",") if part]
 
 
+def _show_texts(values: object) -> str:
+    return json.dumps(values, default=str)
+
+
 def _texts(value: object, what: str) -> list[str]:
     value = _listed(value)
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
@@ -297,12 +301,6 @@ def _show_listeners(listeners: tuple[Address, ...]) -> str:
     return ", ".join(map(str, listeners))
 
 
-def _read_archive(value: object) -> str:
-    """Read the directory of an archive, made absolute; empty: none."""
-    text = _read_text(value)
-    return local_path(text) if text else ""
-
-
 def _read_spark(value: object) -> str:
     if value in ("auto", "on", "off"):
         return str(value)
@@ -349,15 +347,6 @@ def _whole_s(value: object) -> int:
     return _bounded(seconds, 0, 65_535)
 
 
-def _some_ms(value: object) -> int:
-    return _bounded(_read_ms(value), 1, None)
-
-
-def _read_attempts(value: object) -> int | None:
-    """Read a number; None: the default."""
-    return None if value == "auto" else _bounded(_read_int(value), 0, None)
-
-
 def _read_backoff(value: object) -> tuple[int, ...]:
     """Read durations; in a variable as JSON, or separated by commas."""
     if isinstance(value, str):
@@ -382,7 +371,7 @@ _MQTT_URL = re.compile(
     re.ASCII,
 )
 ADDRESS = Kind(_read_address)
-ARCHIVE = Kind(_read_archive, json.dumps)
+ARCHIVE = Kind(lambda value: local_path(text) if (text := _read_text(value)) else "", json.dumps)
 ANONYMOUS = Kind(_read_anonymous, _show_anonymous)
 HOSTS = _names(
     "hosts",
@@ -390,15 +379,18 @@ HOSTS = _names(
     'a host must be like "fasti.example.com", with a port if only that one is meant, or "*"',
 )
 LISTENERS = Kind(_read_listeners, _show_listeners)
-ATTEMPTS = Kind(_read_attempts, lambda number: "auto" if number is None else str(number))
+ATTEMPTS = Kind(
+    lambda value: None if value == "auto" else _bounded(_read_int(value), 0, None),
+    lambda number: "auto" if number is None else str(number),
+)
 BACKOFF = Kind(_read_backoff, lambda steps: json.dumps([_show_ms(step) for step in steps]))
 FILTERS = Kind(_read_filters, json.dumps)
 FLAG = Kind(_read_flag, lambda flag: "true" if flag else "false")
 LOG = Kind(_read_log, lambda url: json.dumps(without_password(url)))
-MQTT_URLS = Kind(_read_mqtt_urls, lambda urls: json.dumps([str(one) for one in urls]))
-MS = Kind(_some_ms, _show_ms)
+MQTT_URLS = Kind(_read_mqtt_urls, _show_texts)
+MS = Kind(lambda value: _bounded(_read_ms(value), 1, None), _show_ms)
 NAME = Kind(_read_name, json.dumps)
-NETWORKS = Kind(_read_networks, lambda networks: json.dumps([str(one) for one in networks]))
+NETWORKS = Kind(_read_networks, _show_texts)
 ORIGINS = _names(
     "origins",
     r"null|[a-z][a-z0-9+.-]*://[^/?#@\s]+",
