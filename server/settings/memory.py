@@ -12,7 +12,7 @@ unit, up to a maximum of its own:
 sets all of them by hand; the default is the maximum.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,19 +44,23 @@ class Memory(NamedTuple):
 class Unit(NamedTuple):
     """Bytes of one unit in its part, and the maximum number."""
 
+    part: str
     each: int
     most: int
 
 
 class Part(NamedTuple):
-    """`share` of SHARES; `least` and `most` in MiB; `bounds`: `section.attribute` -> its unit."""
+    """`share` of SHARES; `least` and `most` in MiB."""
 
     name: str
     share: int
     least: int
     most: int
-    bounds: Mapping[str, Unit]
     what: str
+
+    @property
+    def bounds(self) -> dict[str, Unit]:
+        return {name: unit for name, unit in UNITS.items() if unit.part == self.name}
 
     def bytes_of(self, free: int) -> int:
         """Its bytes if the fixed parts leave `free`."""
@@ -64,105 +68,71 @@ class Part(NamedTuple):
 
 
 PARTS = (
-    Part("process", 0, 64, 64, {}, "the interpreter, its modules, what is made once, the history"),
-    Part("topics", 0, 36, 36, {}, "learned structures of topics, and what is remembered of them"),
-    Part("keys", 0, 44, 44, {}, "keys that are being checked, and answers to those that were"),
-    Part(
-        "memtables", 48, 12, 48, {"store.memtable_bytes": Unit(1, 48 * MIB)}, "rows that are in no file yet"
-    ),
-    Part("block cache", 32, 4, 32, {"store.cache_bytes": Unit(1, 32 * MIB)}, "blocks that were read"),
-    Part(
-        "wheel",
-        64,
-        4,
-        64,
-        {"wheel.max_bytes": Unit(1, 64 * MIB), "wheel.max_entries": Unit(1_342, 50_000)},
-        "messages of the near future",
-    ),
-    Part(
-        "tail",
-        64,
-        4,
-        64,
-        {"tail.max_bytes": Unit(2, 32 * MIB), "tail.max_entries": Unit(1_342, 50_000)},
-        "dispatched messages, and those that wait for room and are not stored",
-    ),
+    Part("process", 0, 64, 64, "the interpreter, its modules, what is made once, the history"),
+    Part("topics", 0, 36, 36, "learned structures of topics, and what is remembered of them"),
+    Part("keys", 0, 44, 44, "keys that are being checked, and answers to those that were"),
+    Part("memtables", 48, 12, 48, "rows that are in no file yet"),
+    Part("block cache", 32, 4, 32, "blocks that were read"),
+    Part("wheel", 64, 4, 64, "messages of the near future"),
+    Part("tail", 64, 4, 64, "dispatched messages, and those that wait for room and are not stored"),
     Part(
         "queued",
         152,
         12,
         512,
-        {
-            "limits.queued_bytes": Unit(4, 128 * MIB),
-            "limits.queued": Unit(5_000, 100_000),
-            "http.max_body": Unit(12, 16 * MIB),
-        },
         "what waits for the writer: as it came, as values, as it is written; and wills",
     ),
-    Part(
-        "connections",
-        96,
-        4,
-        MANY,
-        {"limits.connections": Unit(17_000, MANY), "http.connections": Unit(42_000, 4_000)},
-        "sockets and what belongs to them",
-    ),
+    Part("connections", 96, 4, MANY, "sockets and what belongs to them"),
     Part(
         "unread and unsent",
         152,
         12,
         512,
-        {"limits.pool_bytes": Unit(2, 256 * MIB), "limits.out_bytes": Unit(128, MIB)},
         "what connections have sent that is not handled, and have not read of what they are sent",
     ),
     Part(
-        "answers",
-        64,
-        4,
-        128,
-        {"http.buffered_bytes": Unit(2, 64 * MIB)},
-        "pages and batches that are being read, leased messages that are not sent yet",
+        "answers", 64, 4, 128, "pages and batches that are being read, leased messages that are not sent yet"
     ),
-    Part(
-        "routes",
-        32,
-        2,
-        32,
-        {"limits.route_cache_bytes": Unit(2, 16 * MIB)},
-        "who gets which topic",
-    ),
-    Part("sessions", 80, 4, MANY, {"limits.sessions": Unit(4_500, MANY)}, "present or away"),
-    Part(
-        "subscriptions",
-        64,
-        4,
-        1_145,
-        {"limits.subscriptions": Unit(1_200, 1_000_000), "limits.subscription_bytes": Unit(17, 64 * MIB)},
-        "of sessions and groups, with their filters",
-    ),
-    Part(
-        "groups",
-        32,
-        2,
-        120,
-        {"limits.groups": Unit(12_000, 10_000), "limits.returned": Unit(2_400, 50_000)},
-        "and what their members have given back",
-    ),
-    Part(
-        "leases",
-        24,
-        2,
-        88,
-        {"limits.leases": Unit(900, 100_000), "limits.waiting_pulls": Unit(44_000, 2_000)},
-        "and calls that wait for messages",
-    ),
-    Part("ordering keys", 10, 1, MANY, {"limits.ordering_keys": Unit(750, MANY)}, "of groups that order"),
-    Part("schedules", 16, 1, 68, {"limits.schedules": Unit(700, 100_000)}, "recurring ones"),
-    Part("endpoints", 8, 1, 17, {"limits.endpoints": Unit(17_000, 1_000)}, "of webhooks"),
-    Part("slices", 12, 2, 24, {"slices.max": Unit(1_200, 20_000)}, "the directory of the timeline"),
+    Part("routes", 32, 2, 32, "who gets which topic"),
+    Part("sessions", 80, 4, MANY, "present or away"),
+    Part("subscriptions", 64, 4, 1_145, "of sessions and groups, with their filters"),
+    Part("groups", 32, 2, 120, "and what their members have given back"),
+    Part("leases", 24, 2, 88, "and calls that wait for messages"),
+    Part("ordering keys", 10, 1, MANY, "of groups that order"),
+    Part("schedules", 16, 1, 68, "recurring ones"),
+    Part("endpoints", 8, 1, 17, "of webhooks"),
+    Part("slices", 12, 2, 24, "the directory of the timeline"),
 )
+UNITS = {
+    "store.memtable_bytes": Unit("memtables", 1, 48 * MIB),
+    "store.cache_bytes": Unit("block cache", 1, 32 * MIB),
+    "wheel.max_bytes": Unit("wheel", 1, 64 * MIB),
+    "wheel.max_entries": Unit("wheel", 1_342, 50_000),
+    "tail.max_bytes": Unit("tail", 2, 32 * MIB),
+    "tail.max_entries": Unit("tail", 1_342, 50_000),
+    "limits.queued_bytes": Unit("queued", 4, 128 * MIB),
+    "limits.queued": Unit("queued", 5_000, 100_000),
+    "http.max_body": Unit("queued", 12, 16 * MIB),
+    "limits.connections": Unit("connections", 17_000, MANY),
+    "http.connections": Unit("connections", 42_000, 4_000),
+    "limits.pool_bytes": Unit("unread and unsent", 2, 256 * MIB),
+    "limits.out_bytes": Unit("unread and unsent", 128, MIB),
+    "http.buffered_bytes": Unit("answers", 2, 64 * MIB),
+    "limits.route_cache_bytes": Unit("routes", 2, 16 * MIB),
+    "limits.sessions": Unit("sessions", 4_500, MANY),
+    "limits.subscriptions": Unit("subscriptions", 1_200, 1_000_000),
+    "limits.subscription_bytes": Unit("subscriptions", 17, 64 * MIB),
+    "limits.groups": Unit("groups", 12_000, 10_000),
+    "limits.returned": Unit("groups", 2_400, 50_000),
+    "limits.leases": Unit("leases", 900, 100_000),
+    "limits.waiting_pulls": Unit("leases", 44_000, 2_000),
+    "limits.ordering_keys": Unit("ordering keys", 750, MANY),
+    "limits.schedules": Unit("schedules", 700, 100_000),
+    "limits.endpoints": Unit("endpoints", 17_000, 1_000),
+    "slices.max": Unit("slices", 1_200, 20_000),
+}
+"""`section.attribute` -> its unit."""
 FIXED = sum(part.least for part in PARTS if not part.share) * MIB
-UNITS = {name: unit for part in PARTS for name, unit in part.bounds.items()}
 
 
 def sizes(total: int) -> Iterator[tuple[Part, int]]:
