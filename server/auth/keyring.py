@@ -19,7 +19,7 @@ be read nothing changes.
 
 import logging
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
@@ -283,15 +283,17 @@ class Keyring:
         """Rights of a client by the name of its key; "": none. None: everything is allowed."""
         if self.is_open:
             return None
-        if not name:
-            return Rights(self.anonymous, client_id)
-        if name == OWN_NAME:
-            return Rights(self._own, client_id)
-        principal = self._principals.get(name) or self.unproven(name)
+        principal = self._known(name)
         if principal is None:
             principal = Principal(name, EVERYTHING, self._clock.mono)
             principal.revoke()
         return Rights(principal, client_id)
+
+    def _known(self, name: str) -> Principal | None:
+        """The principal of a name; empty: of a client without a key."""
+        if not name:
+            return self.anonymous
+        return self._own if name == OWN_NAME else self._principals.get(name) or self.unproven(name)
 
     def is_absent(self, name: str) -> bool:
         """Whether the files have no key or user of that name, nor a revoked one."""
@@ -306,9 +308,7 @@ class Keyring:
         """Whether the client may publish to the topic, and the number of rules checked."""
         if self.is_open:
             return True, 0
-        if not name:
-            return self.anonymous.may_send(client_id, topic)
-        principal = self._own if name == OWN_NAME else self._principals.get(name) or self.unproven(name)
+        principal = self._known(name)
         return (False, 0) if principal is None else principal.may_send(client_id, topic)
 
     def binds_anonymous(self) -> bool:
@@ -335,9 +335,6 @@ class Keyring:
     def used(self) -> dict[str, int]:
         """Name -> last use of its key, wall ms; only used keys."""
         return {name: p.last_used_ms for name, p in self._principals.items() if p.last_used_ms}
-
-    def __iter__(self) -> Iterator[Principal]:
-        return iter(self._principals.values())
 
     # -- files
 

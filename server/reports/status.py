@@ -24,12 +24,12 @@ import asyncio
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from hashlib import sha256
 from heapq import nlargest
 from itertools import count, islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
@@ -67,38 +67,30 @@ RETAINED_LOOK = 16
 """Flights checked for one that is not a retained message: those may have any age."""
 
 
+def _figure(text: str) -> Any:
+    return field(metadata={"text": text})
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Status of one group."""
+    """Status of one group: a metric for each figure, and its text."""
 
     labels: tuple[str, str]
-    lag_messages: int
-    lag_is_exact: bool
-    lag_seconds: float
-    unacked_seconds: float
-    in_flight: int
-    redeliveries: int
-    members: int
-    retries: int
-    retry_oldest_seconds: float
-    keys_blocked: int
-    keys_held: int
-
-
-FIGURES = {
-    "lag_messages": "Messages that it has not read and will be sent",
-    "lag_is_exact": "1: lag_messages is exact; 0: there may be more, 1,000 rows and 2 MiB were looked at",
-    "lag_seconds": "Age of the first message that it has not read",
-    "unacked_seconds": "Age of the oldest message that was sent and is not acked",
-    "in_flight": "Messages that were sent and are not acked",
-    "redeliveries": "Messages that came again, since the start",
-    "members": "Members, here or away",
-    "retries": "Messages that wait for their next try",
-    "retry_oldest_seconds": "Age, since its due, of the message whose next try comes first; 0: none waits",
-    "keys_blocked": "Ordering keys that are behind or in trouble",
-    "keys_held": "Ordering keys that a dead letter or somebody holds",
-}
-"""Metrics of a row."""
+    lag_messages: int = _figure("Messages that it has not read and will be sent")
+    lag_is_exact: bool = _figure(
+        "1: lag_messages is exact; 0: there may be more, 1,000 rows and 2 MiB were looked at"
+    )
+    lag_seconds: float = _figure("Age of the first message that it has not read")
+    unacked_seconds: float = _figure("Age of the oldest message that was sent and is not acked")
+    in_flight: int = _figure("Messages that were sent and are not acked")
+    redeliveries: int = _figure("Messages that came again, since the start")
+    members: int = _figure("Members, here or away")
+    retries: int = _figure("Messages that wait for their next try")
+    retry_oldest_seconds: float = _figure(
+        "Age, since its due, of the message whose next try comes first; 0: none waits"
+    )
+    keys_blocked: int = _figure("Ordering keys that are behind or in trouble")
+    keys_held: int = _figure("Ordering keys that a dead letter or somebody holds")
 
 
 @dataclass(slots=True)
@@ -296,7 +288,8 @@ class Status(Scraped):
 
 
 def _families(rows: list[Row]) -> Iterator[Metric]:
-    for name, what in FIGURES.items():
+    for figure in fields(Row)[1:]:
+        name, what = figure.name, figure.metadata["text"]
         kind = CounterMetricFamily if name == "redeliveries" else GaugeMetricFamily
         text = f"{what}; by group and filter, of the {TOP} groups with the most lag"
         values = [(row.labels, getattr(row, name)) for row in rows]
