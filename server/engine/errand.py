@@ -83,22 +83,13 @@ class Errand(Generic[Item, Answer]):
         """By owner; whose turn it is first. None is empty."""
         self._taken = 0
         """How many the first of them has had taken in its turn."""
-        self._put_off: dict[Item, float] = {}
+        self.put_off: dict[Item, float] = {}
         """What failed, and when it is asked for again, s of monotonic time."""
         self._is_asked = False
         self._paused_until = 0.0
         """The writer has failed: the source is not asked before."""
         self._spoiler: Item | None = None
         """Items that made the writer give a group up."""
-
-    def __len__(self) -> int:
-        """How many wait, also for being asked again, besides those that are with the writer."""
-        return sum(map(len, self._waiting.values())) + len(self._put_off)
-
-    @property
-    def put_off(self) -> int:
-        """Number of failed items that are retried later."""
-        return len(self._put_off)
 
     @property
     def is_settled(self) -> bool:
@@ -109,9 +100,9 @@ class Errand(Generic[Item, Answer]):
 
     def wait_s(self) -> float:
         """Seconds until `step` has work, as far as known."""
-        if self._is_asked or not self._put_off or self._writer.broken is not None:
+        if self._is_asked or not self.put_off or self._writer.broken is not None:
             return NEVER
-        return max(0.0, min(islice(self._put_off.values(), self._most)) - self._clock.mono())
+        return max(0.0, min(islice(self.put_off.values(), self._most)) - self._clock.mono())
 
     def add(self, item: Item) -> None:
         """Queue an item behind the others of its owner."""
@@ -121,7 +112,7 @@ class Errand(Generic[Item, Answer]):
     def clear(self) -> None:
         """Drop the queue; its owner reads the items again."""
         self._waiting.clear()
-        self._put_off.clear()
+        self.put_off.clear()
 
     def step(self) -> None:
         """Submit the next piece once the one before has been answered."""
@@ -129,10 +120,10 @@ class Errand(Generic[Item, Answer]):
             return
         if self._source is not None and not self._waiting and not self._is_paused():
             # Not a generator expression: compiled, that would be a list of all there is.
-            fresh = filterfalse(self._put_off.__contains__, self._source())
+            fresh = filterfalse(self.put_off.__contains__, self._source())
             for item in islice(fresh, self._most):
                 self._enqueue(item)
-        if self._put_off and self._writer.broken is None:
+        if self.put_off and self._writer.broken is None:
             self._take_put_off()
         if self._waiting:
             self._submit()
@@ -144,9 +135,9 @@ class Errand(Generic[Item, Answer]):
 
     def _take_put_off(self) -> None:
         now_s = self._clock.mono()
-        due = [item for item, at_s in islice(self._put_off.items(), self._most) if at_s <= now_s]
+        due = [item for item, at_s in islice(self.put_off.items(), self._most) if at_s <= now_s]
         for item in due:
-            del self._put_off[item]
+            del self.put_off[item]
             self._enqueue(item)
 
     # -- pieces
@@ -253,4 +244,4 @@ class Errand(Generic[Item, Answer]):
     def _one_failed(self, item: Item, error: Exception, least_s: float = 0.0) -> None:
         retry_s = self._failed(item, error)
         if retry_s is not None:
-            self._put_off[item] = self._clock.mono() + max(retry_s, least_s)
+            self.put_off[item] = self._clock.mono() + max(retry_s, least_s)

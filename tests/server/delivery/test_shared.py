@@ -413,7 +413,7 @@ def test_an_ack_that_comes_before_it_is_decided_wins(rig: Rig) -> None:
     (mine,) = a.publishes()
     rig.clock.now_ms += 31_000
     rig.turn()
-    assert len(rig.core.events.errand) == 0
+    assert not rig.core.events.errand._waiting
     assert rig.core.writer.queued
     a.ack(wire.PUBACK, mine.packet_id)
     rig.pass_ms(10_000)

@@ -95,7 +95,7 @@ def test_what_is_added_meanwhile_shares_the_next_request() -> None:
     work.add("a", 5)
     work.rest()
     assert (work.pieces, work.done) == ([["a0"], ["a1", "a2", "a3", "a4"]], ["a0", "a1", "a2", "a3", "a4"])
-    assert (len(work.errand), work.errand.wait_s()) == (0, float("inf"))
+    assert (work.errand._waiting, work.errand.wait_s()) == ({}, float("inf"))
 
 
 def test_a_piece_has_so_many_and_owners_take_turns() -> None:
@@ -143,7 +143,7 @@ def test_one_fails_alone_and_is_asked_for_a_second_later(error: Exception) -> No
     work.add("a", 4)
     work.rest()
     assert (work.done, work.failures) == (["a0", "a1", "a3"], [("a2", type(error).__name__)])
-    assert (work.errand.put_off, len(work.errand), work.core.writer.given_up) == (1, 1, 0)
+    assert (len(work.errand.put_off), work.errand._waiting, work.core.writer.given_up) == (1, {}, 0)
     assert work.errand.wait_s() == pytest.approx(errand.RETRY_S)
     work.wrong.clear()
     work.clock.mono_s += 0.9
@@ -166,7 +166,7 @@ def test_what_goes_on_failing_puts_nobody_else_off() -> None:
     work.wrong.pop("a0")
     work.clock.mono_s += 0.5
     work.turn()
-    assert (work.done, work.errand.put_off) == (["a0"], 1)
+    assert (work.done, len(work.errand.put_off)) == (["a0"], 1)
 
 
 def test_what_is_dropped_is_not_asked_for_again() -> None:
@@ -174,7 +174,7 @@ def test_what_is_dropped_is_not_asked_for_again() -> None:
     work.wrong, work.drops = {"a0": Corrupt("a row")}, {"a0"}
     work.add("a")
     work.turn()
-    assert len(work.errand) == 0
+    assert not work.errand.put_off
     work.clock.mono_s += 2
     work.rest()
     assert len(work.failures) == 1
