@@ -23,7 +23,6 @@ from contextlib import suppress
 from functools import wraps
 from shutil import disk_usage
 from time import monotonic, time
-from types import MappingProxyType
 
 from shards.commit import Commit
 from shards.errors import ShardsError
@@ -53,11 +52,6 @@ GIVE_UP_STEPS = 100
 EXPIRE_SESSIONS = 500
 LEASES_INTERVAL_S = 5
 LAUNCH_INTERVAL_S = 60
-
-
-LATE_IS_FINE = MappingProxyType({"coalesce": True, "max_instances": 1, "misfire_grace_time": None})
-"""A chore that could not run in time, while a simulated clock moved over a month, runs once, later."""
-
 
 Chore = Callable[[], Awaitable[None]]
 
@@ -95,7 +89,7 @@ class Housekeeping:
         self._overfull = overfull
         self._garbage = garbage
         self._webhooks = webhooks
-        self._scheduler = Timetable(time, monotonic, dict(LATE_IS_FINE))
+        self._scheduler = Timetable(time, monotonic)
         self._sweep_topic = b""
         self._running = asyncio.Lock()
 

@@ -20,6 +20,8 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 STEP_S = 0.1
 LOOK_S = 1.0
+LATE_IS_FINE = {"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
+"""A job that could not run in time, while a simulated clock moved over a month, runs once, later."""
 
 
 class _OnTheLoop(AsyncIOExecutor):  # type: ignore[misc]
@@ -33,11 +35,9 @@ class _OnTheLoop(AsyncIOExecutor):  # type: ignore[misc]
 class Timetable(AsyncIOScheduler):  # type: ignore[misc]
     """A scheduler on the running loop."""
 
-    def __init__(
-        self, wall: Callable[[], float], mono: Callable[[], float], defaults: dict[str, object]
-    ) -> None:
-        """`wall`: the clock that APScheduler reads, s; `mono`: a monotonic one. `defaults`: of jobs."""
-        super().__init__(timezone=UTC, job_defaults=defaults)
+    def __init__(self, wall: Callable[[], float], mono: Callable[[], float]) -> None:
+        """`wall`: the clock that APScheduler reads, s; `mono`: a monotonic one."""
+        super().__init__(timezone=UTC, job_defaults=LATE_IS_FINE)
         self._wall = wall
         self._mono = mono
         self._ahead_s = wall() - mono()

@@ -68,7 +68,7 @@ class Chore:
 )
 async def test_a_chore_goes_on_after_a_step(wall: Wall, steps: list[float]) -> None:
     """Also when the clock jumps from 1970 to now: the runs of the years between are not counted."""
-    timetable, chore = Timetable(wall, time.monotonic, dict(housekeeping.LATE_IS_FINE)), Chore()
+    timetable, chore = Timetable(wall, time.monotonic), Chore()
     timetable.add_job(chore.run, "interval", seconds=0.05)
     timetable.start()
     async with asyncio.timeout(30):
@@ -81,7 +81,7 @@ async def test_a_chore_goes_on_after_a_step(wall: Wall, steps: list[float]) -> N
 
 async def test_a_step_is_seen_within_a_second(wall: Wall) -> None:
     """Whatever the next run is: the clock may be set just when the time to sleep is reckoned."""
-    timetable = Timetable(wall, time.monotonic, dict(housekeeping.LATE_IS_FINE))
+    timetable = Timetable(wall, time.monotonic)
     assert timetable._process_jobs() <= LOOK_S
     job = timetable.add_job(Chore().run, "interval", seconds=HOUR_S)
     timetable.start()
@@ -97,7 +97,7 @@ async def test_a_wake_up_that_comes_after_shutdown_is_the_last_one(wall: Wall) -
     """Both wait for the next turn of the loop, in this order."""
     loop, faults = asyncio.get_running_loop(), list[dict[str, object]]()
     loop.set_exception_handler(lambda _, context: faults.append(context))
-    timetable = Timetable(wall, time.monotonic, {})
+    timetable = Timetable(wall, time.monotonic)
     timetable.start()
     await asyncio.sleep(0)
     timetable.shutdown(wait=False)
@@ -127,7 +127,7 @@ async def test_a_chore_that_the_shutdown_catches_is_no_error(
     wall: Wall, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Due in the moment of the stop: its task is there, and has not begun."""
-    timetable, chore = Timetable(wall, time.monotonic, {}), Chore()
+    timetable, chore = Timetable(wall, time.monotonic), Chore()
     timetable.start()
     timetable.add_job(chore.run, "interval", seconds=60, next_run_time=datetime.now(UTC))
     timetable.shutdown(wait=False)  # in the next turn of the loop
