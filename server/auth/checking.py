@@ -16,7 +16,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -135,15 +135,11 @@ class Threads:
         self._pool = ThreadPoolExecutor(THREADS, "keys", step_back)
 
     def __call__(self, work: Work, done: Found) -> None:
-        loop = asyncio.get_running_loop()
+        def ended(future: asyncio.Future[bool]) -> None:
+            if not future.cancelled():
+                done(None if future.exception() is not None else future.result())
 
-        def ended(future: Future[bool]) -> None:
-            if future.cancelled() or loop.is_closed():
-                return
-            answer = None if future.exception() is not None else future.result()
-            loop.call_soon_threadsafe(done, answer)
-
-        self._pool.submit(work).add_done_callback(ended)
+        asyncio.get_running_loop().run_in_executor(self._pool, work).add_done_callback(ended)
 
     def stop(self) -> None:
         """Take no more work."""
