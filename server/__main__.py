@@ -34,7 +34,7 @@ from .observe.version import server_version
 from .settings.config import Config, ConfigError
 from .settings.durations import TimeError
 from .settings.kinds import CannotListen
-from .settings.memory import told
+from .settings.memory import part_lines
 from .settings.reading import exposed, load, remarks, table
 from .settings.times import parse_deliver_at
 
@@ -153,7 +153,7 @@ def _check(config: Config, origins: Mapping[str, str], warnings: Sequence[str]) 
     from .jobs.launch import check_archive
     from .net.tls import http_certificates, mqtt_certificates
 
-    lines = told(config.limits.memory)
+    lines = part_lines(config.limits.memory)
     print("\n".join([*table(config, origins), "", "Parts of limits.memory:", *lines]))  # noqa: T201
     for line in warnings:
         _warn(f"fasti-server: {line}")

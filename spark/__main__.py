@@ -32,7 +32,7 @@ UMASK = "FASTI_JOB_UMASK"
 
 def main(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
-    signal.signal(signal.SIGTERM, _told_to_end)
+    signal.signal(signal.SIGTERM, _interrupt)
     if UMASK in os.environ:
         os.umask(int(os.environ[UMASK], 8))  # the server's own is for its data; an archive is for others too
     try:
@@ -144,7 +144,7 @@ def _parts(text: str) -> int:
     return number
 
 
-def _told_to_end(*_: object) -> NoReturn:
+def _interrupt(*_: object) -> NoReturn:
     raise KeyboardInterrupt
 
 

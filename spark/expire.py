@@ -17,7 +17,7 @@ from .job import Job, Span
 from .snapshot import Snapshot, opened_snapshot
 from .tasks import Line, Lines, each, grouped
 
-SAID = ("start_ms", "generation", "rows", "archived", "files")
+REPORTED = ("start_ms", "generation", "rows", "archived", "files")
 
 
 def usable_archive(name: str) -> str:
@@ -42,12 +42,12 @@ def archive_all(session: SparkSession, job: Job, archive: str | None) -> list[Li
         prepare(job, path)
     groups = grouped(job.slices, lambda piece: piece.count)
     done = each(session, groups, lambda pieces: archive_some(uri, pieces, path, node))
-    said = [line for lines in done for line in lines]
-    for file in (file for line in said for file in line["files"]):
+    report = [line for lines in done for line in lines]
+    for file in (file for line in report for file in line["files"]):
         fault = fault_in(Path(path), ArchivedFile(**file))
         if fault:
             raise SparkError(f"a worker has archived, but {fault}")
-    return said
+    return report
 
 
 def prepare(job: Job, archive: str) -> None:
@@ -66,9 +66,9 @@ def archive_some(uri: str, pieces: Sequence[Span], archive: str, node: int) -> L
 def _line(snapshot: Snapshot, home: Home, archive: str, node: int) -> Line:
     if archive:
         manifest = archive_slice(snapshot, home, Path(archive), node)
-        return {name: manifest[name] for name in SAID}
+        return {name: manifest[name] for name in REPORTED}
     rows = extent_of(snapshot, piece_of(snapshot, home)).rows
-    return dict(zip(SAID, (*home, rows, 0, []), strict=True))
+    return dict(zip(REPORTED, (*home, rows, 0, []), strict=True))
 
 
 def archived_count(folder: Path, job: Job) -> int:

@@ -41,11 +41,11 @@ def run(remote: Remote, job: Job, master: str | None) -> str:
         except BaseException as error:
             if lease.why:
                 raise LeaseLost(f"job {job.id} is lost: {lease.why}") from error
-            told = told_to_end(error)
+            interruption = interruption_behind(error)
             with suppress(SparkError):
-                remote.abort(job, words_of(told or error)[:DETAIL_CHARS])
-            if told is not None:
-                raise told from error
+                remote.abort(job, words_of(interruption or error)[:DETAIL_CHARS])
+            if interruption is not None:
+                raise interruption from error
             if isinstance(error, SparkError):
                 raise
             raise SparkError(words_of(error)) from error
@@ -78,18 +78,18 @@ def _expire(remote: Remote, job: Job, session: SparkSession, lease: Lease) -> st
     if job.archive:
         folder = Path(usable_archive(job.archive))
         lease.follow(lambda: (archived_count(folder, job), len(job.slices)))
-    said = archive_all(session, job, job.archive)
+    report = archive_all(session, job, job.archive)
     lease.begin_commit()
-    remote.commit(job, {"slices": said})
-    rows, archived = (sum(one[name] for one in said) for name in ("rows", "archived"))
+    remote.commit(job, {"slices": report})
+    rows, archived = (sum(one[name] for one in report) for name in ("rows", "archived"))
     kept = f"{archived} messages archived in {job.archive}" if job.archive else "without an archive"
-    return f"job {job.id}: {len(said)} slices with {rows} rows dropped, {kept}"
+    return f"job {job.id}: {len(report)} slices with {rows} rows dropped, {kept}"
 
 
 STAGES = {SPLIT: _split, EXPIRE: _expire}
 
 
-def told_to_end(error: BaseException) -> BaseException | None:
+def interruption_behind(error: BaseException) -> BaseException | None:
     """The signal behind an error: a Spark call interrupted by a signal leaves a gateway whose next call, at
     the end of the session, may fail."""
     seen: BaseException | None = error

@@ -257,7 +257,7 @@ class Keyring:
         self._backoff.failed(credential.network, credential.name)
         log.warning(
             "key %s: wrong key from %s",
-            _said(credential.name),
+            _log_name(credential.name),
             credential.address,
             extra=by(credential.address),
         )
@@ -415,7 +415,7 @@ def _remember(known: dict[bytes, Value], digest: bytes, value: Value, most: int)
     known[digest] = value
 
 
-def _said(name: str) -> str:
+def _log_name(name: str) -> str:
     """A name for the log. Some clients send their whole key as the name."""
     if not name.startswith(PREFIX):
         return shown(name) or "nobody"

@@ -85,7 +85,7 @@ class Errand(Generic[Item, Answer]):
         """How many the first of them has had taken in its turn."""
         self.put_off: dict[Item, float] = {}
         """What failed, and when it is asked for again, s of monotonic time."""
-        self._is_asked = False
+        self._is_under_way = False
         self._paused_until = 0.0
         """The writer has failed: the source is not asked before."""
         self._spoiler: Item | None = None
@@ -94,13 +94,13 @@ class Errand(Generic[Item, Answer]):
     @property
     def is_settled(self) -> bool:
         """Whether all work is done, apart from what the writer does not take now."""
-        if self._waiting or self._is_asked:
+        if self._waiting or self._is_under_way:
             return False
         return self._source is None or next(iter(self._source()), None) is None or self._is_paused()
 
     def wait_s(self) -> float:
         """Seconds until `step` has work, as far as known."""
-        if self._is_asked or not self.put_off or self._writer.broken is not None:
+        if self._is_under_way or not self.put_off or self._writer.broken is not None:
             return NEVER
         return max(0.0, min(islice(self.put_off.values(), self._most)) - self._clock.mono())
 
@@ -116,7 +116,7 @@ class Errand(Generic[Item, Answer]):
 
     def step(self) -> None:
         """Submit the next piece once the one before has been answered."""
-        if self._is_asked:
+        if self._is_under_way:
             return
         if self._source is not None and not self._waiting and not self._is_paused():
             # Not a generator expression: compiled, that would be a list of all there is.
@@ -182,7 +182,7 @@ class Errand(Generic[Item, Answer]):
 
     def _submit(self) -> None:
         piece = self._piece()
-        self._is_asked = True
+        self._is_under_way = True
         try:
             self._writer.submit(
                 lambda commit: self._decide_piece(commit, piece),
@@ -190,7 +190,7 @@ class Errand(Generic[Item, Answer]):
                 cost=len(piece),
             )
         except (Busy, StoreFailed) as error:
-            self._is_asked = False
+            self._is_under_way = False
             waiting, self._waiting, self._taken = self._waiting, {}, 0
             self._all_failed([*piece, *chain.from_iterable(waiting.values())], error)
 
@@ -218,7 +218,7 @@ class Errand(Generic[Item, Answer]):
 
     def _answered(self, piece: list[Item], answer: object) -> None:
         """Handle the answers: durable, or not written."""
-        self._is_asked = False
+        self._is_under_way = False
         if isinstance(answer, list):
             for item, its in zip(piece, answer, strict=True):
                 if isinstance(its, Exception):

@@ -138,22 +138,22 @@ class Expiries:
         job.sources = [sources_of(piece) for piece in pieces]
         return await self._pipeline.created(job)
 
-    async def commit(self, job_id: str, token: str, said: Sequence[DroppedSlice]) -> JobRow:
+    async def commit(self, job_id: str, token: str, report: Sequence[DroppedSlice]) -> JobRow:
         """Drop the slices that the job has read. Raises JobRefused, StoreFailed, Busy."""
         async with self._pipeline.step(job_id, token, EXPIRE, ARCHIVING) as job:
-            faults = list(_faults(job, said))
+            faults = list(_faults(job, report))
             if faults:
                 raise JobRefused("bad-manifest", "the job's counts differ from the stored ones", faults)
             if self.has_archive:
-                await self._read_back(Path(job.row.archive), said)
-            job.row.files = [file for one in said for file in one.files]
+                await self._read_back(Path(job.row.archive), report)
+            job.row.files = [file for one in report for file in one.files]
 
             def decide(commit: Commit) -> JobRow:
                 pieces = self.due()[: len(job.row.slices)]
                 if [piece.home for piece in pieces] != [piece.home for piece in job.row.slices]:
                     raise Refused("wrong-state", "the slices are no longer the oldest ones")
                 expire(commit, pieces)
-                return self._pipeline.done_row(commit, job, sum(one.rows for one in said))
+                return self._pipeline.done_row(commit, job, sum(one.rows for one in report))
 
             row: JobRow = await self._pipeline.ask(job, decide)
             await self._pipeline.closed(job, row)
@@ -195,9 +195,9 @@ class Expiries:
             raise JobRefused("archive", "must not lie in store.dir")
         return ours or given
 
-    async def _read_back(self, folder: Path, said: Sequence[DroppedSlice]) -> None:
+    async def _read_back(self, folder: Path, report: Sequence[DroppedSlice]) -> None:
         """Compare the files that the job names with the files on this machine. Raises JobRefused."""
-        for one in said:
+        for one in report:
             for file in one.files:
                 fault = await self._workers.in_thread(partial(fault_in, folder, file))
                 if fault:
@@ -205,12 +205,12 @@ class Expiries:
                     raise JobRefused("bad-manifest", why, [Fault(str(one.start_ms), "files", fault)])
 
 
-def _faults(job: Job, said: Sequence[DroppedSlice]) -> Iterator[Fault]:
+def _faults(job: Job, report: Sequence[DroppedSlice]) -> Iterator[Fault]:
     """Differences between the job's report and the stored rows."""
-    if [(one.start_ms, one.generation) for one in said] != [tuple(piece.home) for piece in job.row.slices]:
+    if [(one.start_ms, one.generation) for one in report] != [tuple(piece.home) for piece in job.row.slices]:
         yield Fault("", "slices", "must be the slices of the job, in order")
         return
-    for one, piece in zip(said, job.row.slices, strict=True):
+    for one, piece in zip(report, job.row.slices, strict=True):
         if one.rows != piece.rows:
             yield Fault(str(one.start_ms), "rows", f"{one.rows} rows were read, {piece.rows} are stored")
         if job.row.archive and not piece.live <= one.archived <= piece.rows:

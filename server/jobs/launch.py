@@ -150,9 +150,9 @@ class Launcher:
         code = await swept
         self._job, self._process = "", None
         *_, last = self._logs[job].rstrip().splitlines() or [b""]
-        said = last[-LINE_BYTES:].decode(errors="replace").strip()
+        text = last[-LINE_BYTES:].decode(errors="replace").strip()
         log.info("job %s: process ended with exit code %d", job, code)
-        await ended(job, f"the child ended with exit code {code}" + (f": {said}" if said else ""))
+        await ended(job, f"the child ended with exit code {code}" + (f": {text}" if text else ""))
 
 
 async def _swept(process: Process) -> int:

@@ -73,27 +73,27 @@ class Splits:
 
         return await self._pipeline.created(job, begin)
 
-    async def commit(self, job_id: str, token: str, cuts: Sequence[int], said: Sequence[Counts]) -> JobRow:
-        """Cut the slice at these instants, ms; `said`: the job's counts for each piece.
+    async def commit(self, job_id: str, token: str, cuts: Sequence[int], report: Sequence[Counts]) -> JobRow:
+        """Cut the slice at these instants, ms; `report`: the job's counts for each piece.
 
         Raises JobRefused, StoreFailed, Busy.
         """
         async with self._pipeline.step(job_id, token, SPLIT, PLANNING) as job:
             assert job.piece is not None, "it has begun"
-            if len(said) != len(cuts) + 1:
-                text = f"{len(cuts)} cuts make {len(cuts) + 1} pieces, not {len(said)}"
+            if len(report) != len(cuts) + 1:
+                text = f"{len(cuts)} cuts make {len(cuts) + 1} pieces, not {len(report)}"
                 raise JobRefused("bad-manifest", text)
             try:
-                row = await self._cut(job, Tally(job.piece, cuts), said)
+                row = await self._cut(job, Tally(job.piece, cuts), report)
             except JobRefused:
                 await self._end_if_lost(job)
                 raise
             await self._pipeline.closed(job, row)
         return row
 
-    async def _cut(self, job: Job, tally: Tally, said: Sequence[Counts]) -> JobRow:
+    async def _cut(self, job: Job, tally: Tally, report: Sequence[Counts]) -> JobRow:
         def decide(commit: Commit) -> JobRow | None:
-            children = handover.cut(commit, tally, said, self.nearest())
+            children = handover.cut(commit, tally, report, self.nearest())
             if children is None:
                 return None
             rows, start_ms = sum(child.count for child in children), tally.piece.start_ms

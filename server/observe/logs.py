@@ -55,17 +55,17 @@ def shown(text: object, length_max: int = SHOWN_MAX) -> str:
     return f"{cut}…" if more > 0 else cut
 
 
-def by(cause: str, **told: object) -> Mapping[str, object]:
+def by(cause: str, **fields: object) -> Mapping[str, object]:
     """The cause of a line, for `extra`: an address without its port, or another key to count by.
 
-    `told`: the line's fields for JSON: client, topic, reason.
+    `fields`: the line's fields for JSON: client, topic, reason.
     """
-    return {"by": cause, "told": told}
+    return {"by": cause, "fields": fields}
 
 
-def telling(**told: object) -> Mapping[str, object]:
+def telling(**fields: object) -> Mapping[str, object]:
     """Fields of a line for JSON, for `extra`."""
-    return {"told": told}
+    return {"fields": fields}
 
 
 class Repeats(logging.Filter):
@@ -195,8 +195,8 @@ class _TextFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         cause = str(getattr(record, "by", ""))
-        is_told = cause in record.message or not _is_address(cause)
-        record.message = ("" if is_told else f"{cause}: ") + shown(record.message, LINE_MAX)
+        is_named = cause in record.message or not _is_address(cause)
+        record.message = ("" if is_named else f"{cause}: ") + shown(record.message, LINE_MAX)
         return super().formatMessage(record)
 
     def formatException(self, ei: object) -> str:  # noqa: N802
@@ -212,12 +212,12 @@ class _JsonFormatter(logging.Formatter):
             "logger": record.name,
             "event": shown(record.getMessage(), LINE_MAX),
         }
-        cause, told = getattr(record, "by", None), getattr(record, "told", {})
+        cause, fields = getattr(record, "by", None), getattr(record, "fields", {})
         if cause is not None:
             event["from"] = shown(cause)
         event |= {
             name: value if isinstance(value, bool) else shown(value, TOLD_MAX)
-            for name, value in told.items()
+            for name, value in fields.items()
             if value not in ("", None)
         }
         if record.exc_info:

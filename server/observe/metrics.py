@@ -46,9 +46,9 @@ class _Buckets:
         self.counts[bisect_left(self._bounds, value)] += count
         self.total += value * count
 
-    def up_to(self, shown: Callable[[float], str]) -> list[tuple[str, int]]:
+    def up_to(self, as_text: Callable[[float], str]) -> list[tuple[str, int]]:
         """Upper bounds as text, and the number of values up to each."""
-        return list(zip([*map(shown, self._bounds), "+Inf"], accumulate(self.counts), strict=True))
+        return list(zip([*map(as_text, self._bounds), "+Inf"], accumulate(self.counts), strict=True))
 
 
 def _in_s(ms: float) -> str:

@@ -199,10 +199,10 @@ def _exporters(environ: Mapping[str, str]) -> list[str]:
     """The names of the requested exporters."""
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return []
-    said = environ.get("OTEL_TRACES_EXPORTER", "").strip().lower()
-    if not said:
+    names = environ.get("OTEL_TRACES_EXPORTER", "").strip().lower()
+    if not names:
         return ["otlp"] if any(environ.get(name) for name in ENDPOINTS) else []
-    return [name for name in (part.strip() for part in said.split(",")) if name and name != "none"]
+    return [name for name in (part.strip() for part in names.split(",")) if name and name != "none"]
 
 
 def _is_installed() -> bool:
@@ -218,9 +218,9 @@ def _provider(names: Sequence[str]) -> "TracerProvider":
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
 
-    said = OTELResourceDetector().detect()
+    detected = OTELResourceDetector().detect()
     ours = Resource({SERVICE_NAME: "fasti", SERVICE_VERSION: server_version()})
-    made = TracerProvider(resource=Resource.create(ours.merge(said).attributes), shutdown_on_exit=False)
+    made = TracerProvider(resource=Resource.create(ours.merge(detected).attributes), shutdown_on_exit=False)
     for name in dict.fromkeys(names):
         exporter: SpanExporter
         if name == "otlp":

@@ -76,8 +76,8 @@ class Report:
     schedules: SchedulesReport = field(default_factory=SchedulesReport)
 
     def __str__(self) -> str:
-        said = f"{self.zoned} pending messages with a zone, {self.moved} moved, {self.kept} could not be"
-        return f"{said}; {self.schedules}" if self.schedules.looked else said
+        text = f"{self.zoned} pending messages with a zone, {self.moved} moved, {self.kept} could not be"
+        return f"{text}; {self.schedules}" if self.schedules.looked else text
 
 
 def zones_version(folders: Sequence[str] = TZPATH) -> str:
@@ -125,23 +125,23 @@ def retime_if_changed(
         note_zones(store, f"{before} to {current}")
         changes = 0
 
-        def told(line: str) -> None:
+        def note(line: str) -> None:
             nonlocal changes
             changes += 1
             if changes <= LOGGED:
                 log.info("%s", line, extra=EACH)  # at most LOGGED of them, at the start
 
-        report = retime(opened(), wall_ms, told, lease)
+        report = retime(opened(), wall_ms, note, lease)
         log.info("%s", report)
     lease.renewed_by(partial(note_zones, store, current))
     return report
 
 
-def retime(opened: Opened, wall_ms: int, told: Callable[[str], None], lease: Lease) -> Report:
+def retime(opened: Opened, wall_ms: int, note: Callable[[str], None], lease: Lease) -> Report:
     """Move every pending message whose local time is another instant now, and pending occurrences of
     schedules.
 
-    `told` gets a line for each. `lease`: as of `retime_if_changed`.
+    `note` gets a line for each. `lease`: as of `retime_if_changed`.
 
     The timeline must not be in use. Durable on return. Raises StoreFailed, Corrupt.
     """
@@ -149,15 +149,15 @@ def retime(opened: Opened, wall_ms: int, told: Callable[[str], None], lease: Lea
     as_of = opened.horizon.seq
     start: Position | None = START
     while start is not None:
-        changes, start = _step(opened, start, as_of, report, told)
+        changes, start = _step(opened, start, as_of, report, note)
         if changes or lease.is_due:
-            lease.renewed_by(partial(_move, opened, wall_ms, changes, report, told))
-    report.schedules = retime_schedules(opened, wall_ms, told)
+            lease.renewed_by(partial(_move, opened, wall_ms, changes, report, note))
+    report.schedules = retime_schedules(opened, wall_ms, note)
     return report
 
 
 def _step(
-    opened: Opened, start: Position, as_of: int, report: Report, told: Callable[[str], None]
+    opened: Opened, start: Position, as_of: int, report: Report, note: Callable[[str], None]
 ) -> tuple[list[Change], Position | None]:
     """The next changes, at most one group, and where to continue; None at the end."""
     changes: list[Change] = []
@@ -175,7 +175,7 @@ def _step(
             new_ms = parse_deliver_at(local_time)
         except TimeError as error:
             report.kept += 1
-            told(f"{id_text(name)} {local_time} stays at {format_ms(record.due_ms)}: {error}")
+            note(f"{id_text(name)} {local_time} stays at {format_ms(record.due_ms)}: {error}")
             continue
         if new_ms != record.due_ms:
             changes.append(Change(name, row, local_time, record.due_ms, new_ms))
@@ -194,7 +194,7 @@ def _rows(opened: Opened, start: Position) -> Iterator[Row]:
 
 
 def _move(
-    opened: Opened, wall_ms: int, changes: Sequence[Change], report: Report, told: Callable[[str], None]
+    opened: Opened, wall_ms: int, changes: Sequence[Change], report: Report, note: Callable[[str], None]
 ) -> None:
     """Write one group commit of moves."""
     opened.open_batch.begin(wall_ms)
@@ -203,10 +203,10 @@ def _move(
         why = _why_kept(opened.commit, change)
         if why:
             report.kept += 1
-            told(f"{line} stays at {format_ms(change.old_ms)}: {why}")
+            note(f"{line} stays at {format_ms(change.old_ms)}: {why}")
         else:
             report.moved += 1
-            told(f"{line} moved from {format_ms(change.old_ms)} to {format_ms(change.new_ms)}")
+            note(f"{line} moved from {format_ms(change.old_ms)} to {format_ms(change.new_ms)}")
     opened.open_batch.seal()
     opened.store.flush()
     opened.close_group()

@@ -73,8 +73,8 @@ class SchedulesReport:
         return f"{text}, {self.unreadable} rows cannot be read" if self.unreadable else text
 
 
-def retime_schedules(opened: Opened, wall_ms: int, told: Callable[[str], None]) -> SchedulesReport:
-    """Recompute every pending occurrence; `told` gets a line for each that changes or cannot.
+def retime_schedules(opened: Opened, wall_ms: int, note: Callable[[str], None]) -> SchedulesReport:
+    """Recompute every pending occurrence; `note` gets a line for each that changes or cannot.
 
     Unreadable rows are skipped: they do not fire either. The timeline must not be in use. Durable on return.
     Raises StoreFailed.
@@ -93,7 +93,7 @@ def retime_schedules(opened: Opened, wall_ms: int, told: Callable[[str], None]) 
                 name, line = repr(key), f"passed over, it cannot be read: {error}"
                 report.unreadable += 1
             if line:
-                told(f"schedule {name}: {line}")
+                note(f"schedule {name}: {line}")
         opened.open_batch.seal()
         opened.store.flush()
         opened.close_group()

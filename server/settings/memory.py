@@ -149,7 +149,7 @@ def bounds_of(total: int) -> dict[str, int]:
     }
 
 
-def told(memory: Memory) -> list[str]:
+def part_lines(memory: Memory) -> list[str]:
     """All parts for `--check`: name, MiB, purpose."""
     rows = [(part.name, size, part.what) for part, size in sizes(memory.bytes)]
     rows.append(("in all", sum(size for _, size, _ in rows), f"of {memory}"))

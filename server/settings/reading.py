@@ -56,15 +56,19 @@ def load(
         if name not in REMOVED:
             _check_known(name, origin)
         given[name] = (value, origin)
-    asked = _capped(Config(**{item.name: _section(item.name, given) for item in fields(Config)}))
-    config = divided(asked, asked.limits.memory if asked.limits.memory.bytes else found())
+    wanted = _capped(Config(**{item.name: _section(item.name, given) for item in fields(Config)}))
+    config = divided(wanted, wanted.limits.memory if wanted.limits.memory.bytes else found())
     config = _certified(config)
     _check_together(config)
-    said = {name: origin for name, (_, origin) in given.items()}
+    known = {name: origin for name, (_, origin) in given.items()}
     for name, bound in bounds_of(config.limits.memory.bytes).items():
-        if name in said and name not in REMOVED and bound < value_of(asked, name) != value_of(Config(), name):
-            said[name] += CUT
-    return config, dict.fromkeys([name for name, _, _ in keys()], "default") | said
+        if (
+            name in known
+            and name not in REMOVED
+            and bound < value_of(wanted, name) != value_of(Config(), name)
+        ):
+            known[name] += CUT
+    return config, dict.fromkeys([name for name, _, _ in keys()], "default") | known
 
 
 def divided(config: Config, memory: Memory) -> Config:
@@ -193,8 +197,8 @@ def _section(name: str, given: Mapping[str, tuple[object, str]]) -> Any:
             try:
                 changes[item.name] = item.metadata["kind"].read(value)
             except (ValueError, RecursionError) as error:
-                told = HIDDEN if item.metadata["kind"].is_secret else without_password(repr(value))
-                raise ConfigError(key, f"{without_password(str(error))}, got {told} ({origin})") from None
+                shown = HIDDEN if item.metadata["kind"].is_secret else without_password(repr(value))
+                raise ConfigError(key, f"{without_password(str(error))}, got {shown} ({origin})") from None
     return replace(default, **changes)
 
 

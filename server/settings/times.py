@@ -84,8 +84,8 @@ def parse_due(text: str) -> int:
 def unix_ms(number: int) -> int:
     """Unix ms; 0 is the beginning. Raises TimeError for a number that is probably in another unit."""
     if 0 < number < MEANT_FROM_MS:
-        said = f"{number} in Unix ms is {format_ms(number)}{other_reading(number)}"
-        raise TimeError(f"{said}; give ms, or RFC 3339")
+        why = f"{number} in Unix ms is {format_ms(number)}{other_reading(number)}"
+        raise TimeError(f"{why}; give ms, or RFC 3339")
     return number
 
 
@@ -106,8 +106,8 @@ def instant_or_back(text: str, now_ms: int) -> int:
         if text[4:5] == "-":
             raise
     if _number(text) >= SECONDS_MAX:
-        said = f"{text[:20]} s is more than 31 years{other_reading(_number(text))}"
-        raise TimeError(f"{said}; give RFC 3339, or a duration back from now")
+        why = f"{text[:20]} s is more than 31 years{other_reading(_number(text))}"
+        raise TimeError(f"{why}; give RFC 3339, or a duration back from now")
     try:
         return max(0, now_ms - parse_delay(text))
     except TimeError:

@@ -76,19 +76,19 @@ class Watch:
         """Read the files now, changed or not."""
         self._hurried.set()
 
-    async def look(self, *, is_told: bool) -> None:
-        """Read what has changed and is stable; `is_told`: read everything."""
+    async def look(self, *, is_forced: bool) -> None:
+        """Read what has changed and is stable; `is_forced`: read everything."""
         for at, one in enumerate(self._watched):
             now = stamps_of(one.paths)
             is_still, self._seen[at] = now == self._seen[at], now
-            is_other = is_told or now != self._read[at]
+            is_other = is_forced or now != self._read[at]
             self._looks[at] += 1
             is_retried = bool(self._faults[at]) and self._looks[at] >= RETRY_LOOKS
-            if one.paths and (is_told or (is_still and (is_other or is_retried))):
+            if one.paths and (is_forced or (is_still and (is_other or is_retried))):
                 self._read[at], self._looks[at] = now, 0
                 is_small = sum(stamp[2] for stamp in now if stamp) <= AT_ONCE_BYTES
                 fault = await _read_again(
-                    one, "" if is_other else self._faults[at], at_once=is_told and is_small
+                    one, "" if is_other else self._faults[at], at_once=is_forced and is_small
                 )
                 self._faults[at] = fault
                 if not fault:
@@ -101,10 +101,10 @@ class Watch:
                     await self._hurried.wait()
             except TimeoutError:
                 pass
-            is_told = self._hurried.is_set()
+            is_forced = self._hurried.is_set()
             self._hurried.clear()
             try:
-                await self.look(is_told=is_told)
+                await self.look(is_forced=is_forced)
             except Exception:
                 log.exception("files: check failed")
 

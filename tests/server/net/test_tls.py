@@ -78,7 +78,7 @@ async def test_a_pair_that_is_replaced_is_taken(tmp_path: Path, caplog: pytest.L
 
     async def look() -> None:
         for _ in range(2):  # what changes has to stand still
-            await watch.look(is_told=False)
+            await watch.look(is_forced=False)
 
     assert Spoken(made).shown() == CERT
     await look()
@@ -101,8 +101,8 @@ async def test_a_pair_that_is_replaced_is_taken(tmp_path: Path, caplog: pytest.L
     assert Spoken(made).shown() == OTHER
     caplog.clear()
     put(tmp_path)
-    await watch.look(is_told=True)
-    await watch.look(is_told=True)
+    await watch.look(is_forced=True)
+    await watch.look(is_forced=True)
     assert caplog.text.count("reloaded") == 2
     assert Spoken(made).shown() == CERT
 
@@ -310,7 +310,7 @@ async def test_a_connection_ends_when_its_certificate_is_revoked(
     watch = Watch([served.certificates], review)
     shutil.copy(TLS / "crl.pem", crl)
     for _ in range(2):
-        await watch.look(is_told=False)
+        await watch.look(is_forced=False)
     async with asyncio.timeout(60):
         assert (await readers["mqtts", "revoked.pem"].read()).startswith(b"\xe0\x01\x87")
         assert b"\xe0\x01\x87" in await readers["wss", "revoked.pem"].read()

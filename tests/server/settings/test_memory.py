@@ -5,7 +5,17 @@ from pathlib import Path
 import pytest
 
 from server.settings.config import Config
-from server.settings.memory import MEMORY_MIN, MIB, PARTS, SHARES, Memory, automatic, bounds_of, sizes, told
+from server.settings.memory import (
+    MEMORY_MIN,
+    MIB,
+    PARTS,
+    SHARES,
+    Memory,
+    automatic,
+    bounds_of,
+    part_lines,
+    sizes,
+)
 from server.settings.reading import divided
 
 GIB = 1 << 30
@@ -72,6 +82,6 @@ def test_auto_is_a_share_of_what_there_is(
 
 
 def test_the_parts_are_told_with_their_sum() -> None:
-    lines = told(Memory(GIB, "auto: a quarter of 4 GiB"))
+    lines = part_lines(Memory(GIB, "auto: a quarter of 4 GiB"))
     assert [line.partition("  ")[0] for line in lines] == [*(part.name for part in PARTS), "in all"]
     assert lines[-1].endswith("of 1,024 MiB (auto: a quarter of 4 GiB)")

@@ -47,16 +47,16 @@ def watched(tmp_path: Path) -> Watched:
 
 
 async def test_a_change_is_seen(watched: Watched) -> None:
-    await watched.watch.look(is_told=False)
+    await watched.watch.look(is_forced=False)
     assert watched.reviews == 0
     b = watched.file.add("b")
     assert not watched.knows("b", b)
-    await watched.watch.look(is_told=False)
+    await watched.watch.look(is_forced=False)
     assert not watched.knows("b", b), "it may be half written"
-    await watched.watch.look(is_told=False)
+    await watched.watch.look(is_forced=False)
     assert watched.knows("b", b)
     assert watched.reviews == 1
-    await watched.watch.look(is_told=True)
+    await watched.watch.look(is_forced=True)
     assert watched.reviews == 2
 
 
@@ -73,12 +73,12 @@ async def test_on_request_small_files_are_read_before_anybody_has_a_turn(
 
     monkeypatch.setattr(asyncio, "to_thread", to_thread)
     b = watched.file.add("b")
-    await watched.watch.look(is_told=True)
+    await watched.watch.look(is_forced=True)
     assert watched.knows("b", b)
     assert aside == []
     c = watched.file.add("c")
     watched.file.path.write_text(watched.file.path.read_text() + "\n" + "#" * AT_ONCE_BYTES)
-    await watched.watch.look(is_told=True)
+    await watched.watch.look(is_forced=True)
     assert watched.knows("c", c)
     assert len(aside) == 1
 
@@ -90,10 +90,10 @@ async def test_half_a_file_is_not_taken(watched: Watched) -> None:
     half = whole[: whole.index("publish")]
     for text in ("", half[: half.index("[[key]]", 1)], half, whole):
         watched.file.path.write_text(text)
-        await watched.watch.look(is_told=False)
+        await watched.watch.look(is_forced=False)
         assert watched.reviews == 0
         assert watched.knows("a", watched.a)
-    await watched.watch.look(is_told=False)
+    await watched.watch.look(is_forced=False)
     assert watched.reviews == 1
     assert watched.knows("b", b)
 
@@ -104,7 +104,7 @@ async def test_a_bad_file_is_told_once_and_changes_nothing(
     watched.file.write('[[key]]\nname = "b"\n')
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
-            await watched.watch.look(is_told=False)
+            await watched.watch.look(is_forced=False)
     (said,) = caplog.messages
     assert said.startswith(
         f"keys: not reloaded, the old content stays in force: {watched.file.path}:1: hash: is missing"
@@ -113,7 +113,7 @@ async def test_a_bad_file_is_told_once_and_changes_nothing(
     assert watched.reviews == 0
     watched.file.write()
     for _ in range(2):
-        await watched.watch.look(is_told=False)
+        await watched.watch.look(is_forced=False)
     assert watched.reviews == 1
 
 
@@ -132,11 +132,11 @@ async def test_a_revoked_key_ends_though_its_file_could_not_be_read_at_once(
     with monkeypatch.context() as patch, caplog.at_level(logging.ERROR):
         patch.setattr(keys_file, "secured_text", secured_text)
         for _ in range(3 * RETRY_LOOKS):
-            await watched.watch.look(is_told=False)
+            await watched.watch.look(is_forced=False)
         assert watched.knows("a", watched.a)
         assert len(caplog.messages) == 1
     for _ in range(RETRY_LOOKS):
-        await watched.watch.look(is_told=False)
+        await watched.watch.look(is_forced=False)
     assert not watched.knows("a", watched.a)
     assert watched.reviews == 1
 
@@ -155,7 +155,7 @@ async def test_what_a_revoked_key_holds_ends_before_other_files_are_read(watched
     watch = Watch([watched.keyring, Other()], watched._review)
     watched.file.revoke("a")
     for _ in range(2):
-        await watch.look(is_told=False)
+        await watch.look(is_forced=False)
     assert before == [1]
 
 
