@@ -52,7 +52,7 @@ from typing import Any, Protocol
 
 from shards.commit import Commit, GroupCommit, Refused
 from shards.errors import Corrupt, LogFull, ShardsError, StoreFailed
-from shards.recover import Opened, read_timeline_again, reopen_store, undo_group
+from shards.recover import Opened, read_timeline_again, undo_group
 from shards.state import Journal
 from shards.steps import Steps
 from timeline.position import Position
@@ -401,10 +401,6 @@ class Writer:
         self._is_reading = False
         self._answer([(size, done, error) for size, done, _ in failed])
         self._refuse_queue()
-
-    def recover(self) -> bool:
-        """Try to take the store into use again; False if it still refuses. Blocks."""
-        return self.broken is None or self.reopened(reopen_store(self._opened))
 
     def reopened(self, failure: ShardsError | None) -> bool:
         """`reopen_store` has been tried while broken, and said this: whether the store is in use again."""

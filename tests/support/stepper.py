@@ -20,6 +20,7 @@ from server.observe.tracing import Traces
 from server.settings.config import Config
 from shards.errors import StoreFailed
 from shards.memory import MemoryStore
+from shards.recover import reopen_store
 from shards.store import Store
 
 ROUNDS_MAX = 20_000
@@ -135,7 +136,8 @@ class Stepper:
     def recover(self) -> bool:
         """The server tries to take the store into use again. Whether it is."""
         self._unsynced.clear()
-        return self.core.writer.recover()
+        writer = self.core.writer
+        return writer.broken is None or writer.reopened(reopen_store(self.core.opened))
 
     # -- beside the writer
 

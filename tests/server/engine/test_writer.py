@@ -372,7 +372,7 @@ class TestLargeGroups:
         assert rig.kinds == [("a", StoreFailed)]
         assert rig.writer.broken is not None
         assert stored(rig) == []
-        assert rig.writer.recover()
+        assert rig.stepper.recover()
         rig.put("b")
         rig.write()
         assert rig.answered == ["a", "b"]
@@ -543,7 +543,7 @@ class TestSteps:
         assert rig.kinds == [("first", StoreFailed), ("many", StoreFailed), ("after", StoreFailed)]
         assert not rig.writer.is_deciding
         assert rig.writer.queued_bytes == 0
-        assert rig.writer.recover()
+        assert rig.stepper.recover()
         rig.put("b")
         rig.write()
         assert "many" not in stored(rig)
