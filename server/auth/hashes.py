@@ -53,12 +53,6 @@ def is_of(digest: bytes, key: bytes) -> bool:
     return hmac.compare_digest(hashlib.sha256(key).digest(), digest)
 
 
-def check_key_hash(text: str) -> None:
-    """Raise BadHash unless a line of the keys file may have this hash."""
-    if digest_in(text) is None:
-        argon2id(text)
-
-
 def argon2id(text: str) -> Verify:
     """The check against an argon2id hash. Raises BadHash."""
     try:

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterator
 from itertools import takewhile
 
-from shards.commit import Commit, Refused
+from shards.commit import Refused
 from shards.errors import Corrupt
 from shards.recover import Opened
 from timeline.position import Position, at_of
@@ -34,7 +34,13 @@ class Held:
         self._stuck: set[Position] = set()
         """Unreadable rows."""
         self.errand: Errand[Position, None] = Errand(
-            writer, clock, _release, ignore, self._not_released, most=STEP, source=self._due
+            writer,
+            clock,
+            lambda commit, place: commit.release(place),
+            ignore,
+            self._not_released,
+            most=STEP,
+            source=self._due,
         )
 
     def _due(self) -> Iterator[Position]:
@@ -52,7 +58,3 @@ class Held:
         elif isinstance(error, Refused):
             log.warning("held message: postponed: %s", error, extra=by("held messages"))
         return RETRY_S if isinstance(error, Refused) else None  # the table has it
-
-
-def _release(commit: Commit, place: Position) -> None:
-    commit.release(place)

@@ -132,11 +132,6 @@ class History:
         self._died: Counter[str] = Counter()
         """Dead letters by reason since the last coarse sample."""
 
-    @property
-    def bytes(self) -> int:
-        """Bytes of all samples."""
-        return self._fine.bytes + self._coarse.bytes
-
     def add(self, sample: Sample) -> None:
         """Add a sample; its time is not before the last one's."""
         self._count += 1
