@@ -148,7 +148,9 @@ class App:
         self._is_marking = False
         self._alarm: Alarm | None = None
         """Set to the next time at which there is work."""
-        self._quiet: list[asyncio.Future[None]] = []
+        self._quiet = asyncio.Event()
+        """Not set while somebody waits for `quiet`."""
+        self._quiet.set()
 
         self._build_jobs(config)
         self._build_reports(config)
@@ -302,11 +304,9 @@ class App:
 
     async def quiet(self) -> None:
         """Wait until every due message has been dispatched and all writes are durable."""
-        assert self._loop is not None
-        future: asyncio.Future[None] = self._loop.create_future()
-        self._quiet.append(future)
+        self._quiet.clear()
         self.plan()
-        await future
+        await self._quiet.wait()
 
     def plan(self) -> None:
         """Plan a round for the next turn of the loop."""
@@ -338,7 +338,7 @@ class App:
         """The core itself has failed (docs/decisions/0014)."""
         self._is_dead = True
         self.core.writer.fail(StoreFailed("the server stops: a turn failed"))
-        self._release_quiet()
+        self._quiet.set()
         self._fatal()
 
     def _turn(self) -> None:
@@ -389,7 +389,7 @@ class App:
         if writer.broken is None:
             return False
         self.is_ready = False
-        self._release_quiet()
+        self._quiet.set()
         self._lost()
         return True
 
@@ -421,8 +421,8 @@ class App:
 
     def _wait(self) -> None:
         """No work at once: wait for the next due message."""
-        if self._quiet and not self._is_reopening and self.core.is_settled():
-            self._release_quiet()
+        if not self._quiet.is_set() and not self._is_reopening and self.core.is_settled():
+            self._quiet.set()
         next_ms, retry_ms = self.core.wheel.next_ms(), self.core.retries.next_ms
         if retry_ms is not None:
             next_ms = retry_ms if next_ms is None else min(next_ms, retry_ms)
@@ -433,13 +433,6 @@ class App:
             delay = 0.001  # due, but something holds the horizon: its end plans a round
         if self._alarm is not None:
             self._alarm.set(delay)
-
-    def _release_quiet(self) -> None:
-        """Wake the waiters of `quiet`."""
-        quiet, self._quiet = self._quiet, []
-        for future in quiet:
-            if not future.done():
-                future.set_result(None)
 
     def _sync(self, group: GroupCommit) -> None:
         assert self._loop is not None
