@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import NamedTuple
 from zoneinfo import TZPATH
 
-from shards.commit import Commit
 from shards.dedupe import Refused
 from shards.errors import Corrupt
 from shards.outcome import Outcome
@@ -200,7 +199,11 @@ def _move(
     opened.open_batch.begin(wall_ms)
     for change in changes:
         line = f"{id_text(change.id)} {change.local_time}"
-        why = _why_kept(opened.commit, change)
+        try:
+            moved = opened.commit.move(change.id, change.new_ms, change.row, zone=change.local_time.encode())
+            why = "" if moved.outcome is Outcome.DONE else "too close or already due"
+        except (Refused, Corrupt) as error:
+            why = str(error)
         if why:
             report.kept += 1
             note(f"{line} stays at {format_ms(change.old_ms)}: {why}")
@@ -210,15 +213,6 @@ def _move(
     opened.open_batch.seal()
     opened.store.flush()
     opened.close_group()
-
-
-def _why_kept(commit: Commit, change: Change) -> str:
-    """Move a message; returns why it failed, or ""."""
-    try:
-        control = commit.move(change.id, change.new_ms, change.row, zone=change.local_time.encode())
-    except (Refused, Corrupt) as error:
-        return str(error)
-    return "" if control.outcome is Outcome.DONE else "too close or already due"
 
 
 def note_zones(store: Store, current: str) -> None:
