@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class Process(Protocol):
-    """What runs until it is told to stop: a standalone server, or a node."""
+    """A standalone server, or a node of a cluster."""
 
     stopping: asyncio.Event
     exit_code: int

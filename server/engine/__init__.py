@@ -1,6 +1,6 @@
 """The writer and what feeds it: requests become group commits, and rows on disk enter the wheel.
 
-    clock.py        the system's clocks, and one that stands still until it is told
+    clock.py        the system's clocks, and a simulated one that stands still until it is set
     disk_thread.py  the thread that waits for the disk
     lease.py        how long a node may lead without a heartbeat
     commit_hook.py  parts that write with each group commit

@@ -14,7 +14,7 @@ Done = Callable[[Any], None]
 
 
 def ignore(*_: object) -> None:
-    """Nobody waits for the answer, or needs the call."""
+    """A callback that does nothing."""
 
 
 class CommitHook:

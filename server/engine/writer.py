@@ -403,7 +403,7 @@ class Writer:
         self._refuse_queue()
 
     def reopened(self, failure: ShardsError | None) -> bool:
-        """`reopen_store` has been tried while broken, and said this: whether the store is in use again."""
+        """Handle the result of `reopen_store`. Returns whether the store is in use again."""
         try:
             read_timeline_again(self._opened)
             if failure is None:

@@ -7,7 +7,7 @@
     memory.py  the parts of `limits.memory`
     removed.py  removed settings, and their replacements
     config.py  all settings with defaults and descriptions
-    public.py  the addresses that clients are told
+    public.py  the addresses that clients get
     reading.py  values from defaults, file, environment and options
     watch.py   rereads files of keys and certificates when they change
 

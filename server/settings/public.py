@@ -1,4 +1,4 @@
-"""The addresses that clients are told: the public ones, or those where the server listens.
+"""The addresses that clients get: the public ones, or those where the server listens.
 
 `/v1/info`, redirects of a node that does not lead, and its claims in the log all take them from here.
 
