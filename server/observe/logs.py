@@ -68,43 +68,6 @@ def telling(**fields: object) -> Mapping[str, object]:
     return {"fields": fields}
 
 
-class Repeats(logging.Filter):
-    """Passes `BURST` lines of one kind and cause in `WINDOW_S`, and counts the others."""
-
-    def __init__(self, tell: logging.Handler) -> None:
-        """`tell`: the handler for the counts."""
-        super().__init__()
-        self._tell = tell
-        self._kinds: OrderedDict[tuple[str, str], _Kind] = OrderedDict()
-        """By logger and format text, oldest first."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        self.expire(record.created)
-        if getattr(record, "each", False):
-            return True
-        is_ours = record.name.partition(".")[0] in OURS
-        key = (record.name, str(record.msg)[:LINE_MAX] if is_ours else record.levelname)
-        kind = self._kinds.get(key)
-        if kind is None:
-            if len(self._kinds) >= KINDS_MAX:
-                self._forget()
-            kind = self._kinds[key] = _Kind(record)
-        return kind.admits(record)
-
-    def expire(self, now_s: float) -> None:
-        """Report the counts of windows that are over."""
-        while self._kinds:
-            first = next(iter(self._kinds.values()))
-            if 0 <= now_s - first.since_s < WINDOW_S:
-                return
-            self._forget()
-
-    def _forget(self) -> None:
-        _, kind = self._kinds.popitem(last=False)
-        for event in kind.left_out():
-            self._tell.emit(logging.LogRecord(kind.name, kind.level, "", 0, event, None, None))
-
-
 class _Kind:
     """A kind of line in its window."""
 
@@ -162,23 +125,50 @@ def _text(record: logging.LogRecord) -> str:
 
 
 class _Stream(logging.StreamHandler):  # type: ignore[type-arg]
-    """Standard error, with reports on lines left out."""
+    """Standard error. If limited, it writes `BURST` lines of one kind and cause in `WINDOW_S`, and counts the
+    others."""
 
     def __init__(self, *, is_limited: bool) -> None:
         super().__init__(sys.stderr)
-        self.repeats = Repeats(self)
-        if is_limited:
-            self.addFilter(self.repeats)
+        self._is_limited = is_limited
+        self._kinds: OrderedDict[tuple[str, str], _Kind] = OrderedDict()
+        """By logger and format text, oldest first."""
 
     def handle(self, record: logging.LogRecord) -> bool:
         """Filter under the lock, too: the filter counts."""
         with self.lock:  # type: ignore[union-attr]
             return bool(super().handle(record))
 
+    def filter(self, record: logging.LogRecord) -> bool:
+        self._expire(record.created)
+        if not self._is_limited or getattr(record, "each", False):
+            return True
+        is_ours = record.name.partition(".")[0] in OURS
+        key = (record.name, str(record.msg)[:LINE_MAX] if is_ours else record.levelname)
+        kind = self._kinds.get(key)
+        if kind is None:
+            if len(self._kinds) >= KINDS_MAX:
+                self._forget()
+            kind = self._kinds[key] = _Kind(record)
+        return kind.admits(record)
+
     def close(self) -> None:
         """Report all remaining counts."""
-        self.repeats.expire(float("inf"))
+        self._expire(float("inf"))
         super().close()
+
+    def _expire(self, now_s: float) -> None:
+        """Report the counts of windows that are over."""
+        while self._kinds:
+            first = next(iter(self._kinds.values()))
+            if 0 <= now_s - first.since_s < WINDOW_S:
+                return
+            self._forget()
+
+    def _forget(self) -> None:
+        _, kind = self._kinds.popitem(last=False)
+        for event in kind.left_out():
+            self.emit(logging.LogRecord(kind.name, kind.level, "", 0, event, None, None))
 
 
 def _is_address(text: str) -> bool:
