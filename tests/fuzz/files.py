@@ -99,7 +99,7 @@ def rules(data: bytes) -> None:
             rights = Rights(Principal(user, grant, lambda: 0.0), client)
             for topic in (b"a/b", b"$SYS/x", b"bob/secret", b"meters/bob/c/1"):
                 assert rights.may_see(topic) == (rights.may_receive(topic) or rights.may_publish(topic))
-                if topic.decode() in acl.of(user).deny:
+                if topic.decode() in acl.of(user).filters["deny"]:
                     assert not rights.may_see(topic)
             rights.may_subscribe("a/#")
 

@@ -194,7 +194,7 @@ async def test_keep_alive_counts_from_connect(served: Served, caplog: pytest.Log
     await peer.gone()
     assert 1.2 < asyncio.get_running_loop().time() - started < 4
     (line,) = [one for one in caplog.records if "keep alive" in one.getMessage()]
-    assert (vars(line)["by"], vars(line)["told"]) == ("127.0.0.1", {"client": "a"})
+    assert (vars(line)["by"], vars(line)["fields"]) == ("127.0.0.1", {"client": "a"})
 
 
 @pytest.mark.long
