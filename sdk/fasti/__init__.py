@@ -14,27 +14,28 @@ What a call takes and gives
     client.py           `Client`: one server or a cluster of them, HTTP side and MQTT side
     options.py          the keyword arguments of the calls, each named once
     signatures.py       what `help()` shows of them, and the words of others for them
-    messages.py         schedule, look up, list, cancel and move messages; `Message`, `Handling`, `ByKey`
+    answers.py          what the server answers, as values; generated from the server's types
+    messages.py         schedule, look up, list, cancel and move messages; `Message`, `ByKey`
     bulk.py             millions of messages in, a batch in memory
     ranges.py           many messages by topic and due time: cancel, shift, export
-    schedules.py        messages that come again and again; `Schedule`, `Fire`, `Silence`
+    schedules.py        messages that come again and again
     subscribe.py        messages as an async iterator that survives the connection
     delivery.py         one delivered message, until it is acked or nacked; `Delivery`
     pull.py             messages of a group for who asks for them, over HTTP; `Pull`, `Pulled`
     worker.py           handlers for the messages of a group, and the loop that calls them; `Worker`
     handlers.py         one of them: its filter, the type of its payload, and `schedule`
-    groups.py           shared subscriptions: their terms, pause, replay; `Group`
-    endpoints.py        where messages with `deliver_to` are posted; `Endpoint`
-    keys.py             ordering keys in trouble, of a group or endpoint that orders; `OrderingKey`
-    places.py           what they all have: what is undone, what becomes of it; `Undone`, `StillUndone`
-    dead.py             what was given up, to be sent again or dropped; `DeadLetter`
-    retries.py          what waits for its next try, to be tried now, buried or dropped; `WaitingRetry`
-    entries.py          what these two share; `Try`
-    timeline.py         how many messages lie ahead; `Density`
-    admin.py            sessions, slices and shards, the server itself; `Session`, `Slice`, `Shard`, `Info`
-    cluster.py          nodes of a cluster, who leads and how far the others are; `ClusterState`
+    groups.py           shared subscriptions: their terms, pause, replay
+    endpoints.py        where messages with `deliver_to` are posted
+    keys.py             ordering keys in trouble, of a group or endpoint that orders
+    places.py           what they all have: what is undone, what becomes of it; `StillUndone`
+    dead.py             what was given up, to be sent again or dropped
+    retries.py          what waits for its next try, to be tried now, buried or dropped
+    entries.py          what these two share
+    timeline.py         how many messages lie ahead
+    admin.py            sessions, slices and shards, the server itself
+    cluster.py          nodes of a cluster, who leads and how far the others are
     traces.py           the trace that a message belongs to, where OpenTelemetry is used
-    jobs.py             work on whole slices that the server has done by Spark; `Job`
+    jobs.py             work on whole slices that the server has done by Spark
     errors.py           what can go wrong, as a small tree
 
 Without an event loop
@@ -42,6 +43,7 @@ Without an event loop
     blocking.py         the event loop in a thread that it hands its calls to
 
 Below
+    values.py           how an answer is read, and what the SDK adds to its values
     wire.py             values on the wire: instants, spans, payloads, a message's body; `NewMessage`
     warned.py           warnings at the line of the user's program
     durations.py        durations as text, read as the server reads them
@@ -67,26 +69,17 @@ from typing import Any
 __version__ = "0.2.0.dev0"
 
 _NAMES = {
-    "admin": "Info Session Shard Slice",
+    "answers": "BulkResult Claims ClusterNode ClusterState DeadLetter Density Endpoint Failing Fire Group"
+    " Handling Info Job OrderingKey Schedule Session Shard Silence Skipped Slice Try Undone Upserted"
+    " WaitingRetry",
     "client": "Client",
-    "cluster": "ClusterNode ClusterState",
-    "dead": "DeadLetter",
     "delivery": "Delivery",
-    "endpoints": "Endpoint Failing",
-    "entries": "Try",
     "errors": "AlreadyDispatched BadArgument Error KeyCancelled NotFound Problem Refused Unencrypted"
     " UnencryptedWarning Unreachable Untrusted",
-    "groups": "Group",
-    "jobs": "Job",
-    "keys": "OrderingKey",
-    "messages": "ByKey Claims Handling Message Upserted",
-    "places": "Skipped StillUndone Undone",
+    "messages": "ByKey Message",
+    "places": "StillUndone",
     "pull": "Pull Pulled",
-    "ranges": "BulkResult",
-    "retries": "WaitingRetry",
-    "schedules": "Fire Schedule Silence",
     "subscribe": "Subscription",
-    "timeline": "Density",
     "transport": "Retry",
     "wire": "NewMessage instant_of_id",
     "worker": "Figures Reject RetryIn Worker",

@@ -1,122 +1,14 @@
-"""Views of the server's state: sessions, slices, shards, info.
-
-Each value keeps the server's object in `raw`, so that a field which a newer server adds can be read without a
-newer client.
-"""
+"""Calls on the server's state: sessions, slices, shards, and the server itself."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import Any, Self
+from collections.abc import AsyncIterator
+from datetime import timedelta
 
-from .places import Fate, Skipped, Undone, skip, undone_of
+from .answers import Session, Shard, Skipped, Slice
+from .places import Fate, skip
 from .transport import Transport, quoted
-from .wire import Json, When, dumps, instant, moment, parse_instant
-
-
-@dataclass(frozen=True, slots=True)
-class Info:
-    """`GET /v1/info`. `mqtt` lists the listeners: `{"transport", "host", "port", "url"}`.
-
-    `build`: "compiled" where the server runs compiled modules, else "pure".
-    """
-
-    version: str
-    node: int
-    clock: str
-    now: datetime
-    mqtt: tuple[Mapping[str, Any], ...]
-    raw: Mapping[str, Any] = field(repr=False)
-    build: str = "pure"
-
-    @classmethod
-    def of(cls, said: Json) -> Self:
-        return cls(
-            version=str(said.get("version", "")),
-            node=int(said.get("node", 0)),
-            clock=str(said.get("clock", "system")),
-            now=parse_instant(said["now"]),
-            mqtt=tuple(said.get("mqtt") or ()),
-            raw=said,
-            build=str(said.get("build", "pure")),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """A capped run of messages inside a slice; `structure` says which topics are in it."""
-
-    shard: int
-    structure: Any
-    count: int
-    live: int
-    bytes: int
-    raw: Mapping[str, Any] = field(repr=False)
-
-    @classmethod
-    def of(cls, said: Json) -> Self:
-        return cls(said["shard"], said.get("structure"), said["count"], said["live"], said["bytes"], said)
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """A span of due time [start, end). `live` leaves out cancelled and moved messages, `count` does not.
-
-    `shards` is filled by `get`, not by `list`; `shard_count` by both.
-    """
-
-    start: datetime
-    end: datetime
-    generation: int
-    count: int
-    live: int
-    bytes: int
-    shard_count: int
-    shards: tuple[Shard, ...]
-    raw: Mapping[str, Any] = field(repr=False)
-
-    @classmethod
-    def of(cls, said: Json) -> Self:
-        shards = said.get("shards", 0)
-        listed = shards if isinstance(shards, list) else []
-        return cls(
-            start=parse_instant(said["start"]),
-            end=parse_instant(said["end"]),
-            generation=said["generation"],
-            count=said["count"],
-            live=said["live"],
-            bytes=said["bytes"],
-            shard_count=len(shards) if isinstance(shards, list) else int(shards),
-            shards=tuple(Shard.of(s) for s in listed if isinstance(s, dict)),
-            raw=said,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Session:
-    """A subscriber as the server knows it: where it has read to, and how far that is behind."""
-
-    client_id: str
-    connected: bool
-    subscriptions: tuple[Mapping[str, Any], ...]
-    lag_messages: int | None
-    lag_seconds: float | None
-    raw: Mapping[str, Any] = field(repr=False)
-    undone: Undone | None = None
-
-    @classmethod
-    def of(cls, said: Json) -> Self:
-        return cls(
-            client_id=said["client_id"],
-            connected=bool(said.get("connected")),
-            subscriptions=tuple(said.get("subscriptions") or ()),
-            lag_messages=said.get("lag_messages"),
-            lag_seconds=said.get("lag_seconds"),
-            raw=said,
-            undone=undone_of(said),
-        )
+from .wire import Json, When, dumps, instant, moment
 
 
 class Sessions:

@@ -15,7 +15,8 @@ from typing import Self, Unpack
 from weakref import WeakSet
 
 from .addresses import Broker, Brokers, Plain, addresses, broker, listener_of
-from .admin import Info, Server, Sessions, Slices
+from .admin import Server, Sessions, Slices
+from .answers import Info
 from .cluster import Cluster
 from .dead import Dead
 from .endpoints import Endpoints

@@ -11,30 +11,17 @@ it sent again, under its id, to that session or group alone, or to another one.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, Self, Unpack
+from typing import Unpack
 
-from .entries import Entries, Entry
+from .answers import BulkResult, DeadLetter
+from .entries import Entries
 from .errors import Refused, renamed
 from .options import DeadSelection
-from .ranges import BulkResult
 from .signatures import check, unfolded
 from .transport import PAGE_MAX, Transport
-from .wire import DUE_NAMES, Json, Span, parse_instant, span
+from .wire import DUE_NAMES, Json, Span, span
 
 _OPTIONS = DeadSelection.__optional_keys__
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetter(Entry):
-    """A message that was given up at `died_at`; `reason` says why."""
-
-    died_at: datetime
-
-    @classmethod
-    def of(cls, said: Json, **more: Any) -> Self:
-        return super(DeadLetter, cls).of(said, died_at=parse_instant(said["died_at"]), **more)
 
 
 @unfolded

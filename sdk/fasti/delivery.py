@@ -11,9 +11,10 @@ from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from .entries import Try, tries_of
+from .answers import Try
 from .mqtt_values import ACK_TIMEOUT, Came, Incoming, UserProperties, readable
 from .traces import NAMES, handling
+from .values import each
 from .wire import Span, parse_instant, seconds
 from .wire import span as _span
 
@@ -90,7 +91,7 @@ class Received:
     @property
     def tries(self) -> tuple[Try, ...]:
         """The last failed attempts before this one, at most 20, oldest first."""
-        return readable(self._said.get("fasti-tries"), lambda text: tries_of({"tries": json.loads(text)}), ())
+        return readable(self._said.get("fasti-tries"), lambda text: each(Try.of, json.loads(text)), ())
 
     @property
     def schedule(self) -> str | None:

@@ -10,14 +10,14 @@ and has dead letters under its name.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Self, Unpack
+from typing import Unpack
 
+from .answers import Endpoint, OrderingKey, Skipped
 from .groups import TERMS
-from .keys import OrderingKey, change, keys_of
+from .keys import change, keys_of
 from .options import EndpointOptions
-from .places import Fate, Skipped, Undone, delete, expiry_of, skip, undone_of
+from .places import Fate, delete, skip
 from .signatures import check, check_retry, unfolded
 from .transport import Transport, quoted
 from .wire import Json, Spell, When, as_is, dumps, moment, span, spelled
@@ -30,48 +30,6 @@ _TERMS: Mapping[str, Spell] = {
     **dict.fromkeys(("concurrency", "body"), as_is),
     "retry": lambda retry: spelled(TERMS, retry),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Failing:
-    """Failures of an endpoint: `share` of its last `of` attempts failed, the last with `last_reason`."""
-
-    share: float
-    of: int
-    last_reason: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """An endpoint as the server knows it. `state`: active or paused.
-
-    `undone`, `incarnation` and `expiry`: as of a `Group`.
-    """
-
-    name: str
-    url: str
-    state: str
-    raw: Mapping[str, Any] = field(repr=False)
-    undone: Undone | None = None
-    failing: Failing | None = None
-    incarnation: int | None = None
-    expiry: timedelta | None = None
-
-    @classmethod
-    def of(cls, said: Json) -> Self:
-        failing = said.get("failing")
-        return cls(
-            name=said["name"],
-            url=said["url"],
-            state=str(said.get("state", "")),
-            raw=said,
-            undone=undone_of(said),
-            failing=None
-            if failing is None
-            else Failing(failing["share"], failing["of"], failing.get("last_reason")),
-            incarnation=said.get("incarnation"),
-            expiry=expiry_of(said),
-        )
 
 
 @unfolded

@@ -7,91 +7,18 @@ chosen by ids or by a filter, and `dry_run` only counts them.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
 from itertools import islice
-from typing import Any, Self
+from typing import Any
 
+from .answers import BulkResult
 from .errors import BadArgument
 from .names import items_of
-from .ranges import BulkResult, selection
-from .transport import PAGE_MAX, Transport, rows_of
-from .wire import Json, dumps, get_headers, get_payload, parse_instant
+from .ranges import selection
+from .transport import PAGE_MAX, Transport
+from .wire import Json, dumps
 
 IDS_MAX = 1_000
 """Maximum number of ids in one request."""
-
-
-@dataclass(frozen=True, slots=True)
-class Try:
-    """A delivery attempt that began `at`, to the client or endpoint `by`, with its outcome and duration."""
-
-    at: datetime
-    by: str
-    outcome: str
-    reason: str
-    seconds: float | None
-
-    @classmethod
-    def of(cls, said: Json) -> Self:
-        return cls(
-            at=parse_instant(said["at"]),
-            by=str(said.get("by") or ""),
-            outcome=str(said.get("outcome") or ""),
-            reason=str(said.get("reason") or ""),
-            seconds=seconds if isinstance(seconds := said.get("seconds"), int | float) else None,
-        )
-
-
-def tries_of(said: Mapping[str, Any]) -> tuple[Try, ...]:
-    """The last attempts, at most 20, oldest first."""
-    return tuple(map(Try.of, rows_of(said, "tries"))) if said.get("tries") else ()
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A message kept for a group or session. `group`: the group or client id; `attempts`: all deliveries to
-    it.
-
-    `subscription`: `$share/{group}/{filter}` of a group; None: a session. `reason`: why the last delivery
-    failed.
-    """
-
-    id: str
-    topic: str
-    group: str
-    subscription: str | None
-    attempts: int
-    reason: str
-    raw: Mapping[str, Any] = field(repr=False)
-
-    @classmethod
-    def of(cls, said: Json, **more: Any) -> Self:
-        """`more`: fields of the subclass."""
-        return cls(
-            id=said["id"],
-            topic=said["topic"],
-            group=said["group"],
-            subscription=said.get("subscription"),
-            attempts=int(said["attempts"]),
-            reason=str(said["reason"]),
-            raw=said,
-            **more,
-        )
-
-    @property
-    def payload(self) -> Any:
-        """bytes, str or a JSON value, as it was given."""
-        return get_payload(self.raw)
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        return get_headers(self.raw)
-
-    @property
-    def tries(self) -> tuple[Try, ...]:
-        """The last deliveries, at most 20."""
-        return tries_of(self.raw)
 
 
 class Entries:
@@ -135,8 +62,7 @@ class Entries:
         answer = await self._transport.call(
             "POST", f"{self._path}:{verb}", body=dumps(body), repeatable=False, timeout_s=0
         )
-        said = answer.object()
-        return BulkResult(said["matched"], said["changed"])
+        return BulkResult.of(answer.object())
 
 
 def _some(ids: Iterable[str]) -> Iterator[list[str]]:

@@ -10,16 +10,17 @@ One name may have groups for several filters: what is said of the name alone is 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Self, Unpack
+from typing import Unpack
 
-from .keys import OrderingKey, change, keys_of
+from .answers import Group, OrderingKey, Skipped
+from .keys import change, keys_of
 from .names import check_group, items_of
 from .options import GroupOptions
-from .places import Fate, Skipped, Undone, delete, expiry_of, skip, undone_of
+from .places import Fate, delete, skip
 from .signatures import check, unfolded
-from .transport import Transport, quoted, rows_of
+from .transport import Transport, quoted
+from .values import rows_of
 from .wire import Json, Spell, When, as_is, dumps, moment, span, spelled
 
 TERMS: Mapping[str, Spell] = {
@@ -28,41 +29,6 @@ TERMS: Mapping[str, Spell] = {
     "backoff": lambda spans: [span(each) for each in items_of("backoff", spans)],
 }
 """The field names of a group's options."""
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """A group as the server knows it. `state`: active or paused; `members`: its sessions there now.
-
-    `undone`: what it has not finished. `incarnation`: which one of that name it is, from 1. `expiry`: how
-    long it stays with nobody there, None: until it is deleted.
-    """
-
-    name: str
-    filter: str
-    state: str
-    members: tuple[Mapping[str, Any], ...]
-    in_flight: int
-    lag_messages: int | None
-    raw: Mapping[str, Any] = field(repr=False)
-    undone: Undone | None = None
-    incarnation: int | None = None
-    expiry: timedelta | None = None
-
-    @classmethod
-    def of(cls, said: Json) -> Self:
-        return cls(
-            name=said["name"],
-            filter=said["filter"],
-            state=str(said["state"]),
-            members=tuple(said.get("members") or ()),
-            in_flight=int(said.get("in_flight") or 0),
-            lag_messages=said.get("lag_messages"),
-            raw=said,
-            undone=undone_of(said),
-            incarnation=said.get("incarnation"),
-            expiry=expiry_of(said),
-        )
 
 
 @unfolded

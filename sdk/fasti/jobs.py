@@ -6,46 +6,13 @@ A job goes on by itself; a `Job` is what the server last said of it. `wait` asks
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Self
+from collections.abc import AsyncIterator, Callable
 
+from .answers import Job
 from .transport import Transport, quoted
 from .wire import Json, When, dumps, instant
 
-ENDED = frozenset({"done", "aborted"})
 POLL_S = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """`kind`: split or expire. `done` of `total`: progress, if reported; `detail`: why it was aborted."""
-
-    id: str
-    kind: str
-    state: str
-    done: int | None
-    total: int | None
-    detail: str
-    raw: Mapping[str, Any] = field(repr=False)
-
-    @classmethod
-    def of(cls, said: Json) -> Self:
-        progress = said.get("progress") or {}
-        return cls(
-            id=str(said["id"]),
-            kind=str(said.get("kind", "")),
-            state=str(said["state"]),
-            done=progress.get("done"),
-            total=progress.get("total"),
-            detail=str(said.get("detail") or ""),
-            raw=said,
-        )
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it has ended, done or aborted."""
-        return self.state in ENDED
 
 
 class Jobs:

@@ -12,15 +12,16 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Self, Unpack
 
+from .answers import BulkResult, Claims, Handling, Upserted
 from .bulk import Items, send_all
 from .coalesce import MAX_ITEMS, message_outbox, send_one
-from .entries import Try, tries_of
 from .errors import AlreadyDispatched, BadArgument, NotFound, Refused, key_cancelled, of_key, renamed
 from .options import Door, Due, Listed, MessageOptions, Selection
-from .ranges import BulkResult, Progress, export, selection, signed_span, sweep
+from .ranges import Progress, export, selection, signed_span, sweep
 from .signatures import check, unfolded
 from .traces import current, joined
-from .transport import PAGE_MAX, Transport, quoted, rows_of
+from .transport import PAGE_MAX, Transport, quoted
+from .values import each, optional
 from .warned import warn_of_empty, warn_of_past
 from .wire import (
     DUE_NAMES,
@@ -48,48 +49,6 @@ from .wire import (
 Version = tuple[int, int]
 _OPTIONS = MessageOptions.__optional_keys__
 _SELECTED, _LISTED = Selection.__optional_keys__, Listed.__optional_keys__
-
-
-@dataclass(frozen=True, slots=True)
-class Handling:
-    """Delivery state of a dispatched message in one group (`group`, `filter`), or in one `session`.
-
-    `state`: "in_flight" (until `lease_until`, if it is leased), "waiting" (not read yet), "retry" (next try
-    at `retry_at`), "dead", "dropped" (its retry was dropped), or "done" (nothing is left). `attempts`:
-    deliveries so far, None if they are no longer known; `tries`: the last ones, at most 20. `reason`: why the
-    last one failed, "" if unknown.
-    """
-
-    state: str
-    group: str | None = None
-    filter: str | None = None
-    session: str | None = None
-    attempts: int | None = None
-    retry_at: datetime | None = None
-    reason: str = ""
-    lease_until: datetime | None = None
-    tries: tuple[Try, ...] = ()
-
-    @classmethod
-    def of(cls, said: Json) -> Self:
-        names = ("group", "filter", "session", "attempts")
-        return cls(
-            state=said["state"],
-            retry_at=parsed(said.get("retry_at")),
-            reason=said.get("reason", ""),
-            lease_until=parsed(said.get("lease_until")),
-            tries=tries_of(said),
-            **{name: said[name] for name in names if name in said},
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Claims:
-    """Numbers of groups, endpoints and sessions that would receive the message now."""
-
-    groups: int
-    endpoints: int
-    sessions: int
 
 
 @unfolded
@@ -143,10 +102,7 @@ class Message:
     @property
     def claims(self) -> Claims | None:
         """Receivers counted by `schedule(..., claims=True)`; None if not requested."""
-        found = self.raw.get("claims")
-        if not isinstance(found, Mapping):
-            return None
-        return Claims(found["groups"], found["endpoints"], found["sessions"])
+        return optional(Claims.of, self.raw.get("claims"))
 
     @property
     def deliveries(self) -> tuple[Handling, ...]:
@@ -155,7 +111,7 @@ class Message:
         As the server said it when this message was last asked for alone (`get`, `refresh`), or when a cancel
         came too late; 100 at most.
         """
-        return tuple(map(Handling.of, rows_of(self.raw, "deliveries"))) if self.raw.get("deliveries") else ()
+        return each(Handling.of, self.raw.get("deliveries"))
 
     async def cancel(self) -> bool:
         """Cancel it. True: nobody will get it. False: already dispatched; `deliveries` says what is left."""
@@ -182,24 +138,6 @@ class Message:
         self.topic = newer.topic or self.topic
         self.deliver_at, self.state = newer.deliver_at, newer.state
         self.raw = {**self.raw, **newer.raw}
-
-
-@dataclass(frozen=True, slots=True)
-class Upserted:
-    """What `ByKey.upsert` has left under the key."""
-
-    id: str | None
-    """Message id; None: there is no message, and the server remembers the version."""
-    state: str
-    """pending, dispatched, cancelled or expired."""
-    deliver_at: datetime | None
-    """Due time, UTC."""
-    changed: bool
-    """Whether the call has made, changed or cancelled the message. False: its version was not higher."""
-
-    @classmethod
-    def of(cls, said: Json) -> Self:
-        return cls(said["id"], said["state"], parsed(said["deliver_at"]), said["changed"])
 
 
 @unfolded

@@ -13,58 +13,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import Any, Literal, Self
+from datetime import timedelta
+from typing import Literal
 
+from .answers import Skipped, Undone
 from .errors import Refused
 from .transport import Transport
-from .wire import Json, When, dumps, moment, parse_instant, parsed
+from .values import optional
+from .wire import When, dumps, moment
 
 Fate = Literal["dead", "drop"]
 """Fate of unfinished messages: dead letters, or dropped."""
-
-
-@dataclass(frozen=True, slots=True)
-class Undone:
-    """Unfinished messages of a place.
-
-    `lag`: due and not read; `in_flight`: sent or leased, and not acked; `retries`: waiting for their next
-    try, the first at `next_retry_at`. `oldest_at`: due of the oldest of all these.
-    """
-
-    lag: int
-    in_flight: int
-    retries: int
-    next_retry_at: datetime | None = None
-    oldest_at: datetime | None = None
-
-    @classmethod
-    def of(cls, said: Json) -> Self:
-        return cls(
-            lag=int(said.get("lag") or 0),
-            in_flight=int(said.get("in_flight") or 0),
-            retries=int(said.get("retries") or 0),
-            next_retry_at=parsed(said.get("next_retry_at")),
-            oldest_at=parsed(said.get("oldest_at")),
-        )
-
-    def __bool__(self) -> bool:
-        """Whether there is anything."""
-        return bool(self.lag or self.in_flight or self.retries)
-
-    def __str__(self) -> str:
-        return f"{self.lag:,} unread, {self.in_flight:,} in flight, {self.retries:,} to be tried again"
-
-
-@dataclass(frozen=True, slots=True)
-class Skipped:
-    """A place was moved forward from `start` to `end`; `undone`: its unfinished messages before."""
-
-    start: datetime
-    end: datetime
-    undone: Undone
-    raw: Mapping[str, Any] = field(repr=False)
 
 
 class StillUndone(Refused):
@@ -74,19 +33,7 @@ class StillUndone(Refused):
     @property
     def undone(self) -> Undone:
         """The unfinished messages."""
-        return undone_of(dict(self.problem.raw or {})) or Undone(0, 0, 0)
-
-
-def undone_of(said: Json) -> Undone | None:
-    """Unfinished messages of a listed place; None: not in the answer."""
-    found = said.get("undone")
-    return Undone.of(found) if isinstance(found, dict) else None
-
-
-def expiry_of(said: Json) -> timedelta | None:
-    """How long a place is kept without members; None: until it is deleted."""
-    found = said.get("expiry")
-    return timedelta(seconds=found) if isinstance(found, (int, float)) and found else None
+        return optional(Undone.of, (self.problem.raw or {}).get("undone")) or Undone()
 
 
 async def delete(transport: Transport, path: str, params: Mapping[str, str], undone: Fate | None) -> None:
@@ -105,6 +52,4 @@ async def skip(
 ) -> Skipped:
     """Move a place forward. Raises NotFound, Refused."""
     body = dumps({"to": moment(to, "to"), "undone": undone})
-    said = (await transport.call("POST", f"{path}:skip", params=params, body=body)).object()
-    start, end = parse_instant(said["from"]), parse_instant(said["to"])
-    return Skipped(start, end, Undone.of(said["undone"]), said)
+    return Skipped.of((await transport.call("POST", f"{path}:skip", params=params, body=body)).object())

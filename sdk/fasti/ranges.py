@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from .answers import BulkResult
 from .errors import Error
 from .transport import Transport
 from .wire import Json, Span, dumps, instant, key_text, span
@@ -28,14 +28,6 @@ _TIMES = {
 
 Progress = Callable[[int], None]
 """Told after each request how many messages were matched so far."""
-
-
-@dataclass(frozen=True, slots=True)
-class BulkResult:
-    """`matched`: pending messages that the filter selected; `changed`: those that were changed."""
-
-    matched: int
-    changed: int
 
 
 def selection(chosen: Mapping[str, Any]) -> dict[str, str]:

@@ -10,29 +10,16 @@ They are listed and changed as dead letters are (`client.dead`).
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, Self, Unpack
+from typing import Unpack
 
-from .entries import Entries, Entry
+from .answers import BulkResult, WaitingRetry
+from .entries import Entries
 from .options import RetrySelection
-from .ranges import BulkResult
 from .signatures import check, unfolded
 from .transport import PAGE_MAX, Transport
-from .wire import Json, Span, When, due, parse_instant
+from .wire import Json, Span, When, due
 
 _OPTIONS = RetrySelection.__optional_keys__
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingRetry(Entry):
-    """A message that will be sent again at `retry_at`, to this session or group alone."""
-
-    retry_at: datetime
-
-    @classmethod
-    def of(cls, said: Json, **more: Any) -> Self:
-        return super(WaitingRetry, cls).of(said, retry_at=parse_instant(said["retry_at"]), **more)
 
 
 @unfolded

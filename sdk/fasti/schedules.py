@@ -9,10 +9,9 @@ A `Schedule` is what the server last said of one; its next occurrence is an ordi
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any, Literal, Self, Unpack
+from typing import Any, Literal, Unpack
 
+from .answers import Fire, Schedule
 from .options import ScheduleOptions, Timing
 from .signatures import check, unfolded
 from .transport import Transport, quoted
@@ -22,9 +21,7 @@ from .wire import (
     Spell,
     as_is,
     dumps,
-    get_payload,
     instant,
-    parse_instant,
     put_payload,
     span,
     spelled,
@@ -37,84 +34,6 @@ _TIMING: Mapping[str, Spell] = {
     **dict.fromkeys(("start", "end"), instant),
 }
 """When a schedule fires; `gap` and `overlap` go into an object of their own."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fire:
-    """One fire of a schedule. `local`: local wall time; `note`: effect of DST."""
-
-    at: datetime
-    local: str
-    note: str | None
-    raw: Mapping[str, Any] = field(repr=False)
-
-    @classmethod
-    def of(cls, said: Json) -> Self:
-        return cls(parse_instant(said["at"]), str(said.get("local", "")), said.get("note"), said)
-
-
-@dataclass(frozen=True, slots=True)
-class Silence:
-    """Until when a schedule sends nothing although its rule has fires before that, and why."""
-
-    until: datetime
-    why: str
-
-    @classmethod
-    def of(cls, said: Json) -> Self:
-        return cls(parse_instant(said["until"]), str(said["why"]))
-
-
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """A schedule as the server knows it. `state`: active, paused, finished, or stopped (`reason`: why it
-    cannot go on); `count`: messages so far.
-
-    It fires by one of `cron`, `every` (as it was given: "PT15M", 90) and `rrule`, in `timezone`.
-    """
-
-    name: str
-    state: str
-    topic: str
-    count: int
-    cron: str | None
-    every: str | float | None
-    rrule: str | None
-    timezone: str
-    last: Fire | None
-    """The last fire; None: nothing yet, or the server does not tell."""
-    next: Fire | None
-    next_id: str | None
-    """Id of the pending message of the next fire."""
-    silent: Silence | None
-    """The clock was ahead and has sent the fires before `next`; `resume(name, from_="now")` ends that."""
-    reason: str | None
-    raw: Mapping[str, Any] = field(repr=False)
-
-    @classmethod
-    def of(cls, said: Json) -> Self:
-        last, following, silent = said.get("last"), said.get("next"), said.get("silent")
-        return cls(
-            name=said["name"],
-            state=str(said.get("state", "")),
-            topic=str(said.get("topic", "")),
-            count=int(said.get("count", 0)),
-            cron=said.get("cron"),
-            every=said.get("every"),
-            rrule=said.get("rrule"),
-            timezone=str(said.get("timezone", "")),
-            last=None if last is None else Fire.of(last),
-            next=None if following is None else Fire.of(following),
-            next_id=None if following is None else following.get("id"),
-            silent=None if silent is None else Silence.of(silent),
-            reason=said.get("reason"),
-            raw=said,
-        )
-
-    @property
-    def payload(self) -> Any:
-        """bytes, str or a JSON value, as it was given."""
-        return get_payload(self.raw)
 
 
 Fires = list[Fire]

@@ -18,6 +18,7 @@ import inspect
 import re
 from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
+from functools import cache
 from typing import Any, TypeVar
 
 from . import options as _options
@@ -86,6 +87,7 @@ def _option(name: str, hint: str) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
 
 
+@cache
 def meanings(kind: Any) -> list[str]:
     """What each option means, from the docstrings of the kinds that it consists of, itself the last."""
     kinds = [each for each in vars(_options).values() if hasattr(each, "__optional_keys__")]
@@ -94,6 +96,7 @@ def meanings(kind: Any) -> list[str]:
     return [found[name] for name in _hints(kind)]
 
 
+@cache
 def _hints(kind: Any) -> dict[str, str]:
     """Options and their types, as written."""
     return {name: getattr(hint, "__forward_arg__", hint) for name, hint in kind.__annotations__.items()}

@@ -35,18 +35,32 @@ from . import retries as _retries
 from . import schedules as _schedules
 from . import subscribe as _subscribe
 from . import timeline as _timeline
-from .admin import Info, Session, Shard, Slice
+from .answers import (
+    BulkResult,
+    Claims,
+    ClusterState,
+    DeadLetter,
+    Density,
+    Endpoint,
+    Group,
+    Handling,
+    Info,
+    Job,
+    OrderingKey,
+    Schedule,
+    Session,
+    Shard,
+    Skipped,
+    Slice,
+    Upserted,
+    WaitingRetry,
+)
 from .blocking import Facade, Loop, Value
 from .bulk import Items
-from .cluster import ClusterState
 from .coalesce import MAX_ITEMS
-from .dead import DeadLetter
 from .delivery import Received
-from .endpoints import Endpoint
-from .groups import Group
-from .jobs import POLL_S, Job
-from .keys import OrderingKey
-from .messages import Claims, Handling, Upserted, Version
+from .jobs import POLL_S
+from .messages import Version
 from .options import (
     DeadSelection,
     Door,
@@ -61,13 +75,11 @@ from .options import (
     SubscribeOptions,
     Timing,
 )
-from .places import Fate, Skipped
+from .places import Fate
 from .pull import DEFAULT_LEASE, DEFAULT_WAIT, Leased
-from .ranges import BulkResult, Progress
-from .retries import WaitingRetry
-from .schedules import Fires, Schedule
+from .ranges import Progress
+from .schedules import Fires
 from .signatures import unfolded
-from .timeline import Density
 from .tls import Cert, File
 from .transport import PAGE_MAX, Retry
 from .wire import NO_PAYLOAD, Json, Key, KeyScope, NewMessage, Span, When

@@ -2,41 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import Any, Self
-
+from .answers import Density
 from .ranges import selection
 from .transport import Transport
-from .wire import Json, Span, When, parse_instant, span
-
-
-@dataclass(frozen=True, slots=True)
-class Bucket:
-    """Number of messages pending from `at` until the next bucket."""
-
-    at: datetime
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class Density:
-    """Pending messages per bucket, in order of time."""
-
-    start: datetime
-    end: datetime
-    bucket: timedelta
-    buckets: tuple[Bucket, ...]
-    total: int
-    raw: Mapping[str, Any] = field(repr=False)
-
-    @classmethod
-    def of(cls, said: Json) -> Self:
-        buckets = tuple(Bucket(parse_instant(b["at"]), b["count"]) for b in said["buckets"])
-        width = timedelta(seconds=said["bucket_s"])
-        start, end = parse_instant(said["from"]), parse_instant(said["to"])
-        return cls(start, end, width, buckets, said["total"], said)
+from .wire import Span, When, span
 
 
 class Timeline:

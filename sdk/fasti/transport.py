@@ -33,6 +33,7 @@ from .addresses import HOPS, REDIRECTS, Plain, Servers
 from .errors import BadArgument, Error, Refused, Unreachable, Untrusted, error_of, problem_of
 from .names import check_count, check_text
 from .tls import CUT, Tls, is_cut, trouble
+from .values import object_of, rows_of
 
 NDJSON = "application/x-ndjson"
 JSON = "application/json"
@@ -74,27 +75,7 @@ class Answer:
 
     def object(self) -> dict[str, Any]:
         """The body as an object. Raises Error if it is something else, or if a required member is missing."""
-        return _object(self.body)
-
-
-class _Object(dict[str, Any]):
-    """The server's answer. A missing required member raises Error, not KeyError."""
-
-    def __missing__(self, name: str) -> Any:
-        raise Error(f"the answer has no {name!r}: is this a fasti server?")
-
-
-def rows_of(said: Mapping[str, Any], name: str) -> list[_Object]:
-    """The objects of a list. Raises Error."""
-    if not isinstance(said[name], list):
-        raise Error(f"expected a list of {name}, got {said[name]!r:.100}: is this a fasti server?")
-    return [_object(each) for each in said[name]]
-
-
-def _object(said: Any) -> _Object:
-    if not isinstance(said, dict):
-        raise Error(f"expected a JSON object, got {said!r:.100}: is this a fasti server?")
-    return _Object(said)
+        return object_of(self.body)
 
 
 class _Course:

@@ -44,10 +44,10 @@ from functools import partial
 from typing import Any, Unpack
 from weakref import WeakValueDictionary
 
+from .answers import Group
 from .client import Client
 from .delivery import Delivery
 from .errors import BadArgument, Error, NotFound, Refused
-from .groups import Group
 from .handlers import Handler, Host, P, Pattern, R, Unfit
 from .mqtt_values import fits
 from .names import check_count

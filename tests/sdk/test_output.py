@@ -16,7 +16,6 @@ import fasti
 from fasti.addresses import base_url
 from fasti.cli.output import Format, Printer, payload_text, printable
 from fasti.errors import error_of, problem_of
-from fasti.schedules import Schedule
 from tests.sdk.test_against_server import Server, simulated
 from tests.sdk.test_cli import fasti_cli, ok
 
@@ -198,7 +197,7 @@ async def test_nothing_is_asked_of_an_empty_name(server: Server) -> None:
 def test_a_schedule_shows_its_rule_and_its_fires() -> None:
     fire = {"at": "2027-03-28T01:30:00.000Z", "local": "2027-03-28T04:30:00+03:00[Europe/Bucharest]"}
     said = {"name": "n", "cron": "30 4 * * *", "timezone": "Europe/Bucharest", "last": fire, "next": fire}
-    found = Schedule.of(said)
+    found = fasti.Schedule.of(said)
     assert (found.cron, found.every, found.rrule, found.timezone) == (
         "30 4 * * *",
         None,
@@ -208,7 +207,7 @@ def test_a_schedule_shows_its_rule_and_its_fires() -> None:
     assert found.last is not None
     assert found.next is not None
     assert found.last.local == fire["local"]
-    assert Schedule.of({"name": "n"}).last is None
+    assert fasti.Schedule.of({"name": "n"}).last is None
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import fasti
-from fasti.places import expiry_of
+from fasti.values import kept_for
 from tests.sdk.fake import Fake
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
@@ -19,7 +19,7 @@ async def test_what_is_undone_is_told_of(client: fasti.Client) -> None:
     assert (endpoint.undone, endpoint.incarnation, endpoint.expiry) == (UNDONE, 3, None)
     assert endpoint.failing == fasti.Failing(share=0.85, of=20, last_reason="answered 500")
     assert (await client.sessions.get("audit/1")).undone is None, "an older server does not say"
-    assert expiry_of({"expiry": 172_800}) == timedelta(days=2)
+    assert kept_for(172_800) == timedelta(days=2)
     assert UNDONE
     assert not fasti.Undone(0, 0, 0)
 

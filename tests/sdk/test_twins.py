@@ -91,6 +91,11 @@ def test_the_blocking_client_is_what_the_generator_writes() -> None:
     assert ast.dump(ast.parse(there)) == ast.dump(ast.parse(written)), "run: python -m sdk.generate"
 
 
+def test_an_answer_is_what_the_server_says_it_is() -> None:
+    there, written = generate.ANSWERS.read_text(encoding="utf-8"), generate.values()
+    assert ast.dump(ast.parse(there)) == ast.dump(ast.parse(written)), "run: python -m sdk.generate"
+
+
 def test_durations_are_read_as_the_server_reads_them() -> None:
     assert generate.DURATIONS.read_text(encoding="utf-8") == generate.durations(), (
         "run: python -m sdk.generate"

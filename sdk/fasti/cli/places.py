@@ -76,9 +76,10 @@ ENDPOINT_COLUMNS = (
 
 def shown(place: Row) -> Row:
     """A row of a table: unfinished messages, members and failures, in words."""
-    from fasti.places import undone_of  # help needs no client
+    from fasti.answers import Undone  # help needs no client
+    from fasti.values import optional
 
-    undone, failing = undone_of(dict(place)), place.get("failing")
+    undone, failing = optional(Undone.of, place.get("undone")), place.get("failing")
     told = {} if undone is None else {"undone": str(undone) if undone else "nothing"}
     if "subscriptions" in place:
         told["subscriptions"] = ", ".join(each["filter"] for each in place["subscriptions"])

@@ -1,0 +1,884 @@
+# Written by sdk/generate.py from the server's answers: do not edit.
+"""What the server answers, as values: one for each type of its API that the SDK hands out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Literal, Self
+
+from .values import Amount, Content, Pieces, Work, each, inside, kept_for, listed, object_of, optional
+from .wire import Json, parse_instant, parsed
+
+
+@dataclass(frozen=True, slots=True)
+class Info:
+    """The server, its addresses of HTTP and MQTT."""
+
+    now: datetime
+    version: str = ""
+    node: int = 0
+    clock: str = "system"
+    build: str = "pure"
+    url: str = ""
+    mqtt: tuple[Mapping[str, Any], ...] = ()
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, said: Json) -> Self:
+        return cls(
+            now=parse_instant(said["now"]),
+            version=said.get("version") or "",
+            node=said.get("node") or 0,
+            clock=said.get("clock") or "system",
+            build=said.get("build") or "pure",
+            url=said.get("url") or "",
+            mqtt=listed(said.get("mqtt")),
+            raw=said,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A capped run of messages inside a slice; `structure` says which topics are in it.
+
+    `cap`: maximum messages, `cap_bytes`: maximum bytes; `sealed`: it takes no more.
+    """
+
+    shard: int
+    count: int
+    live: int
+    bytes: int
+    structure: str = ""
+    cap: int | None = None
+    cap_bytes: int | None = None
+    first: Mapping[str, Any] | None = None
+    last: Mapping[str, Any] | None = None
+    borrowed: bool = False
+    sealed: bool = False
+    unreadable: tuple[Mapping[str, Any], ...] = ()
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, said: Json) -> Self:
+        return cls(
+            shard=said["shard"],
+            count=said["count"],
+            live=said["live"],
+            bytes=said["bytes"],
+            structure=said.get("structure") or "",
+            cap=said.get("cap"),
+            cap_bytes=said.get("cap_bytes"),
+            first=said.get("first"),
+            last=said.get("last"),
+            borrowed=said.get("borrowed") or False,
+            sealed=said.get("sealed") or False,
+            unreadable=listed(said.get("unreadable")),
+            raw=said,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Slice(Pieces):
+    """A span of due time [start, end). `live` leaves out cancelled and moved messages, `count` does not.
+
+    `shards` is filled by `get`, not by `list`; `shard_count` by both.
+    """
+
+    start: datetime
+    end: datetime
+    generation: int
+    count: int
+    live: int
+    bytes: int
+    count_is_exact: bool = False
+    borrowed: int | None = None
+    unreadable: int | None = None
+    shards: tuple[Shard, ...] = ()
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, said: Json) -> Self:
+        return cls(
+            start=parse_instant(said["start"]),
+            end=parse_instant(said["end"]),
+            generation=said["generation"],
+            count=said["count"],
+            live=said["live"],
+            bytes=said["bytes"],
+            count_is_exact=said.get("count_is_exact") or False,
+            borrowed=said.get("borrowed"),
+            unreadable=said.get("unreadable"),
+            shards=each(Shard.of, said.get("shards")),
+            raw=said,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A client's subscriptions, and its read position. `client_id`, `read_position` and `expiry_s` are older
+    names of `name`, `position` and `expiry`.
+    """
+
+    client_id: str
+    lag_messages: int | None = None
+    lag_messages_is_exact: bool = False
+    lag_seconds: float | None = None
+    name: str = ""
+    position: Mapping[str, Any] | None = None
+    in_flight: int | None = None
+    delivered: int | None = None
+    failed: int | None = None
+    undone: Undone | None = None
+    dead_letters: int | None = None
+    expiry: timedelta | None = None
+    incarnation: int | None = None
+    left_at: datetime | None = None
+    connected_at: datetime | None = None
+    connected: bool = False
+    subscriptions: tuple[Mapping[str, Any], ...] = ()
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, said: Json) -> Self:
+        return cls(
+            client_id=said["client_id"],
+            lag_messages=said.get("lag_messages"),
+            lag_messages_is_exact=said.get("lag_messages_is_exact") or False,
+            lag_seconds=said.get("lag_seconds"),
+            name=said.get("name") or "",
+            position=said.get("position"),
+            in_flight=said.get("in_flight"),
+            delivered=said.get("delivered"),
+            failed=said.get("failed"),
+            undone=optional(Undone.of, said.get("undone")),
+            dead_letters=said.get("dead_letters"),
+            expiry=kept_for(said.get("expiry")),
+            incarnation=said.get("incarnation"),
+            left_at=parsed(said.get("left_at")),
+            connected_at=parsed(said.get("connected_at")),
+            connected=said.get("connected") or False,
+            subscriptions=listed(said.get("subscriptions")),
+            raw=said,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterNode:
+    """One of the nodes, as the leader heard of it `heard_ms` ago (None: never).
+
+    `state` is leader, follower or resync. `applied`: the log record up to which its disk is complete;
+    `lag`: number of records that it is behind, None if unknown.
+    """
+
+    node: str
+    url: str = ""
+    mqtt: str = ""
+    state: str = ""
+    epoch: int = 0
+    applied: int = 0
+    lag: int | None = None
+    heard_ms: int | None = None
+    version: str = ""
+    is_alive: bool = False
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, said: Json) -> Self:
+        return cls(
+            node=said["node"],
+            url=said.get("url") or "",
+            mqtt=said.get("mqtt") or "",
+            state=said.get("state") or "",
+            epoch=said.get("epoch") or 0,
+            applied=said.get("applied") or 0,
+            lag=said.get("lag"),
+            heard_ms=said.get("heard_ms"),
+            version=said.get("version") or "",
+            is_alive=said.get("is_alive") or False,
+            raw=said,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """`GET /v1/cluster`: the state of the node that answered, and what it knows about the others.
+
+    `leader`: the leader's name, None if unknown. `why`: what is wrong with the node, empty if nothing.
+    `wants_retime`: the node has another tzdata than the one used for due times, and recomputes them when
+    it takes the lead.
+    """
+
+    name: str = ""
+    timeline: str = ""
+    node: str = ""
+    state: str = ""
+    epoch: int = 0
+    applied: int = 0
+    takeovers: int = 0
+    why: str = ""
+    fit: bool = False
+    clock_offset_ms: int | None = None
+    scrubbed_at: str | None = None
+    keys_digest: str = ""
+    nodes: tuple[ClusterNode, ...] = ()
+    leader: str | None = None
+    wants_retime: bool = False
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, said: Json) -> Self:
+        return cls(
+            name=said.get("name") or "",
+            timeline=said.get("timeline") or "",
+            node=said.get("node") or "",
+            state=said.get("state") or "",
+            epoch=said.get("epoch") or 0,
+            applied=said.get("applied") or 0,
+            takeovers=said.get("takeovers") or 0,
+            why=said.get("why") or "",
+            fit=said.get("fit") or False,
+            clock_offset_ms=said.get("clock_offset_ms"),
+            scrubbed_at=said.get("scrubbed_at"),
+            keys_digest=said.get("keys_digest") or "",
+            nodes=each(ClusterNode.of, said.get("nodes")),
+            leader=inside(said.get("leader"), "node"),
+            wants_retime=inside(said.get("tzdata"), "retime") or False,
+            raw=said,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """A failed delivery. `at`: time of the failure; `by`: who had the message, empty: unknown; `seconds`: how
+    long, None: unknown.
+    """
+
+    at: datetime
+    by: str = ""
+    outcome: str = ""
+    reason: str = ""
+    seconds: float | None = None
+
+    @classmethod
+    def of(cls, said: Json) -> Self:
+        return cls(
+            at=parse_instant(said["at"]),
+            by=said.get("by") or "",
+            outcome=said.get("outcome") or "",
+            reason=said.get("reason") or "",
+            seconds=said.get("seconds"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter(Content):
+    """A message that a session or group has given up."""
+
+    id: str
+    topic: str
+    group: str
+    attempts: int
+    reason: str
+    died_at: datetime
+    deliver_at: datetime | None = None
+    state: str = ""
+    qos: int | None = None
+    deliver_to: str | None = None
+    ordering_key: str | None = None
+    schedule: str | None = None
+    dispatched_at: datetime | None = None
+    content_type: str | None = None
+    subscription: str | None = None
+    tries: tuple[Try, ...] = ()
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, said: Json) -> Self:
+        return cls(
+            id=said["id"],
+            topic=said["topic"],
+            group=said["group"],
+            attempts=said["attempts"],
+            reason=said["reason"],
+            died_at=parse_instant(said["died_at"]),
+            deliver_at=parsed(said.get("deliver_at")),
+            state=said.get("state") or "",
+            qos=said.get("qos"),
+            deliver_to=said.get("deliver_to"),
+            ordering_key=said.get("ordering_key"),
+            schedule=said.get("schedule"),
+            dispatched_at=parsed(said.get("dispatched_at")),
+            content_type=said.get("content_type"),
+            subscription=said.get("subscription"),
+            tries=each(Try.of, said.get("tries")),
+            raw=said,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingRetry(Content):
+    """A message that waits for its next try."""
+
+    id: str
+    topic: str
+    group: str
+    attempts: int
+    reason: str
+    retry_at: datetime
+    deliver_at: datetime | None = None
+    state: str = ""
+    qos: int | None = None
+    deliver_to: str | None = None
+    ordering_key: str | None = None
+    schedule: str | None = None
+    dispatched_at: datetime | None = None
+    content_type: str | None = None
+    subscription: str | None = None
+    tries: tuple[Try, ...] = ()
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, said: Json) -> Self:
+        return cls(
+            id=said["id"],
+            topic=said["topic"],
+            group=said["group"],
+            attempts=said["attempts"],
+            reason=said["reason"],
+            retry_at=parse_instant(said["retry_at"]),
+            deliver_at=parsed(said.get("deliver_at")),
+            state=said.get("state") or "",
+            qos=said.get("qos"),
+            deliver_to=said.get("deliver_to"),
+            ordering_key=said.get("ordering_key"),
+            schedule=said.get("schedule"),
+            dispatched_at=parsed(said.get("dispatched_at")),
+            content_type=said.get("content_type"),
+            subscription=said.get("subscription"),
+            tries=each(Try.of, said.get("tries")),
+            raw=said,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """Results of an endpoint's last posts since the server started.
+
+    `share`: failed part of the last `of` posts (up to 20), 0 to 1. `last_reason`: of the newest failure;
+    None if none failed.
+    """
+
+    share: float
+    of: int
+    last_reason: str | None = None
+
+    @classmethod
+    def read(cls, said: Json) -> Self:
+        return cls(
+            share=said["share"],
+            of=said["of"],
+            last_reason=said.get("last_reason"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A webhook endpoint and its read position. `headers`: their names; `timeout`: seconds; `rate`: messages
+    a second, 0: no limit; `reason`: why the server has paused it; `last_answers`: since the server
+    started, newest first, up to 20, or 5 in a list. If its group could not be read, the fields of
+    `PlaceShown` are missing.
+    """
+
+    name: str
+    url: str
+    state: str = ""
+    reason: str | None = None
+    secret: Mapping[str, Any] | None = None
+    headers: tuple[str, ...] = ()
+    concurrency: int | None = None
+    timeout: float | None = None
+    body: str = ""
+    created_at: datetime | None = None
+    changed_at: datetime | None = None
+    rate: float | None = None
+    order: bool | None = None
+    on_dead: Literal["next", "hold"] | None = None
+    per_key: Mapping[str, Any] | None = None
+    fair: bool | None = None
+    keys_held: int | None = None
+    retry: Mapping[str, Any] | None = None
+    expiry: timedelta | None = None
+    position: Mapping[str, Any] | None = None
+    lag_messages: int | None = None
+    lag_messages_is_exact: bool | None = None
+    lag_seconds: float | None = None
+    in_flight: int | None = None
+    delivered: int | None = None
+    failed: int | None = None
+    undone: Undone | None = None
+    dead_letters: int | None = None
+    incarnation: int | None = None
+    left_at: datetime | None = None
+    failing: Failing | None = None
+    last_answers: tuple[Mapping[str, Any], ...] = ()
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, said: Json) -> Self:
+        return cls(
+            name=said["name"],
+            url=said["url"],
+            state=said.get("state") or "",
+            reason=said.get("reason"),
+            secret=said.get("secret"),
+            headers=listed(said.get("headers")),
+            concurrency=said.get("concurrency"),
+            timeout=said.get("timeout"),
+            body=said.get("body") or "",
+            created_at=parsed(said.get("created_at")),
+            changed_at=parsed(said.get("changed_at")),
+            rate=said.get("rate"),
+            order=said.get("order"),
+            on_dead=said.get("on_dead"),
+            per_key=said.get("per_key"),
+            fair=said.get("fair"),
+            keys_held=said.get("keys_held"),
+            retry=said.get("retry"),
+            expiry=kept_for(said.get("expiry")),
+            position=said.get("position"),
+            lag_messages=said.get("lag_messages"),
+            lag_messages_is_exact=said.get("lag_messages_is_exact"),
+            lag_seconds=said.get("lag_seconds"),
+            in_flight=said.get("in_flight"),
+            delivered=said.get("delivered"),
+            failed=said.get("failed"),
+            undone=optional(Undone.of, said.get("undone")),
+            dead_letters=said.get("dead_letters"),
+            incarnation=said.get("incarnation"),
+            left_at=parsed(said.get("left_at")),
+            failing=optional(Failing.read, said.get("failing")),
+            last_answers=listed(said.get("last_answers")),
+            raw=said,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Undone(Amount):
+    """Unfinished messages of a place.
+
+    `lag`: due and not read; `in_flight`: sent or leased, and not acked; `retries`: waiting for their next
+    try, the first at `next_retry_at`. `oldest_at`: due of the oldest of all these.
+    """
+
+    lag: int = 0
+    in_flight: int = 0
+    retries: int = 0
+    next_retry_at: datetime | None = None
+    oldest_at: datetime | None = None
+
+    @classmethod
+    def of(cls, said: Json) -> Self:
+        return cls(
+            lag=said.get("lag") or 0,
+            in_flight=said.get("in_flight") or 0,
+            retries=said.get("retries") or 0,
+            next_retry_at=parsed(said.get("next_retry_at")),
+            oldest_at=parsed(said.get("oldest_at")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group as the server knows it. `state`: active or paused; `members`: its sessions there now.
+
+    `undone`: what it has not finished. `incarnation`: which one of that name it is, from 1. `expiry`: how
+    long it stays with nobody there, None: until it is deleted. Other durations are in seconds.
+    """
+
+    name: str
+    filter: str
+    state: str
+    lag_messages: int | None = None
+    lag_messages_is_exact: bool = False
+    lag_seconds: float | None = None
+    position: Mapping[str, Any] | None = None
+    in_flight: int = 0
+    delivered: int | None = None
+    failed: int | None = None
+    undone: Undone | None = None
+    dead_letters: int | None = None
+    expiry: timedelta | None = None
+    incarnation: int | None = None
+    left_at: datetime | None = None
+    max_attempts: int | None = None
+    backoff: tuple[float, ...] = ()
+    rate: float | None = None
+    order: bool = False
+    on_dead: str = ""
+    per_key: Mapping[str, Any] | None = None
+    fair: bool = False
+    keys_held: int | None = None
+    members: tuple[Mapping[str, Any], ...] = ()
+    ack_timeout: float | None = None
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, said: Json) -> Self:
+        return cls(
+            name=said["name"],
+            filter=said["filter"],
+            state=said["state"],
+            lag_messages=said.get("lag_messages"),
+            lag_messages_is_exact=said.get("lag_messages_is_exact") or False,
+            lag_seconds=said.get("lag_seconds"),
+            position=said.get("position"),
+            in_flight=said.get("in_flight") or 0,
+            delivered=said.get("delivered"),
+            failed=said.get("failed"),
+            undone=optional(Undone.of, said.get("undone")),
+            dead_letters=said.get("dead_letters"),
+            expiry=kept_for(said.get("expiry")),
+            incarnation=said.get("incarnation"),
+            left_at=parsed(said.get("left_at")),
+            max_attempts=said.get("max_attempts"),
+            backoff=listed(said.get("backoff")),
+            rate=said.get("rate"),
+            order=said.get("order") or False,
+            on_dead=said.get("on_dead") or "",
+            per_key=said.get("per_key"),
+            fair=said.get("fair") or False,
+            keys_held=said.get("keys_held"),
+            members=listed(said.get("members")),
+            ack_timeout=said.get("ack_timeout"),
+            raw=said,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OrderingKey:
+    """An ordering key that is behind or in trouble. `lag`: messages that wait for the key, counted up to
+    1,000; `retry_at`: of the message that waits for its try; `held`: by a dead letter, or by hand; `id`:
+    of the message that waits or is the dead letter; `oldest_at`: due of the oldest one that is not in
+    flight.
+    """
+
+    key: str
+    filter: str = ""
+    lag: int = 0
+    lag_is_exact: bool = False
+    in_flight: int = 0
+    retry_at: datetime | None = None
+    held: Literal["dead", "hand"] | None = None
+    id: str | None = None
+    oldest_at: datetime | None = None
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, said: Json) -> Self:
+        return cls(
+            key=said["key"],
+            filter=said.get("filter") or "",
+            lag=said.get("lag") or 0,
+            lag_is_exact=said.get("lag_is_exact") or False,
+            in_flight=said.get("in_flight") or 0,
+            retry_at=parsed(said.get("retry_at")),
+            held=said.get("held"),
+            id=said.get("id"),
+            oldest_at=parsed(said.get("oldest_at")),
+            raw=said,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A place was moved forward from `start` to `end`; `undone`: its unfinished messages before."""
+
+    start: datetime
+    end: datetime
+    undone: Undone
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, said: Json) -> Self:
+        return cls(
+            start=parse_instant(said["from"]),
+            end=parse_instant(said["to"]),
+            undone=Undone.of(object_of(said["undone"])),
+            raw=said,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Job(Work):
+    """`kind`: split or expire. `done` of `total`: progress, if reported; `detail`: why it was aborted.
+
+    A split has `slice`, an expiry `slices`; an open job has a `checkpoint`, an ended one its end.
+    """
+
+    id: str
+    state: str
+    kind: str = ""
+    run: str = ""
+    node: int | None = None
+    created_at: datetime | None = None
+    slice: Mapping[str, Any] | None = None
+    parts: int | None = None
+    split_above: int | None = None
+    children: tuple[Mapping[str, Any], ...] = ()
+    slices: tuple[Mapping[str, Any], ...] = ()
+    archive: str | None = None
+    files: tuple[Mapping[str, Any], ...] = ()
+    ended_at: datetime | None = None
+    detail: str = ""
+    rows: int | None = None
+    done: int | None = None
+    total: int | None = None
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, said: Json) -> Self:
+        return cls(
+            id=said["id"],
+            state=said["state"],
+            kind=said.get("kind") or "",
+            run=said.get("run") or "",
+            node=said.get("node"),
+            created_at=parsed(said.get("created_at")),
+            slice=said.get("slice"),
+            parts=said.get("parts"),
+            split_above=said.get("split_above"),
+            children=listed(said.get("children")),
+            slices=listed(said.get("slices")),
+            archive=said.get("archive"),
+            files=listed(said.get("files")),
+            ended_at=parsed(said.get("ended_at")),
+            detail=said.get("detail") or "",
+            rows=said.get("rows"),
+            done=inside(said.get("progress"), "done"),
+            total=inside(said.get("progress"), "total"),
+            raw=said,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Fire:
+    """One fire of a schedule; `note` says what DST or a move changed."""
+
+    at: datetime
+    local: str = ""
+    note: str | None = None
+    id: str | None = None
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, said: Json) -> Self:
+        return cls(
+            at=parse_instant(said["at"]),
+            local=said.get("local") or "",
+            note=said.get("note"),
+            id=said.get("id"),
+            raw=said,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """Until when a schedule sends nothing although its rule has earlier fires, and why."""
+
+    until: datetime
+    why: str
+
+    @classmethod
+    def of(cls, said: Json) -> Self:
+        return cls(
+            until=parse_instant(said["until"]),
+            why=said["why"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule(Content):
+    """A schedule as the server knows it. `state`: active, paused, finished, or stopped (`reason`: why it
+    cannot go on); `count`: messages so far.
+
+    It fires by one of `cron`, `every` (as it was given: "PT15M", 90) and `rrule`, in `timezone`. `last`:
+    None: nothing yet. `next_id`: of the pending message of the next fire. `silent`: the clock was ahead
+    and has sent the fires before `next`; `resume(name, from_="now")` ends that.
+    """
+
+    name: str
+    timezone: str = ""
+    dst: Mapping[str, Any] | None = None
+    misfire: str = ""
+    state: str = ""
+    created_at: datetime | None = None
+    changed_at: datetime | None = None
+    count: int = 0
+    next: Fire | None = None
+    last: Fire | None = None
+    silent: Silence | None = None
+    reason: str | None = None
+    topic: str = ""
+    cron: str | None = None
+    every: str | float | None = None
+    rrule: str | None = None
+    next_id: str | None = None
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, said: Json) -> Self:
+        return cls(
+            name=said["name"],
+            timezone=said.get("timezone") or "",
+            dst=said.get("dst"),
+            misfire=said.get("misfire") or "",
+            state=said.get("state") or "",
+            created_at=parsed(said.get("created_at")),
+            changed_at=parsed(said.get("changed_at")),
+            count=said.get("count") or 0,
+            next=optional(Fire.of, said.get("next")),
+            last=optional(Fire.of, said.get("last")),
+            silent=optional(Silence.of, said.get("silent")),
+            reason=said.get("reason"),
+            topic=said.get("topic") or "",
+            cron=said.get("cron"),
+            every=said.get("every"),
+            rrule=said.get("rrule"),
+            next_id=inside(said.get("next"), "id"),
+            raw=said,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Number of messages pending from `at` until the next bucket."""
+
+    at: datetime
+    count: int
+    retries: int | None = None
+
+    @classmethod
+    def of(cls, said: Json) -> Self:
+        return cls(
+            at=parse_instant(said["at"]),
+            count=said["count"],
+            retries=said.get("retries"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Density:
+    """Pending messages per bucket, in order of time."""
+
+    start: datetime
+    end: datetime
+    bucket: timedelta
+    total: int
+    buckets: tuple[Bucket, ...] = ()
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, said: Json) -> Self:
+        return cls(
+            start=parse_instant(said["from"]),
+            end=parse_instant(said["to"]),
+            bucket=timedelta(seconds=said["bucket_s"]),
+            total=said["total"],
+            buckets=each(Bucket.of, said.get("buckets")),
+            raw=said,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BulkResult:
+    """`matched`: messages that were selected; `changed`: those of them that were changed."""
+
+    matched: int
+    changed: int
+
+    @classmethod
+    def of(cls, said: Json) -> Self:
+        return cls(
+            matched=said["matched"],
+            changed=said["changed"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """Number of groups, endpoints and sessions that would get a message if it were dispatched now."""
+
+    groups: int
+    endpoints: int
+    sessions: int
+
+    @classmethod
+    def of(cls, said: Json) -> Self:
+        return cls(
+            groups=said["groups"],
+            endpoints=said["endpoints"],
+            sessions=said["sessions"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Upserted:
+    """What `ByKey.upsert` has left under the key. `id` None: there is no message, and the server remembers
+    the version.
+
+    `changed`: whether the call has made, changed or cancelled the message. False: its version was not
+    higher.
+    """
+
+    id: str | None
+    state: str
+    deliver_at: datetime | None
+    changed: bool
+
+    @classmethod
+    def of(cls, said: Json) -> Self:
+        return cls(
+            id=said["id"],
+            state=said["state"],
+            deliver_at=parsed(said["deliver_at"]),
+            changed=said["changed"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Handling:
+    """Delivery state of a dispatched message in one group (`group`, `filter`), or in one `session`.
+
+    `state`: "in_flight" (until `lease_until`, if it is leased), "waiting" (not read yet), "retry" (next
+    try at `retry_at`), "dead", "dropped" (its retry was dropped), or "done" (nothing is left). `attempts`:
+    deliveries so far, None if they are no longer known; `tries`: the last ones, at most 20. `reason`: why
+    the last one failed, "" if unknown.
+    """
+
+    state: str
+    group: str | None = None
+    filter: str | None = None
+    session: str | None = None
+    attempts: int | None = None
+    retry_at: datetime | None = None
+    reason: str = ""
+    by: str | None = None
+    lease_until: datetime | None = None
+    tries: tuple[Try, ...] = ()
+
+    @classmethod
+    def of(cls, said: Json) -> Self:
+        return cls(
+            state=said["state"],
+            group=said.get("group"),
+            filter=said.get("filter"),
+            session=said.get("session"),
+            attempts=said.get("attempts"),
+            retry_at=parsed(said.get("retry_at")),
+            reason=said.get("reason") or "",
+            by=said.get("by"),
+            lease_until=parsed(said.get("lease_until")),
+            tries=each(Try.of, said.get("tries")),
+        )
