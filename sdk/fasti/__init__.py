@@ -26,14 +26,9 @@ What a call takes and gives
     handlers.py         one of them: its filter, the type of its payload, and `schedule`
     groups.py           shared subscriptions: their terms, pause, replay
     endpoints.py        where messages with `deliver_to` are posted
-    keys.py             ordering keys in trouble, of a group or endpoint that orders
-    places.py           what they all have: what is undone, what becomes of it; `StillUndone`
-    dead.py             what was given up, to be sent again or dropped
-    retries.py          what waits for its next try, to be tried now, buried or dropped
-    entries.py          what these two share
-    timeline.py         how many messages lie ahead
-    admin.py            sessions, slices and shards, the server itself
-    cluster.py          nodes of a cluster, who leads and how far the others are
+    places.py           what they all have: what is undone, what becomes of it, ordering keys; `StillUndone`
+    entries.py          what was given up, to be sent again or dropped; what waits for its next try
+    admin.py            sessions, slices and shards, the timeline, the server itself and its cluster
     traces.py           the trace that a message belongs to, where OpenTelemetry is used
     jobs.py             work on whole slices that the server has done by Spark
     errors.py           what can go wrong, as a small tree

@@ -1,14 +1,15 @@
-"""Calls on the server's state: sessions, slices, shards, and the server itself."""
+"""Calls on the server's state: sessions, slices and shards, the timeline, the server itself, its cluster."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
-from .answers import Session, Shard, Skipped, Slice
-from .places import Fate, skip
+from .answers import ClusterState, Density, Session, Shard, Skipped, Slice
+from .places import Fate, Place
+from .ranges import selection
 from .transport import Transport, quoted
-from .wire import Json, When, dumps, instant, moment
+from .wire import Json, Span, When, dumps, instant, moment, span
 
 
 class Sessions:
@@ -24,7 +25,7 @@ class Sessions:
 
     async def get(self, client_id: str) -> Session:
         """Raises NotFound."""
-        return Session.of((await self._transport.call("GET", _session(client_id))).object())
+        return Session.of(await self._transport.ask("GET", _session(client_id)))
 
     async def remove(self, client_id: str) -> None:
         """Forget the session, its subscriptions and its read position. Raises NotFound."""
@@ -38,7 +39,7 @@ class Sessions:
 
     async def skip(self, client_id: str, to: When | timedelta = "now", undone: Fate = "dead") -> Skipped:
         """Skip the backlog, as for a group. Raises NotFound, Refused."""
-        return await skip(self._transport, _session(client_id), {}, to, undone)
+        return await Place(self._transport, _session(client_id)).skip(to, undone)
 
 
 class Slices:
@@ -54,11 +55,48 @@ class Slices:
 
     async def get(self, start: When) -> Slice:
         """One slice with its shards. Raises NotFound."""
-        return Slice.of((await self._transport.call("GET", _slice(start))).object())
+        return Slice.of(await self._transport.ask("GET", _slice(start)))
 
     async def shard(self, start: When, number: int) -> Shard:
         """Raises NotFound."""
-        return Shard.of((await self._transport.call("GET", f"{_slice(start)}/shards/{number}")).object())
+        return Shard.of(await self._transport.ask("GET", f"{_slice(start)}/shards/{number}"))
+
+
+class Timeline:
+    """Calls on `/v1/timeline`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def density(
+        self,
+        *,
+        start: When | None = None,
+        end: When | None = None,
+        bucket: Span = 60,
+        topic: str | None = None,
+    ) -> Density:
+        """Exact counts per bucket; from now and for a day if not said otherwise. Raises Refused."""
+        chosen = selection({"topic": topic, "start": start, "end": end})
+        params = {**chosen, "bucket": span(bucket, "bucket")}
+        return Density.of(
+            await self._transport.ask("GET", "/v1/timeline/density", params=params, timeout_s=0)
+        )
+
+
+class Cluster:
+    """Calls on `/v1/cluster`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def status(self) -> ClusterState:
+        """The cluster as the answering node sees it. Raises NotFound if the server is not in a cluster.
+
+        Every node answers for itself. The table of all nodes is the leader's; the others have the last one
+        that they received.
+        """
+        return ClusterState.of(await self._transport.ask("GET", "/v1/cluster"))
 
 
 class Server:
@@ -72,10 +110,9 @@ class Server:
 
         Raises Refused: the path is not below the server's `store.backups`, or something is there.
         """
-        answer = await self._transport.call(
-            "POST", "/v1/backups", body=dumps({"dir": directory}), repeatable=False, timeout_s=0
-        )
-        return str(answer.object()["dir"])
+        body = {"dir": directory}
+        answer = await self._transport.ask("POST", "/v1/backups", body, repeatable=False, timeout_s=0)
+        return str(answer["dir"])
 
 
 def _session(client_id: str) -> str:

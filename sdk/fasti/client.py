@@ -15,22 +15,19 @@ from typing import Self, Unpack
 from weakref import WeakSet
 
 from .addresses import Broker, Brokers, Plain, addresses, broker, listener_of
-from .admin import Server, Sessions, Slices
+from .admin import Cluster, Server, Sessions, Slices, Timeline
 from .answers import Info
-from .cluster import Cluster
-from .dead import Dead
 from .endpoints import Endpoints
+from .entries import Dead, Retries
 from .errors import Error, Refused, Unencrypted, Unreachable
 from .groups import Groups
 from .jobs import Jobs
 from .messages import Messages
 from .options import SubscribeOptions
 from .pull import DEFAULT_LEASE, DEFAULT_WAIT, Pull
-from .retries import Retries
 from .schedules import Schedules
 from .signatures import check, unfolded
 from .subscribe import SubscribeRequest, Subscription
-from .timeline import Timeline
 from .tls import Cert, File, Tls
 from .transport import Retry, Transport
 from .wire import Span, dumps, parse_instant, span
@@ -117,7 +114,7 @@ class Client:
 
     async def info(self) -> Info:
         """Version, node, clock, MQTT listeners."""
-        return Info.of((await self._transport.call("GET", "/v1/info")).object())
+        return Info.of(await self._transport.ask("GET", "/v1/info"))
 
     async def advance(self, by: Span) -> datetime:
         """Advance a simulated clock; returns the new time.

@@ -15,12 +15,11 @@ from typing import Unpack
 
 from .answers import Endpoint, OrderingKey, Skipped
 from .groups import TERMS
-from .keys import change, keys_of
 from .options import EndpointOptions
-from .places import Fate, delete, skip
+from .places import Fate, Place
 from .signatures import check, check_retry, unfolded
 from .transport import Transport, quoted
-from .wire import Json, Spell, When, as_is, dumps, moment, span, spelled
+from .wire import Json, Spell, When, as_is, span, spelled
 
 _TERMS: Mapping[str, Spell] = {
     **TERMS,
@@ -46,7 +45,7 @@ class Endpoints:
 
     async def get(self, name: str) -> Endpoint:
         """Raises NotFound."""
-        return Endpoint.of((await self._transport.call("GET", _path(name))).object())
+        return Endpoint.of(await self._transport.ask("GET", _path(name)))
 
     async def put(self, name: str, url: str, **options: Unpack[EndpointOptions]) -> Endpoint:
         """Create or change an endpoint.
@@ -59,53 +58,50 @@ class Endpoints:
         body = {"url": url, **spelled(_TERMS, options)}
         if options.get("secret") == "":
             body["secret"] = None
-        return Endpoint.of((await self._transport.call("PUT", _path(name), body=dumps(body))).object())
+        return Endpoint.of(await self._transport.ask("PUT", _path(name), body))
 
     async def delete(self, name: str, *, undone: Fate | None = None) -> None:
         """Delete the endpoint with its read position. `undone` and errors are as for a group."""
-        await delete(self._transport, _path(name), {}, undone)
+        await self._at(name).delete(undone)
 
     async def pause(self, name: str) -> Endpoint:
         """Pause the endpoint; it keeps its read position. Raises NotFound."""
-        return await self._ask(name, "pause")
+        return Endpoint.of(await self._at(name).ask("pause"))
 
     async def resume(self, name: str) -> Endpoint:
         """Resume at the kept read position. Raises NotFound."""
-        return await self._ask(name, "resume")
+        return Endpoint.of(await self._at(name).ask("resume"))
 
     async def replay(self, name: str, since: When | timedelta) -> Endpoint:
         """Set the read position back to an instant, or by a duration. Raises NotFound, Refused."""
-        return await self._ask(name, "replay", {"from": moment(since)})
+        return Endpoint.of(await self._at(name).replay(since))
 
     async def skip(self, name: str, to: When | timedelta = "now", undone: Fate = "dead") -> Skipped:
         """Skip the backlog, as for a group. Raises NotFound, Refused."""
-        return await skip(self._transport, _path(name), {}, to, undone)
+        return await self._at(name).skip(to, undone)
 
     async def keys(self, name: str, *, limit: int | None = None) -> AsyncIterator[OrderingKey]:
         """Ordering keys that are behind or in trouble, as of a group. Raises NotFound."""
-        async for found in keys_of(self._transport, _path(name), {}, limit):
+        async for found in self._at(name).keys(limit):
             yield found
 
     async def hold(self, name: str, key: str) -> tuple[OrderingKey, ...]:
         """Post nothing more of an ordering key until `release`. Raises NotFound, Refused."""
-        return await change(self._transport, _path(name), key, "hold", {})
+        return await self._at(name).change(key, "hold")
 
     async def release(self, name: str, key: str) -> tuple[OrderingKey, ...]:
         """Let a held ordering key go on. Raises NotFound, Refused."""
-        return await change(self._transport, _path(name), key, "release", {})
+        return await self._at(name).change(key, "release")
 
     async def test(self, name: str) -> Json:
         """Post a test message now, without the queue. Raises NotFound.
 
         Gives what came of it: `{"ok", "status", "latency_ms", "reason"}`.
         """
-        answer = await self._transport.call("POST", _path(name) + ":test", repeatable=False, timeout_s=0)
-        return answer.object()
+        return await self._transport.ask("POST", _path(name) + ":test", repeatable=False, timeout_s=0)
 
-    async def _ask(self, name: str, verb: str, said: Json | None = None) -> Endpoint:
-        body = None if said is None else dumps(said)
-        answer = await self._transport.call("POST", f"{_path(name)}:{verb}", body=body)
-        return Endpoint.of(answer.object())
+    def _at(self, name: str) -> Place:
+        return Place(self._transport, _path(name))
 
 
 def _path(name: str) -> str:

@@ -14,14 +14,13 @@ from datetime import timedelta
 from typing import Unpack
 
 from .answers import Group, OrderingKey, Skipped
-from .keys import change, keys_of
 from .names import check_group, items_of
 from .options import GroupOptions
-from .places import Fate, delete, skip
+from .places import Fate, Place
 from .signatures import check, unfolded
 from .transport import Transport, quoted
 from .values import rows_of
-from .wire import Json, Spell, When, as_is, dumps, moment, span, spelled
+from .wire import Json, Spell, When, as_is, span, spelled
 
 TERMS: Mapping[str, Spell] = {
     **dict.fromkeys(("expiry", "ack_timeout"), span),
@@ -45,7 +44,7 @@ class Groups:
 
     async def get(self, name: str) -> tuple[Group, ...]:
         """The groups of one name, one for each filter. Raises NotFound."""
-        return _groups((await self._transport.call("GET", _path(name))).object())
+        return _groups(await self._transport.ask("GET", _path(name)))
 
     async def put(self, name: str, filter: str, **options: Unpack[GroupOptions]) -> Group:
         """Create the group before its first member joins, starting from now, or change its options.
@@ -54,7 +53,7 @@ class Groups:
         """
         check(GroupOptions.__optional_keys__, options)
         body = {"filter": filter, **spelled(TERMS, options)}
-        return Group.of((await self._transport.call("PUT", _path(name), body=dumps(body))).object())
+        return Group.of(await self._transport.ask("PUT", _path(name), body))
 
     async def delete(self, name: str, filter: str | None = None, *, undone: Fate | None = None) -> None:
         """Delete the group; its members receive nothing more. Raises NotFound.
@@ -62,21 +61,21 @@ class Groups:
         Raises StillUndone for a group that has something undone, unless `undone` says what becomes of it:
         "dead" or "drop".
         """
-        await delete(self._transport, _path(name), _chosen(filter), undone)
+        await self._at(name, filter).delete(undone)
 
     async def pause(self, name: str, filter: str | None = None) -> tuple[Group, ...]:
         """Pause the group, also over restarts; it keeps its read position. Raises NotFound."""
-        return await self._ask(name, "pause", filter)
+        return _groups(await self._at(name, filter).ask("pause"))
 
     async def resume(self, name: str, filter: str | None = None) -> tuple[Group, ...]:
         """Resume at the kept read position. Raises NotFound."""
-        return await self._ask(name, "resume", filter)
+        return _groups(await self._at(name, filter).ask("resume"))
 
     async def replay(
         self, name: str, since: When | timedelta, filter: str | None = None
     ) -> tuple[Group, ...]:
         """Set the read position back to an instant, or by a duration. Raises NotFound, Refused."""
-        return await self._ask(name, "replay", filter, {"from": moment(since)})
+        return _groups(await self._at(name, filter).replay(since))
 
     async def skip(
         self,
@@ -89,7 +88,7 @@ class Groups:
 
         `undone`: what becomes of what is left out: "dead" letters, or "drop".
         """
-        return await skip(self._transport, _path(name), _chosen(filter), to, undone)
+        return await self._at(name, filter).skip(to, undone)
 
     async def keys(
         self, name: str, filter: str | None = None, *, limit: int | None = None
@@ -98,35 +97,23 @@ class Groups:
 
         Raises NotFound.
         """
-        async for found in keys_of(self._transport, _path(name), _chosen(filter), limit):
+        async for found in self._at(name, filter).keys(limit):
             yield found
 
     async def hold(self, name: str, key: str, filter: str | None = None) -> tuple[OrderingKey, ...]:
         """Deliver nothing more of an ordering key until `release`. Raises NotFound, Refused."""
-        return await change(self._transport, _path(name), key, "hold", _chosen(filter))
+        return await self._at(name, filter).change(key, "hold")
 
     async def release(self, name: str, key: str, filter: str | None = None) -> tuple[OrderingKey, ...]:
         """Let a held ordering key go on, whether by `hold` or by a dead letter. Raises NotFound, Refused."""
-        return await change(self._transport, _path(name), key, "release", _chosen(filter))
+        return await self._at(name, filter).change(key, "release")
 
-    async def _ask(
-        self, name: str, verb: str, topic_filter: str | None, body: Json | None = None
-    ) -> tuple[Group, ...]:
-        answer = await self._transport.call(
-            "POST",
-            f"{_path(name)}:{verb}",
-            params=_chosen(topic_filter),
-            body=None if body is None else dumps(body),
-        )
-        return _groups(answer.object())
+    def _at(self, name: str, topic_filter: str | None) -> Place:
+        return Place(self._transport, _path(name), topic_filter)
 
 
 def _groups(said: Json) -> tuple[Group, ...]:
     return tuple(Group.of(each) for each in rows_of(said, "groups"))
-
-
-def _chosen(topic_filter: str | None) -> dict[str, str]:
-    return {} if topic_filter is None else {"filter": topic_filter}
 
 
 def _path(name: str) -> str:

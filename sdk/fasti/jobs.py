@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 
 from .answers import Job
 from .transport import Transport, quoted
-from .wire import Json, When, dumps, instant
+from .wire import Json, When, instant
 
 POLL_S = 0.5
 
@@ -35,7 +35,7 @@ class Jobs:
 
     async def get(self, job_id: str) -> Job:
         """Raises NotFound."""
-        return Job.of((await self._transport.call("GET", f"/v1/jobs/{quoted(job_id)}")).object())
+        return Job.of(await self._transport.ask("GET", f"/v1/jobs/{quoted(job_id)}"))
 
     async def list(self) -> AsyncIterator[Job]:
         """Open jobs, and the last ones that ended."""
@@ -55,7 +55,4 @@ class Jobs:
             await asyncio.sleep(poll_s)
 
     async def _start(self, body: Json) -> Job:
-        answer = await self._transport.call(
-            "POST", "/v1/jobs", body=dumps(body), repeatable=False, timeout_s=0
-        )
-        return Job.of(answer.object())
+        return Job.of(await self._transport.ask("POST", "/v1/jobs", body, repeatable=False, timeout_s=0))

@@ -33,7 +33,6 @@ from .wire import (
     When,
     check_scope,
     due,
-    dumps,
     get_headers,
     get_payload,
     instant_of_id,
@@ -325,8 +324,7 @@ class Messages:
 
     async def explain(self, message_id: str) -> Json:
         """Storage details: slice, shard, structure, position, when it enters RAM."""
-        answer = await self._transport.call("GET", _path(message_id) + "/explain")
-        return answer.object()
+        return await self._transport.ask("GET", _path(message_id) + "/explain")
 
     async def cancel(self, message_id: str, *, strict: bool = False) -> bool:
         """True: nobody will get it (also if it was cancelled before). False: already dispatched.
@@ -361,8 +359,7 @@ class Messages:
         """Exact number of messages that `list` would return."""
         params = _selected(_LISTED, chosen)
         params.update(limit="1", count="true")
-        answer = await self._transport.call("GET", "/v1/messages", params=params)
-        return int(answer.object()["count"])
+        return int((await self._transport.ask("GET", "/v1/messages", params=params))["count"])
 
     async def cancel_where(
         self,
@@ -402,8 +399,7 @@ class Messages:
         await self._outbox.close()
 
     async def _get(self, path: str) -> Message:
-        answer = await self._transport.call("GET", path)
-        return self._handle(answer.object())
+        return self._handle(await self._transport.ask("GET", path))
 
     async def _cancel(self, path: str, *, strict: bool) -> bool:
         try:
@@ -415,33 +411,30 @@ class Messages:
         return True
 
     async def _upsert(self, path: str, body: Json) -> Upserted:
-        try:
-            answer = await self._transport.call("PUT", path, body=dumps(body))
-        except Refused as error:
-            raise renamed(error, DUE_NAMES) from None
-        return Upserted.of(answer.object())
+        return Upserted.of(await self._ask("PUT", path, body))
 
     async def _reschedule(self, path: str, **when: Unpack[Due]) -> Message:
         check(Due.__optional_keys__, when)
         body = due(**when)
         if not body:
             raise BadArgument("at", "or `delay` is needed")
-        try:
-            answer = await self._transport.call("PATCH", path, body=dumps(body))
-        except Refused as error:
-            raise renamed(error, DUE_NAMES) from None
-        moved = self._handle(answer.object())
+        moved = self._handle(await self._ask("PATCH", path, body))
         if moved.state != "cancelled":  # as one with `late="drop"` is
             _warn_of_past(moved, when.get("at"))
         return moved
 
+    async def _ask(self, method: str, path: str, body: Json) -> Json:
+        try:
+            return await self._transport.ask(method, path, body)
+        except Refused as error:
+            raise renamed(error, DUE_NAMES) from None
+
     async def _looked_up(self, answer: Json) -> Json:
         """Look up a message of a known key: a batch answers only with its id."""
         try:
-            found = await self._transport.call("GET", _path(answer["id"]))
+            return {**await self._transport.ask("GET", _path(answer["id"])), **answer}
         except NotFound:
             return answer
-        return {**found.object(), **answer}
 
     def _handle(self, said: Json) -> Message:
         name, at = said["id"], said.get("deliver_at")

@@ -142,10 +142,8 @@ class Leases:
 
     async def lease(self, body: Json, timeout_s: float) -> list[Json]:
         """Messages, none if none came within `wait`. Raises NotFound, Refused, Unreachable."""
-        answer = await self._transport.call(
-            "POST", self._path + ":lease", body=dumps(body), timeout_s=timeout_s
-        )
-        found: list[Json] = answer.object()["messages"]
+        answer = await self._transport.ask("POST", self._path + ":lease", body, timeout_s=timeout_s)
+        found: list[Json] = answer["messages"]
         return found
 
     async def settle(self, verb: str, lease_id: str, terms: Mapping[str, str] = _NOTHING) -> bool:
@@ -156,9 +154,8 @@ class Leases:
 
     async def follow(self, lease_id: str, then: list[Json]) -> bool:
         """Ack together with follow-ups. False: that lease is gone."""
-        body = dumps({"lease_ids": [lease_id], "then": then})
-        answer = await self._transport.call("POST", self._path + ":ack", body=body)
-        return bool(answer.object()["acked"])
+        body = {"lease_ids": [lease_id], "then": then}
+        return bool((await self._transport.ask("POST", self._path + ":ack", body))["acked"])
 
     async def close(self) -> None:
         """Wait for running requests."""
@@ -166,9 +163,8 @@ class Leases:
 
     async def _send(self, verb: _Verb, lease_ids: list[str]) -> list[bool | Error]:
         name, terms = verb
-        body = dumps({"lease_ids": lease_ids, **dict(terms)})
-        answer = await self._transport.call("POST", f"{self._path}:{name}", body=body)
-        gone = set(answer.object()["gone"])
+        body = {"lease_ids": lease_ids, **dict(terms)}
+        gone = set((await self._transport.ask("POST", f"{self._path}:{name}", body))["gone"])
         return [lease_id not in gone for lease_id in lease_ids]
 
 

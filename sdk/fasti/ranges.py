@@ -15,7 +15,7 @@ from typing import Any
 from .answers import BulkResult
 from .errors import Error
 from .transport import Transport
-from .wire import Json, Span, dumps, instant, key_text, span
+from .wire import Json, Span, instant, key_text, span
 
 STEP_MESSAGES = 5_000
 """Messages changed by one request."""
@@ -82,8 +82,7 @@ async def sweep(
 
 
 async def _ask(transport: Transport, verb: str, body: Json) -> Json:
-    answer = await transport.call("POST", f"/v1/messages:{verb}", body=dumps(body), timeout_s=0)
-    return answer.object()
+    return await transport.ask("POST", f"/v1/messages:{verb}", body, timeout_s=0)
 
 
 async def export(transport: Transport, chosen: Mapping[str, str], *, ids: bool) -> AsyncIterator[Json]:

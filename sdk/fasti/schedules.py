@@ -15,12 +15,12 @@ from .answers import Fire, Schedule
 from .options import ScheduleOptions, Timing
 from .signatures import check, unfolded
 from .transport import Transport, quoted
+from .values import rows_of
 from .wire import (
     SENDING,
     Json,
     Spell,
     as_is,
-    dumps,
     instant,
     put_payload,
     span,
@@ -61,11 +61,11 @@ class Schedules:
         body.update(where(topic, options.get("deliver_to")))
         put_payload(body, payload)
         body.update(spelled(SENDING, options))
-        return Schedule.of((await self._transport.call("PUT", _path(name), body=dumps(body))).object())
+        return Schedule.of(await self._transport.ask("PUT", _path(name), body))
 
     async def get(self, name: str) -> Schedule:
         """Raises NotFound."""
-        return Schedule.of((await self._transport.call("GET", _path(name))).object())
+        return Schedule.of(await self._transport.ask("GET", _path(name)))
 
     async def list(self) -> AsyncIterator[Schedule]:
         """All schedules, sorted by name."""
@@ -78,25 +78,24 @@ class Schedules:
 
     async def pause(self, name: str) -> Schedule:
         """Pause it: cancel the pending occurrence and fire no more. Raises NotFound."""
-        return Schedule.of((await self._transport.call("POST", _path(name) + ":pause")).object())
+        return Schedule.of(await self._transport.ask("POST", _path(name) + ":pause"))
 
     async def resume(self, name: str, *, from_: Literal["now"] | None = None) -> Schedule:
         """Resume with the first fire after now that was not sent. Raises NotFound.
 
         `from_="now"`: with the first fire after now, whatever a clock that was ahead has sent; paused or not.
         """
-        body = None if from_ is None else dumps({"from": from_})
-        return Schedule.of((await self._transport.call("POST", _path(name) + ":resume", body=body)).object())
+        body = None if from_ is None else {"from": from_}
+        return Schedule.of(await self._transport.ask("POST", _path(name) + ":resume", body))
 
     async def skip(self, name: str) -> Schedule:
         """Skip the next fire and cancel its message. Not repeated. Raises NotFound, Refused."""
-        answer = await self._transport.call("POST", _path(name) + ":skip", repeatable=False)
-        return Schedule.of(answer.object())
+        return Schedule.of(await self._transport.ask("POST", _path(name) + ":skip", repeatable=False))
 
     async def trigger(self, name: str) -> str:
         """Send its message now, beside the plan; returns its id. Not repeated. Raises NotFound."""
-        answer = await self._transport.call("POST", _path(name) + ":trigger", repeatable=False)
-        return str(answer.object()["id"])
+        answer = await self._transport.ask("POST", _path(name) + ":trigger", repeatable=False)
+        return str(answer["id"])
 
     async def preview(self, *, count: int = 10, name: str | None = None, **when: Unpack[Timing]) -> Fires:
         """The first fires of a schedule, saved or not. `name` only matters for jitter."""
@@ -105,14 +104,16 @@ class Schedules:
         body["count"] = count
         if name is not None:
             body["name"] = name
-        answer = await self._transport.call("POST", "/v1/schedules:preview", body=dumps(body))
-        return [Fire.of(found) for found in answer.object()["fires"]]
+        return _fires(await self._transport.ask("POST", "/v1/schedules:preview", body))
 
     async def upcoming(self, name: str, count: int = 10) -> Fires:
         """The next fires of a saved schedule. Raises NotFound."""
         params = {"count": str(count)}
-        answer = await self._transport.call("GET", _path(name) + "/upcoming", params=params)
-        return [Fire.of(found) for found in answer.object()["fires"]]
+        return _fires(await self._transport.ask("GET", _path(name) + "/upcoming", params=params))
+
+
+def _fires(answer: Json) -> Fires:
+    return [Fire.of(found) for found in rows_of(answer, "fires")]
 
 
 def _timing(options: Mapping[str, Any]) -> Json:

@@ -23,18 +23,15 @@ from typing import Any, Literal, Self, Unpack
 
 from . import admin as _admin
 from . import client as _client
-from . import cluster as _cluster
-from . import dead as _dead
 from . import delivery as _delivery
 from . import endpoints as _endpoints
+from . import entries as _entries
 from . import groups as _groups
 from . import jobs as _jobs
 from . import messages as _messages
 from . import pull as _pull
-from . import retries as _retries
 from . import schedules as _schedules
 from . import subscribe as _subscribe
-from . import timeline as _timeline
 from .answers import (
     BulkResult,
     Claims,
@@ -260,16 +257,20 @@ class Client(Facade[_client.Client]):
         return Pull(self._loop, self._inner.pull(group, topic_filter, max=max, wait=wait, lease=lease))
 
 
-class Cluster(Facade[_cluster.Cluster]):
+class Cluster(Facade[_admin.Cluster]):
     """Calls on `/v1/cluster`."""
 
     def status(self) -> ClusterState:
-        """The cluster as the answering node sees it. Raises NotFound if the server is not in a cluster."""
+        """The cluster as the answering node sees it. Raises NotFound if the server is not in a cluster.
+
+        Every node answers for itself. The table of all nodes is the leader's; the others have the last one
+        that they received.
+        """
         return self._loop.run(self._inner.status())
 
 
 @unfolded
-class Dead(Facade[_dead.Dead]):
+class Dead(Facade[_entries.Dead]):
     """Calls on `/v1/dead`."""
 
     def list(
@@ -835,7 +836,7 @@ class Pulled(Leased):
 
 
 @unfolded
-class Retries(Facade[_retries.Retries]):
+class Retries(Facade[_entries.Retries]):
     """Calls on `/v1/retries`."""
 
     def list(
@@ -1024,7 +1025,7 @@ class Subscription(Facade[_subscribe.Subscription]):
         self._loop.run(self._inner.aclose())
 
 
-class Timeline(Facade[_timeline.Timeline]):
+class Timeline(Facade[_admin.Timeline]):
     """Calls on `/v1/timeline`."""
 
     def density(

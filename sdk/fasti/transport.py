@@ -34,6 +34,7 @@ from .errors import BadArgument, Error, Refused, Unreachable, Untrusted, error_o
 from .names import check_count, check_text
 from .tls import CUT, Tls, is_cut, trouble
 from .values import object_of, rows_of
+from .wire import Json, dumps
 
 NDJSON = "application/x-ndjson"
 JSON = "application/json"
@@ -255,6 +256,23 @@ class Transport:
             if 200 <= status < 300:
                 return Answer(status, _parsed(raw, answered), answered, base)
             await self._refused(course, status, answered, raw)
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: Json | None = None,
+        *,
+        params: Mapping[str, str] | None = None,
+        repeatable: bool = True,
+        timeout_s: float | None = None,
+    ) -> Json:
+        """`call` with an object, or nothing; the object of its answer."""
+        sent = None if body is None else dumps(body)
+        answer = await self.call(
+            method, path, params=params, body=sent, repeatable=repeatable, timeout_s=timeout_s
+        )
+        return answer.object()
 
     async def _refused(self, course: _Course, status: int, answered: Mapping[str, str], raw: bytes) -> None:
         """Return if the call must be repeated. Raises the answer's error otherwise."""

@@ -11,7 +11,7 @@ from typing import Any, cast, get_type_hints
 import pytest
 
 import fasti
-from fasti import dead, endpoints, groups, messages, options, retries, schedules, signatures, wire
+from fasti import endpoints, entries, groups, messages, options, schedules, signatures, wire
 from fasti.subscribe import SubscribeRequest
 
 ROOT = Path(__file__).parents[2]
@@ -78,8 +78,8 @@ def test_each_option_is_explained(kind: Any) -> None:
         *((messages.Messages.schedule, options.MessageOptions), (fasti.Message.reschedule, options.Due)),
         *((messages.Messages.count, options.Listed), (schedules.Schedules.put, options.ScheduleOptions)),
         *((fasti.Client.subscribe, options.SubscribeOptions), (groups.Groups.put, options.GroupOptions)),
-        *((endpoints.Endpoints.put, options.EndpointOptions), (retries.Retries.list, options.RetrySelection)),
-        (dead.Dead.drop, options.DeadSelection),
+        *((endpoints.Endpoints.put, options.EndpointOptions), (entries.Retries.list, options.RetrySelection)),
+        (entries.Dead.drop, options.DeadSelection),
     ],
 )
 def test_help_shows_each_option_with_its_meaning(method: Callable[..., Any], kind: Any) -> None:

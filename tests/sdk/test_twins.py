@@ -19,27 +19,24 @@ import fasti
 import fasti.testing
 from fasti import (
     admin,
-    cluster,
-    dead,
     delivery,
     endpoints,
+    entries,
     groups,
     jobs,
     messages,
     pull,
-    retries,
     schedules,
     subscribe,
     sync,
-    timeline,
 )
 from fasti.blocking import Facade
 from sdk import generate
 
 CLASSES = (
     *(fasti.Client, messages.Messages, messages.Message, messages.ByKey, schedules.Schedules),
-    *(admin.Sessions, admin.Slices, admin.Server, dead.Dead, retries.Retries, jobs.Jobs, cluster.Cluster),
-    *(timeline.Timeline, groups.Groups, endpoints.Endpoints, pull.Pull, pull.Pulled),
+    *(admin.Sessions, admin.Slices, admin.Server, entries.Dead, entries.Retries, jobs.Jobs, admin.Cluster),
+    *(admin.Timeline, groups.Groups, endpoints.Endpoints, pull.Pull, pull.Pulled),
     *(subscribe.Subscription, delivery.Delivery),
 )
 TWINS: dict[type, type] = {kind: getattr(sync, kind.__name__) for kind in CLASSES}
