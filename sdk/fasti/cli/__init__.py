@@ -11,23 +11,19 @@ there.
     profiles.py     named servers in ~/.config/fasti/config.toml
     complete.py     what the shell's completion offers: names that the server knows
     message.py      `fasti message`: one at a time
-    ranges.py       `fasti message shift`, `export`, `cancel --topic`: many at once
-    transfer.py     `fasti message import`
+    ranges.py       `fasti message shift`, `import`, `export`, `cancel --topic`: many at once
     schedule.py     `fasti schedule`
     subscribe.py    `fasti subscribe`
     work.py         `fasti work`: a worker of yours, with logs and a progress line
     logs.py         its log: one line an event, text or JSON
     timeline.py     `fasti timeline`
-    slices.py       `fasti slice`
-    shard.py        `fasti shard`
+    slices.py       `fasti slice`, `fasti shard`
     nouns.py        verbs that are one call of the SDK, from a table
     places.py       `fasti session`, `fasti group`, `fasti endpoint`
-    dead.py         `fasti dead`
-    retry.py        `fasti retry`
+    kept.py         `fasti dead`, `fasti retry`
     entries.py      what these two share: lists, changes by id or selection
     job.py          `fasti job`, and following one to its end
-    server.py       `fasti server`
-    cluster.py      `fasti cluster`
+    server.py       `fasti server`, `fasti cluster`
 """
 
 from __future__ import annotations

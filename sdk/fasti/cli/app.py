@@ -69,15 +69,15 @@ _NOUNS = {
     "schedule": ("schedule.app", "Recurring messages."),
     "timeline": ("timeline.app", "Counts of pending messages by time."),
     "slice": ("slices.app", "Slices: the time spans in which messages are stored."),
-    "shard": ("shard.app", "Shards: the size-limited parts of a slice."),
+    "shard": ("slices.shard", "Shards: the size-limited parts of a slice."),
     "session": ("places.session", "Sessions: subscribers and their read positions."),
     "group": ("places.group", "Groups: shared subscriptions and their read positions."),
     "endpoint": ("places.endpoint", "Webhook endpoints."),
-    "retry": ("retry.app", "Retries: messages that wait for their next try."),
-    "dead": ("dead.app", "Dead letters: messages that were given up."),
+    "retry": ("kept.retry", "Retries: messages that wait for their next try."),
+    "dead": ("kept.dead", "Dead letters: messages that were given up."),
     "job": ("job.app", "Spark jobs on whole slices."),
     "server": ("server.app", "The server itself."),
-    "cluster": ("cluster.app", "Cluster nodes: the leader and the lag of the others."),
+    "cluster": ("server.cluster", "Cluster nodes: the leader and the lag of the others."),
 }
 """Name -> module and variable, help."""
 

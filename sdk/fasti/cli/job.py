@@ -11,7 +11,7 @@ import fasti
 from .complete import job_ids
 from .nouns import Noun, Verb
 from .options import with_client
-from .output import Format, Printer, Row, progress
+from .output import Printer, Row, progress
 from .run import REFUSED
 
 Id = Annotated[str, typer.Argument(metavar="ID", autocompletion=job_ids)]
@@ -54,9 +54,7 @@ async def follow(client: fasti.Client, out: Printer, job: fasti.Job, *, wait: bo
 
 def _show(out: Printer, job: fasti.Job) -> None:
     """Print a job; a table shows only what fits."""
-    if out.format is not Format.table:
-        out.one(job.raw)
-        return
     pieces = [piece.get("start") for piece in job.raw.get("slices") or ()]
     more = {"slices": f"{len(pieces)}, from {pieces[0]}"} if pieces else {}
-    out.one({name: value for name, value in _row(job.raw).items() if name != "children"} | more)
+    row = {name: value for name, value in _row(job.raw).items() if name != "children"}
+    out.one(job.raw, row | more)

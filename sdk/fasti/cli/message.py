@@ -17,9 +17,8 @@ from fasti.options import Due, Listed, MessageOptions, Selection
 from .entries import Ids, add_ls
 from .options import with_client
 from .output import Format, Printer, Row
-from .ranges import DryRun, cancel_where, export, shift
+from .ranges import DryRun, cancel_where, export, import_, shift
 from .run import REFUSED
-from .transfer import import_
 
 app = typer.Typer(no_args_is_help=True)
 

@@ -31,9 +31,9 @@ Row = Mapping[str, Any]
 
 
 class Advance(Protocol):
-    """Moves a progress bar. `total` None: as it was."""
+    """Moves a progress bar. `total` None: as it was. `text`: in place of what is done and the count."""
 
-    def __call__(self, count: int, total: int | None = None, /) -> None: ...
+    def __call__(self, count: int, total: int | None = None, /, text: str = "") -> None: ...
 
 
 _UNBOUND = 1_000_000
@@ -66,11 +66,12 @@ class Printer:
         self._console = Console(highlight=False, soft_wrap=True, width=_UNBOUND, height=25)
         self._room = None if wide or not sys.stdout.isatty() else get_terminal_size().columns
 
-    def one(self, row: Row) -> None:
-        """A single object: name and value, line by line, or JSON."""
+    def one(self, row: Row, shown: Row | None = None) -> None:
+        """A single object: name and value, line by line, or JSON. `shown`: in a table in its place."""
         if self.format is not Format.table:
             self.line(row)
             return
+        row = row if shown is None else shown
         table = Table(box=None, show_header=False, pad_edge=False)
         room = _UNBOUND if self._room is None else self._room - _GAP - max(map(len, row), default=0)
         for name, value in _payload_shown(row).items():
@@ -161,8 +162,8 @@ def progress(out: Printer, doing: str, total: int | None) -> Iterator[Advance]:
     with Progress(*columns, console=out.errors, transient=True, disable=not out.errors.is_terminal) as bar:
         task = bar.add_task(doing, total=total)
 
-        def told(count: int, total: int | None = None, /) -> None:
-            bar.update(task, completed=count, total=total, description=f"{doing} {count:,}")
+        def told(count: int, total: int | None = None, /, text: str = "") -> None:
+            bar.update(task, completed=count, total=total, description=text or f"{doing} {count:,}")
 
         yield told
 

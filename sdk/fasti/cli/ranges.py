@@ -1,10 +1,10 @@
-"""`fasti message shift`, `export` and `cancel --topic ...`: many messages at once, with a progress bar."""
+"""`fasti message shift`, `import`, `export` and `cancel --topic ...`: many at once, with a progress bar."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Annotated, Any, Unpack
 
@@ -61,13 +61,14 @@ async def export(
         stream: IO[str] = sys.stdout if str(file) == "-" else file.open("w", encoding="utf-8")
     except OSError as error:
         raise ValueError(str(error)) from error
-    found = client.messages.export(ids=ids, **chosen)
     count = 0
     try:
         with progress(out, "exporting", total) as told:
-            async for item in found:
+            async for item in client.messages.export(ids=ids, **chosen):
+                stream.write(json.dumps(item, ensure_ascii=False, separators=(",", ":")) + "\n")
                 count += 1
-                _write(stream, item, count, told)
+                if count % 1_000 == 0:
+                    told(count)
     finally:
         if stream is sys.stdout:
             stream.flush()
@@ -77,7 +78,61 @@ async def export(
         out.one({"exported": count})
 
 
-def _write(stream: IO[str], item: Any, count: int, told: Callable[[int], None]) -> None:
-    stream.write(json.dumps(item, ensure_ascii=False, separators=(",", ":")) + "\n")
-    if count % 1_000 == 0:
-        told(count)
+class _Lines:
+    """The objects of an NDJSON stream, and how many bytes of it were read."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self.bytes_read = 0
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for number, line in enumerate(self._stream, 1):
+            self.bytes_read += len(line)
+            if line.strip():
+                yield _object(line, number)
+
+
+def _object(line: bytes, number: int) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"line {number}: not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"line {number}: expected an object")  # noqa: TRY004 - the user's input, not a type
+    return found
+
+
+@with_client()
+async def import_(
+    client: fasti.Client,
+    out: Printer,
+    file: Annotated[Path, typer.Argument(help="NDJSON, one message a line; - for stdin.")],
+    batch: Annotated[int, typer.Option(min=1, max=1000, help="Messages per atomic batch.")] = 1000,
+    ids: Annotated[
+        bool, typer.Option("--ids", help="Keep the ids of an export; a taken one is refused.")
+    ] = False,
+) -> None:
+    """Schedule many messages. Messages accepted before a failure stay scheduled, and are counted in the
+    output.
+
+    Lines with a `key` of their own can be imported again without harm.
+    """
+    try:
+        stream: IO[bytes] = sys.stdin.buffer if str(file) == "-" else file.open("rb")
+    except OSError as error:
+        raise ValueError(str(error)) from error
+    total, accepted = None if str(file) == "-" else file.stat().st_size, 0
+    with stream, progress(out, "importing", total) as told:
+        lines = _Lines(stream)
+
+        def on_progress(count: int) -> None:
+            nonlocal accepted
+            accepted = count
+            told(lines.bytes_read, text=f"{count:,} messages")
+
+        try:
+            await client.messages.schedule_many(lines, batch=batch, on_progress=on_progress, ids=ids)
+        except BaseException:
+            out.complain(f"{accepted:,} messages were accepted before this:")
+            raise
+    out.one({"accepted": accepted})

@@ -20,11 +20,6 @@ BAR_CHARS = 60
 _WIDTHS_S = (1, 5, 10, 30, 60, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400, 604_800)
 
 
-@app.callback()
-def _group() -> None:
-    """Keeps `density` a separate command while it is the only one."""
-
-
 @app.command()
 @with_client()
 async def density(
