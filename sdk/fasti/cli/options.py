@@ -16,11 +16,11 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
-from fasti.options import Gap, Misfire, Overlap, State
+from fasti.options import Body, Gap, Misfire, OnDead, Overlap, State
 from fasti.wire import KeyScope, Late
 
 from .run import run
@@ -29,82 +29,98 @@ Command = Callable[..., None]
 Work = Callable[..., Awaitable[None]]
 
 
+_TEXTS: dict[str, tuple[str, ...]] = {
+    # Due
+    "at": ("RFC 3339, or local time with zone: 2027-03-28T09:00[Europe/Bucharest]",),
+    "delay": ("--in", "Delay by the server's clock: 15m, 90s, PT15M."),
+    # Timing
+    "cron": ("Cron: 5 fields, 6 with seconds first, or a macro such as @daily.",),
+    "every": ("Elapsed time between fires: 90s, PT15M.",),
+    "rrule": ("RFC 5545: FREQ=MONTHLY;BYDAY=-1FR.",),
+    "timezone": ("--timezone", "-z", "Europe/Bucharest, UTC."),
+    "start": ("No fire before this instant.",),
+    "end": ("No fire after this instant.",),
+    "limit": ("Maximum number of fires.",),
+    "jitter": ("Maximum random delay of a fire, fixed for each fire.",),
+    "gap": ("If the local time does not exist (DST). Default: after.",),
+    "overlap": ("If the local time exists twice (DST). Default: first.",),
+    "misfire": ("For fires missed while the server was down. Default: fire_once.",),
+    # of a message
+    "key": ("--idempotency-key", "-k", ""),
+    "key_scope": ("How long the key stays taken; pending: until nothing is undone.",),
+    "qos": ("",),
+    "retain": ("--retain", ""),
+    "expires_in": ("Drop the message when it is this long past due.",),
+    "late": ("If the time has already passed. Default: deliver.",),
+    "spread": ("Let the server choose the time within this span.",),
+    "headers": ("--header", "-H", "NAME=VALUE, repeatable."),
+    "content_type": ("",),
+    "deliver_to": ("Webhook target: an https URL or an endpoint name.",),
+    "ordering_key": ("What the message belongs to: a customer.",),
+    # Selection
+    "topic": ("Topic filter.",),
+    "due_from": ("--from", "--due-from", "Due at or after this instant."),
+    "due_to": ("--to", "--due-to", "Due before this instant."),
+    # Kept, DeadSelection
+    "group": ("A group or client id, or $share/GROUP/FILTER.",),
+    "died_from": ("--from", "Died at or after this instant."),
+    "died_to": ("--to", "Died before this instant."),
+    # RetrySelection
+    "reason": ("Text that the reason contains.",),
+    "id": ("Message id.",),
+    "retry_from": ("--from", "Tried at or after this instant."),
+    "retry_to": ("--to", "Tried before this instant."),
+    "state": ("Default: pending.",),
+    # of a group or endpoint
+    "ack_timeout": ("A message not acked for this time goes to another member.",),
+    "secret": ("Signing secret: whsec_ and base64.",),
+    "concurrency": ("Maximum concurrent requests.",),
+    "timeout": ("Request timeout: 10s.",),
+    "body": ("Body of the request.",),
+    "rate": ("Maximum rate: 10 a second, 100/m, 5/h.",),
+    "order": ("--order/--no-order", "Order messages by ordering key."),
+    "on_dead": ("What a dead letter does to its ordering key.",),
+    "per_key_concurrency": ("Maximum messages of an ordering key at a time.",),
+    "per_key_rate": ("Maximum rate of an ordering key: 10 a second, 100/m, 5/h.",),
+    "fair": ("--fair/--no-fair", "Ordering keys take turns."),
+    "max_attempts": ("Attempts before a message becomes a dead letter; 0: no limit.",),
+    "backoff": ("Waits after failed attempts: 1s,30s,5m; the last one repeats.",),
+}
+"""By name in `fasti.options`, in the order of `--help`: other names than that, and the help."""
+_KINDS: dict[str, Any] = {
+    **dict.fromkeys(("retain", "order", "fair"), bool),
+    **dict.fromkeys(("limit", "qos", "concurrency", "per_key_concurrency", "max_attempts"), int),
+    "headers": list[str],
+    "gap": Gap,
+    "overlap": Overlap,
+    "misfire": Misfire,
+    "key_scope": KeyScope,
+    "late": Late,
+    "state": State,
+    "body": Body,
+    "on_dead": OnDead,
+}
+_LEAST = {"limit": 1, "qos": 0, "concurrency": 1, "per_key_concurrency": 1, "max_attempts": 0}
+
+
 def _one_of(name: str, words: Any) -> Any:
     """An enumeration of a Literal's words: all supported versions of typer know these."""
     return Enum(name, {word: word for word in get_args(words)}, type=str)
 
 
-DECLARED: dict[str, Any] = {
-    # Due
-    "at": Annotated[
-        str | None,
-        typer.Option("--at", help="RFC 3339, or local time with zone: 2027-03-28T09:00[Europe/Bucharest]"),
-    ],
-    "delay": Annotated[
-        str | None, typer.Option("--in", help="Delay by the server's clock: 15m, 90s, PT15M.")
-    ],
-    # Timing
-    "cron": Annotated[
-        str | None, typer.Option(help="Cron: 5 fields, 6 with seconds first, or a macro such as @daily.")
-    ],
-    "every": Annotated[str | None, typer.Option(help="Elapsed time between fires: 90s, PT15M.")],
-    "rrule": Annotated[str | None, typer.Option("--rrule", help="RFC 5545: FREQ=MONTHLY;BYDAY=-1FR.")],
-    "timezone": Annotated[str | None, typer.Option("--timezone", "-z", help="Europe/Bucharest, UTC.")],
-    "start": Annotated[str | None, typer.Option(help="No fire before this instant.")],
-    "end": Annotated[str | None, typer.Option(help="No fire after this instant.")],
-    "limit": Annotated[int | None, typer.Option(min=1, help="Maximum number of fires.")],
-    "jitter": Annotated[
-        str | None, typer.Option(help="Maximum random delay of a fire, fixed for each fire.")
-    ],
-    "gap": Annotated[
-        _one_of("Gap", Gap) | None,
-        typer.Option(help="If the local time does not exist (DST). Default: after."),
-    ],
-    "overlap": Annotated[
-        _one_of("Overlap", Overlap) | None,
-        typer.Option(help="If the local time exists twice (DST). Default: first."),
-    ],
-    "misfire": Annotated[
-        _one_of("Misfire", Misfire) | None,
-        typer.Option(help="For fires missed while the server was down. Default: fire_once."),
-    ],
-    # of a message
-    "key": Annotated[str | None, typer.Option("--idempotency-key", "-k")],
-    "key_scope": Annotated[
-        _one_of("KeyScope", KeyScope) | None,
-        typer.Option(help="How long the key stays taken; pending: until nothing is undone."),
-    ],
-    "qos": Annotated[int | None, typer.Option(min=0, max=2)],
-    "retain": Annotated[bool | None, typer.Option("--retain")],
-    "expires_in": Annotated[str | None, typer.Option(help="Drop the message when it is this long past due.")],
-    "late": Annotated[
-        _one_of("Late", Late) | None, typer.Option(help="If the time has already passed. Default: deliver.")
-    ],
-    "spread": Annotated[str | None, typer.Option(help="Let the server choose the time within this span.")],
-    "headers": Annotated[list[str] | None, typer.Option("--header", "-H", help="NAME=VALUE, repeatable.")],
-    "content_type": Annotated[str | None, typer.Option()],
-    "deliver_to": Annotated[
-        str | None, typer.Option(help="Webhook target: an https URL or an endpoint name.")
-    ],
-    "ordering_key": Annotated[str | None, typer.Option(help="What the message belongs to: a customer.")],
-    # Selection
-    "topic": Annotated[str | None, typer.Option(help="Topic filter.")],
-    "due_from": Annotated[
-        str | None, typer.Option("--from", "--due-from", help="Due at or after this instant.")
-    ],
-    "due_to": Annotated[str | None, typer.Option("--to", "--due-to", help="Due before this instant.")],
-    # Kept, DeadSelection
-    "group": Annotated[str | None, typer.Option(help="A group or client id, or $share/GROUP/FILTER.")],
-    "died_from": Annotated[str | None, typer.Option("--from", help="Died at or after this instant.")],
-    "died_to": Annotated[str | None, typer.Option("--to", help="Died before this instant.")],
-    # RetrySelection
-    "reason": Annotated[str | None, typer.Option(help="Text that the reason contains.")],
-    "id": Annotated[str | None, typer.Option("--id", help="Message id.")],
-    "retry_from": Annotated[str | None, typer.Option("--from", help="Tried at or after this instant.")],
-    "retry_to": Annotated[str | None, typer.Option("--to", help="Tried before this instant.")],
-    "state": Annotated[_one_of("State", State) | None, typer.Option(help="Default: pending.")],
-}
-"""By name in `fasti.options`, in the order of `--help`."""
+def _declared(name: str) -> Any:
+    """An option as typer reads it."""
+    *flags, text = _TEXTS[name]
+    kind = _KINDS.get(name, str)
+    kind = _one_of(name, kind) if get_origin(kind) is Literal else kind
+    most = 2 if name == "qos" else None
+    return Annotated[kind | None, typer.Option(*flags, min=_LEAST.get(name), max=most, help=text or None)]
+
+
+Expiry = Annotated[
+    str | None, typer.Option(help="How long it stays without members: 2d, or never (the default).")
+]
+DECLARED = {**{name: _declared(name) for name in _TEXTS}, "expiry": Expiry}
 
 
 def with_client(kind: Any = None, **other: Any) -> Callable[[Work], Command]:

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 
 import fasti
-from fasti.options import Body, OnDead
 
 from .complete import endpoint_names, group_names, session_names
 from .nouns import NEEDED, Noun, Verb, option
@@ -28,9 +27,6 @@ GroupName = Annotated[str, typer.Argument(metavar="NAME", autocompletion=group_n
 EndpointName = Annotated[
     str,
     typer.Argument(metavar="NAME", help="Name: A-Z, a-z, 0-9, '.', '_', '-'.", autocompletion=endpoint_names),
-]
-Expiry = Annotated[
-    str | None, typer.Option(help="How long it stays without members: 2d, or never (the default).")
 ]
 
 
@@ -127,30 +123,6 @@ endpoint = Noun("endpoint", "name", EndpointName, ENDPOINT_COLUMNS, shown).app(
 )
 
 
-TERMS = {
-    "rate": Annotated[str | None, typer.Option(help="Maximum rate: 10 a second, 100/m, 5/h.")],
-    "order": Annotated[
-        bool | None, typer.Option("--order/--no-order", help="Order messages by ordering key.")
-    ],
-    "on_dead": Annotated[OnDead | None, typer.Option(help="What a dead letter does to its ordering key.")],
-    "per_key_concurrency": Annotated[
-        int | None, typer.Option(min=1, help="Maximum messages of an ordering key at a time.")
-    ],
-    "per_key_rate": Annotated[
-        str | None, typer.Option(help="Maximum rate of an ordering key: 10 a second, 100/m, 5/h.")
-    ],
-    "fair": Annotated[bool | None, typer.Option("--fair/--no-fair", help="Ordering keys take turns.")],
-    "max_attempts": Annotated[
-        int | None, typer.Option(min=0, help="Attempts before a message becomes a dead letter; 0: no limit.")
-    ],
-    "backoff": Annotated[
-        str | None, typer.Option(help="Waits after failed attempts: 1s,30s,5m; the last one repeats.")
-    ],
-    "expiry": Expiry,
-}
-"""Options of both `group put` and `endpoint put`."""
-
-
 def given(**said: Any) -> dict[str, Any]:
     """The given options, with `per_key` and `backoff` in the SDK's form."""
     per_key = {name: said.pop(f"per_key_{name}") for name in ("concurrency", "rate")}
@@ -172,29 +144,23 @@ async def put_endpoint(client: fasti.Client, out: Printer, name: str, url: str, 
     out.one((await client.endpoints.put(name, url, **terms)).raw)
 
 
-GROUP_TERMS = {
-    "ack_timeout": Annotated[
-        str | None, typer.Option(help="A message not acked for this time goes to another member.")
-    ],
-    **TERMS,
-}
-ENDPOINT_TERMS = {
-    "secret": Annotated[str | None, typer.Option(help="Signing secret: whsec_ and base64.")],
-    "headers": DECLARED["headers"],
-    "concurrency": Annotated[int | None, typer.Option(min=1, help="Maximum concurrent requests.")],
-    "timeout": Annotated[str | None, typer.Option(help="Request timeout: 10s.")],
-    "body": Annotated[Body | None, typer.Option(help="Body of the request.")],
-    **TERMS,
-}
+TERMS = (
+    *("rate", "order", "on_dead", "per_key_concurrency", "per_key_rate", "fair"),
+    *("max_attempts", "backoff", "expiry"),
+)
+"""Options of both `group put` and `endpoint put`."""
 
 
-def put(app: typer.Typer, work: Work, name: Any, target: str, terms: dict[str, Any]) -> None:
+def put(app: typer.Typer, work: Work, name: Any, target: str, *terms: str) -> None:
     """Add `put NAME TARGET` with the terms; its help is the docstring of `work`."""
     arguments = {"name": name, target: Annotated[str, typer.Argument(metavar=target.upper())]}
     parameters = [option(word, kind, NEEDED) for word, kind in arguments.items()]
-    parameters += [option(word, kind) for word, kind in terms.items()]
+    parameters += [option(word, DECLARED[word]) for word in terms]
     app.command("put")(command(work, parameters))
 
 
-put(group, put_group, GroupName, "filter", GROUP_TERMS)
-put(endpoint, put_endpoint, EndpointName, "url", ENDPOINT_TERMS)
+put(group, put_group, GroupName, "filter", "ack_timeout", *TERMS)
+put(
+    *(endpoint, put_endpoint, EndpointName, "url"),
+    *("secret", "headers", "concurrency", "timeout", "body", *TERMS),
+)

@@ -20,8 +20,8 @@ import typer
 import fasti
 
 from .logs import Style, logs
+from .options import Expiry
 from .output import Printer
-from .places import Expiry
 from .run import run
 
 TOLD_EACH_S = 60.0
