@@ -21,7 +21,6 @@ there.
     nouns.py        verbs that are one call of the SDK, from a table
     places.py       `fasti session`, `fasti group`, `fasti endpoint`
     kept.py         `fasti dead`, `fasti retry`
-    entries.py      what these two share: lists, changes by id or selection
     job.py          `fasti job`, and following one to its end
     server.py       `fasti server`, `fasti cluster`
 """

@@ -14,7 +14,7 @@ import typer
 import fasti
 from fasti.options import Due, Listed, MessageOptions, Selection
 
-from .entries import Ids, add_ls
+from .nouns import Ids, Noun, Verb
 from .options import with_client
 from .output import Format, Printer, Row
 from .ranges import DryRun, cancel_where, export, import_, shift
@@ -236,7 +236,7 @@ async def move(
         _said(out, await client.messages.by_key(key).reschedule(**when))
 
 
-add_ls(app, "messages", Listed, COLUMNS, "List messages in order of time.")
+Noun("message", "id", str, COLUMNS).add(app, Verb("ls", "List messages in order of time.", chosen=Listed))
 
 
 @app.command("count")

@@ -123,25 +123,28 @@ Expiry = Annotated[
 DECLARED = {**{name: _declared(name) for name in _TEXTS}, "expiry": Expiry}
 
 
-def with_client(kind: Any = None, **other: Any) -> Callable[[Work], Command]:
-    """Make a command of `async def work(client, out, ...)`; `kind`: a TypedDict of `fasti.options` with its
-    `**options`; `other`: options that this command spells another way.
+def options_of(kind: Any, **other: Any) -> list[inspect.Parameter]:
+    """The options in a TypedDict of `fasti.options`; `other`: those that a command spells another way.
 
     Raises KeyError, when the module is imported, for an option that is not declared here.
     """
     order = {name: n for n, name in enumerate(DECLARED)}
     names = sorted(kind.__optional_keys__, key=order.__getitem__) if kind else []
-    more = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    declared = DECLARED | other
+    return [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=declared[name])
         for name in names
-        for annotation in (other.get(name, DECLARED[name]),)
     ]
+
+
+def with_client(kind: Any = None) -> Callable[[Work], Command]:
+    """Make a command of `async def work(client, out, ...)`; `kind`: of its `**options`."""
 
     def declared(work: Work) -> Command:
         # The types of the first two stay unread: the client's would be imported.
         work.__annotations__ |= dict.fromkeys([*inspect.signature(work).parameters][:2], Any)
         _, _, *own = inspect.signature(work, eval_str=True).parameters.values()
-        return command(work, [*(p for p in own if p.kind is not p.VAR_KEYWORD), *more])
+        return command(work, [*(p for p in own if p.kind is not p.VAR_KEYWORD), *options_of(kind)])
 
     return declared
 

@@ -9,9 +9,8 @@ import typer
 import fasti
 
 from .complete import slice_starts
-from .entries import Count, Limit
 from .job import Wait, follow
-from .nouns import Noun, Verb
+from .nouns import Count, Limit, Noun, Verb
 from .options import with_client
 from .output import Format, Printer, Row, progress
 
