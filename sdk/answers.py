@@ -2,12 +2,12 @@
 
 Each value is a frozen dataclass with the members of the answer and the reading of it. For
 
-    class Fire(TypedDict):
+    class Fire(Body):
         at: Instant
         local: str
-        note: NotRequired[str]
+        note: str | UnsetType = UNSET
 
-and `Value(shapes.Fire, "at")` it writes
+and `Value("Fire", "at")` it writes
 
     @dataclass(frozen=True, slots=True)
     class Fire:
@@ -30,6 +30,8 @@ from collections.abc import Iterator
 from types import NoneType
 from typing import Annotated, Any, Literal, NamedTuple, NotRequired, get_args, get_origin, get_type_hints
 
+from msgspec import UnsetType
+
 from server.cluster import view
 from server.http.values import shapes
 
@@ -38,185 +40,133 @@ SPANS = {"bucket_s": "bucket"}
 """Seconds -> name of the timedelta."""
 NAMES = {"from": "start", "to": "end", **SPANS}
 """Names of members that have another one in the SDK."""
-SENT = "-payload -encoding -headers"
-"""Members that `values.Content` reads."""
-RARE = "-retain -late -expires_in -local -publisher -cancelled_at"
-"""Members of messages that nobody asks of a dead letter or a retry: `raw` has them."""
+METHODS = {"Failing": "read"}
+"""The reading of a value that has a member `of`."""
+EMPTY = {"str": "", "bool": False}
+"""What is never None, by its type."""
 
 
 class Value(NamedTuple):
     """How an answer becomes a value of the SDK.
 
     `members`: those that need more than their type. `id`: without it there is no value. `lag=0`: never None.
-    `next_id=next.id`: an attribute that is a member of a member. `-token`: left out.
-    `base`: a class of `values`. `is_part`: of other values, without `raw`. `meaning`: in place of the
-    server's text, where the SDK has to say more.
+    `next_id=next.id`: an attribute that is a member of a member. `-token`: left out. `base`: a class of
+    `fasti.values`. `has_raw`: whether it keeps the server's object.
     """
 
-    shape: type
+    shape: str
     members: str
     base: str = ""
-    is_part: bool = False
-    meaning: str = ""
-
-    @property
-    def needs(self) -> list[str]:
-        return [each for each in self.members.split() if "=" not in each and each[0] != "-"]
-
-    @property
-    def leaves(self) -> set[str]:
-        return {*self.within, *(each[1:] for each in self.members.split() if each[0] == "-")}
-
-    @property
-    def defaults(self) -> dict[str, Any]:
-        return {name: 0 if text == "0" else text for name, text in self._given() if "." not in text}
-
-    @property
-    def within(self) -> dict[str, str]:
-        return {name: text for name, text in self._given() if "." in text}
-
-    def _given(self) -> Iterator[tuple[str, str]]:
-        for each in self.members.split():
-            name, equals, text = each.partition("=")
-            if equals:
-                yield name, text
+    has_raw: bool = True
 
 
+SENT = "-payload -encoding -headers"
+"""Members that `values.Content` reads."""
+KEPT = f"id topic group attempts reason {SENT} -retain -late -expires_in -local -publisher -cancelled_at"
 VALUES = {
-    "Info": Value(shapes.Info, "now node=0 clock=system build=pure"),
-    "Shard": Value(
-        shapes.Shard,
-        "shard count live bytes",
-        meaning="""A capped run of messages inside a slice; `structure` says which topics are in it.
-
-        `cap`: maximum messages, `cap_bytes`: maximum bytes; `sealed`: it takes no more.""",
-    ),
-    "Slice": Value(
-        shapes.SliceDetail,
-        "start end generation count live bytes",
-        "Pieces",
-        meaning="""A span of due time [start, end). `live` leaves out cancelled and moved messages, `count`
-        does not.
-
-        `shards` is filled by `get`, not by `list`; `shard_count` by both.""",
-    ),
-    "Session": Value(shapes.Session, "client_id -expiry_s -read_position"),
-    "ClusterNode": Value(
-        view.NodeRow,
-        "node epoch=0 applied=0",
-        meaning="""One of the nodes, as the leader heard of it `heard_ms` ago (None: never).
-
-        `state` is leader, follower or resync. `applied`: the log record up to which its disk is complete;
-        `lag`: number of records that it is behind, None if unknown.""",
-    ),
+    "Info": Value("Info", "now node=0 clock=system build=pure"),
+    "Shard": Value("Shard", "shard count live bytes"),
+    "Slice": Value("SliceDetail", "start end generation count live bytes", "Pieces"),
+    "Session": Value("Session", "client_id -expiry_s -read_position"),
+    "ClusterNode": Value("NodeRow", "node epoch=0 applied=0"),
     "ClusterState": Value(
-        view.View,
+        "View",
         "epoch=0 applied=0 takeovers=0 leader=leader.node wants_retime=tzdata.retime -log -tzdata",
-        meaning="""`GET /v1/cluster`: the state of the node that answered, and what it knows about the others.
-
-        `leader`: the leader's name, None if unknown. `why`: what is wrong with the node, empty if nothing.
-        `wants_retime`: the node has another tzdata than the one used for due times, and recomputes them when
-        it takes the lead.""",
     ),
-    "Try": Value(shapes.Try, "at", is_part=True),
-    "DeadLetter": Value(
-        shapes.DeadLetter, f"id topic group attempts reason died_at {SENT} {RARE}", "Content"
-    ),
-    "WaitingRetry": Value(
-        shapes.WaitingRetry, f"id topic group attempts reason retry_at {SENT} {RARE}", "Content"
-    ),
-    "Failing": Value(shapes.Failing, "share of", is_part=True),
-    "Endpoint": Value(shapes.Endpoint, "name url"),
-    "Undone": Value(
-        shapes.Undone,
-        "lag=0 in_flight=0 retries=0",
-        "Amount",
-        is_part=True,
-        meaning="""Unfinished messages of a place.
-
-        `lag`: due and not read; `in_flight`: sent or leased, and not acked; `retries`: waiting for their next
-        try, the first at `next_retry_at`. `oldest_at`: due of the oldest of all these.""",
-    ),
-    "Group": Value(
-        shapes.Group,
-        "name filter state in_flight=0",
-        meaning="""A group as the server knows it. `state`: active or paused; `members`: its sessions there
-        now.
-
-        `undone`: what it has not finished. `incarnation`: which one of that name it is, from 1. `expiry`: how
-        long it stays with nobody there, None: until it is deleted. Other durations are in seconds.""",
-    ),
-    "OrderingKey": Value(shapes.GroupKey, "key lag=0 in_flight=0"),
-    "Skipped": Value(
-        shapes.Skipped,
-        "from to undone",
-        meaning="A place was moved forward from `start` to `end`; `undone`: its unfinished messages before.",
-    ),
+    "Try": Value("Try", "at", has_raw=False),
+    "DeadLetter": Value("DeadLetter", f"{KEPT} died_at", "Content"),
+    "WaitingRetry": Value("WaitingRetry", f"{KEPT} retry_at", "Content"),
+    "Failing": Value("Failing", "share of", has_raw=False),
+    "Endpoint": Value("Endpoint", "name url"),
+    "Undone": Value("Undone", "lag=0 in_flight=0 retries=0", "Amount", has_raw=False),
+    "Group": Value("Group", "name filter state in_flight=0"),
+    "OrderingKey": Value("GroupKey", "key lag=0 in_flight=0"),
+    "Skipped": Value("Skipped", "from to undone"),
     "Job": Value(
-        shapes.JobView,
+        "JobView",
         "id state detail= done=progress.done total=progress.total -progress -token -lease_s -checkpoint",
         "Work",
-        meaning="""`kind`: split or expire. `done` of `total`: progress, if reported; `detail`: why it was
-        aborted.
-
-        A split has `slice`, an expiry `slices`; an open job has a `checkpoint`, an ended one its end.""",
     ),
-    "Fire": Value(shapes.Fire, "at"),
-    "Silence": Value(shapes.Silence, "until why", is_part=True),
-    "Schedule": Value(
-        shapes.Schedule,
-        f"name topic= count=0 next_id=next.id {SENT}",
-        "Content",
-        meaning="""A schedule as the server knows it. `state`: active, paused, finished, or stopped (`reason`:
-        why it cannot go on); `count`: messages so far.
-
-        It fires by one of `cron`, `every` (as it was given: "PT15M", 90) and `rrule`, in `timezone`. `last`:
-        None: nothing yet. `next_id`: of the pending message of the next fire. `silent`: the clock was ahead
-        and has sent the fires before `next`; `resume(name, from_="now")` ends that.""",
-    ),
-    "Bucket": Value(
-        shapes.Bucket,
-        "at count",
-        is_part=True,
-        meaning="Number of messages pending from `at` until the next bucket.",
-    ),
-    "Density": Value(
-        shapes.Density, "from to bucket_s total", meaning="Pending messages per bucket, in order of time."
-    ),
-    "BulkResult": Value(
-        shapes.KeptChanged,
-        "matched changed",
-        is_part=True,
-        meaning="`matched`: messages that were selected; `changed`: those of them that were changed.",
-    ),
-    "Claims": Value(shapes.Claims, "groups endpoints sessions", is_part=True),
-    "Upserted": Value(
-        shapes.Upserted,
-        "id state deliver_at changed",
-        is_part=True,
-        meaning="""What `ByKey.upsert` has left under the key. `id` None: there is no message, and the server
-        remembers the version.
-
-        `changed`: whether the call has made, changed or cancelled the message. False: its version was not
-        higher.""",
-    ),
-    "Handling": Value(
-        shapes.Delivery,
-        "state reason=",
-        is_part=True,
-        meaning="""Delivery state of a dispatched message in one group (`group`, `filter`), or in one
-        `session`.
-
-        `state`: "in_flight" (until `lease_until`, if it is leased), "waiting" (not read yet), "retry" (next
-        try at `retry_at`), "dead", "dropped" (its retry was dropped), or "done" (nothing is left).
-        `attempts`: deliveries so far, None if they are no longer known; `tries`: the last ones, at most 20.
-        `reason`: why the last one failed, "" if unknown.""",
-    ),
+    "Fire": Value("Fire", "at"),
+    "Silence": Value("Silence", "until why", has_raw=False),
+    "Schedule": Value("Schedule", f"name topic= count=0 next_id=next.id {SENT}", "Content"),
+    "Bucket": Value("Bucket", "at count", has_raw=False),
+    "Density": Value("Density", "from to bucket_s total"),
+    "BulkResult": Value("KeptChanged", "matched changed", has_raw=False),
+    "Claims": Value("Claims", "groups endpoints sessions", has_raw=False),
+    "Upserted": Value("Upserted", "id state deliver_at changed", has_raw=False),
+    "Handling": Value("Delivery", "state reason=", has_raw=False),
 }
 """By name in the SDK."""
-SHAPES = {value.shape: name for name, value in VALUES.items()}
-EMPTY = {"str": "", "bool": False}
-"""What is never None, by its type."""
+ENTRY = """`group`: the group or client id; `attempts`: all deliveries to it. `subscription`:
+    `$share/{group}/{filter}` of a group; None: a session. `reason`: why the last delivery failed; `tries`:
+    the last ones, at most 20."""
+MEANINGS = {
+    "Info": """`GET /v1/info`. `mqtt` lists the listeners: `{"transport", "host", "port", "url"}`.
+
+    `build`: "compiled" where the server runs compiled modules, else "pure".""",
+    "Shard": """A capped run of messages inside a slice; `structure` says which topics are in it.
+
+    `cap`: maximum messages, `cap_bytes`: maximum bytes; `sealed`: it takes no more.""",
+    "Slice": """A span of due time [start, end). `live` leaves out cancelled and moved messages, `count`
+    does not.
+
+    `shards` is filled by `get`, not by `list`; `shard_count` by both.""",
+    "Session": "A subscriber as the server knows it: where it has read to, and how far that is behind.",
+    "ClusterNode": """One of the nodes, as the leader heard of it `heard_ms` ago (None: never).
+
+    `state` is leader, follower or resync. `applied`: the log record up to which its disk is complete;
+    `lag`: number of records that it is behind, None if unknown.""",
+    "ClusterState": """`GET /v1/cluster`: the state of the node that answered, and what it knows about the
+    others.
+
+    `leader`: the leader's name, None if unknown. `why`: what is wrong with the node, empty if nothing.
+    `wants_retime`: the node has another tzdata than the one used for due times, and recomputes them when it
+    takes the lead.""",
+    "DeadLetter": f"A message that was given up at `died_at`.\n\n    {ENTRY}",
+    "WaitingRetry": f"A message that will be sent again at `retry_at`, to it alone.\n\n    {ENTRY}",
+    "Endpoint": """An endpoint as the server knows it. `state`: active or paused; `reason`: why the server
+    has paused it.
+
+    `headers`: their names. `rate`: messages a second; 0: no limit. `undone`, `incarnation` and `expiry`: as
+    of a `Group`.""",
+    "Undone": """Unfinished messages of a place.
+
+    `lag`: due and not read; `in_flight`: sent or leased, and not acked; `retries`: waiting for their next
+    try, the first at `next_retry_at`. `oldest_at`: due of the oldest of all these.""",
+    "Group": """A group as the server knows it. `state`: active or paused; `members`: its sessions there
+    now.
+
+    `undone`: what it has not finished. `incarnation`: which one of that name it is, from 1. `expiry`: how
+    long it stays with nobody there, None: until it is deleted. Other durations are in seconds.""",
+    "Skipped": "A place was moved forward from `start` to `end`; `undone`: its unfinished messages before.",
+    "Job": """`kind`: split or expire. `done` of `total`: progress, if reported; `detail`: why it was
+    aborted.
+
+    A split has `slice`, an expiry `slices`.""",
+    "Schedule": """A schedule as the server knows it. `state`: active, paused, finished, or stopped
+    (`reason`: why it cannot go on); `count`: messages so far.
+
+    It fires by one of `cron`, `every` (as it was given: "PT15M", 90) and `rrule`, in `timezone`. `last`:
+    the last fire; None: nothing yet, or the server does not tell. `next_id`: of the pending message of the
+    next fire. `silent`: the clock was ahead and has sent the fires before `next`; `resume(name,
+    from_="now")` ends that.""",
+    "Bucket": "Number of messages pending from `at` until the next bucket.",
+    "Density": "Pending messages per bucket, in order of time.",
+    "BulkResult": "`matched`: messages that were selected; `changed`: those of them that were changed.",
+    "Upserted": """What `ByKey.upsert` has left under the key.
+
+    `id` None: there is no message, and the server remembers the version. `changed`: whether the call has
+    made, changed or cancelled the message. False: its version was not higher.""",
+    "Handling": """Delivery state of a dispatched message in one group (`group`, `filter`), or in one
+    `session`.
+
+    `state`: "in_flight" (until `lease_until`, if it is leased), "waiting" (not read yet), "retry" (next try
+    at `retry_at`), "dead", "dropped" (its retry was dropped), or "done" (nothing is left). `attempts`:
+    deliveries so far, None if they are no longer known; `tries`: the last ones, at most 20. `reason`: why
+    the last one failed, "" if unknown.""",
+}
+"""What the SDK says of a value in place of the server's text."""
 
 
 class Member(NamedTuple):
@@ -228,11 +178,20 @@ class Member(NamedTuple):
 
 
 def members(shape: type) -> Iterator[Member]:
-    """The members of an answer: here alone is known how its type is declared."""
-    for name, hint in get_type_hints(shape, include_extras=True).items():
+    """The members of an answer: here alone is known how one is declared that may be absent."""
+    hints = get_type_hints(shape, include_extras=True)
+    told = dict(
+        zip(
+            getattr(shape, "__struct_fields__", ()),
+            getattr(shape, "__struct_encode_fields__", ()),
+            strict=True,
+        )
+    )
+    for name, hint in hints.items():
         is_rare = get_origin(hint) is NotRequired
         kinds = kinds_of(get_args(hint)[0] if is_rare else hint)
-        yield Member(name, tuple(k for k in kinds if k is not NoneType), is_rare or NoneType in kinds)
+        known = tuple(kind for kind in kinds if kind not in (NoneType, UnsetType))
+        yield Member(told.get(name, name), known, is_rare or len(known) < len(kinds))
 
 
 def kinds_of(hint: Any) -> tuple[Any, ...]:
@@ -245,6 +204,14 @@ def kinds_of(hint: Any) -> tuple[Any, ...]:
     return tuple(kind for each in get_args(hint) for kind in kinds_of(each)) if is_union else (hint,)
 
 
+def shape_of(name: str) -> type:
+    found: type = (vars(shapes) | vars(view))[VALUES[name].shape]
+    return found
+
+
+SHAPES = {shape_of(name): name for name in VALUES}
+
+
 class Attribute(NamedTuple):
     """One of the value: its type, how it is read, and its default as written; empty: it is needed."""
 
@@ -254,18 +221,40 @@ class Attribute(NamedTuple):
     default: str
 
 
-def attribute(value: Value, member: Member, found: str = "") -> Attribute:
-    """`found`: where the member is, if it is not one of the answer itself."""
+def attributes(value: Value, shape: type) -> Iterator[Attribute]:
+    """Those of a value, in the order of its constructor."""
+    words = [word.partition("=") for word in value.members.split()]
+    needs = [name for name, equals, _ in words if not equals and name[0] != "-"]
+    texts = {name: text for name, equals, text in words if equals}
+    within = {name: text.split(".") for name, text in texts.items() if "." in text}
+    left = {*needs, *within, *(name[1:] for name, _, _ in words)}
+    known = {each.name: each for each in members(shape)}
+    for name in needs:
+        kind, read = reading(known[name], f'said["{name}"]', is_needed=True)
+        kind = f"{kind} | None" if known[name].may_be_none else kind
+        yield Attribute(NAMES.get(name, name), kind, read, "")
+    for name, member in known.items():
+        if name not in left:
+            yield attribute(member, f'said.get("{name}")', texts.get(name))
+    for name, (outer, inner) in within.items():
+        (found,) = (each for each in members(known[outer].kinds[0]) if each.name == inner)
+        found = found._replace(name=name, may_be_none=found.kinds != (bool,))
+        yield attribute(found, f'inside(said.get("{outer}"), "{inner}")')
+    if value.has_raw:
+        yield Attribute("raw", "Mapping[str, Any]", "said", "field(default_factory=dict, repr=False)")
+
+
+def attribute(member: Member, found: str, text: str | None = None) -> Attribute:
+    """One that may be missing. `found`: where it is; `text`: its default, if that is none of its type."""
     name = NAMES.get(member.name, member.name)
-    if not found and member.name in value.needs:
-        kind, read = reading(member, f'said["{member.name}"]', is_needed=True)
-        return Attribute(name, f"{kind} | None" if member.may_be_none else kind, read, "")
-    kind, read = reading(member, found or f'said.get("{member.name}")')
+    kind, read = reading(member, found)
     if kind.startswith("tuple"):
         return Attribute(name, kind, read, "()")
-    default = value.defaults.get(name, None if member.may_be_none else EMPTY.get(kind))
+    default = None if member.may_be_none else EMPTY.get(kind)
+    if text is not None:
+        default = 0 if text == "0" else text
     if default is None:
-        return Attribute(name, kind if kind == "Any" else f"{kind} | None", read, "None")
+        return Attribute(name, f"{kind} | None", read, "None")
     return Attribute(name, kind, f"{read} or {default!r}", repr(default))
 
 
@@ -281,62 +270,36 @@ def reading(member: Member, found: str, *, is_needed: bool = False) -> tuple[str
     if kind == "instant":
         return "datetime", f"{'parse_instant' if is_needed and not member.may_be_none else 'parsed'}({found})"
     if name := SHAPES.get(kind):
-        read = f"{name}.{reader(name)}"
-        return name, f"{read}(object_of({found}))" if is_needed else f"optional({read}, {found})"
+        return (
+            name,
+            f"{maker(name)}(object_of({found}))" if is_needed else f"optional({maker(name)}, {found})",
+        )
     if get_origin(kind) is list:
         (item,) = kinds_of(get_args(kind)[0])
-        name = SHAPES.get(item)
-        read = f"each({name}.{reader(name)}, {found})" if name else f"listed({found})"
-        return f"tuple[{name or plain(item)}, ...]", read
+        if name := SHAPES.get(item):
+            return f"tuple[{name}, ...]", f"each({maker(name)}, {found})"
+        return f"tuple[{plain(item)}, ...]", f"listed({found})"
     if get_origin(kind) is Literal and member.may_be_none:
         return str(kind).removeprefix("typing."), found
     return plain(kind), found
 
 
-def reader(name: str) -> str:
-    """The method that reads a value: `of`, if no member is called so."""
-    return "read" if any(each.name == "of" for each in members(VALUES[name].shape)) else "of"
+def maker(name: str) -> str:
+    return f"{name}.{METHODS.get(name, 'of')}"
 
 
 def plain(kind: Any) -> str:
     """A type that is read as it comes."""
     if get_origin(kind) is Literal:
         return "str"
-    return kind.__name__ if kind in (str, int, float, bool) else "Any" if kind is Any else "Mapping[str, Any]"
+    return kind.__name__ if kind in (str, int, float, bool) else "Mapping[str, Any]"
 
 
-def attributes(value: Value) -> Iterator[Attribute]:
-    """Those of a value, in the order of its constructor."""
-    known = {each.name: each for each in members(value.shape)}
-    needed = [known[name] for name in value.needs]
-    others = [each for each in known.values() if each not in needed and each.name not in value.leaves]
-    yield from (attribute(value, each) for each in (*needed, *others))
-    for name, path in value.within.items():
-        outer, _, inner = path.partition(".")
-        (shape,) = known[outer].kinds
-        (found,) = (each for each in members(shape) if each.name == inner)
-        rare = found._replace(name=name, may_be_none=found.kinds != (bool,))
-        yield attribute(value, rare, f'inside(said.get("{outer}"), "{inner}")')
-    if not value.is_part:
-        yield Attribute("raw", "Mapping[str, Any]", "said", "field(default_factory=dict, repr=False)")
-
-
-def docstring(value: Value) -> str:
-    """What it means, and what its members mean."""
-    own = inspect.cleandoc(value.meaning or value.shape.__doc__ or "")
-    told = [own, *(each.__doc__ or "" for each in bases(value.shape) if not value.meaning)]
-    paragraphs = re.sub(r"\bnull\b", "None", own).split("\n\n")
-    paragraphs += [text[text.index("`") :] for text in told[1:] if "`" in text]
-    lines = [line for text in paragraphs for line in ("", *textwrap.wrap(text, CHARS_MAX))][1:]
-    text = "\n    ".join(['"""' + lines[0], *lines[1:], *[""] * (len(lines) > 1)])
-    return re.sub(r" +$", "", text, flags=re.MULTILINE) + ('"""' if len(lines) == 1 else '    """')
-
-
-def bases(shape: type) -> Iterator[type]:
-    for base in getattr(shape, "__orig_bases__", shape.__bases__):
-        if getattr(base, "__annotations__", None):
-            yield base
-            yield from bases(base)
+def docstring(text: str) -> str:
+    paragraphs = re.sub(r"\bnull\b", "None", inspect.cleandoc(text)).split("\n\n")
+    lines = [line for each in paragraphs for line in ("", *textwrap.wrap(each, CHARS_MAX))][1:]
+    written = "\n    ".join(['"""' + lines[0], *lines[1:], *[""] * (len(lines) > 1)])
+    return re.sub(r" +$", "", written, flags=re.MULTILINE) + ('"""' if len(lines) == 1 else '    """')
 
 
 def written() -> Iterator[str]:
@@ -346,13 +309,15 @@ def written() -> Iterator[str]:
     yield "from dataclasses import dataclass, field\nfrom datetime import datetime, timedelta\n"
     yield "from typing import Any, Literal, Self\n\n"
     yield "from .values import Amount, Content, Pieces, Work, each, inside, kept_for, listed, object_of"
-    yield ", optional\n"
-    yield "from .wire import Json, parse_instant, parsed\n"
+    yield ", optional\nfrom .wire import Json, parse_instant, parsed\n"
     for name, value in VALUES.items():
-        own, base = list(attributes(value)), f"({value.base})" if value.base else ""
-        yield f"\n\n@dataclass(frozen=True, slots=True)\nclass {name}{base}:\n    {docstring(value)}\n\n"
+        shape, base = shape_of(name), f"({value.base})" if value.base else ""
+        own = list(attributes(value, shape))
+        yield f"\n\n@dataclass(frozen=True, slots=True)\nclass {name}{base}:\n"
+        yield f"    {docstring(MEANINGS.get(name) or shape.__doc__ or '')}\n\n"
         for one in own:
             yield f"    {one.name}: {one.kind}{f' = {one.default}' if one.default else ''}\n"
-        yield f"\n    @classmethod\n    def {reader(name)}(cls, said: Json) -> Self:\n        return cls(\n"
+        yield f"\n    @classmethod\n    def {METHODS.get(name, 'of')}(cls, said: Json) -> Self:\n"
+        yield "        return cls(\n"
         yield from (f"            {one.name}={one.read},\n" for one in own)
         yield "        )\n"

@@ -14,7 +14,10 @@ from .wire import Json, parse_instant, parsed
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """The server, its addresses of HTTP and MQTT."""
+    """`GET /v1/info`. `mqtt` lists the listeners: `{"transport", "host", "port", "url"}`.
+
+    `build`: "compiled" where the server runs compiled modules, else "pure".
+    """
 
     now: datetime
     version: str = ""
@@ -117,9 +120,7 @@ class Slice(Pieces):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A client's subscriptions, and its read position. `client_id`, `read_position` and `expiry_s` are older
-    names of `name`, `position` and `expiry`.
-    """
+    """A subscriber as the server knows it: where it has read to, and how far that is behind."""
 
     client_id: str
     lag_messages: int | None = None
@@ -274,7 +275,12 @@ class Try:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter(Content):
-    """A message that a session or group has given up."""
+    """A message that was given up at `died_at`.
+
+    `group`: the group or client id; `attempts`: all deliveries to it. `subscription`:
+    `$share/{group}/{filter}` of a group; None: a session. `reason`: why the last delivery failed; `tries`:
+    the last ones, at most 20.
+    """
 
     id: str
     topic: str
@@ -319,7 +325,12 @@ class DeadLetter(Content):
 
 @dataclass(frozen=True, slots=True)
 class WaitingRetry(Content):
-    """A message that waits for its next try."""
+    """A message that will be sent again at `retry_at`, to it alone.
+
+    `group`: the group or client id; `attempts`: all deliveries to it. `subscription`:
+    `$share/{group}/{filter}` of a group; None: a session. `reason`: why the last delivery failed; `tries`:
+    the last ones, at most 20.
+    """
 
     id: str
     topic: str
@@ -385,10 +396,10 @@ class Failing:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A webhook endpoint and its read position. `headers`: their names; `timeout`: seconds; `rate`: messages
-    a second, 0: no limit; `reason`: why the server has paused it; `last_answers`: since the server
-    started, newest first, up to 20, or 5 in a list. If its group could not be read, the fields of
-    `PlaceShown` are missing.
+    """An endpoint as the server knows it. `state`: active or paused; `reason`: why the server has paused it.
+
+    `headers`: their names. `rate`: messages a second; 0: no limit. `undone`, `incarnation` and `expiry`:
+    as of a `Group`.
     """
 
     name: str
@@ -614,7 +625,7 @@ class Skipped:
 class Job(Work):
     """`kind`: split or expire. `done` of `total`: progress, if reported; `detail`: why it was aborted.
 
-    A split has `slice`, an expiry `slices`; an open job has a `checkpoint`, an ended one its end.
+    A split has `slice`, an expiry `slices`.
     """
 
     id: str
@@ -704,8 +715,9 @@ class Schedule(Content):
     cannot go on); `count`: messages so far.
 
     It fires by one of `cron`, `every` (as it was given: "PT15M", 90) and `rrule`, in `timezone`. `last`:
-    None: nothing yet. `next_id`: of the pending message of the next fire. `silent`: the clock was ahead
-    and has sent the fires before `next`; `resume(name, from_="now")` ends that.
+    the last fire; None: nothing yet, or the server does not tell. `next_id`: of the pending message of the
+    next fire. `silent`: the clock was ahead and has sent the fires before `next`; `resume(name,
+    from_="now")` ends that.
     """
 
     name: str
@@ -825,11 +837,10 @@ class Claims:
 
 @dataclass(frozen=True, slots=True)
 class Upserted:
-    """What `ByKey.upsert` has left under the key. `id` None: there is no message, and the server remembers
-    the version.
+    """What `ByKey.upsert` has left under the key.
 
-    `changed`: whether the call has made, changed or cancelled the message. False: its version was not
-    higher.
+    `id` None: there is no message, and the server remembers the version. `changed`: whether the call has
+    made, changed or cancelled the message. False: its version was not higher.
     """
 
     id: str | None
