@@ -28,9 +28,8 @@ What a call takes and gives
     endpoints.py        where messages with `deliver_to` are posted
     places.py           what they all have: what is undone, what becomes of it, ordering keys; `StillUndone`
     entries.py          what was given up, to be sent again or dropped; what waits for its next try
-    admin.py            sessions, slices and shards, the timeline, the server itself and its cluster
+    admin.py            sessions, slices and shards, jobs, the timeline, the server itself and its cluster
     traces.py           the trace that a message belongs to, where OpenTelemetry is used
-    jobs.py             work on whole slices that the server has done by Spark
     errors.py           what can go wrong, as a small tree
 
 Without an event loop

@@ -1,15 +1,18 @@
-"""Calls on the server's state: sessions, slices and shards, the timeline, the server itself, its cluster."""
+"""Calls on sessions, slices and shards, jobs on slices, the timeline, the server itself and its cluster."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 
-from .answers import ClusterState, Density, Session, Shard, Skipped, Slice
+from .answers import ClusterState, Density, Job, Session, Shard, Skipped, Slice
 from .places import Fate, Place
 from .ranges import selection
 from .transport import Transport, quoted
 from .wire import Json, Span, When, dumps, instant, moment, span
+
+POLL_S = 0.5
 
 
 class Sessions:
@@ -97,6 +100,52 @@ class Cluster:
         that they received.
         """
         return ClusterState.of(await self._transport.ask("GET", "/v1/cluster"))
+
+
+class Jobs:
+    """Calls on `/v1/jobs`: Spark jobs on whole slices.
+
+    A job goes on by itself; a `Job` is what the server last said of it. `wait` asks until it has ended.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def split(self, start: When, *, parts: int | None = None) -> Job:
+        """Split a slice into narrower ones. `start`: its first instant.
+
+        Raises NotFound; Refused with the slug `too-near`, `job-active` or `no-spark`.
+        """
+        body: Json = {"kind": "split", "slice": instant(start, "start"), "run": "server"}
+        return await self._start(body if parts is None else {**body, "parts": parts})
+
+    async def expire(self) -> Job:
+        """Archive and drop the slices behind retention. Raises Refused if there are none."""
+        return await self._start({"kind": "expire", "run": "server"})
+
+    async def get(self, job_id: str) -> Job:
+        """Raises NotFound."""
+        return Job.of(await self._transport.ask("GET", f"/v1/jobs/{quoted(job_id)}"))
+
+    async def list(self) -> AsyncIterator[Job]:
+        """Open jobs, and the last ones that ended."""
+        async for found in self._transport.pages("/v1/jobs", "jobs"):
+            yield Job.of(found)
+
+    async def wait(
+        self, job_id: str, *, on_progress: Callable[[Job], None] | None = None, poll_s: float = POLL_S
+    ) -> Job:
+        """Wait until the job is done or aborted; each poll calls `on_progress`."""
+        while True:
+            job = await self.get(job_id)
+            if on_progress is not None:
+                on_progress(job)
+            if job.is_over:
+                return job
+            await asyncio.sleep(poll_s)
+
+    async def _start(self, body: Json) -> Job:
+        return Job.of(await self._transport.ask("POST", "/v1/jobs", body, repeatable=False, timeout_s=0))
 
 
 class Server:

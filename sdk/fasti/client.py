@@ -15,13 +15,12 @@ from typing import Self, Unpack
 from weakref import WeakSet
 
 from .addresses import Broker, Brokers, Plain, addresses, broker, listener_of
-from .admin import Cluster, Server, Sessions, Slices, Timeline
+from .admin import Cluster, Jobs, Server, Sessions, Slices, Timeline
 from .answers import Info
 from .endpoints import Endpoints
 from .entries import Dead, Retries
 from .errors import Error, Refused, Unencrypted, Unreachable
 from .groups import Groups
-from .jobs import Jobs
 from .messages import Messages
 from .options import SubscribeOptions
 from .pull import DEFAULT_LEASE, DEFAULT_WAIT, Pull

@@ -27,11 +27,11 @@ from . import delivery as _delivery
 from . import endpoints as _endpoints
 from . import entries as _entries
 from . import groups as _groups
-from . import jobs as _jobs
 from . import messages as _messages
 from . import pull as _pull
 from . import schedules as _schedules
 from . import subscribe as _subscribe
+from .admin import POLL_S
 from .answers import (
     BulkResult,
     Claims,
@@ -56,7 +56,6 @@ from .blocking import Facade, Loop, Value
 from .bulk import Items
 from .coalesce import MAX_ITEMS
 from .delivery import Received
-from .jobs import POLL_S
 from .messages import Version
 from .options import (
     DeadSelection,
@@ -496,8 +495,11 @@ class Groups(Facade[_groups.Groups]):
         return self._loop.run(self._inner.release(name, key, filter))
 
 
-class Jobs(Facade[_jobs.Jobs]):
-    """Calls on `/v1/jobs`."""
+class Jobs(Facade[_admin.Jobs]):
+    """Calls on `/v1/jobs`: Spark jobs on whole slices.
+
+    A job goes on by itself; a `Job` is what the server last said of it. `wait` asks until it has ended.
+    """
 
     def split(self, start: When, *, parts: int | None = None) -> Job:
         """Split a slice into narrower ones. `start`: its first instant.

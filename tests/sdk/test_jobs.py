@@ -48,7 +48,7 @@ async def test_a_job_is_started_once(client: fasti.Client, fake: Fake) -> None:
 
 
 async def test_the_command_line(url: str, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fasti.jobs.Jobs.wait.__kwdefaults__", {"on_progress": None, "poll_s": 0.01})
+    monkeypatch.setattr("fasti.admin.Jobs.wait.__kwdefaults__", {"on_progress": None, "poll_s": 0.01})
     at = ("--url", url)
     said = json.loads(await ok("slice", "split", START, "--parts", "3", "-o", "json", *at))
     assert (said["state"], said["parts"]) == ("done", 3)

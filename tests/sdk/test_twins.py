@@ -23,7 +23,6 @@ from fasti import (
     endpoints,
     entries,
     groups,
-    jobs,
     messages,
     pull,
     schedules,
@@ -35,7 +34,7 @@ from sdk import generate
 
 CLASSES = (
     *(fasti.Client, messages.Messages, messages.Message, messages.ByKey, schedules.Schedules),
-    *(admin.Sessions, admin.Slices, admin.Server, entries.Dead, entries.Retries, jobs.Jobs, admin.Cluster),
+    *(admin.Sessions, admin.Slices, admin.Server, entries.Dead, entries.Retries, admin.Jobs, admin.Cluster),
     *(admin.Timeline, groups.Groups, endpoints.Endpoints, pull.Pull, pull.Pulled),
     *(subscribe.Subscription, delivery.Delivery),
 )

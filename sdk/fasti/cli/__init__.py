@@ -17,11 +17,10 @@ there.
     work.py         `fasti work`: a worker of yours, with logs and a progress line
     logs.py         its log: one line an event, text or JSON
     timeline.py     `fasti timeline`
-    slices.py       `fasti slice`, `fasti shard`
+    slices.py       `fasti slice`, `fasti shard`, `fasti job`, and following a job to its end
     nouns.py        verbs that are one call of the SDK, from a table
     places.py       `fasti session`, `fasti group`, `fasti endpoint`
     kept.py         `fasti dead`, `fasti retry`
-    job.py          `fasti job`, and following one to its end
     server.py       `fasti server`, `fasti cluster`
 """
 

@@ -25,7 +25,7 @@ import fasti
 from fasti.signatures import ours_for
 
 from .output import Format, Printer
-from .profiles import Profile, ProfileError, chosen
+from .profiles import Profile, ProfileError, settled
 from .run import USAGE, Settings, problem_document
 from .subscribe import subscribe
 from .work import work
@@ -75,7 +75,7 @@ _NOUNS = {
     "endpoint": ("places.endpoint", "Webhook endpoints."),
     "retry": ("kept.retry", "Retries: messages that wait for their next try."),
     "dead": ("kept.dead", "Dead letters: messages that were given up."),
-    "job": ("job.app", "Spark jobs on whole slices."),
+    "job": ("slices.job", "Spark jobs on whole slices."),
     "server": ("server.app", "The server itself."),
     "cluster": ("server.cluster", "Cluster nodes: the leader and the lag of the others."),
 }
@@ -159,12 +159,10 @@ def root(
 ) -> None:
     """Find out which server, as whom, and how to print."""
     try:
-        found = chosen(profile)
+        server = settled(Profile(url, key, mqtt, ca, cert, allow_plain or None), profile)
     except ProfileError as error:
         raise typer.BadParameter(str(error), param_hint="--profile") from error
-    named = Profile(url, key, mqtt, ca, cert, allow_plain or None)
-    settled = (named if profile else named.over(Profile.of_environment())).over(found)
-    context.obj = Settings(settled, Format.json if json else output, wide, context.obj or ())
+    context.obj = Settings(server, Format.json if json else output, wide, context.obj or ())
 
 
 def hoisted(arguments: list[str]) -> list[str]:

@@ -14,7 +14,7 @@ import typer
 
 import fasti
 
-from .profiles import Profile, ProfileError, chosen
+from .profiles import Profile, ProfileError, settled
 
 WAIT_S = 1.0
 NAMES_MAX = 100
@@ -62,8 +62,7 @@ def _profile(context: typer.Context) -> Profile:
     """Which server: the options of the line so far, the environment, the profile."""
     given = context.find_root().params
     named = Profile(**{f.name: given.get(f.name) for f in fields(Profile)})
-    wanted = given.get("profile")
-    return (named if wanted else named.over(Profile.of_environment())).over(chosen(wanted))
+    return settled(named, given.get("profile"))
 
 
 schedule_names = _names_of(lambda client: client.schedules.list())

@@ -82,6 +82,12 @@ class Profile:
         return made
 
 
+def settled(named: Profile, wanted: str | None) -> Profile:
+    """What was given, with the environment, unless a profile is `wanted`, and the profile behind it. Raises
+    ProfileError."""
+    return (named if wanted else named.over(Profile.of_environment())).over(chosen(wanted))
+
+
 def config_file() -> Path:
     """The file of the profiles."""
     if named := os.environ.get("FASTI_CONFIG"):

@@ -1,4 +1,4 @@
-"""`fasti slice` and `fasti shard`."""
+"""`fasti slice`, `fasti shard` and `fasti job`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import typer
 
 import fasti
 
-from .complete import slice_starts
-from .job import Wait, follow
+from .complete import job_ids, slice_starts
 from .nouns import Count, Limit, Noun, Verb
 from .options import with_client
 from .output import Format, Printer, Row, progress
+from .run import REFUSED
 
 Start = Annotated[
     str,
@@ -21,12 +21,30 @@ Start = Annotated[
     ),
 ]
 Number = Annotated[int, typer.Argument(metavar="SHARD", min=0)]
+Id = Annotated[str, typer.Argument(metavar="ID", autocompletion=job_ids)]
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the end, with a progress bar.")]
+JOB_COLUMNS = ("id", "kind", "state", "slice", "progress", "created_at", "ended_at", "detail")
 COLUMNS = ("start", "end", "generation", "count", "live", "bytes", "shards")
 SHARD_COLUMNS = (
     *("shard", "structure", "count", "live", "bytes", "cap", "first", "last", "borrowed", "sealed"),
 )
+
+
+def _job_row(job: Row) -> Row:
+    piece, progress_ = job.get("slice"), job.get("progress") or {}
+    total = progress_.get("total")
+    return {
+        **job,
+        "slice": piece.get("start") if isinstance(piece, dict) else piece,
+        "progress": f"{progress_.get('done') or 0:,} of {total:,}" if total else None,
+    }
+
+
 app = Noun("slice", "start", Start, COLUMNS).app(Verb("ls", "List slices in order of time."))
 shard = typer.Typer(no_args_is_help=True)
+job = Noun("job", "job_id", Id, JOB_COLUMNS, _job_row).app(
+    Verb("ls", "List the jobs of the pipeline, the last ones that ended among them.")
+)
 
 
 @app.command()
@@ -51,14 +69,14 @@ async def split(
     wait: Wait = True,
 ) -> None:
     """Cut an overfull slice into narrower ones; the server starts a Spark job for it."""
-    await follow(client, out, await client.jobs.split(start, parts=parts), wait=wait)
+    await _follow(client, out, await client.jobs.split(start, parts=parts), wait=wait)
 
 
 @app.command()
 @with_client()
 async def expire(client: fasti.Client, out: Printer, wait: Wait = True) -> None:
     """Archive and drop what is behind its retention; the server starts a Spark job for it."""
-    await follow(client, out, await client.jobs.expire(), wait=wait)
+    await _follow(client, out, await client.jobs.expire(), wait=wait)
 
 
 @shard.command("ls")
@@ -111,3 +129,29 @@ async def _shard_of(client: fasti.Client, message: fasti.Message) -> int | None:
     except fasti.NotFound:
         return None
     return number if isinstance(number, int) else None
+
+
+@job.command("show")
+@with_client()
+async def show_job(client: fasti.Client, out: Printer, job_id: Id) -> None:
+    """Show one job."""
+    _show_job(out, await client.jobs.get(job_id))
+
+
+async def _follow(client: fasti.Client, out: Printer, job: fasti.Job, *, wait: bool) -> None:
+    """Print the job, when it has ended if `wait`; exit code 1 if it was aborted."""
+    if wait and not job.is_over:
+        with progress(out, job.kind, job.total) as told:
+            job = await client.jobs.wait(job.id, on_progress=lambda now: told(now.done or 0, now.total))
+    _show_job(out, job)
+    if job.state == "aborted":
+        out.complain(f"the job was aborted: {job.detail or 'no reason given'}")
+        raise typer.Exit(REFUSED)
+
+
+def _show_job(out: Printer, job: fasti.Job) -> None:
+    """Print a job; a table shows only what fits."""
+    pieces = [piece.get("start") for piece in job.raw.get("slices") or ()]
+    more = {"slices": f"{len(pieces)}, from {pieces[0]}"} if pieces else {}
+    row = {name: value for name, value in _job_row(job.raw).items() if name != "children"}
+    out.one(job.raw, row | more)
