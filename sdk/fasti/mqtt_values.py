@@ -155,25 +155,6 @@ class Incoming(Came):
         return lease is not None and now_s - self.arrived_s >= lease.total_seconds()
 
 
-class Link(Origin, Protocol):
-    """A connection as a subscription uses it: `mqtt_adapter.Connection`, which is imported with the first."""
-
-    session_present: bool
-
-    @property
-    def is_open(self) -> bool: ...
-
-    async def open(self) -> None: ...
-
-    async def subscribe(self, topic_filter: str, qos: int, said: UserProperties, number: int = 0) -> None: ...
-
-    async def receive(self) -> Incoming: ...
-
-    async def done(self, group: str, message: str) -> bool: ...
-
-    async def close(self) -> None: ...
-
-
 class Ended(Exception):
     """The connection is over. `error` is set when there is no point in coming back."""
 

@@ -52,18 +52,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 from weakref import WeakSet
 
 from .addresses import HOPS, Broker, Brokers
 from .delivery import Delivery, refusal
 from .errors import BadArgument, Error, Unreachable, Untrusted
-from .mqtt_values import NEVER, Ended, Incoming, Link, SentOn, Target, UserProperties
+from .mqtt_values import NEVER, Ended, Incoming, SentOn, Target, UserProperties
 from .names import check_count, check_filter, check_group, check_text, items_of
 from .options import OnDead, PerKey
 from .tls import Tls
 from .transport import Retry
 from .wire import Qos, Span, When, moment, seconds, span
+
+if TYPE_CHECKING:
+    from .mqtt_adapter import Connection
 
 DEFAULT_IN_FLIGHT = 64
 _RATE_MAX = 1e18
@@ -276,7 +279,7 @@ class Subscription:
         self._orphans: deque[Incoming] = deque()  # messages of an ended connection that are not resent
         self._finished: dict[str, float] = {}  # when, of messages that were acked on a later connection
         self._connecting = asyncio.Lock()
-        self._connection: Link | None = None
+        self._connection: Connection | None = None
         self._closed = False
 
     @property
@@ -308,7 +311,7 @@ class Subscription:
                 return Delivery(incoming, self)
         raise StopAsyncIteration
 
-    def _is_to_be_handed_out(self, incoming: Incoming, connection: Link) -> bool:
+    def _is_to_be_handed_out(self, incoming: Incoming, connection: Connection) -> bool:
         is_lost = incoming.qos > 0 and not connection.is_open
         if is_lost and incoming.qos == 1 and self._request.is_member:
             return False
@@ -390,7 +393,7 @@ class Subscription:
     async def _extend(self, incoming: Incoming, span: str) -> bool:
         return await incoming.connection.extend(incoming, span)
 
-    async def _connected(self) -> Link:
+    async def _connected(self) -> Connection:
         """The connection; made if there is none.
 
         Raises Refused, Unreachable if there never was one, and _Closed if it has been closed meanwhile.
@@ -405,7 +408,7 @@ class Subscription:
                 self._opened.add(self)
             return self._connection
 
-    async def _connect(self) -> Link:
+    async def _connect(self) -> Connection:
         """In as many attempts as a request gets; once there was a connection, for as long as it takes."""
         failures = 0
         while not self._closed:
@@ -430,7 +433,7 @@ class Subscription:
             self._said = str(error)
             _log.warning("subscription %s: not connected, trying again: %s", self._request.wire_filter, error)
 
-    async def _attempt(self) -> Link:
+    async def _attempt(self) -> Connection:
         """Connect and subscribe, at once wherever we are sent on to. Raises Refused, Unreachable."""
         for _ in range(HOPS):
             try:
@@ -442,7 +445,7 @@ class Subscription:
                     raise Unreachable(f"mqtt: {sent_on}") from sent_on
         raise Unreachable(f"mqtt: sent on {HOPS} times in a row")
 
-    async def _attempt_at(self, broker: Broker) -> Link:
+    async def _attempt_at(self, broker: Broker) -> Connection:
         """Once. Raises Refused, SentOn, Unreachable."""
         if self._target is None:
             self._target = self._request.target(broker, self._tls, self._password)
@@ -466,7 +469,7 @@ class Subscription:
         self._said = ""
         return connection
 
-    async def _subscribe(self, connection: Link) -> None:
+    async def _subscribe(self, connection: Connection) -> None:
         is_one = len(self._requests) == 1
         for number, request in enumerate(self._requests, 1):
             said = request.terms
@@ -481,7 +484,7 @@ class Subscription:
             self._orphans.extend(self._set_aside)
         self._set_aside.clear()
 
-    async def _left(self, connection: Link, ended: Ended) -> Error | None:
+    async def _left(self, connection: Connection, ended: Ended) -> Error | None:
         """Handle the end of a connection. Returns why reconnecting is pointless, if it is."""
         error, is_ours = ended.error, self._connection is connection
         if isinstance(error, SentOn):
@@ -493,7 +496,7 @@ class Subscription:
         await self._end(connection)
         return error
 
-    async def _end(self, connection: Link) -> None:
+    async def _end(self, connection: Connection) -> None:
         if self._connection is connection:
             self._connection = None
             self._opened.discard(self)
