@@ -159,57 +159,51 @@ async def send_all(
     return sender.accepted
 
 
+@dataclass(slots=True)
 class _Sender:
     """At most one batch on its way."""
 
-    def __init__(
-        self,
-        transport: Transport,
-        on_progress: Callable[[int], None] | None,
-        params: Mapping[str, str],
-        headers: Mapping[str, str],
-    ) -> None:
-        self.accepted = 0
-        self._params = params
-        self._headers = headers
-        self._transport = transport
-        self._on_progress = on_progress
-        self._under_way: tuple[_Batch, asyncio.Task[Json]] | None = None
-        self._has_warned = False
+    transport: Transport
+    on_progress: Callable[[int], None] | None
+    params: Mapping[str, str]
+    headers: Mapping[str, str]
+    accepted: int = 0
+    under_way: tuple[_Batch, asyncio.Task[Json]] | None = None
+    has_warned: bool = False
 
     async def start(self, batch: _Batch) -> None:
         """Wait for the batch before, then send this one in the background."""
         await self.finish()
-        self._under_way = batch, asyncio.create_task(self._post(batch))
+        self.under_way = batch, asyncio.create_task(self._post(batch))
         await asyncio.sleep(0)  # let it reach the socket before the next one is encoded
 
     async def finish(self) -> None:
-        if self._under_way is None:
+        if self.under_way is None:
             return
-        batch, posting = self._under_way
+        batch, posting = self.under_way
         answer = await posting
-        self._under_way = None
+        self.under_way = None
         self.accepted += int(answer["accepted"])
-        if self._on_progress is not None:
-            self._on_progress(self.accepted)
-        self._has_warned = self._has_warned or batch.warn_of_past(answer)
+        if self.on_progress is not None:
+            self.on_progress(self.accepted)
+        self.has_warned = self.has_warned or batch.warn_of_past(answer)
 
     async def abandon(self) -> None:
         """Wait for the batch in progress after a failure, and ignore its result."""
-        if self._under_way is not None:
-            _, posting = self._under_way
+        if self.under_way is not None:
+            _, posting = self.under_way
             posting.cancel()
             await asyncio.gather(posting, return_exceptions=True)
 
     async def _post(self, batch: _Batch) -> Json:
         body = b"\n".join(batch.lines) + b"\n"
-        answer = await self._transport.call(
+        answer = await self.transport.call(
             "POST",
             "/v1/messages:batch",
-            params=self._params,
+            params=self.params,
             body=body,
             content_type=NDJSON,
-            headers={KEY_HEADER: new_key(), **self._headers},
+            headers={KEY_HEADER: new_key(), **self.headers},
         )
         return answer.object()
 

@@ -14,6 +14,8 @@ from types import TracebackType
 from typing import Self, Unpack
 from weakref import WeakSet
 
+from yarl import URL
+
 from .addresses import Broker, Brokers, Plain, addresses, broker, listener_of
 from .admin import Cluster, Jobs, Server, Sessions, Slices, Timeline
 from .answers import Info
@@ -72,7 +74,7 @@ class Client:
             retry=self._retry,
         )
         self._brokers = () if mqtt is None else tuple(broker(text) for text in addresses(mqtt, "mqtt"))
-        self._plain.warn(*self._transport.given, *self._brokers)
+        self._plain.warn(*map(URL, self._transport.servers.given), *self._brokers)
         self._subscriptions: WeakSet[Subscription] = WeakSet()
         self._pulls: WeakSet[Pull] = WeakSet()
         self.messages = Messages(self._transport)
@@ -89,7 +91,7 @@ class Client:
         self.timeline = Timeline(self._transport)
 
     async def __aenter__(self) -> Self:
-        await self._transport.__aenter__()
+        self._transport.open()
         return self
 
     async def __aexit__(
@@ -100,7 +102,7 @@ class Client:
     @property
     def url(self) -> str:
         """The server's base URL; for a cluster, that of the node for the next call."""
-        return self._transport.url
+        return self._transport.servers.current
 
     async def close(self) -> None:
         """Finish requests in progress, then close subscriptions and connections."""
@@ -164,18 +166,18 @@ class Client:
         return made
 
     def _has_other_brokers(self) -> bool:
-        return len(self._brokers) > 1 or (not self._brokers and self._transport.is_cluster)
+        return len(self._brokers) > 1 or (not self._brokers and self._transport.servers.is_cluster)
 
     async def _find_brokers(self) -> tuple[Broker, ...]:
         """The given brokers, or the server's. A cluster is asked each time: its leader may change."""
         if self._brokers:
-            for given in self._brokers if self._transport.has_tls else ():
+            for given in self._brokers if self._transport.servers.has_tls else ():
                 self._check(given, f"mqtt={str(given)!r}")
             return self._brokers
         try:
             answer = await self._transport.call("GET", "/v1/info")
         except Refused as error:
-            if self._transport.is_cluster and error.problem.status in (429, 503):
+            if self._transport.servers.is_cluster and error.problem.status in (429, 503):
                 raise Unreachable(str(error)) from error  # no leader yet: no reason to give a subscription up
             raise
         found = listener_of(Info.of(answer.object()).mqtt, answer.url)
@@ -184,7 +186,7 @@ class Client:
         if answer.url.startswith("https://"):
             self._check(found, f"{answer.url} names no MQTT listener with TLS, only {found}")
         self._plain.warn(found)
-        if not self._transport.is_cluster:
+        if not self._transport.servers.is_cluster:
             self._brokers = (found,)
         return (found,)
 

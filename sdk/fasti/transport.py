@@ -16,14 +16,13 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from errno import ECONNREFUSED
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import quote
 
 import aiohttp
@@ -164,25 +163,16 @@ class Transport:
             raise BadArgument("timeout", f"must be seconds, more than 0, not {timeout_s!r:.100}")
         if key is not None and not (isinstance(key, str) and key.isascii() and key.isprintable()):
             raise BadArgument("key", "(API key) must be text of printable ASCII characters")
-        self._servers = Servers(url)
+        self.servers = Servers(url)
         self.tls = tls
         self.retry = retry
         self.key = key
         self._plain = plain
         self._timeout_s = timeout_s
         self._timeout = _timeout(timeout_s)
-        if self.has_tls:
+        if self.servers.has_tls:
             tls.context()  # read before the event loop has to wait for it
         self._session: aiohttp.ClientSession | None = None
-
-    async def __aenter__(self) -> Self:
-        self._open()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """Close all connections. A later call opens new ones."""
@@ -190,34 +180,12 @@ class Transport:
             session, self._session = self._session, None
             await session.close()
 
-    @property
-    def url(self) -> str:
-        """The base URL of whom the next call is sent to."""
-        return self._servers.current
-
-    @property
-    def is_cluster(self) -> bool:
-        """Whether the leader may change, as in a cluster."""
-        return self._servers.is_cluster
-
-    @property
-    def has_tls(self) -> bool:
-        """Whether an address that was given is https."""
-        return self._servers.has_tls
-
-    @property
-    def given(self) -> tuple[URL, ...]:
-        """The base URLs that were given."""
-        return tuple(URL(base) for base in self._servers.given)
-
-    def _open(self) -> aiohttp.ClientSession:
+    def open(self) -> aiohttp.ClientSession:
+        """The connection pool."""
         if self._session is None:
             headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
             self._session = aiohttp.ClientSession(headers=headers)
         return self._session
-
-    def _tls_for(self, base: str) -> ssl.SSLContext | bool:
-        return self.tls.context() if base.startswith("https:") else True
 
     async def call(
         self,
@@ -239,17 +207,21 @@ class Transport:
         if body is not None:
             sent["Content-Type"] = content_type
         _check(params)
+        timeout = self._timeout if timeout_s is None else _timeout(timeout_s)
         if self.retry.attempts < 1:
-            raise Unreachable(f"{self.url}: no attempt allowed")
-        course = _Course(self._servers, self._plain, self.retry, path, timeout_s or self._timeout_s)
+            raise Unreachable(f"{self.servers.current}: no attempt allowed")
+        course = _Course(self.servers, self._plain, self.retry, path, timeout_s or self._timeout_s)
         while True:
             base = course.base
             try:
-                status, answered, raw = await self._once(base, method, path, params, body, sent, timeout_s)
+                async with self._request(
+                    base, method, path, params, timeout, data=body, headers=sent
+                ) as response:
+                    status, answered, raw = response.status, response.headers, await response.read()
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 gone = self._gone(base, error)
                 if not (repeatable or isinstance(error, aiohttp.ClientConnectorError)):
-                    self._servers.turn(base)
+                    self.servers.turn(base)
                     raise gone from error
                 await _raised_from(course.missed(gone), error)
                 continue
@@ -324,17 +296,11 @@ class Transport:
         """
         _check(params)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=self._timeout_s)
-        course = _Course(self._servers, self._plain, replace(self.retry, attempts=1), path, 0)
+        course = _Course(self.servers, self._plain, replace(self.retry, attempts=1), path, 0)
         while True:
             has_begun, base = False, course.base
             try:
-                async with self._open().get(
-                    URL(base + path),
-                    params=params,
-                    timeout=timeout,
-                    allow_redirects=False,
-                    ssl=self._tls_for(base),
-                ) as response:
+                async with self._request(base, "GET", path, params, timeout) as response:
                     if response.status != 200:
                         await self._refused(course, response.status, response.headers, await response.read())
                         continue
@@ -359,27 +325,25 @@ class Transport:
         cut = base.startswith("https://") and is_cut(getattr(error, "os_error", None))
         return Unreachable(f"{base}: {CUT if cut else _said(error)}")
 
-    async def _once(
+    def _request(
         self,
         base: str,
         method: str,
         path: str,
         params: Mapping[str, str] | None,
-        body: bytes | None,
-        headers: Mapping[str, str],
-        timeout_s: float | None,
-    ) -> tuple[int, Mapping[str, str], bytes]:
-        async with self._open().request(
+        timeout: aiohttp.ClientTimeout,
+        **sent: Any,
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """One attempt. The key and the body go along only to allowed servers: see `addresses`."""
+        return self.open().request(
             method,
             URL(base + path, encoded=True),
             params=params,
-            data=body,
-            headers=headers,
-            allow_redirects=False,  # the key and the body go along only to allowed servers: see `addresses`
-            timeout=self._timeout if timeout_s is None else _timeout(timeout_s),
-            ssl=self._tls_for(base),
-        ) as response:
-            return response.status, response.headers, await response.read()
+            allow_redirects=False,
+            timeout=timeout,
+            ssl=self.tls.context() if base.startswith("https:") else True,
+            **sent,
+        )
 
 
 def _check(params: Mapping[str, str] | None) -> None:

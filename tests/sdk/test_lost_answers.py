@@ -1,8 +1,8 @@
 """Answers that are lost: the server has committed a request, is killed, and is asked again."""
 
 import asyncio
-import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -21,18 +21,21 @@ AT = datetime(2035, 1, 1, tzinfo=UTC)
 
 def losing(server: Server, lost: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """The first answer to a POST is lost, with a kill -9 of the server that has given it."""
-    real: Callable[..., Any] = Transport._once
+    real: Callable[..., Any] = Transport._request
 
-    async def once(self: Transport, base: str, method: str, *others: Any) -> Any:
-        answer = await real(self, base, method, *others)
-        if method == "POST" and not lost:
-            lost.append(json.loads(answer[2]))
-            await asyncio.to_thread(server.stop, kill=True)
-            await asyncio.to_thread(server.start)
-            raise aiohttp.ServerDisconnectedError
-        return answer
+    @asynccontextmanager
+    async def request(
+        self: Transport, base: str, method: str, *others: Any, **sent: Any
+    ) -> AsyncIterator[Any]:
+        async with real(self, base, method, *others, **sent) as response:
+            if method == "POST" and not lost:
+                lost.append(await response.json())
+                await asyncio.to_thread(server.stop, kill=True)
+                await asyncio.to_thread(server.start)
+                raise aiohttp.ServerDisconnectedError
+            yield response
 
-    monkeypatch.setattr(Transport, "_once", once)
+    monkeypatch.setattr(Transport, "_request", request)
 
 
 async def test_of_calls_that_shared_a_request(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
