@@ -78,7 +78,6 @@ _BURST = 256
 _HUNG_UP = getattr(select, "POLLRDHUP", 0)  # beside POLLHUP and POLLERR, which are always told
 _ACK = {1: 0x40, 2: 0x50}
 _PINGREQ = b"\xc0\x00"
-_USER_PROPERTY = 0x26
 _BOM, _REPLACEMENT = "\ufeff".encode(), "\ufffd".encode()
 _UNSPECIFIED = 0x80  # the first reason code that is a no
 _NOT_OURS = 0x83  # answer to an extension: the message is no longer ours
@@ -196,9 +195,7 @@ class Connection:
 
         `number` > 0: the subscription identifier, which comes with each message.
         """
-        properties = Properties(PacketTypes.SUBSCRIBE)  # type: ignore[no-untyped-call]
-        for pair in said:
-            properties.UserProperty = pair
+        properties = _with_users(PacketTypes.SUBSCRIBE, said)
         if number:
             properties.SubscriptionIdentifier = number
         # Retained messages come with a new subscription only, not again at each reconnect.
@@ -515,11 +512,13 @@ def _without_origin(headers: dict[str, str]) -> dict[str, str]:
 
 def _ack_packet(incoming: Incoming, refusal: UserProperties | None) -> bytes:
     """PUBACK or PUBREC; with a refusal a reason code that is a no, and its user properties."""
-    body = incoming.mid.to_bytes(2, "big")
-    if refusal is not None:
-        said = b"".join(bytes((_USER_PROPERTY,)) + _text(name) + _text(value) for name, value in refusal)
-        body += bytes((_UNSPECIFIED,)) + _length(len(said)) + said
-    return bytes((_ACK[incoming.qos],)) + _length(len(body)) + body
+    kind, mid = _ACK[incoming.qos], incoming.mid.to_bytes(2, "big")
+    if refusal is None:
+        return bytes((kind, len(mid))) + mid
+    properties = _with_users(PacketTypes.PUBACK, refusal)
+    body: bytes = mid + bytes((_UNSPECIFIED,)) + properties.pack()  # type: ignore[no-untyped-call]
+    length: bytes = VariableByteIntegers.encode(len(body))  # type: ignore[no-untyped-call]
+    return bytes((kind,)) + length + body
 
 
 def _readable(packet: bytearray, *, has_mid: bool) -> bytearray:
@@ -533,15 +532,11 @@ def _readable(packet: bytearray, *, has_mid: bool) -> bytearray:
     return packet[:start] + packet[start:end].replace(_BOM, _REPLACEMENT) + packet[end:]
 
 
-def _text(text: str) -> bytes:
-    data = text.encode()
-    return len(data).to_bytes(2, "big") + data
-
-
-def _length(number: int) -> bytes:
-    """A variable byte integer."""
-    low, more = number & 0x7F, number >> 7
-    return bytes((low | 0x80,)) + _length(more) if more else bytes((low,))
+def _with_users(kind: int, said: UserProperties) -> Properties:
+    properties = Properties(kind)  # type: ignore[no-untyped-call]
+    for pair in said:
+        properties.UserProperty = pair
+    return properties
 
 
 def _out_packet(packet: bytes) -> OutPacket:
