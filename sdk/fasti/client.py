@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from datetime import datetime
-from types import TracebackType
 from typing import Self, Unpack
 from weakref import WeakSet
 
@@ -94,9 +93,7 @@ class Client:
         self._transport.open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     @property

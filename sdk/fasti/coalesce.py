@@ -197,7 +197,7 @@ async def _send(transport: Transport, terms: Terms, lines: list[Line]) -> list[J
     results: list[Any] = answer.object().get("results", [])
     if len(results) != len(lines):
         raise Error(f"{len(lines)} messages sent, {len(results)} results came back")
-    return [_result(r) for r in results]
+    return [one if one.get("problem") is None else error_of(problem_of(one["problem"])) for one in results]
 
 
 async def send_one(transport: Transport, terms: Terms, body: bytes, key: str) -> Json:
@@ -206,11 +206,6 @@ async def send_one(transport: Transport, terms: Terms, body: bytes, key: str) ->
     answer = await transport.call("POST", "/v1/messages", params=dict(terms), body=body, headers=headers)
     was_known = answer.headers.get("Idempotent-Replayed") == "true"
     return {**answer.object(), "replayed": was_known}
-
-
-def _result(result: Json) -> Json | Error:
-    problem = result.get("problem")
-    return result if problem is None else error_of(problem_of(problem))
 
 
 def _own(error: Exception) -> Exception:

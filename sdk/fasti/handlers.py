@@ -29,6 +29,7 @@ import dataclasses
 import functools
 import inspect
 import json
+import operator
 import re
 import types
 import typing
@@ -100,7 +101,8 @@ def codec_of(kind: Any) -> Codec | None:
         return None
     if hasattr(kind, "model_validate_json"):
         model: Any = kind
-        return Codec(kind, model.model_validate_json, model.model_validate, _dumped)
+        dump = operator.methodcaller("model_dump", mode="json", by_alias=True)
+        return Codec(kind, model.model_validate_json, model.model_validate, dump)
     if hasattr(kind, "__struct_fields__"):
         import msgspec
 
@@ -110,10 +112,6 @@ def codec_of(kind: Any) -> Codec | None:
         make = functools.partial(_of_members, kind)
         return Codec(kind, lambda data: make(json.loads(data)), make, _members)
     return None
-
-
-def _dumped(value: Any) -> Any:
-    return value.model_dump(mode="json", by_alias=True)
 
 
 def _members(value: Any) -> Any:

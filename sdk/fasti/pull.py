@@ -27,7 +27,7 @@ import json
 from collections import deque
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Self
 
 from .coalesce import MAX_ITEMS, Outbox, Terms
@@ -219,9 +219,7 @@ class Pull:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:

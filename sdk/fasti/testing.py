@@ -35,7 +35,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import pytest
@@ -81,9 +80,7 @@ class FastiServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def client(self, **options: Any) -> Client:
@@ -103,7 +100,7 @@ class FastiServer:
 
     def advance_sync(self, by: timedelta | None = None, **parts: float) -> datetime:
         """`advance` for code without an event loop."""
-        span = _span(by, parts)
+        span = _forward("by", (by or timedelta()) + timedelta(**parts))
         with self.sync_client() as client:
             self._now = client.advance(span)
         return self._now
@@ -252,10 +249,6 @@ def fasti_server(
         pytest.skip("there is no fasti-server on PATH; install it or set FASTI_SERVER to its command")
     with FastiServer(command, tmp_path_factory.mktemp("fasti"), fasti_settings, start=fasti_start) as server:
         yield server
-
-
-def _span(by: timedelta | None, parts: Mapping[str, float]) -> timedelta:
-    return _forward("by", (by or timedelta()) + timedelta(**parts))
 
 
 def _forward(argument: str, span: timedelta) -> timedelta:

@@ -46,16 +46,12 @@ async def _asked(profile: Profile, ask: Callable[[fasti.Client], AsyncIterator[A
     found: list[Any] = []
     retry = fasti.Retry(attempts=1)
     try:
-        async with asyncio.timeout(WAIT_S), profile.client(retry, _ignored) as client:
+        async with asyncio.timeout(WAIT_S), profile.client(retry, lambda _: None) as client:
             async for item in ask(client):
                 found.append(item)  # noqa: PERF401 - what came before the time was over counts
     except TimeoutError:
         pass
     return found
-
-
-def _ignored(_: str) -> None:
-    """No room for it between two presses of the tab key."""
 
 
 def _profile(context: typer.Context) -> Profile:

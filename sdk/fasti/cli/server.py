@@ -9,7 +9,7 @@ import typer
 import fasti
 
 from .options import with_client
-from .output import Format, Printer, Row, progress
+from .output import Format, Printer, progress
 from .run import REFUSED
 
 app, cluster = typer.Typer(no_args_is_help=True), typer.Typer(no_args_is_help=True)
@@ -56,15 +56,11 @@ async def status_of_nodes(client: fasti.Client, out: Printer) -> None:
     if out.format is not Format.table:
         out.one(found.raw)
         return
-    out.many([_row(node) for node in found.nodes], COLUMNS)
+    heard = ["-" if node.heard_ms is None else f"{node.heard_ms:,} ms ago" for node in found.nodes]
+    out.many([{**node.raw, "heard": ago} for node, ago in zip(found.nodes, heard, strict=True)], COLUMNS)
     if found.leader is None:
         out.complain(f"{found.node} knows of no leader{f': {found.why}' if found.why else ''}")
     elif found.why:
         out.complain(f"{found.node}: {found.why}")
     if found.wants_retime:
         out.complain(_DIFFERS.format(found.node))
-
-
-def _row(node: fasti.ClusterNode) -> Row:
-    heard = "-" if node.heard_ms is None else f"{node.heard_ms:,} ms ago"
-    return {**node.raw, "heard": heard}
