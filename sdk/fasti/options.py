@@ -217,17 +217,24 @@ class KeyOptions(TypedDict, total=False):
     fair: bool | None
 
 
-class GroupOptions(RetryOptions, KeyOptions, total=False):
-    """Options of a group. Absent options have the server's defaults.
+class WorkerOptions(KeyOptions, total=False):
+    """Options of a worker's group. Absent options have the server's defaults.
 
     `expiry`: how long it is kept without members, default "never" (until it is deleted).
-    `ack_timeout`: a message that is neither acked nor extended for this time goes to another member.
     `rate`: maximum messages a second for the group, or text such as `100/m`.
     """
 
     expiry: Span | None
-    ack_timeout: Span | None
     rate: float | str | None
+
+
+class GroupOptions(RetryOptions, WorkerOptions, total=False):
+    """Options of a group. Absent options have the server's defaults.
+
+    `ack_timeout`: a message that is neither acked nor extended for this time goes to another member.
+    """
+
+    ack_timeout: Span | None
 
 
 class SubscribeOptions(GroupOptions, total=False):

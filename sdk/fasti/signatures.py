@@ -65,9 +65,9 @@ _SENT = frozenset({"topic", "payload"})
 
 
 def unfolded(cls: C) -> C:
-    """The class, whose public methods show the options behind `**options`."""
+    """The class, whose constructor and public methods show the options behind `**options`."""
     for name, method in vars(cls).items():
-        if inspect.isfunction(method) and not name.startswith("_"):
+        if inspect.isfunction(method) and (name == "__init__" or not name.startswith("_")):
             for argument, annotation in method.__annotations__.items():
                 if found := _UNPACKED.fullmatch(str(annotation)):
                     _unfold(method, argument, getattr(_options, found[1]))

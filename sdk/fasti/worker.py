@@ -51,7 +51,7 @@ from .errors import BadArgument, Error, NotFound, Refused
 from .handlers import Handler, Host, P, Pattern, R, Unfit
 from .mqtt_values import fits
 from .names import check_count
-from .options import GroupOptions, NoOptions, OnDead, PerKey, RetryOptions
+from .options import GroupOptions, NoOptions, RetryOptions, WorkerOptions
 from .signatures import check, check_retry, unfolded
 from .subscribe import SubscribeRequest, Subscription
 from .warned import warn
@@ -147,41 +147,22 @@ class Worker:
         concurrency: int = 10,
         lease: Span = LEASE,
         grace: Span = GRACE_S,
-        expiry: Span | None = None,
-        rate: float | str | None = None,
-        order: bool | None = None,
-        on_dead: OnDead | None = None,
-        per_key: PerKey | None = None,
-        fair: bool | None = None,
+        **terms: Unpack[WorkerOptions],
     ) -> None:
         """`client`: None: `run` makes one. `lease`: time after which other workers get the messages of a
-        hanging one. `grace`: time for running handlers when it is stopped. `expiry`: how long the group is
-        kept without members; default: until it is deleted. `rate`: of the group, as for `subscribe`.
-        `order`: True: of one ordering key the group has one message at a time, in order, over all its
-        workers. `on_dead`: "hold": a dead letter holds its key. `per_key`: `{"concurrency": 2, "rate":
-        "10/s"}`: limits of each ordering key, without order. `fair`: True: ordering keys take turns, whatever
-        one of them has dumped.
+        hanging one. `grace`: time for running handlers when it is stopped.
         """
+        check(WorkerOptions.__optional_keys__, terms)
         check_count("concurrency", concurrency, 1)
         if client is not None and not hasattr(client, "messages"):  # a stand-in of a test has them
             raise BadArgument("client", f"must be a fasti.Client, not {client!r:.100}")
         self.concurrency = concurrency
-        self.expiry = expiry
+        self.expiry = terms.get("expiry")
         self.figures = Figures()
         self._host = Host(client)
         self._group = group
         self._grace_s = seconds("grace", grace)
-        self._terms = SubscribeRequest(
-            "#",
-            group=group,
-            expiry=expiry,
-            ack_timeout=lease,
-            rate=rate,
-            order=order,
-            on_dead=on_dead,
-            per_key=per_key,
-            fair=fair,
-        )
+        self._terms = SubscribeRequest("#", group=group, ack_timeout=lease, **terms)
         self._jobs: list[_Job] = []
         self._locks: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
         self._running: set[asyncio.Task[None]] = set()
