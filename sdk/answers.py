@@ -17,8 +17,8 @@ and `Value("Fire", "at")` it writes
         raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
         @classmethod
-        def of(cls, said: Json) -> Self:
-            return cls(parse_instant(said["at"]), said.get("local") or "", said.get("note"), said)
+        def of(cls, answer: Json) -> Self:
+            return cls(parse_instant(answer["at"]), answer.get("local") or "", answer.get("note"), answer)
 
 Instants become datetimes, lists tuples, and objects values, or mappings if the SDK has no value for them.
 """
@@ -180,7 +180,7 @@ class Member(NamedTuple):
 def members(shape: type) -> Iterator[Member]:
     """The members of an answer: here alone is known how one is declared that may be absent."""
     hints = get_type_hints(shape, include_extras=True)
-    told = dict(
+    encoded = dict(
         zip(
             getattr(shape, "__struct_fields__", ()),
             getattr(shape, "__struct_encode_fields__", ()),
@@ -191,7 +191,7 @@ def members(shape: type) -> Iterator[Member]:
         is_rare = get_origin(hint) is NotRequired
         kinds = kinds_of(get_args(hint)[0] if is_rare else hint)
         known = tuple(kind for kind in kinds if kind not in (NoneType, UnsetType))
-        yield Member(told.get(name, name), known, is_rare or len(known) < len(kinds))
+        yield Member(encoded.get(name, name), known, is_rare or len(known) < len(kinds))
 
 
 def kinds_of(hint: Any) -> tuple[Any, ...]:
@@ -230,18 +230,18 @@ def attributes(value: Value, shape: type) -> Iterator[Attribute]:
     left = {*needs, *within, *(name[1:] for name, _, _ in words)}
     known = {each.name: each for each in members(shape)}
     for name in needs:
-        kind, read = reading(known[name], f'said["{name}"]', is_needed=True)
+        kind, read = reading(known[name], f'answer["{name}"]', is_needed=True)
         kind = f"{kind} | None" if known[name].may_be_none else kind
         yield Attribute(NAMES.get(name, name), kind, read, "")
     for name, member in known.items():
         if name not in left:
-            yield attribute(member, f'said.get("{name}")', texts.get(name))
+            yield attribute(member, f'answer.get("{name}")', texts.get(name))
     for name, (outer, inner) in within.items():
         (found,) = (each for each in members(known[outer].kinds[0]) if each.name == inner)
         found = found._replace(name=name, may_be_none=found.kinds != (bool,))
-        yield attribute(found, f'inside(said.get("{outer}"), "{inner}")')
+        yield attribute(found, f'inside(answer.get("{outer}"), "{inner}")')
     if value.has_raw:
-        yield Attribute("raw", "Mapping[str, Any]", "said", "field(default_factory=dict, repr=False)")
+        yield Attribute("raw", "Mapping[str, Any]", "answer", "field(default_factory=dict, repr=False)")
 
 
 def attribute(member: Member, found: str, text: str | None = None) -> Attribute:
@@ -317,7 +317,7 @@ def written() -> Iterator[str]:
         yield f"    {docstring(MEANINGS.get(name) or shape.__doc__ or '')}\n\n"
         for one in own:
             yield f"    {one.name}: {one.kind}{f' = {one.default}' if one.default else ''}\n"
-        yield f"\n    @classmethod\n    def {METHODS.get(name, 'of')}(cls, said: Json) -> Self:\n"
+        yield f"\n    @classmethod\n    def {METHODS.get(name, 'of')}(cls, answer: Json) -> Self:\n"
         yield "        return cls(\n"
         yield from (f"            {one.name}={one.read},\n" for one in own)
         yield "        )\n"

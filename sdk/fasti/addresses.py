@@ -116,9 +116,9 @@ def _check_user(argument: str, text: str) -> None:
         )
 
 
-def addresses(said: str | Sequence[str], argument: str = "url") -> tuple[str, ...]:
+def addresses(given: str | Sequence[str], argument: str = "url") -> tuple[str, ...]:
     """The addresses in a sequence, or in text separated by commas. Raises BadArgument if there is none."""
-    texts = said.split(",") if isinstance(said, str) else [*items_of(argument, said)]
+    texts = given.split(",") if isinstance(given, str) else [*items_of(argument, given)]
     for text in texts:
         if not isinstance(text, str):
             raise BadArgument(argument, f"must be text, or a list of texts, not {text!r:.100}")
@@ -130,15 +130,15 @@ def addresses(said: str | Sequence[str], argument: str = "url") -> tuple[str, ..
 class Servers:
     """The base URLs of one client, and which of them it speaks to: the first, until it learns better."""
 
-    def __init__(self, said: str | Sequence[str]) -> None:
-        self.given = tuple(base_url(text) for text in addresses(said))
+    def __init__(self, given: str | Sequence[str]) -> None:
+        self.given = tuple(base_url(text) for text in addresses(given))
         self._index = 0
-        self._told: str | None = None  # a leader that was named and not given
+        self._named: str | None = None  # a leader that was named and not given
         self._has_followed = False
 
     @property
     def current(self) -> str:
-        return self._told or self.given[self._index]
+        return self._named or self.given[self._index]
 
     @property
     def has_tls(self) -> bool:
@@ -154,7 +154,7 @@ class Servers:
         """Move from `tried` to the next address, unless another call already has."""
         if tried != self.current:
             return
-        self._index, self._told = (self._index + 1) % len(self.given), None
+        self._index, self._named = (self._index + 1) % len(self.given), None
 
     def follow(self, answered: str, location: str, path: str) -> bool:
         """`answered` redirected `path`, encoded. False: the redirect is not allowed; stay.
@@ -166,9 +166,9 @@ class Servers:
             return False
         self._has_followed = True
         if base in self.given:
-            self._index, self._told = self.given.index(base), None
+            self._index, self._named = self.given.index(base), None
         elif answered in self.given:
-            self._told = base
+            self._named = base
         else:
             self.turn(answered)
         return True
@@ -177,12 +177,12 @@ class Servers:
 def _base_of(answered: str, location: str, path: str) -> str | None:
     """The base URL in the `Location` of a redirect for `path`; None: not allowed."""
     try:
-        asked, came = URL(path, encoded=True).path, URL(answered + path, encoded=True)
+        wanted, came = URL(path, encoded=True).path, URL(answered + path, encoded=True)
         target = came.join(URL(location, encoded=True))
-        is_leader = target.scheme in ("http", "https") and target.host and target.path.endswith(asked)
+        is_leader = target.scheme in ("http", "https") and target.host and target.path.endswith(wanted)
         if not is_leader or target.user is not None or (came.scheme, target.scheme) == ("https", "http"):
             return None
-        return str(target.origin()) + target.path[: -len(asked)].rstrip("/")
+        return str(target.origin()) + target.path[: -len(wanted)].rstrip("/")
     except ValueError:
         return None
 
@@ -202,10 +202,10 @@ class Brokers:
         self._find = find
         self.has_others = has_others
         self._plain = plain
-        self._asked: Broker | None = None
+        self._current: Broker | None = None
         self._given: tuple[Broker, ...] = ()
         self._index = 0
-        self._told: Broker | None = None
+        self._named: Broker | None = None
 
     @property
     def count(self) -> int:
@@ -214,29 +214,31 @@ class Brokers:
 
     async def current(self) -> Broker:
         """Raises what `find` raises."""
-        if self._told is None and self._index >= len(self._given):
+        if self._named is None and self._index >= len(self._given):
             self._given, self._index = await self._find(), 0
-        self._asked = self._told or self._given[self._index]
-        return self._asked
+        self._current = self._named or self._given[self._index]
+        return self._current
 
     def turn(self) -> None:
         """Move from the current broker to the next one."""
-        self._index, self._told = self._index + 1, None
+        self._index, self._named = self._index + 1, None
 
     def follow(self, reference: str | None) -> bool:
         """Follow the reference of the current broker. False: it cannot be followed."""
-        asked = self._asked
-        if asked is None:
+        current = self._current
+        if current is None:
             return False
-        named = (_referred(text, asked) for text in (reference or "").split())
-        allowed = (one for one in named if one and (one.has_tls or self._plain.allowed or not asked.has_tls))
+        named = (_referred(text, current) for text in (reference or "").split())
+        allowed = (
+            one for one in named if one and (one.has_tls or self._plain.allowed or not current.has_tls)
+        )
         broker = next(allowed, None)
         if broker is None:
             return False
         if broker in self._given:
-            self._index, self._told = self._given.index(broker), None
-        elif self._told is None:
-            self._told = broker
+            self._index, self._named = self._given.index(broker), None
+        elif self._named is None:
+            self._named = broker
             self._plain.warn(broker)
         else:
             self.turn()
@@ -270,23 +272,23 @@ def listener_of(listeners: Sequence[Mapping[str, Any]], base: str) -> Broker | N
     return min(found, key=lambda one: wanted.index(one.scheme), default=None)
 
 
-def _listener(told: Mapping[str, Any], host: str) -> Broker | None:
+def _listener(listener: Mapping[str, Any], host: str) -> Broker | None:
     """None: of a kind that is not known here. `host`: for one that listens everywhere."""
     try:
-        if told.get("url"):
-            one = broker(str(told["url"]))
+        if listener.get("url"):
+            one = broker(str(listener["url"]))
         else:
-            scheme = _SCHEMES[told.get("transport", "tcp")]
-            one = Broker(str(told.get("host", "")), int(told["port"]), scheme)
+            scheme = _SCHEMES[listener.get("transport", "tcp")]
+            one = Broker(str(listener.get("host", "")), int(listener["port"]), scheme)
     except (KeyError, ValueError):
         return None
     return replace(one, host=host) if one.host in _ANYWHERE else one
 
 
-def _referred(text: str, asked: Broker) -> Broker | None:
-    """A server in a reference; without a scheme or port those of `asked` count. None: it cannot be read."""
+def _referred(text: str, current: Broker) -> Broker | None:
+    """A server in a reference; without a scheme or port those of `current` count. None: it cannot be read."""
     try:
-        one = broker(text if "://" in text else f"{asked.scheme}://{text}")
+        one = broker(text if "://" in text else f"{current.scheme}://{text}")
     except ValueError:
         return None
-    return replace(one, path=asked.path) if "://" not in text else one
+    return replace(one, path=current.path) if "://" not in text else one

@@ -29,16 +29,16 @@ class Info:
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, said: Json) -> Self:
+    def of(cls, answer: Json) -> Self:
         return cls(
-            now=parse_instant(said["now"]),
-            version=said.get("version") or "",
-            node=said.get("node") or 0,
-            clock=said.get("clock") or "system",
-            build=said.get("build") or "pure",
-            url=said.get("url") or "",
-            mqtt=listed(said.get("mqtt")),
-            raw=said,
+            now=parse_instant(answer["now"]),
+            version=answer.get("version") or "",
+            node=answer.get("node") or 0,
+            clock=answer.get("clock") or "system",
+            build=answer.get("build") or "pure",
+            url=answer.get("url") or "",
+            mqtt=listed(answer.get("mqtt")),
+            raw=answer,
         )
 
 
@@ -64,21 +64,21 @@ class Shard:
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, said: Json) -> Self:
+    def of(cls, answer: Json) -> Self:
         return cls(
-            shard=said["shard"],
-            count=said["count"],
-            live=said["live"],
-            bytes=said["bytes"],
-            structure=said.get("structure") or "",
-            cap=said.get("cap"),
-            cap_bytes=said.get("cap_bytes"),
-            first=said.get("first"),
-            last=said.get("last"),
-            borrowed=said.get("borrowed") or False,
-            sealed=said.get("sealed") or False,
-            unreadable=listed(said.get("unreadable")),
-            raw=said,
+            shard=answer["shard"],
+            count=answer["count"],
+            live=answer["live"],
+            bytes=answer["bytes"],
+            structure=answer.get("structure") or "",
+            cap=answer.get("cap"),
+            cap_bytes=answer.get("cap_bytes"),
+            first=answer.get("first"),
+            last=answer.get("last"),
+            borrowed=answer.get("borrowed") or False,
+            sealed=answer.get("sealed") or False,
+            unreadable=listed(answer.get("unreadable")),
+            raw=answer,
         )
 
 
@@ -102,19 +102,19 @@ class Slice(Pieces):
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, said: Json) -> Self:
+    def of(cls, answer: Json) -> Self:
         return cls(
-            start=parse_instant(said["start"]),
-            end=parse_instant(said["end"]),
-            generation=said["generation"],
-            count=said["count"],
-            live=said["live"],
-            bytes=said["bytes"],
-            count_is_exact=said.get("count_is_exact") or False,
-            borrowed=said.get("borrowed"),
-            unreadable=said.get("unreadable"),
-            shards=each(Shard.of, said.get("shards")),
-            raw=said,
+            start=parse_instant(answer["start"]),
+            end=parse_instant(answer["end"]),
+            generation=answer["generation"],
+            count=answer["count"],
+            live=answer["live"],
+            bytes=answer["bytes"],
+            count_is_exact=answer.get("count_is_exact") or False,
+            borrowed=answer.get("borrowed"),
+            unreadable=answer.get("unreadable"),
+            shards=each(Shard.of, answer.get("shards")),
+            raw=answer,
         )
 
 
@@ -142,26 +142,26 @@ class Session:
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, said: Json) -> Self:
+    def of(cls, answer: Json) -> Self:
         return cls(
-            client_id=said["client_id"],
-            lag_messages=said.get("lag_messages"),
-            lag_messages_is_exact=said.get("lag_messages_is_exact") or False,
-            lag_seconds=said.get("lag_seconds"),
-            name=said.get("name") or "",
-            position=said.get("position"),
-            in_flight=said.get("in_flight"),
-            delivered=said.get("delivered"),
-            failed=said.get("failed"),
-            undone=optional(Undone.of, said.get("undone")),
-            dead_letters=said.get("dead_letters"),
-            expiry=kept_for(said.get("expiry")),
-            incarnation=said.get("incarnation"),
-            left_at=parsed(said.get("left_at")),
-            connected_at=parsed(said.get("connected_at")),
-            connected=said.get("connected") or False,
-            subscriptions=listed(said.get("subscriptions")),
-            raw=said,
+            client_id=answer["client_id"],
+            lag_messages=answer.get("lag_messages"),
+            lag_messages_is_exact=answer.get("lag_messages_is_exact") or False,
+            lag_seconds=answer.get("lag_seconds"),
+            name=answer.get("name") or "",
+            position=answer.get("position"),
+            in_flight=answer.get("in_flight"),
+            delivered=answer.get("delivered"),
+            failed=answer.get("failed"),
+            undone=optional(Undone.of, answer.get("undone")),
+            dead_letters=answer.get("dead_letters"),
+            expiry=kept_for(answer.get("expiry")),
+            incarnation=answer.get("incarnation"),
+            left_at=parsed(answer.get("left_at")),
+            connected_at=parsed(answer.get("connected_at")),
+            connected=answer.get("connected") or False,
+            subscriptions=listed(answer.get("subscriptions")),
+            raw=answer,
         )
 
 
@@ -186,19 +186,19 @@ class ClusterNode:
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, said: Json) -> Self:
+    def of(cls, answer: Json) -> Self:
         return cls(
-            node=said["node"],
-            url=said.get("url") or "",
-            mqtt=said.get("mqtt") or "",
-            state=said.get("state") or "",
-            epoch=said.get("epoch") or 0,
-            applied=said.get("applied") or 0,
-            lag=said.get("lag"),
-            heard_ms=said.get("heard_ms"),
-            version=said.get("version") or "",
-            is_alive=said.get("is_alive") or False,
-            raw=said,
+            node=answer["node"],
+            url=answer.get("url") or "",
+            mqtt=answer.get("mqtt") or "",
+            state=answer.get("state") or "",
+            epoch=answer.get("epoch") or 0,
+            applied=answer.get("applied") or 0,
+            lag=answer.get("lag"),
+            heard_ms=answer.get("heard_ms"),
+            version=answer.get("version") or "",
+            is_alive=answer.get("is_alive") or False,
+            raw=answer,
         )
 
 
@@ -229,24 +229,24 @@ class ClusterState:
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, said: Json) -> Self:
+    def of(cls, answer: Json) -> Self:
         return cls(
-            name=said.get("name") or "",
-            timeline=said.get("timeline") or "",
-            node=said.get("node") or "",
-            state=said.get("state") or "",
-            epoch=said.get("epoch") or 0,
-            applied=said.get("applied") or 0,
-            takeovers=said.get("takeovers") or 0,
-            why=said.get("why") or "",
-            fit=said.get("fit") or False,
-            clock_offset_ms=said.get("clock_offset_ms"),
-            scrubbed_at=said.get("scrubbed_at"),
-            keys_digest=said.get("keys_digest") or "",
-            nodes=each(ClusterNode.of, said.get("nodes")),
-            leader=inside(said.get("leader"), "node"),
-            wants_retime=inside(said.get("tzdata"), "retime") or False,
-            raw=said,
+            name=answer.get("name") or "",
+            timeline=answer.get("timeline") or "",
+            node=answer.get("node") or "",
+            state=answer.get("state") or "",
+            epoch=answer.get("epoch") or 0,
+            applied=answer.get("applied") or 0,
+            takeovers=answer.get("takeovers") or 0,
+            why=answer.get("why") or "",
+            fit=answer.get("fit") or False,
+            clock_offset_ms=answer.get("clock_offset_ms"),
+            scrubbed_at=answer.get("scrubbed_at"),
+            keys_digest=answer.get("keys_digest") or "",
+            nodes=each(ClusterNode.of, answer.get("nodes")),
+            leader=inside(answer.get("leader"), "node"),
+            wants_retime=inside(answer.get("tzdata"), "retime") or False,
+            raw=answer,
         )
 
 
@@ -263,13 +263,13 @@ class Try:
     seconds: float | None = None
 
     @classmethod
-    def of(cls, said: Json) -> Self:
+    def of(cls, answer: Json) -> Self:
         return cls(
-            at=parse_instant(said["at"]),
-            by=said.get("by") or "",
-            outcome=said.get("outcome") or "",
-            reason=said.get("reason") or "",
-            seconds=said.get("seconds"),
+            at=parse_instant(answer["at"]),
+            by=answer.get("by") or "",
+            outcome=answer.get("outcome") or "",
+            reason=answer.get("reason") or "",
+            seconds=answer.get("seconds"),
         )
 
 
@@ -301,25 +301,25 @@ class DeadLetter(Content):
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, said: Json) -> Self:
+    def of(cls, answer: Json) -> Self:
         return cls(
-            id=said["id"],
-            topic=said["topic"],
-            group=said["group"],
-            attempts=said["attempts"],
-            reason=said["reason"],
-            died_at=parse_instant(said["died_at"]),
-            deliver_at=parsed(said.get("deliver_at")),
-            state=said.get("state") or "",
-            qos=said.get("qos"),
-            deliver_to=said.get("deliver_to"),
-            ordering_key=said.get("ordering_key"),
-            schedule=said.get("schedule"),
-            dispatched_at=parsed(said.get("dispatched_at")),
-            content_type=said.get("content_type"),
-            subscription=said.get("subscription"),
-            tries=each(Try.of, said.get("tries")),
-            raw=said,
+            id=answer["id"],
+            topic=answer["topic"],
+            group=answer["group"],
+            attempts=answer["attempts"],
+            reason=answer["reason"],
+            died_at=parse_instant(answer["died_at"]),
+            deliver_at=parsed(answer.get("deliver_at")),
+            state=answer.get("state") or "",
+            qos=answer.get("qos"),
+            deliver_to=answer.get("deliver_to"),
+            ordering_key=answer.get("ordering_key"),
+            schedule=answer.get("schedule"),
+            dispatched_at=parsed(answer.get("dispatched_at")),
+            content_type=answer.get("content_type"),
+            subscription=answer.get("subscription"),
+            tries=each(Try.of, answer.get("tries")),
+            raw=answer,
         )
 
 
@@ -351,25 +351,25 @@ class WaitingRetry(Content):
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, said: Json) -> Self:
+    def of(cls, answer: Json) -> Self:
         return cls(
-            id=said["id"],
-            topic=said["topic"],
-            group=said["group"],
-            attempts=said["attempts"],
-            reason=said["reason"],
-            retry_at=parse_instant(said["retry_at"]),
-            deliver_at=parsed(said.get("deliver_at")),
-            state=said.get("state") or "",
-            qos=said.get("qos"),
-            deliver_to=said.get("deliver_to"),
-            ordering_key=said.get("ordering_key"),
-            schedule=said.get("schedule"),
-            dispatched_at=parsed(said.get("dispatched_at")),
-            content_type=said.get("content_type"),
-            subscription=said.get("subscription"),
-            tries=each(Try.of, said.get("tries")),
-            raw=said,
+            id=answer["id"],
+            topic=answer["topic"],
+            group=answer["group"],
+            attempts=answer["attempts"],
+            reason=answer["reason"],
+            retry_at=parse_instant(answer["retry_at"]),
+            deliver_at=parsed(answer.get("deliver_at")),
+            state=answer.get("state") or "",
+            qos=answer.get("qos"),
+            deliver_to=answer.get("deliver_to"),
+            ordering_key=answer.get("ordering_key"),
+            schedule=answer.get("schedule"),
+            dispatched_at=parsed(answer.get("dispatched_at")),
+            content_type=answer.get("content_type"),
+            subscription=answer.get("subscription"),
+            tries=each(Try.of, answer.get("tries")),
+            raw=answer,
         )
 
 
@@ -386,11 +386,11 @@ class Failing:
     last_reason: str | None = None
 
     @classmethod
-    def read(cls, said: Json) -> Self:
+    def read(cls, answer: Json) -> Self:
         return cls(
-            share=said["share"],
-            of=said["of"],
-            last_reason=said.get("last_reason"),
+            share=answer["share"],
+            of=answer["of"],
+            last_reason=answer.get("last_reason"),
         )
 
 
@@ -437,41 +437,41 @@ class Endpoint:
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, said: Json) -> Self:
+    def of(cls, answer: Json) -> Self:
         return cls(
-            name=said["name"],
-            url=said["url"],
-            state=said.get("state") or "",
-            reason=said.get("reason"),
-            secret=said.get("secret"),
-            headers=listed(said.get("headers")),
-            concurrency=said.get("concurrency"),
-            timeout=said.get("timeout"),
-            body=said.get("body") or "",
-            created_at=parsed(said.get("created_at")),
-            changed_at=parsed(said.get("changed_at")),
-            rate=said.get("rate"),
-            order=said.get("order"),
-            on_dead=said.get("on_dead"),
-            per_key=said.get("per_key"),
-            fair=said.get("fair"),
-            keys_held=said.get("keys_held"),
-            retry=said.get("retry"),
-            expiry=kept_for(said.get("expiry")),
-            position=said.get("position"),
-            lag_messages=said.get("lag_messages"),
-            lag_messages_is_exact=said.get("lag_messages_is_exact"),
-            lag_seconds=said.get("lag_seconds"),
-            in_flight=said.get("in_flight"),
-            delivered=said.get("delivered"),
-            failed=said.get("failed"),
-            undone=optional(Undone.of, said.get("undone")),
-            dead_letters=said.get("dead_letters"),
-            incarnation=said.get("incarnation"),
-            left_at=parsed(said.get("left_at")),
-            failing=optional(Failing.read, said.get("failing")),
-            last_answers=listed(said.get("last_answers")),
-            raw=said,
+            name=answer["name"],
+            url=answer["url"],
+            state=answer.get("state") or "",
+            reason=answer.get("reason"),
+            secret=answer.get("secret"),
+            headers=listed(answer.get("headers")),
+            concurrency=answer.get("concurrency"),
+            timeout=answer.get("timeout"),
+            body=answer.get("body") or "",
+            created_at=parsed(answer.get("created_at")),
+            changed_at=parsed(answer.get("changed_at")),
+            rate=answer.get("rate"),
+            order=answer.get("order"),
+            on_dead=answer.get("on_dead"),
+            per_key=answer.get("per_key"),
+            fair=answer.get("fair"),
+            keys_held=answer.get("keys_held"),
+            retry=answer.get("retry"),
+            expiry=kept_for(answer.get("expiry")),
+            position=answer.get("position"),
+            lag_messages=answer.get("lag_messages"),
+            lag_messages_is_exact=answer.get("lag_messages_is_exact"),
+            lag_seconds=answer.get("lag_seconds"),
+            in_flight=answer.get("in_flight"),
+            delivered=answer.get("delivered"),
+            failed=answer.get("failed"),
+            undone=optional(Undone.of, answer.get("undone")),
+            dead_letters=answer.get("dead_letters"),
+            incarnation=answer.get("incarnation"),
+            left_at=parsed(answer.get("left_at")),
+            failing=optional(Failing.read, answer.get("failing")),
+            last_answers=listed(answer.get("last_answers")),
+            raw=answer,
         )
 
 
@@ -490,13 +490,13 @@ class Undone(Amount):
     oldest_at: datetime | None = None
 
     @classmethod
-    def of(cls, said: Json) -> Self:
+    def of(cls, answer: Json) -> Self:
         return cls(
-            lag=said.get("lag") or 0,
-            in_flight=said.get("in_flight") or 0,
-            retries=said.get("retries") or 0,
-            next_retry_at=parsed(said.get("next_retry_at")),
-            oldest_at=parsed(said.get("oldest_at")),
+            lag=answer.get("lag") or 0,
+            in_flight=answer.get("in_flight") or 0,
+            retries=answer.get("retries") or 0,
+            next_retry_at=parsed(answer.get("next_retry_at")),
+            oldest_at=parsed(answer.get("oldest_at")),
         )
 
 
@@ -536,34 +536,34 @@ class Group:
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, said: Json) -> Self:
+    def of(cls, answer: Json) -> Self:
         return cls(
-            name=said["name"],
-            filter=said["filter"],
-            state=said["state"],
-            lag_messages=said.get("lag_messages"),
-            lag_messages_is_exact=said.get("lag_messages_is_exact") or False,
-            lag_seconds=said.get("lag_seconds"),
-            position=said.get("position"),
-            in_flight=said.get("in_flight") or 0,
-            delivered=said.get("delivered"),
-            failed=said.get("failed"),
-            undone=optional(Undone.of, said.get("undone")),
-            dead_letters=said.get("dead_letters"),
-            expiry=kept_for(said.get("expiry")),
-            incarnation=said.get("incarnation"),
-            left_at=parsed(said.get("left_at")),
-            max_attempts=said.get("max_attempts"),
-            backoff=listed(said.get("backoff")),
-            rate=said.get("rate"),
-            order=said.get("order") or False,
-            on_dead=said.get("on_dead") or "",
-            per_key=said.get("per_key"),
-            fair=said.get("fair") or False,
-            keys_held=said.get("keys_held"),
-            members=listed(said.get("members")),
-            ack_timeout=said.get("ack_timeout"),
-            raw=said,
+            name=answer["name"],
+            filter=answer["filter"],
+            state=answer["state"],
+            lag_messages=answer.get("lag_messages"),
+            lag_messages_is_exact=answer.get("lag_messages_is_exact") or False,
+            lag_seconds=answer.get("lag_seconds"),
+            position=answer.get("position"),
+            in_flight=answer.get("in_flight") or 0,
+            delivered=answer.get("delivered"),
+            failed=answer.get("failed"),
+            undone=optional(Undone.of, answer.get("undone")),
+            dead_letters=answer.get("dead_letters"),
+            expiry=kept_for(answer.get("expiry")),
+            incarnation=answer.get("incarnation"),
+            left_at=parsed(answer.get("left_at")),
+            max_attempts=answer.get("max_attempts"),
+            backoff=listed(answer.get("backoff")),
+            rate=answer.get("rate"),
+            order=answer.get("order") or False,
+            on_dead=answer.get("on_dead") or "",
+            per_key=answer.get("per_key"),
+            fair=answer.get("fair") or False,
+            keys_held=answer.get("keys_held"),
+            members=listed(answer.get("members")),
+            ack_timeout=answer.get("ack_timeout"),
+            raw=answer,
         )
 
 
@@ -587,18 +587,18 @@ class OrderingKey:
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, said: Json) -> Self:
+    def of(cls, answer: Json) -> Self:
         return cls(
-            key=said["key"],
-            filter=said.get("filter") or "",
-            lag=said.get("lag") or 0,
-            lag_is_exact=said.get("lag_is_exact") or False,
-            in_flight=said.get("in_flight") or 0,
-            retry_at=parsed(said.get("retry_at")),
-            held=said.get("held"),
-            id=said.get("id"),
-            oldest_at=parsed(said.get("oldest_at")),
-            raw=said,
+            key=answer["key"],
+            filter=answer.get("filter") or "",
+            lag=answer.get("lag") or 0,
+            lag_is_exact=answer.get("lag_is_exact") or False,
+            in_flight=answer.get("in_flight") or 0,
+            retry_at=parsed(answer.get("retry_at")),
+            held=answer.get("held"),
+            id=answer.get("id"),
+            oldest_at=parsed(answer.get("oldest_at")),
+            raw=answer,
         )
 
 
@@ -612,12 +612,12 @@ class Skipped:
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, said: Json) -> Self:
+    def of(cls, answer: Json) -> Self:
         return cls(
-            start=parse_instant(said["from"]),
-            end=parse_instant(said["to"]),
-            undone=Undone.of(object_of(said["undone"])),
-            raw=said,
+            start=parse_instant(answer["from"]),
+            end=parse_instant(answer["to"]),
+            undone=Undone.of(object_of(answer["undone"])),
+            raw=answer,
         )
 
 
@@ -649,27 +649,27 @@ class Job(Work):
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, said: Json) -> Self:
+    def of(cls, answer: Json) -> Self:
         return cls(
-            id=said["id"],
-            state=said["state"],
-            kind=said.get("kind") or "",
-            run=said.get("run") or "",
-            node=said.get("node"),
-            created_at=parsed(said.get("created_at")),
-            slice=said.get("slice"),
-            parts=said.get("parts"),
-            split_above=said.get("split_above"),
-            children=listed(said.get("children")),
-            slices=listed(said.get("slices")),
-            archive=said.get("archive"),
-            files=listed(said.get("files")),
-            ended_at=parsed(said.get("ended_at")),
-            detail=said.get("detail") or "",
-            rows=said.get("rows"),
-            done=inside(said.get("progress"), "done"),
-            total=inside(said.get("progress"), "total"),
-            raw=said,
+            id=answer["id"],
+            state=answer["state"],
+            kind=answer.get("kind") or "",
+            run=answer.get("run") or "",
+            node=answer.get("node"),
+            created_at=parsed(answer.get("created_at")),
+            slice=answer.get("slice"),
+            parts=answer.get("parts"),
+            split_above=answer.get("split_above"),
+            children=listed(answer.get("children")),
+            slices=listed(answer.get("slices")),
+            archive=answer.get("archive"),
+            files=listed(answer.get("files")),
+            ended_at=parsed(answer.get("ended_at")),
+            detail=answer.get("detail") or "",
+            rows=answer.get("rows"),
+            done=inside(answer.get("progress"), "done"),
+            total=inside(answer.get("progress"), "total"),
+            raw=answer,
         )
 
 
@@ -684,13 +684,13 @@ class Fire:
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, said: Json) -> Self:
+    def of(cls, answer: Json) -> Self:
         return cls(
-            at=parse_instant(said["at"]),
-            local=said.get("local") or "",
-            note=said.get("note"),
-            id=said.get("id"),
-            raw=said,
+            at=parse_instant(answer["at"]),
+            local=answer.get("local") or "",
+            note=answer.get("note"),
+            id=answer.get("id"),
+            raw=answer,
         )
 
 
@@ -702,10 +702,10 @@ class Silence:
     why: str
 
     @classmethod
-    def of(cls, said: Json) -> Self:
+    def of(cls, answer: Json) -> Self:
         return cls(
-            until=parse_instant(said["until"]),
-            why=said["why"],
+            until=parse_instant(answer["until"]),
+            why=answer["why"],
         )
 
 
@@ -740,26 +740,26 @@ class Schedule(Content):
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, said: Json) -> Self:
+    def of(cls, answer: Json) -> Self:
         return cls(
-            name=said["name"],
-            timezone=said.get("timezone") or "",
-            dst=said.get("dst"),
-            misfire=said.get("misfire") or "",
-            state=said.get("state") or "",
-            created_at=parsed(said.get("created_at")),
-            changed_at=parsed(said.get("changed_at")),
-            count=said.get("count") or 0,
-            next=optional(Fire.of, said.get("next")),
-            last=optional(Fire.of, said.get("last")),
-            silent=optional(Silence.of, said.get("silent")),
-            reason=said.get("reason"),
-            topic=said.get("topic") or "",
-            cron=said.get("cron"),
-            every=said.get("every"),
-            rrule=said.get("rrule"),
-            next_id=inside(said.get("next"), "id"),
-            raw=said,
+            name=answer["name"],
+            timezone=answer.get("timezone") or "",
+            dst=answer.get("dst"),
+            misfire=answer.get("misfire") or "",
+            state=answer.get("state") or "",
+            created_at=parsed(answer.get("created_at")),
+            changed_at=parsed(answer.get("changed_at")),
+            count=answer.get("count") or 0,
+            next=optional(Fire.of, answer.get("next")),
+            last=optional(Fire.of, answer.get("last")),
+            silent=optional(Silence.of, answer.get("silent")),
+            reason=answer.get("reason"),
+            topic=answer.get("topic") or "",
+            cron=answer.get("cron"),
+            every=answer.get("every"),
+            rrule=answer.get("rrule"),
+            next_id=inside(answer.get("next"), "id"),
+            raw=answer,
         )
 
 
@@ -772,11 +772,11 @@ class Bucket:
     retries: int | None = None
 
     @classmethod
-    def of(cls, said: Json) -> Self:
+    def of(cls, answer: Json) -> Self:
         return cls(
-            at=parse_instant(said["at"]),
-            count=said["count"],
-            retries=said.get("retries"),
+            at=parse_instant(answer["at"]),
+            count=answer["count"],
+            retries=answer.get("retries"),
         )
 
 
@@ -792,14 +792,14 @@ class Density:
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, said: Json) -> Self:
+    def of(cls, answer: Json) -> Self:
         return cls(
-            start=parse_instant(said["from"]),
-            end=parse_instant(said["to"]),
-            bucket=timedelta(seconds=said["bucket_s"]),
-            total=said["total"],
-            buckets=each(Bucket.of, said.get("buckets")),
-            raw=said,
+            start=parse_instant(answer["from"]),
+            end=parse_instant(answer["to"]),
+            bucket=timedelta(seconds=answer["bucket_s"]),
+            total=answer["total"],
+            buckets=each(Bucket.of, answer.get("buckets")),
+            raw=answer,
         )
 
 
@@ -811,10 +811,10 @@ class BulkResult:
     changed: int
 
     @classmethod
-    def of(cls, said: Json) -> Self:
+    def of(cls, answer: Json) -> Self:
         return cls(
-            matched=said["matched"],
-            changed=said["changed"],
+            matched=answer["matched"],
+            changed=answer["changed"],
         )
 
 
@@ -827,11 +827,11 @@ class Claims:
     sessions: int
 
     @classmethod
-    def of(cls, said: Json) -> Self:
+    def of(cls, answer: Json) -> Self:
         return cls(
-            groups=said["groups"],
-            endpoints=said["endpoints"],
-            sessions=said["sessions"],
+            groups=answer["groups"],
+            endpoints=answer["endpoints"],
+            sessions=answer["sessions"],
         )
 
 
@@ -849,12 +849,12 @@ class Upserted:
     changed: bool
 
     @classmethod
-    def of(cls, said: Json) -> Self:
+    def of(cls, answer: Json) -> Self:
         return cls(
-            id=said["id"],
-            state=said["state"],
-            deliver_at=parsed(said["deliver_at"]),
-            changed=said["changed"],
+            id=answer["id"],
+            state=answer["state"],
+            deliver_at=parsed(answer["deliver_at"]),
+            changed=answer["changed"],
         )
 
 
@@ -880,16 +880,16 @@ class Handling:
     tries: tuple[Try, ...] = ()
 
     @classmethod
-    def of(cls, said: Json) -> Self:
+    def of(cls, answer: Json) -> Self:
         return cls(
-            state=said["state"],
-            group=said.get("group"),
-            filter=said.get("filter"),
-            session=said.get("session"),
-            attempts=said.get("attempts"),
-            retry_at=parsed(said.get("retry_at")),
-            reason=said.get("reason") or "",
-            by=said.get("by"),
-            lease_until=parsed(said.get("lease_until")),
-            tries=each(Try.of, said.get("tries")),
+            state=answer["state"],
+            group=answer.get("group"),
+            filter=answer.get("filter"),
+            session=answer.get("session"),
+            attempts=answer.get("attempts"),
+            retry_at=parsed(answer.get("retry_at")),
+            reason=answer.get("reason") or "",
+            by=answer.get("by"),
+            lease_until=parsed(answer.get("lease_until")),
+            tries=each(Try.of, answer.get("tries")),
         )

@@ -187,11 +187,11 @@ class Client:
             self._brokers = (found,)
         return (found,)
 
-    def _check(self, one: Broker, said: str) -> None:
+    def _check(self, one: Broker, what: str) -> None:
         """Raises Unencrypted for a plain broker beside https."""
         if not (one.has_tls or self._plain.allowed):
             raise Unencrypted(
-                f"{said}, while the address is https: the key and the messages would go in clear. Give the"
+                f"{what}, while the address is https: the key and the messages would go in clear. Give the"
                 " server a listener with mqtts:// (mqtt.listen, or mqtt.public_urls behind a proxy), name one"
                 " as mqtt='mqtts://host:port', or set allow_plain=True (--allow-plain)"
             )

@@ -39,11 +39,11 @@ _OURS = frozenset(
 class Received:
     """A message with the details of its delivery. Details that another broker does not send are None."""
 
-    __slots__ = ("_came", "_said")
+    __slots__ = ("_came", "_properties")
 
     def __init__(self, came: Came) -> None:
         self._came = came
-        self._said = dict(came.properties)
+        self._properties = dict(came.properties)
 
     @property
     def topic(self) -> str:
@@ -69,39 +69,39 @@ class Received:
     @property
     def id(self) -> str | None:
         """The message id, the same at every delivery."""
-        return self._said.get("fasti-id")
+        return self._properties.get("fasti-id")
 
     @property
     def due(self) -> datetime | None:
         """Due time, UTC."""
-        return readable(self._said.get("fasti-due"), parse_instant, None)
+        return readable(self._properties.get("fasti-due"), parse_instant, None)
 
     @property
     def lateness(self) -> timedelta | None:
         """Dispatch time minus due, by the server's clock."""
         return readable(
-            self._said.get("fasti-late-ms"), lambda text: timedelta(milliseconds=float(text)), None
+            self._properties.get("fasti-late-ms"), lambda text: timedelta(milliseconds=float(text)), None
         )
 
     @property
     def attempt(self) -> int:
         """1 at the first delivery to this session or group."""
-        return max(1, readable(self._said.get("fasti-attempt"), int, 1))
+        return max(1, readable(self._properties.get("fasti-attempt"), int, 1))
 
     @property
     def tries(self) -> tuple[Try, ...]:
         """The last failed attempts before this one, at most 20, oldest first."""
-        return readable(self._said.get("fasti-tries"), lambda text: each(Try.of, json.loads(text)), ())
+        return readable(self._properties.get("fasti-tries"), lambda text: each(Try.of, json.loads(text)), ())
 
     @property
     def schedule(self) -> str | None:
         """Name of the recurring schedule that created it, or None."""
-        return self._said.get("fasti-schedule")
+        return self._properties.get("fasti-schedule")
 
     @property
     def ordering_key(self) -> str | None:
         """What it belongs to, such as a customer, or None."""
-        return self._said.get("fasti-ordering-key")
+        return self._properties.get("fasti-ordering-key")
 
     @property
     def ack_timeout(self) -> timedelta | None:
@@ -111,12 +111,12 @@ class Received:
     @property
     def headers(self) -> Mapping[str, str]:
         """The publisher's user properties; of a repeated name the last."""
-        return {name: value for name, value in self._said.items() if name not in _OURS}
+        return {name: value for name, value in self._properties.items() if name not in _OURS}
 
     @property
     def trace_context(self) -> Mapping[str, str]:
         """The trace that it belongs to (`traceparent`, `tracestate`), as propagators read it."""
-        return {name: self._said[name] for name in NAMES if name in self._said}
+        return {name: self._properties[name] for name in NAMES if name in self._properties}
 
     def traced(self, topic_filter: str = "", group: str = "") -> AbstractContextManager[None]:
         """`with d.traced():` the block is an OpenTelemetry span in the message's trace.
@@ -143,14 +143,14 @@ class Received:
 class Delivery(Received):
     """A received message that waits for one answer: `ack()`, `nack()` or `reject()`. The first one counts."""
 
-    __slots__ = ("_answer", "_given_by", "_incoming", "_told")
+    __slots__ = ("_answer", "_given_by", "_incoming", "_sent")
 
     def __init__(self, incoming: Incoming, given_by: Giver) -> None:
         super().__init__(incoming)
         self._incoming = incoming
         self._given_by = given_by
         self._answer: str | None = None  # the verb; None: none yet
-        self._told: bool | None = None
+        self._sent: bool | None = None
 
     async def ack(self) -> bool:
         """Finish the message; the server does not send it to this session or group again.
@@ -202,14 +202,14 @@ class Delivery(Received):
         held = _span(span)
         return self._answer is None and await self._given_by._extend(self._incoming, held)
 
-    async def _tell(self, answer: str, said: UserProperties | None) -> bool:
+    async def _tell(self, answer: str, properties: UserProperties | None) -> bool:
         if self._answer is None:
             self._answer = answer
         if self._answer != answer:
             return False
-        if self._told is None:
-            self._told = await self._given_by._answer(self._incoming, said)
-        return self._told
+        if self._sent is None:
+            self._sent = await self._given_by._answer(self._incoming, properties)
+        return self._sent
 
 
 class Giver(Protocol):

@@ -153,12 +153,12 @@ def problem_of(body: object, status: int | None = None) -> Problem:
     if not isinstance(body, Mapping):
         return Problem(slug="", detail=str(body)[:500] if body else "", status=status)
     kind = str(body.get("type", ""))
-    said = body.get("status")
+    code = body.get("status")
     errors = body.get("errors")
     return Problem(
         slug=kind.rsplit("/", 1)[-1] if SLUG_PREFIX in kind else "",
         detail=str(body.get("detail") or body.get("title") or ""),
-        status=said if isinstance(said, int) else status,
+        status=code if isinstance(code, int) else status,
         errors=tuple(e for e in errors if isinstance(e, Mapping)) if isinstance(errors, list) else (),
         raw=body,
     )
@@ -190,23 +190,23 @@ def renamed(error: Refused, names: Mapping[str, str]) -> Refused:
 
 def of_key(key: str, error: Refused) -> Refused:
     """The error of a call whose key another message has: the key, the difference, and what to do."""
-    said = error.problem.raw or {}
+    raw = error.problem.raw or {}
     if error.slug != "idempotency-mismatch":
         return error
-    if said.get("state") == "cancelled":
-        return key_cancelled(key, said)
-    field = said.get("differs")
+    if raw.get("state") == "cancelled":
+        return key_cancelled(key, raw)
+    field = raw.get("differs")
     other = f"was used for a message with another {field}" if field else "was used for another request"
     advice = "use another key, or key_only=True if both are the same message to you"
     return Refused(f"key {key!r} {other}; {advice}", problem=error.problem)
 
 
-def key_cancelled(key: str, said: Mapping[str, Any]) -> KeyCancelled:
-    """The error of a call that scheduled nothing because of its key; `said`: the server's answer, with its
+def key_cancelled(key: str, raw: Mapping[str, Any]) -> KeyCancelled:
+    """The error of a call that scheduled nothing because of its key; `raw`: the server's answer, with its
     type."""
     ways = 'give replace=True, or key_scope="pending", to schedule this one under it'
     text = f"the message under key {key!r} was cancelled, and nothing is scheduled; {ways}"
-    return KeyCancelled(text, problem=problem_of({**said, "detail": text}))
+    return KeyCancelled(text, problem=problem_of({**raw, "detail": text}))
 
 
 def _located(error: Mapping[str, Any]) -> str:

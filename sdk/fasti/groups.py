@@ -112,8 +112,8 @@ class Groups:
         return Place(self._transport, _path(name), topic_filter)
 
 
-def _groups(said: Json) -> tuple[Group, ...]:
-    return tuple(Group.of(each) for each in rows_of(said, "groups"))
+def _groups(answer: Json) -> tuple[Group, ...]:
+    return tuple(Group.of(each) for each in rows_of(answer, "groups"))
 
 
 def _path(name: str) -> str:

@@ -257,15 +257,15 @@ class Messages:
         line = message_line(body)
         try:
             if claims or debounce is not None:
-                asked = (*terms, ("claims", "true")) if claims else terms
-                answer = await send_one(self._transport, asked, line, own)
+                params = (*terms, ("claims", "true")) if claims else terms
+                answer = await send_one(self._transport, params, line, own)
             else:
                 if self._outbox.is_full:
                     await self._outbox.room()
                 answer = await self._outbox.submit(terms, (line, own), len(line))
         except Refused as error:
-            told = renamed(error, DUE_NAMES)
-            raise (of_key(own, told) if own else told) from None
+            refused = renamed(error, DUE_NAMES)
+            raise (of_key(own, refused) if own else refused) from None
         if answer.get("replayed") is True:
             if "state" not in answer:
                 answer = await self._looked_up(answer)
@@ -436,18 +436,18 @@ class Messages:
         except NotFound:
             return answer
 
-    def _handle(self, said: Json) -> Message:
-        name, at = said["id"], said.get("deliver_at")
-        known = isinstance(at, str) and "state" in said
+    def _handle(self, answer: Json) -> Message:
+        name, at = answer["id"], answer.get("deliver_at")
+        known = isinstance(at, str) and "state" in answer
         return Message(
             name,
-            said.get("topic", ""),
+            answer.get("topic", ""),
             # A batch answers with the id alone; the time is in it.
             parse_instant(str(at)) if known else instant_of_id(name),
-            said.get("state", "pending"),
-            said,
+            answer.get("state", "pending"),
+            answer,
             self,
-            said.get("replayed") is True,
+            answer.get("replayed") is True,
         )
 
 

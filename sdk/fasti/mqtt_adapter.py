@@ -172,14 +172,14 @@ class Connection:
             self._poll.register(cast("socket.socket", connected), _HUNG_UP)
         self._mqtt._disconnected.add_done_callback(self._on_end)
 
-    def _failed(self, error: aiomqtt.MqttError, said: str) -> Error:
-        """Why there is no connection. `said`: its text and what paho has logged."""
-        if why := trouble(said, self._tls):
+    def _failed(self, error: aiomqtt.MqttError, logged: str) -> Error:
+        """Why there is no connection. `logged`: its text and what paho has logged."""
+        if why := trouble(logged, self._tls):
             return Untrusted(f"{self._broker}: {why}")
         if self._greeting.startswith(_TLS_ALERT) or b"speaks TLS" in self._greeting:
             return Untrusted(f"{self._broker}: {_TLS}")
         # With TLS a handshake also fails for want of a client certificate, which is told below.
-        if "not upgraded" in said or ("WebSocket handshake error" in said and not self._broker.has_tls):
+        if "not upgraded" in logged or ("WebSocket handshake error" in logged and not self._broker.has_tls):
             return Unreachable(f"{self._broker}: {_NO_WEBSOCKET}")
         if self._greeting.startswith(b"HTTP/"):
             return Unreachable(f"{self._broker}: {_HTTP}")
@@ -190,12 +190,12 @@ class Connection:
             return Unreachable(f"{failed}; {unaccepted(self._tls)}")
         return failed
 
-    async def subscribe(self, topic_filter: str, qos: int, said: UserProperties, number: int = 0) -> None:
+    async def subscribe(self, topic_filter: str, qos: int, users: UserProperties, number: int = 0) -> None:
         """SUBSCRIBE and wait. Raises Refused naming the reason code, or Ended.
 
         `number` > 0: the subscription identifier, which comes with each message.
         """
-        properties = _with_users(PacketTypes.SUBSCRIBE, said)
+        properties = _with_users(PacketTypes.SUBSCRIBE, users)
         if number:
             properties.SubscriptionIdentifier = number
         # Retained messages come with a new subscription only, not again at each reconnect.
@@ -532,9 +532,9 @@ def _readable(packet: bytearray, *, has_mid: bool) -> bytearray:
     return packet[:start] + packet[start:end].replace(_BOM, _REPLACEMENT) + packet[end:]
 
 
-def _with_users(kind: int, said: UserProperties) -> Properties:
+def _with_users(kind: int, users: UserProperties) -> Properties:
     properties = Properties(kind)  # type: ignore[no-untyped-call]
-    for pair in said:
+    for pair in users:
         properties.UserProperty = pair
     return properties
 

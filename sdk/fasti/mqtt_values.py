@@ -107,7 +107,7 @@ class Came:
 
     def says(self, name: str) -> str | None:
         """The last user property of that name, because the server appends its own."""
-        return next((value for said, value in reversed(self.properties) if said == name), None)
+        return next((value for own, value in reversed(self.properties) if own == name), None)
 
     @property
     def lease(self) -> timedelta | None:

@@ -282,7 +282,7 @@ def _came(raw: Json) -> Came:
     payload = get_payload(raw)
     if isinstance(payload, str):
         payload = payload.encode()
-    said = {
+    details = {
         "fasti-id": raw.get("id"),
         "fasti-due": raw.get("deliver_at"),
         "fasti-attempt": raw.get("attempt"),
@@ -290,7 +290,7 @@ def _came(raw: Json) -> Came:
         "fasti-schedule": raw.get("schedule"),
         "fasti-ordering-key": raw.get("ordering_key"),
     }
-    known = [(name, str(value)) for name, value in said.items() if value is not None]
+    known = [(name, str(value)) for name, value in details.items() if value is not None]
     headers: UserProperties = tuple((raw.get("headers") or {}).items())
     return Came(
         topic=raw["topic"],

@@ -71,14 +71,14 @@ async def sweep(
     body |= {"dry_run": dry_run, "limit": STEP_MESSAGES}
     matched = changed = 0
     while True:
-        said = await _ask(transport, verb, body)
-        matched += said["matched"]
-        changed += said["changed"]
+        answer = await _ask(transport, verb, body)
+        matched += answer["matched"]
+        changed += answer["changed"]
         if on_progress is not None:
             on_progress(matched)
-        if said["next"] is None:
+        if answer["next"] is None:
             return BulkResult(matched, changed)
-        body |= {"as_of": said["as_of"], "cursor": said["next"]}
+        body |= {"as_of": answer["as_of"], "cursor": answer["next"]}
 
 
 async def _ask(transport: Transport, verb: str, body: Json) -> Json:

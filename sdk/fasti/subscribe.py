@@ -155,7 +155,7 @@ class SubscribeRequest:
         """User properties of SUBSCRIBE with the subscription's terms."""
         backoff = None if self.backoff is None else ",".join(span(each, "backoff") for each in self.backoff)
         per_key = self.per_key or {}
-        asked = {
+        texts = {
             "ack-timeout": None if self.ack_timeout is None else span(self.ack_timeout, "ack_timeout"),
             "max-attempts": None if self.max_attempts is None else str(self.max_attempts),
             "backoff": backoff,
@@ -167,7 +167,7 @@ class SubscribeRequest:
             "fair": None if self.fair is None else str(self.fair).lower(),
             "expiry": span(self.expiry, "expiry") if self.is_member and self.expiry is not None else None,
         }
-        return tuple((name, value) for name, value in asked.items() if value is not None)
+        return tuple((name, value) for name, value in texts.items() if value is not None)
 
     @property
     def replay_text(self) -> str | None:
@@ -271,7 +271,7 @@ class Subscription:
         self._is_first = True  # the first connection, for `replay_from`
         self._attempts = 0
         self._established = 0
-        self._said = ""  # why it is not connected, as logged
+        self._logged = ""  # why it is not connected, as logged
         self._fruitless = 0  # connections in a row that brought no message
         self._ledger = Ledger(keeps=self._keeps)
         self._set_aside: list[Incoming] = []  # of an ended connection, the server sends them again
@@ -355,8 +355,8 @@ class Subscription:
             case 0:
                 return refusal is None
             case 1:
-                is_told = await incoming.connection.ack(incoming, refusal)
-                return is_told or (refusal is None and await self._finish(incoming))
+                is_sent = await incoming.connection.ack(incoming, refusal)
+                return is_sent or (refusal is None and await self._finish(incoming))
         if refusal is not None:
             return await self._ledger.nack(incoming, refusal)
         return await self._ledger.ack(incoming)
@@ -426,8 +426,8 @@ class Subscription:
 
     def _say(self, error: Unreachable) -> None:
         """Log why a subscription waits for its server, once for each reason."""
-        if self._established and str(error) != self._said:
-            self._said = str(error)
+        if self._established and str(error) != self._logged:
+            self._logged = str(error)
             _log.warning("subscription %s: not connected, trying again: %s", self._request.wire_filter, error)
 
     async def _attempt(self) -> Connection:
@@ -463,16 +463,16 @@ class Subscription:
             raise
         self._is_first = False
         self._established += 1
-        self._said = ""
+        self._logged = ""
         return connection
 
     async def _subscribe(self, connection: Connection) -> None:
         is_one = len(self._requests) == 1
         for number, request in enumerate(self._requests, 1):
-            said = request.terms
+            properties = request.terms
             if self._is_first and request.replay_text:
-                said = (("replay-from", request.replay_text), *said)
-            await connection.subscribe(request.wire_filter, request.qos, said, 0 if is_one else number)
+                properties = (("replay-from", request.replay_text), *properties)
+            await connection.subscribe(request.wire_filter, request.qos, properties, 0 if is_one else number)
 
     def _sort_out(self, session_present: bool) -> None:
         """Decide about the messages of the connection before this one."""

@@ -180,19 +180,19 @@ class FastiServer:
             self.close()
             code = f"none in {READY_S:g} s"
         if code != 0:
-            said = self.log.read_text(encoding="utf-8", errors="replace")
-            raise RuntimeError(f"the fasti server did not end in order, exit code {code}:\n{said}")
+            output = self.log.read_text(encoding="utf-8", errors="replace")
+            raise RuntimeError(f"the fasti server did not end in order, exit code {code}:\n{output}")
 
     def _addresses(self, begin: int) -> tuple[str, str]:
         """The addresses in its log from the byte `begin` on."""
         deadline = time.monotonic() + READY_S
         while True:
-            said = self.log.read_bytes()[begin:].decode(errors="replace")
-            found = _LISTENING.search(said)
+            output = self.log.read_bytes()[begin:].decode(errors="replace")
+            found = _LISTENING.search(output)
             if found:
                 return found[1], found[2]
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"the fasti server did not come up:\n{said}")
+                raise RuntimeError(f"the fasti server did not come up:\n{output}")
             time.sleep(_POLL_S)
 
 
@@ -218,9 +218,9 @@ async def until(true: Callable[[], Any], within_s: float = 30.0) -> None:
 
 def server_command() -> list[str] | None:
     """The command that starts a server here; None if there is none."""
-    told = os.environ.get("FASTI_SERVER")
-    if told:
-        return shlex.split(told)
+    command = os.environ.get("FASTI_SERVER")
+    if command:
+        return shlex.split(command)
     found = shutil.which("fasti-server")
     return [found] if found else None
 

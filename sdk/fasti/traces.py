@@ -62,7 +62,7 @@ def handling(
 
     parent = TraceContextTextMapPropagator().extract(context, Context())
     scheduled = trace.get_current_span(parent).get_span_context()
-    said = {
+    known = {
         "messaging.message.id": message,
         "messaging.destination.template": topic_filter,
         "messaging.consumer.group.name": group,
@@ -78,7 +78,7 @@ def handling(
             "messaging.operation.type": "process",
             "messaging.destination.name": topic,
             "fasti.attempt": attempt,
-            **{name: value for name, value in said.items() if value},
+            **{name: value for name, value in known.items() if value},
         },
     ):
         yield

@@ -276,17 +276,17 @@ class Transport:
             check_count("limit", limit, 0)
         if page is not None:
             check_count("page", page, 1)
-        asked, left = dict(params or {}), limit
+        query, left = dict(params or {}), limit
         while left is None or left > 0:
             if page is not None:
-                asked["limit"] = str(page if left is None else min(page, left))
-            answer = (await self.call("GET", path, params=asked)).object()
+                query["limit"] = str(page if left is None else min(page, left))
+            answer = (await self.call("GET", path, params=query)).object()
             rows = rows_of(answer, name)
             for found in rows:
                 yield found
             if not answer.get("next"):
                 return
-            asked["cursor"] = str(answer["next"])
+            query["cursor"] = str(answer["next"])
             left = None if left is None else left - len(rows)
 
     async def lines(self, path: str, params: Mapping[str, str]) -> AsyncIterator[bytes]:
@@ -323,7 +323,7 @@ class Transport:
         if why:
             return Untrusted(f"{base}: {why}")
         cut = base.startswith("https://") and is_cut(getattr(error, "os_error", None))
-        return Unreachable(f"{base}: {CUT if cut else _said(error)}")
+        return Unreachable(f"{base}: {CUT if cut else _reason(error)}")
 
     def _request(
         self,
@@ -380,7 +380,7 @@ async def _raised_from(step: Awaitable[None], cause: Exception) -> None:
         raise error from cause
 
 
-def _said(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     """The error in words; for a failed connection without what aiohttp adds."""
     if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError):
         why = error.strerror or error.os_error  # of several addresses that failed in different ways
@@ -405,14 +405,14 @@ def _parsed_or_text(raw: bytes) -> Any:
         return raw.decode(errors="replace").strip()
 
 
-def _retry_after_s(said: str | None) -> float | None:
+def _retry_after_s(text: str | None) -> float | None:
     """`Retry-After` in seconds or as an HTTP date; None if there is none that can be read."""
-    if not said:
+    if not text:
         return None
     try:
-        if said.strip().isdecimal():
-            return float(said)
-        at = parsedate_to_datetime(said)
+        if text.strip().isdecimal():
+            return float(text)
+        at = parsedate_to_datetime(text)
         return max(0.0, (at.replace(tzinfo=at.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
     except (ValueError, OverflowError):
         return None

@@ -23,18 +23,18 @@ class _Object(dict[str, Any]):
         raise Error(f"the answer has no {name!r}: is this a fasti server?")
 
 
-def object_of(said: Any) -> Json:
+def object_of(answer: Any) -> Json:
     """An answer, or a part of one, as an object. Raises Error."""
-    if not isinstance(said, dict):
-        raise Error(f"expected a JSON object, got {said!r:.100}: is this a fasti server?")
-    return _Object(said)
+    if not isinstance(answer, dict):
+        raise Error(f"expected a JSON object, got {answer!r:.100}: is this a fasti server?")
+    return _Object(answer)
 
 
-def rows_of(said: Mapping[str, Any], name: str) -> list[Json]:
+def rows_of(answer: Mapping[str, Any], name: str) -> list[Json]:
     """The objects of a list. Raises Error."""
-    if not isinstance(said[name], list):
-        raise Error(f"expected a list of {name}, got {said[name]!r:.100}: is this a fasti server?")
-    return [object_of(each) for each in said[name]]
+    if not isinstance(answer[name], list):
+        raise Error(f"expected a list of {name}, got {answer[name]!r:.100}: is this a fasti server?")
+    return [object_of(each) for each in answer[name]]
 
 
 def optional(read: Callable[[Json], T], found: object) -> T | None:

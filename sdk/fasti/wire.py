@@ -193,8 +193,8 @@ def check_scope(scope: object) -> None:
 
 def key_terms(*, replace: bool = False, key_only: bool = False) -> dict[str, str]:
     """Query parameters about known keys."""
-    asked = {"replace": replace, "key_only": key_only}
-    return {name: "true" for name, is_asked in asked.items() if is_asked}
+    flags = {"replace": replace, "key_only": key_only}
+    return {name: "true" for name, is_set in flags.items() if is_set}
 
 
 def dumps(value: object) -> bytes:

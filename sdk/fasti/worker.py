@@ -251,8 +251,8 @@ class Worker:
             known = {group.filter: group for group in await self._known(client)}
             for request in requests:
                 if known.pop(request.topic_filter, None) is None:
-                    said = {name: getattr(request, name) for name in GroupOptions.__optional_keys__}
-                    await client.groups.put(self._group, request.topic_filter, **said)
+                    options = {name: getattr(request, name) for name in GroupOptions.__optional_keys__}
+                    await client.groups.put(self._group, request.topic_filter, **options)
         except Error as error:
             _log.warning("group %s: not created in advance, so it may expire: %s", self._group, error)
             return
@@ -329,15 +329,15 @@ class Worker:
         finally:
             holding.cancel()
         if failure is None:
-            is_told = await d.ack()
+            is_sent = await d.ack()
             self.figures.done += 1
         else:
             why = str(failure)
-            is_told = await (d.reject(why) if isinstance(failure, Reject) else d.nack(failure.delay, why))
+            is_sent = await (d.reject(why) if isinstance(failure, Reject) else d.nack(failure.delay, why))
             self.figures.failed += 1
         self.figures.in_hand -= 1
-        if not is_told:
-            _log.warning("%s %s: connection lost, it will be redelivered", d.topic, d.id, extra=_told(d))
+        if not is_sent:
+            _log.warning("%s %s: connection lost, it will be redelivered", d.topic, d.id, extra=_extra(d))
 
     async def _tried(
         self, d: Delivery, threads: asyncio.Semaphore, begin: Callable[[], None]
@@ -346,33 +346,33 @@ class Worker:
         job = self._job_of(d)
         if job is None:
             text = "%s %s: no handler matches this topic; handlers: %s"
-            _log.warning(text, d.topic, d.id, self._filters, extra=_told(d))
+            _log.warning(text, d.topic, d.id, self._filters, extra=_extra(d))
             return RetryIn(None, f"no handler of the worker matches the topic {d.topic}")
         try:
             async with self._turn(job, d):
                 with d.traced(job.request.topic_filter, self._group):
                     await job.do(d, threads, begin)
-        except RetryIn as asked:
-            when = "after its back-off" if asked.delay is None else f"in {asked.delay:g} s"
-            _log.info("%s %s: retry %s: %s", d.topic, d.id, when, asked, extra=_told(d))
-            return asked
+        except RetryIn as retry:
+            when = "after its back-off" if retry.delay is None else f"in {retry.delay:g} s"
+            _log.info("%s %s: retry %s: %s", d.topic, d.id, when, retry, extra=_extra(d))
+            return retry
         except (Reject, Unfit) as never:
-            _log.warning("%s %s: rejected: %s", d.topic, d.id, never, extra=_told(d))
+            _log.warning("%s %s: rejected: %s", d.topic, d.id, never, extra=_extra(d))
             return never if isinstance(never, Reject) else Reject(f"the payload {never}")
         except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:
             text = "%s %s: attempt %d failed: %s: %s"
             named = type(error).__name__
-            _log.warning(text, d.topic, d.id, d.attempt, named, error, exc_info=error, extra=_told(d))
+            _log.warning(text, d.topic, d.id, d.attempt, named, error, exc_info=error, extra=_extra(d))
             return RetryIn(None, f"{type(error).__name__}: {error}")
-        _log.debug("%s %s: done", d.topic, d.id, extra=_told(d))
+        _log.debug("%s %s: done", d.topic, d.id, extra=_extra(d))
         return None
 
     def _job_of(self, d: Delivery) -> _Job | None:
         """That of the subscription it came for, if its filter fits, else the first one whose filter does."""
-        asked = [job for number, job in enumerate(self._jobs, 1) if number in d._incoming.numbers]
-        jobs = [*asked, *self._jobs]
+        subscribed = [job for number, job in enumerate(self._jobs, 1) if number in d._incoming.numbers]
+        jobs = [*subscribed, *self._jobs]
         return next((job for job in jobs if fits(job.request.topic_filter, d.topic)), None)
 
     @contextlib.asynccontextmanager
@@ -409,7 +409,7 @@ class Worker:
             let_go()
 
 
-def _told(d: Delivery) -> Mapping[str, object]:
+def _extra(d: Delivery) -> Mapping[str, object]:
     """A log line's members about its message, for `extra`."""
     return {"told": {"topic": d.topic, "id": d.id, "attempt": d.attempt}}
 
@@ -422,10 +422,10 @@ async def _hold(d: Delivery) -> None:
         try:
             is_ours = await d.extend(lease)
         except Refused as error:
-            _log.warning("%s %s: not extended: %s", d.topic, d.id, error, extra=_told(d))
+            _log.warning("%s %s: not extended: %s", d.topic, d.id, error, extra=_extra(d))
             return
         if not is_ours:
-            _log.warning("%s %s: lease lost, another worker may have it", d.topic, d.id, extra=_told(d))
+            _log.warning("%s %s: lease lost, another worker may have it", d.topic, d.id, extra=_extra(d))
             return
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import fasti
-from fasti.cli.places import shown
+from fasti.cli.places import in_words
 from tests.sdk.fake import LEFT, RETRY, UNDONE, Fake
 from tests.sdk.test_cli import fasti_cli, ok
 
@@ -49,7 +49,7 @@ async def test_what_is_undone_is_shown(url: str) -> None:
     assert "12 unread, 3 in flight, 2 to be tried again" in endpoints
     assert "85% of 20: answered 500" in endpoints
     idle = {"failing": {"share": 0.0, "of": 0, "last_reason": None}}
-    assert shown(idle) == {"failing": "nothing posted"}
+    assert in_words(idle) == {"failing": "nothing posted"}
     (group,) = json.loads(await ok("group", "ls", "-o", "json", "--url", url))
     assert group["undone"] == UNDONE
 

@@ -87,9 +87,9 @@ def _commands_of(noun: str) -> dict[str, Any]:
     """The commands of a noun, by name. `show` and `get` are two names of one; help lists the first."""
     module, _, variable = _NOUNS[noun][0].partition(".")
     commands = typer.main.get_group(getattr(import_module(f".{module}", __package__), variable)).commands
-    shown = next(commands[name] for name in ("show", "status", "density") if name in commands)
+    first = next(commands[name] for name in ("show", "status", "density") if name in commands)
     for name in {"show", "get"} - commands.keys():
-        commands[name] = copy.copy(shown)
+        commands[name] = copy.copy(first)
         commands[name].name, commands[name].hidden = name, True
     return cast("dict[str, Any]", commands)
 
@@ -196,38 +196,38 @@ def start(arguments: list[str]) -> None:
     except typer.Abort:
         sys.exit(130)
     except _WRONG_USAGE as error:
-        printed, told = _format_of(ordered), cast("typer.BadParameter", error)
-        told.message = told.message.removeprefix(_PARSERS_OWN)
-        _teach(told)
-        _teach_command(told)
+        printed, usage = _format_of(ordered), cast("typer.BadParameter", error)
+        usage.message = usage.message.removeprefix(_PARSERS_OWN)
+        _teach(usage)
+        _teach_command(usage)
         if printed is Format.table:
-            told.show()
+            usage.show()
         else:
-            Printer(printed).failed("", problem_document(ValueError(told.format_message()), USAGE))
-        sys.exit(told.exit_code)
+            Printer(printed).failed("", problem_document(ValueError(usage.format_message()), USAGE))
+        sys.exit(usage.exit_code)
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _teach(told: typer.BadParameter) -> None:
+def _teach(usage: typer.BadParameter) -> None:
     """Our option in the error about one that there is not: `--in` for `--delay`."""
-    option, context = getattr(told, "option_name", None), getattr(told, "ctx", None)
+    option, context = getattr(usage, "option_name", None), getattr(usage, "ctx", None)
     if option is None or context is None:
         return
     options = {one.name: one.opts[0] for one in context.command.params}
     name = option.lstrip("-").replace("-", "_")
     if ours := options.get(name) or options.get(ours_for(name, options)):
-        told.message = f"No such option: {option}; fasti calls it {ours if ours[0] == '-' else ours.upper()}"
-        vars(told)["possibilities"] = None
+        usage.message = f"No such option: {option}; fasti calls it {ours if ours[0] == '-' else ours.upper()}"
+        vars(usage)["possibilities"] = None
 
 
-def _teach_command(told: typer.BadParameter) -> None:
+def _teach_command(usage: typer.BadParameter) -> None:
     """Names the nearest command in the error about an unknown one, or all commands if none is near."""
-    missing, context = _NO_COMMAND.match(str(told.message)), getattr(told, "ctx", None)
+    missing, context = _NO_COMMAND.match(str(usage.message)), getattr(usage, "ctx", None)
     if missing and context:
         names = [name for name, command in context.command.commands.items() if not command.hidden]
         meant = [ours for ours in _THEIRS.get(missing[1].lower(), "").split() if ours in names]
         near = meant or get_close_matches(missing[1], names, 1, 0.5)
-        told.message = f"No such command '{missing[1]}'. " + (
+        usage.message = f"No such command '{missing[1]}'. " + (
             f"Did you mean '{near[0]}'?" if near else f"There are: {', '.join(names)}."
         )
 

@@ -30,7 +30,7 @@ def _names_of(ask: Callable[[fasti.Client], AsyncIterator[Any]], field: str = "n
         import asyncio  # only when the tab key was pressed
 
         try:
-            found = asyncio.run(_asked(_profile(context), ask))
+            found = asyncio.run(_listed(_profile(context), ask))
         except (fasti.Error, ProfileError, TimeoutError, OSError, ValueError):
             return []
         every = (str(item.raw.get(field, "")) for item in found)
@@ -39,7 +39,7 @@ def _names_of(ask: Callable[[fasti.Client], AsyncIterator[Any]], field: str = "n
     return names
 
 
-async def _asked(profile: Profile, ask: Callable[[fasti.Client], AsyncIterator[Any]]) -> list[Any]:
+async def _listed(profile: Profile, ask: Callable[[fasti.Client], AsyncIterator[Any]]) -> list[Any]:
     """What arrived within the time."""
     import asyncio
 

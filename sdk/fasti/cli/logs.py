@@ -101,14 +101,14 @@ class JsonFormatter(logging.Formatter):
 def _lines(raised: Raised) -> list[str]:
     if raised[1] is None:
         return []
-    told = traceback.TracebackException.from_exception(raised[1])
-    _leave_out_ours(told)
-    return "".join(told.format()).splitlines()
+    trace = traceback.TracebackException.from_exception(raised[1])
+    _leave_out_ours(trace)
+    return "".join(trace.format()).splitlines()
 
 
-def _leave_out_ours(told: traceback.TracebackException) -> None:
-    told.stack = traceback.StackSummary.from_list([frame for frame in told.stack if not _is_ours(frame)])
-    for behind in (told.__cause__, told.__context__, *(told.exceptions or ())):
+def _leave_out_ours(trace: traceback.TracebackException) -> None:
+    trace.stack = traceback.StackSummary.from_list([frame for frame in trace.stack if not _is_ours(frame)])
+    for behind in (trace.__cause__, trace.__context__, *(trace.exceptions or ())):
         if behind is not None:
             _leave_out_ours(behind)
 

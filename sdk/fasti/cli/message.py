@@ -151,11 +151,11 @@ def _show(out: Printer, message: fasti.Message) -> None:
     if out.format is not Format.table:
         out.one(message.raw)
         return
-    told = message.raw.get("deliveries", ())
+    deliveries = message.raw.get("deliveries", ())
     out.one({name: value for name, value in message.raw.items() if not name.startswith("deliveries")})
-    if told:
+    if deliveries:
         out.text("")
-        out.many([{**one, "to": one.get("session") or one["group"]} for one in told], DELIVERY_COLUMNS)
+        out.many([{**one, "to": one.get("session") or one["group"]} for one in deliveries], DELIVERY_COLUMNS)
     if message.raw.get("deliveries_truncated"):
         out.errors.print("and more", style="dim")
 
@@ -231,9 +231,9 @@ async def move(
     if not (ids or keys):
         raise ValueError("give ids, or --idempotency-key")
     for message_id in ids or ():
-        _said(out, await client.messages.reschedule(message_id, **when))
+        _print_moved(out, await client.messages.reschedule(message_id, **when))
     for key in keys or ():
-        _said(out, await client.messages.by_key(key).reschedule(**when))
+        _print_moved(out, await client.messages.by_key(key).reschedule(**when))
 
 
 Noun("message", "id", str, COLUMNS).add(app, Verb("ls", "List messages in order of time.", chosen=Listed))
@@ -246,7 +246,7 @@ async def count_(client: fasti.Client, out: Printer, **chosen: Unpack[Listed]) -
     out.count(await client.messages.count(**chosen))
 
 
-def _said(out: Printer, moved: fasti.Message) -> None:
+def _print_moved(out: Printer, moved: fasti.Message) -> None:
     out.one({"id": moved.id, "deliver_at": moved.deliver_at, "state": moved.state})
 
 

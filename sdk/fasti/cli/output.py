@@ -66,12 +66,12 @@ class Printer:
         self._console = Console(highlight=False, soft_wrap=True, width=_UNBOUND, height=25)
         self._room = None if wide or not sys.stdout.isatty() else get_terminal_size().columns
 
-    def one(self, row: Row, shown: Row | None = None) -> None:
-        """A single object: name and value, line by line, or JSON. `shown`: in a table in its place."""
+    def one(self, row: Row, displayed: Row | None = None) -> None:
+        """A single object: name and value, line by line, or JSON. `displayed`: in a table in its place."""
         if self.format is not Format.table:
             self.line(row)
             return
-        row = row if shown is None else shown
+        row = row if displayed is None else displayed
         table = Table(box=None, show_header=False, pad_edge=False)
         room = _UNBOUND if self._room is None else self._room - _GAP - max(map(len, row), default=0)
         for name, value in _payload_shown(row).items():
@@ -88,8 +88,8 @@ class Printer:
         elif self.format is Format.json:
             sys.stdout.write(json.dumps(list(rows), indent=2, ensure_ascii=False, default=_plain) + "\n")
         elif rows:
-            shown = [_payload_shown(row) for row in rows]
-            cells = [[_cell(row.get(name)) for name in columns] for row in shown]
+            displayed = [_payload_shown(row) for row in rows]
+            cells = [[_cell(row.get(name)) for name in columns] for row in displayed]
             heads = [name.replace("_", " ") for name in columns]
             widths = self._widths(columns, [heads, *cells])
             table = Table(box=None, pad_edge=False, header_style="bold")
@@ -162,10 +162,10 @@ def progress(out: Printer, doing: str, total: int | None) -> Iterator[Advance]:
     with Progress(*columns, console=out.errors, transient=True, disable=not out.errors.is_terminal) as bar:
         task = bar.add_task(doing, total=total)
 
-        def told(count: int, total: int | None = None, /, text: str = "") -> None:
+        def advance(count: int, total: int | None = None, /, text: str = "") -> None:
             bar.update(task, completed=count, total=total, description=text or f"{doing} {count:,}")
 
-        yield told
+        yield advance
 
 
 def time_of(value: Any) -> Any:
@@ -201,10 +201,10 @@ def _payload_shown(row: Row) -> Row:
     if row.get("encoding") != "base64" or not isinstance(payload, str):
         return row
     try:
-        shown = payload_text(base64.b64decode(payload, validate=True))
+        displayed = payload_text(base64.b64decode(payload, validate=True))
     except binascii.Error:
-        shown = f"base64:{payload}"
-    return {**row, "payload": shown}
+        displayed = f"base64:{payload}"
+    return {**row, "payload": displayed}
 
 
 def _fitted(text: str, width: int) -> str:

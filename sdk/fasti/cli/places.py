@@ -70,24 +70,24 @@ ENDPOINT_COLUMNS = (
 )
 
 
-def shown(place: Row) -> Row:
+def in_words(place: Row) -> Row:
     """A row of a table: unfinished messages, members and failures, in words."""
     from fasti.answers import Undone  # help needs no client
     from fasti.values import optional
 
     undone, failing = optional(Undone.of, place.get("undone")), place.get("failing")
-    told = {} if undone is None else {"undone": str(undone) if undone else "nothing"}
+    words = {} if undone is None else {"undone": str(undone) if undone else "nothing"}
     if "subscriptions" in place:
-        told["subscriptions"] = ", ".join(each["filter"] for each in place["subscriptions"])
+        words["subscriptions"] = ", ".join(each["filter"] for each in place["subscriptions"])
     if "members" in place:
-        told["members"] = ", ".join(f"{m.get('client_id')} ({m.get('in_flight')})" for m in place["members"])
+        words["members"] = ", ".join(f"{m.get('client_id')} ({m.get('in_flight')})" for m in place["members"])
     if failing:
         share = f"{failing['share']:.0%} of {failing['of']}" if failing["of"] else "nothing posted"
-        told["failing"] = f"{share}: {failing['last_reason']}" if failing.get("last_reason") else share
-    return {**place, **told}
+        words["failing"] = f"{share}: {failing['last_reason']}" if failing.get("last_reason") else share
+    return {**place, **words}
 
 
-session = Noun("session", "client_id", ClientId, SESSION_COLUMNS, shown).app(
+session = Noun("session", "client_id", ClientId, SESSION_COLUMNS, in_words).app(
     Verb("ls", "List sessions, connected and away."),
     Verb("show", "Show one session."),
     Verb("rm", "Forget a session and its place.", method="remove"),
@@ -96,7 +96,7 @@ session = Noun("session", "client_id", ClientId, SESSION_COLUMNS, shown).app(
 )
 KEY_COLUMNS = ("key", "filter", "lag", "in_flight", "retry_at", "held", "id", "oldest_at")
 KEY = option("key", Annotated[str, typer.Argument(metavar="KEY")], NEEDED)
-group = Noun("group", "name", GroupName, GROUP_COLUMNS, shown).app(
+group = Noun("group", "name", GroupName, GROUP_COLUMNS, in_words).app(
     Verb("ls", "List groups."),
     Verb("show", "Show the groups of a name, one for each filter."),
     Verb("pause", "Give out nothing; the place stays, also over a restart.", (FILTER,)),
@@ -108,7 +108,7 @@ group = Noun("group", "name", GroupName, GROUP_COLUMNS, shown).app(
     Verb("release", "Let a held ordering key go on.", (KEY, FILTER), columns=KEY_COLUMNS),
     Verb("rm", "Forget a group and its place; its members get nothing more.", (FILTER, UNDONE)),
 )
-endpoint = Noun("endpoint", "name", EndpointName, ENDPOINT_COLUMNS, shown).app(
+endpoint = Noun("endpoint", "name", EndpointName, ENDPOINT_COLUMNS, in_words).app(
     Verb("ls", "List endpoints by name."),
     Verb("show", "Show one endpoint."),
     Verb("pause", "Post nothing; its place stays."),
@@ -123,22 +123,22 @@ endpoint = Noun("endpoint", "name", EndpointName, ENDPOINT_COLUMNS, shown).app(
 )
 
 
-def given(**said: Any) -> dict[str, Any]:
+def given(**options: Any) -> dict[str, Any]:
     """The given options, with `per_key` and `backoff` in the SDK's form."""
-    per_key = {name: said.pop(f"per_key_{name}") for name in ("concurrency", "rate")}
-    said["per_key"] = {name: value for name, value in per_key.items() if value is not None} or None
-    said["backoff"] = said["backoff"].split(",") if said["backoff"] else None
-    return {name: value for name, value in said.items() if value is not None}
+    per_key = {name: options.pop(f"per_key_{name}") for name in ("concurrency", "rate")}
+    options["per_key"] = {name: value for name, value in per_key.items() if value is not None} or None
+    options["backoff"] = options["backoff"].split(",") if options["backoff"] else None
+    return {name: value for name, value in options.items() if value is not None}
 
 
-async def put_group(client: fasti.Client, out: Printer, name: str, filter: str, **said: Any) -> None:  # noqa: A002
+async def put_group(client: fasti.Client, out: Printer, name: str, filter: str, **options: Any) -> None:  # noqa: A002
     """Create a group, or set its terms. An omitted option gets its default again."""
-    out.one((await client.groups.put(name, filter, **given(**said))).raw)
+    out.one((await client.groups.put(name, filter, **given(**options))).raw)
 
 
-async def put_endpoint(client: fasti.Client, out: Printer, name: str, url: str, **said: Any) -> None:
+async def put_endpoint(client: fasti.Client, out: Printer, name: str, url: str, **options: Any) -> None:
     """Make an endpoint, or change it in place."""
-    terms = given(**said)
+    terms = given(**options)
     if retry := {term: terms.pop(term) for term in ("max_attempts", "backoff") if term in terms}:
         terms["retry"] = retry
     out.one((await client.endpoints.put(name, url, **terms)).raw)

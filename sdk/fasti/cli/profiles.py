@@ -66,7 +66,7 @@ class Profile:
         files = [str(Path(name.strip()).expanduser()) for name in (self.cert or "").split(",")]
         if len(files) > _CERT_FILES:
             raise fasti.BadArgument("cert", f"must be FILE or FILE,KEY, not {self.cert!r}")
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             made = fasti.Client(
                 self.url,
@@ -77,7 +77,7 @@ class Profile:
                 allow_plain=bool(self.allow_plain),
                 retry=retry,
             )
-        for one in told:
+        for one in caught:
             warn(str(one.message))
         return made
 

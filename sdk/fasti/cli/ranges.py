@@ -24,8 +24,8 @@ async def cancel_where(
 ) -> None:
     """Cancel by filter; print the numbers."""
     total = await client.messages.count(**chosen)
-    with progress(out, "cancelling", total) as told:
-        found = await client.messages.cancel_where(dry_run=dry_run, on_progress=told, **chosen)
+    with progress(out, "cancelling", total) as advance:
+        found = await client.messages.cancel_where(dry_run=dry_run, on_progress=advance, **chosen)
     out.one({"matched": found.matched, "changed": found.changed})
 
 
@@ -42,8 +42,8 @@ async def shift(
     At least one of --topic, --from and --to has to be given.
     """
     total = await client.messages.count(**chosen)
-    with progress(out, "moving", total) as told:
-        found = await client.messages.shift(by, dry_run=dry_run, on_progress=told, **chosen)
+    with progress(out, "moving", total) as advance:
+        found = await client.messages.shift(by, dry_run=dry_run, on_progress=advance, **chosen)
     out.one({"matched": found.matched, "changed": found.changed})
 
 
@@ -63,12 +63,12 @@ async def export(
         raise ValueError(str(error)) from error
     count = 0
     try:
-        with progress(out, "exporting", total) as told:
+        with progress(out, "exporting", total) as advance:
             async for item in client.messages.export(ids=ids, **chosen):
                 stream.write(json.dumps(item, ensure_ascii=False, separators=(",", ":")) + "\n")
                 count += 1
                 if count % 1_000 == 0:
-                    told(count)
+                    advance(count)
     finally:
         if stream is sys.stdout:
             stream.flush()
@@ -122,13 +122,13 @@ async def import_(
     except OSError as error:
         raise ValueError(str(error)) from error
     total, accepted = None if str(file) == "-" else file.stat().st_size, 0
-    with stream, progress(out, "importing", total) as told:
+    with stream, progress(out, "importing", total) as advance:
         lines = _Lines(stream)
 
         def on_progress(count: int) -> None:
             nonlocal accepted
             accepted = count
-            told(lines.bytes_read, text=f"{count:,} messages")
+            advance(lines.bytes_read, text=f"{count:,} messages")
 
         try:
             await client.messages.schedule_many(lines, batch=batch, on_progress=on_progress, ids=ids)

@@ -103,12 +103,12 @@ async def dump(client: fasti.Client, out: Printer, start: Start, number: Number)
     out.format = Format.ndjson
     found, piece = await client.slices.shard(start, number), await client.slices.get(start)
     count = 0
-    with progress(out, "reading", found.count) as told:
+    with progress(out, "reading", found.count) as advance:
         async for message in client.messages.list(due_from=piece.start, due_to=piece.end, state="all"):
             if await _shard_of(client, message) in (number, None):
                 out.line(message.raw)
                 count += 1
-                told(count)
+                advance(count)
 
 
 def _rows(piece: fasti.Slice) -> list[Row]:
@@ -141,8 +141,8 @@ async def show_job(client: fasti.Client, out: Printer, job_id: Id) -> None:
 async def _follow(client: fasti.Client, out: Printer, job: fasti.Job, *, wait: bool) -> None:
     """Print the job, when it has ended if `wait`; exit code 1 if it was aborted."""
     if wait and not job.is_over:
-        with progress(out, job.kind, job.total) as told:
-            job = await client.jobs.wait(job.id, on_progress=lambda now: told(now.done or 0, now.total))
+        with progress(out, job.kind, job.total) as advance:
+            job = await client.jobs.wait(job.id, on_progress=lambda now: advance(now.done or 0, now.total))
     _show_job(out, job)
     if job.state == "aborted":
         out.complain(f"the job was aborted: {job.detail or 'no reason given'}")

@@ -117,5 +117,5 @@ async def _tell(worker: fasti.Worker, out: Printer, is_live: bool) -> None:
 
 
 def _line(figures: fasti.Figures, rate: float | None) -> str:
-    told = f"done {figures.done:,}  failed {figures.failed:,}  retried {figures.again:,}"
-    return told if rate is None else f"{told}  in hand {figures.in_hand:,}  {rate:,.1f}/s"
+    text = f"done {figures.done:,}  failed {figures.failed:,}  retried {figures.again:,}"
+    return text if rate is None else f"{text}  in hand {figures.in_hand:,}  {rate:,.1f}/s"
