@@ -117,7 +117,7 @@ class Class:
 
     def __init__(self, home: Module, node: ast.ClassDef) -> None:
         self.home, self.node, self.name = home, node, node.name
-        self.bases = [ast.unparse(each) for each in node.bases]
+        self.bases = [name for name in map(ast.unparse, node.bases) if name != "Calls"]
         self.is_value = any(isinstance(each, ast.Call) for each in node.decorator_list)  # of `dataclass`
         self.decorators = [each.id for each in node.decorator_list if isinstance(each, ast.Name)]
         self.is_async = any(isinstance(each, ast.AsyncFunctionDef) for each in node.body)

@@ -9,17 +9,14 @@ from datetime import timedelta
 from .answers import ClusterState, Density, Job, Session, Shard, Skipped, Slice
 from .places import Fate, Place
 from .ranges import selection
-from .transport import Transport, quoted
+from .transport import Calls, quoted
 from .wire import Json, Span, When, dumps, instant, moment, span
 
 POLL_S = 0.5
 
 
-class Sessions:
+class Sessions(Calls):
     """Calls on `/v1/sessions`."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
 
     async def list(self) -> AsyncIterator[Session]:
         """All sessions, connected and away."""
@@ -45,11 +42,8 @@ class Sessions:
         return await Place(self._transport, _session(client_id)).skip(to, undone)
 
 
-class Slices:
+class Slices(Calls):
     """Calls on `/v1/slices`. `start` is the slice's first instant, as RFC 3339 or Unix ms in text."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
 
     async def list(self) -> AsyncIterator[Slice]:
         """All slices in order of time."""
@@ -65,11 +59,8 @@ class Slices:
         return Shard.of(await self._transport.ask("GET", f"{_slice(start)}/shards/{number}"))
 
 
-class Timeline:
+class Timeline(Calls):
     """Calls on `/v1/timeline`."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
 
     async def density(
         self,
@@ -87,11 +78,8 @@ class Timeline:
         )
 
 
-class Cluster:
+class Cluster(Calls):
     """Calls on `/v1/cluster`."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
 
     async def status(self) -> ClusterState:
         """The cluster as the answering node sees it. Raises NotFound if the server is not in a cluster.
@@ -102,14 +90,11 @@ class Cluster:
         return ClusterState.of(await self._transport.ask("GET", "/v1/cluster"))
 
 
-class Jobs:
+class Jobs(Calls):
     """Calls on `/v1/jobs`: Spark jobs on whole slices.
 
     A job goes on by itself; a `Job` is what the server last said of it. `wait` asks until it has ended.
     """
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
 
     async def split(self, start: When, *, parts: int | None = None) -> Job:
         """Split a slice into narrower ones. `start`: its first instant.
@@ -148,11 +133,8 @@ class Jobs:
         return Job.of(await self._transport.ask("POST", "/v1/jobs", body, repeatable=False, timeout_s=0))
 
 
-class Server:
+class Server(Calls):
     """Calls that concern the server itself."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
 
     async def backup(self, directory: str) -> str:
         """Write a consistent copy of the data into a new directory on the server's machine; returns its path.

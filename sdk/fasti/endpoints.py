@@ -18,7 +18,7 @@ from .groups import TERMS
 from .options import EndpointOptions
 from .places import Fate, Place
 from .signatures import check, check_retry, unfolded
-from .transport import Transport, quoted
+from .transport import Calls, quoted
 from .wire import Json, Spell, When, as_is, span, spelled
 
 _TERMS: Mapping[str, Spell] = {
@@ -32,11 +32,8 @@ _TERMS: Mapping[str, Spell] = {
 
 
 @unfolded
-class Endpoints:
+class Endpoints(Calls):
     """Calls on `/v1/endpoints`."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
 
     async def list(self) -> AsyncIterator[Endpoint]:
         """All endpoints, sorted by name."""

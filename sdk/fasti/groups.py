@@ -18,7 +18,7 @@ from .names import check_group, items_of
 from .options import GroupOptions
 from .places import Fate, Place
 from .signatures import check, unfolded
-from .transport import Transport, quoted
+from .transport import Calls, quoted
 from .values import rows_of
 from .wire import Json, Spell, When, as_is, span, spelled
 
@@ -31,11 +31,8 @@ TERMS: Mapping[str, Spell] = {
 
 
 @unfolded
-class Groups:
+class Groups(Calls):
     """Calls on `/v1/groups`."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
 
     async def list(self) -> AsyncIterator[Group]:
         """All groups."""

@@ -14,7 +14,7 @@ from typing import Any, Literal, Unpack
 from .answers import Fire, Schedule
 from .options import ScheduleOptions, Timing
 from .signatures import check, unfolded
-from .transport import Transport, quoted
+from .transport import Calls, quoted
 from .values import rows_of
 from .wire import (
     SENDING,
@@ -40,11 +40,8 @@ Fires = list[Fire]
 
 
 @unfolded
-class Schedules:
+class Schedules(Calls):
     """Calls on `/v1/schedules`."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
 
     async def put(
         self, name: str, *, topic: str = "", payload: Any = "", **options: Unpack[ScheduleOptions]

@@ -346,6 +346,13 @@ class Transport:
         )
 
 
+class Calls:
+    """Calls on a part of the API."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+
 def _check(params: Mapping[str, str] | None) -> None:
     """Raises BadArgument unless it is text: yarl would raise another error, or change the value."""
     for name, value in (params or {}).items():
