@@ -15,7 +15,7 @@ import fasti
 from fasti.options import Due, Listed, MessageOptions, Selection
 
 from .nouns import Ids, Noun, Verb
-from .options import with_client
+from .options import command_of
 from .output import Format, Printer, Row
 from .ranges import DryRun, cancel_where, export, import_, shift
 from .run import REFUSED
@@ -44,8 +44,7 @@ _SHOWN = 60
 COLUMNS = ("id", "deliver_at", "state", "topic", "payload")
 
 
-@app.command()
-@with_client(MessageOptions)
+@command_of(app, kind=MessageOptions)
 async def schedule(
     client: fasti.Client,
     out: Printer,
@@ -73,8 +72,7 @@ async def schedule(
     out.one({"id": made.id, "deliver_at": made.deliver_at, "state": made.state, **replayed})
 
 
-@app.command()
-@with_client(MessageOptions)
+@command_of(app, kind=MessageOptions)
 async def put(
     client: fasti.Client,
     out: Printer,
@@ -127,8 +125,7 @@ def _version_of(text: str) -> tuple[int, int]:
     return first, second
 
 
-@app.command("show")
-@with_client()
+@command_of(app, "show")
 async def show(
     client: fasti.Client,
     out: Printer,
@@ -160,8 +157,7 @@ def _show(out: Printer, message: fasti.Message) -> None:
         out.errors.print("and more", style="dim")
 
 
-@app.command()
-@with_client(Selection)
+@command_of(app, kind=Selection)
 async def cancel(
     client: fasti.Client,
     out: Printer,
@@ -222,8 +218,7 @@ def _left(delivery: Row) -> str | None:
     return None
 
 
-@app.command()
-@with_client(Due)
+@command_of(app, kind=Due)
 async def move(
     client: fasti.Client, out: Printer, ids: Ids = None, keys: Keys = None, **when: Unpack[Due]
 ) -> None:
@@ -239,8 +234,7 @@ async def move(
 Noun("message", "id", str, COLUMNS).add(app, Verb("ls", "List messages in order of time.", chosen=Listed))
 
 
-@app.command("count")
-@with_client(Listed)
+@command_of(app, "count", kind=Listed)
 async def count_(client: fasti.Client, out: Printer, **chosen: Unpack[Listed]) -> None:
     """Count messages, exactly."""
     out.count(await client.messages.count(**chosen))

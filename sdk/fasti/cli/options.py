@@ -1,9 +1,8 @@
 """The options of the SDK's calls as options of the command line, each declared once.
 
-A command takes them as a call does, and `with_client` tells typer which they are:
+A command takes them as a call does, and `command_of` tells typer which they are:
 
-    @app.command()
-    @with_client(Selection)
+    @command_of(app, kind=Selection)
     async def shift(client: fasti.Client, out: Printer, by: str, **chosen: Unpack[Selection]) -> None:
 
 so `--topic`, `--from` and `--to` come to the client under its own names for them. Times and spans stay text:
@@ -147,6 +146,11 @@ def with_client(kind: Any = None) -> Callable[[Work], Command]:
         return command(work, [*(p for p in own if p.kind is not p.VAR_KEYWORD), *options_of(kind)])
 
     return declared
+
+
+def command_of(app: typer.Typer, name: str | None = None, kind: Any = None) -> Callable[[Work], Command]:
+    """`with_client`, and the command is added to the app."""
+    return lambda work: app.command(name)(with_client(kind)(work))
 
 
 def command(work: Work, parameters: Sequence[inspect.Parameter]) -> Command:

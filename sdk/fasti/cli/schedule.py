@@ -13,7 +13,7 @@ from fasti.options import ScheduleOptions, Timing
 from .complete import schedule_names
 from .message import AsJson, File, Payload, Topic, sent_of
 from .nouns import Noun, Verb, option
-from .options import with_client
+from .options import command_of
 from .output import Format, Printer, Row
 
 Name = Annotated[
@@ -54,8 +54,7 @@ app = Noun("schedule", "name", Name, COLUMNS, _row).app(
 )
 
 
-@app.command()
-@with_client(ScheduleOptions)
+@command_of(app, kind=ScheduleOptions)
 async def put(
     client: fasti.Client,
     out: Printer,
@@ -72,8 +71,7 @@ async def put(
     out.one(made.raw)
 
 
-@app.command()
-@with_client()
+@command_of(app)
 async def show(client: fasti.Client, out: Printer, name: Name, count: Count = 5) -> None:
     """Show one schedule and its next fires."""
     found = await client.schedules.get(name)
@@ -87,8 +85,7 @@ async def show(client: fasti.Client, out: Printer, name: Name, count: Count = 5)
         out.many(upcoming, FIRE_COLUMNS)
 
 
-@app.command()
-@with_client(Timing)
+@command_of(app, kind=Timing)
 async def preview(
     client: fasti.Client,
     out: Printer,
@@ -111,8 +108,7 @@ async def preview(
     out.many([fire.raw for fire in fires], FIRE_COLUMNS)
 
 
-@app.command()
-@with_client()
+@command_of(app)
 async def trigger(client: fasti.Client, out: Printer, name: Name) -> None:
     """Send its message now, beside the plan."""
     out.one({"name": name, "id": await client.schedules.trigger(name)})

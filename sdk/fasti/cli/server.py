@@ -8,7 +8,7 @@ import typer
 
 import fasti
 
-from .options import with_client
+from .options import command_of
 from .output import Format, Printer, progress
 from .run import REFUSED
 
@@ -20,16 +20,14 @@ _DIFFERS = (
 _ALONE = "this server is not part of a cluster"
 
 
-@app.command()
-@with_client()
+@command_of(app)
 async def status(client: fasti.Client, out: Printer) -> None:
     """Say version, clock, listeners. Exit code 3 if there is no server."""
     info = await client.info()
     out.one({"url": client.url, **info.raw})
 
 
-@app.command()
-@with_client()
+@command_of(app)
 async def backup(
     client: fasti.Client,
     out: Printer,
@@ -44,8 +42,7 @@ async def backup(
     out.one({"dir": made})
 
 
-@cluster.command("status")
-@with_client()
+@command_of(cluster, "status")
 async def status_of_nodes(client: fasti.Client, out: Printer) -> None:
     """Show the leader and the lag of the others, as seen by the node that answers."""
     try:

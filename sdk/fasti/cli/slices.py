@@ -10,7 +10,7 @@ import fasti
 
 from .complete import job_ids, slice_starts
 from .nouns import Count, Limit, Noun, Verb
-from .options import with_client
+from .options import command_of
 from .output import Format, Printer, Row, progress
 from .run import REFUSED
 
@@ -47,8 +47,7 @@ job = Noun("job", "job_id", Id, JOB_COLUMNS, _job_row).app(
 )
 
 
-@app.command()
-@with_client()
+@command_of(app)
 async def show(client: fasti.Client, out: Printer, start: Start) -> None:
     """Show one slice and its shards."""
     found = await client.slices.get(start)
@@ -57,8 +56,7 @@ async def show(client: fasti.Client, out: Printer, start: Start) -> None:
         out.many(_rows(found), SHARD_COLUMNS)
 
 
-@app.command()
-@with_client()
+@command_of(app)
 async def split(
     client: fasti.Client,
     out: Printer,
@@ -72,15 +70,13 @@ async def split(
     await _follow(client, out, await client.jobs.split(start, parts=parts), wait=wait)
 
 
-@app.command()
-@with_client()
+@command_of(app)
 async def expire(client: fasti.Client, out: Printer, wait: Wait = True) -> None:
     """Archive and drop what is behind its retention; the server starts a Spark job for it."""
     await _follow(client, out, await client.jobs.expire(), wait=wait)
 
 
-@shard.command("ls")
-@with_client()
+@command_of(shard, "ls")
 async def list_shards(
     client: fasti.Client, out: Printer, start: Start, limit: Limit = 1_000, count: Count = False
 ) -> None:
@@ -89,15 +85,13 @@ async def list_shards(
     out.count(len(found)) if count else out.many(found[:limit], SHARD_COLUMNS)
 
 
-@shard.command("show")
-@with_client()
+@command_of(shard, "show")
 async def show_shard(client: fasti.Client, out: Printer, start: Start, number: Number) -> None:
     """Show one shard."""
     out.one((await client.slices.shard(start, number)).raw)
 
 
-@shard.command()
-@with_client()
+@command_of(shard)
 async def dump(client: fasti.Client, out: Printer, start: Start, number: Number) -> None:
     """Write the messages of one shard as NDJSON, whatever their state."""
     out.format = Format.ndjson
@@ -131,8 +125,7 @@ async def _shard_of(client: fasti.Client, message: fasti.Message) -> int | None:
     return number if isinstance(number, int) else None
 
 
-@job.command("show")
-@with_client()
+@command_of(job, "show")
 async def show_job(client: fasti.Client, out: Printer, job_id: Id) -> None:
     """Show one job."""
     _show_job(out, await client.jobs.get(job_id))

@@ -10,7 +10,7 @@ import typer
 import fasti
 from fasti.wire import seconds
 
-from .options import with_client
+from .options import command_of
 from .output import Format, Printer
 
 app = typer.Typer(no_args_is_help=True)
@@ -20,8 +20,7 @@ BAR_CHARS = 60
 _WIDTHS_S = (1, 5, 10, 30, 60, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400, 604_800)
 
 
-@app.command()
-@with_client()
+@command_of(app)
 async def density(
     client: fasti.Client,
     out: Printer,
