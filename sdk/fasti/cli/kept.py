@@ -8,27 +8,19 @@ import typer
 
 from fasti.options import DeadSelection, RetrySelection
 
-from .nouns import Noun, Verb, option
+from .nouns import Noun, Verb, text
 
 Id = Annotated[str, typer.Argument(metavar="ID")]
-DELAY = option(
-    "delay", Annotated[str | None, typer.Option("--in", help="Send after a delay: 15m, 90s, PT15M.")]
-)
+DELAY = text("delay", "--in", "Send after a delay: 15m, 90s, PT15M.")
 KEY = Annotated[
     str | None,
     typer.Option(
         "--key", "--idempotency-key", "-k", help="Idempotency key (the API key stands before `dead`)."
     ),
 ]
-PLACE = option(
-    "place",
-    Annotated[
-        str | None,
-        typer.Option("--place", help="Send to another place: $share/GROUP/FILTER, or an endpoint."),
-    ],
-)
-IN = option("delay", Annotated[str | None, typer.Option("--in", help="Try after a delay: 15m, 90s, PT15M.")])
-AT = option("at", Annotated[str | None, typer.Option("--at", help="Try at this instant.")])
+PLACE = text("place", "--place", "Send to another place: $share/GROUP/FILTER, or an endpoint.")
+IN = text("delay", "--in", "Try after a delay: 15m, 90s, PT15M.")
+AT = text("at", "--at", "Try at this instant.")
 COLUMNS = ("group", "attempts", "reason", "topic", "payload")
 _SENT = "Send dead letters again, only to the group or session that gave them up: "
 _ALL = "by id, or all that the options select."

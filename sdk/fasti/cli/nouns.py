@@ -23,7 +23,7 @@ import typer
 
 import fasti
 
-from .options import command, options_of
+from .options import command, one_of, options_of
 from .output import Format, Printer, Row
 from .ranges import DryRun
 from .run import REFUSED
@@ -41,6 +41,15 @@ Count = Annotated[bool, typer.Option("--count", help="Print only how many there 
 def option(name: str, kind: Any, default: Any = None) -> inspect.Parameter:
     """An option or argument of a verb; `kind`: its typer annotation."""
     return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=kind)
+
+
+def text(name: str, flag: str, help: str, default: Any = None, words: str = "") -> inspect.Parameter:  # noqa: A002
+    """An option of a verb that takes text, or one of these words."""
+    kind = one_of(name, words.split()) if words else str
+    default = kind(default) if words and default else default
+    return option(
+        name, Annotated[kind | None if default is None else kind, typer.Option(flag, help=help)], default
+    )
 
 
 class Verb(NamedTuple):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from enum import Enum
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -102,16 +102,16 @@ _KINDS: dict[str, Any] = {
 _LEAST = {"limit": 1, "qos": 0, "concurrency": 1, "per_key_concurrency": 1, "max_attempts": 0}
 
 
-def _one_of(name: str, words: Any) -> Any:
-    """An enumeration of a Literal's words: all supported versions of typer know these."""
-    return Enum(name, {word: word for word in get_args(words)}, type=str)
+def one_of(name: str, words: Iterable[str]) -> Any:
+    """An enumeration of these words: all supported versions of typer know one."""
+    return Enum(name, {word: word for word in words}, type=str)
 
 
 def _declared(name: str) -> Any:
     """An option as typer reads it."""
     *flags, text = _TEXTS[name]
     kind = _KINDS.get(name, str)
-    kind = _one_of(name, kind) if get_origin(kind) is Literal else kind
+    kind = one_of(name, get_args(kind)) if get_origin(kind) is Literal else kind
     most = 2 if name == "qos" else None
     return Annotated[kind | None, typer.Option(*flags, min=_LEAST.get(name), max=most, help=text or None)]
 

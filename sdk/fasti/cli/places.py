@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -10,17 +9,9 @@ import typer
 import fasti
 
 from .complete import endpoint_names, group_names, session_names
-from .nouns import NEEDED, Noun, Verb, option
+from .nouns import NEEDED, Noun, Verb, option, text
 from .options import DECLARED, Work, command
 from .output import Printer, Row
-
-
-class Fate(StrEnum):
-    """`--undone`."""
-
-    dead = "dead"
-    drop = "drop"
-
 
 ClientId = Annotated[str, typer.Argument(metavar="CLIENT_ID", autocompletion=session_names)]
 GroupName = Annotated[str, typer.Argument(metavar="NAME", autocompletion=group_names)]
@@ -30,36 +21,14 @@ EndpointName = Annotated[
 ]
 
 
-SINCE = option(
-    "since",
-    Annotated[str, typer.Option("--from", help="An instant, or a duration back (PT1H).")],
-    NEEDED,
+SINCE = text("since", "--from", "An instant, or a duration back (PT1H).", NEEDED)
+TO = text("to", "--to", "New read position: now, an instant, or a duration back (PT1H).", "now")
+LEFT = text("undone", "--undone", "Skipped messages: make dead letters, or drop.", "dead", "dead drop")
+UNDONE = text(
+    *("undone", "--undone", "Unfinished messages: make dead letters, or drop. Default: refuse."),
+    words="dead drop",
 )
-TO = option(
-    "to",
-    Annotated[
-        str, typer.Option("--to", help="New read position: now, an instant, or a duration back (PT1H).")
-    ],
-    "now",
-)
-LEFT = option(
-    "undone",
-    Annotated[Fate, typer.Option("--undone", help="Skipped messages: make dead letters, or drop.")],
-    Fate.dead,
-)
-UNDONE = option(
-    "undone",
-    Annotated[
-        Fate | None,
-        typer.Option("--undone", help="Unfinished messages: make dead letters, or drop. Default: refuse."),
-    ],
-)
-FILTER = option(
-    "filter",
-    Annotated[
-        str | None, typer.Option("--filter", help="Only the group with this filter, not all with the name.")
-    ],
-)
+FILTER = text("filter", "--filter", "Only the group with this filter, not all with the name.")
 SESSION_COLUMNS = (
     *("client_id", "connected", "subscriptions", "read_position"),
     *("lag_messages", "lag_seconds", "in_flight"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated, Unpack
 
 import typer
@@ -12,7 +11,7 @@ from fasti.options import ScheduleOptions, Timing
 
 from .complete import schedule_names
 from .message import AsJson, File, Payload, Topic, sent_of
-from .nouns import Noun, Verb, option
+from .nouns import Noun, Verb, text
 from .options import command_of
 from .output import Format, Printer, Row
 
@@ -23,19 +22,7 @@ Name = Annotated[
 Count = Annotated[int, typer.Option("--count", "-n", min=1, max=1_000)]
 
 
-class From(StrEnum):
-    """Where a schedule continues."""
-
-    now = "now"
-
-
-FROM = option(
-    "from_",
-    Annotated[
-        From | None,
-        typer.Option("--from", help="now: also send again what went out while the clock was ahead."),
-    ],
-)
+FROM = text("from_", "--from", "now: also send again what went out while the clock was ahead.", words="now")
 COLUMNS = ("name", "state", "when", "timezone", "topic", "last", "next", "count")
 FIRE_COLUMNS = ("at", "local", "note")
 
