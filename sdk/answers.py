@@ -304,6 +304,7 @@ def docstring(text: str) -> str:
 
 def written() -> Iterator[str]:
     """The text of answers.py, but for its format."""
+    yield "# Written by sdk/generate.py from the server's answers: do not edit.\n"
     yield '"""What the server answers, as values: one for each type of its API that the SDK hands out."""\n\n'
     yield "from __future__ import annotations\n\nfrom collections.abc import Mapping\n"
     yield "from dataclasses import dataclass, field\nfrom datetime import datetime, timedelta\n"
