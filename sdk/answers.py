@@ -63,6 +63,8 @@ class Value(NamedTuple):
 SENT = "-payload -encoding -headers"
 """Members that `values.Content` reads."""
 KEPT = f"id topic group attempts reason {SENT} -retain -late -expires_in -local -publisher -cancelled_at"
+RARE = "-position -lag_messages_is_exact"
+"""Members of places that `raw` has."""
 VALUES = {
     "Info": Value("Info", "now node=0 clock=system build=pure"),
     "Shard": Value("Shard", "shard count live bytes"),
@@ -77,9 +79,12 @@ VALUES = {
     "DeadLetter": Value("DeadLetter", f"{KEPT} died_at", "Content"),
     "WaitingRetry": Value("WaitingRetry", f"{KEPT} retry_at", "Content"),
     "Failing": Value("Failing", "share of", has_raw=False),
-    "Endpoint": Value("Endpoint", "name url"),
+    "Endpoint": Value(
+        "Endpoint",
+        f"name url {RARE} -delivered -failed -lag_seconds -created_at -changed_at -left_at -last_answers",
+    ),
     "Undone": Value("Undone", "lag=0 in_flight=0 retries=0", "Amount", has_raw=False),
-    "Group": Value("Group", "name filter state in_flight=0"),
+    "Group": Value("Group", f"name filter state in_flight=0 {RARE}"),
     "OrderingKey": Value("GroupKey", "key lag=0 in_flight=0"),
     "Skipped": Value("Skipped", "from to undone"),
     "Job": Value(

@@ -411,8 +411,6 @@ class Endpoint:
     concurrency: int | None = None
     timeout: float | None = None
     body: str = ""
-    created_at: datetime | None = None
-    changed_at: datetime | None = None
     rate: float | None = None
     order: bool | None = None
     on_dead: Literal["next", "hold"] | None = None
@@ -421,19 +419,12 @@ class Endpoint:
     keys_held: int | None = None
     retry: Mapping[str, Any] | None = None
     expiry: timedelta | None = None
-    position: Mapping[str, Any] | None = None
     lag_messages: int | None = None
-    lag_messages_is_exact: bool | None = None
-    lag_seconds: float | None = None
     in_flight: int | None = None
-    delivered: int | None = None
-    failed: int | None = None
     undone: Undone | None = None
     dead_letters: int | None = None
     incarnation: int | None = None
-    left_at: datetime | None = None
     failing: Failing | None = None
-    last_answers: tuple[Mapping[str, Any], ...] = ()
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -448,8 +439,6 @@ class Endpoint:
             concurrency=answer.get("concurrency"),
             timeout=answer.get("timeout"),
             body=answer.get("body") or "",
-            created_at=parsed(answer.get("created_at")),
-            changed_at=parsed(answer.get("changed_at")),
             rate=answer.get("rate"),
             order=answer.get("order"),
             on_dead=answer.get("on_dead"),
@@ -458,19 +447,12 @@ class Endpoint:
             keys_held=answer.get("keys_held"),
             retry=answer.get("retry"),
             expiry=kept_for(answer.get("expiry")),
-            position=answer.get("position"),
             lag_messages=answer.get("lag_messages"),
-            lag_messages_is_exact=answer.get("lag_messages_is_exact"),
-            lag_seconds=answer.get("lag_seconds"),
             in_flight=answer.get("in_flight"),
-            delivered=answer.get("delivered"),
-            failed=answer.get("failed"),
             undone=optional(Undone.of, answer.get("undone")),
             dead_letters=answer.get("dead_letters"),
             incarnation=answer.get("incarnation"),
-            left_at=parsed(answer.get("left_at")),
             failing=optional(Failing.read, answer.get("failing")),
-            last_answers=listed(answer.get("last_answers")),
             raw=answer,
         )
 
@@ -512,9 +494,7 @@ class Group:
     filter: str
     state: str
     lag_messages: int | None = None
-    lag_messages_is_exact: bool = False
     lag_seconds: float | None = None
-    position: Mapping[str, Any] | None = None
     in_flight: int = 0
     delivered: int | None = None
     failed: int | None = None
@@ -542,9 +522,7 @@ class Group:
             filter=answer["filter"],
             state=answer["state"],
             lag_messages=answer.get("lag_messages"),
-            lag_messages_is_exact=answer.get("lag_messages_is_exact") or False,
             lag_seconds=answer.get("lag_seconds"),
-            position=answer.get("position"),
             in_flight=answer.get("in_flight") or 0,
             delivered=answer.get("delivered"),
             failed=answer.get("failed"),
