@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from aiohttp import web
@@ -19,13 +18,12 @@ from .delivery.stored_sessions import StoredSessions
 from .engine.clock import Clock, SimulatedClock
 from .engine.lease import Lease
 from .http.admission import Admission
-from .http.front import CLOSE_S, Front
-from .http.front import begin as begin_http
+from .http.front import HttpListener
 from .http.routes.info import listener_view
 from .mqtt.link import Links, MqttLink
 from .mqtt.listeners import mqtt_listeners
-from .net.acceptor import Acceptor, Ports
-from .net.crowd import Cause, Crowd, http_bounds, mqtt_bounds
+from .net.acceptor import Ports
+from .net.crowd import Cause, Crowd, mqtt_bounds
 from .net.proxies import proxies_of
 from .net.tls import Certificates
 from .observe.history import FINE_S
@@ -43,14 +41,14 @@ from .site import build_desk, build_site
 log = logging.getLogger(__name__)
 
 STOP_S = 5.0
+CLOSE_S = 3.0
+"""Maximum time for answers over HTTP when the server stops."""
 HAND_OVER_S = 0.5
 """Maximum time that a leader which stops waits for running requests and posts, before another may lead."""
 INSIDE = Address("127.0.0.1", 0)
 """Plain HTTP for the server's own jobs, if HTTP has TLS."""
 REVIEW_S = 0.005
 """Maximum time of one step through the subscriptions of all sessions."""
-HANDLERS_S = 0.5
-"""How long handlers may run, twice, after their connections have ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,25 +118,14 @@ class Server:
             mqtt_bounds(config.limits), metrics.bounded_mqtt, metrics.tell_mqtt, proxies
         )
         share = app.core.clients.connections
-        self._fronts = Crowd[Front](
-            http_bounds(config.http), metrics.bounded, metrics.tell_http, proxies, share
-        )
         ports = Ports() if term is None else term.ports
+        self._http = HttpListener(config, app.pool, self._time, metrics, ports, share)
         links = Links(self._links, app.pool, app.core.publishing, app.outgoing, self._time)
         self._listeners = mqtt_listeners(app.core.mqtt, app.keyring, mqtt_tls, links, self._time, ports)
         certificates = [one for one in (http_tls, mqtt_tls) if one is not None]
         self._watch = Watch([app.keyring, *certificates], self._review)
         self._last_use = LastUse(app.keyring.used, Path(config.store.dir))
         self._idle_trim = IdleTrim(store, app.workers, time.process_time)
-        self._runner: web.AppRunner | None = None
-        self._acceptor = Acceptor(
-            self._fronts,
-            self._time,
-            ports,
-            needs_header=False,
-            handshake_bound="http.head_timeout",
-            handshake_s=config.http.head_timeout_ms / 1000,
-        )
         self._is_started = False
         self._is_lost = False
         self._reviewing: Iterator[None] = iter(())
@@ -154,20 +141,14 @@ class Server:
         opened = await self._listeners.open()
         listening = [dict(listener_view(one)) for one in opened]
         admission = Admission(self.config, self.app.core.writer)
-        self._runner = web.AppRunner(
-            build_site(self.app, admission, opened, () if self._term is None else self._term.routes),
-            shutdown_timeout=HANDLERS_S,
-        )
-        await self._runner.setup()
-        assert self._runner.server is not None
-        desk = build_desk(self.app, admission, self._runner.server, self._time, self._fronts)
-        begin, tls = partial(begin_http, desk), self._http_tls
-        context = None if tls is None else tls.context
-        http_port = await self._acceptor.open(http, begin, context)
+        site = build_site(self.app, admission, opened, () if self._term is None else self._term.routes)
+        await self._http.start(site, build_desk(self.app, admission, self._http.written))
+        tls = self._http_tls
+        http_port = await self._http.open(http, tls)
         at = f"{_reachable(http.host)}:{http_port}"
         if tls is not None and self.config.spark.enabled != "off":
             # The server's own jobs connect to an address that no certificate names.
-            inside = await self._acceptor.open(INSIDE, begin, None)
+            inside = await self._http.open(INSIDE, None)
             at = f"{INSIDE.host}:{inside}"
         self.app.launcher.reachable_at(f"http://{at}")
         self.app.sampling.begin()
@@ -208,10 +189,11 @@ class Server:
             self._reviewing = iter(())
             await self._last_use.note()
         self._listeners.close()
-        self._acceptor.close()
         self.app.core.pull.stop()
         self.app.end_streams()
-        http, mqtt = asyncio.ensure_future(self._stop_http()), asyncio.ensure_future(self._stop_mqtt())
+        cause = Cause.STOPPING if self._term is None else Cause.MOVED
+        http = asyncio.ensure_future(self._http.close(CLOSE_S))
+        mqtt = asyncio.ensure_future(self._links.close(cause, STOP_S))
         if self._term is None:
             await self.app.webhooks.stop()
         else:
@@ -224,14 +206,6 @@ class Server:
         await self.app.stop()
         if self._is_started:
             log.info("stopped")
-
-    async def _stop_http(self) -> None:
-        await self._fronts.close(Cause.STOPPING, CLOSE_S)
-        if self._runner is not None:
-            await self._runner.cleanup()
-
-    async def _stop_mqtt(self) -> None:
-        await self._links.close(Cause.STOPPING if self._term is None else Cause.MOVED, STOP_S)
 
     def reload(self) -> None:
         """SIGHUP: reread files."""

@@ -5,7 +5,6 @@ again when a body has arrived, the lease of a cluster's leader, the route. The r
 (server/http) know only the parts that they get, not the app.
 """
 
-import asyncio
 import re
 import secrets
 from collections.abc import Callable, Sequence
@@ -23,12 +22,10 @@ from .http.cors import opening, preflight
 from .http.cursors import Cursors
 from .http.desk import Desk
 from .http.following import Following
-from .http.front import Front
 from .http.intake import Intake
 from .http.leasing import Leasing
 from .http.openapi import OpenApi
 from .http.problems import Problem, problem_middleware
-from .http.protocol import Protocol
 from .http.routes.backups import Backups
 from .http.routes.batch import Batch
 from .http.routes.calendar import Calendar
@@ -56,9 +53,8 @@ from .http.routes.timeline import TimelineRoutes
 from .http.spread import Spreader
 from .http.timeline import Timeline
 from .http.turns import OneThread
-from .net.browsers import http_pages
-from .net.crowd import Crowd
-from .net.loop_time import LoopTime
+from .http.written import Written
+from .net.browsers import Pages, http_pages
 from .observe.metrics import Metrics
 from .rounds.app import App
 from .settings.kinds import Address
@@ -86,7 +82,9 @@ def build_site(
     fires = OneThread("fires")
     cursors = Cursors(secrets.token_bytes(32))
     places = Places(ask, clock, timeline, turns, core.router, core.replay)
-    site = _bare_site(app, admission)
+    access, with_lease = Access(app.keyring), only_with_lease(lambda: app.has_lease)
+    inner = (admission.middleware(), access.again(), with_lease)
+    site = bare_site(metrics, http_pages(config), access, http.max_body, *inner)
     for resource in (
         Batch(
             intake,
@@ -158,33 +156,22 @@ def build_site(
     return site
 
 
-def _bare_site(app: App, admission: Admission) -> web.Application:
-    """An application without routes: what happens to every request."""
-    access, pages = Access(app.keyring), http_pages(app.core.config)
-    site = web.Application(
-        middlewares=[
-            count_answers(app.metrics),
-            preflight(pages),
-            problem_middleware,
-            access.middleware(),
-            admission.middleware(),
-            access.again(),
-            only_with_lease(lambda: app.has_lease),
-        ],
-        client_max_size=app.core.config.http.max_body,
-    )
+def bare_site(
+    metrics: Metrics, pages: Pages, access: Access, max_bytes: int, *inner: Middleware
+) -> web.Application:
+    """An application without routes: what happens to every request. `max_bytes`: of a body. `inner`: further
+    middlewares."""
+    outer = (count_answers(metrics), preflight(pages), problem_middleware, access.middleware())
+    site = web.Application(middlewares=(*outer, *inner), client_max_size=max_bytes)
     site.on_response_prepare.append(opening(pages))
     site.on_response_prepare.append(name_server)
     return site
 
 
-def build_desk(
-    app: App, admission: Admission, server: web.Server, time: LoopTime, crowd: Crowd[Front]
-) -> Desk:
-    """The listener of connections; `server` runs the site. Call it on a running loop."""
+def build_desk(app: App, admission: Admission, written: Written) -> Desk:
+    """The quick path of `app`."""
     core = app.core
     config = core.config
-    others = partial(Protocol, server, loop=asyncio.get_running_loop())
     return Desk(
         core.writer,
         core.clock,
@@ -193,13 +180,9 @@ def build_desk(
         config.http,
         config.limits,
         admission,
-        http_pages(config),
+        written,
         Access(app.keyring),
-        others,
         core.traces,
-        time,
-        crowd,
-        app.pool,
         leasing_of(app),
         lambda: app.has_lease,
     )

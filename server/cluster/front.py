@@ -12,145 +12,38 @@ the connection stays open. It is closed if the client waits for "100 Continue" o
 unknown, since the start of the next request is then unknown.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
-from time import monotonic
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from ..auth.keyring import Keyring
-from ..fair import Part
 from ..http.access import Access, sees_totals
 from ..http.admission import unasked
-from ..http.answers import RETRY_AFTER, json_answer, name_server
+from ..http.answers import RETRY_AFTER, json_answer
 from ..http.calls import OPEN, READ, Gives, described
-from ..http.cors import opening, preflight
-from ..http.desk import Others
-from ..http.front import Front as Connection
-from ..http.front import begin
-from ..http.problems import Problem, problem_middleware
-from ..http.protocol import Protocol
+from ..http.problems import Problem
 from ..http.values import shapes
-from ..http.written import Written
-from ..net.acceptor import Acceptor, Ports
-from ..net.browsers import Pages, http_pages
-from ..net.crowd import Cause, Crowd, http_bounds
-from ..net.loop_time import LoopTime
-from ..net.pool import Pool
-from ..net.proxies import proxies_of
-from ..net.tls import Certificates
+from ..net.browsers import http_pages
 from ..observe.metrics import Metrics
-from ..settings.config import Config, Http
-from ..site import count_answers
+from ..settings.config import Config
+from ..site import bare_site
 
 REPORTS_BYTES = 1 << 20
 """Maximum bytes of a body of the cluster's calls."""
-CLOSE_S = 0.1
-"""How long clients may take to read their answers when this node begins to lead: others wait for it."""
-HANDLERS_S = 0.5
-"""How long handlers may run, twice, after their connections have ended."""
 
 
-class Front:
-    """Listens at `http.listen`."""
-
-    def __init__(
-        self,
-        config: Config,
-        tls: Certificates | None,
-        keyring: Keyring,
-        metrics: Metrics,
-        routes: Sequence[web.RouteDef],
-        where: Callable[[], str],
-        why: Callable[[], str],
-        pool: Pool,
-        ports: Ports,
-    ) -> None:
-        """`routes`: the cluster's. `where`: the leader's URL; empty: unknown. `why`: what keeps this node
-        from leading; empty: nothing."""
-        self._config = config
-        self._tls = tls
-        self._metrics = metrics
-        self._pages = http_pages(config)
-        self._time = LoopTime(monotonic, Part(), metrics.turned)
-        self._pool = pool
-        proxies = proxies_of(config)
-        self._crowd = Crowd[Connection](http_bounds(config.http), metrics.bounded, metrics.tell_http, proxies)
-        self._acceptor = Acceptor(
-            self._crowd,
-            self._time,
-            ports,
-            needs_header=False,
-            handshake_bound="http.head_timeout",
-            handshake_s=config.http.head_timeout_ms / 1000,
-        )
-        site = build_front(self._pages, keyring, metrics, routes, where, why)
-        self._runner = web.AppRunner(site, shutdown_timeout=HANDLERS_S)
-
-    async def open(self) -> int:
-        """Start listening; returns the port. Raises OSError."""
-        await self._runner.setup()
-        assert self._runner.server is not None
-        others = partial(Protocol, self._runner.server, loop=asyncio.get_running_loop())
-        written = Written(self._metrics, self._pages)
-        desk = RedirectDesk(
-            self._config.http, self._crowd, self._pool, self._pages, others, self._time, written
-        )
-        context = None if self._tls is None else self._tls.context
-        return await self._acceptor.open(self._config.http.listen, partial(begin, desk), context)
-
-    async def close(self) -> None:
-        """Stop accepting, give running answers a moment, then close all."""
-        self._acceptor.close()
-        await self._crowd.close(Cause.STOPPING, CLOSE_S)
-        await self._runner.cleanup()
-
-
-@dataclass(frozen=True, slots=True)
-class RedirectDesk:
-    """Shared by the connections: implements `server.http.front.Place`."""
-
-    http: Http
-    crowd: Crowd[Connection]
-    pool: Pool
-    pages: Pages
-    others: Others
-    """The handler that answers."""
-    time: LoopTime
-    written: Written
-    quick: None = None
-    is_open: bool = False
-
-    def check_length(self, length: int | None) -> None:
-        """Any length: the leader decides."""
-
-    def refusal(self, problem: Problem, head: bytes) -> bytes:
-        return self.written.refusal(problem, head)
-
-
-def build_front(
-    pages: Pages,
+def redirecting_site(
+    config: Config,
     keyring: Keyring,
     metrics: Metrics,
     routes: Sequence[web.RouteDef],
     where: Callable[[], str],
     why: Callable[[], str],
 ) -> web.Application:
-    """The application of a node that does not lead."""
-    site = web.Application(
-        middlewares=[
-            count_answers(metrics),
-            preflight(pages),
-            problem_middleware,
-            Access(keyring).middleware(),
-        ],
-        client_max_size=REPORTS_BYTES,
-    )
-    site.on_response_prepare.append(opening(pages))
-    site.on_response_prepare.append(name_server)
+    """The routes of a node that does not lead. `routes`: the cluster's. `where`: the leader's URL; empty:
+    unknown. `why`: what keeps this node from leading; empty: nothing."""
+    site = bare_site(metrics, http_pages(config), Access(keyring), REPORTS_BYTES)
     site.router.add_routes(routes)
     site.router.add_routes(Redirects(metrics, where, why).routes())
     return site

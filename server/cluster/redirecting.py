@@ -5,6 +5,7 @@ They are bound once. If port 0 is configured the node keeps the port that the sy
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from time import monotonic
 
 from aiohttp import web
 from prometheus_client.registry import Collector
@@ -12,10 +13,13 @@ from prometheus_client.registry import Collector
 from ..auth.checking import Threads
 from ..auth.keyring import Keyring
 from ..engine.clock import SystemClock
+from ..fair import Part
+from ..http.front import HttpListener
 from ..mqtt.listeners import Listeners
 from ..mqtt.redirecting import Redirecting, redirecting_listeners
 from ..net.acceptor import Ports
 from ..net.crowd import Cause, Crowd, mqtt_bounds
+from ..net.loop_time import LoopTime
 from ..net.pool import pool_of
 from ..net.proxies import proxies_of
 from ..net.tls import Certificates
@@ -24,8 +28,11 @@ from ..settings.config import Config
 from ..settings.kinds import where
 from ..settings.public import public_mqtt, public_url, reference_for
 from ..settings.watch import Watch
-from .front import Front
+from .front import redirecting_site
 from .view import Leader, Places
+
+CLOSE_S = 0.1
+"""How long clients may take to read their answers when this node begins to lead: others wait for it."""
 
 
 class RedirectingListeners:
@@ -52,7 +59,7 @@ class RedirectingListeners:
         self._checks = Threads()
         self._keyring = Keyring(config, SystemClock(), self._checks)
         self._watch: Watch | None = None
-        self._front: Front | None = None
+        self._http: HttpListener | None = None
         self._mqtt: Listeners | None = None
         self._is_bound = False
 
@@ -66,7 +73,7 @@ class RedirectingListeners:
 
     @property
     def is_open(self) -> bool:
-        return self._front is not None
+        return self._http is not None
 
     async def open(self, routes: Sequence[web.RouteDef]) -> None:
         """Raises OSError."""
@@ -74,16 +81,17 @@ class RedirectingListeners:
             await self._bind()
         config, (http_tls, mqtt_tls) = self.config, self._tls
         pool, ports = pool_of(config), self.ports
-        self._front = Front(
-            config, http_tls, self._keyring, self._metrics, routes, self._leader_url, self._why, pool, ports
-        )
         metrics, proxies = self._metrics, proxies_of(config)
+        site = redirecting_site(config, self._keyring, metrics, routes, self._leader_url, self._why)
+        time = LoopTime(monotonic, Part(), metrics.turned)
+        self._http = HttpListener(config, pool, time, metrics, ports)
+        await self._http.start(site)
         crowd = Crowd[Redirecting](
             mqtt_bounds(config.limits), metrics.bounded_mqtt, metrics.tell_mqtt, proxies
         )
         self._mqtt = redirecting_listeners(config, mqtt_tls, crowd, pool, self._leader_mqtt, ports)
         await self._mqtt.open()
-        await self._front.open()
+        await self._http.open(config.http.listen, http_tls)
         # A new one each time: while this node leads the server's watch handles the same certificates.
         self._watch = Watch([self._keyring, *(one for one in self._tls if one is not None)], _nothing)
         self._watch.start()
@@ -97,9 +105,9 @@ class RedirectingListeners:
             self._mqtt.close()
             await self._mqtt.crowd.close(Cause.MOVED, 0)
             self._mqtt = None
-        if self._front is not None:
-            await self._front.close()
-            self._front = None
+        if self._http is not None:
+            await self._http.close(CLOSE_S)
+            self._http = None
 
     async def stop(self) -> None:
         """Close for good."""

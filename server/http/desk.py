@@ -28,10 +28,6 @@ from ..auth.rights import READ, SCHEDULE
 from ..engine.clock import Clock
 from ..engine.requests import over_http
 from ..engine.writer import Busy, Writer
-from ..net.browsers import Pages
-from ..net.crowd import Crowd
-from ..net.loop_time import LoopTime
-from ..net.pool import Pool
 from ..observe.logs import by
 from ..observe.metrics import Metrics
 from ..observe.tracing import Traces
@@ -46,7 +42,6 @@ from .intake import Trace
 from .leasing import Answered, Leasing
 from .posting import USUAL, Given, first_answer, place, place_all, place_each
 from .problems import MEDIA_TYPE, Problem
-from .protocol import Protocol as Inner
 from .timeline import Timeline
 from .usual import Kind, Request
 from .values.batch_body import line_of, whole
@@ -70,13 +65,10 @@ DECIDE: tuple[Callable[..., Any], ...] = (place, place_all, place_each)
 log = logging.getLogger(__name__)
 
 Answer = Callable[[bytes], None]
-Others = Callable[[Callable[[bool], None], Callable[[str], str]], Inner]
-"""Makes the handler of the calls that the front does not answer. Arguments: a callback for each answer, and
-one that says whether a key may have this connection."""
 
 
 class Desk:
-    """Shared by the connections: decides requests, and passes the rest on."""
+    """Decides the usual requests of all connections."""
 
     def __init__(
         self,
@@ -87,13 +79,9 @@ class Desk:
         http: Http,
         limits: Limits,
         admission: Admission,
-        pages: Pages,
+        written: Written,
         access: Access,
-        others: Others,
         traces: Traces | None,
-        time: LoopTime,
-        crowd: Crowd[Any],
-        pool: Pool,
         leasing: Leasing,
         has_lease: Callable[[], bool],
     ) -> None:
@@ -101,32 +89,19 @@ class Desk:
         self._traces = traces
         self._has_lease = has_lease
         self._leasing = leasing
-        self.time = time
         self._writer = writer
         self._clock = clock
         self._timeline = timeline
         self._metrics = metrics
-        self.http = http
         self._limits = limits
         self.admission = admission
-        self.pages = pages
         self._access = access
-        self.others = others
-        self.crowd = crowd
-        self.pool = pool
-        self._written = Written(metrics, pages)
+        self._written = written
         self._max_items = min(http.max_batch, BATCH_ITEMS)
         self._came_ms: list[int] = []
         """Arrival times of messages answered in this turn and not counted yet."""
         self._untold: deque[Callable[[], None]] = deque()
         """Answers that have to look up known keys; each connection waits for one at most."""
-
-    @property
-    def quick(self) -> "Desk":
-        return self
-
-    def check_length(self, length: int | None) -> None:
-        self.admission.size(length)
 
     @property
     def is_open(self) -> bool:
@@ -321,9 +296,6 @@ class Desk:
         self._metrics.accepted.inc(fresh(placed))
         self._metrics.answered("POST", BATCH_PATH, status, self._since(now_ms))
         return self._written.said(status, NO_HEADERS, text, JSON)
-
-    def refusal(self, problem: Problem, head: bytes) -> bytes:
-        return self._written.refusal(problem, head)
 
     def _answer(self, placed: Any, due_ms: int, now_ms: int) -> bytes:
         if isinstance(placed, Exception):

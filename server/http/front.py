@@ -35,23 +35,32 @@ last answer a connection lingers (server/net/lingering.py).
 import asyncio
 import logging
 import re
-from typing import Protocol, cast
+from typing import cast
 
-from ..net.browsers import ForeignHost, ForeignOrigin, Pages
-from ..net.crowd import BUSY, Cause, Crowd
+from aiohttp import web
+
+from ..fair import Share
+from ..net.acceptor import Acceptor, Ports
+from ..net.browsers import ForeignHost, ForeignOrigin, http_pages
+from ..net.crowd import BUSY, Cause, Crowd, http_bounds
 from ..net.lingering import LINGER_S, Lingering
 from ..net.loop_time import KEY, LoopTime
 from ..net.networks import network_of
 from ..net.opening import Caller, Opening, read_on, write_to
 from ..net.pool import Pool
+from ..net.proxies import proxies_of
+from ..net.tls import Certificates
 from ..observe.logs import by
-from ..settings.config import Http
-from .desk import Desk, Others
+from ..observe.metrics import Metrics
+from ..settings.config import Config
+from ..settings.kinds import Address
+from .desk import Desk
 from .framing import Body, FramingError, body_of
 from .heads import HEAD_MAX, Head, check_begun, read_head, without_upgrade
 from .problems import Problem
 from .protocol import Protocol as Inner
 from .usual import LastHead
+from .written import Written
 
 AHEAD_MAX = 64 << 10
 """Bytes that a client may send ahead before its socket is no longer read."""
@@ -59,8 +68,8 @@ LARGE = 256 << 10
 """Unsent bytes of an answer that are accounted at once: dozens of pages are made in a tick."""
 BODY_RATE = 1 << 10
 """Minimum bytes a second of a body, once `http.body_timeout` has passed."""
-CLOSE_S = 3.0
-"""Maximum time for answers when the server stops."""
+HANDLERS_S = 0.5
+"""How long handlers may run, twice, after their connections have ended."""
 READING = ("GET", "HEAD", "OPTIONS", "TRACE")
 """Methods that change nothing."""
 _EMPTY_LINES = re.compile(rb"(?:\r\n)*")
@@ -68,40 +77,70 @@ _EMPTY_LINES = re.compile(rb"(?:\r\n)*")
 log = logging.getLogger(__name__)
 
 
-class Place(Protocol):
-    """What a connection needs of its listener."""
+class HttpListener:
+    """HTTP's listening sockets, and what their connections share: of a server, and of a node that does not
+    lead."""
 
-    @property
-    def http(self) -> Http: ...
+    def __init__(
+        self,
+        config: Config,
+        pool: Pool,
+        time: LoopTime,
+        metrics: Metrics,
+        ports: Ports,
+        share: Share | None = None,
+    ) -> None:
+        """`share`: of connections by key."""
+        self.http = config.http
+        self.pages = http_pages(config)
+        self.pool = pool
+        self.time = time
+        self.written = Written(metrics, self.pages)
+        bounds, proxies = http_bounds(config.http), proxies_of(config)
+        self.crowd = Crowd[Front](bounds, metrics.bounded, metrics.tell_http, proxies, share)
+        self._acceptor = Acceptor(
+            self.crowd,
+            time,
+            ports,
+            needs_header=False,
+            handshake_bound="http.head_timeout",
+            handshake_s=config.http.head_timeout_ms / 1000,
+        )
+        self.quick: Desk | None = None
+        """Decides usual requests; None: aiohttp answers all."""
+        self._runner: web.AppRunner | None = None
 
-    @property
-    def pages(self) -> Pages: ...
+    async def start(self, site: web.Application, quick: Desk | None = None) -> None:
+        """Prepare the routes; `open` begins to accept."""
+        self.quick, self._runner = quick, web.AppRunner(site, shutdown_timeout=HANDLERS_S)
+        await self._runner.setup()
 
-    @property
-    def crowd(self) -> "Crowd[Front]": ...
+    async def open(self, address: Address, tls: Certificates | None) -> int:
+        """Listen; returns the port. Raises OSError."""
+        return await self._acceptor.open(address, self._begin, None if tls is None else tls.context)
 
-    @property
-    def pool(self) -> Pool: ...
-
-    @property
-    def time(self) -> LoopTime: ...
-
-    @property
-    def others(self) -> Others: ...
+    async def close(self, patience_s: float) -> None:
+        """Stop accepting, give running answers that time, then close all."""
+        self._acceptor.close()
+        await self.crowd.close(Cause.STOPPING, patience_s)
+        if self._runner is not None:
+            await self._runner.cleanup()
 
     @property
     def is_open(self) -> bool:
         """Whether no key is needed."""
+        return self.quick is not None and self.quick.is_open
 
     @property
-    def quick(self) -> "Desk | None":
-        """Decides usual requests; None: aiohttp answers all."""
+    def server(self) -> web.Server:
+        """Runs the routes."""
+        assert self._runner is not None
+        assert self._runner.server is not None
+        return self._runner.server
 
-    def check_length(self, length: int | None) -> None:
-        """Raise Problem if no body of this announced length (bytes) is accepted."""
-
-    def refusal(self, problem: Problem, head: bytes) -> bytes:
-        """The last answer on a connection; `head`: the received part of the refused request."""
+    def _begin(self, caller: Caller) -> "Front":
+        self.crowd.look_on()
+        return Front(self, caller, asyncio.get_running_loop())
 
 
 class Front(Opening):
@@ -112,7 +151,6 @@ class Front(Opening):
         "_body",
         "_body_bytes",
         "_caller",
-        "_desk",
         "_heard_s",
         "_host",
         "_inner",
@@ -127,6 +165,7 @@ class Front(Opening):
         "_is_waiting",
         "_last",
         "_lingering",
+        "_listener",
         "_loop",
         "_quick",
         "_shown",
@@ -140,9 +179,9 @@ class Front(Opening):
         "owner",
     )
 
-    def __init__(self, desk: Place, caller: Caller, loop: asyncio.AbstractEventLoop) -> None:
-        self._desk = desk
-        self._quick = desk.quick
+    def __init__(self, listener: HttpListener, caller: Caller, loop: asyncio.AbstractEventLoop) -> None:
+        self._listener = listener
+        self._quick = listener.quick
         self._caller = caller
         self.address = caller.address
         self._loop = loop
@@ -185,8 +224,8 @@ class Front(Opening):
         """Start of the current wait; time of the last byte of a body."""
         self._unsent = (0, 0.0)
         """Unsent bytes, and since when it is this number."""
-        desk.crowd.add(self)
-        self._is_shared = desk.crowd.is_shared(self)
+        listener.crowd.add(self)
+        self._is_shared = listener.crowd.is_shared(self)
         """Through a trusted proxy: each request names its client."""
 
     # -- asyncio.Protocol
@@ -200,7 +239,7 @@ class Front(Opening):
         self._ahead = b""
         if self._lingering is not None:
             self._lingering.lost()
-        self._desk.crowd.discard(self)
+        self._listener.crowd.discard(self)
         self._weigh()
         inner, self._inner = self._inner, None  # each held the other
         if inner is not None:
@@ -274,7 +313,7 @@ class Front(Opening):
     def check(self, now_s: float, passed_s: float) -> None:
         """Enforce the client's time limits; `passed_s` since the last check."""
         self._weigh()
-        transport, http = self._transport, self._desk.http
+        transport, http = self._transport, self._listener.http
         if transport is None or self._lingering is not None:
             return  # the TLS handshake and lingering have their own limits
         waited_s = now_s - self._since_s
@@ -283,7 +322,7 @@ class Front(Opening):
             self._unsent = (unsent, now_s)
         if unsent:
             if (now_s - self._unsent[1]) * 1_000 >= http.idle_timeout_ms:
-                self._desk.crowd.note("http.idle_timeout")
+                self._listener.crowd.note("http.idle_timeout")
                 self.abort()
         elif self._is_ending:
             if waited_s >= LINGER_S:
@@ -302,7 +341,7 @@ class Front(Opening):
             if waited_s * 1_000 >= http.head_timeout_ms:
                 self._time_out("http.head_timeout", "the head did not come in time")
         elif waited_s * 1_000 >= http.idle_timeout_ms:
-            self._desk.crowd.note("http.idle_timeout")
+            self._listener.crowd.note("http.idle_timeout")
             transport.close()
 
     def close(self, cause: Cause) -> None:  # noqa: ARG002 - HTTP has no word for it
@@ -331,7 +370,7 @@ class Front(Opening):
         """Close it: the pool is short, and this connection holds the most."""
         text = "connection closed: limits.memory: it holds the most unhandled or unread bytes"
         log.warning(text, extra=by(self.address))
-        self._desk.crowd.note("limits.memory")
+        self._listener.crowd.note("limits.memory")
         self.abort()
 
     # -- requests
@@ -377,12 +416,13 @@ class Front(Opening):
             if self._is_shared:
                 self._hear(raw)
             self._check_page(head)
-            self._desk.check_length(head.length)
+            if self._quick is not None:
+                self._quick.admission.size(head.length)
         except Problem as problem:
             self._refuse(problem, data)
             return
         if self._inner is None:
-            self._inner = self._desk.others(self._inner_answered, self._claim)
+            self._inner = Inner(self._listener.server, self._inner_answered, self._claim, loop=self._loop)
             self._inner.connection_made(cast("asyncio.Transport", self._transport))
             self._inner.is_ended = self._is_eof
         self._inner.address = self.address
@@ -401,7 +441,7 @@ class Front(Opening):
         """Whether it is a name of this server; the last one is cached."""
         assert self._transport is not None
         try:
-            self._desk.pages.check_host(host, self._transport)
+            self._listener.pages.check_host(host, self._transport)
         except ForeignHost:
             return False
         self._host = host
@@ -410,7 +450,7 @@ class Front(Opening):
     def _check_page(self, head: Head) -> None:
         """Raise Problem if no page, or not this page, may make the request."""
         assert self._transport is not None
-        pages, changes = self._desk.pages, head.method not in READING
+        pages, changes = self._listener.pages, head.method not in READING
         try:
             pages.check(head.host, head.origin, head.fetch_site, self._transport, changes=changes)
         except ForeignHost as error:
@@ -444,14 +484,14 @@ class Front(Opening):
 
     def _hear(self, head: bytes) -> None:
         """Take the client's address from a trusted proxy's header."""
-        self.address = self._desk.crowd.proxies.client_in(head, self._caller.address)
+        self.address = self._listener.crowd.proxies.client_in(head, self._caller.address)
         self.owner = network_of(self.address)
         self._shown = "?"
 
     def _claim(self, key: str) -> str:
         """Account the connection to its key, or to none. Returns why the key may not have another; empty: it
         may."""
-        why = self._desk.crowd.let_in(self, key) if key or self._desk.is_open else ""
+        why = self._listener.crowd.let_in(self, key) if key or self._listener.is_open else ""
         if key and not why:
             self.owner = KEY + key
         return why
@@ -483,8 +523,8 @@ class Front(Opening):
     def _inner_answered(self, goes_on: bool) -> None:
         """aiohttp has answered a request."""
         self.is_busy = False
-        if self._desk.is_open:
-            self._desk.crowd.let_in(self, "")
+        if self._listener.is_open:
+            self._listener.crowd.let_in(self, "")
         self._since_s = self._loop.time()
         if not goes_on:
             self._end()
@@ -495,7 +535,7 @@ class Front(Opening):
         """Take what was sent ahead. `is_turn`: in its owner's turn, whose time is counted already."""
         if self.is_busy or self._is_full or self._is_ending or self._body is not None:
             return
-        transport, data, time = self._transport, self._ahead, self._desk.time
+        transport, data, time = self._transport, self._ahead, self._listener.time
         if transport is None or transport.is_closing() or self._is_waiting:
             return
         if data:
@@ -521,7 +561,7 @@ class Front(Opening):
 
     def _time_out(self, bound: str, detail: str) -> None:
         """Close for a timeout. A handler at aiohttp is told of the disconnect."""
-        self._desk.crowd.note(bound)
+        self._listener.crowd.note(bound)
         if self._body is None and self._ahead:
             self._refuse(Problem("request-timeout", detail), self._ahead)
         else:
@@ -531,7 +571,7 @@ class Front(Opening):
         """Send a last answer, to the received part of a head."""
         transport = self._transport
         if transport is not None and not transport.is_closing():
-            write_to(transport, self._desk.refusal(problem, head))
+            write_to(transport, self._listener.written.refusal(problem, head))
         self._end()
 
     def _end(self) -> None:
@@ -539,8 +579,8 @@ class Front(Opening):
         self._is_ending, self._since_s = True, self._loop.time()
         self._keep(b"")
         if self._transport is not None and self._lingering is None:
-            self._desk.crowd.lingers(self)
-            self._lingering = Lingering(self._transport, self._desk.http.idle_timeout_ms / 1_000)
+            self._listener.crowd.lingers(self)
+            self._lingering = Lingering(self._transport, self._listener.http.idle_timeout_ms / 1_000)
 
     def _keep(self, data: bytes) -> None:
         """Keep bytes that have come and wait."""
@@ -558,10 +598,4 @@ class Front(Opening):
         if transport is not None:
             held_bytes = len(self._ahead) + self._unread + transport.get_write_buffer_size()
         if held_bytes != self.held_bytes:
-            self._desk.pool.hold(self, held_bytes)
-
-
-def begin(place: Place, caller: Caller) -> Front:
-    """The protocol of a new connection."""
-    place.crowd.look_on()
-    return Front(place, caller, asyncio.get_running_loop())
+            self._listener.pool.hold(self, held_bytes)

@@ -22,15 +22,14 @@ from server.delivery.shared import Group
 from server.delivery.subscriber import Subscriber
 from server.engine.clock import SimulatedClock
 from server.http.admission import Admission
-from server.http.front import CLOSE_S, Front, begin
+from server.http.front import HttpListener
 from server.http.turns import Turns
-from server.net.acceptor import Acceptor, Ports
-from server.net.crowd import Cause, Crowd, http_bounds
+from server.net.acceptor import Ports
 from server.net.loop_time import LoopTime
-from server.net.proxies import proxies_of
 from server.observe.tracing import Traces
 from server.rounds import app as rounds
 from server.rounds.app import App
+from server.serving import CLOSE_S
 from server.settings.config import Config
 from server.settings.kinds import Address
 from server.site import build_desk, build_site
@@ -144,30 +143,15 @@ class Fronted(TestServer):
 
     async def start_server(self, **kwargs: Any) -> None:
         await super().start_server(auto_decompress=False, **kwargs)
-        assert self.runner is not None
-        assert self.runner.server is not None
-        time = LoopTime(monotonic, self._of.core.part)
-        metrics = self._of.metrics
-        proxies = proxies_of(self._of.core.config)
-        bounds = http_bounds(self._of.core.config.http)
-        share = self._of.core.clients.connections
-        crowd = Crowd[Front](bounds, metrics.bounded, metrics.tell_http, proxies, share)
-        self.desk = build_desk(self._of, self.admission, self.runner.server, time, crowd)
-        self._acceptor = Acceptor(
-            crowd,
-            time,
-            Ports(),
-            needs_header=False,
-            handshake_bound="http.head_timeout",
-            handshake_s=10,
-        )
-        where = Address("127.0.0.1", 0)
-        self.front_port = await self._acceptor.open(where, partial(begin, self.desk), None)
+        core = self._of.core
+        time, share = LoopTime(monotonic, core.part), core.clients.connections
+        self.listener = HttpListener(core.config, self._of.pool, time, self._of.metrics, Ports(), share)
+        await self.listener.start(self.app, build_desk(self._of, self.admission, self.listener.written))
+        self.front_port = await self.listener.open(Address("127.0.0.1", 0), None)
         self._root = URL.build(scheme="http", host="127.0.0.1", port=self.front_port)
 
     async def close(self) -> None:
-        self._acceptor.close()
-        await self.desk.crowd.close(Cause.STOPPING, CLOSE_S)
+        await self.listener.close(CLOSE_S)
         await super().close()
 
 

@@ -10,16 +10,21 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
 
-from server.cluster.front import Front
+from server.cluster.front import redirecting_site
+from server.cluster.redirecting import CLOSE_S
 from server.engine.clock import SystemClock
+from server.fair import Part
 from server.http.calls import ANY, OPEN, Gives, described
+from server.http.front import HttpListener
 from server.net.acceptor import Ports
+from server.net.loop_time import LoopTime
 from server.net.pool import pool_of
 from server.net.tls import http_certificates
 from server.observe.metrics import Metrics
@@ -92,25 +97,28 @@ class Wire:
 
 
 class Standing:
-    """A front, and clients of it."""
+    """A node that does not lead, and clients of it."""
 
     def __init__(self, config: Config, keys: Path | None) -> None:
         self.where, self.why = LEADER, ""
         self.metrics = Metrics()
         keyring = ring(keys, SystemClock())
-        self.front = Front(
-            config,
-            http_certificates(config),
-            keyring,
-            self.metrics,
-            Calls().routes(),
-            lambda: self.where,
-            lambda: self.why,
-            pool_of(config),
-            Ports(),
+        time = LoopTime(monotonic, Part())
+        self._tls = http_certificates(config)
+        self._at = config.http.listen
+        self._site = redirecting_site(
+            config, keyring, self.metrics, Calls().routes(), lambda: self.where, lambda: self.why
         )
+        self.listener = HttpListener(config, pool_of(config), time, self.metrics, Ports())
         self.port = 0
         self.wires: list[Wire] = []
+
+    async def open(self) -> None:
+        await self.listener.start(self._site)
+        self.port = await self.listener.open(self._at, self._tls)
+
+    async def close(self) -> None:
+        await self.listener.close(CLOSE_S)
 
     async def dial(self) -> Wire:
         wire = Wire(*await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 20))
@@ -125,12 +133,12 @@ class Standing:
     def pass_s(self, seconds: float) -> None:
         """Have the bounds in time looked at as if so much had passed."""
         now = asyncio.get_running_loop().time()
-        self.front._crowd.look(now)
-        self.front._crowd.look(now + seconds)
+        self.listener.crowd.look(now)
+        self.listener.crowd.look(now + seconds)
 
     @property
     def open_count(self) -> int:
-        return len(self.front._crowd)
+        return len(self.listener.crowd)
 
 
 @asynccontextmanager
@@ -138,13 +146,13 @@ async def standing(keys: Path | None = None, **http: Any) -> AsyncIterator[Stand
     config = with_keys(Config(), keys)
     config = replace(config, http=replace(config.http, listen=Address("127.0.0.1", 0), **http))
     made = Standing(config, keys)
-    made.port = await made.front.open()
+    await made.open()
     try:
         yield made
     finally:
         for wire in made.wires:
             wire.writer.transport.abort()
-        await made.front.close()
+        await made.close()
 
 
 @pytest.fixture
@@ -464,7 +472,7 @@ async def test_a_long_answer_delays_no_term(stand: Standing) -> None:
     slow.send(b"GET /v1/cluster/checkpoint HTTP/1.1\r\nHost: localhost\r\n\r\n")
     await slow.reader.readuntil(b"\r\n\r\n")
     async with asyncio.timeout(2):
-        await stand.front.close()
+        await stand.close()
 
 
 async def test_closing_ends_all() -> None:
@@ -473,7 +481,7 @@ async def test_closing_ends_all() -> None:
         idle.send(GET)
         assert (await idle.answer())[0] == 307
         half.send(GET[:-2])
-        await stand.front.close()
+        await stand.close()
         assert await idle.end() == await half.end() == b""
         with pytest.raises(ConnectionError):
             await stand.dial()

@@ -66,7 +66,7 @@ class Bench:
 
     @property
     def fronts(self) -> list[Front]:
-        return [one for one in self.at.desk.crowd if isinstance(one, Front)]
+        return [one for one in self.at.listener.crowd if isinstance(one, Front)]
 
     async def dial(self, source: str = "127.0.0.1") -> Wire:
         at = "127.0.0.1", self.at.front_port
@@ -85,8 +85,8 @@ class Bench:
     def pass_time(self, seconds: float) -> None:
         """Look at all connections as if so much time had passed."""
         now = asyncio.get_running_loop().time()
-        self.at.desk.crowd.look(now)
-        self.at.desk.crowd.look(now + seconds)
+        self.at.listener.crowd.look(now)
+        self.at.listener.crowd.look(now + seconds)
 
 
 @pytest.fixture
@@ -357,7 +357,7 @@ async def test_an_answer_that_nobody_takes_ends_the_connection(bench: Bench) -> 
     front._transport.write(bytes(16 << 20))
     await until(lambda: front.unsent_bytes > 0)
     now = asyncio.get_running_loop().time()
-    look = bench.at.desk.crowd.look
+    look = bench.at.listener.crowd.look
     async with asyncio.timeout(30):
         while front.unsent_bytes != (front._unsent[0] or -1):
             look(now)

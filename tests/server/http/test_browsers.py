@@ -137,10 +137,10 @@ class TestNamed:
             reader, writer = await asyncio.open_connection("127.0.0.1", at.front_port)
             writer.write(head.replace("https://app.example", "{}").format(origin).encode())
             if status == 408:
-                await until(lambda: any(one.held_bytes for one in at.desk.crowd))
+                await until(lambda: any(one.held_bytes for one in at.listener.crowd))
                 now = asyncio.get_running_loop().time()
-                at.desk.crowd.look(now)
-                at.desk.crowd.look(now + 11)
+                at.listener.crowd.look(now)
+                at.listener.crowd.look(now + 11)
             async with asyncio.timeout(30):
                 said = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
             writer.close()

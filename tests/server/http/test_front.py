@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestServer
 
-from server.http.desk import Desk
-from server.http.front import AHEAD_MAX, CLOSE_S, Front
+from server.http.front import AHEAD_MAX, Front, HttpListener
 from server.http.usual import WHOLE_MAX, LastHead, read_request
 from server.net.crowd import Cause
+from server.serving import CLOSE_S
 from shards.errors import Corrupt
 from tests.support.build import OPENED
 from tests.support.fresh import fresh
@@ -73,7 +73,7 @@ def fronts(server: Running) -> int:
 
 
 def open_at(at: Fronted) -> list[Front]:
-    return [one for one in at.desk.crowd if isinstance(one, Front)]
+    return [one for one in at.listener.crowd if isinstance(one, Front)]
 
 
 @pytest.mark.parametrize("end", [b"\x01\r\n\r\n", b"a\r\n\r\n", b"\r\n"])
@@ -301,8 +301,8 @@ async def test_answers_are_counted(server: Running, dial: Dial) -> None:
 
 
 @asynccontextmanager
-async def closing(desk: Desk) -> AsyncIterator[None]:
-    task = asyncio.create_task(desk.crowd.close(Cause.STOPPING, CLOSE_S))
+async def closing(listener: HttpListener) -> AsyncIterator[None]:
+    task = asyncio.create_task(listener.crowd.close(Cause.STOPPING, CLOSE_S))
     yield
     await task
 
@@ -313,7 +313,7 @@ async def test_closing_lets_what_is_decided_be_answered(server: Running, dial: D
     wire.send(post())
     while not any(front.is_busy for front in open_at(at)):
         await asyncio.sleep(0)
-    async with closing(at.desk):
+    async with closing(at.listener):
         assert (await wire.answer())[0] == 201
     assert await wire.reader.read() == b""
     assert await idle.reader.read() == b""

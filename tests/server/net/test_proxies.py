@@ -212,7 +212,7 @@ class TestHttp:
             assert head.startswith(b"HTTP/1.1 20")
             length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
             await reader.readexactly(length)
-            (front,) = at.desk.crowd
+            (front,) = at.listener.crowd
             assert front.address == ("203.0.113.9" if header else client)
             assert front.owner == front.address
         writer.close()
