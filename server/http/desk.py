@@ -32,7 +32,7 @@ from ..observe.logs import by
 from ..observe.metrics import Metrics
 from ..observe.tracing import Traces
 from ..pull.call import Answer as LeaseAnswer
-from ..pull.call import Call, Leased
+from ..pull.call import Call
 from ..settings.config import Http, Limits
 from .access import Access, Rights, charge, check_send
 from .admission import Admission
@@ -65,6 +65,8 @@ DECIDE: tuple[Callable[..., Any], ...] = (place, place_all, place_each)
 log = logging.getLogger(__name__)
 
 Answer = Callable[[bytes], None]
+Made = tuple[int, Mapping[str, str], bytes] | Exception
+"""Status, headers and body of an answer, or what went wrong."""
 
 
 class Desk:
@@ -160,10 +162,12 @@ class Desk:
         def done(placed: Any) -> None:
             if trace is not None:
                 trace.end(placed)
+            make = partial(self._made, kind, placed, drafts, body, now_ms)
+            reply = partial(self._reply, BATCH_PATH if kind else PATH, now_ms, answer, make)
             if kind is Kind.EACH and isinstance(placed, list) and _has_known(placed):
-                self._tell_later(partial(self._tell, kind, body, drafts, now_ms, answer, placed))
+                self._later(reply)
             else:
-                self._tell(kind, body, drafts, now_ms, answer, placed)
+                reply()
 
         try:
             decide = partial(DECIDE[kind], drafts=drafts, given=given, **keyed)
@@ -185,7 +189,7 @@ class Desk:
         if not self._has_lease():
             return False
         verb = request.verb
-        told = partial(self._told, verb, self._clock.wall_ms(), answer)
+        told = partial(self._told, LEASES_PATH + verb, self._clock.wall_ms(), answer)
         try:
             self.admission.size(len(body))
             if verb != "lease":
@@ -195,10 +199,11 @@ class Desk:
         except (RequestError, Problem, Busy):
             return False
 
-    def _told(self, verb: str, now_ms: int, answer: Answer, said: bytes | Exception) -> None:
+    def _told(self, path: str, now_ms: int, answer: Answer, body: bytes | Exception) -> None:
         """Answer a call for leases, but not before `start` has returned: the outcome of ended leases is known
         at once."""
-        asyncio.get_running_loop().call_soon(answer, self._answer_leases(verb, now_ms, said))
+        made: Made = body if isinstance(body, Exception) else (200, NO_HEADERS, body)
+        asyncio.get_running_loop().call_soon(self._reply, path, now_ms, answer, lambda: made)
 
     def _start_lease(
         self, name: str, body: bytes, rights: Rights | None, is_gone: Callable[[], bool], told: Answered
@@ -219,106 +224,76 @@ class Desk:
 
     def _leased(self, told: Answered, call: Call, leased: LeaseAnswer) -> None:
         """Answer a `:lease`."""
-        if isinstance(leased, Exception):
-            self._leasing.done(call, is_read=False)
-            told(leased)
-        elif leased:
-            self._tell_later(partial(self._tell_leased, told, call, leased))
-        else:
+        if isinstance(leased, Exception) or not leased:
             self._tell_leased(told, call, leased)
+        else:
+            self._later(partial(self._tell_leased, told, call, leased))
 
-    def _tell_leased(self, told: Answered, call: Call, leased: Sequence[Leased]) -> None:
-        said: bytes | Exception
+    def _tell_leased(self, told: Answered, call: Call, leased: LeaseAnswer) -> None:
+        body: bytes | Exception
         try:
-            said = msgspec.json.encode({"messages": list(self._leasing.views(leased))})
+            views = leased if isinstance(leased, Exception) else list(self._leasing.views(leased))
+            body = views if isinstance(views, Exception) else msgspec.json.encode({"messages": views})
         except Exception as fault:
-            said = fault
-        is_read = isinstance(said, bytes) and not call.is_gone()
-        told(said)
+            body = fault
+        is_read = isinstance(body, bytes) and not call.is_gone()
+        told(body)
         self._leasing.done(call, is_read=is_read)
 
-    def _answer_leases(self, verb: str, now_ms: int, said: bytes | Exception) -> bytes:
-        path = LEASES_PATH + verb
-        if isinstance(said, Exception):
-            return self._failed(path, now_ms, _problem_of(said, path))
-        self._metrics.answered("POST", path, 200, self._since(now_ms))
-        return self._written.said(200, NO_HEADERS, said, JSON)
-
-    def _failed(self, path: str, now_ms: int, problem: Problem) -> bytes:
-        """Answer with a problem."""
-        self._metrics.answered("POST", path, problem.status, self._since(now_ms))
-        return self._written.said(problem.status, problem.headers, problem.to_bytes(), MEDIA_TYPE)
-
-    def _tell(
-        self, kind: Kind, body: bytes, drafts: Sequence[Draft], now_ms: int, answer: Answer, placed: Any
-    ) -> None:
-        """Answer, whatever the look-up finds."""
-        try:
-            told = self._answer_body(kind, body, drafts, now_ms, placed)
-        except Exception as fault:
-            told = self._answer_body(kind, body, drafts, now_ms, fault)
-        answer(told)
-
-    def _answer_body(
-        self, kind: Kind, body: bytes, drafts: Sequence[Draft], now_ms: int, placed: Any
-    ) -> bytes:
-        if kind:
-            return self._answer_batch(kind, placed, drafts, body, now_ms)
-        return self._answer(placed, drafts[0].due_ms, now_ms)
-
-    def _tell_later(self, tell: Callable[[], None]) -> None:
+    def _later(self, tell: Callable[[], None]) -> None:
         """Answer batches that look up messages, one in a turn of the loop: 300 look-ups take some 6 ms."""
         if not self._untold:
-            asyncio.get_running_loop().call_soon(self._tell_next)
+            asyncio.get_running_loop().call_soon(self._next)
         self._untold.append(tell)
 
-    def _tell_next(self) -> None:
-        tell = self._untold[0]
+    def _next(self) -> None:
         try:
-            tell()
+            self._untold[0]()
         finally:
             self._untold.popleft()
             if self._untold:
-                asyncio.get_running_loop().call_soon(self._tell_next)
+                asyncio.get_running_loop().call_soon(self._next)
 
-    def _answer_batch(
-        self, kind: Kind, placed: Any, drafts: Sequence[Draft], body: bytes, now_ms: int
-    ) -> bytes:
-        if isinstance(placed, Refused):
-            problem = refusal(placed, line_of(body, True, placed.index, len(drafts)))
-            return self._failed(BATCH_PATH, now_ms, problem)
+    def _made(self, kind: Kind, placed: Any, drafts: Sequence[Draft], body: bytes, now_ms: int) -> Made:
+        """The answer to messages."""
+        if kind and isinstance(placed, Refused):
+            return refusal(placed, line_of(body, True, placed.index, len(drafts)))
         if isinstance(placed, Exception):
-            return self._failed(BATCH_PATH, now_ms, _problem_of(placed, BATCH_PATH))
+            return placed
+        if not kind:
+            return first_answer(placed[0], drafts[0].due_ms, now_ms, self._timeline)
         if kind is Kind.EACH:
             status, text = 200, b'{"results":[' + b",".join(said(placed, self._timeline)) + b"]}"
         else:
             status, text = 201, accepted(placed)
         self._metrics.accepted.inc(fresh(placed))
-        self._metrics.answered("POST", BATCH_PATH, status, self._since(now_ms))
-        return self._written.said(status, NO_HEADERS, text, JSON)
+        return status, NO_HEADERS, text
 
-    def _answer(self, placed: Any, due_ms: int, now_ms: int) -> bytes:
-        if isinstance(placed, Exception):
-            return self._failed(PATH, now_ms, _problem_of(placed, PATH))
-        (one,) = placed
-        status, headers, text = first_answer(one, due_ms, now_ms, self._timeline)
-        if status == ACCEPTED:
+    def _reply(self, path: str, now_ms: int, answer: Answer, make: Callable[[], Made]) -> None:
+        """Answer, whatever the look-ups of `make` find, and count the answer."""
+        try:
+            made = make()
+        except Exception as fault:
+            made = fault
+        media = JSON
+        if isinstance(made, Exception):
+            problem = made if isinstance(made, Problem) else _problem_of(made, path)
+            made, media = (problem.status, problem.headers, problem.to_bytes()), MEDIA_TYPE
+        status, headers, body = made
+        if status == ACCEPTED and path is PATH:
             if not self._came_ms:
                 asyncio.get_running_loop().call_soon(self._count)
             self._came_ms.append(now_ms)
         else:
-            self._metrics.answered("POST", PATH, status, self._since(now_ms))
-        return self._written.said(status, headers, text, JSON)
+            # By the wall clock, which was read for the request anyway; it may have been set back.
+            self._metrics.answered("POST", path, status, max(0, self._clock.wall_ms() - now_ms))
+        answer(self._written.said(status, headers, body, media))
 
     def _count(self) -> None:
         """Count the messages accepted in this turn together; known ones have another status."""
         came_ms, self._came_ms = self._came_ms, []
         self._metrics.accepted.inc(len(came_ms))
         self._metrics.answered_many("POST", PATH, ACCEPTED, came_ms, self._clock.wall_ms())
-
-    def _since(self, wall_ms: int) -> int:
-        """Elapsed ms by the wall clock, which was read for the message anyway; 0 if it was set back."""
-        return max(0, self._clock.wall_ms() - wall_ms)
 
 
 def _batch(body: bytes, reader: Reader, most: int) -> list[Item]:
