@@ -10,7 +10,6 @@ Source: RFC 9112, section 7.1.
 """
 
 import re
-from typing import Protocol
 
 CHUNK_LINE_MAX = 1_024
 TRAILERS_MAX = 8_190
@@ -29,51 +28,28 @@ class FramingError(Exception):
         self.good = good
 
 
-class Body(Protocol):
-    """A body being measured."""
+class Body:
+    """A body being measured: of a length, or chunked: size, data, ..., size 0, trailers, an empty line."""
 
-    @property
-    def is_done(self) -> bool:
-        """Whether it has ended."""
-
-    def feed(self, data: bytes) -> int:
-        """Number of these next bytes that belong to the body. Raises FramingError."""
-
-
-class Sized:
-    """A body with an announced length."""
-
-    def __init__(self, length: int) -> None:
-        self._left = length
-
-    @property
-    def is_done(self) -> bool:
-        return not self._left
-
-    def feed(self, data: bytes) -> int:
-        taken = min(len(data), self._left)
-        self._left -= taken
-        return taken
-
-
-class Chunked:
-    """A chunked body: size, data, ..., size 0, trailers, an empty line."""
-
-    def __init__(self) -> None:
-        self.is_done = False
-        self._left = 0
-        """Bytes left of the chunk, including its line end."""
+    def __init__(self, length: int | None) -> None:
+        """`length`: bytes, as the head announces; None: chunked."""
+        self.is_done = length == 0
+        self._is_chunked = length is None
+        self._left = length or 0
+        """Bytes left of the body, or of the chunk, including its line end."""
         self._line = b""
         self._in_trailers = False
         self._trailer_bytes = 0
         self._overhead = 0
 
     def feed(self, data: bytes) -> int:
+        """Number of these next bytes that belong to the body. Raises FramingError."""
         at = 0
         while at < len(data) and not self.is_done:
             if self._left:
                 step = min(self._left, len(data) - at)
                 self._left -= step
+                self.is_done = not (self._left or self._is_chunked)
                 at += step
                 continue
             stop = data.find(b"\n", at, at + CHUNK_LINE_MAX)
@@ -105,10 +81,3 @@ class Chunked:
         self._overhead = max(0, self._overhead + OVERHEAD - size)
         if self._overhead > OVERHEAD_MAX:
             raise FramingError("The chunks are too small.", at)
-
-
-def body_of(length: int | None) -> Body | None:
-    """The body announced by a head: `length` bytes, or None: chunked. None if there is no body."""
-    if length is None:
-        return Chunked()
-    return Sized(length) if length else None

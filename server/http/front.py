@@ -15,14 +15,21 @@ pipelined ones after the answer before them.
 
 The front keeps the socket. It reads every head strictly (server/http/heads.py), measures every body, and
 passes aiohttp one request after the other, the next after the last one's answer. So it always knows what a
-client owes, and since when:
+client owes, and since when. Its state is what the connection waits for:
 
-    waiting for                           maximum time
-    a head, from accept or first byte     http.head_timeout, then 408, or close if nothing has come
-    the rest of a body                    http.body_timeout without a byte, or below 1 KiB a second after it
-    the next request                      http.idle_timeout, then close
-    a client that reads its answer        http.idle_timeout without a byte taken, then close
+    state     waits for                             bytes that come    maximum time
+    HEAD      a head, from accept or first byte     are read           http.head_timeout, then 408, or close
+                                                                       if nothing has come
+    PART      the rest of a short request           are read           http.body_timeout without a byte, or
+    BODY      the rest of a body, at the routes     are passed on      below 1 KiB a second after it
+    REST      the same, already answered            are passed on
+    DESK      the quick path's answer               wait               none
+    ROUTES    the routes' answer                    wait               none
+    IDLE      the next request                      are read           http.idle_timeout, then close
+    LAST      the last answer                       are dropped        none
+    OVER      the end of the socket                 are dropped        LINGER_S
 
+A client that does not read its answer has http.idle_timeout without a byte taken; its requests wait so long.
 A client is not blamed for bytes that the server does not read, or has not answered yet. Bytes that it sends
 ahead of an answer wait, at most 64 KiB; then the socket is not read until the answer is out. If a client
 shuts down its sending side, its complete requests are answered, and then the connection is closed. After its
@@ -35,6 +42,7 @@ last answer a connection lingers (server/net/lingering.py).
 import asyncio
 import logging
 import re
+from enum import IntEnum
 from typing import cast
 
 from aiohttp import web
@@ -55,7 +63,7 @@ from ..observe.metrics import Metrics
 from ..settings.config import Config
 from ..settings.kinds import Address
 from .desk import Desk
-from .framing import Body, FramingError, body_of
+from .framing import Body, FramingError
 from .heads import HEAD_MAX, Head, check_begun, read_head, without_upgrade
 from .problems import Problem
 from .protocol import Protocol as Inner
@@ -70,11 +78,28 @@ BODY_RATE = 1 << 10
 """Minimum bytes a second of a body, once `http.body_timeout` has passed."""
 HANDLERS_S = 0.5
 """How long handlers may run, twice, after their connections have ended."""
-READING = ("GET", "HEAD", "OPTIONS", "TRACE")
+SAFE = ("GET", "HEAD", "OPTIONS", "TRACE")
 """Methods that change nothing."""
 _EMPTY_LINES = re.compile(rb"(?:\r\n)*")
 
 log = logging.getLogger(__name__)
+
+
+class State(IntEnum):
+    """What a connection waits for."""
+
+    HEAD, PART, BODY, REST, DESK, ROUTES, IDLE, LAST, OVER = range(9)
+
+
+READING = frozenset((State.HEAD, State.PART, State.IDLE))
+PASSING = frozenset((State.BODY, State.REST))
+DROPPING = frozenset((State.LAST, State.OVER))
+"""What becomes of bytes that come; in the other states they wait."""
+OWED = frozenset((State.DESK, State.ROUTES, State.LAST))
+"""A complete request is being answered."""
+ANSWERED = {State.DESK: State.IDLE, State.ROUTES: State.IDLE, State.BODY: State.REST}
+RECEIVED = {State.BODY: State.ROUTES, State.REST: State.IDLE}
+"""The state after an answer, and after the end of a body. All others: OVER."""
 
 
 class HttpListener:
@@ -155,19 +180,14 @@ class Front(Opening):
         "_host",
         "_inner",
         "_is_begun",
-        "_is_ending",
         "_is_eof",
-        "_is_fresh",
         "_is_full",
-        "_is_here",
-        "_is_part",
         "_is_shared",
         "_is_waiting",
         "_last",
         "_lingering",
         "_listener",
         "_loop",
-        "_quick",
         "_shown",
         "_since_s",
         "_transport",
@@ -175,13 +195,12 @@ class Front(Opening):
         "_unsent",
         "address",
         "held_bytes",
-        "is_busy",
         "owner",
+        "state",
     )
 
     def __init__(self, listener: HttpListener, caller: Caller, loop: asyncio.AbstractEventLoop) -> None:
         self._listener = listener
-        self._quick = listener.quick
         self._caller = caller
         self.address = caller.address
         self._loop = loop
@@ -189,26 +208,17 @@ class Front(Opening):
         self._is_begun = False
         self._inner: Inner | None = None
         """aiohttp's side, once it was needed."""
-        self.is_busy = False
-        """A request is being answered."""
-        self._is_here = True
-        """Answered by the quick path, not by aiohttp."""
-        self._is_ending = False
-        """No more input is read."""
+        self.state = State.HEAD
         self._is_eof = False
         """The client has shut down its sending side; it still reads."""
-        self._is_fresh = True
-        """No whole head has come yet."""
-        self._is_part = False
-        """A request of the quick path has come except for the end of its body."""
         self._is_full = False
         """The client does not read its answers."""
         self._last = LastHead()
         """The last head of the quick path."""
         self._host = ""
         """The last Host that it used, once checked."""
-        self._shown = ""
-        """The last credentials that it used on the quick path."""
+        self._shown = "?"
+        """The last credentials that it used on the quick path; "?": the next ones are checked."""
         self.owner = network_of(caller.address)
         self._is_waiting = False
         """Waits for its owner's turn to take what was sent ahead."""
@@ -216,8 +226,8 @@ class Front(Opening):
         self._ahead = b""
         self.held_bytes = 0
         """Bytes accounted to the connection by the pool."""
-        self._body: Body | None = None
-        """Body of a request at aiohttp that is not complete."""
+        self._body = Body(0)
+        """The body of the last request at aiohttp."""
         self._body_bytes = 0
         self._lingering: Lingering | None = None
         self._since_s = self._heard_s = loop.time()
@@ -246,19 +256,17 @@ class Front(Opening):
             inner.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._is_ending:
+        if self.state in PASSING:
+            self._feed(data)
+        elif self.state in DROPPING:
             if self._lingering is not None:
                 self._lingering.drop(len(data))
-        elif self._body is not None:
-            self._feed(data)
-        elif self.is_busy or self._is_full:
+        elif self.state in READING and not self._is_full:
+            self._take(self._ahead + data if self._ahead else data)
+        else:
             self._keep(self._ahead + data)
             if len(self._ahead) > AHEAD_MAX and self._transport is not None:
                 self._transport.pause_reading()
-        elif self._ahead:
-            self._take(self._ahead + data)
-        else:
-            self._take(data)
 
     def eof_received(self) -> bool:
         """The client shut down its sending side. Returns whether complete requests must still be answered.
@@ -293,13 +301,8 @@ class Front(Opening):
         return self._is_begun
 
     @property
-    def is_handed_over(self) -> bool:
-        """Whether aiohttp answers."""
-        return self._inner is not None
-
-    @property
     def idle_since_s(self) -> float:
-        return BUSY if self.is_busy or self._body is not None else self._since_s
+        return self._since_s if self.state in READING else BUSY
 
     @property
     def unsent_bytes(self) -> int:
@@ -308,7 +311,7 @@ class Front(Opening):
     @property
     def _owes(self) -> bool:
         """Whether a complete request is being answered, or waits for the client to read."""
-        return self._body is None and (self.is_busy or (self._is_full and bool(self._ahead)))
+        return self.state in OWED or (self._is_full and bool(self._ahead))
 
     def check(self, now_s: float, passed_s: float) -> None:
         """Enforce the client's time limits; `passed_s` since the last check."""
@@ -324,10 +327,10 @@ class Front(Opening):
             if (now_s - self._unsent[1]) * 1_000 >= http.idle_timeout_ms:
                 self._listener.crowd.note("http.idle_timeout")
                 self.abort()
-        elif self._is_ending:
+        elif self.state in DROPPING:
             if waited_s >= LINGER_S:
                 self.abort()
-        elif self._body is not None or self._is_part:
+        elif self.state in PASSING or self.state is State.PART:
             if not transport.is_reading():
                 self._since_s += passed_s
                 self._heard_s = now_s
@@ -335,24 +338,20 @@ class Front(Opening):
             is_slow = waited_s - patience_s >= self._body_bytes / BODY_RATE
             if now_s - self._heard_s >= patience_s or is_slow:
                 self._time_out("http.body_timeout", "the body did not come in time")
-        elif self.is_busy:
-            pass
-        elif self._ahead or self._is_fresh:
+        elif self.state is State.HEAD:
             if waited_s * 1_000 >= http.head_timeout_ms:
                 self._time_out("http.head_timeout", "the head did not come in time")
-        elif waited_s * 1_000 >= http.idle_timeout_ms:
+        elif self.state is State.IDLE and waited_s * 1_000 >= http.idle_timeout_ms:
             self._listener.crowd.note("http.idle_timeout")
             transport.close()
 
     def close(self, cause: Cause) -> None:  # noqa: ARG002 - HTTP has no word for it
         """Read nothing new; close the connection, after its current answer if there is one."""
-        self._is_ending = True
+        before, self.state = self.state, State.LAST if self.state in OWED else State.OVER
         self._keep(b"")
-        if self._transport is None:
-            return
-        if not self.is_busy or self._body is not None:
+        if self._transport is not None and self.state is State.OVER:
             self._transport.close()
-        elif self._inner is not None and not self._is_here:
+        elif self._inner is not None and before is State.ROUTES:
             self._inner.close()
 
     def abort(self) -> None:
@@ -360,7 +359,7 @@ class Front(Opening):
         if not self._is_begun:
             self._caller.abort()
         transport, self._transport = self._transport, None
-        self._is_ending = True
+        self.state = State.OVER
         self._ahead = b""
         self.keep_unread(0)
         if transport is not None:
@@ -377,15 +376,15 @@ class Front(Opening):
 
     def _take(self, data: bytes) -> None:
         """Take the next request, or its received part."""
-        quick = self._quick
+        quick = self._listener.quick
         request = None if quick is None else self._last.read(data)
         if quick is not None and request is not None:
             if self._is_shared:
                 self._hear(data[: request.start])
             if len(data) < request.end <= request.whole_max:
-                self._wait(data, is_part=True)
+                self._wait(data, State.PART)
                 return
-            if self._is_fresh or request.authorization != self._shown:
+            if request.authorization != self._shown:
                 key = quick.key_of(request.authorization)
                 # If the key's bound refuses, aiohttp's side says so.
                 self._shown = request.authorization if not self._claim(key) else "?"
@@ -395,8 +394,7 @@ class Front(Opening):
                 and (request.host == self._host or self._knows(request.host))
                 and quick.start(request, data[request.start : request.end], self._is_unheard, self._answered)
             ):
-                self.is_busy = self._is_here = True
-                self._is_fresh = self._is_part = False
+                self.state = State.DESK
                 self._keep(data[request.end :])
                 return
         self._take_other(data)
@@ -409,15 +407,15 @@ class Front(Opening):
         try:
             if stop < 0:
                 check_begun(data)
-                self._wait(data)
+                self._wait(data, State.HEAD)
                 return
             raw = data[: stop + 4]
             head = read_head(raw)
             if self._is_shared:
                 self._hear(raw)
             self._check_page(head)
-            if self._quick is not None:
-                self._quick.admission.size(head.length)
+            if self._listener.quick is not None:
+                self._listener.quick.admission.size(head.length)
         except Problem as problem:
             self._refuse(problem, data)
             return
@@ -426,11 +424,10 @@ class Front(Opening):
             self._inner.connection_made(cast("asyncio.Transport", self._transport))
             self._inner.is_ended = self._is_eof
         self._inner.address = self.address
-        self._shown = "?"  # the next request of the quick path checks the key again
-        self.is_busy, self._is_here = True, False
-        self._is_fresh = self._is_part = False
+        self._shown = "?"
         self._keep(b"")
-        self._body, self._body_bytes = body_of(head.length), 0
+        self._body, self._body_bytes = Body(head.length), 0
+        self.state = State.ROUTES if self._body.is_done else State.BODY
         self._since_s = self._loop.time()
         if head.has_upgrade:
             raw = without_upgrade(raw)
@@ -450,7 +447,7 @@ class Front(Opening):
     def _check_page(self, head: Head) -> None:
         """Raise Problem if no page, or not this page, may make the request."""
         assert self._transport is not None
-        pages, changes = self._listener.pages, head.method not in READING
+        pages, changes = self._listener.pages, head.method not in SAFE
         try:
             pages.check(head.host, head.origin, head.fetch_site, self._transport, changes=changes)
         except ForeignHost as error:
@@ -460,24 +457,23 @@ class Front(Opening):
 
     def _feed(self, data: bytes, at: int = 0) -> None:
         """Pass on what belongs to the request: `data[:at]`, and behind it the body as far as it has come."""
-        inner, body = self._inner, self._body
+        inner, body, end = self._inner, self._body, at
         assert inner is not None
-        end = at
-        if body is not None:
+        if self.state in PASSING:
             try:
                 end += body.feed(data[at:] if at else data)
             except FramingError as error:
                 log.debug("not readable: %s", error)
-                self._is_ending, self._since_s = True, self._loop.time()
+                self.state, self._since_s = State.OVER, self._loop.time()
                 # Nothing behind it: a request might hide behind what aiohttp takes for the end.
                 inner.data_received(data[: at + error.good] + b"\0\r\n")  # aiohttp finds the error itself
                 return
             self._body_bytes += end - at
             self._heard_s = self._loop.time()
             if body.is_done:
-                self._body = None
+                self.state = RECEIVED[self.state]
         inner.data_received(data[:end] if end < len(data) else data)
-        if self._body is None:
+        if self.state not in PASSING:
             if end < len(data):
                 self._keep(data[end:])
             self._go_on()
@@ -496,12 +492,12 @@ class Front(Opening):
             self.owner = KEY + key
         return why
 
-    def _wait(self, data: bytes, *, is_part: bool = False) -> None:
-        """Wait for the rest of a head or, with `is_part`, of a short body."""
+    def _wait(self, data: bytes, state: State) -> None:
+        """Wait for the rest of a head or of a short request."""
         now_s = self._loop.time()
-        if is_part != self._is_part or not (self._is_fresh or self._ahead):
-            self._since_s = now_s
-        self._is_part, self._heard_s, self._body_bytes = is_part, now_s, len(data)
+        if self.state is not state:
+            self.state, self._since_s = state, now_s
+        self._heard_s, self._body_bytes = now_s, len(data)
         self._keep(data)
 
     def _is_unheard(self) -> bool:
@@ -510,30 +506,30 @@ class Front(Opening):
 
     def _answered(self, answer: bytes) -> None:
         """Send the answer of the quick path."""
-        self.is_busy = False
-        if self._transport is None:
+        transport = self._transport
+        if transport is None:
             return
-        self._transport.write(answer)
-        self._since_s = self._loop.time()
-        if self._is_ending:
-            self._transport.close()
+        self.state, self._since_s = ANSWERED.get(self.state, State.OVER), self._loop.time()
+        transport.write(answer)
+        if self.state is State.OVER:
+            transport.close()
         else:
             self._go_on()
 
     def _inner_answered(self, goes_on: bool) -> None:
         """aiohttp has answered a request."""
-        self.is_busy = False
+        self.state = ANSWERED.get(self.state, State.OVER)
         if self._listener.is_open:
             self._listener.crowd.let_in(self, "")
         self._since_s = self._loop.time()
         if not goes_on:
             self._end()
-        elif self._body is None:
+        else:
             self._go_on()
 
     def _go_on(self, *, is_turn: bool = False) -> None:
         """Take what was sent ahead. `is_turn`: in its owner's turn, whose time is counted already."""
-        if self.is_busy or self._is_full or self._is_ending or self._body is not None:
+        if self._is_full or self.state not in READING:
             return
         transport, data, time = self._transport, self._ahead, self._listener.time
         if transport is None or transport.is_closing() or self._is_waiting:
@@ -545,6 +541,7 @@ class Front(Opening):
                 time.wait(self.owner, self._have_turn)
                 return
             self._keep(b"")
+            self.state = State.IDLE
             if not self._is_eof:
                 read_on(transport)
             self._take(data)
@@ -562,7 +559,7 @@ class Front(Opening):
     def _time_out(self, bound: str, detail: str) -> None:
         """Close for a timeout. A handler at aiohttp is told of the disconnect."""
         self._listener.crowd.note(bound)
-        if self._body is None and self._ahead:
+        if self._ahead:
             self._refuse(Problem("request-timeout", detail), self._ahead)
         else:
             self.abort()
@@ -576,7 +573,7 @@ class Front(Opening):
 
     def _end(self) -> None:
         """The last answer has been written: linger."""
-        self._is_ending, self._since_s = True, self._loop.time()
+        self.state, self._since_s = State.OVER, self._loop.time()
         self._keep(b"")
         if self._transport is not None and self._lingering is None:
             self._listener.crowd.lingers(self)

@@ -23,7 +23,7 @@ from server.codec.packets import (
     Unsubscribe,
     Will,
 )
-from server.http.framing import Chunked, FramingError
+from server.http.framing import Body, FramingError
 from server.http.heads import HEAD_MAX, read_head
 from server.http.problems import Problem
 from server.mqtt.frames import BINARY, FrameError, Frames
@@ -209,8 +209,8 @@ CHUNKED = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
 def chunks(data: bytes) -> None:
     """Where a body in chunks ends for the front, it ends for aiohttp: nothing can stand behind it unseen."""
     piece = 1 + (data[0] if data else 0)
-    whole, end = Chunked(), 0
-    parts = Chunked()
+    whole, end = Body(None), 0
+    parts = Body(None)
     body = data[1:]
     try:
         end = whole.feed(body)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from server.http import front as front_module
-from server.http.front import Front
+from server.http.front import OWED, Front, State
 from server.net import lingering
 from server.net.crowd import BUSY, Cause, Crowd, http_bounds
 from server.observe.metrics import Metrics
@@ -204,7 +204,7 @@ async def test_half_a_short_body_ends(bench: Bench) -> None:
 async def test_half_a_body_ends(bench: Bench, rest: bytes) -> None:
     wire, front = await bench.one()
     wire.send(HEAD + rest + b"{")
-    await until(lambda: front.is_handed_over)
+    await until(lambda: front._inner is not None)
     bench.pass_time(9)
     assert bench.fronts
     bench.pass_time(10.1)
@@ -216,7 +216,7 @@ async def test_a_body_that_drips_ends(bench: Bench) -> None:
     """Each byte comes in time, and all of them would take years."""
     wire, front = await bench.one()
     wire.send(HEAD + b"Content-Length: 90000\r\n\r\n{")
-    await until(lambda: front.is_handed_over)
+    await until(lambda: front._inner is not None)
     front._since_s -= 11
     front._heard_s = asyncio.get_running_loop().time()
     bench.pass_time(0)
@@ -251,7 +251,7 @@ async def test_who_waits_for_an_answer_is_not_too_slow(server: Running, bench: B
     wire, front = await bench.one()
     wire.send(POST)
     async with asyncio.timeout(30):
-        while not front.is_busy:
+        while front.state not in OWED:
             await asyncio.sleep(0)
     bench.pass_time(1_000)
     assert (await wire.answer())[0] == 201
@@ -308,7 +308,7 @@ class TestLittle:
         """The store hangs, so nobody is answered, and clients go on sending."""
         clients = [await bench.one() for _ in range(20)]
         for _, front in clients:
-            front.is_busy = True
+            front.state = State.DESK
         (small, first), *others = clients
         small.send(b"x" * 1_000)
         for wire, _ in others:
@@ -373,7 +373,7 @@ async def test_the_last_answer_is_read_though_more_is_sent(bench: Bench, call: b
     """Unread bytes at a close would make the system send a reset, which takes the answer."""
     wire, front = await bench.one()
     wire.send(call.replace(b"Host:", b"Connection: close\r\nHost:") + b"x" * 1_000_000)
-    await until(lambda: front._is_ending)
+    await until(lambda: front.state is State.OVER)
     wire.send(b"x" * 1_000_000)
     said = await asyncio.wait_for(wire.reader.read(), 30)
     assert b"HTTP/1.1 20" in said
@@ -404,7 +404,7 @@ async def test_429_comes_before_100(server: Running, bench: Bench) -> None:
     """One request is let through, however large; while it is there no other is."""
     first, front = await bench.one()
     first.send(HEAD + b"Content-Length: 90000\r\n\r\n{")
-    await until(lambda: front.is_handed_over and server.app.core.writer.queued_bytes > 0)
+    await until(lambda: front._inner is not None and server.app.core.writer.queued_bytes > 0)
     wire, _ = await bench.one()
     wire.send(OTHER[: -len(BODY)])
     status, body = await wire.answer()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestServer
 
-from server.http.front import AHEAD_MAX, Front, HttpListener
+from server.http.front import AHEAD_MAX, OWED, Front, HttpListener
 from server.http.usual import WHOLE_MAX, LastHead, read_request
 from server.net.crowd import Cause
 from server.serving import CLOSE_S
@@ -69,7 +69,7 @@ async def dial(server: Running) -> AsyncIterator[Dial]:
 def fronts(server: Running) -> int:
     """Connections that have not been handed over."""
     at = server.front
-    return sum(not one.is_handed_over for one in open_at(at))
+    return sum(one._inner is None for one in open_at(at))
 
 
 def open_at(at: Fronted) -> list[Front]:
@@ -311,7 +311,7 @@ async def test_closing_lets_what_is_decided_be_answered(server: Running, dial: D
     at = server.front
     wire, idle = await dial(), await dial()
     wire.send(post())
-    while not any(front.is_busy for front in open_at(at)):
+    while not any(front.state in OWED for front in open_at(at)):
         await asyncio.sleep(0)
     async with closing(at.listener):
         assert (await wire.answer())[0] == 201

@@ -2,7 +2,7 @@
 
 import pytest
 
-from server.http.framing import Chunked, FramingError, Sized, body_of
+from server.http.framing import Body, FramingError
 from server.http.heads import HEAD_MAX, HEADERS_MAX, LINE_MAX, Head, check_begun, read_head, without_upgrade
 from server.http.problems import Problem
 
@@ -128,7 +128,7 @@ CHUNKS = b"3\r\nabc\r\n0005;name=value\r\n12345\r\n0\r\nTrailer: x\r\n\r\n"
 
 @pytest.mark.parametrize("step", [1, 2, 3, 7, 100])
 def test_where_chunks_end(step: int) -> None:
-    body, taken = Chunked(), 0
+    body, taken = Body(None), 0
     data = CHUNKS + b"GET /"
     for at in range(0, len(data), step):
         assert not body.is_done or taken == len(CHUNKS)
@@ -139,7 +139,7 @@ def test_where_chunks_end(step: int) -> None:
 
 def test_no_chunks_end_early() -> None:
     for stop in range(len(CHUNKS)):
-        body = Chunked()
+        body = Body(None)
         assert body.feed(CHUNKS[:stop]) == stop
         assert not body.is_done
 
@@ -159,17 +159,16 @@ def test_no_chunks_end_early() -> None:
 )
 def test_what_are_no_chunks(data: bytes) -> None:
     with pytest.raises(FramingError):
-        Chunked().feed(data)
+        Body(None).feed(data)
 
 
 def test_lines_in_chunks_are_not_too_small() -> None:
     line = b'{"topic":"a/b","payload":1,"deliver_in":"5m"}\n'
-    assert Chunked().feed(b"%x\r\n%b\r\n" % (len(line), line) * 10_000)
+    assert Body(None).feed(b"%x\r\n%b\r\n" % (len(line), line) * 10_000)
 
 
 def test_where_a_length_ends() -> None:
-    assert body_of(0) is None
-    assert isinstance(body_of(None), Chunked)
-    body = body_of(5)
-    assert isinstance(body, Sized)
+    assert Body(0).is_done
+    assert not Body(None).is_done
+    body = Body(5)
     assert [body.feed(b"abc"), body.is_done, body.feed(b"defg"), body.is_done] == [3, False, 2, True]

@@ -591,7 +591,7 @@ async def test_the_front_takes_who_is_known_and_hands_over_who_is_not(keyed: Key
         assert length is not None
         await reader.readexactly(int(length[1]))
         return int(answer.split()[1]), any(
-            isinstance(one, Front) and not one.is_handed_over for one in at.listener.crowd
+            isinstance(one, Front) and one._inner is None for one in at.listener.crowd
         )
 
     for key, expected in (
