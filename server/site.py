@@ -83,7 +83,7 @@ def build_site(
     cursors = Cursors(secrets.token_bytes(32))
     places = Places(ask, clock, timeline, turns, core.router, core.replay)
     access, with_lease = Access(app.keyring), only_with_lease(lambda: app.has_lease)
-    inner = (admission.middleware(), access.again(), with_lease)
+    inner = (admission.bound, access.check_again, with_lease)
     site = bare_site(metrics, http_pages(config), access, http.max_body, *inner)
     for resource in (
         Batch(
@@ -161,7 +161,7 @@ def bare_site(
 ) -> web.Application:
     """An application without routes: what happens to every request. `max_bytes`: of a body. `inner`: further
     middlewares."""
-    outer = (count_answers(metrics), preflight(pages), problem_middleware, access.middleware())
+    outer = (count_answers(metrics), preflight(pages), problem_middleware, access.check)
     site = web.Application(middlewares=(*outer, *inner), client_max_size=max_bytes)
     site.on_response_prepare.append(opening(pages))
     site.on_response_prepare.append(name_server)

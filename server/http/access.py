@@ -24,7 +24,6 @@ from math import ceil
 from typing import Any
 
 from aiohttp import web
-from aiohttp.typedefs import Middleware
 
 from ..auth.keyring import Keyring, Refusal, Why, split_shown
 from ..auth.rights import READ, Principal
@@ -71,40 +70,34 @@ class Access:
         is_it = principal is not None and (scope is None or principal.has(scope))
         return principal.here if principal is not None and is_it else None
 
-    def middleware(self) -> Middleware:
-        @web.middleware
-        async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
-            if self.is_open:
-                return await handler(request)
-            call = call_of(request.match_info.handler)
-            scope = ANY if call is None else call.scope
-            if scope != OPEN:
-                try:
-                    principal = await self._whose(request)
-                except Problem as problem:
-                    if request.path == CALENDAR and "WWW-Authenticate" in problem.headers:
-                        problem.headers["WWW-Authenticate"] = BASIC
-                    raise
-                _check_scope(principal, scope)
-                request[RIGHTS] = principal.here
+    @web.middleware
+    async def check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Middleware: checks the key and its scope."""
+        if self.is_open:
             return await handler(request)
+        call = call_of(request.match_info.handler)
+        scope = ANY if call is None else call.scope
+        if scope != OPEN:
+            try:
+                principal = await self._whose(request)
+            except Problem as problem:
+                if request.path == CALENDAR and "WWW-Authenticate" in problem.headers:
+                    problem.headers["WWW-Authenticate"] = BASIC
+                raise
+            _check_scope(principal, scope)
+            request[RIGHTS] = principal.here
+        return await handler(request)
 
-        return guarded
-
-    def again(self) -> Middleware:
-        """Checks the key again when the body has arrived: a slow sender may have lost it meanwhile."""
-
-        @web.middleware
-        async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
-            rights, call = rights_of(request), call_of(request.match_info.handler)
-            if rights is not None and request.body_exists and call is not None and call.body is not None:
-                await request.read()
-                if not rights.is_live:
-                    raise _unauthorized("The key has been revoked.", ', error="invalid_token"')
-                _check_scope(rights.principal, call.scope)
-            return await handler(request)
-
-        return guarded
+    @web.middleware
+    async def check_again(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Middleware: checks the key again when the body has arrived. A slow sender may have lost it."""
+        rights, call = rights_of(request), call_of(request.match_info.handler)
+        if rights is not None and request.body_exists and call is not None and call.body is not None:
+            await request.read()
+            if not rights.is_live:
+                raise _unauthorized("The key has been revoked.", ', error="invalid_token"')
+            _check_scope(rights.principal, call.scope)
+        return await handler(request)
 
     async def _whose(self, request: web.Request) -> Principal:
         """Raises Problem."""

@@ -24,7 +24,6 @@ from collections import Counter
 from typing import NamedTuple
 
 from aiohttp import HttpVersion11, web
-from aiohttp.typedefs import Middleware
 
 from ..engine.writer import Busy, Writer
 from ..settings.config import Config
@@ -77,32 +76,29 @@ class Admission:
         self._held: Counter[str] = Counter()
         """Bytes of bodies by client; clients without any have no entry."""
 
-    def middleware(self) -> Middleware:
-        @web.middleware
-        async def bounded(request: web.Request, handler: Handler) -> web.StreamResponse:
-            if not request.body_exists:
-                return await handler(request)
-            most = self._most(request)
-            length = request.content_length
-            if length is not None and length > most.bytes:
-                text = f"The body has {length} bytes, the limit is {most.bytes}: {most.why}."
-                raise Problem("too-large", text)
-            if length is None or "Content-Encoding" in request.headers:
-                request, length = request.clone(client_max_size=most.bytes), most.bytes
-            size = length
-            client = client_of(request)
-            try:
-                self._enter(client, size)
-            except Busy as error:
-                raise problem_of_write(error) from None
-            try:
-                await _go_ahead(request)
-                request[UNPACKING] = lambda work: self.bodies.do(client, work)
-                return await handler(request)
-            finally:
-                self._leave(client, size)
-
-        return bounded
+    @web.middleware
+    async def bound(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Middleware: counts the body from its first byte to the answer."""
+        if not request.body_exists:
+            return await handler(request)
+        most = self._most(request)
+        length = request.content_length
+        if length is not None and length > most.bytes:
+            text = f"The body has {length} bytes, the limit is {most.bytes}: {most.why}."
+            raise Problem("too-large", text)
+        if length is None or "Content-Encoding" in request.headers:
+            request, length = request.clone(client_max_size=most.bytes), most.bytes
+        client = client_of(request)
+        try:
+            self._enter(client, length)
+        except Busy as error:
+            raise problem_of_write(error) from None
+        try:
+            await _go_ahead(request)
+            request[UNPACKING] = lambda work: self.bodies.do(client, work)
+            return await handler(request)
+        finally:
+            self._leave(client, length)
 
     def size(self, length: int | None) -> int:
         """Bytes that a body with this announced length counts for. Raises Problem if it is too large."""
