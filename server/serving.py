@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from aiohttp import web
@@ -17,7 +18,6 @@ from .auth.last_use import NOTE_S, LastUse
 from .delivery.stored_sessions import StoredSessions
 from .engine.clock import Clock, SimulatedClock
 from .engine.lease import Lease
-from .http.admission import Admission
 from .http.front import HttpListener
 from .http.routes.info import listener_view
 from .mqtt.link import Links, MqttLink
@@ -36,7 +36,7 @@ from .rounds.idle_trim import LOOK_S, IdleTrim
 from .settings.config import Config
 from .settings.kinds import Address, where
 from .settings.watch import Watch
-from .site import build_desk, build_site
+from .site import build_site
 
 log = logging.getLogger(__name__)
 
@@ -92,36 +92,22 @@ class Server:
         self.stopping = asyncio.Event()
         self.exit_code = 0
         self._term = term
+        made = partial(App, config, clock, store, fatal=self._fatal, traces=traces)
         if term is None:
-            self.app = App(config, clock, store, fatal=self._fatal, traces=traces)
+            self.app = made()
         else:
-            self.app = App(
-                config,
-                clock,
-                store,
-                fatal=self._fatal,
-                lease=term.lease,
-                lost=self._lose,
-                full=term.full,
-                traces=traces,
-                stored=term.stored,
-            )
+            self.app = made(lease=term.lease, lost=self._lose, full=term.full, stored=term.stored)
             self.app.metrics.registry.register(term.figures)
         if isinstance(clock, SimulatedClock):
             clock.now_ms = max(clock.now_ms, self.app.core.horizon.clock_ms)
         self._http_tls = http_tls
-        app = self.app
-        self._time = app.time
-        metrics = app.metrics
-        proxies = proxies_of(config)
-        self._links = Crowd[MqttLink](
-            mqtt_bounds(config.limits), metrics.bounded_mqtt, metrics.tell_mqtt, proxies
-        )
-        share = app.core.clients.connections
+        app, bounds, proxies = self.app, mqtt_bounds(config.limits), proxies_of(config)
+        core, metrics = app.core, app.metrics
+        self._links = Crowd[MqttLink](bounds, metrics.bounded_mqtt, metrics.tell_mqtt, proxies)
         ports = Ports() if term is None else term.ports
-        self._http = HttpListener(config, app.pool, self._time, metrics, ports, share)
-        links = Links(self._links, app.pool, app.core.publishing, app.outgoing, self._time)
-        self._listeners = mqtt_listeners(app.core.mqtt, app.keyring, mqtt_tls, links, self._time, ports)
+        self._http = HttpListener(config, app.pool, app.time, metrics, ports, core.clients.connections)
+        links = Links(self._links, app.pool, core.publishing, app.outgoing, app.time)
+        self._listeners = mqtt_listeners(core.mqtt, app.keyring, mqtt_tls, links, app.time, ports)
         certificates = [one for one in (http_tls, mqtt_tls) if one is not None]
         self._watch = Watch([app.keyring, *certificates], self._review)
         self._last_use = LastUse(app.keyring.used, Path(config.store.dir))
@@ -140,9 +126,8 @@ class Server:
         http = self.config.http.listen
         opened = await self._listeners.open()
         listening = [dict(listener_view(one)) for one in opened]
-        admission = Admission(self.config, self.app.core.writer)
-        site = build_site(self.app, admission, opened, () if self._term is None else self._term.routes)
-        await self._http.start(site, build_desk(self.app, admission, self._http.written))
+        more = () if self._term is None else self._term.routes
+        await self._http.start(*build_site(self.app, opened, more))
         tls = self._http_tls
         http_port = await self._http.open(http, tls)
         at = f"{_reachable(http.host)}:{http_port}"

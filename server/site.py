@@ -68,10 +68,10 @@ PARAMETER = re.compile(r"\{(\w+)\}")
 
 
 def build_site(
-    app: App, admission: Admission, listening: Sequence[Address], more: Sequence[web.RouteDef] = ()
-) -> web.Application:
-    """The application that serves `app`. `listening`: MQTT's listeners, for /v1/info. `more`: routes that are
-    not the app's."""
+    app: App, listening: Sequence[Address], more: Sequence[web.RouteDef] = ()
+) -> tuple[web.Application, Desk]:
+    """The routes that serve `app`, and its quick path. `listening`: MQTT's listeners, for /v1/info. `more`:
+    routes that are not the app's."""
     core = app.core
     ask, metrics, hooks = app.ask, app.metrics, app.webhooks
     config, clock, writer, store = core.config, core.clock, core.writer, core.opened.store
@@ -82,9 +82,14 @@ def build_site(
     fires = OneThread("fires")
     cursors = Cursors(secrets.token_bytes(32))
     places = Places(ask, clock, timeline, turns, core.router, core.replay)
-    access, with_lease = Access(app.keyring), only_with_lease(lambda: app.has_lease)
-    inner = (admission.bound, access.check_again, with_lease)
-    site = bare_site(metrics, http_pages(config), access, http.max_body, *inner)
+    leasing = Leasing(core.pull, core.groups, core.subscriptions, config, node=core.node)
+    access, admission, pages = Access(app.keyring), Admission(config, writer), http_pages(config)
+
+    def has_lease() -> bool:
+        return app.has_lease
+
+    inner = (admission.bound, access.check_again, only_with_lease(has_lease))
+    site = bare_site(metrics, pages, access, http.max_body, *inner)
     for resource in (
         Batch(
             intake,
@@ -114,7 +119,7 @@ def build_site(
         Export(timeline, turns),
         LeaseRoutes(
             ask,
-            leasing_of(app),
+            leasing,
             core.groups,
             turns,
             Following(core.settling, intake, clock, limits, metrics, core.traces),
@@ -153,7 +158,21 @@ def build_site(
     ):
         site.router.add_routes([_routed(route) for route in resource.routes()])
     site.router.add_routes([_routed(route) for route in more])
-    return site
+    desk = Desk(
+        writer,
+        clock,
+        timeline,
+        metrics,
+        http,
+        limits,
+        admission,
+        Written(metrics, pages),
+        access,
+        core.traces,
+        leasing,
+        has_lease,
+    )
+    return site, desk
 
 
 def bare_site(
@@ -166,32 +185,6 @@ def bare_site(
     site.on_response_prepare.append(opening(pages))
     site.on_response_prepare.append(name_server)
     return site
-
-
-def build_desk(app: App, admission: Admission, written: Written) -> Desk:
-    """The quick path of `app`."""
-    core = app.core
-    config = core.config
-    return Desk(
-        core.writer,
-        core.clock,
-        read_side(app),
-        app.metrics,
-        config.http,
-        config.limits,
-        admission,
-        written,
-        Access(app.keyring),
-        core.traces,
-        leasing_of(app),
-        lambda: app.has_lease,
-    )
-
-
-def leasing_of(app: App) -> Leasing:
-    """The calls for leases of `app`."""
-    core = app.core
-    return Leasing(core.pull, core.groups, core.subscriptions, core.config, node=core.node)
 
 
 def read_side(app: App) -> Timeline:

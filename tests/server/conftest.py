@@ -21,7 +21,6 @@ from yarl import URL
 from server.delivery.shared import Group
 from server.delivery.subscriber import Subscriber
 from server.engine.clock import SimulatedClock
-from server.http.admission import Admission
 from server.http.front import HttpListener
 from server.http.turns import Turns
 from server.net.acceptor import Ports
@@ -32,7 +31,7 @@ from server.rounds.app import App
 from server.serving import CLOSE_S
 from server.settings.config import Config
 from server.settings.kinds import Address
-from server.site import build_desk, build_site
+from server.site import build_site
 from tests.support.http import Answer, Http
 from tests.support.link import FakeLink
 from tests.support.rig import Rig
@@ -137,8 +136,8 @@ class Fronted(TestServer):
     """The HTTP side as it is served: connections begin at the front."""
 
     def __init__(self, app: App) -> None:
-        self.admission = Admission(app.core.config, app.core.writer)
-        super().__init__(build_site(app, self.admission, LISTENING))
+        site, self._desk = build_site(app, LISTENING)
+        super().__init__(site)
         self._of = app
 
     async def start_server(self, **kwargs: Any) -> None:
@@ -146,7 +145,7 @@ class Fronted(TestServer):
         core = self._of.core
         time, share = LoopTime(monotonic, core.part), core.clients.connections
         self.listener = HttpListener(core.config, self._of.pool, time, self._of.metrics, Ports(), share)
-        await self.listener.start(self.app, build_desk(self._of, self.admission, self.listener.written))
+        await self.listener.start(self.app, self._desk)
         self.front_port = await self.listener.open(Address("127.0.0.1", 0), None)
         self._root = URL.build(scheme="http", host="127.0.0.1", port=self.front_port)
 

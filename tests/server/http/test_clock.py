@@ -8,7 +8,6 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from server.engine.clock import SystemClock
-from server.http.admission import Admission
 from server.rounds.app import App
 from server.settings.config import Config
 from server.site import build_site
@@ -139,7 +138,7 @@ async def test_a_store_that_fails_stops_the_walk(server: Running) -> None:
 async def real(tmp_path: Path) -> AsyncIterator[TestClient]:  # type: ignore[type-arg]
     app = App(Config(), SystemClock(), RocksStore(tmp_path), fatal=lambda: None)
     await app.start()
-    site = build_site(app, Admission(app.core.config, app.core.writer), [])
+    site, _ = build_site(app, [])
     async with TestClient(TestServer(site)) as client:
         yield client
     await app.stop()
