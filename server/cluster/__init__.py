@@ -25,7 +25,6 @@ swap.py          replaces this node's data by a copy
 routes.py        the cluster's calls
 figures.py       the cluster's metrics
 space.py         frees the space of what the leader has deleted
-front.py         HTTP of a node that does not lead
 scrub.py         reads the tables whole, once a day
 redirecting.py   listeners of a node that does not lead
 node.py          the states of a node

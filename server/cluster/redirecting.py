@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 from ..auth.checking import Threads
 from ..auth.keyring import Keyring
 from ..engine.clock import SystemClock
+from ..engine.commit_hook import ignore
 from ..fair import Part
 from ..http.front import HttpListener
 from ..mqtt.listeners import Listeners
@@ -28,7 +29,7 @@ from ..settings.config import Config
 from ..settings.kinds import where
 from ..settings.public import public_mqtt, public_url, reference_for
 from ..settings.watch import Watch
-from .front import redirecting_site
+from .routes import redirecting_site
 from .view import Leader, Places
 
 CLOSE_S = 0.1
@@ -92,8 +93,9 @@ class RedirectingListeners:
         self._mqtt = redirecting_listeners(config, mqtt_tls, crowd, pool, self._leader_mqtt, ports)
         await self._mqtt.open()
         await self._http.open(config.http.listen, http_tls)
-        # A new one each time: while this node leads the server's watch handles the same certificates.
-        self._watch = Watch([self._keyring, *(one for one in self._tls if one is not None)], _nothing)
+        # A new one each time: while this node leads the server's watch handles the same certificates. Between
+        # two listeners there is nothing to do.
+        self._watch = Watch([self._keyring, *(one for one in self._tls if one is not None)], ignore)
         self._watch.start()
 
     async def close(self) -> None:
@@ -137,7 +139,3 @@ class RedirectingListeners:
     def _leader_mqtt(self, scheme: str) -> str:
         leader = self._leader()
         return "" if leader is None else reference_for(scheme, leader["mqtt_urls"])
-
-
-def _nothing() -> None:
-    """For the moment between two listeners: nothing to do."""

@@ -17,8 +17,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from server.cluster.front import redirecting_site
 from server.cluster.redirecting import CLOSE_S
+from server.cluster.routes import redirecting_site
 from server.engine.clock import SystemClock
 from server.fair import Part
 from server.http.calls import ANY, OPEN, Gives, described
