@@ -24,7 +24,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from heapq import nsmallest
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from aiohttp import web
 
@@ -42,20 +42,13 @@ LOOK_EVERY = 64
 """Rows read between two looks at the clock."""
 
 
-class Steps(Protocol):
-    """The part of a Turn that `least` needs."""
-
-    async def begin(self) -> None: ...
-    def is_over(self, count: int, /) -> bool: ...
-
-
 One = TypeVar("One")
 Found = TypeVar("Found")
 Key = TypeVar("Key", bound=Any)
 
 
 async def least(
-    turn: Steps, every: Sequence[One], key: Callable[[One], Key | None], most: int
+    turn: "Turn", every: Sequence[One], key: Callable[[One], Key | None], most: int
 ) -> list[tuple[Key, One]]:
     """The `most` items with the least keys, in order; items whose key is None are left out. There may be
     100,000, so it works in steps. Keys differ; `every` does not change meanwhile."""
