@@ -152,18 +152,18 @@ class Server:
             text = "%s %s: other machines can reach it without a key (auth.allow_open)"
             log.warning(text, key, address)
         has_keys = self.app.keyring.has_keys
-        self._told_start([{"transport": "http", "host": http.host, "port": http_port}, *listening])
+        self._log_start([{"transport": "http", "host": http.host, "port": http_port}, *listening])
         at = where(http.host, http_port)
         _announce(at, listening, self._data, has_tls=tls is not None, has_keys=has_keys)
 
-    def _told_start(self, listening: Sequence[dict[str, object]]) -> None:
+    def _log_start(self, listening: Sequence[dict[str, object]]) -> None:
         """Log version, listeners and whether keys are needed, in one line."""
         at = ", ".join(f"{one['transport']} {where(one['host'], one['port'])}" for one in listening)
         version, is_open = server_version(), not self.app.keyring.has_keys
         asks = "no keys required" if is_open else "keys required"
-        told = telling(version=version, data=self._data, listening=at, open=is_open)
+        fields = telling(version=version, data=self._data, listening=at, open=is_open)
         text = "started: version %s, data in %s, listening on %s; %s"
-        log.info(text, version, self._data, at, asks, extra=told)
+        log.info(text, version, self._data, at, asks, extra=fields)
 
     async def stop(self) -> None:
         """Stop accepting, tell the clients, finish the group commit, close the store."""

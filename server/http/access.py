@@ -101,12 +101,12 @@ class Access:
 
     async def _whose(self, request: web.Request) -> Principal:
         """Raises Problem."""
-        shown = request.headers.getall("Authorization", ())
-        if not shown:
+        values = request.headers.getall("Authorization", ())
+        if not values:
             raise _unauthorized("A key is required: send Authorization: Bearer <key>.")
-        if "Origin" in request.headers and shown[0][:6].lower() == BASIC_SCHEME:
+        if "Origin" in request.headers and values[0][:6].lower() == BASIC_SCHEME:
             raise _unauthorized("Pages must send the key as Bearer: browsers send Basic by themselves.")
-        key = _key_in(shown[0]) if len(shown) == 1 else None
+        key = _key_in(values[0]) if len(values) == 1 else None
         if key is None:
             raise _unauthorized(
                 "Authorization must be `Bearer <key>`, or Basic with a key.",

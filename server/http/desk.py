@@ -102,7 +102,7 @@ class Desk:
         self._max_items = min(http.max_batch, BATCH_ITEMS)
         self._came_ms: list[int] = []
         """Arrival times of messages answered in this turn and not counted yet."""
-        self._untold: deque[Callable[[], None]] = deque()
+        self._waiting: deque[Callable[[], None]] = deque()
         """Answers that have to look up known keys; each connection waits for one at most."""
 
     @property
@@ -189,24 +189,24 @@ class Desk:
         if not self._has_lease():
             return False
         verb = request.verb
-        told = partial(self._told, LEASES_PATH + verb, self._clock.wall_ms(), answer)
+        answered = partial(self._answer_leases, LEASES_PATH + verb, self._clock.wall_ms(), answer)
         try:
             self.admission.size(len(body))
             if verb != "lease":
-                self._leasing.settle(verb, request.group, body, rights, told)
+                self._leasing.settle(verb, request.group, body, rights, answered)
                 return True
-            return self._start_lease(request.group, body, rights, is_gone, told)
+            return self._start_lease(request.group, body, rights, is_gone, answered)
         except (RequestError, Problem, Busy):
             return False
 
-    def _told(self, path: str, now_ms: int, answer: Answer, body: bytes | Exception) -> None:
+    def _answer_leases(self, path: str, now_ms: int, answer: Answer, body: bytes | Exception) -> None:
         """Answer a call for leases, but not before `start` has returned: the outcome of ended leases is known
         at once."""
         made: Made = body if isinstance(body, Exception) else (200, NO_HEADERS, body)
         asyncio.get_running_loop().call_soon(self._reply, path, now_ms, answer, lambda: made)
 
     def _start_lease(
-        self, name: str, body: bytes, rights: Rights | None, is_gone: Callable[[], bool], told: Answered
+        self, name: str, body: bytes, rights: Rights | None, is_gone: Callable[[], bool], answered: Answered
     ) -> bool:
         """`start` for `:lease`. Raises RequestError, Problem, Busy."""
         leasing = self._leasing
@@ -219,39 +219,41 @@ class Desk:
             texts = (leasing.text_of(name, wanted.filter, rights),)
             if not leasing.is_there(texts[0]):
                 return False
-        leasing.lease(name, texts, rights, wanted.request, is_gone, partial(self._leased, told))
+        leasing.lease(name, texts, rights, wanted.request, is_gone, partial(self._leased, answered))
         return True
 
-    def _leased(self, told: Answered, call: Call, leased: LeaseAnswer) -> None:
+    def _leased(self, answered: Answered, call: Call, leased: LeaseAnswer) -> None:
         """Answer a `:lease`."""
         if isinstance(leased, Exception) or not leased:
-            self._tell_leased(told, call, leased)
+            self._answer_leased(answered, call, leased)
         else:
-            self._later(partial(self._tell_leased, told, call, leased))
+            self._later(partial(self._answer_leased, answered, call, leased))
 
-    def _tell_leased(self, told: Answered, call: Call, leased: LeaseAnswer) -> None:
+    def _answer_leased(self, answered: Answered, call: Call, leased: LeaseAnswer) -> None:
         body: bytes | Exception
         try:
-            views = leased if isinstance(leased, Exception) else list(self._leasing.views(leased))
-            body = views if isinstance(views, Exception) else msgspec.json.encode({"messages": views})
+            if isinstance(leased, Exception):
+                body = leased
+            else:
+                body = msgspec.json.encode({"messages": list(self._leasing.views(leased))})
         except Exception as fault:
             body = fault
         is_read = isinstance(body, bytes) and not call.is_gone()
-        told(body)
+        answered(body)
         self._leasing.done(call, is_read=is_read)
 
-    def _later(self, tell: Callable[[], None]) -> None:
+    def _later(self, reply: Callable[[], None]) -> None:
         """Answer batches that look up messages, one in a turn of the loop: 300 look-ups take some 6 ms."""
-        if not self._untold:
+        if not self._waiting:
             asyncio.get_running_loop().call_soon(self._next)
-        self._untold.append(tell)
+        self._waiting.append(reply)
 
     def _next(self) -> None:
         try:
-            self._untold[0]()
+            self._waiting[0]()
         finally:
-            self._untold.popleft()
-            if self._untold:
+            self._waiting.popleft()
+            if self._waiting:
                 asyncio.get_running_loop().call_soon(self._next)
 
     def _made(self, kind: Kind, placed: Any, drafts: Sequence[Draft], body: bytes, now_ms: int) -> Made:
@@ -287,7 +289,7 @@ class Desk:
         else:
             # By the wall clock, which was read for the request anyway; it may have been set back.
             self._metrics.answered("POST", path, status, max(0, self._clock.wall_ms() - now_ms))
-        answer(self._written.said(status, headers, body, media))
+        answer(self._written.answer(status, headers, body, media))
 
     def _count(self) -> None:
         """Count the messages accepted in this turn together; known ones have another status."""

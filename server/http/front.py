@@ -173,6 +173,7 @@ class Front(Opening):
 
     __slots__ = (
         "_ahead",
+        "_authorization",
         "_body",
         "_body_bytes",
         "_caller",
@@ -188,7 +189,6 @@ class Front(Opening):
         "_lingering",
         "_listener",
         "_loop",
-        "_shown",
         "_since_s",
         "_transport",
         "_unread",
@@ -217,7 +217,7 @@ class Front(Opening):
         """The last head of the quick path."""
         self._host = ""
         """The last Host that it used, once checked."""
-        self._shown = "?"
+        self._authorization = "?"
         """The last credentials that it used on the quick path; "?": the next ones are checked."""
         self.owner = network_of(caller.address)
         self._is_waiting = False
@@ -256,13 +256,13 @@ class Front(Opening):
             inner.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self.state in PASSING:
+        if self.state in READING and not self._is_full:
+            self._take(self._ahead + data if self._ahead else data)
+        elif self.state in PASSING:
             self._feed(data)
         elif self.state in DROPPING:
             if self._lingering is not None:
                 self._lingering.drop(len(data))
-        elif self.state in READING and not self._is_full:
-            self._take(self._ahead + data if self._ahead else data)
         else:
             self._keep(self._ahead + data)
             if len(self._ahead) > AHEAD_MAX and self._transport is not None:
@@ -384,12 +384,12 @@ class Front(Opening):
             if len(data) < request.end <= request.whole_max:
                 self._wait(data, State.PART)
                 return
-            if request.authorization != self._shown:
+            if request.authorization != self._authorization:
                 key = quick.key_of(request.authorization)
                 # If the key's bound refuses, aiohttp's side says so.
-                self._shown = request.authorization if not self._claim(key) else "?"
+                self._authorization = request.authorization if not self._claim(key) else "?"
             if (
-                self._shown != "?"
+                self._authorization != "?"
                 and request.end <= len(data)
                 and (request.host == self._host or self._knows(request.host))
                 and quick.start(request, data[request.start : request.end], self._is_unheard, self._answered)
@@ -424,7 +424,7 @@ class Front(Opening):
             self._inner.connection_made(cast("asyncio.Transport", self._transport))
             self._inner.is_ended = self._is_eof
         self._inner.address = self.address
-        self._shown = "?"
+        self._authorization = "?"
         self._keep(b"")
         self._body, self._body_bytes = Body(head.length), 0
         self.state = State.ROUTES if self._body.is_done else State.BODY
@@ -482,7 +482,7 @@ class Front(Opening):
         """Take the client's address from a trusted proxy's header."""
         self.address = self._listener.crowd.proxies.client_in(head, self._caller.address)
         self.owner = network_of(self.address)
-        self._shown = "?"
+        self._authorization = "?"
 
     def _claim(self, key: str) -> str:
         """Account the connection to its key, or to none. Returns why the key may not have another; empty: it

@@ -154,7 +154,7 @@ def problem_of_store(error: StoreFailed) -> Problem:
 
 def why_unavailable(error: ShardsError) -> str:
     """What the client learns about a store failure. Empty if nobody could do anything about it."""
-    return next((told for words, told in _LACKING.items() if words in str(error)), "")
+    return next((detail for words, detail in _LACKING.items() if words in str(error)), "")
 
 
 def _of_aiohttp(error: web.HTTPException) -> web.Response:

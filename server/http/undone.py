@@ -87,12 +87,12 @@ def is_undone(subscriber: Place, timeline: Timeline, router: Router, look_rows: 
 
 def fate_of(request: web.Request) -> Fate | None:
     """The fate in a DELETE's query. Raises FieldError."""
-    said = request.query.get("undone")
-    if said is None:
+    fate = request.query.get("undone")
+    if fate is None:
         return None
-    if said not in (DEAD, DROP):
+    if fate not in (DEAD, DROP):
         raise FieldError("undone", "must be dead or drop")
-    return "dead" if said == DEAD else "drop"
+    return "dead" if fate == DEAD else "drop"
 
 
 def refuse_undone(what: str, undone: shapes.Undone) -> Problem:

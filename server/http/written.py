@@ -21,7 +21,7 @@ class Written:
         self._pages = pages
         self._date = (0, b"")
 
-    def said(self, status: int, headers: Mapping[str, str], body: bytes, media: str) -> bytes:
+    def answer(self, status: int, headers: Mapping[str, str], body: bytes, media: str) -> bytes:
         """An answer."""
         more = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         head = f"{_STATUS[status]}Content-Type: {media}\r\n{more}Content-Length: {len(body)}\r\n"
@@ -31,7 +31,7 @@ class Written:
         """The last answer on a connection, counted; `head`: the received part of the refused request."""
         self._metrics.answers["", "", problem.status] += 1
         headers = {**opened(self._pages, origin_in(head)), **problem.headers, "Connection": "close"}
-        return self.said(problem.status, headers, problem.to_bytes(), MEDIA_TYPE)
+        return self.answer(problem.status, headers, problem.to_bytes(), MEDIA_TYPE)
 
     def _dated(self) -> bytes:
         """The headers Date and Server and the end of the head, cached for a second."""
