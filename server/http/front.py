@@ -67,7 +67,7 @@ from .framing import Body, FramingError
 from .heads import HEAD_MAX, Head, check_begun, read_head, without_upgrade
 from .problems import Problem
 from .protocol import Protocol as Inner
-from .usual import LastHead
+from .usual import BATCH_MAX, WHOLE_MAX, LastHead
 from .written import Written
 
 AHEAD_MAX = 64 << 10
@@ -88,7 +88,15 @@ log = logging.getLogger(__name__)
 class State(IntEnum):
     """What a connection waits for."""
 
-    HEAD, PART, BODY, REST, DESK, ROUTES, IDLE, LAST, OVER = range(9)
+    HEAD = 0
+    PART = 1
+    BODY = 2
+    REST = 3
+    DESK = 4
+    ROUTES = 5
+    IDLE = 6
+    LAST = 7
+    OVER = 8
 
 
 READING = frozenset((State.HEAD, State.PART, State.IDLE))
@@ -381,7 +389,7 @@ class Front(Opening):
         if quick is not None and request is not None:
             if self._is_shared:
                 self._hear(data[: request.start])
-            if len(data) < request.end <= request.whole_max:
+            if len(data) < request.end <= (BATCH_MAX if request.kind else WHOLE_MAX):
                 self._wait(data, State.PART)
                 return
             if request.authorization != self._authorization:
