@@ -10,7 +10,7 @@ A place with none of these can be deleted at once. Otherwise the call must choos
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 import msgspec
 from aiohttp import web
@@ -88,11 +88,9 @@ def is_undone(subscriber: Place, timeline: Timeline, router: Router, look_rows: 
 def fate_of(request: web.Request) -> Fate | None:
     """The fate in a DELETE's query. Raises FieldError."""
     fate = request.query.get("undone")
-    if fate is None:
-        return None
-    if fate not in (DEAD, DROP):
+    if fate not in (None, DEAD, DROP):
         raise FieldError("undone", "must be dead or drop")
-    return "dead" if fate == DEAD else "drop"
+    return cast("Fate | None", fate)
 
 
 def refuse_undone(what: str, undone: shapes.Undone) -> Problem:

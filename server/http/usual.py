@@ -84,11 +84,6 @@ class Request(NamedTuple):
     verb: str = ""
     """The verb of a call for leases."""
 
-    @property
-    def whole_max(self) -> int:
-        """The front waits for the rest of it up to this size."""
-        return BATCH_MAX if self.kind else WHOLE_MAX
-
 
 def read_request(data: bytes) -> Request | None:
     """The request that `data` begins with; None if that is not the whole head of a usual one."""

@@ -34,22 +34,18 @@ class Opening(asyncio.Protocol):
         """Note bytes that wait unread for the owner's turn."""
 
 
-def read_on(transport: asyncio.ReadTransport) -> bool:
-    """Resume reading a socket. False if that is impossible and `connection_lost` will follow.
+def read_on(transport: asyncio.ReadTransport) -> None:
+    """Resume reading a socket, unless an error has closed it; then `connection_lost` follows.
 
     A handle of uvloop closed by an error shows that only by raising, not by `is_closing`.
     """
-    try:
+    with suppress(RuntimeError):
         transport.resume_reading()
-    except RuntimeError:
-        return False
-    return True
 
 
-def write_to(transport: asyncio.WriteTransport, data: bytes) -> bool:
-    """Write to a socket. False if such an error has closed it."""
-    try:
+def write_to(transport: asyncio.WriteTransport, data: bytes) -> None:
+    """Write to a socket, unless such an error has closed it."""
+    try:  # noqa: SIM105 - in the path of every packet
         transport.write(data)
     except RuntimeError:
-        return False
-    return True
+        pass
