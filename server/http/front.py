@@ -26,7 +26,7 @@ client owes, and since when. Its state is what the connection waits for:
     DESK      the quick path's answer               wait               none
     ROUTES    the routes' answer                    wait               none
     IDLE      the next request                      are read           http.idle_timeout, then close
-    LAST      the last answer                       are dropped        none
+    LAST      the last answer, once it is closed    are dropped        LINGER_S
     OVER      the end of the socket                 are dropped        LINGER_S
 
 A client that does not read its answer has http.idle_timeout without a byte taken; its requests wait so long.
