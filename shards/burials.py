@@ -21,7 +21,7 @@ from . import keys
 from .delivery_rows import whose
 from .errors import Corrupt
 from .store import Store, Table
-from .tables import Whole, decoded, encode_row
+from .tables import Whole, encode_row, reading
 from .unreadable import readable
 
 PREFIX = b"burial/"
@@ -94,7 +94,7 @@ class BurialRow(msgspec.Struct, frozen=True, array_like=True):
         return msgspec.structs.replace(self, read=min(self.read, to), upto=min(self.upto, to))
 
 
-_decoder = msgspec.msgpack.Decoder(BurialRow)
+_read = reading(BurialRow)
 
 
 def burial_key(number: int) -> bytes:
@@ -109,6 +109,6 @@ def burials(store: Store) -> Iterator[tuple[int, BurialRow]]:
     """Unfinished burials by number. Raises Corrupt for one that cannot be read."""
     for key, value in readable(store, Table.META, PREFIX, PREFIX + keys.LAST):
         try:
-            yield int.from_bytes(key[len(PREFIX) :], "big"), decoded(_decoder, value)
+            yield int.from_bytes(key[len(PREFIX) :], "big"), _read(value)
         except Corrupt as error:
             raise Corrupt(f"what a place has left undone cannot be read, key {key.hex()}: {error}") from error

@@ -32,7 +32,7 @@ from .errors import Corrupt
 from .open_batch import OpenBatch
 from .record import owner_of
 from .store import Table
-from .tables import DEAD, DROPPED, META_DEAD, WAITING, KeptTotals, count_value, encode_row, kept_totals_value
+from .tables import DEAD, DROPPED, META_DEAD, WAITING, KeptTotals, encode_row, kept_totals_value, number_value
 
 log = logging.getLogger(__name__)
 
@@ -125,9 +125,9 @@ def _count(group: OpenBatch, row: DeliveryRow, count: int) -> None:
         now, size = totals(group), count * size_of(row)
         set_totals(group, KeptTotals(max(0, now.count + count), max(0, now.bytes + size), now.oldest))
         return
-    key = keys.waiting_count(row.whose)
+    key = keys.WAITING_COUNT + row.whose
     left = max(0, waiting_number(group.get(Table.DELIVERIES, key)) + count)
-    group.row(Table.DELIVERIES, key, count_value(left) if left else None)
+    group.row(Table.DELIVERIES, key, number_value(left) if left else None)
 
 
 def end(commit: Commit, name: Name) -> bool:
@@ -208,5 +208,5 @@ def _oldest(commit: Commit) -> Iterator[DeliveryRow]:
     """Stored dead letters that this group has not changed, oldest first."""
     group = commit.open_batch
     for row in dead(group.store, totals(group).oldest):
-        if group.get(Table.DELIVERIES, keys.dead(row.at)) is not None:
+        if group.get(Table.DELIVERIES, keys.delivery(keys.DEAD, row.at)) is not None:
             yield row

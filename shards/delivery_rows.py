@@ -53,9 +53,9 @@ from .tables import (
     KeptTotals,
     RecordRow,
     StateRow,
-    count_from,
     encode_row,
     kept_totals_from,
+    number_from,
     record_row_of,
     state_row_of,
 )
@@ -255,7 +255,7 @@ def _names_in(group: OpenBatch, message: MessageId) -> Iterator[Name]:
 
 def _prefixes(message: MessageId) -> tuple[bytes, bytes]:
     """What keys begin with that name the deliveries of a message: where it stands, and if it was moved."""
-    return keys.record(id_position(message), b""), keys.moved_of(keys.message(message))
+    return keys.record(id_position(message), b""), keys.MOVED + keys.message(message)
 
 
 def name_in(key: bytes) -> Name:
@@ -296,7 +296,7 @@ def is_there(store: Store, name: Name, state: int) -> bool:
 
 def roots(store: Store, whose: bytes, start: Position, end: Position = END) -> Iterator[Position]:
     """Roots of a place's deliveries that have rows, start <= root < end, in order."""
-    for key, _ in readable(store, Table.DELIVERIES, keys.state(whose, start), keys.state(whose, end)):
+    for key, _ in _between(store, keys.STATE + whose, start, end):
         yield keys.place_of(key)
 
 
@@ -304,8 +304,7 @@ def waiting_of(
     store: Store, whose: bytes, start: Position = START, end: Position = END
 ) -> Iterator[tuple[Position, Position]]:
     """(at, root) of those of a place that wait, start <= at < end, in the order of their tries."""
-    first, last = keys.waits_of(whose, start), keys.waits_of(whose, end)
-    for key, value in readable(store, Table.DELIVERIES, first, last):
+    for key, value in _between(store, keys.WAITS_OF + whose, start, end):
         yield keys.place_of(key), keys.place_of(value)
 
 
@@ -322,26 +321,23 @@ def first_waiting(store: Store, whose: bytes, start: Position = START) -> Positi
 
 def waiting(store: Store, start: Position = START) -> Iterator[DeliveryRow]:
     """Those of all places that wait, from `start` on, in the order of their tries."""
-    return _listed(store, WAITING, keys.waits(start), keys.waits(END))
+    return _listed(store, WAITING, keys.WAITS, start)
 
 
 def dead(store: Store, start: Position = START) -> Iterator[DeliveryRow]:
     """Dead letters of all places, by time of death, from `start` on."""
-    return _listed(store, DEAD, keys.dead(start), keys.dead(END))
+    return _listed(store, DEAD, keys.DEAD, start)
 
 
 def dead_of(store: Store, name: str, start: Position = START) -> Iterator[DeliveryRow]:
     """Dead letters of the places that users call so."""
-    of = keys.hash_of(name)
-    found = _listed(store, DEAD, keys.dead_of(of, start), keys.dead_of(of, END))
+    found = _listed(store, DEAD, keys.DEAD_OF + keys.hash_of(name), start)
     return (row for row in found if row.group == name)
 
 
 def count_dead(store: Store, name: str, most: int) -> int:
     """Number of a name's dead letters, at most `most`. Reads keys only."""
-    of = keys.hash_of(name)
-    found = readable(store, Table.DELIVERIES, keys.dead_of(of, START), keys.dead_of(of, END))
-    return sum(1 for _ in islice(found, most))
+    return sum(1 for _ in islice(_between(store, keys.DEAD_OF + keys.hash_of(name)), most))
 
 
 def oldest_dead(store: Store) -> DeliveryRow | None:
@@ -365,19 +361,27 @@ def stored_totals(store: Store) -> KeptTotals:
 
 def count_waiting(store: Store, whose: bytes) -> int:
     """How many of a place wait."""
-    return waiting_number(store.get(Table.DELIVERIES, keys.waiting_count(whose)))
+    return waiting_number(store.get(Table.DELIVERIES, keys.WAITING_COUNT + whose))
 
 
 def waiting_counts(store: Store) -> dict[bytes, int]:
     """How many wait, by the place; a count that cannot be read is 0."""
-    start, end = keys.waiting_count(b""), keys.waiting_count(b"") + keys.LAST
+    start, end = keys.WAITING_COUNT, keys.WAITING_COUNT + keys.LAST
     found = readable(store, Table.DELIVERIES, start, end)
     return {keys.whose_of(key): waiting_number(value) for key, value in found}
 
 
-def _listed(store: Store, state: int, start: bytes, end: bytes) -> Iterator[DeliveryRow]:
+def _between(
+    store: Store, prefix: bytes, start: Position = START, end: Position = END
+) -> Iterator[tuple[bytes, bytes]]:
+    """The rows under that prefix, start <= position < end."""
+    first, last = keys.delivery(prefix, start), keys.delivery(prefix, end)
+    return readable(store, Table.DELIVERIES, first, last)
+
+
+def _listed(store: Store, state: int, prefix: bytes, start: Position) -> Iterator[DeliveryRow]:
     """Those of a list that are as it says: of that state, since then."""
-    for key, value in readable(store, Table.DELIVERIES, start, end):
+    for key, value in _between(store, prefix, start):
         row = _stored(store, Name(value[: keys.WHOSE_BYTES], keys.place_of(value)))
         if row is not None and row.state == state and row.at == keys.place_of(key):
             yield row
@@ -412,20 +416,21 @@ def listed(row: DeliveryRow) -> tuple[bytes, ...]:
     if row.state == WAITING:
         return waiting_keys(row.whose, row.at)
     if row.state == DEAD:
-        return keys.dead(row.at), keys.dead_of(keys.hash_of(row.group), row.at)
-    return (keys.dropped(row.root, row.whose),)
+        of_name = keys.DEAD_OF + keys.hash_of(row.group)
+        return keys.delivery(keys.DEAD, row.at), keys.delivery(of_name, row.at)
+    return (keys.delivery(keys.DROPPED, row.root, row.whose),)
 
 
 def waiting_keys(whose: bytes, at: Position) -> tuple[bytes, bytes]:
     """Keys of the lists that a waiting one is in."""
-    return keys.waits_of(whose, at), keys.waits(at)
+    return keys.delivery(keys.WAITS_OF + whose, at), keys.delivery(keys.WAITS, at)
 
 
 def moved_key(row: DeliveryRow) -> bytes:
     """The key by which it is found if the id of its message says another position; else empty."""
     if id_position(row.id) == row.root:
         return b""
-    return keys.moved(keys.message(row.id), row.root, row.whose)
+    return keys.delivery(keys.MOVED + keys.message(row.id), row.root, row.whose)
 
 
 def names_of(row: DeliveryRow) -> tuple[bytes, ...]:
@@ -458,7 +463,7 @@ def _totals(value: bytes | None) -> KeptTotals:
 
 def waiting_number(value: bytes | None) -> int:
     try:
-        return 0 if value is None else count_from(value)
+        return 0 if value is None else number_from(value)
     except Corrupt as error:
         log.error("retries: the count of one place is unreadable, counting again: %s", error)
         return 0

@@ -13,7 +13,7 @@ import msgspec
 from .commit import Commit
 from .errors import Corrupt
 from .store import Store, Table
-from .tables import decoded, encode_row
+from .tables import encode_row, reading
 from .unreadable import readable
 
 _NAMES_END = b"\x7f"
@@ -46,12 +46,7 @@ class EndpointRow(msgspec.Struct, frozen=True, array_like=True):
     """Posts a JSON envelope with the payload, not the payload."""
 
 
-_endpoint = msgspec.msgpack.Decoder(EndpointRow)
-
-
-def endpoint_of(value: bytes) -> EndpointRow:
-    """Raises Corrupt."""
-    return decoded(_endpoint, value)
+endpoint_of = reading(EndpointRow)
 
 
 def read_endpoints(store: Store) -> Iterator[tuple[str, EndpointRow | Corrupt]]:

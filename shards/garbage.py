@@ -90,7 +90,7 @@ def look_through(store: Store, table: Table, start: bytes, rows: int, size: int,
     names: list[Name] = []
     looked, end = 0, keys.LAST
     if table is Table.DELIVERIES:
-        start, end = max(start, keys.DROPPED), keys.dropped(floor, b"")
+        start, end = max(start, keys.DROPPED), keys.delivery(keys.DROPPED, floor)
     for looked, (key, value) in enumerate(readable(store, table, start, end), 1):
         if _is_gone(table, key, value, floor):
             names.append((table, key))

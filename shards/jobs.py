@@ -15,7 +15,7 @@ from timeline.slices import Home, Shard
 from .archives import ArchivedFile
 from .errors import Corrupt
 from .store import Store, Table
-from .tables import decoded
+from .tables import reading
 from .unreadable import readable
 
 log = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class JobRow(msgspec.Struct, array_like=True, omit_defaults=True):
                     yield Shard(child.home, source.shard).prefix
 
 
-_decoder = msgspec.msgpack.Decoder(JobRow)
+_read = reading(JobRow)
 
 
 def job_key(job: str) -> bytes:
@@ -116,6 +116,6 @@ def stored_job(store: Store, job: str) -> JobRow | None:
 
 
 def _row(key: bytes, value: bytes) -> JobRow:
-    row = decoded(_decoder, value)
+    row = _read(value)
     row.id = key[len(PREFIX) :].decode()
     return row

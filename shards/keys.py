@@ -144,44 +144,10 @@ def record(root: Position, whose: bytes) -> bytes:
     return RECORD + root.to_bytes(POSITION_BYTES, "big") + whose
 
 
-def waits_of(whose: bytes, at: Position) -> bytes:
-    """A place's delivery that waits for its next try."""
-    return WAITS_OF + whose + at.to_bytes(POSITION_BYTES, "big")
-
-
-def waits(at: Position) -> bytes:
-    """The same, of all places."""
-    return WAITS + at.to_bytes(POSITION_BYTES, "big")
-
-
-def dead(at: Position) -> bytes:
-    """A dead letter, of all places."""
-    return DEAD + at.to_bytes(POSITION_BYTES, "big")
-
-
-def dead_of(name: bytes, at: Position) -> bytes:
-    """A dead letter of the places of one name."""
-    return DEAD_OF + name + at.to_bytes(POSITION_BYTES, "big")
-
-
-def moved_of(message_id: bytes) -> bytes:
-    """What the keys of the deliveries of a message begin with whose id says another position."""
-    return MOVED + message_id
-
-
-def moved(message_id: bytes, root: Position, whose: bytes) -> bytes:
-    """The delivery of a message whose id says another position."""
-    return moved_of(message_id) + root.to_bytes(POSITION_BYTES, "big") + whose
-
-
-def waiting_count(whose: bytes) -> bytes:
-    """How many deliveries of a place wait."""
-    return WAITING_COUNT + whose
-
-
-def dropped(root: Position, whose: bytes) -> bytes:
-    """A place has dropped the message."""
-    return DROPPED + root.to_bytes(POSITION_BYTES, "big") + whose
+def delivery(prefix: bytes, at: Position, whose: bytes = b"") -> bytes:
+    """A key of `deliveries`. `prefix`: its first byte, and what stands before the position; `whose`: what
+    stands behind it."""
+    return prefix + at.to_bytes(POSITION_BYTES, "big") + whose
 
 
 def root_of(key: bytes) -> Position:

@@ -45,9 +45,9 @@ from .tables import (
     cursor_value,
     extra_value,
     known_value,
+    number_value,
     shard_value,
     slice_value,
-    wall_value,
 )
 from .waiting import Waiting
 
@@ -429,7 +429,7 @@ class OpenBatch:
     def dispatched(self, turns: Iterable[tuple[Position, int]]) -> None:
         """Write dispatch turns to the journal: (last position, wall ms)."""
         for place, wall_ms in turns:
-            self._batch.put(Table.DISPATCHES, keys.place(place), wall_value(wall_ms))
+            self._batch.put(Table.DISPATCHES, keys.place(place), number_value(wall_ms))
 
     def passed(self, piece: Slice) -> None:
         """Start the slice's retention: the horizon has passed it."""

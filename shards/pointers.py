@@ -27,9 +27,9 @@ from .tables import (
     META_RETAINED,
     BatchRow,
     KeptTotals,
-    count_value,
     kept_totals_value,
     key_row_of,
+    number_value,
 )
 from .unreadable import readable
 
@@ -116,7 +116,7 @@ def _deliveries(store: Store) -> Iterator[Pointer]:
                 mended.add(key)
                 yield Pointer(Table.DELIVERIES, key, "does not name its delivery", pointer_of(key, name))
         if row.is_waiting:
-            has[keys.waiting_count(name.whose)] += 1
+            has[keys.WAITING_COUNT + name.whose] += 1
         elif row.is_dead:
             count, size, oldest = count + 1, size + size_of(row), min(oldest, row.at)
     for start, end in ((keys.RECORD, keys.WAITING_COUNT), (keys.DROPPED, keys.LAST)):
@@ -125,7 +125,7 @@ def _deliveries(store: Store) -> Iterator[Pointer]:
                 yield Pointer(Table.DELIVERIES, key, "names no delivery")
     said = {key for key, _ in readable(store, Table.DELIVERIES, keys.WAITING_COUNT, keys.DROPPED)}
     for key in sorted(said | has.keys()):
-        right = count_value(has[key]) if has[key] else None
+        right = number_value(has[key]) if has[key] else None
         if store.get(Table.DELIVERIES, key) != right:
             why = f"says another number than {has[key]}, which a place has"
             yield Pointer(Table.DELIVERIES, key, why, right)

@@ -34,7 +34,7 @@ from .read import Found
 from .record import decode, due_at, due_of, encode, is_stub
 from .state import EXPIRED, Journal, state_of
 from .store import Table
-from .tables import decoded, encode_row
+from .tables import encode_row, reading
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ class ScheduleRow(msgspec.Struct, frozen=True, array_like=True):
     """Why no next occurrence could be computed."""
 
 
-_decoder = msgspec.msgpack.Decoder(ScheduleRow)
+_read = reading(ScheduleRow)
 
 
 def schedule_of(value: bytes) -> ScheduleRow:
@@ -119,7 +119,7 @@ def schedule_of(value: bytes) -> ScheduleRow:
 
     In a row of a version without ranges, all fires handled since its creation count as sent.
     """
-    row = decoded(_decoder, value)
+    row = _read(value)
     if row.written_ms or row.sent:
         return row
     through_ms = row.through_ms if row.occurrence is None else row.occurrence.before_ms

@@ -31,7 +31,7 @@ from .fate import is_dropped
 from .fields import Record
 from .record import due_at
 from .store import Store, Table
-from .tables import wall_from
+from .tables import number_from
 
 State = Literal["pending", "dispatched", "cancelled", "expired"]
 
@@ -75,7 +75,7 @@ class Journal:
 
     def _next(self) -> None:
         row = next(self._turns, None)
-        self._turn = None if row is None else (keys.place_of(row[0]), wall_from(row[1]))
+        self._turn = None if row is None else (keys.place_of(row[0]), number_from(row[1]))
 
 
 def state_of(

@@ -26,7 +26,7 @@ dispatches  wall ms of the dispatch turn (8)
 sessions  MessagePack of `SessionRow`; of a group `GroupRow` · cursors  MessagePack of `CursorRow`
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
 from typing import Annotated, Any, NamedTuple, TypeVar
 
@@ -74,7 +74,7 @@ _CURSOR = Struct(">12sQQQ12s")
 _DEDUPE = Struct(">16s16sQ12s")
 _KEY_EXTRA = Struct(">BqqQ")
 _BATCH = Struct(">16s12s")
-_WALL = Struct(">Q")
+_NUMBER = Struct(">Q")
 _OWNED = Struct(">qqqq")
 _KEPT = Struct(">QQ12s")
 _APPLIED = Struct(">QQ")
@@ -304,33 +304,33 @@ class KeptTotals(msgspec.Struct, frozen=True):
     """None is before it."""
 
 
-_session = msgspec.msgpack.Decoder(SessionRow)
-_group = msgspec.msgpack.Decoder(GroupRow)
-_state_row = msgspec.msgpack.Decoder(StateRow)
-_record_row = msgspec.msgpack.Decoder(RecordRow)
-_cursor_row = msgspec.msgpack.Decoder(CursorRow)
 encode_row = msgspec.msgpack.Encoder().encode
 _ARRAY_32 = 0xDD.to_bytes(1, "big")
 
 
-def session_of(value: bytes) -> SessionRow:
-    """Raises Corrupt."""
-    return decoded(_session, value)
+def reading(kind: type[Row]) -> Callable[[bytes], Row]:
+    """A function that decodes a MessagePack row of this kind; it raises Corrupt."""
+    decode = msgspec.msgpack.Decoder(kind).decode
+
+    def read(value: bytes) -> Row:
+        try:
+            return decode(value)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise Corrupt(f"row of {len(value)} bytes: {error}") from error
+
+    return read
 
 
-def group_of(value: bytes) -> GroupRow:
-    """Raises Corrupt."""
-    return decoded(_group, value)
-
-
-def cursor_row_of(value: bytes) -> CursorRow:
-    """Raises Corrupt."""
-    return decoded(_cursor_row, value)
+session_of = reading(SessionRow)
+group_of = reading(GroupRow)
+cursor_row_of = reading(CursorRow)
+_state_row = reading(StateRow)
+_record_row = reading(RecordRow)
 
 
 def state_row_of(value: bytes) -> StateRow:
     """Raises Corrupt."""
-    row = decoded(_state_row, value)
+    row = _state_row(value)
     if len(row.at) != POSITION_BYTES or row.state not in (WAITING, DEAD, DROPPED):
         raise Corrupt(f"state {row.state} at {row.at.hex()} is none")
     return row
@@ -338,18 +338,10 @@ def state_row_of(value: bytes) -> StateRow:
 
 def record_row_of(value: bytes) -> RecordRow:
     """Raises Corrupt."""
-    row = decoded(_record_row, value)
+    row = _record_row(value)
     if len(row.id) != ID_BYTES:
         raise Corrupt(f"{len(row.id)} bytes are no id")
     return row
-
-
-def decoded(decoder: "msgspec.msgpack.Decoder[Row]", value: bytes) -> Row:
-    """Decode a MessagePack row. Raises Corrupt."""
-    try:
-        return decoder.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Corrupt(f"row of {len(value)} bytes: {error}") from error
 
 
 def encoded_rows(rows: list[bytes]) -> msgspec.Raw:
@@ -461,17 +453,14 @@ def known_value(name: MessageId, fingerprint: bytes, due_ms: int, position: Posi
 def dedupe_from(value: bytes) -> DedupeRow:
     """Raises Corrupt."""
     message, fingerprint, due_ms, place = _unpacked(_DEDUPE, value[: _DEDUPE.size])
-    extra = _extra_from(value[_DEDUPE.size :]) if len(value) > _DEDUPE.size else NO_EXTRA
+    extra = NO_EXTRA
+    if len(value) > _DEDUPE.size:
+        has_version, *version, until_ms = _unpacked(_KEY_EXTRA, value[_DEDUPE.size :])
+        extra = KeyExtra((version[0], version[1]) if has_version else None, until_ms)
     return DedupeRow(keys.message_of(message), fingerprint, due_ms, keys.place_of(place), extra)
 
 
-def _extra_from(value: bytes) -> KeyExtra:
-    has_version, first, second, until_ms = _unpacked(_KEY_EXTRA, value)
-    return KeyExtra((first, second) if has_version else None, until_ms)
-
-
 def batch_value(row: BatchRow) -> bytes:
-    """Encode a `BatchRow`."""
     return _BATCH.pack(row.fingerprint, row.position.to_bytes(POSITION_BYTES, "big")) + row.names
 
 
@@ -490,13 +479,14 @@ def key_row_of(value: bytes) -> DedupeRow | BatchRow:
     return dedupe_from(value) if is_of_message else batch_from(value)
 
 
-def wall_value(wall_ms: int) -> bytes:
-    return _WALL.pack(wall_ms)
+def number_value(number: int) -> bytes:
+    """Encode a wall time in ms, or a count."""
+    return _NUMBER.pack(number)
 
 
-def wall_from(value: bytes) -> int:
-    wall_ms: int = _unpacked(_WALL, value)[0]
-    return wall_ms
+def number_from(value: bytes) -> int:
+    """Raises Corrupt."""
+    return int(_unpacked(_NUMBER, value)[0])
 
 
 def applied_value(applied: Seal) -> bytes:
@@ -532,15 +522,6 @@ def kept_totals_from(value: bytes) -> KeptTotals:
     """Raises Corrupt."""
     count, size, oldest = _unpacked(_KEPT, value)
     return KeptTotals(count, size, keys.place_of(oldest))
-
-
-def count_value(count: int) -> bytes:
-    return _WALL.pack(count)
-
-
-def count_from(value: bytes) -> int:
-    """Raises Corrupt."""
-    return int(_unpacked(_WALL, value)[0])
 
 
 def _unpacked(layout: Struct, value: bytes) -> tuple[Any, ...]:

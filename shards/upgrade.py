@@ -28,9 +28,9 @@ from .tables import (
     META_DEAD,
     META_FORMAT,
     KeptTotals,
-    decoded,
     encode_row,
     kept_totals_value,
+    reading,
     slice_value,
 )
 from .unreadable import readable
@@ -53,7 +53,7 @@ class Letter(msgspec.Struct, frozen=True, array_like=True):
     record: bytes
 
 
-_letter = msgspec.msgpack.Decoder(Letter)
+_letter = reading(Letter)
 
 
 def upgrade(store: Store, directory: Directory) -> None:
@@ -78,7 +78,7 @@ def _letters(store: Store) -> Iterator[DeliveryRow]:
     """In the order of their deaths."""
     for key, value in readable(store, Table.DEAD, b"\0", b"\1"):
         try:
-            yield _row(keys.place_of(key), decoded(_letter, value))
+            yield _row(keys.place_of(key), _letter(value))
         except Corrupt as error:
             log.error("upgrade: a dead letter is unreadable, skipped: %s", error)
 

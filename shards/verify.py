@@ -58,6 +58,7 @@ from .tables import (
     cursor_row_of,
     group_of,
     key_row_of,
+    number_from,
     owned_from,
     owned_value,
     prefixes_of,
@@ -69,7 +70,6 @@ from .tables import (
     slice_value,
     state_row_of,
     structure_from,
-    wall_from,
 )
 from .unreadable import REPAIR_BYTES, CorruptRange, Unreadable, readable
 
@@ -229,7 +229,7 @@ _DECODERS: Mapping[Table, Callable[[bytes, bytes], object]] = MappingProxyType(
         Table.DEDUPE: _value(key_row_of),
         Table.MOVED: _value(_check_id),
         Table.HELD: _value(decode),
-        Table.DISPATCHES: _value(wall_from),
+        Table.DISPATCHES: _value(number_from),
         Table.SCHEDULES: _value(schedule_of),
         Table.ENDPOINTS: _value(endpoint_of),
         Table.RETAINED: _check_retained,

@@ -318,7 +318,7 @@ def key(data: bytes) -> None:
 
 
 def rows(data: bytes) -> None:
-    for read in (tables.cursor_from, tables.dedupe_from, tables.wall_from, tables.owned_from):
+    for read in (tables.cursor_from, tables.dedupe_from, tables.number_from, tables.owned_from):
         _typed(read, data)
     for read in (tables.cursor_row_of, tables.state_row_of, tables.record_row_of, schedule_of):
         _typed(read, data)
@@ -328,10 +328,10 @@ def rows(data: bytes) -> None:
     group = _typed(tables.group_of, data)
     if group is not None:
         subscription_of(group.subscription)
-    _typed(lambda value: tables.decoded(_job, value), data)
+    _typed(_job, data)
 
 
-_job = msgspec.msgpack.Decoder(JobRow)
+_job = tables.reading(JobRow)
 
 
 # -- all of them

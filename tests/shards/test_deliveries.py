@@ -402,10 +402,10 @@ def test_what_was_dropped_is_known_as_long_as_its_slice_is_there() -> None:
         expire(commit, [piece_at(opened, NOW + 5)])
     floor = opened.directory.floor
     found = look_through(opened.store, Table.DELIVERIES, b"", 10, 1 << 20, floor)
-    assert found.names == [(Table.DELIVERIES, keys.dropped(rows[0].root, rows[0].whose))]
+    assert found.names == [(Table.DELIVERIES, keys.delivery(keys.DROPPED, rows[0].root, rows[0].whose))]
     assert found.next is None
     # What was found may have changed by the time that it is forgotten.
-    names = [(Table.DELIVERIES, keys.dropped(row.root, row.whose)) for row in rows]
+    names = [(Table.DELIVERIES, keys.delivery(keys.DROPPED, row.root, row.whose)) for row in rows]
     with written(opened) as commit:
         assert forget(commit, names) == 1
     state = [
@@ -479,7 +479,7 @@ def test_counts_that_cannot_be_read_begin_anew(spoilt: bytes | None) -> None:
     with written(opened) as commit:
         deliveries.wait(commit, rows[0], NOW + 5, is_owed=True)
         deliveries.bury(commit, rows[1], **BOUNDS)
-    key = keys.waiting_count(rows[0].whose)
+    key = keys.WAITING_COUNT + rows[0].whose
     rewrite(opened.store, (Table.META, META_DEAD, b"?") if spoilt else (Table.DELIVERIES, key, b"?"))
     with written(opened) as commit:
         deliveries.wait(commit, rows[2], NOW + 5, is_owed=True)

@@ -29,8 +29,8 @@ from shards.tables import (
     META_FORMAT,
     META_ZONES,
     KeptTotals,
-    count_value,
     kept_totals_value,
+    number_value,
     owned_value,
 )
 from shards.verify import verify_counts, verify_owners
@@ -235,10 +235,10 @@ def test_what_is_wrong_of_deliveries_is_found_and_repaired(
         batch.put(Table.DELIVERIES, names[1][:-1] + b"\xff", before[names[1]])
     elif how == "count":
         batch.put(
-            Table.DELIVERIES, next(key for key in before if key[:1] == keys.WAITING_COUNT), count_value(9)
+            Table.DELIVERIES, next(key for key in before if key[:1] == keys.WAITING_COUNT), number_value(9)
         )
     else:
-        batch.put(Table.DELIVERIES, keys.waiting_count(bytes(8)), count_value(1))
+        batch.put(Table.DELIVERIES, keys.WAITING_COUNT + bytes(8), number_value(1))
     store.write(batch)
     store.close()
     assert main(["verify", "--data", str(path)]) == 1

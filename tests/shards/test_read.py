@@ -10,7 +10,7 @@ from shards.expiry import expire
 from shards.read import Reader
 from shards.recover import Opened
 from shards.store import Table
-from shards.tables import wall_value
+from shards.tables import number_value
 from tests.support.stores import rewrite
 from timeline.position import (
     END,
@@ -161,11 +161,11 @@ def test_a_moved_message_that_is_held_is_found_behind_the_floor(opened: Opened) 
 def test_the_journal_tells_when_a_message_was_dispatched(opened: Opened) -> None:
     batch = opened.store.batch()
     for place, wall_ms in ((position(100, 5), 130), (position(200, 1), 230)):
-        batch.put(Table.DISPATCHES, keys.place(place), wall_value(wall_ms))
+        batch.put(Table.DISPATCHES, keys.place(place), number_value(wall_ms))
     opened.store.write(batch)
     reader: Reader = opened.reader
     assert reader.dispatched_ms(position(50, 1)) == 130
     assert reader.dispatched_ms(position(100, 5)) == 130
     assert reader.dispatched_ms(position(100, 6)) == 230
     assert reader.dispatched_ms(position(200, 2)) is None
-    assert reader.get(Table.DISPATCHES, keys.place(position(100, 5))) == wall_value(130)
+    assert reader.get(Table.DISPATCHES, keys.place(position(100, 5))) == number_value(130)

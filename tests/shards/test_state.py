@@ -16,7 +16,7 @@ from shards.record import CANCELLED as CANCEL
 from shards.record import MOVED, due_at, encode, is_moved, stub
 from shards.state import CANCELLED, DISPATCHED, EXPIRED, PENDING, STATES, Journal, State, state_of
 from shards.store import Table
-from shards.tables import wall_value
+from shards.tables import number_value
 from timeline.position import Position, position
 from timeline.slices import Directory
 from timeline.structures import Structures
@@ -52,7 +52,7 @@ def store() -> Counting:
 def write(store: MemoryStore, turns: list[tuple[Position, int]]) -> None:
     batch = store.batch()
     for place, wall_ms in turns:
-        batch.put(Table.DISPATCHES, keys.place(place), wall_value(wall_ms))
+        batch.put(Table.DISPATCHES, keys.place(place), number_value(wall_ms))
     store.write(batch)
 
 

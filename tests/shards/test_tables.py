@@ -67,7 +67,7 @@ def test_dedupe(message: int, fingerprint: bytes, due_ms: int, place: Position) 
 
 @given(u48)
 def test_dispatches(wall_ms: int) -> None:
-    assert tables.wall_from(tables.wall_value(wall_ms)) == wall_ms
+    assert tables.number_from(tables.number_value(wall_ms)) == wall_ms
 
 
 def test_sessions_and_cursors() -> None:

@@ -179,7 +179,7 @@ class Burying:
             kept = waits_at(self._store, name, place)
             if kept is None:
                 end(commit, name)
-                commit.row(Table.DELIVERIES, keys.waits_of(row.whose, place), None)
+                commit.row(Table.DELIVERIES, keys.delivery(keys.WAITS_OF + row.whose, place), None)
             elif kept.is_of(row.addressee, row.incarnation):
                 row = self._give_up(commit, row, kept, Seen())
         if len(found) == STEP:
