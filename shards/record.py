@@ -99,6 +99,7 @@ _LENGTH = Struct(">I")
 _SIZE = _HEAD.size
 _COUNTED_FROM = 2
 """The length of an extension does not count itself."""
+_FLAGS_BYTES = _EXTENSION.size - _COUNTED_FROM
 _EXTENDED_BYTE = bytes((EXTENDED,))
 _MORE_AT = _SIZE + 3
 """Where a version 2 value has the used byte of its extension's flags."""
@@ -137,40 +138,26 @@ def encode(record: Record) -> bytes:
         optional += bytes((len(record.schedule),)) + record.schedule
     if record.stub:
         optional += _WHEN.pack(record.when_ms)
-    if record.deliver_to:
-        more = _long_extension(record.owner, record.deliver_to, record.ordering_key)
-        head = _HEAD.pack(EXTENDED, flags, len(record.topic), record.due_ms) + more
-    elif record.owner or record.ordering_key:
-        more = _extension(record.owner, record.ordering_key)
-        head = _HEAD.pack(EXTENDED, flags, len(record.topic), record.due_ms) + more
+    if record.owner or record.deliver_to or record.ordering_key:
+        head = _HEAD.pack(EXTENDED, flags, len(record.topic), record.due_ms)
+        head += _extension(record.owner, record.ordering_key, record.deliver_to)
     else:
         head = _HEAD.pack(VERSION, flags, len(record.topic), record.due_ms)
     return b"".join((head, optional, record.topic, record.payload))
 
 
-def _extension(owner: bytes, ordering_key: bytes) -> bytes:
-    """The extension of a record with only an owner, an ordering key, or both."""
-    if not ordering_key:
-        return _EXTENSION.pack(_EXTENSION.size - _COUNTED_FROM + 1 + len(owner), OWNER) + _counted(owner)
-    fields, flags = _counted(ordering_key), ORDERED
+def _extension(owner: bytes, ordering_key: bytes, deliver_to: bytes = b"") -> bytes:
+    """The extension of a record with one of these fields, or more."""
+    flags, fields = 0, b""
     if owner:
-        fields, flags = _counted(owner) + fields, OWNER | ORDERED
-    return _EXTENSION.pack(_EXTENSION.size - _COUNTED_FROM + len(fields), flags) + fields
-
-
-def _long_extension(owner: bytes, deliver_to: bytes, ordering_key: bytes) -> bytes:
-    """The extension of a posted message, with or without an owner and an ordering key."""
-    flags, fields = DELIVER_TO, _SHORT.pack(len(deliver_to)) + deliver_to
-    if owner:
-        flags, fields = flags | OWNER, _counted(owner) + fields
+        flags, fields = OWNER, bytes((len(owner),)) + owner
+    if deliver_to:
+        flags |= DELIVER_TO
+        fields += _SHORT.pack(len(deliver_to)) + deliver_to
     if ordering_key:
         flags |= ORDERED
-        fields += _counted(ordering_key)
-    return _EXTENSION.pack(_EXTENSION.size - _COUNTED_FROM + len(fields), flags) + fields
-
-
-def _counted(field: bytes) -> bytes:
-    return bytes((len(field),)) + field
+        fields += bytes((len(ordering_key),)) + ordering_key
+    return _EXTENSION.pack(_FLAGS_BYTES + len(fields), flags) + fields
 
 
 def encode_fresh(
