@@ -8,6 +8,7 @@ A leader composes the engine's batch beside it (`Recorded`), row by row, as a se
 walked again when the log has it.
 """
 
+from collections.abc import Iterable
 from functools import cached_property
 
 import msgspec
@@ -52,13 +53,7 @@ class Changes:
     def into(self, batch: Batch) -> None:
         """Copy the changes into a batch of an engine."""
         for table, changes in self.tables.items():
-            for key, value, end in changes:
-                if value is not None:
-                    batch.put(table, key, value)
-                elif end is None:
-                    batch.delete(table, key)
-                else:
-                    batch.delete_range(table, key, end)
+            apply(batch, table, changes)
 
     def of(self, table: Table) -> list[Change]:
         changes = self.tables.get(table)
@@ -103,6 +98,20 @@ class Recorded:
 
     def __len__(self) -> int:
         return len(self.batch)
+
+
+def apply(batch: Batch, table: Table, changes: Iterable[Change]) -> None:
+    """Put changes of a table into a batch."""
+    for key, value, end in changes:
+        if value is None:
+            if end is None:
+                batch.delete(table, key)
+            else:
+                batch.delete_range(table, key, end)
+        elif table is Table.MESSAGES:
+            batch.put_message(key, value)
+        else:
+            batch.put(table, key, value)
 
 
 def decode_changes(data: bytes) -> Changes:

@@ -8,30 +8,19 @@ long. Sorting happens before, in steps (steps.py), table by table. Changes of on
 
 from operator import itemgetter
 
+from .changes import Changes, apply
 from .steps import STEP, Bits
 from .store import Batch, Table
 
-Row = tuple[bytes, bytes | None]
-"""(key, value); value None: delete."""
 _key = itemgetter(0)
 
 
-class Gathered:
+class Gathered(Changes):
     """Stands in for a batch until its rows are poured into it."""
 
     def __init__(self, batch: Batch) -> None:
+        super().__init__()
         self.batch = batch
-        self._messages: list[Row] = []
-        self._rows: dict[Table, list[Row]] = {Table.MESSAGES: self._messages}
-
-    def put_message(self, key: bytes, value: bytes) -> None:
-        self._messages.append((key, value))
-
-    def put(self, table: Table, key: bytes, value: bytes) -> None:
-        self._rows.setdefault(table, []).append((key, value))
-
-    def delete(self, table: Table, key: bytes) -> None:
-        self._rows.setdefault(table, []).append((key, None))
 
     def delete_range(self, table: Table, start: bytes, end: bytes) -> None:
         self.pour()
@@ -43,32 +32,22 @@ class Gathered:
         return self.batch.size
 
     def __len__(self) -> int:
-        return len(self.batch) + sum(map(len, self._rows.values()))
+        return len(self.batch) + sum(map(len, self.tables.values()))
 
     def pour_in_steps(self) -> Bits[None]:
         """Pour all gathered rows into the batch, in order. Rows that come between the steps wait."""
-        gathered = [(table, rows.copy()) for table, rows in self._rows.items()]
-        for rows in self._rows.values():
+        gathered = [(table, rows.copy()) for table, rows in self.tables.items()]
+        for rows in self.tables.values():
             rows.clear()
         for table, rows in gathered:
             rows.sort(key=_key)
             for at in range(0, len(rows), STEP):
                 if at or table is not Table.MESSAGES:
                     yield
-                self._put(table, rows[at : at + STEP])
+                apply(self.batch, table, rows[at : at + STEP])
 
     def pour(self) -> None:
         """Pour all rows at once, unsorted."""
-        for table, rows in self._rows.items():
-            self._put(table, rows)
+        self.into(self.batch)
+        for rows in self.tables.values():
             rows.clear()
-
-    def _put(self, table: Table, rows: list[Row]) -> None:
-        batch = self.batch
-        for key, value in rows:
-            if value is None:
-                batch.delete(table, key)
-            elif table is Table.MESSAGES:
-                batch.put_message(key, value)
-            else:
-                batch.put(table, key, value)
