@@ -9,7 +9,7 @@ import msgspec
 
 from shards.errors import Corrupt, SharedData, StoreFailed, StoreLocked, WrongFormat
 from shards.order import rebuild_index
-from shards.pointers import Pointer, pointers, repair_pointers
+from shards.pointers import Pointer, pointers
 from shards.read import Reader
 from shards.recover import check_own, format_of, place_in_log, read_directory, stored_cursor
 from shards.rocks import RocksStore, is_open
@@ -18,11 +18,8 @@ from shards.tables import META_APPLIED, META_LEADER, META_SEAL, META_TIMELINE
 from shards.verify import (
     Damage,
     Fault,
-    adopt_strays,
     orphans,
-    repair_counts,
-    repair_owners,
-    repair_rows,
+    repair,
     strays,
     verify_counts,
     verify_owners,
@@ -94,7 +91,7 @@ def _verify(store: RocksStore, max_slices: int, *, is_repair: bool) -> int:
         _say("--repair counts these shards again; nothing else is looked at before")
         return 1
     if lost_shards:
-        repair_rows(store, lost_shards)
+        repair(store, lost_shards)
     cursor = stored_cursor(store, 0)
     directory = read_directory(store, max_slices)
     directory.floor = cursor.floor
@@ -106,14 +103,14 @@ def _verify(store: RocksStore, max_slices: int, *, is_repair: bool) -> int:
     for found in (*faults, *lost, *lone, *wrong, *owners):
         _say(str(found))
     if is_repair:
-        adopt_strays(store, lost, lone)
+        repair(store, [*lost, *lone])
         others = [damage for damage in damages if damage not in lost_shards]
         _repair(store, others, faults, max_slices, is_adopted=bool(lost))
         wrong = _repair_pointers(store, max_slices)
         # Last: lost messages are not pending, adopted strays are.
         owners_now = verify_owners(store, read_directory(store, max_slices), cursor.horizon)
         if owners_now:
-            repair_owners(store, owners_now)
+            repair(store, owners_now)
         store.flush()  # from now on the repaired state counts as synced
     count = len(damages) + len(faults) + len(lost) + len(lone) + len(wrong) + len(owners)
     left = [str(one) for one in lost if not one.is_mendable] + [str(one) for one in lone if one.has_rows]
@@ -131,7 +128,7 @@ def _repair_pointers(store: RocksStore, max_slices: int) -> list[Pointer]:
     for pointer in wrong:
         _say(str(pointer))
     if wrong:
-        repair_pointers(store, wrong)
+        repair(store, wrong)
     return wrong
 
 
@@ -148,12 +145,12 @@ def _repair(
     lost = sum(f.shard.count - f.counted.count for f in faults if f.ranges)
     if faults:
         # First: once a lost structure's row is gone its number may be reused.
-        repair_counts(store, faults)
+        repair(store, faults)
     for table in unreadable:
         store.rewrite(table)
         _say(f"table {table.value} is rebuilt from its readable rows")
     if damages:
-        repair_rows(store, damages)
+        repair(store, damages)
     if any(damage.table is Table.ORDER for damage in damages):
         directory = read_directory(store, max_slices)
         count = rebuild_index(store, Reader(store, directory, Structures(max_structures=1)))
@@ -161,7 +158,7 @@ def _repair(
     if is_adopted or Table.MESSAGES in unreadable:
         # Rows were read around damage from both ends, or by borrowers: the counts may differ.
         again = verify_counts(store, read_directory(store, max_slices))
-        repair_counts(store, again)
+        repair(store, again)
         lost += sum(f.shard.count - f.counted.count for f in again if Table.MESSAGES in unreadable)
     if faults:
         _say(f"repaired {len(faults)} shards" + (f"; {lost} messages are lost" if lost > 0 else ""))

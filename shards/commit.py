@@ -103,14 +103,6 @@ class Commit:
         """Put a row, or delete it."""
         self.open_batch.row(table, key, value)
 
-    def clear(self, table: Table, start: bytes, end: bytes) -> None:
-        """Delete every row with start <= key < end."""
-        self.open_batch.clear(table, start, end)
-
-    def passed(self, piece: Slice) -> None:
-        """Start the slice's retention: the horizon has passed it."""
-        self.open_batch.passed(piece)
-
     # -- messages
 
     def find(self, wanted: MessageId) -> Found | None:

@@ -64,7 +64,7 @@ def left(store: Store) -> Iterator[tuple[bytes, bytes]]:
 
 def clear(commit: Commit, start: bytes, end: bytes) -> None:
     """Delete the rows of a finished range, and its note."""
-    commit.clear(Table.MESSAGES, start, end)
+    commit.open_batch.clear(Table.MESSAGES, start, end)
     commit.row(Table.META, LEFT + start, None)
 
 

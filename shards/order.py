@@ -97,7 +97,7 @@ def clear_keys(commit: Commit, whose: bytes) -> None:
     """In the writer: the place has ended, and its followers are settled, if it ordered."""
     if commit.open_batch.get(Table.ORDER, b"\0" + whose) is None:
         return
-    commit.clear(Table.ORDER, keys_name(whose), keys_name(whose) + keys.LAST * 6)
+    commit.open_batch.clear(Table.ORDER, keys_name(whose), keys_name(whose) + keys.LAST * 6)
     commit.row(Table.ORDER, b"\0" + whose, None)
 
 
@@ -105,7 +105,7 @@ def clear_index(commit: Commit, floor: Position) -> None:
     """In the writer: the index of hours before the retention floor is garbage."""
     start, end = _hour_name(0), _hour_name(at_of(floor) // HOUR_MS)
     if next(readable(commit.open_batch.store, Table.ORDER, start, end), None) is not None:
-        commit.clear(Table.ORDER, start, end)
+        commit.open_batch.clear(Table.ORDER, start, end)
 
 
 def rows_under(store: Store, name: bytes) -> Iterator[tuple[bytes, KeyRow]]:

@@ -19,7 +19,7 @@ from . import keys
 from .delivery_rows import DeliveryRow, Name, names_of, pointer_of, size_of, stored, stored_totals
 from .errors import Corrupt
 from .read import find, row_at
-from .store import Store, Table
+from .store import ROWS_END, Batch, Store, Table
 from .tables import (
     FORMAT_FIRST,
     META_DEAD,
@@ -33,7 +33,6 @@ from .tables import (
 )
 from .unreadable import readable
 
-_ROWS_END = b"\xff" * 64
 _TOPIC_END = b"\xff"
 """Above every topic, below the rows by position."""
 
@@ -50,31 +49,25 @@ class Pointer:
     def __str__(self) -> str:
         return f"table {self.table.value}: the row at {self.key!r} {self.why}"
 
+    def mend(self, batch: Batch) -> None:
+        if self.value is None:
+            batch.delete(self.table, self.key)
+        else:
+            batch.put(self.table, self.key, self.value)
+
 
 def pointers(store: Store, directory: Directory) -> Iterator[Pointer]:
     """All wrong rows. Reads these tables, and a row for each of theirs."""
-    for key, value in readable(store, Table.MOVED, b"", _ROWS_END):
+    for key, value in readable(store, Table.MOVED):
         if _points_nowhere(partial(_moved_to, store, directory, key, value)):
             yield Pointer(Table.MOVED, key, "names a row that is not there")
-    for key, value in readable(store, Table.DEDUPE, b"", _ROWS_END):
+    for key, value in readable(store, Table.DEDUPE):
         if _points_nowhere(partial(_known_as, store, directory, value)):
             yield Pointer(Table.DEDUPE, key, "names a message that is not there")
     if store.get(Table.META, META_RETAINED) is not None:
         yield from _retained(store)
     if store.get(Table.META, META_FORMAT) != b"%d" % FORMAT_FIRST:
         yield from _deliveries(store)
-
-
-def repair_pointers(store: Store, found: list[Pointer]) -> None:
-    """Write the repairs; durable on return."""
-    batch = store.batch()
-    for pointer in found:
-        if pointer.value is None:
-            batch.delete(pointer.table, pointer.key)
-        else:
-            batch.put(pointer.table, pointer.key, pointer.value)
-    store.write(batch)
-    store.flush()
 
 
 def _points_nowhere(look: Callable[[], bool]) -> bool:
@@ -160,7 +153,7 @@ def _is_named(store: Store, key: bytes, value: bytes) -> bool:
 
 
 def _retained(store: Store) -> Iterator[Pointer]:
-    for key, topic in readable(store, Table.RETAINED, _TOPIC_END, _ROWS_END):
+    for key, topic in readable(store, Table.RETAINED, _TOPIC_END, ROWS_END):
         if _points_nowhere(partial(_stands_at, store, topic, key)):
             yield Pointer(Table.RETAINED, key, "names a topic whose message is another one, or none")
     for topic, value in readable(store, Table.RETAINED, b"", _TOPIC_END):

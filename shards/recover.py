@@ -29,7 +29,7 @@ from .open_batch import OpenBatch
 from .owned import Owned, QuotaOf, any_number
 from .read import Reader
 from .record import decode, is_stub, owner_of
-from .store import Store, Table
+from .store import ROWS_END, Store, Table
 from .tables import (
     FORMAT,
     FORMAT_FIRST,
@@ -105,7 +105,8 @@ class Opened:
         """Count waiting messages again, from the rows. Raises what reading them raises."""
         pending = count_pending(self.reader, self.horizon.position)
         retries = sum(waiting_counts(self.store).values())
-        self.waiting.recounted(pending, count_held(self.reader), retries)
+        held = sum(1 for _ in self.reader.held())
+        self.waiting.recounted(pending, held, retries)
 
 
 def open_timeline(
@@ -238,7 +239,7 @@ def stored_cursor(store: Store, wall_ms: int) -> StoredCursor:
 def _check_new(store: Store, missing: str) -> None:
     """Raise Corrupt if there are rows: starting from zero beside them would reuse their ids."""
     for table in Table:
-        if table is not Table.META and next(store.scan(table, b"", b"\xff" * 64), None) is not None:
+        if table is not Table.META and next(store.scan(table, b"", ROWS_END), None) is not None:
             raise Corrupt(
                 f"table meta does not say {missing}, and table {table.value} is not empty: restore a backup"
             )
@@ -321,22 +322,14 @@ def _owner_if_readable(value: bytes) -> bytes:
         return b""
 
 
-def count_held(reader: Reader) -> int:
-    """Rows of `held`, including stubs of cancelled messages."""
-    return sum(1 for _ in reader.held())
-
-
 def format_of(store: Store) -> int | None:
     """The format of a store; None: no format yet.
 
     Checked before anything else is read or written. Raises WrongFormat, Corrupt, StoreFailed.
     """
     value = store.get(Table.META, META_FORMAT)
-    return None if value is None else format_in(value)
-
-
-def format_in(value: bytes) -> int:
-    """The format in its row. Raises WrongFormat for one that this program does not read."""
+    if value is None:
+        return None
     for known in (FORMAT_FIRST, FORMAT):
         if value == b"%d" % known:
             return known

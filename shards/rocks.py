@@ -57,7 +57,7 @@ from .errors import Corrupt, NotOurs, ShardsError, StoreFailed, StoreLocked
 from .mark import Mark
 from .private import OWN
 from .scan import check, scan, scan_at_rest
-from .store import Batch, Table
+from .store import ROWS_END, Batch, Table
 from .synced import Synced
 from .unreadable import REPAIR_BYTES, Unreadable
 
@@ -83,8 +83,6 @@ CACHE_BYTES = 32 << 20
 COPY_ROWS = 1_000
 _COPY = ".copy"
 _BESIDE = "beside"
-_END = b"\xff" * 64
-"""Above every key of every table. In a copy: marks it as complete."""
 _ROTTEN = ("Corruption", "Input/output error", "No such file")
 """How the engine's errors name damaged or missing bytes."""
 OPEN_FILES = 256
@@ -226,7 +224,7 @@ class RocksStore:
     def check(self, table: Table, start: bytes, most: int) -> tuple[bytes | None, int]:
         if table in self._absent:
             return None, 0
-        return check(self._family(table), start, _END, most, partial(self._read_refusal, table))
+        return check(self._family(table), start, ROWS_END, most, partial(self._read_refusal, table))
 
     @property
     def file_bytes(self) -> int:
@@ -305,22 +303,22 @@ class RocksStore:
 
         It refuses if readable rows would be lost because too much around them cannot be read.
 
-        It first makes a copy, which is marked when complete, then the table again from the copy. If
-        interrupted before the mark, the table is as it was; after it, the store opens only for the next
-        repair (`finish_rewrites`).
+        It first makes a copy, which a row at ROWS_END marks when complete, then the table again from the
+        copy. If interrupted before the mark, the table is as it was; after it, the store opens only for the
+        next repair (`finish_rewrites`).
         """
         side = table.value + _COPY
         if side in Rdict.list_cf(str(self.path), Options(raw_mode=True)):
             self._db.drop_column_family(side)
         self._db.create_column_family(side, self._options())
         unreadable = Unreadable(kept_bytes=REPAIR_BYTES)
-        self._copy(unreadable.scan(self, table, b"", _END), side)
+        self._copy(unreadable.scan(self, table, b"", ROWS_END), side)
         if any(corrupt.is_cut for corrupt in unreadable):
             self._db.drop_column_family(side)
             raise StoreFailed(
                 f"table {table.value} is left as it is: readable rows would be lost, see the log"
             )
-        self._copy(iter([(_END, b"")]), side)
+        self._copy(iter([(ROWS_END, b"")]), side)
         self._finish(table)
 
     def finish_rewrites(self) -> None:
@@ -338,7 +336,7 @@ class RocksStore:
         self._db.drop_column_family(name)
         self._db.create_column_family(name, self._options())
         whole = self._db.get_column_family(side)
-        self._copy(scan(whole, b"", _END, partial(self._read_refusal, table)), name)
+        self._copy(scan(whole, b"", ROWS_END, partial(self._read_refusal, table)), name)
         del whole
         self._db.drop_column_family(side)
         self._families[table] = self._db.get_column_family(name)
@@ -358,7 +356,7 @@ class RocksStore:
         """Whether there is a complete copy of a table."""
         if side not in Rdict.list_cf(str(self.path), Options(raw_mode=True)):
             return False
-        return self._db.get_column_family(side).get(_END) is not None
+        return self._db.get_column_family(side).get(ROWS_END) is not None
 
     def mark(self, bound_ms: int) -> None:
         self._mark.write(bound_ms)

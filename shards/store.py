@@ -46,6 +46,10 @@ class Table(Enum):
     """Every member is unique. Enum's own hash would cost 0.2 us for each row that is put or looked up."""
 
 
+ROWS_END = b"\xff" * 64
+"""Above every key of every table."""
+
+
 class Batch(Protocol):
     """Changes that become visible together."""
 

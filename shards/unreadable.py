@@ -39,7 +39,7 @@ from timeline.slices import Home
 
 from . import keys
 from .errors import Corrupt, ShardsError
-from .store import Store, Table
+from .store import ROWS_END, Store, Table
 
 log = logging.getLogger(__name__)
 
@@ -243,7 +243,9 @@ def _kept(
             yield corrupt.kept[at], value
 
 
-def readable(store: Store, table: Table, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+def readable(
+    store: Store, table: Table, start: bytes = b"", end: bytes = ROWS_END
+) -> Iterator[tuple[bytes, bytes]]:
     """The readable rows of [start, end), for callers that read a table once. Unreadable ranges are logged."""
     return Unreadable().scan(store, table, start, end)
 

@@ -21,7 +21,7 @@ from timeline.slices import Directory
 from . import keys
 from .delivery_rows import DeliveryRow, Name, names_of, pointer_of, record_of, size_of, state_of, whose
 from .errors import Corrupt
-from .store import Batch, Store, Table
+from .store import ROWS_END, Batch, Store, Table
 from .tables import (
     DEAD,
     FORMAT,
@@ -36,8 +36,6 @@ from .tables import (
 from .unreadable import readable
 
 log = logging.getLogger(__name__)
-
-_ROWS_END = b"\xff" * 64
 
 
 class Letter(msgspec.Struct, frozen=True, array_like=True):
@@ -111,7 +109,7 @@ def _row(at: Position, letter: Letter) -> DeliveryRow:
 
 
 def _keep(batch: Batch, letters: dict[Name, DeliveryRow]) -> None:
-    batch.delete_range(Table.DEAD, b"", _ROWS_END)
+    batch.delete_range(Table.DEAD, b"", ROWS_END)
     for name, row in letters.items():
         batch.put(Table.DELIVERIES, keys.state(*name), encode_row(state_of(row)))
         batch.put(Table.DELIVERIES, keys.record(name.root, name.whose), encode_row(record_of(row)))

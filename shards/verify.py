@@ -18,7 +18,7 @@ Cells (cells.py) are compared too; repair deletes wrong ones, and the server cou
 owners in `meta` are compared with the pending rows.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -32,26 +32,13 @@ from . import keys
 from .endpoints import endpoint_of
 from .errors import Corrupt
 from .jobs import ABORTED, stored_jobs
-from .keys import (
-    MESSAGE_KEY_BYTES,
-    OWNED,
-    OWNED_END,
-    cells_key,
-    is_of_group,
-    owned,
-    owner_in,
-    place_of,
-    shard_of,
-    shard_range,
-    slice_key,
-    span_range,
-)
 from .order import check_row
+from .pointers import Pointer
 from .read import Reader
 from .record import decode, is_stub
 from .recover import count_owned
 from .schedules import schedule_of
-from .store import Store, Table
+from .store import ROWS_END, Batch, Store, Table
 from .tables import (
     META_CURSOR,
     cursor_from,
@@ -75,7 +62,6 @@ from .unreadable import REPAIR_BYTES, CorruptRange, Unreadable, readable
 
 PART = 0xFFFF
 """Stands for a shard number: all that a slice borrows. No shard has it."""
-ROWS_END = b"\xff" * 64
 DIRECTORY = frozenset((Table.SLICES, Table.SHARDS, Table.META))
 """The tables of the directory: they cannot be rebuilt."""
 
@@ -109,6 +95,19 @@ class Fault:
             text += f"; its structure {said.structure} is not known"
         return "\n  ".join((text, *map(str, self.ranges)))
 
+    def mend(self, batch: Batch) -> None:
+        """Write the counted values."""
+        piece, counted = self.piece, self.counted
+        # The server counts them again: otherwise they might fit the slice's new counts.
+        batch.delete(Table.META, keys.cells_key(counted.home))
+        if self.is_of_cells:
+            return
+        if piece is None:
+            batch.put(Table.SHARDS, counted.prefix, shard_value(counted))
+        else:
+            piece.borrow(piece.borrowed.values(), Counts(counted.count, counted.live, counted.bytes))
+            batch.put(Table.SLICES, keys.slice_key(piece.home), slice_value(piece))
+
 
 @dataclass(frozen=True, slots=True)
 class Stray:
@@ -132,6 +131,15 @@ class Stray:
             text += ", of a slice that has none"
         return f"slice {self.counted.home.start_ms} shard {self.counted.number}: {text}"
 
+    def mend(self, batch: Batch) -> None:
+        """Write a shard row for those whose slice is known; delete copies."""
+        prefix = self.counted.prefix
+        if self.is_copy:
+            batch.delete_range(Table.MESSAGES, *keys.shard_range(prefix))
+        elif self.is_known:
+            batch.delete(Table.META, keys.cells_key(self.counted.home))
+            batch.put(Table.SHARDS, prefix, shard_value(self.counted))
+
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
@@ -143,6 +151,10 @@ class Orphan:
     def __str__(self) -> str:
         text = f"slice {self.shard.home.start_ms} shard {self.shard.number}: the row of a shard of no slice"
         return text + ("" if self.has_rows else ", without messages")
+
+    def mend(self, batch: Batch) -> None:
+        if not self.has_rows:
+            batch.delete(Table.SHARDS, self.shard.prefix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +172,10 @@ class OwnerFault:
             unit = int(self.said[0] == self.counted[0])
             said = f"{self.said[unit]} {('messages', 'bytes')[unit]} are pending"
         return f"owner {self.owner.decode(errors='replace')!r}: says {said}, there are {self.counted[unit]}"
+
+    def mend(self, batch: Batch) -> None:
+        count, size = self.counted
+        batch.put(Table.META, keys.owned(self.owner), owned_value(count, 0, size, 0))
 
 
 @dataclass(slots=True)
@@ -181,6 +197,20 @@ class Damage:
         lines += [f"table {self.table.value}: the row at {key!r} cannot be decoded" for key in self.bad]
         return "\n".join(lines)
 
+    def mend(self, batch: Batch) -> None:
+        """Delete the undecodable rows."""
+        for key in self.bad:
+            batch.delete(self.table, key)
+
+
+def repair(store: Store, found: Iterable[Fault | Stray | Orphan | OwnerFault | Damage | Pointer]) -> None:
+    """Mend them in one batch; durable on return."""
+    batch = store.batch()
+    for one in found:
+        one.mend(batch)
+    store.write(batch)
+    store.flush()
+
 
 def _value(check: Callable[[bytes], object]) -> Callable[[bytes, bytes], object]:
     return lambda _, value: check(value)
@@ -197,7 +227,7 @@ def _check_retained(key: bytes, value: bytes) -> None:
 
 
 def _check_session(key: bytes, value: bytes) -> None:
-    if is_of_group(key):
+    if keys.is_of_group(key):
         group_of(value)
     else:
         session_of(value)
@@ -282,7 +312,7 @@ def _cells_faults(piece: Slice, counted: Cells | None) -> Iterator[Fault]:
 
 def _own_faults(store: Store, shard: Shard, structures: set[int], cells: Cells | None) -> Iterator[Fault]:
     unreadable = Unreadable(kept_bytes=REPAIR_BYTES)
-    counted = _count(store, shard, shard_range(shard.prefix), unreadable, cells)
+    counted = _count(store, shard, keys.shard_range(shard.prefix), unreadable, cells)
     if shard.structure not in structures:
         # Its number may be given to another pattern: from now on the shard may hold any topic.
         counted.structure = ANYTHING
@@ -301,7 +331,7 @@ def _part_faults(
     said, counted = Shard(piece.home, PART), Shard(piece.home, PART)
     said.take(*piece.part, END, START)
     for shard in piece.borrowed.values():
-        span = span_range(shard.prefix, piece.start_ms, piece.end_ms)
+        span = keys.span_range(shard.prefix, piece.start_ms, piece.end_ms)
         found = _count(store, shard, span, unreadable, cells)
         whole = borrowed.setdefault(shard.prefix, (shard, Shard(shard.home, shard.number)))[1]
         for one in (counted, whole):
@@ -314,15 +344,17 @@ def strays(store: Store, directory: Directory, floor: Position) -> list[Stray]:
     """Rows of unknown shards: a probe between any two shards, and a count where there are rows."""
     known = {shard.prefix for piece in directory for shard in piece.readable()}
     own = {piece.home for piece in directory}
-    borrowed = _borrowed(store)
-    copies = _copies(store)
+    slices = readable(store, Table.SLICES)
+    borrowed = {prefix for key, value in slices for prefix in prefixes_of(slice_from(key, value)[1])}
+    # Rows that jobs of older versions copied. A start aborts an unfinished job and deletes its copies.
+    copies = {prefix: job.state for job in stored_jobs(store) for prefix in job.copies}
     unreadable = Unreadable(kept_bytes=REPAIR_BYTES)
     found: list[Stray] = []
     start = b""
-    while (key := next(readable(store, Table.MESSAGES, start, ROWS_END), (b"", b""))[0]) != b"":
-        home, number = shard_of(key)
+    while (key := next(readable(store, Table.MESSAGES, start), (b"", b""))[0]) != b"":
+        home, number = keys.shard_of(key)
         shard = Shard(home, number, ANYTHING)
-        span = shard_range(shard.prefix)
+        span = keys.shard_range(shard.prefix)
         start = span[1]
         state = copies.get(shard.prefix)
         if shard.prefix not in known and state in (None, ABORTED):
@@ -337,8 +369,8 @@ def verify_owners(store: Store, directory: Directory, horizon: Position) -> list
     """Count what each owner has pending behind the horizon."""
     counted = count_owned(store, Reader(store, directory, Structures(max_structures=1)), horizon)
     faults = []
-    for key, value in readable(store, Table.META, OWNED, OWNED_END):
-        owner = owner_in(key)
+    for key, value in readable(store, Table.META, keys.OWNED, keys.OWNED_END):
+        owner = keys.owner_in(key)
         is_ = counted.pop(owner, (0, 0))
         try:
             row = owned_from(value)
@@ -351,55 +383,15 @@ def verify_owners(store: Store, directory: Directory, horizon: Position) -> list
     return faults + [OwnerFault(owner, (0, 0), is_) for owner, is_ in counted.items()]
 
 
-def repair_owners(store: Store, faults: list[OwnerFault]) -> None:
-    """Write the counted values; durable on return."""
-    batch = store.batch()
-    for fault in faults:
-        count, size = fault.counted
-        batch.put(Table.META, owned(fault.owner), owned_value(count, 0, size, 0))
-    store.write(batch)
-    store.flush()
-
-
 def orphans(store: Store, directory: Directory) -> list[Orphan]:
     """Shard rows that the directory does not know."""
     known = {shard.prefix for piece in directory for shard in piece.readable()}
     found = []
-    for key, value in readable(store, Table.SHARDS, b"", ROWS_END):
+    for key, value in readable(store, Table.SHARDS):
         if key not in known:
-            row = next(readable(store, Table.MESSAGES, *shard_range(key)), None)
+            row = next(readable(store, Table.MESSAGES, *keys.shard_range(key)), None)
             found.append(Orphan(shard_from(key, value), row is not None))
     return found
-
-
-def _borrowed(store: Store) -> set[bytes]:
-    """The prefixes that slices borrow, with or without a shard row."""
-    rows = readable(store, Table.SLICES, b"", ROWS_END)
-    return {prefix for key, value in rows for prefix in prefixes_of(slice_from(key, value)[1])}
-
-
-def _copies(store: Store) -> dict[bytes, str]:
-    """Prefixes of rows that jobs of older versions copied and that nobody reads, with the job's state.
-
-    A start aborts an unfinished job and deletes its copies.
-    """
-    return {prefix: job.state for job in stored_jobs(store) for prefix in job.copies}
-
-
-def adopt_strays(store: Store, found: list[Stray], lone: Sequence[Orphan] = ()) -> None:
-    """Write shard rows for strays with a known slice; delete copies and empty orphans. Durable on return."""
-    batch = store.batch()
-    for stray in found:
-        if stray.is_copy:
-            batch.delete_range(Table.MESSAGES, *shard_range(stray.counted.prefix))
-        elif stray.is_known:
-            batch.delete(Table.META, cells_key(stray.counted.home))
-            batch.put(Table.SHARDS, stray.counted.prefix, shard_value(stray.counted))
-    for orphan in lone:
-        if not orphan.has_rows:
-            batch.delete(Table.SHARDS, orphan.shard.prefix)
-    store.write(batch)
-    store.flush()
 
 
 def verify_tables(store: Store) -> list[Damage]:
@@ -424,37 +416,9 @@ def verify_tables(store: Store) -> list[Damage]:
 
 def structure_rows(store: Store) -> Iterator[tuple[int, str]]:
     """The readable structures."""
-    for key, value in readable(store, Table.STRUCTURES, b"", ROWS_END):
+    for key, value in readable(store, Table.STRUCTURES):
         with suppress(Corrupt):
             yield structure_from(key, value)
-
-
-def repair_counts(store: Store, faults: list[Fault]) -> None:
-    """Write the counted values; durable on return."""
-    batch = store.batch()
-    for fault in faults:
-        piece, counted = fault.piece, fault.counted
-        # The server counts them again: otherwise they might fit the slice's new counts.
-        batch.delete(Table.META, cells_key(counted.home))
-        if fault.is_of_cells:
-            continue
-        if piece is None:
-            batch.put(Table.SHARDS, counted.prefix, shard_value(counted))
-        else:
-            piece.borrow(piece.borrowed.values(), Counts(counted.count, counted.live, counted.bytes))
-            batch.put(Table.SLICES, slice_key(piece.home), slice_value(piece))
-    store.write(batch)
-    store.flush()
-
-
-def repair_rows(store: Store, damages: list[Damage]) -> None:
-    """Delete the undecodable rows; durable on return."""
-    batch = store.batch()
-    for damage in damages:
-        for key in damage.bad:
-            batch.delete(damage.table, key)
-    store.write(batch)
-    store.flush()
 
 
 def _count(
@@ -467,8 +431,8 @@ def _count(
     """Count the rows; adds live ones to `cells`."""
     counted = Shard(shard.home, shard.number, shard.structure)
     for key, value in unreadable.scan(store, Table.MESSAGES, *span, shard.prefix):
-        place = place_of(key)
-        counted.grow(place, len(value) + MESSAGE_KEY_BYTES)
+        place = keys.place_of(key)
+        counted.grow(place, len(value) + keys.MESSAGE_KEY_BYTES)
         if is_stub(value):
             counted.retire()
         elif cells is not None:

@@ -326,7 +326,7 @@ class Cursors(CommitHook):
                     cost += self._write_cursor(commit, owner, mono)
             commit.row(Table.SESSIONS, name.encode(), None)
             commit.row(Table.CURSORS, name.encode(), None)
-            commit.clear(Table.RECEIVED, *keys.received_range(name))
+            commit.open_batch.clear(Table.RECEIVED, *keys.received_range(name))
             heir = self.named(name)
             if heir is not None:
                 self.mark_dirty(heir)

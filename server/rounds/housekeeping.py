@@ -159,7 +159,7 @@ class Housekeeping:
 
         def seal(commit: Commit) -> None:
             for piece in passed_slices(directory, horizon.position):
-                commit.passed(piece)
+                commit.open_batch.passed(piece)
 
         if passed_slices(directory, horizon.position):
             await self._ask(seal)

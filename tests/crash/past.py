@@ -145,7 +145,7 @@ def _draft(tag: str, due_ms: int) -> Draft:
 
 def _pass(hand: Hand, commit: Commit) -> None:
     for piece in passed_slices(hand.core.directory, hand.core.horizon.position):
-        commit.passed(piece)
+        commit.open_batch.passed(piece)
 
 
 def wrong(piece: Piece, there: dict[str, str]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from shards.memory import MemoryStore
 from shards.record import is_stub
 from shards.recover import Opened, read_directory, undo_group
 from shards.store import Table
-from shards.verify import repair_counts, verify_counts
+from shards.verify import repair, verify_counts
 from timeline.cells import Cells
 from timeline.position import END, START, MessageId
 from timeline.slices import DAY_MS
@@ -180,7 +180,7 @@ def test_verify_finds_wrong_ones_and_repair_has_them_counted_again() -> None:
     saved(opened)
     (fault,) = verify_counts(store, directory := read_directory(store, 50))
     assert "by time" in str(fault)
-    repair_counts(store, [fault])
+    repair(store, [fault])
     assert verify_counts(store, read_directory(store, 50)) == []
     assert [piece.cells for piece in open_at(store).directory] == [None]
     assert len(directory) == 1

@@ -18,12 +18,12 @@ from shards.expiry import expire
 from shards.fields import Record, Retry, TryRow
 from shards.garbage import forget, look_through
 from shards.memory import MemoryStore
-from shards.pointers import pointers, repair_pointers
+from shards.pointers import pointers
 from shards.record import encode
 from shards.recover import read_timeline_again, reopen_store, undo_group
 from shards.store import Table
 from shards.tables import DEAD, DROPPED, META_DEAD, WAITING, KeptTotals, encode_row, kept_totals_value
-from shards.verify import repair_rows, verify_owners, verify_tables
+from shards.verify import repair, verify_owners, verify_tables
 from tests.support.delivery_rows import failed
 from tests.support.planted import Fault, finds
 from tests.support.stores import rewrite
@@ -468,7 +468,7 @@ def test_what_cannot_be_read_is_passed_over_and_ended(caplog: pytest.LogCaptureF
         kept = [key[:1] for key, _ in opened.store.scan(Table.DELIVERIES, b"", b"\xff")]
         assert kept == [keys.WAITS_OF, keys.WAITS, keys.WAITING_COUNT], "they name nothing"
         assert list(delivery_rows.waiting(opened.store)) == []
-        repair_pointers(opened.store, list(pointers(opened.store, opened.directory)))
+        repair(opened.store, list(pointers(opened.store, opened.directory)))
         assert not list(opened.store.scan(Table.DELIVERIES, b"", b"\xff"))
 
 
@@ -488,7 +488,7 @@ def test_counts_that_cannot_be_read_begin_anew(spoilt: bytes | None) -> None:
     (fault,) = pointers(opened.store, opened.directory) if spoilt else [None]
     if fault is not None:
         assert str(fault).endswith("says that there are 1 dead letters, there are 2")
-        repair_pointers(opened.store, [fault])
+        repair(opened.store, [fault])
     assert list(pointers(opened.store, opened.directory)) == []
     assert delivery_rows.stored_totals(opened.store).count == 2
 
@@ -504,9 +504,9 @@ def repaired(lives: Lives) -> list[str]:
     """Repair as `verify --repair` does. Returns what it found."""
     store, directory = lives.store, lives.opened.directory
     damages = verify_tables(store)
-    repair_rows(store, damages)
+    repair(store, damages)
     found = list(pointers(store, directory))
-    repair_pointers(store, found)
+    repair(store, found)
     assert verify_tables(store) == []
     assert list(pointers(store, directory)) == []
     return [str(one) for one in (*damages, *found)]

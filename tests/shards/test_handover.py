@@ -13,7 +13,7 @@ from shards.handover import Tally
 from shards.jobs import ABORTED, DONE, JobRow, PieceRow, SourceRow
 from shards.recover import Opened, read_directory
 from shards.store import Table
-from shards.verify import repair_counts, verify_counts
+from shards.verify import repair, verify_counts
 from timeline import slices
 from timeline.position import before
 from timeline.slices import Counts, Home, Shard
@@ -158,7 +158,7 @@ def test_what_a_job_has_counted_wrong_keeps_no_group_from_being_written(split: S
     assert texts(split.opened) == ALL.replace("1 2 3", "- 2 new 3", 1).split()
     assert [piece.part.live for piece in split.slices()] == [0, COUNT]
     faults = verify_counts(split.store, read_directory(split.store, 500))
-    repair_counts(split.store, faults)
+    repair(split.store, faults)
     assert [piece.part[:2] for piece in read_directory(split.store, 500)] == [(4, 3), (8, 8)]
 
 

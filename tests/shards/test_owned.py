@@ -28,7 +28,7 @@ from shards.recover import (
 )
 from shards.store import Table
 from shards.tables import owned_value
-from shards.verify import OwnerFault, repair_owners, verify_owners
+from shards.verify import OwnerFault, repair, verify_owners
 from tests.support.delivery_rows import failed
 from tests.support.soak import SOAK
 from tests.support.stores import rewrite
@@ -226,7 +226,7 @@ def test_a_counter_that_says_something_else_is_found_and_repaired() -> None:
     assert str(faults[0]) == "owner 'meter-7': says 7 messages are pending, there are 2"
     assert str(faults[2]) == "owner 'ops': says nothing that can be read, there are 1"
     assert str(faults[3]) == f"owner 'size': says 7 bytes are pending, there are {bytes_of[b'size']}"
-    repair_owners(store, faults)
+    repair(store, faults)
     assert check(opened_at(store)) == (2, 1)
 
 

@@ -123,7 +123,7 @@ def test_of_one_key_the_last_change_counts(opened: Opened) -> None:
             opened.commit.row(Table.META, b"a", b"x")
             yield
         opened.commit.row(Table.META, b"c", b"3")
-        opened.commit.clear(Table.META, b"c", b"d")
+        opened.commit.open_batch.clear(Table.META, b"c", b"d")
         opened.commit.row(Table.META, b"a", None)
 
     at_once(opened.open_batch.in_order(bits()))

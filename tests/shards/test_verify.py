@@ -6,7 +6,7 @@ from shards import keys
 from shards.memory import MemoryStore
 from shards.recover import read_directory
 from shards.store import Table
-from shards.verify import adopt_strays, repair_counts, strays, verify_counts
+from shards.verify import repair, strays, verify_counts
 from tests.support.stores import rewrite
 from timeline.position import START, before
 from timeline.slices import Shard
@@ -39,7 +39,7 @@ def test_a_wrong_count_is_found_and_repaired(wrong: str) -> None:
     (fault,) = verify_counts(store, directory)
     assert fault.shard is shard
     assert str(piece.start_ms) in str(fault)
-    repair_counts(store, [fault])
+    repair(store, [fault])
     assert store.durable == len(store.log)
     assert verify_counts(store, read_directory(store, 100)) == []
 
@@ -69,7 +69,7 @@ def test_rows_without_a_shard_row_are_found_and_adopted() -> None:
     (stray,) = strays(store, read_directory(store, 100), START)
     assert (stray.counted.count, stray.counted.live) == (shard.count, shard.live)
     assert str(shard.home.start_ms) in str(stray)
-    adopt_strays(store, [stray])
+    repair(store, [stray])
     assert store.durable == len(store.log)
     again = read_directory(store, 100)
     assert strays(store, again, START) == []
@@ -83,7 +83,7 @@ def test_rows_of_a_lost_slice_are_named_and_left_alone() -> None:
     rewrite(store, (Table.SLICES, keys.slice_key(piece.home), None))
     (stray,) = strays(store, read_directory(store, 100), START)
     assert not stray.is_known
-    adopt_strays(store, [stray])
+    repair(store, [stray])
     assert len(strays(store, read_directory(store, 100), START)) == 1
 
 

@@ -797,7 +797,7 @@ def _seal(rig: Rig) -> None:
 
     def seal(commit: Commit) -> None:
         for piece in passed_slices(rig.core.directory, rig.core.horizon.position):
-            commit.passed(piece)
+            commit.open_batch.passed(piece)
 
     rig.decide(seal)
 
