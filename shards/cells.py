@@ -28,12 +28,7 @@ from .unreadable import readable
 
 SAVE_BYTES = 256 << 10
 _HEAD = Struct(">QQI")
-
-
-def cells_value(piece: Slice, cells: Cells) -> bytes:
-    """Rows (8) · live rows (8) · width of a cell, ms (4) · count of each cell (4)."""
-    counts = Struct(f">{len(cells.counts)}I").pack(*cells.counts)
-    return _HEAD.pack(piece.count, piece.live, cells.width_ms) + counts
+"""Rows, live rows, width of a cell in ms; then the count of each cell (4)."""
 
 
 def restore_cells(store: Store, directory: Directory) -> None:
@@ -77,13 +72,15 @@ def save(commit: Commit, start_ms: int = 0, most: int = SAVE_BYTES) -> int:
     """Put rows for the changed slices from `start_ms` on. Returns where to continue; 0 at the end."""
     size = 0
     for piece in commit.directory.over(before(start_ms), END):
-        if piece.cells is None or not is_changed(piece):
+        cells = piece.cells
+        if cells is None or not is_changed(piece):
             continue
         if size >= most:
             return piece.start_ms
-        value = cells_value(piece, piece.cells)
+        counts = Struct(f">{len(cells.counts)}I").pack(*cells.counts)
+        value = _HEAD.pack(piece.count, piece.live, cells.width_ms) + counts
         commit.row(Table.META, keys.cells_key(piece.home), value)
-        piece.cells.saved = piece.count, piece.cells.retired
+        cells.saved = piece.count, cells.retired
         size += len(value)
     return 0
 

@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from timeline.position import HELD_SHARD, ID_BYTES, MessageId, Position, before, id_position, message_id
+from timeline.position import HELD_SHARD, ID_BYTES, MessageId, Position, before, id_position
 from timeline.shares import may_take
 from timeline.slices import Slice
 
@@ -32,7 +32,7 @@ from .group_commit import Caps, GroupCommit
 from .open_batch import OpenBatch
 from .outcome import Control, Outcome
 from .owned import NO_QUOTA, Owned, QuotaOf
-from .read import Found, row_at
+from .read import Found
 from .record import (
     CANCELLED,
     MOVED,
@@ -50,7 +50,6 @@ from .tables import (
     BatchRow,
     DedupeRow,
     KeyExtra,
-    RowAddress,
     batch_from,
     batch_value,
     dedupe_from,
@@ -108,12 +107,6 @@ class Commit:
     def find(self, wanted: MessageId) -> Found | None:
         """The message, wherever moves have taken it. Raises Corrupt."""
         return self.open_batch.find(wanted)
-
-    def at(self, wanted: MessageId, address: RowAddress) -> Found | None:
-        """The row at `address`, if it is the message's; sees rows placed by this group. Raises Corrupt."""
-        place, number = address
-        self.open_batch.reveal(place)
-        return row_at(self.get, self.directory, wanted, message_id(place, number, self.open_batch.node))
 
     def put(self, drafts: Sequence[Draft], terms: Terms = AS_EVER) -> list[MessageId | Known]:
         """Place all drafts of one owner, or none; returns ids in their order. `terms`: of their keys.

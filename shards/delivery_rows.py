@@ -130,8 +130,7 @@ class DeliveryRow(msgspec.Struct, frozen=True):
             return msgspec.structs.replace(record, due_ms=since_ms) if self.due_ms else record
         due_ms = at_of(self.at)
         left_ms = max(1, since_ms + record.expires_ms - due_ms) if record.expires_ms else 0
-        addressee, reason = self.addressee.encode(), self.reason.encode()
-        retry = Retry(addressee, self.attempts, self.counted, reason, self.tries, self.returns)
+        retry = Retry(self.attempts, self.counted, self.reason.encode(), self.tries, self.returns)
         return msgspec.structs.replace(
             record,
             id=self.id,
@@ -294,9 +293,9 @@ def is_there(store: Store, name: Name, state: int) -> bool:
     return False
 
 
-def roots(store: Store, whose: bytes, start: Position, end: Position = END) -> Iterator[Position]:
-    """Roots of a place's deliveries that have rows, start <= root < end, in order."""
-    for key, _ in _between(store, keys.STATE + whose, start, end):
+def roots(store: Store, whose: bytes, start: Position) -> Iterator[Position]:
+    """Roots of a place's deliveries that have rows, from `start` on, in order."""
+    for key, _ in _between(store, keys.STATE + whose, start):
         yield keys.place_of(key)
 
 

@@ -23,8 +23,6 @@ class Retry(msgspec.Struct, frozen=True, gc=False):
     """A message's tries at one place so far, from the row of its delivery (delivery_rows.py). Not stored in a
     record's bytes."""
 
-    addressee: bytes
-    """The session or group, by its name in the rows, UTF-8."""
     attempts: int = 0
     """Deliveries to it before this row."""
     counted: int = 0

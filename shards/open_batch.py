@@ -436,17 +436,12 @@ class OpenBatch:
         piece.passed_s = self.running_ms // 1000
         self._slices[piece.start_ms] = piece
 
-    def changed(self, pieces: Iterable[Slice], shards: Iterable[Shard]) -> None:
-        """Write the rows of these slices and shards with this group."""
-        self._slices.update((piece.start_ms, piece) for piece in pieces)
-        self._touched.update((shard.prefix, shard) for shard in shards)
-
     def replaced(self, piece: Slice, children: Sequence[Slice]) -> None:
         """Replace a slice by narrower ones: in the directory and its rows."""
         self.dropped(piece)
         for child in children:
             self.directory.adopt(child)
-        self.changed(children, ())
+            self._slices[child.start_ms] = child
 
     def dropped(self, piece: Slice) -> None:
         """Remove a slice: from the directory and its row."""

@@ -15,22 +15,11 @@ from functools import partial
 from timeline.position import END, HELD_SHARD, START, MessageId, id_position, id_shard
 from timeline.slices import Directory
 
-from . import keys
+from . import keys, tables
 from .delivery_rows import DeliveryRow, Name, names_of, pointer_of, size_of, stored, stored_totals
 from .errors import Corrupt
 from .read import find, row_at
 from .store import ROWS_END, Batch, Store, Table
-from .tables import (
-    FORMAT_FIRST,
-    META_DEAD,
-    META_FORMAT,
-    META_RETAINED,
-    BatchRow,
-    KeptTotals,
-    kept_totals_value,
-    key_row_of,
-    number_value,
-)
 from .unreadable import readable
 
 _TOPIC_END = b"\xff"
@@ -64,9 +53,9 @@ def pointers(store: Store, directory: Directory) -> Iterator[Pointer]:
     for key, value in readable(store, Table.DEDUPE):
         if _points_nowhere(partial(_known_as, store, directory, value)):
             yield Pointer(Table.DEDUPE, key, "names a message that is not there")
-    if store.get(Table.META, META_RETAINED) is not None:
+    if store.get(Table.META, tables.META_RETAINED) is not None:
         yield from _retained(store)
-    if store.get(Table.META, META_FORMAT) != b"%d" % FORMAT_FIRST:
+    if store.get(Table.META, tables.META_FORMAT) != b"%d" % tables.FORMAT_FIRST:
         yield from _deliveries(store)
 
 
@@ -84,8 +73,8 @@ def _moved_to(store: Store, directory: Directory, key: bytes, value: bytes) -> b
 
 def _known_as(store: Store, directory: Directory, value: bytes) -> bool:
     """Whether the row is right. A batch may outlive its messages: it is decided again for those."""
-    row = key_row_of(value)
-    if isinstance(row, BatchRow) or row.position < directory.floor or not row.id:
+    row = tables.key_row_of(value)
+    if isinstance(row, tables.BatchRow) or row.position < directory.floor or not row.id:
         return True
     return find(store.get, directory, row.id) is not None
 
@@ -118,15 +107,15 @@ def _deliveries(store: Store) -> Iterator[Pointer]:
                 yield Pointer(Table.DELIVERIES, key, "names no delivery")
     said = {key for key, _ in readable(store, Table.DELIVERIES, keys.WAITING_COUNT, keys.DROPPED)}
     for key in sorted(said | has.keys()):
-        right = number_value(has[key]) if has[key] else None
+        right = tables.number_value(has[key]) if has[key] else None
         if store.get(Table.DELIVERIES, key) != right:
             why = f"says another number than {has[key]}, which a place has"
             yield Pointer(Table.DELIVERIES, key, why, right)
     totals = stored_totals(store)
     if (totals.count, totals.bytes) != (count, size) or oldest < totals.oldest:
-        right = kept_totals_value(KeptTotals(count, size, START))
+        right = tables.kept_totals_value(tables.KeptTotals(count, size, START))
         why = f"says that there are {totals.count} dead letters, there are {count}"
-        yield Pointer(Table.META, META_DEAD, why, right)
+        yield Pointer(Table.META, tables.META_DEAD, why, right)
 
 
 def _rows(store: Store) -> Iterator[tuple[Name, DeliveryRow | None]]:

@@ -18,7 +18,7 @@ from timeline.position import END, START, Position, before
 from timeline.slices import Directory
 from timeline.structures import Structures
 
-from . import keys
+from . import keys, tables
 from .borrow import part_of
 from .cells import restore_cells
 from .commit import Caps, Commit, IsUndone, always
@@ -30,22 +30,6 @@ from .owned import Owned, QuotaOf, any_number
 from .read import Reader
 from .record import decode, is_stub, owner_of
 from .store import ROWS_END, Store, Table
-from .tables import (
-    FORMAT,
-    FORMAT_FIRST,
-    META_APPLIED,
-    META_CURSOR,
-    META_FORMAT,
-    META_NUMBER,
-    META_SEAL,
-    StoredCursor,
-    applied_from,
-    cursor_from,
-    prefixes_of,
-    shard_from,
-    slice_from,
-    structure_from,
-)
 from .unreadable import CorruptRange, notes
 from .upgrade import upgrade
 from .waiting import Waiting
@@ -53,7 +37,7 @@ from .waiting import Waiting
 log = logging.getLogger(__name__)
 Value = TypeVar("Value")
 
-_READS = f"this program reads formats {FORMAT_FIRST} and {FORMAT}"
+_READS = f"this program reads formats {tables.FORMAT_FIRST} and {tables.FORMAT}"
 
 
 @dataclass(slots=True)
@@ -85,16 +69,6 @@ class Opened:
     def held(self) -> int:
         """Rows of `held`: messages that wait because the clock was set back."""
         return self.waiting.held
-
-    @property
-    def running_ms(self) -> int:
-        """Running time of the server over all starts, up to the last group."""
-        return self.open_batch.running_ms
-
-    @property
-    def node(self) -> int:
-        """The server's node number, as in ids."""
-        return self.open_batch.node
 
     def close_group(self) -> None:
         """Note that the oldest written group is durable."""
@@ -132,7 +106,7 @@ def open_timeline(
     directory = read_directory(store, max_slices)
     if found is None:
         _write_format(store, node)
-    elif found < FORMAT:
+    elif found < tables.FORMAT:
         upgrade(store, directory)
     directory.floor = cursor.floor
     horizon = Horizon(position=cursor.horizon, bound_ms=cursor.bound_ms, seq=cursor.seq, wall_ms=wall_ms)
@@ -169,7 +143,7 @@ def reopen_store(opened: Opened) -> ShardsError | None:
     try:
         store.reopen()
         if _format(store) is None:
-            _write_format(store, opened.node)
+            _write_format(store, opened.open_batch.node)
     except ShardsError as error:
         return error
     return None
@@ -193,7 +167,7 @@ def undo_group(opened: Opened) -> None:
     _read_again(opened)
 
 
-def _read_again(opened: Opened) -> StoredCursor:
+def _read_again(opened: Opened) -> tables.StoredCursor:
     """Read the directory from its rows, in place, since others hold it."""
     cursor = stored_cursor(opened.store, opened.horizon.clock_ms)
     opened.directory.replace(read_directory(opened.store, opened.directory.max_slices))
@@ -224,16 +198,16 @@ def _seal(reader: Reader) -> None:
         reader.seal(piece)
 
 
-def stored_cursor(store: Store, wall_ms: int) -> StoredCursor:
+def stored_cursor(store: Store, wall_ms: int) -> tables.StoredCursor:
     """The stored cursor; in a new store the timeline begins now. Raises Corrupt if only this row is
     missing."""
-    value = store.get(Table.META, META_CURSOR)
+    value = store.get(Table.META, tables.META_CURSOR)
     if value is not None:
-        cursor = named(Table.META, META_CURSOR, cursor_from, value)
+        cursor = named(Table.META, tables.META_CURSOR, tables.cursor_from, value)
         # On a full disk dispatch continued by the mark alone.
         return msgspec.structs.replace(cursor, bound_ms=max(cursor.bound_ms, store.marked_ms()))
     _check_new(store, "where dispatch stood")
-    return StoredCursor(before(wall_ms), 0, 0, 0, START)
+    return tables.StoredCursor(before(wall_ms), 0, 0, 0, START)
 
 
 def _check_new(store: Store, missing: str) -> None:
@@ -261,16 +235,16 @@ def read_directory(store: Store, max_slices: int) -> Directory:
     directory = Directory(max_slices=max_slices)
     shards = {}
     for key, value in store.scan(Table.SHARDS, b"", keys.LAST):
-        shard = named(Table.SHARDS, key, shard_from, key, value)
+        shard = named(Table.SHARDS, key, tables.shard_from, key, value)
         shards[shard.prefix] = shard
     by_home: dict[tuple[int, int], list[bytes]] = {}
     for prefix, shard in shards.items():
         by_home.setdefault(shard.home, []).append(prefix)
     for key, value in store.scan(Table.SLICES, b"", keys.LAST):
-        piece, runs, part = named(Table.SLICES, key, slice_from, key, value)
+        piece, runs, part = named(Table.SLICES, key, tables.slice_from, key, value)
         for prefix in by_home.get(piece.home, ()):
             piece.adopt(shards[prefix])
-        borrowed = [shards[prefix] for prefix in prefixes_of(runs) if prefix in shards]
+        borrowed = [shards[prefix] for prefix in tables.prefixes_of(runs) if prefix in shards]
         piece.borrow(borrowed, part_of(store, piece, borrowed) if part is None else part)
         directory.adopt(piece)
     restore_cells(store, directory)
@@ -280,7 +254,7 @@ def read_directory(store: Store, max_slices: int) -> Directory:
 def read_structures(store: Store) -> dict[int, str]:
     """Pattern by number."""
     rows = store.scan(Table.STRUCTURES, b"", keys.LAST)
-    return dict(named(Table.STRUCTURES, key, structure_from, key, value) for key, value in rows)
+    return dict(named(Table.STRUCTURES, key, tables.structure_from, key, value) for key, value in rows)
 
 
 def count_pending(reader: Reader, horizon: Position) -> int:
@@ -327,10 +301,10 @@ def format_of(store: Store) -> int | None:
 
     Checked before anything else is read or written. Raises WrongFormat, Corrupt, StoreFailed.
     """
-    value = store.get(Table.META, META_FORMAT)
+    value = store.get(Table.META, tables.META_FORMAT)
     if value is None:
         return None
-    for known in (FORMAT_FIRST, FORMAT):
+    for known in (tables.FORMAT_FIRST, tables.FORMAT):
         if value == b"%d" % known:
             return known
     check_released(value)
@@ -340,7 +314,7 @@ def format_of(store: Store) -> int | None:
 
 def check_released(value: bytes) -> None:
     """Raise UnreleasedFormat for a format that only versions between two releases wrote."""
-    for found in range(FORMAT_FIRST + 1, FORMAT):
+    for found in range(tables.FORMAT_FIRST + 1, tables.FORMAT):
         if value == b"%d" % found:
             raise UnreleasedFormat(
                 f"the data has format {found}, which no release wrote, {_READS}: go on with the version that"
@@ -350,8 +324,8 @@ def check_released(value: bytes) -> None:
 
 def check_number(store: Store, number: int) -> None:
     """Raise WrongNumber unless the store's timeline has this number; a new one may have any."""
-    value = store.get(Table.META, META_NUMBER)
-    if value is None and store.get(Table.META, META_FORMAT) is None:
+    value = store.get(Table.META, tables.META_NUMBER)
+    if value is None and store.get(Table.META, tables.META_FORMAT) is None:
         return
     stored = int(value or b"0")
     if stored != number:
@@ -362,8 +336,10 @@ def check_number(store: Store, number: int) -> None:
 
 def place_in_log(store: Store) -> Seal | None:
     """The record up to which a store has its shared log; None: it has none. Raises StoreFailed, Corrupt."""
-    value = store.get(Table.META, META_APPLIED)
-    return None if value is None else applied_from(value, store.get(Table.META, META_SEAL) or b"")
+    value = store.get(Table.META, tables.META_APPLIED)
+    return (
+        None if value is None else tables.applied_from(value, store.get(Table.META, tables.META_SEAL) or b"")
+    )
 
 
 def check_own(store: Store) -> None:
@@ -387,7 +363,7 @@ def _write_format(store: Store, number: int) -> None:
     `number`: `store.number`, left out if it is 0, as in older data.
     """
     batch = store.batch()
-    batch.put(Table.META, META_FORMAT, b"%d" % FORMAT)
+    batch.put(Table.META, tables.META_FORMAT, b"%d" % tables.FORMAT)
     if number:
-        batch.put(Table.META, META_NUMBER, b"%d" % number)
+        batch.put(Table.META, tables.META_NUMBER, b"%d" % number)
     store.write(batch)

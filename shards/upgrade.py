@@ -18,21 +18,10 @@ import msgspec
 from timeline.position import ID_BYTES, START, Position, id_position, id_shard, is_held
 from timeline.slices import Directory
 
-from . import keys
+from . import keys, tables
 from .delivery_rows import DeliveryRow, Name, names_of, pointer_of, record_of, size_of, state_of, whose
 from .errors import Corrupt
 from .store import ROWS_END, Batch, Store, Table
-from .tables import (
-    DEAD,
-    FORMAT,
-    META_DEAD,
-    META_FORMAT,
-    KeptTotals,
-    encode_row,
-    kept_totals_value,
-    reading,
-    slice_value,
-)
 from .unreadable import readable
 
 log = logging.getLogger(__name__)
@@ -51,7 +40,7 @@ class Letter(msgspec.Struct, frozen=True, array_like=True):
     record: bytes
 
 
-_letter = reading(Letter)
+_letter = tables.reading(Letter)
 
 
 def upgrade(store: Store, directory: Directory) -> None:
@@ -62,14 +51,14 @@ def upgrade(store: Store, directory: Directory) -> None:
     batch = store.batch()
     for piece in directory:
         if piece.borrowed:
-            batch.put(Table.SLICES, keys.slice_key(piece.home), slice_value(piece))
+            batch.put(Table.SLICES, keys.slice_key(piece.home), tables.slice_value(piece))
     letters = {row.name: row for row in _letters(store)}
     if letters:
         _keep(batch, letters)
-    batch.put(Table.META, META_FORMAT, b"%d" % FORMAT)
+    batch.put(Table.META, tables.META_FORMAT, b"%d" % tables.FORMAT)
     store.write(batch)
     store.flush()
-    log.warning("upgrade: the data has format %d now, an older fasti cannot open it", FORMAT)
+    log.warning("upgrade: the data has format %d now, an older fasti cannot open it", tables.FORMAT)
 
 
 def _letters(store: Store) -> Iterator[DeliveryRow]:
@@ -87,7 +76,7 @@ def _row(at: Position, letter: Letter) -> DeliveryRow:
         raise Corrupt(f"{len(letter.id)} bytes are no id")
     message = keys.message_of(letter.id)
     return DeliveryRow(
-        state=DEAD,
+        state=tables.DEAD,
         whose=whose(letter.addressee, 0),
         root=id_position(message),
         at=at,
@@ -111,9 +100,9 @@ def _row(at: Position, letter: Letter) -> DeliveryRow:
 def _keep(batch: Batch, letters: dict[Name, DeliveryRow]) -> None:
     batch.delete_range(Table.DEAD, b"", ROWS_END)
     for name, row in letters.items():
-        batch.put(Table.DELIVERIES, keys.state(*name), encode_row(state_of(row)))
-        batch.put(Table.DELIVERIES, keys.record(name.root, name.whose), encode_row(record_of(row)))
+        batch.put(Table.DELIVERIES, keys.state(*name), tables.encode_row(state_of(row)))
+        batch.put(Table.DELIVERIES, keys.record(name.root, name.whose), tables.encode_row(record_of(row)))
         for key in names_of(row):
             batch.put(Table.DELIVERIES, key, pointer_of(key, name))
-    totals = KeptTotals(len(letters), sum(map(size_of, letters.values())), START)
-    batch.put(Table.META, META_DEAD, kept_totals_value(totals))
+    totals = tables.KeptTotals(len(letters), sum(map(size_of, letters.values())), START)
+    batch.put(Table.META, tables.META_DEAD, tables.kept_totals_value(totals))

@@ -28,7 +28,7 @@ from timeline.position import END, ID_BYTES, START, Position
 from timeline.slices import Counts, Directory, Shard, Slice, SlicesError
 from timeline.structures import ANYTHING, Structures
 
-from . import keys
+from . import keys, tables
 from .endpoints import endpoint_of
 from .errors import Corrupt
 from .jobs import ABORTED, stored_jobs
@@ -39,25 +39,6 @@ from .record import decode, is_stub
 from .recover import count_owned
 from .schedules import schedule_of
 from .store import ROWS_END, Batch, Store, Table
-from .tables import (
-    META_CURSOR,
-    cursor_from,
-    cursor_row_of,
-    group_of,
-    key_row_of,
-    number_from,
-    owned_from,
-    owned_value,
-    prefixes_of,
-    record_row_of,
-    session_of,
-    shard_from,
-    shard_value,
-    slice_from,
-    slice_value,
-    state_row_of,
-    structure_from,
-)
 from .unreadable import REPAIR_BYTES, CorruptRange, Unreadable, readable
 
 PART = 0xFFFF
@@ -103,10 +84,10 @@ class Fault:
         if self.is_of_cells:
             return
         if piece is None:
-            batch.put(Table.SHARDS, counted.prefix, shard_value(counted))
+            batch.put(Table.SHARDS, counted.prefix, tables.shard_value(counted))
         else:
             piece.borrow(piece.borrowed.values(), Counts(counted.count, counted.live, counted.bytes))
-            batch.put(Table.SLICES, keys.slice_key(piece.home), slice_value(piece))
+            batch.put(Table.SLICES, keys.slice_key(piece.home), tables.slice_value(piece))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +119,7 @@ class Stray:
             batch.delete_range(Table.MESSAGES, *keys.shard_range(prefix))
         elif self.is_known:
             batch.delete(Table.META, keys.cells_key(self.counted.home))
-            batch.put(Table.SHARDS, prefix, shard_value(self.counted))
+            batch.put(Table.SHARDS, prefix, tables.shard_value(self.counted))
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +156,7 @@ class OwnerFault:
 
     def mend(self, batch: Batch) -> None:
         count, size = self.counted
-        batch.put(Table.META, keys.owned(self.owner), owned_value(count, 0, size, 0))
+        batch.put(Table.META, keys.owned(self.owner), tables.owned_value(count, 0, size, 0))
 
 
 @dataclass(slots=True)
@@ -228,22 +209,22 @@ def _check_retained(key: bytes, value: bytes) -> None:
 
 def _check_session(key: bytes, value: bytes) -> None:
     if keys.is_of_group(key):
-        group_of(value)
+        tables.group_of(value)
     else:
-        session_of(value)
+        tables.session_of(value)
 
 
 def _check_meta(key: bytes, value: bytes) -> None:
-    if key == META_CURSOR:
-        cursor_from(value)
+    if key == tables.META_CURSOR:
+        tables.cursor_from(value)
 
 
 def _check_delivery(key: bytes, value: bytes) -> None:
     match key[:1]:
         case keys.STATE:
-            state_row_of(value)
+            tables.state_row_of(value)
         case keys.RECORD:
-            record = record_row_of(value).record
+            record = tables.record_row_of(value).record
             if record:
                 decode(record)
 
@@ -251,15 +232,15 @@ def _check_delivery(key: bytes, value: bytes) -> None:
 _RETAINED_HEAD = 14
 _DECODERS: Mapping[Table, Callable[[bytes, bytes], object]] = MappingProxyType(
     {
-        Table.SLICES: slice_from,
-        Table.SHARDS: shard_from,
-        Table.STRUCTURES: structure_from,
+        Table.SLICES: tables.slice_from,
+        Table.SHARDS: tables.shard_from,
+        Table.STRUCTURES: tables.structure_from,
         Table.SESSIONS: _check_session,
-        Table.CURSORS: _value(cursor_row_of),
-        Table.DEDUPE: _value(key_row_of),
+        Table.CURSORS: _value(tables.cursor_row_of),
+        Table.DEDUPE: _value(tables.key_row_of),
         Table.MOVED: _value(_check_id),
         Table.HELD: _value(decode),
-        Table.DISPATCHES: _value(number_from),
+        Table.DISPATCHES: _value(tables.number_from),
         Table.SCHEDULES: _value(schedule_of),
         Table.ENDPOINTS: _value(endpoint_of),
         Table.RETAINED: _check_retained,
@@ -344,8 +325,8 @@ def strays(store: Store, directory: Directory, floor: Position) -> list[Stray]:
     """Rows of unknown shards: a probe between any two shards, and a count where there are rows."""
     known = {shard.prefix for piece in directory for shard in piece.readable()}
     own = {piece.home for piece in directory}
-    slices = readable(store, Table.SLICES)
-    borrowed = {prefix for key, value in slices for prefix in prefixes_of(slice_from(key, value)[1])}
+    slices = [tables.slice_from(key, value) for key, value in readable(store, Table.SLICES)]
+    borrowed = {prefix for _, runs, _ in slices for prefix in tables.prefixes_of(runs)}
     # Rows that jobs of older versions copied. A start aborts an unfinished job and deletes its copies.
     copies = {prefix: job.state for job in stored_jobs(store) for prefix in job.copies}
     unreadable = Unreadable(kept_bytes=REPAIR_BYTES)
@@ -373,7 +354,7 @@ def verify_owners(store: Store, directory: Directory, horizon: Position) -> list
         owner = keys.owner_in(key)
         is_ = counted.pop(owner, (0, 0))
         try:
-            row = owned_from(value)
+            row = tables.owned_from(value)
         except Corrupt:
             faults.append(OwnerFault(owner, None, is_))
             continue
@@ -390,7 +371,7 @@ def orphans(store: Store, directory: Directory) -> list[Orphan]:
     for key, value in readable(store, Table.SHARDS):
         if key not in known:
             row = next(readable(store, Table.MESSAGES, *keys.shard_range(key)), None)
-            found.append(Orphan(shard_from(key, value), row is not None))
+            found.append(Orphan(tables.shard_from(key, value), row is not None))
     return found
 
 
@@ -418,7 +399,7 @@ def structure_rows(store: Store) -> Iterator[tuple[int, str]]:
     """The readable structures."""
     for key, value in readable(store, Table.STRUCTURES):
         with suppress(Corrupt):
-            yield structure_from(key, value)
+            yield tables.structure_from(key, value)
 
 
 def _count(

@@ -286,7 +286,8 @@ class Awaited(CommitHook):
             shard = None if piece is None else piece.shard(number)
             if shard is None:
                 return None
-            return Found(id_at(place, number, self._opened.node, decode(value).id), place, shard, value)
+            node = self._opened.open_batch.node
+            return Found(id_at(place, number, node, decode(value).id), place, shard, value)
         except Corrupt as error:
             log.error("%024x: message skipped: %s", place, error)
             return None

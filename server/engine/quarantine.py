@@ -196,7 +196,7 @@ class Quarantine:
         shard = piece.shard(number) if piece is not None else None
         if shard is None or shard.prefix != note.scope or is_stub(value):
             return None
-        name = id_at(place, number, self._opened.node, decode(value).id)
+        name = id_at(place, number, self._opened.open_batch.node, decode(value).id)
         return Found(name, place, shard, value)
 
 

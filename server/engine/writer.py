@@ -218,7 +218,7 @@ class Writer:
     @property
     def running_ms(self) -> int:
         """Running time of the server over all starts."""
-        return self._opened.running_ms + self._passed_ms()
+        return self._opened.open_batch.running_ms + self._passed_ms()
 
     @property
     def is_idle(self) -> bool:

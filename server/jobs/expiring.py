@@ -115,11 +115,11 @@ class Expiries:
         pieces = self._over(self._slices.retention_ms, END)
         if not pieces:
             return None
-        passed_s = self._opened.running_ms // 1000 - (pieces[0].passed_s or 0)
+        passed_s = self._opened.open_batch.running_ms // 1000 - (pieces[0].passed_s or 0)
         return before(pieces[0].end_ms), passed_s - self._slices.retention_ms // 1000
 
     def _over(self, kept_ms: int, needed: Position) -> list[Slice]:
-        running_s = self._opened.running_ms // 1000
+        running_s = self._opened.open_batch.running_ms // 1000
         return expired_slices(self._opened.directory, running_s, kept_ms // 1000, needed)
 
     async def create(self, run: str, archive: str = "") -> Job:

@@ -167,7 +167,7 @@ def _step(
         if not has_zone(value) or is_stub(value) or seq_of(place) > as_of:
             continue
         record = decode(value)
-        node, local_time = opened.node, record.zone.decode()
+        node, local_time = opened.open_batch.node, record.zone.decode()
         row, name = message_id(place, number, node), id_at(place, number, node, record.id)
         report.zoned += 1
         try:

@@ -222,7 +222,7 @@ class Rig:
 
     def _drop(self, retention_s: int) -> bool:
         directory = self.core.directory
-        plan = expired_slices(directory, self.core.opened.running_ms // 1000, retention_s)
+        plan = expired_slices(directory, self.core.opened.open_batch.running_ms // 1000, retention_s)
 
         def drop(commit: Commit) -> None:
             if plan:

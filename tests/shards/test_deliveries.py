@@ -430,7 +430,7 @@ def test_the_message_of_one_that_waits() -> None:
         tries=tries,
         counted=2,
     )
-    retry = Retry(b"a", 1, 2, b"busy", tries)
+    retry = Retry(1, 2, b"busy", tries)
     assert row.message() == Record(b"t", b"job", NOW + 4_000, expires_ms=6_000, id=row.id, retry=retry)
     late = msgspec.structs.replace(row, at=position(NOW + 60_000, 9))
     assert late.message().expires_ms == 1, "which is over"

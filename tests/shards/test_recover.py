@@ -36,7 +36,12 @@ def test_everything_is_there_again() -> None:
     assert again.horizon.position == id_position(ids[0])
     assert again.horizon.seq > opened.horizon.seq
     assert again.horizon.refuse_ms == opened.horizon.bound_ms
-    assert (again.pending, again.held, again.running_ms, again.pending) == (4, 1, 4_000, opened.pending - 1)
+    assert (again.pending, again.held, again.open_batch.running_ms, again.pending) == (
+        4,
+        1,
+        4_000,
+        opened.pending - 1,
+    )
     assert not verify_counts(store, again.directory)
 
 

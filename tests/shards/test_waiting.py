@@ -68,7 +68,7 @@ def test_running_time_is_added_up_and_comes_back(opened: Opened) -> None:
     opened.open_batch.ran(1_500)
     opened.open_batch.ran(500)
     put(opened, draft(NOW + DAY_MS))
-    assert opened.running_ms == open_at(opened.store).running_ms == 2_000  # type: ignore[arg-type]
+    assert opened.open_batch.running_ms == open_at(opened.store).open_batch.running_ms == 2_000  # type: ignore[arg-type]
 
 
 def test_opening_a_group_is_where_undoing_it_comes_back_to(opened: Opened) -> None:

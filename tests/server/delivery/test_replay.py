@@ -38,7 +38,7 @@ def passed(rig: Rig, slices: int = 2) -> None:
 
 def _expire(rig: Rig, keep: int) -> None:
     """Retention takes all but the last `keep` quarters of an hour that were passed."""
-    plan = expired_slices(rig.core.directory, rig.core.opened.running_ms // 1_000, keep * 900)
+    plan = expired_slices(rig.core.directory, rig.core.opened.open_batch.running_ms // 1_000, keep * 900)
     assert plan
     rig.decide(lambda commit: expire(commit, plan))
 

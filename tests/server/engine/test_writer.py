@@ -20,7 +20,7 @@ from shards.store import Table
 from shards.verify import verify_counts
 from tests.support.clock import HandClock
 from tests.support.stepper import Stepper
-from timeline.position import END, at_of, before
+from timeline.position import END, START, at_of, before, message_id
 
 NOW_MS = 1_800_000_000_000
 LIMITS = replace(Limits(), queued_bytes=1_000)
@@ -200,10 +200,11 @@ class TestOneRequest:
         rig.put("before")
         rig.write()
         (piece,) = rig.core.directory
+        ((place, number, _),) = rig.core.opened.reader.read(START, END)
 
         def decide(commit: Commit) -> None:
             piece.shards[0].bytes = 1 << 70
-            commit.open_batch.changed([piece], [piece.shards[0]])
+            commit.cancel(message_id(place, number, commit.open_batch.node))
 
         rig.submit("bad", decide)
         assert not rig.compose()

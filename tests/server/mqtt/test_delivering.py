@@ -392,7 +392,7 @@ def test_what_the_server_adds_gives_way(qos: int, aliases_max: int) -> None:
         properties=user_property("own", "1"),
         ordering_key=b"k",
         schedule=b"nightly",
-        retry=Retry(b"", attempts=1, tries=[TryRow(START_MS, "w", "failed", "no", 5)]),
+        retry=Retry(attempts=1, tries=[TryRow(START_MS, "w", "failed", "no", 5)]),
     )
     message = Message(Position(START_MS << 48 | 1), 0, record, START_MS)
     by = (Subscription("t", qos, Position(0), identifier=7, lease_ms=30_000),)

@@ -60,7 +60,7 @@ def test_what_every_post_says() -> None:
 
 def test_the_id_is_the_same_on_each_try() -> None:
     """A retry carries the id of its message, wherever it stands."""
-    retry = msgspec.structs.replace(PLAIN, id=0xABC, retry=Retry(b"me", 2, 2))
+    retry = msgspec.structs.replace(PLAIN, id=0xABC, retry=Retry(2, 2))
     assert made(retry).headers["webhook-id"] == f"{0xABC:032x}"
 
 
