@@ -53,4 +53,4 @@ def give_back(commit: Commit, piece: Slice) -> None:
 def abandon(commit: Commit, shard: Shard) -> None:
     """Delete a shard that no slice reads any longer."""
     commit.open_batch.forget_shard(shard)
-    leave(commit, *keys.shard_range(shard.prefix))
+    leave(commit, *keys.under(shard.prefix))

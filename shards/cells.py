@@ -34,7 +34,7 @@ _HEAD = Struct(">QQI")
 def restore_cells(store: Store, directory: Directory) -> None:
     """Load the stored cells of every slice that they still fit; empty slices need none."""
     celled = 0
-    for key, value in readable(store, Table.META, keys.CELLS, keys.CELLS_END):
+    for key, value in readable(store, Table.META, *keys.under(keys.CELLS)):
         home = keys.slice_of(key[len(keys.CELLS) :])
         piece = directory.get(home.start_ms)
         if piece is not None and piece.home == home and celled < CELLED_MAX:

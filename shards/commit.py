@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from timeline.position import HELD_SHARD, ID_BYTES, MessageId, Position, before, id_position
+from timeline.position import HELD_SHARD, ID_BYTES, MessageId, Position, before, id_position, id_shard
 from timeline.shares import may_take
 from timeline.slices import Slice
 
@@ -154,28 +154,24 @@ class Commit:
 
     def put_known(self, draft: Draft) -> MessageId:
         """Place one message without a key that the rest of this group may cancel or move."""
-        owner = owner_of(draft.value)
-        self.check_pending(1, owner, len(draft.value))
-        reserved = self.open_batch.reserve([draft])
-        (row,) = self.open_batch.place([draft], reserved)
-        self.placed(1, owner, len(draft.value))
-        if reserved[0][1] is not None:
+        self.check_pending(1, owner_of(draft.value), len(draft.value))
+        row = self.put_owed(draft)
+        if id_shard(row) != HELD_SHARD:
             self.open_batch.settle(draft.value, 0)
         return row
 
     def put_under(self, draft: Draft, extra: KeyExtra) -> MessageId:
         """Place one message under its key, whatever had that before. Raises Refused."""
-        _, owner, size = self._admitted([draft], {})
-        group = self.open_batch
-        reserved = group.reserve([draft])
-        group.keep_extra(draft.key, extra)
-        (row,) = group.place([draft], reserved)
-        self.placed(1, owner, size)
-        return row
+        self.check_pending(1, owner_of(draft.value), len(draft.value))
+        return self.put_owed(draft, extra)
 
-    def put_owed(self, draft: Draft) -> MessageId:
-        """Place one message that was promised before, whatever the bound on pending. Raises Refused."""
-        (row,) = self.open_batch.place([draft], self.open_batch.reserve([draft]))
+    def put_owed(self, draft: Draft, extra: KeyExtra | None = None) -> MessageId:
+        """Place one message that was promised before, whatever the bound on pending. `extra`: the new one of
+        its key. Raises Refused."""
+        reserved = self.open_batch.reserve([draft])
+        if extra is not None:
+            self.open_batch.keep_extra(draft.key, extra)
+        (row,) = self.open_batch.place([draft], reserved)
         self.placed(1, owner_of(draft.value), len(draft.value))
         return row
 
@@ -381,10 +377,8 @@ class Commit:
 
     def is_undone(self, found: Found) -> bool:
         """Whether a message is pending, or some place has not finished it."""
-        return self._is_pending(found) or self._is_undone(self.open_batch, found)
-
-    def _is_pending(self, found: Found) -> bool:
-        return found.shard is None or found.position > self.horizon.position
+        is_pending = found.shard is None or found.position > self.horizon.position
+        return is_pending or self._is_undone(self.open_batch, found)
 
     def known_under(self, key: bytes) -> DedupeRow | None:
         """The row of the key, whether or not its message is still there. Raises Refused."""

@@ -175,19 +175,10 @@ def life_of(row: DeliveryRow) -> Life:
 
 def with_life(row: DeliveryRow, life: Life) -> DeliveryRow:
     """The delivery as the table leaves it."""
-    return msgspec.structs.replace(
-        row,
-        state=_NUMBERS[life.state],
-        at=life.at,
-        attempts=life.attempts,
-        counted=life.counted,
-        reason=life.reason,
-        tries=[TryRow(one.at_ms, one.by, one.outcome, one.reason, one.held_ms) for one in life.tries],
-        returns=life.returns,
-        keeper=life.keeper,
-        running_ms=life.running_ms,
-        due_ms=life.due_ms,
-    )
+    fields = life._asdict()
+    fields.update(state=_NUMBERS[life.state], tries=[TryRow(*one) for one in life.tries])
+    del fields["replay"]  # it is not stored
+    return msgspec.structs.replace(row, **fields)
 
 
 def state_of(row: DeliveryRow) -> StateRow:
@@ -268,11 +259,6 @@ def _with_record(group: OpenBatch, name: Name, state: StateRow) -> DeliveryRow |
     return None if record is None else of_rows(name, state, record)
 
 
-def totals(group: OpenBatch) -> KeptTotals:
-    """Number and bytes of dead letters, as the open group leaves them."""
-    return _totals(group.get(Table.META, META_DEAD))
-
-
 # -- as stored
 
 
@@ -341,7 +327,7 @@ def count_dead(store: Store, name: str, most: int) -> int:
 
 def oldest_dead(store: Store) -> DeliveryRow | None:
     """The oldest dead letter that can be read."""
-    return next(dead(store, stored_totals(store).oldest), None)
+    return next(dead(store, totals(store).oldest), None)
 
 
 def of_message(store: Store, message: MessageId) -> Iterator[DeliveryRow]:
@@ -351,11 +337,6 @@ def of_message(store: Store, message: MessageId) -> Iterator[DeliveryRow]:
             row = _stored(store, name_in(key))
             if row is not None and row.id == message:
                 yield row
-
-
-def stored_totals(store: Store) -> KeptTotals:
-    """Number of dead letters, and their bytes."""
-    return _totals(store.get(Table.META, META_DEAD))
 
 
 def count_waiting(store: Store, whose: bytes) -> int:
@@ -451,8 +432,10 @@ def size_of(row: DeliveryRow) -> int:
     return len(encode_row(state_of(row))) + len(encode_row(record_of(row))) + ROW_BYTES
 
 
-def _totals(value: bytes | None) -> KeptTotals:
-    """The totals; zero if they cannot be read, until `verify --repair` counts again."""
+def totals(rows: OpenBatch | Store) -> KeptTotals:
+    """Number and bytes of dead letters, as the open group leaves them or as stored; zero if they cannot be
+    read, until `verify --repair` counts again."""
+    value = rows.get(Table.META, META_DEAD)
     try:
         return NONE if value is None else kept_totals_from(value)
     except Corrupt as error:

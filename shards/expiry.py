@@ -25,7 +25,7 @@ def expire(commit: Commit, pieces: Sequence[Slice]) -> list[Slice]:
     found = [(directory.get(piece.start_ms), piece.home) for piece in pieces]
     gone = [piece for piece, home in found if piece is not None and piece.home == home]
     for piece in gone:
-        start, end = keys.slice_range(piece.home)
+        start, end = keys.under(keys.slice_key(piece.home))
         leave(commit, start, end)
         for shard in piece.shards.values():
             group.forget_shard(shard)

@@ -36,7 +36,6 @@ from .unreadable import readable
 log = logging.getLogger(__name__)
 
 LEFT = b"left/"
-LEFT_END = b"left0"
 
 Name = tuple[Table, bytes]
 """A row of `dedupe` or `moved`, or of a dropped delivery, by table and key."""
@@ -58,7 +57,7 @@ def leave(commit: Commit, start: bytes, end: bytes) -> None:
 
 def left(store: Store) -> Iterator[tuple[bytes, bytes]]:
     """Expired ranges [start, end) of `messages`, oldest first."""
-    for key, end in readable(store, Table.META, LEFT, LEFT_END):
+    for key, end in readable(store, Table.META, *keys.under(LEFT)):
         yield key[len(LEFT) :], end
 
 

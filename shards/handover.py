@@ -106,7 +106,7 @@ class Tally:
 
 
 def _rows_of(store: Store, shard: Shard) -> Iterator[tuple[bytes, bytes]]:
-    return readable(store, Table.MESSAGES, *keys.shard_range(shard.prefix))
+    return readable(store, Table.MESSAGES, *keys.under(shard.prefix))
 
 
 def far_slice(commit: Commit, home: Home, nearest: Position) -> Slice:

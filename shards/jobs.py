@@ -14,6 +14,7 @@ from timeline.slices import Home, Shard
 
 from .archives import ArchivedFile
 from .errors import Corrupt
+from .keys import under
 from .store import Store, Table
 from .tables import reading
 from .unreadable import readable
@@ -21,7 +22,6 @@ from .unreadable import readable
 log = logging.getLogger(__name__)
 
 PREFIX = b"job/"
-PREFIX_END = b"job0"
 
 SPLIT, EXPIRE = "split", "expire"
 PLANNING, ARCHIVING = "planning", "archiving"
@@ -103,7 +103,7 @@ def job_value(row: JobRow) -> bytes:
 
 def stored_jobs(store: Store) -> Iterator[JobRow]:
     """Every stored job that can be read."""
-    for key, value in readable(store, Table.META, PREFIX, PREFIX_END):
+    for key, value in readable(store, Table.META, *under(PREFIX)):
         try:
             yield _row(key, value)
         except Corrupt as error:

@@ -77,14 +77,8 @@ def slice_of(key: bytes) -> Home:
     return Home(number >> 16, number & 0xFFFF)
 
 
-def slice_range(home: Home) -> tuple[bytes, bytes]:
-    """The bounds [start, end) of every row of a slice, in `messages` and in `shards`."""
-    number = home.start_ms << 16 | home.generation
-    return number.to_bytes(8, "big"), (number + 1).to_bytes(8, "big")
-
-
-def shard_range(prefix: bytes) -> tuple[bytes, bytes]:
-    """The bounds [start, end) of a shard's rows in `messages`."""
+def under(prefix: bytes) -> tuple[bytes, bytes]:
+    """The bounds [start, end) of the keys that begin with a prefix: a slice's key, a shard's, a name's."""
     return prefix, (int.from_bytes(prefix, "big") + 1).to_bytes(len(prefix), "big")
 
 
@@ -103,7 +97,6 @@ def structure(number: int) -> bytes:
 
 
 CELLS = b"cells/"
-CELLS_END = b"cells0"
 
 
 def cells_key(home: Home) -> bytes:
@@ -112,7 +105,6 @@ def cells_key(home: Home) -> bytes:
 
 
 OWNED = b"owned/"
-OWNED_END = b"owned0"
 
 
 def owned(owner: bytes) -> bytes:
@@ -176,4 +168,4 @@ def is_of_group(key: bytes) -> bool:
 
 def received_range(client_id: str) -> tuple[bytes, bytes]:
     """The bounds of a client's rows in `received`; client ids hold no NUL."""
-    return client_id.encode() + b"\0", client_id.encode() + b"\1"
+    return under(client_id.encode() + b"\0")

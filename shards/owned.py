@@ -201,7 +201,7 @@ class Owned:
     def _rows(self) -> dict[bytes, OwnedRow]:
         """All readable rows. Raises StoreFailed."""
         rows = {}
-        for key, value in readable(self._store, Table.META, keys.OWNED, keys.OWNED_END):
+        for key, value in readable(self._store, Table.META, *keys.under(keys.OWNED)):
             owner = keys.owner_in(key)
             try:
                 rows[owner] = owned_from(value)

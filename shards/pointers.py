@@ -16,7 +16,7 @@ from timeline.position import END, HELD_SHARD, START, MessageId, id_position, id
 from timeline.slices import Directory
 
 from . import keys, tables
-from .delivery_rows import DeliveryRow, Name, names_of, pointer_of, size_of, stored, stored_totals
+from .delivery_rows import DeliveryRow, Name, names_of, pointer_of, size_of, stored, totals
 from .errors import Corrupt
 from .read import find, row_at
 from .store import ROWS_END, Batch, Store, Table
@@ -111,10 +111,10 @@ def _deliveries(store: Store) -> Iterator[Pointer]:
         if store.get(Table.DELIVERIES, key) != right:
             why = f"says another number than {has[key]}, which a place has"
             yield Pointer(Table.DELIVERIES, key, why, right)
-    totals = stored_totals(store)
-    if (totals.count, totals.bytes) != (count, size) or oldest < totals.oldest:
+    now = totals(store)
+    if (now.count, now.bytes) != (count, size) or oldest < now.oldest:
         right = tables.kept_totals_value(tables.KeptTotals(count, size, START))
-        why = f"says that there are {totals.count} dead letters, there are {count}"
+        why = f"says that there are {now.count} dead letters, there are {count}"
         yield Pointer(Table.META, tables.META_DEAD, why, right)
 
 

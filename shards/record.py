@@ -86,7 +86,6 @@ _USUAL: Final = frozenset(
 """Flags that `usual` accepts."""
 
 REASON_BYTES_MAX: Final = 255
-DELIVER_TO_BYTES_MAX: Final = 2_048
 ORDERING_KEY_BYTES_MAX: Final = 128
 
 _HEAD = Struct(">BHHQ")
@@ -108,7 +107,7 @@ _FIELDS_AT = _SIZE + _EXTENSION.size
 
 def encode(record: Record) -> bytes:
     """Encode a record. The caller has checked the lengths: topic and key 65,535 and 16 bytes, publisher,
-    zone, schedule and owner 255, deliver to DELIVER_TO_BYTES_MAX, ordering key ORDERING_KEY_BYTES_MAX."""
+    zone, schedule and owner 255, deliver to 2,048, ordering key ORDERING_KEY_BYTES_MAX."""
     flags = record.qos | record.encoding << ENCODING_SHIFT | record.stub
     optional = b""
     if record.retain:

@@ -52,7 +52,6 @@ REPAIR_BYTES = 4 << 30
 """Bytes of kept keys during a repair, when nobody is served; looks have no bound there."""
 WINDOW = 64
 NOTE = b"unreadable/"
-NOTE_END = b"unreadable0"
 _NOTE = struct.Struct(">22s12sQ")
 
 
@@ -305,7 +304,7 @@ def note_value(corrupt: CorruptRange, owed: Position, wall_ms: int) -> bytes:
 
 def notes(store: Store) -> Iterator[CorruptRange]:
     """Every noted corrupt range."""
-    for key, value in readable(store, Table.META, NOTE, NOTE_END):
+    for key, value in readable(store, Table.META, *keys.under(NOTE)):
         start = key.removeprefix(NOTE)
         try:
             end, owed, _ = _NOTE.unpack_from(value)

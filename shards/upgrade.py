@@ -19,7 +19,17 @@ from timeline.position import ID_BYTES, START, Position, id_position, id_shard, 
 from timeline.slices import Directory
 
 from . import keys, tables
-from .delivery_rows import DeliveryRow, Name, names_of, pointer_of, record_of, size_of, state_of, whose
+from .delivery_rows import (
+    DeliveryRow,
+    Name,
+    names_of,
+    of_rows,
+    pointer_of,
+    record_of,
+    size_of,
+    state_of,
+    whose,
+)
 from .errors import Corrupt
 from .store import ROWS_END, Batch, Store, Table
 from .unreadable import readable
@@ -74,27 +84,11 @@ def _row(at: Position, letter: Letter) -> DeliveryRow:
     """Raises Corrupt."""
     if len(letter.id) != ID_BYTES:
         raise Corrupt(f"{len(letter.id)} bytes are no id")
-    message = keys.message_of(letter.id)
-    return DeliveryRow(
-        state=tables.DEAD,
-        whose=whose(letter.addressee, 0),
-        root=id_position(message),
-        at=at,
-        addressee=letter.addressee,
-        group=letter.group,
-        incarnation=0,
-        id=message,
-        shard=0 if is_held(message) else id_shard(message),
-        record=letter.record,
-        attempts=letter.attempts,
-        counted=letter.attempts,
-        reason=letter.reason,
-        keeper=letter.keeper,
-        running_ms=letter.running_ms,
-        due_ms=0,
-        tries=[],
-        returns=0,
-    )
+    message, place, tries = keys.message_of(letter.id), keys.place(at), letter.attempts
+    shard = 0 if is_held(message) else id_shard(message)
+    state = tables.StateRow(tables.DEAD, place, tries, tries, letter.reason, letter.keeper, letter.running_ms)
+    record = tables.RecordRow(letter.addressee, letter.group, 0, letter.id, shard, letter.record)
+    return of_rows(Name(whose(letter.addressee, 0), id_position(message)), state, record)
 
 
 def _keep(batch: Batch, letters: dict[Name, DeliveryRow]) -> None:

@@ -116,7 +116,7 @@ class Stray:
         """Write a shard row for those whose slice is known; delete copies."""
         prefix = self.counted.prefix
         if self.is_copy:
-            batch.delete_range(Table.MESSAGES, *keys.shard_range(prefix))
+            batch.delete_range(Table.MESSAGES, *keys.under(prefix))
         elif self.is_known:
             batch.delete(Table.META, keys.cells_key(self.counted.home))
             batch.put(Table.SHARDS, prefix, tables.shard_value(self.counted))
@@ -293,7 +293,7 @@ def _cells_faults(piece: Slice, counted: Cells | None) -> Iterator[Fault]:
 
 def _own_faults(store: Store, shard: Shard, structures: set[int], cells: Cells | None) -> Iterator[Fault]:
     unreadable = Unreadable(kept_bytes=REPAIR_BYTES)
-    counted = _count(store, shard, keys.shard_range(shard.prefix), unreadable, cells)
+    counted = _count(store, shard, keys.under(shard.prefix), unreadable, cells)
     if shard.structure not in structures:
         # Its number may be given to another pattern: from now on the shard may hold any topic.
         counted.structure = ANYTHING
@@ -335,7 +335,7 @@ def strays(store: Store, directory: Directory, floor: Position) -> list[Stray]:
     while (key := next(readable(store, Table.MESSAGES, start), (b"", b""))[0]) != b"":
         home, number = keys.shard_of(key)
         shard = Shard(home, number, ANYTHING)
-        span = keys.shard_range(shard.prefix)
+        span = keys.under(shard.prefix)
         start = span[1]
         state = copies.get(shard.prefix)
         if shard.prefix not in known and state in (None, ABORTED):
@@ -350,7 +350,7 @@ def verify_owners(store: Store, directory: Directory, horizon: Position) -> list
     """Count what each owner has pending behind the horizon."""
     counted = count_owned(store, Reader(store, directory, Structures(max_structures=1)), horizon)
     faults = []
-    for key, value in readable(store, Table.META, keys.OWNED, keys.OWNED_END):
+    for key, value in readable(store, Table.META, *keys.under(keys.OWNED)):
         owner = keys.owner_in(key)
         is_ = counted.pop(owner, (0, 0))
         try:
@@ -370,7 +370,7 @@ def orphans(store: Store, directory: Directory) -> list[Orphan]:
     found = []
     for key, value in readable(store, Table.SHARDS):
         if key not in known:
-            row = next(readable(store, Table.MESSAGES, *keys.shard_range(key)), None)
+            row = next(readable(store, Table.MESSAGES, *keys.under(key)), None)
             found.append(Orphan(tables.shard_from(key, value), row is not None))
     return found
 

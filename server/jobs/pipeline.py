@@ -339,7 +339,7 @@ class Pipeline:
     def _write_abort(self, commit: Commit, row: JobRow, detail: str) -> JobRow:
         for prefix in row.copies:
             if commit.get(Table.SHARDS, prefix) is None:
-                leave(commit, *keys.shard_range(prefix))
+                leave(commit, *keys.under(prefix))
         return self._write_end(commit, replace(row, state=ABORTED, detail=detail))
 
     def _write_end(self, commit: Commit, row: JobRow) -> JobRow:

@@ -95,7 +95,7 @@ def _shard_row_cut(store: RocksStore) -> None:
 
 def _shard_without_rows(store: RocksStore) -> None:
     key, _ = _row(store, Table.SHARDS)
-    for row, _ in list(store.scan(Table.MESSAGES, *keys.shard_range(key))):
+    for row, _ in list(store.scan(Table.MESSAGES, *keys.under(key))):
         _put(store, Table.MESSAGES, row, None)
 
 
@@ -108,7 +108,7 @@ def _borrowed_gone(store: RocksStore) -> None:
     """A slice borrows the shard of one that has been cut, which has no row."""
     key, value = _row(store, Table.SLICES)
     piece, *_ = slice_from(key, value)
-    (prefix,) = [k for k, _ in store.scan(Table.SHARDS, *keys.slice_range(piece.home))][:1]
+    (prefix,) = [k for k, _ in store.scan(Table.SHARDS, *keys.under(keys.slice_key(piece.home)))][:1]
     _put(store, Table.SLICES, key, None)
     new = Slice(piece.start_ms, piece.end_ms, piece.generation + 1)
     shard = shard_from(prefix, store.get(Table.SHARDS, prefix) or b"")
@@ -149,7 +149,7 @@ def _job(store: RocksStore, state: str) -> None:
     row = job_value(JobRow("j", SPLIT, "", state, 0, NOW, [piece], sources, 1, [child]))
     _put(store, Table.META, job_key("j"), row)
     copy = Shard(child.home, shard.number)
-    for row, value in list(store.scan(Table.MESSAGES, *keys.shard_range(key))):
+    for row, value in list(store.scan(Table.MESSAGES, *keys.under(key))):
         _put(store, Table.MESSAGES, copy.prefix + row[10:], value)
 
 

@@ -37,7 +37,7 @@ def test_a_part_is_counted_without_its_end(split: Split) -> None:
     (parent,) = split.slices()
     split.cancel(1)
     shard = parent.shards[0]
-    rows = dict(split.store.scan(Table.MESSAGES, *keys.shard_range(shard.prefix)))
+    rows = dict(split.store.scan(Table.MESSAGES, *keys.under(shard.prefix)))
     sizes = [len(key) + len(value) for key, value in sorted(rows.items())]
     assert part_of(split.store, Slice(FAR, FAR + 2_000, 1), [shard]) == Counts(2, 1, sum(sizes[:2]))
     assert part_of(split.store, Slice(FAR, FAR + 2_001, 1), [shard]) == Counts(3, 2, sum(sizes))
@@ -96,7 +96,7 @@ def test_a_part_is_given_back_by_its_span(split: Split) -> None:
     give_back(group(split.opened), first)
     split.seal()
     assert list(left(split.store)) == [
-        keys.shard_range(first.borrowed[0].prefix),
+        keys.under(first.borrowed[0].prefix),
         keys.span_range(first.borrowed[1].prefix, first.start_ms, first.end_ms),
     ]
     assert stored(split, first.borrowed[0]) is None, "nobody else reads it"

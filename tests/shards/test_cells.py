@@ -7,7 +7,7 @@ import pytest
 from shards.cells import is_changed, save, step
 from shards.commit import Commit, Draft
 from shards.group_commit import Caps
-from shards.keys import CELLS, CELLS_END, cells_key
+from shards.keys import CELLS, cells_key, under
 from shards.memory import MemoryStore
 from shards.record import is_stub
 from shards.recover import Opened, read_directory, undo_group
@@ -140,7 +140,7 @@ def test_saving_goes_on_where_it_ended() -> None:
         start_ms = save(commit, most=1)
         assert start_ms == NOW + QUARTER
         assert save(commit, start_ms, most=1 << 20) == 0
-    assert len(list(store.scan(Table.META, CELLS, CELLS_END))) == 5
+    assert len(list(store.scan(Table.META, *under(CELLS)))) == 5
     assert all(piece.cells is not None for piece in open_at(store).directory)
 
 
@@ -195,7 +195,7 @@ def test_the_row_goes_with_its_slice() -> None:
     (piece,) = opened.directory
     commit.open_batch.dropped(piece)
     sync(opened, commit.open_batch.seal())
-    assert list(store.scan(Table.META, CELLS, CELLS_END)) == []
+    assert list(store.scan(Table.META, *under(CELLS))) == []
 
 
 def test_more_slices_than_are_counted_have_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,7 +187,7 @@ class Lives:
         """Every row of the table is what it must be, and each list says so."""
         store = self.store
         assert dict(store.scan(Table.DELIVERIES, b"", b"\xff" * 64)) == self.expected()
-        totals = delivery_rows.stored_totals(store)
+        totals = delivery_rows.totals(store)
         assert (totals.count, totals.bytes) == (len(self.dead()), sum(map(size_of, self.dead())))
         assert all(row.at >= totals.oldest for row in self.dead())
         self.check_counts()
@@ -490,7 +490,7 @@ def test_counts_that_cannot_be_read_begin_anew(spoilt: bytes | None) -> None:
         assert str(fault).endswith("says that there are 1 dead letters, there are 2")
         repair(opened.store, [fault])
     assert list(pointers(opened.store, opened.directory)) == []
-    assert delivery_rows.stored_totals(opened.store).count == 2
+    assert delivery_rows.totals(opened.store).count == 2
 
 
 # -- what verify finds, and repairs
@@ -553,7 +553,7 @@ def test_a_delivery_that_lost_a_row_goes_whole(kind: bytes, how: str) -> None:
         }
         with written(lives.opened) as commit:
             assert not deliveries.end(commit, name)
-        totals = delivery_rows.stored_totals(lives.store)
+        totals = delivery_rows.totals(lives.store)
         assert totals.count == len(list(delivery_rows.dead(lives.store)))
 
 
@@ -577,9 +577,9 @@ def belongs(key: bytes, value: bytes, name: Name) -> bool:
 @pytest.mark.parametrize("wrong", [KeptTotals(7, 7, START), KeptTotals(0, 0, START), None])
 def test_totals_that_are_wrong_are_counted_again(wrong: KeptTotals | None) -> None:
     lives = lived()
-    right = delivery_rows.stored_totals(lives.store)
+    right = delivery_rows.totals(lives.store)
     # A letter before `oldest` would never be dropped.
     totals = KeptTotals(right.count, right.bytes, END) if wrong is None else wrong
     rewrite(lives.store, (Table.META, META_DEAD, kept_totals_value(totals)))
     assert len(repaired(lives)) == 1
-    assert delivery_rows.stored_totals(lives.store) == KeptTotals(right.count, right.bytes, START)
+    assert delivery_rows.totals(lives.store) == KeptTotals(right.count, right.bytes, START)

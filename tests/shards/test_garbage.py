@@ -71,13 +71,13 @@ def it() -> Left:
 def test_what_expires_leaves_its_rows_and_a_note(it: Left) -> None:
     home = it.first.home
     assert list(left(it.store)) == []
-    assert it.expire() == keys.slice_range(home)
-    assert len(list(it.store.scan(Table.MESSAGES, *keys.slice_range(home)))) == 4
+    assert it.expire() == keys.under(keys.slice_key(home))
+    assert len(list(it.store.scan(Table.MESSAGES, *keys.under(keys.slice_key(home))))) == 4
     commit = group(it.opened)
-    clear(commit, *keys.slice_range(home))
+    clear(commit, *keys.under(keys.slice_key(home)))
     it.seal()
     assert list(left(it.store)) == []
-    assert list(it.store.scan(Table.MESSAGES, *keys.slice_range(home))) == []
+    assert list(it.store.scan(Table.MESSAGES, *keys.under(keys.slice_key(home)))) == []
 
 
 def test_dispatch_turns_go_with_the_slices_that_they_passed(it: Left) -> None:

@@ -31,14 +31,14 @@ def test_a_message_key_holds_all_of_it(home: Home, number: int, place: Position)
     assert keys.shard_of(key) == (home, number)
     assert keys.slice_of(key) == home
     assert int.from_bytes(key[keys.AT_BYTES], "big") == at_of(place)
-    start, end = keys.slice_range(home)
+    start, end = keys.under(keys.slice_key(home))
     assert start <= key < end
     assert start == keys.slice_key(home)
 
 
 @given(homes, homes, st.integers(0, 0xFFFF))
 def test_a_slice_range_holds_no_other_slice(one: Home, two: Home, number: int) -> None:
-    start, end = keys.slice_range(one)
+    start, end = keys.under(keys.slice_key(one))
     key = Shard(two, number).prefix + bytes(12)
     assert (start <= key < end) == (one == two)
 
@@ -47,11 +47,11 @@ def test_a_slice_range_holds_no_other_slice(one: Home, two: Home, number: int) -
 def test_ranges_end_right_before_their_neighbours(home: Home, slices: int, shards: int, number: int) -> None:
     other = Home(home.start_ms, max(0, home.generation + slices))
     key = Shard(other, number).prefix + bytes(12)
-    start, end = keys.slice_range(home)
+    start, end = keys.under(keys.slice_key(home))
     assert (start <= key < end) == (home == other)
     prefix = Shard(home, number).prefix
     beside = Shard(home, max(0, number + shards)).prefix
-    start, end = keys.shard_range(prefix)
+    start, end = keys.under(prefix)
     assert (start <= beside + b"\xff" * 12 < end) == (prefix == beside)
 
 

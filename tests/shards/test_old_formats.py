@@ -247,7 +247,7 @@ def test_what_is_wrong_of_deliveries_is_found_and_repaired(
     assert main(["verify", "--data", str(path)]) == 0
     store = RocksStore(path)
     assert rows_in(store) == ({} if how in ("state", "record") else before)
-    assert delivery_rows.stored_totals(store).count == len(list(delivery_rows.dead(store)))
+    assert delivery_rows.totals(store).count == len(list(delivery_rows.dead(store)))
     store.close()
 
 

@@ -424,7 +424,7 @@ def test_whatever_happens_what_is_counted_is_what_the_rows_say(seed: int) -> Non
 
 
 def rows(opened: Opened) -> int:
-    return len(list(opened.store.scan(Table.META, keys.OWNED, keys.OWNED_END)))
+    return len(list(opened.store.scan(Table.META, *keys.under(keys.OWNED))))
 
 
 def test_an_owner_with_nothing_pending_leaves_nothing(opened: Opened) -> None:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from shards import keys
 from shards.changes import Changes, decode_changes
-from shards.delivery_rows import dead, dead_of, of_message, size_of, stored_totals
+from shards.delivery_rows import dead, dead_of, of_message, size_of, totals
 from shards.errors import StoreFailed, UnreleasedFormat, WrongFormat
 from shards.fields import Record
 from shards.log.errors import UnknownVersion
@@ -178,7 +178,7 @@ def check_letters(opened: Opened, letters: list[Letter]) -> None:
         assert row.name in [one.name for one in of_message(store, row.id)]
         assert row in dead_of(store, row.group)
     assert [row.shard for row in found] == [3, 3, 0]
-    assert stored_totals(store) == KeptTotals(3, sum(map(size_of, found)), START)
+    assert totals(store) == KeptTotals(3, sum(map(size_of, found)), START)
     assert list(store.scan(Table.DEAD, b"", b"\xff" * 64)) == []
     assert opened.retries == 0
     assert list(pointers(store, opened.directory)) == []

@@ -39,7 +39,7 @@ class Letters:
     def totals(self) -> KeptTotals:
         """Their number and bytes; while the store cannot be read, the last known ones."""
         with suppress(StoreFailed):
-            self._totals = delivery_rows.stored_totals(self._store)
+            self._totals = delivery_rows.totals(self._store)
         return self._totals
 
     def half_of_room(self, commit: Commit) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from server.codec import wire
 from server.codec.packets import Connect, Disconnect, Publish, Subscribe, SubscribeOptions, Will
 from server.delivery.terms import LASTING
 from server.mqtt.authenticator import Authenticator
-from shards.keys import OWNED, OWNED_END
+from shards.keys import OWNED, under
 from shards.store import Table
 from tests.support.encode import encode
 from tests.support.keyed import Keyed
@@ -828,7 +828,7 @@ def test_names_that_anybody_may_make_up_leave_nothing(tmp_path: Path) -> None:
     rig.come("ops").publish1("dev/ops")
     rig.pass_ms(2_000)
     assert len(rig.core.opened.owned) == 0
-    assert list(rig.core.opened.store.scan(Table.META, OWNED, OWNED_END)) == []
+    assert list(rig.core.opened.store.scan(Table.META, *under(OWNED))) == []
 
 
 def test_names_that_anybody_may_make_up_get_nothing_of_a_reserve(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_a_kill_leaves_a_dead_letter_or_a_retry(survivors: int) -> None:
         rig.crash(survivors, pump=True)
         left, waiting = letters(rig), len(retries(rig))
         assert (left, waiting) in ((["bad"], 0), ([], 1)), steps
-        assert delivery_rows.stored_totals(rig.store).count == len(left)
+        assert delivery_rows.totals(rig.store).count == len(left)
         outcomes.add(waiting)
         # Asked again, it is done once.
         requeue(rig, 2_000)
@@ -397,7 +397,7 @@ class DeadLetters(RuleBasedStateMachine):
         found = list(self.rig.core.dead_letters.read())
         told = [(row.addressee, decode(row.record).payload.decode()) for row in found]
         assert told == self.dead
-        totals = delivery_rows.stored_totals(self.rig.store)
+        totals = delivery_rows.totals(self.rig.store)
         assert totals.count == len(self.dead)
         assert (totals.bytes > 0) == bool(self.dead)
         now = before(self.rig.clock.now_ms + 1)

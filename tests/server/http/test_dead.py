@@ -10,7 +10,7 @@ from server.delivery.subscriber import Subscriber
 from server.engine.clock import SimulatedClock
 from server.http.routes import kept
 from server.settings.config import Config, Dead
-from shards.delivery_rows import stored_totals
+from shards.delivery_rows import totals
 from shards.store import Table
 from tests.support.link import FakeLink
 from tests.support.mover import archived_file
@@ -179,8 +179,8 @@ async def test_two_groups_that_give_it_up_have_a_letter_each(server: Running) ->
     assert link_of(server, "w").sent == []
     assert await act(server, "drop", ids=[name, name]) == {"matched": 1, "changed": 1}
     assert await listed(server) == []
-    totals = stored_totals(server.app.core.opened.store)
-    assert (totals.count, totals.bytes) == (0, 0)
+    kept = totals(server.app.core.opened.store)
+    assert (kept.count, kept.bytes) == (0, 0)
 
 
 async def test_lists_and_filters(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:

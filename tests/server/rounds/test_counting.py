@@ -9,7 +9,7 @@ from server.engine.clock import SimulatedClock
 from server.rounds import counting
 from server.settings.config import Config
 from shards.errors import StoreFailed
-from shards.keys import CELLS, CELLS_END
+from shards.keys import CELLS, under
 from shards.read import Reader
 from shards.store import Table
 
@@ -33,7 +33,7 @@ def refuse(*_: object) -> Any:
 
 
 def stored(server: Running) -> dict[bytes, bytes]:
-    return dict(server.store.scan(Table.META, CELLS, CELLS_END))
+    return dict(server.store.scan(Table.META, *under(CELLS)))
 
 
 WANTED = [int(hour % 7 == 1 and hour < 200) for hour in range(9 * 24)]
