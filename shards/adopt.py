@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from timeline.position import SEQ_BITS, MessageId, id_node, id_position, seq_of
 
 from .commit import Commit
-from .dedupe import Refused
+from .dedupe import Refused, woven
 from .draft import AS_EVER, Draft, Known, Terms
 from .record import owner_of, with_id
 from .steps import STEP, Bits, at_once
@@ -46,7 +46,7 @@ def adopt_in_steps(
     group = commit.open_batch
     reserved = group.reserve([drafts[index] for index in fresh])
     group.stay_below(reserved)
-    answers: list[MessageId | Known] = [MessageId(0)] * len(drafts)
+    placed: list[MessageId | Known] = []
     size = 0
     for count, (index, slot) in enumerate(zip(fresh, reserved, strict=True)):
         if count and not count % STEP:
@@ -56,17 +56,15 @@ def adopt_in_steps(
         size += len(value)
         if name:
             row = commit.rehome(name, value, draft.due_ms, slot, None)
-            answers[index] = name
+            placed.append(name)
             if draft.key:
                 extra = group.extra_of(draft.key)
                 seen = DedupeRow(name, draft.fingerprint, draft.due_ms, id_position(row), extra)
                 commit.row(Table.DEDUPE, draft.key, dedupe_value(seen))
         else:
-            (answers[index],) = group.place([draft], [slot])
+            placed += group.place([draft], [slot])
     commit.placed(len(fresh), owner, size)
-    for index, answer in known.items():
-        answers[index] = answers[answer] if isinstance(answer, int) else answer
-    return answers
+    return woven(placed, known, len(drafts))
 
 
 def _check(commit: Commit, named: Sequence[tuple[int, MessageId]]) -> Bits[None]:

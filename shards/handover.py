@@ -91,7 +91,7 @@ class Tally:
         if shards:
             # Rows of the open group are in no table yet.
             numbers, piece = {shard.number for shard in shards}, self.piece
-            for place, number, value in group.placed:
+            for place, number, value in group.made.placed:
                 if number in numbers and piece.start_ms <= at_of(place) < piece.end_ms:
                     self._add(place, value)
         if sum(self.rows) - sum(rows) == count:

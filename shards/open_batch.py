@@ -83,7 +83,8 @@ class OpenBatch:
         """Running time of the server over all starts, written with the group; `ran` adds to it."""
         self.wall_ms = 0
         """The clock's reading for the whole group."""
-        self._made = GroupCommit()
+        self.made = GroupCommit()
+        """The open group so far."""
         self._batch: Batch = store.batch()
         self._fresh: dict[Table, dict[bytes, bytes | None]] = {table: {} for table in Table}
         self._touched: dict[bytes, Shard] = {}
@@ -98,7 +99,7 @@ class OpenBatch:
         self.wall_ms = wall_ms
         self._waiting.begin()
         self._owned.begin()
-        self._made = GroupCommit(first_seq=self.horizon.seq)
+        self.made = GroupCommit(first_seq=self.horizon.seq)
         self._batch = self.store.batch()
         for rows in self._fresh.values():
             rows.clear()
@@ -131,21 +132,6 @@ class OpenBatch:
     def size(self) -> int:
         """Bytes of the composed rows."""
         return self._batch.size
-
-    @property
-    def first_seq(self) -> int:
-        """The last seq issued before the open group."""
-        return self._made.first_seq
-
-    @property
-    def floor(self) -> Position | None:
-        """The lowest position that the open group has touched."""
-        return self._made.floor
-
-    @property
-    def placed(self) -> Sequence[Row]:
-        """Messages placed by the open group, in order of seq."""
-        return self._made.placed
 
     @property
     def is_empty(self) -> bool:
@@ -199,7 +185,7 @@ class OpenBatch:
 
     def hold_back(self, place: Position) -> None:
         """Keep the horizon from passing something that is only in RAM, until this group is durable."""
-        self._made.touch(place)
+        self.made.touch(place)
 
     def clear(self, table: Table, start: bytes, end: bytes) -> None:
         """Delete every stored row with start <= key < end. `get` still finds them: nobody reads them
@@ -218,7 +204,7 @@ class OpenBatch:
     def seal(self) -> GroupCommit:
         """Write the group: readable now, durable after the caller's sync. Raises StoreFailed."""
         self.count()
-        made = self._made
+        made = self.made
         made.last_seq = self.horizon.seq
         made.bound_ms = self.horizon.open_batch(made.floor)
         cursor = StoredCursor(
@@ -271,7 +257,7 @@ class OpenBatch:
         """Keep the horizon below the reserved places until messages are placed there."""
         lowest = min((at for at, piece in reserved if piece is not None), default=None)
         if lowest is not None:
-            self._made.touch(Position(lowest << 48 | self.horizon.seq + 1))
+            self.made.touch(Position(lowest << 48 | self.horizon.seq + 1))
 
     def place_in_steps(self, drafts: Sequence[Draft], step: int = STEP) -> Bits[list[MessageId]]:
         """`reserve` and `place` in steps. Raises Refused before the first row, in the first step."""
@@ -299,7 +285,7 @@ class OpenBatch:
     def place(self, drafts: Sequence[Draft], reserved: Sequence[tuple[int, Slice | None]]) -> list[MessageId]:
         """Give each draft its position and row. The inner loop of every schedule."""
         seq, node = self.horizon.seq, self.node << 48
-        put, touched, placed = self._batch.put_message, self._touched, self._made.placed
+        put, touched, placed = self._batch.put_message, self._touched, self.made.placed
         cap_messages, cap_bytes, busy = self._caps.messages, self._caps.bytes, self._caps.structure_above
         overhead, lowest = keys.MESSAGE_KEY_BYTES, END
         ids: list[MessageId] = []
@@ -340,7 +326,7 @@ class OpenBatch:
                 self._remember(draft, name, position)
         self.horizon.seq = seq
         if lowest != END:
-            self._made.touch(lowest)
+            self.made.touch(lowest)
         return ids
 
     def _structure(self, piece: Slice, draft: Draft) -> int:
@@ -387,12 +373,12 @@ class OpenBatch:
     def settle(self, value: bytes, dead: int) -> None:
         """Show this group the row of the message placed last, whose id is known. A stub does not enter the
         wheel."""
-        place, number, _ = self._made.placed[-1]
+        place, number, _ = self.made.placed[-1]
         piece = self._slice_for(place >> 48)
         shard = piece.shards[number]
         self._fresh[Table.MESSAGES][shard.prefix + keys.place(place)] = value
         if dead:
-            self._made.placed.pop()
+            self.made.placed.pop()
             piece.retire(shard, place)
 
     def reveal(self, place: Position) -> None:
@@ -400,8 +386,8 @@ class OpenBatch:
 
         It is looked up on demand, not kept for all messages with keys: few are asked for so soon.
         """
-        placed, seq = self._made.placed, seq_of(place)
-        index = bisect_left(placed, seq, key=_seq) if seq > self._made.first_seq else len(placed)
+        placed, seq = self.made.placed, seq_of(place)
+        index = bisect_left(placed, seq, key=_seq) if seq > self.made.first_seq else len(placed)
         if index < len(placed) and placed[index][0] == place:
             _, number, value = placed[index]
             # Not the shard that it was placed in: this group may have cut the slice since, and its pieces
@@ -421,8 +407,8 @@ class OpenBatch:
         else:
             self._slices[piece.start_ms] = piece
         if found.position > self.horizon.position:
-            self._made.gone.append(found.position)
-            self._made.touch(found.position)
+            self.made.gone.append(found.position)
+            self.made.touch(found.position)
 
     # -- slices and the journal
 

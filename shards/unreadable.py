@@ -33,6 +33,7 @@ import struct
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from timeline.position import END, Position
 from timeline.slices import Home
@@ -199,7 +200,7 @@ class Unreadable:
         known = self._by_scope.setdefault(corrupt.scope, [])
         if any(other.start <= corrupt.start and corrupt.end <= other.end for other in known):
             return
-        insort(known, corrupt, key=_start)
+        insort(known, corrupt, key=attrgetter("start"))
         self._count += 1
         log.error("%s", corrupt)
         if corrupt.is_of_messages and not is_noted:
@@ -288,10 +289,6 @@ def _behind(prefix: bytes, end: bytes) -> bytes:
 
 def _number(key: bytes, width: int) -> int:
     return int.from_bytes(key.ljust(width, b"\0"), "big")
-
-
-def _start(corrupt: CorruptRange) -> bytes:
-    return corrupt.start
 
 
 def note_key(corrupt: CorruptRange) -> bytes:

@@ -330,7 +330,7 @@ class Writer:
             self._opened.horizon.hold(None)
             self._open_batch.resume(self._clock.wall_ms())
         if not self._decide(self._opened.commit, deciding, large, self._clock.mono() + decide_s):
-            self._opened.horizon.hold(self._open_batch.floor)
+            self._opened.horizon.hold(self._open_batch.made.floor)
             self._deciding = deciding
             return None
         return self._end(between, deciding, large)
@@ -355,7 +355,7 @@ class Writer:
 
     def _pause(self, between: Callable[[], object]) -> ShardsError | None:
         """The failure in the open group, which then cannot be written."""
-        self._opened.horizon.hold(self._open_batch.floor)
+        self._opened.horizon.hold(self._open_batch.made.floor)
         try:
             between()
         except ShardsError as error:
@@ -522,7 +522,7 @@ class Writer:
     def _give_up(self, answers: Answers) -> None:
         """Give up the open group with all its decisions."""
         self.given_up += 1
-        self._retract(self._open_batch.first_seq, self._opened.horizon.seq)
+        self._retract(self._open_batch.made.first_seq, self._opened.horizon.seq)
         try:
             undo_group(self._opened)
             self._recover_hooks()
@@ -580,7 +580,7 @@ class Writer:
 
     def _spoilt(self) -> GroupCommit:
         """The error for an open group that could not be sealed."""
-        return GroupCommit(first_seq=self._open_batch.first_seq, last_seq=self._opened.horizon.seq)
+        return GroupCommit(first_seq=self._open_batch.made.first_seq, last_seq=self._opened.horizon.seq)
 
     def _refuse_queue(self) -> None:
         if self.broken is None:

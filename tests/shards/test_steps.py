@@ -170,14 +170,14 @@ def test_what_is_reserved_is_touched_before_it_is_placed(opened: Opened) -> None
     seq = opened.horizon.seq
     assert steps.step()
     assert opened.open_batch.is_empty
-    assert opened.open_batch.floor == position(NOW, seq + 1)
+    assert opened.open_batch.made.floor == position(NOW, seq + 1)
     assert steps.step()
     opened.open_batch.resume(NOW + 10)
     while steps.step():
         pass
     far, now, soon = (id_position(name) for name in steps.answer)
     assert [at_of(place) for place in (far, now, soon)] == [NOW + 60_000, NOW, NOW + 3]
-    assert opened.open_batch.floor == position(NOW, seq + 1) < now
+    assert opened.open_batch.made.floor == position(NOW, seq + 1) < now
     assert opened.horizon.clock_ms == NOW + 10
 
 
@@ -186,7 +186,7 @@ def test_what_is_held_back_touches_nothing_and_keeps_its_key() -> None:
     group(opened, NOW)
     wanted = [draft(NOW + 5_000, f"{n}", key=bytes([n]) * 16, fingerprint=b"f" * 16) for n in range(3)]
     first = at_once(opened.commit.put_in_steps(wanted, step=1))
-    assert opened.open_batch.floor is None
+    assert opened.open_batch.made.floor is None
     assert opened.held == 3
     again = at_once(opened.commit.put_in_steps(wanted, step=1))
     assert again == [Known(name, NOW + 5_000) for name in first if isinstance(name, int)]
@@ -201,7 +201,7 @@ def test_those_with_ids_of_their_own_stay_below_too() -> None:
     steps = Steps(adopt_in_steps(opened.commit, drafts, names))
     floors: list[Position | None] = []
     while steps.step():
-        floors.append(opened.open_batch.floor)
+        floors.append(opened.open_batch.made.floor)
     lowest = NOW + 5_000 - count + 1
     seqs = [seq_of(floor or END) for floor in floors]
     assert [at_of(floor or END) for floor in floors][-2:] == [lowest, lowest]
