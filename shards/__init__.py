@@ -3,7 +3,6 @@
 The store
     store.py         the contract: ordered tables of bytes, atomic batches, an explicit sync
     rocks.py         the contract on RocksDB
-    memory.py        the contract in RAM: the model that RocksDB is held against, and what most tests run on
     sectors.py       a few bytes in a file of their own, twice, each with a checksum; how a path is synced
     mark.py          a time that can be written even on a full disk: the bound of dispatch
     synced.py        how much was synced: tells a log that was cut off later from one torn by a kill

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from shards.memory import MemoryStore
 from shards.rocks import RocksStore
 from shards.store import Store
 from tests.support.clock import HandClock
 from tests.support.ledger.arrivals import Arrivals
 from tests.support.ledger.messages import Messages
 from tests.support.ledger.words import Fault
+from tests.support.memory_store import MemoryStore
 from timeline.position import MessageId, at_of, id_position, id_text
 
 from .hand import Audit, Hand, name_of

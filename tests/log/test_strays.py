@@ -8,10 +8,10 @@ import pytest
 from shards.log.chained import ChainedLog, open_engine
 from shards.log.errors import Doubtful, Fenced, LogDown, OtherLog, Trimmed
 from shards.log.record import PART_BYTES, Seal, frame_of
-from shards.memory import MemoryStore
 from shards.replicated import FOLLOW_S, ReplicatedStore
 from shards.store import Store
 from tests.support.logs import Elapsing, Faulty, Lost
+from tests.support.memory_store import MemoryStore
 from tests.support.shelf import MemoryEngine, Shelf
 
 T = TypeVar("T")

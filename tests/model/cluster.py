@@ -27,10 +27,10 @@ from shards.log.chained import ChainedLog, open_engine
 from shards.log.engine import LogState, Origin
 from shards.log.errors import LogError, Trimmed
 from shards.log.record import ORIGIN
-from shards.memory import MemoryBatch, MemoryStore
 from shards.replicated import ReplicatedStore, applied_of
 from shards.store import Batch, Table
 from tests.support.logs import Elapsing, Faulty, Lost
+from tests.support.memory_store import MemoryBatch, MemoryStore
 from tests.support.shelf import MemoryEngine, Shelf
 
 from .node_rot import Rotting, scrubbed

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from server.cluster.damage import Damage
 from server.cluster.members import ALIVE_S, Member, Members
 from shards.errors import Corrupt
-from shards.memory import MemoryStore
 from shards.scrub import Walk
 from shards.store import Table
+from tests.support.memory_store import MemoryStore
 
 Place = tuple[Table, bytes]
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from server.delivery.message import Message
-from shards.memory import MemoryBatch
 from shards.record import decode, is_stub
 from shards.store import Store, Table
 from shards.tables import META_CURSOR, cursor_from
@@ -18,6 +17,7 @@ from tests.support.ledger.arrivals import Arrival, Arrivals, Inbox
 from tests.support.ledger.messages import Message as Letter
 from tests.support.ledger.messages import Messages
 from tests.support.ledger.words import Fault
+from tests.support.memory_store import MemoryBatch
 from timeline.position import END, START, MessageId, Position, at_of, id_position, id_text, message_id
 
 from .client import Client

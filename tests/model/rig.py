@@ -28,7 +28,6 @@ from shards.errors import StoreFailed
 from shards.expiry import expire
 from shards.fields import Record
 from shards.garbage import clear, forget, left, look, look_through
-from shards.memory import MemoryStore
 from shards.record import CANCELLED, decode, encode, is_stub, names_of, topic_of
 from shards.recover import count_owned, count_pending, read_directory
 from shards.steps import Bits, Steps
@@ -37,6 +36,7 @@ from shards.verify import verify_counts
 from tests.support.clock import HandClock
 from tests.support.ledger.arrivals import Rewind
 from tests.support.ledger.messages import Message as Letter
+from tests.support.memory_store import MemoryStore
 from tests.support.stepper import Stepper
 from timeline.filters import matches
 from timeline.position import END, MessageId, Position, at_of, before

@@ -1,7 +1,7 @@
 import pytest
 
-from shards.memory import MemoryStore
 from shards.recover import Opened
+from tests.support.memory_store import MemoryStore
 
 from .timelines import open_at
 

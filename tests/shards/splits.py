@@ -7,11 +7,11 @@ from shards import handover, keys
 from shards.commit import Commit
 from shards.handover import Tally
 from shards.jobs import SourceRow
-from shards.memory import MemoryStore
 from shards.recover import count_pending, read_directory
 from shards.store import Table
 from shards.tables import slice_value
 from shards.verify import verify_counts
+from tests.support.memory_store import MemoryStore
 from tests.support.mover import pieces_of
 from timeline.position import MessageId, before
 from timeline.slices import DAY_MS, Counts, Slice

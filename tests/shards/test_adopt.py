@@ -5,12 +5,12 @@ import pytest
 from shards import keys
 from shards.adopt import SEQ_LIMIT, adopt
 from shards.commit import Draft, Known, Outcome, Refused
-from shards.memory import MemoryStore
 from shards.record import decode
 from shards.recover import Opened, count_pending
 from shards.store import Table
 from shards.tables import dedupe_from
 from shards.verify import verify_counts
+from tests.support.memory_store import MemoryStore
 from timeline.position import (
     HELD_SHARD,
     SEQ_MAX,

@@ -16,10 +16,10 @@ from shards.dedupe import Refused
 from shards.draft import Known, Terms
 from shards.expiry import expire
 from shards.garbage import clear, forget, left, look
-from shards.memory import MemoryStore
 from shards.outcome import Control, Outcome
 from shards.record import CANCELLED, decode
 from shards.recover import Opened, undo_group
+from tests.support.memory_store import MemoryStore
 from timeline.position import MessageId, before, id_shard
 
 from .timelines import NOW, QUARTER, draft, group, open_at, piece_at, put, sync

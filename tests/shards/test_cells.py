@@ -8,11 +8,11 @@ from shards.cells import is_changed, save, step
 from shards.commit import Commit, Draft
 from shards.group_commit import Caps
 from shards.keys import CELLS, cells_key, under
-from shards.memory import MemoryStore
 from shards.record import is_stub
 from shards.recover import Opened, read_directory, undo_group
 from shards.store import Table
 from shards.verify import repair, verify_counts
+from tests.support.memory_store import MemoryStore
 from timeline.cells import Cells
 from timeline.position import END, START, MessageId
 from timeline.slices import DAY_MS

@@ -8,12 +8,12 @@ from shards.errors import Corrupt, StoreFailed
 from shards.expiry import expire
 from shards.fields import Record
 from shards.group_commit import GroupCommit
-from shards.memory import MemoryStore
 from shards.record import CANCELLED, MOVED, decode, encode
 from shards.recover import Opened, count_pending
 from shards.store import Table
 from shards.tables import cursor_from
 from shards.verify import verify_counts
+from tests.support.memory_store import MemoryStore
 from tests.support.stores import rewrite
 from timeline.position import HELD_SHARD, MessageId, Position, at_of, before, id_position, id_shard, seq_of
 from timeline.slices import DAY_MS

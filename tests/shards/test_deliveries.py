@@ -17,7 +17,6 @@ from shards.errors import Corrupt
 from shards.expiry import expire
 from shards.fields import Record, Retry, TryRow
 from shards.garbage import forget, look_through
-from shards.memory import MemoryStore
 from shards.pointers import pointers
 from shards.record import encode
 from shards.recover import read_timeline_again, reopen_store, undo_group
@@ -25,6 +24,7 @@ from shards.store import Table
 from shards.tables import DEAD, DROPPED, META_DEAD, WAITING, KeptTotals, encode_row, kept_totals_value
 from shards.verify import repair, verify_owners, verify_tables
 from tests.support.delivery_rows import failed
+from tests.support.memory_store import MemoryStore
 from tests.support.planted import Fault, finds
 from tests.support.stores import rewrite
 from timeline.position import END, START, MessageId, Position, id_position, message_id, position

@@ -8,9 +8,9 @@ from shards import keys
 from shards.errors import Corrupt
 from shards.expiry import expire
 from shards.garbage import clear, forget, left, look, look_through
-from shards.memory import MemoryStore
 from shards.recover import Opened
 from shards.store import Table
+from tests.support.memory_store import MemoryStore
 from tests.support.stores import rewrite
 from timeline.position import MessageId, before, position
 from timeline.slices import Slice

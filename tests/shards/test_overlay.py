@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from shards.changes import Changes, decode_changes
 from shards.log.errors import UnknownVersion
-from shards.memory import MemoryStore
 from shards.overlay import Layer, look, through
 from shards.store import Table
+from tests.support.memory_store import MemoryStore
 from tests.support.soak import SOAK
 
 Step = tuple[str, int, int]

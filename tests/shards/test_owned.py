@@ -14,7 +14,6 @@ from shards.deliveries import end, wait
 from shards.delivery_rows import DeliveryRow, waiting
 from shards.errors import StoreFailed
 from shards.fields import Record
-from shards.memory import MemoryStore
 from shards.owned import Quota, QuotaOf, any_number
 from shards.record import encode, is_stub, owner_of
 from shards.recover import (
@@ -30,6 +29,7 @@ from shards.store import Table
 from shards.tables import owned_value
 from shards.verify import OwnerFault, repair, verify_owners
 from tests.support.delivery_rows import failed
+from tests.support.memory_store import MemoryStore
 from tests.support.soak import SOAK
 from tests.support.stores import rewrite
 from timeline.position import END, HELD_SHARD, MessageId, Position, at_of, id_position, id_shard

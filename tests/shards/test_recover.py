@@ -5,11 +5,11 @@ import pytest
 from shards.borrow import part_of
 from shards.errors import WrongFormat
 from shards.expiry import expire
-from shards.memory import MemoryStore
 from shards.recover import Opened, count_pending, format_of, read_timeline_again, reopen_store, stored_cursor
 from shards.store import Table
 from shards.tables import FORMAT, META_FORMAT
 from shards.verify import verify_counts
+from tests.support.memory_store import MemoryStore
 from tests.support.stores import rewrite
 from timeline.position import at_of, before, id_position, position
 from timeline.slices import DAY_MS, Counts, Slice

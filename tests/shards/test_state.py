@@ -10,13 +10,13 @@ from shards import keys
 from shards.errors import Corrupt
 from shards.fate import AT_ONCE_MS, LATE_MS, has_expired, is_over, is_too_late
 from shards.fields import Record
-from shards.memory import MemoryStore
 from shards.read import Reader
 from shards.record import CANCELLED as CANCEL
 from shards.record import MOVED, due_at, encode, is_moved, stub
 from shards.state import CANCELLED, DISPATCHED, EXPIRED, PENDING, STATES, Journal, State, state_of
 from shards.store import Table
 from shards.tables import number_value
+from tests.support.memory_store import MemoryStore
 from timeline.position import Position, position
 from timeline.slices import Directory
 from timeline.structures import Structures

@@ -4,11 +4,11 @@ import pytest
 
 from shards.adopt import adopt_in_steps
 from shards.commit import Caps, Known, Refused
-from shards.memory import MemoryBatch, MemoryStore
 from shards.record import decode
 from shards.recover import Opened, count_pending
 from shards.steps import STEP, Bits, Steps, at_once
 from shards.store import Table
+from tests.support.memory_store import MemoryBatch, MemoryStore
 from timeline.position import END, MessageId, Position, at_of, id_position, message_id, position, seq_of
 from timeline.slices import DAY_MS
 

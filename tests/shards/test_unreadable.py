@@ -8,9 +8,9 @@ import pytest
 
 import shards.unreadable
 from shards.errors import Corrupt
-from shards.memory import MemoryStore
 from shards.store import Table
 from shards.unreadable import CorruptRange, Unreadable, beyond, note_key, note_value, notes
+from tests.support.memory_store import MemoryStore
 from timeline.position import END, Position
 
 PREFIX = bytes(10)

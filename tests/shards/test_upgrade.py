@@ -11,7 +11,6 @@ from shards.delivery_rows import dead, dead_of, of_message, size_of, totals
 from shards.errors import StoreFailed, UnreleasedFormat, WrongFormat
 from shards.fields import Record
 from shards.log.errors import UnknownVersion
-from shards.memory import MemoryStore
 from shards.pointers import pointers
 from shards.record import encode
 from shards.recover import Opened, format_of, read_directory
@@ -28,6 +27,7 @@ from shards.tables import (
 )
 from shards.upgrade import Letter
 from shards.verify import verify_counts, verify_owners, verify_tables
+from tests.support.memory_store import MemoryStore
 from tests.support.stores import rewrite
 from timeline.position import HELD_SHARD, START, MessageId, id_position, message_id, position
 from timeline.slices import Counts

@@ -16,12 +16,12 @@ from shards.commit import Commit
 from shards.dedupe import Refused
 from shards.draft import Terms
 from shards.garbage import clear, forget, left, look_through
-from shards.memory import MemoryStore
 from shards.pointers import pointers
 from shards.recover import Opened
 from shards.store import Table
 from shards.upsert import Effect, Upserted, Version, cancel_under, debounce, under, upsert
 from shards.verify import verify_tables
+from tests.support.memory_store import MemoryStore
 from tests.support.planted import Fault, finds
 
 from .test_by_key import (

@@ -3,10 +3,10 @@
 import pytest
 
 from shards import keys
-from shards.memory import MemoryStore
 from shards.recover import read_directory
 from shards.store import Table
 from shards.verify import repair, strays, verify_counts
+from tests.support.memory_store import MemoryStore
 from tests.support.stores import rewrite
 from timeline.position import START, before
 from timeline.slices import Shard

@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from shards.commit import Caps, Commit, Draft
 from shards.fields import Record
 from shards.group_commit import GroupCommit
-from shards.memory import MemoryStore
 from shards.read import Found
 from shards.record import decode, encode
 from shards.recover import Opened, open_timeline
+from tests.support.memory_store import MemoryStore
 from timeline.position import START, MessageId, Position
 from timeline.slices import DAY_MS, NARROWEST_MS, Slice
 

@@ -14,11 +14,11 @@ from sortedcontainers import SortedDict
 
 from shards.errors import StoreFailed
 from shards.log.chained import open_engine
-from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore
 from shards.rocks import RocksStore
 from shards.store import Store, Table
 from shards.tables import META_APPLIED, META_LEADER, META_SEAL, META_TIMELINE
+from tests.support.memory_store import MemoryStore
 from tests.support.shelf import MemoryEngine, Shelf
 from tests.support.stores import rewrite
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from shards.errors import StoreFailed
-from shards.memory import MemoryStore
 from shards.store import Table
+from tests.support.memory_store import MemoryStore
 from tests.support.stores import rewrite
 
 

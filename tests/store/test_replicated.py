@@ -20,11 +20,11 @@ from shards.errors import Corrupt, StoreFailed, UnreleasedFormat
 from shards.log.chained import open_engine
 from shards.log.errors import Fenced, LogError, OtherKey, OtherLog, Trimmed, UnknownVersion
 from shards.log.record import EXTRA_BYTES, ORIGIN, Claim, claim_of, opened
-from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore, applied_of
 from shards.store import Table
 from shards.tables import FORMAT, FORMAT_FIRST, META_FORMAT
 from tests.support.logs import Elapsing, Faulty, Lost
+from tests.support.memory_store import MemoryStore
 from tests.support.shelf import LARGEST, MemoryEngine, Shelf
 from tests.support.soak import SOAK
 from tests.support.stores import rewrite

@@ -25,11 +25,11 @@ from hypothesis.stateful import (
 from shards.changes import Recorded, decode_changes
 from shards.errors import StoreFailed
 from shards.log.chained import open_engine
-from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore, applied_of
 from shards.rocks import RocksStore
 from shards.store import Batch, Table
 from tests.support.logs import Elapsing, Faulty, Lost
+from tests.support.memory_store import MemoryStore
 from tests.support.planted import Fault, finds
 from tests.support.shelf import MemoryEngine, Shelf
 from tests.support.soak import SOAK

@@ -43,11 +43,11 @@ from server.observe.tracing import Traces
 from server.settings.config import Config, Limits, Mqtt, Replay, Sessions
 from shards.commit import Commit
 from shards.errors import StoreFailed
-from shards.memory import MemoryStore
 from shards.store import Table
 from shards.tables import cursor_row_of
 from tests.support.clock import RigClock
 from tests.support.encode import encode
+from tests.support.memory_store import MemoryStore
 from tests.support.stepper import Stepper
 from timeline.key_order import KeyOrder
 from timeline.position import START, Position

@@ -19,9 +19,9 @@ from server.engine.loader import STEP_ROWS
 from server.observe.tracing import Traces
 from server.settings.config import Config
 from shards.errors import StoreFailed
-from shards.memory import MemoryStore
 from shards.recover import reopen_store
 from shards.store import Store
+from tests.support.memory_store import MemoryStore
 
 ROUNDS_MAX = 20_000
 

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shards.errors import StoreFailed
-from shards.memory import MemoryStore
 from shards.rocks import RocksStore
 from shards.store import Batch, Store, Table
+from tests.support.memory_store import MemoryStore
 
 if TYPE_CHECKING:
     Below = RocksStore

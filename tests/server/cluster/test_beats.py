@@ -8,10 +8,10 @@ from server.cluster.beats import TURNED_S, Beats
 from server.engine.lease import Lease
 from shards.errors import StoreFailed
 from shards.log.chained import open_engine
-from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore
 from tests.support.clock import HandClock
 from tests.support.logs import Elapsing
+from tests.support.memory_store import MemoryStore
 from tests.support.shelf import MemoryEngine, Shelf
 
 LEASE_S = 4.0

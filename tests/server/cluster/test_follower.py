@@ -10,7 +10,6 @@ from server.settings.config import Cluster
 from shards.errors import StoreFailed
 from shards.log.chained import open_engine
 from shards.log.errors import Trimmed
-from shards.memory import MemoryStore
 from shards.replicated import FOLLOW_BYTES, ReplicatedStore
 from shards.store import Table
 from shards.tables import (
@@ -24,6 +23,7 @@ from shards.tables import (
     seal_value,
 )
 from tests.support.logs import Elapsing, Faulty
+from tests.support.memory_store import MemoryStore
 from tests.support.shelf import MemoryEngine, Shelf
 from tests.support.stores import rewrite
 from timeline.horizon import BOUND_MS

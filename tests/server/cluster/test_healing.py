@@ -13,9 +13,9 @@ from shards.log.chained import ChainedLog, open_engine
 from shards.log.engine import Origin
 from shards.log.errors import Damaged, UnknownVersion
 from shards.log.record import ORIGIN, Seal
-from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore
 from tests.support.logs import Elapsing
+from tests.support.memory_store import MemoryStore
 from tests.support.shelf import MemoryEngine, Shelf
 
 KEY = "0123456789abcdef"

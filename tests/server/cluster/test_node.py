@@ -29,12 +29,12 @@ from shards.errors import UnreleasedFormat, WrongFormat
 from shards.log.chained import ChainedLog, open_engine
 from shards.log.engine import LogState
 from shards.log.errors import Trimmed, Unfit
-from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore
 from shards.rocks import RocksStore
 from shards.store import Table
 from shards.tables import FORMAT, META_CURSOR, META_FORMAT, SessionRow, StoredCursor, cursor_value, encode_row
 from tests.support.logs import Elapsing
+from tests.support.memory_store import MemoryStore
 from tests.support.shelf import MemoryEngine, Shelf
 from tests.support.stores import rewrite
 from timeline.horizon import BOUND_MS

@@ -12,12 +12,12 @@ from server.cluster import scrub
 from server.cluster.scrub import RATIO, Scrub
 from shards.errors import Corrupt, StoreFailed
 from shards.log.chained import open_engine
-from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore
 from shards.rocks import RocksStore
 from shards.scrub import STEP_BYTES
 from shards.store import Store, Table
 from tests.support.logs import Elapsing
+from tests.support.memory_store import MemoryStore
 from tests.support.served import until
 from tests.support.shelf import MemoryEngine, Shelf
 

@@ -10,9 +10,9 @@ import pytest
 from server.cluster.space import give_back
 from shards.errors import StoreFailed
 from shards.log.chained import open_engine
-from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore
 from shards.store import Table
+from tests.support.memory_store import MemoryStore
 from tests.support.shelf import MemoryEngine, Shelf
 
 

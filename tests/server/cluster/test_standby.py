@@ -8,10 +8,10 @@ from server.cluster.standby import Standby
 from server.core import Core
 from server.settings.config import Config
 from shards.log.chained import open_engine
-from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore
 from tests.support.clock import HandClock
 from tests.support.logs import Elapsing
+from tests.support.memory_store import MemoryStore
 from tests.support.shelf import MemoryEngine, Shelf
 from tests.support.stepper import Stepper
 from timeline.position import START

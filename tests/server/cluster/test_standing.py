@@ -7,9 +7,9 @@ import pytest
 
 from server.cluster.standing import HEAL, INIT, Standing, is_last, standing_of, verdict
 from shards.log.chained import open_engine
-from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore
 from tests.support.logs import Elapsing
+from tests.support.memory_store import MemoryStore
 from tests.support.shelf import MemoryEngine, Shelf
 
 A, B, C = (f"http://{name}" for name in "abc")

@@ -12,10 +12,10 @@ from shards.errors import StoreFailed
 from shards.log.chained import ChainedLog, open_engine
 from shards.log.engine import NoAnswer
 from shards.log.errors import LogDown
-from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore
 from shards.store import Table
 from tests.support.logs import Elapsing, Faulty, Lost
+from tests.support.memory_store import MemoryStore
 from tests.support.shelf import MemoryEngine, Shelf
 from tests.support.stores import rewrite
 

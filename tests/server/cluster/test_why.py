@@ -20,9 +20,9 @@ from server.settings.config import Config
 from shards.log.chained import ChainedLog, open_engine
 from shards.log.engine import LogState
 from shards.log.errors import Damaged, LogDown, LogError, OtherKey, OtherLog, Trimmed, UnknownVersion
-from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore
 from tests.support.logs import Elapsing
+from tests.support.memory_store import MemoryStore
 from tests.support.shelf import MemoryEngine, Shelf
 
 from .test_follower import Node as Following

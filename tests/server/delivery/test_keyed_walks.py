@@ -31,7 +31,6 @@ from shards.delivery_rows import DeliveryRow, Name
 from shards.draft import Draft
 from shards.fields import Record
 from shards.keys import dead
-from shards.memory import MemoryStore
 from shards.order import followers, keys_name, rows_under
 from shards.outcome import Outcome
 from shards.record import decode, encode, is_moved, is_stub
@@ -43,6 +42,7 @@ from tests.support.ledger.messages import Message
 from tests.support.ledger.stakes import Lease, Stake
 from tests.support.ledger.words import ANY, DEAD, DONE, DROPPED, FLIGHT, UNDONE, WAITING
 from tests.support.ledger.words import Fault as Found
+from tests.support.memory_store import MemoryStore
 from tests.support.planted import Fault, finds
 from tests.support.pulling import Asked, Puller, lease_of
 from tests.support.rig import Peer, Rig, props

@@ -25,9 +25,9 @@ from server.delivery.subscriber import Subscriber
 from server.engine.writer import Busy
 from server.rounds.housekeeping import Housekeeping
 from shards import keys
-from shards.memory import MemoryBatch
 from shards.store import Table
 from shards.tables import encode_row, session_of
+from tests.support.memory_store import MemoryBatch
 from tests.support.rig import LONG_S, Peer, Rig, config
 from timeline.position import START, Position
 from timeline.session import Subscription

@@ -10,11 +10,11 @@ from server.delivery.stored_sessions import StoredSessions
 from server.settings.config import Config
 from shards import keys
 from shards.fields import Record
-from shards.memory import MemoryStore
 from shards.record import encode
 from shards.store import Table
 from shards.tables import CursorRow, FlightRow, SessionRow, SubscriptionRow, encode_row
 from tests.support.clock import HandClock
+from tests.support.memory_store import MemoryStore
 from tests.support.stepper import Stepper
 from timeline.position import Position
 

@@ -10,9 +10,9 @@ from server.engine.errand import MOST, Errand
 from server.engine.writer import GROUP_BYTES
 from shards.commit import Commit, Refused
 from shards.errors import Corrupt, StoreFailed
-from shards.memory import MemoryStore
 from shards.store import Table
 from tests.support.clock import HandClock
+from tests.support.memory_store import MemoryStore
 from tests.support.stepper import Stepper
 
 START_MS = 1_795_248_000_000

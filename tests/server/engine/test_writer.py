@@ -12,13 +12,13 @@ from shards import keys
 from shards.commit import Commit, Draft
 from shards.errors import Corrupt, StoreFailed
 from shards.fields import Record
-from shards.memory import MemoryStore
 from shards.record import decode, encode
 from shards.recover import count_pending, read_directory
 from shards.steps import STEP, Bits, Steps
 from shards.store import Table
 from shards.verify import verify_counts
 from tests.support.clock import HandClock
+from tests.support.memory_store import MemoryStore
 from tests.support.stepper import Stepper
 from timeline.position import END, START, at_of, before, message_id
 

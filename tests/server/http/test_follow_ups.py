@@ -7,7 +7,7 @@ import pytest
 
 from server.engine.clock import SimulatedClock
 from server.settings.config import Config
-from shards.memory import MemoryStore
+from tests.support.memory_store import MemoryStore
 from tests.support.stores import FailingMemory
 
 from ..conftest import Running, running

@@ -18,12 +18,12 @@ from server.settings.config import Config
 from shards import keys
 from shards.errors import SharedData
 from shards.log.chained import open_engine
-from shards.memory import MemoryStore
 from shards.recover import check_own, read_directory
 from shards.replicated import ReplicatedStore
 from shards.rocks import RocksStore
 from shards.store import Store, Table
 from shards.verify import verify_counts
+from tests.support.memory_store import MemoryStore
 from tests.support.shelf import MemoryEngine, Shelf
 from tests.support.stores import FailingStore
 

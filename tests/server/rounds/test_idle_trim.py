@@ -8,7 +8,7 @@ import pytest
 from server.jobs.workers import Workers
 from server.rounds.idle_trim import IDLE_S, WORK_S, IdleTrim, trim
 from shards.errors import StoreFailed
-from shards.memory import MemoryStore
+from tests.support.memory_store import MemoryStore
 
 
 class Counted(MemoryStore):

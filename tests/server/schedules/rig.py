@@ -12,11 +12,11 @@ from server.schedules import retime
 from server.schedules.recurring import Schedules
 from server.settings.config import Config
 from shards.fields import Record
-from shards.memory import MemoryStore
 from shards.record import decode, encode, is_stub
 from shards.rocks import RocksStore
 from shards.schedules import ScheduleRow, TimingRow
 from tests.support.clock import HandClock
+from tests.support.memory_store import MemoryStore
 from tests.support.stepper import Stepper
 from timeline.position import END, START, MessageId
 

@@ -3,9 +3,9 @@
 from server.settings.config import Webhook
 from server.webhook.registry import ROTATION_MS, Registry, rotated, signing
 from shards.endpoints import SecretRow
-from shards.memory import MemoryStore
 from shards.store import Table
 from shards.tables import encode_row
+from tests.support.memory_store import MemoryStore
 
 ONE, TWO, THREE = bytes(24), bytes(range(24)), bytes(range(64))
 

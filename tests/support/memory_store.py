@@ -10,8 +10,8 @@ from typing import cast
 
 from sortedcontainers import SortedDict
 
-from .errors import StoreFailed
-from .store import Batch, Table
+from shards.errors import StoreFailed
+from shards.store import Batch, Table
 
 Change = tuple[Table, bytes, bytes | None, bytes | None]
 """(table, key, value, None): put; (table, key, None, None): delete; (table, start, None, end): range."""
@@ -72,7 +72,7 @@ class MemoryStore:
     def written(self) -> int:
         return len(self.log)
 
-    def flush_to(self, written: int) -> None:  # noqa: ARG002 - a sync takes all
+    def flush_to(self, written: int) -> None:
         self.flush()
 
     def get(self, table: Table, key: bytes) -> bytes | None:
@@ -98,7 +98,7 @@ class MemoryStore:
     def drop_pages(self) -> None:
         """There are no files."""
 
-    def keys_beside(self, table: Table, start: bytes, end: bytes) -> Iterator[bytes]:  # noqa: ARG002 - no files
+    def keys_beside(self, table: Table, start: bytes, end: bytes) -> Iterator[bytes]:
         return iter(())
 
     def compact(self, table: Table, start: bytes, end: bytes) -> None:
