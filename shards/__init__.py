@@ -28,9 +28,8 @@ What rows say
 Writing: requests are decided against the open group, which becomes one batch
     commit.py        the requests: put, cancel, move, revive, release
     open_batch.py    the batch that is being composed, and where messages go in it
-    outcome.py       outcomes of a cancel or move
     group_commit.py  a written batch; caps
-    draft.py         a message that wants a position, and the terms of its key
+    draft.py         a message that wants a position, the terms of its key, and the outcomes of requests
     steps.py         long decisions, in steps
     gathered.py      the rows of one, sorted by key
     dedupe.py        idempotency keys: drafts that were accepted before

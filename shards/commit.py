@@ -26,13 +26,12 @@ from timeline.slices import Slice
 from . import keys
 from .dedupe import BATCH_MISMATCH, Refused, keys_in_steps, woven
 from .delivery_rows import is_waiting_in
-from .draft import AS_EVER, BatchKey, Draft, Known, Terms
+from .draft import AS_EVER, BatchKey, Control, Draft, Known, Outcome, Terms
 from .errors import Corrupt
 from .group_commit import Caps, GroupCommit
 from .open_batch import OpenBatch
-from .outcome import Control, Outcome
 from .owned import NO_QUOTA, Owned, QuotaOf
-from .read import Found
+from .read import Found, find
 from .record import (
     CANCELLED,
     MOVED,
@@ -106,7 +105,7 @@ class Commit:
 
     def find(self, wanted: MessageId) -> Found | None:
         """The message, wherever moves have taken it. Raises Corrupt."""
-        return self.open_batch.find(wanted)
+        return find(self.get, self.directory, wanted)
 
     def put(self, drafts: Sequence[Draft], terms: Terms = AS_EVER) -> list[MessageId | Known]:
         """Place all drafts of one owner, or none; returns ids in their order. `terms`: of their keys.

@@ -1,14 +1,17 @@
-"""A message that wants a place on the timeline, the terms of its key, the key of a batch, and the answer for
-a known key.
+"""A message that wants a place on the timeline, the terms of its key, and the key of a batch; and the answers
+for a known key, and to a cancel or move.
 
 A separate file: its users may be compiled, and a Struct must not be.
 """
 
 from collections.abc import Sequence
+from enum import Enum
 
 import msgspec
 
 from timeline.position import MessageId
+
+from .read import Found
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False):
@@ -54,3 +57,21 @@ class BatchKey(msgspec.Struct, frozen=True):
 
 
 AS_EVER = Terms()
+
+
+class Outcome(Enum):
+    """Outcome of a cancel or move."""
+
+    DONE = "done"
+    NOT_FOUND = "not-found"
+    ALREADY_DISPATCHED = "already-dispatched"
+    CANCELLED = "cancelled"
+    CHANGED = "precondition-failed"
+
+
+class Control(msgspec.Struct, frozen=True):
+    """The answer to a cancel or move: its outcome, and where the message was, or is now."""
+
+    outcome: Outcome
+    found: Found | None = None
+    row: MessageId = MessageId(0)

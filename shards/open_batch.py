@@ -33,7 +33,7 @@ from .errors import Corrupt
 from .gathered import Gathered
 from .group_commit import Caps, GroupCommit
 from .owned import Owned
-from .read import Found, Row, find
+from .read import Found, Row
 from .record import is_posted
 from .steps import STEP, Bits, T
 from .store import Batch, Store, Table
@@ -160,9 +160,6 @@ class OpenBatch:
         """Keys that begin with `start` and that this group deletes from a table. Scans as `fresh` does."""
         rows = self._fresh[table]
         return [key for key, value in rows.items() if value is None and key.startswith(start)]
-
-    def find(self, wanted: MessageId) -> Found | None:
-        return find(self.get, self.directory, wanted)
 
     def row(self, table: Table, key: bytes, value: bytes | None) -> None:
         """Put a row, or delete it; `get` sees it."""

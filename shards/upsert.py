@@ -33,8 +33,7 @@ from timeline.position import MessageId, before
 
 from .commit import Commit
 from .dedupe import Refused
-from .draft import Draft
-from .outcome import Outcome
+from .draft import Draft, Outcome
 from .read import Found
 from .record import is_stub
 from .store import Table

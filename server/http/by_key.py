@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from shards.commit import Commit
 from shards.dedupe import Refused
-from shards.draft import Draft
-from shards.outcome import Control
+from shards.draft import Control, Draft
 from shards.read import Found
 from shards.record import topic_of
 from shards.tables import DedupeRow

@@ -28,8 +28,8 @@ from typing import NamedTuple
 from zoneinfo import TZPATH
 
 from shards.dedupe import Refused
+from shards.draft import Outcome
 from shards.errors import Corrupt
-from shards.outcome import Outcome
 from shards.read import Row
 from shards.record import decode, has_zone, id_at, is_stub
 from shards.recover import Opened

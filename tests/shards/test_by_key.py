@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from shards.dedupe import Refused
-from shards.draft import Known, Terms
+from shards.draft import Control, Known, Outcome, Terms
 from shards.expiry import expire
 from shards.garbage import clear, forget, left, look
-from shards.outcome import Control, Outcome
 from shards.record import CANCELLED, decode
 from shards.recover import Opened, undo_group
 from tests.support.memory_store import MemoryStore

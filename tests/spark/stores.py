@@ -9,8 +9,8 @@ from typing import Any
 
 from shards.commit import Caps, Commit, Draft
 from shards.deliveries import wait
+from shards.draft import Outcome
 from shards.fields import Record
-from shards.outcome import Outcome
 from shards.record import decode, encode, is_stub
 from shards.recover import Opened, open_timeline
 from shards.rocks import RocksStore

@@ -33,8 +33,8 @@ import msgspec
 from aiohttp import web
 
 from shards.commit import Commit
+from shards.draft import Outcome
 from shards.errors import Corrupt
-from shards.outcome import Outcome
 from shards.record import decode, due_at
 from timeline.position import MessageId, Position, at_of, id_text, seq_of
 

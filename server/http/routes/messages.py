@@ -26,9 +26,8 @@ import msgspec
 from aiohttp import web
 
 from shards.commit import Commit
-from shards.draft import AS_EVER, Known
+from shards.draft import AS_EVER, Control, Known, Outcome
 from shards.fields import Record
-from shards.outcome import Control, Outcome
 from shards.read import Found
 from shards.record import decode, due_at, topic_of
 from shards.state import CANCELLED, DISPATCHED, EXPIRED, PENDING, State

@@ -99,7 +99,7 @@ def states(rig: Keyed) -> list[tuple[str, bool]]:
         if is_stub(value):
             continue
         record = decode(value)
-        found = core.opened.open_batch.find(id_at(place, number, core.node, record.id))
+        found = core.opened.commit.find(id_at(place, number, core.node, record.id))
         assert found is not None
         (one,), _ = core.deliveries.of(found.id, found.position, record, lambda _: True)
         told.append((one.state, core.deliveries.is_undone(core.opened.open_batch, found)))

@@ -9,9 +9,8 @@ from server.codec import wire
 from server.codec.packets import Publish
 from server.delivery import deliveries, publishing
 from shards.dedupe import Refused, key_of
-from shards.draft import AS_EVER, Draft, Known, Terms
+from shards.draft import AS_EVER, Draft, Known, Outcome, Terms
 from shards.fields import Record
-from shards.outcome import Outcome
 from shards.record import encode
 from tests.support.build import OPENED
 from tests.support.rig import Rig, config, props

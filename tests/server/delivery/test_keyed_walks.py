@@ -28,11 +28,10 @@ from server.settings.config import Config
 from shards import delivery_rows
 from shards.commit import Commit
 from shards.delivery_rows import DeliveryRow, Name
-from shards.draft import Draft
+from shards.draft import Draft, Outcome
 from shards.fields import Record
 from shards.keys import dead
 from shards.order import followers, keys_name, rows_under
-from shards.outcome import Outcome
 from shards.record import decode, encode, is_moved, is_stub
 from shards.store import Table
 from tests.model.cluster import Cluster, Node
