@@ -148,8 +148,8 @@ class Commit:
     ) -> list[MessageId | Known]:
         """Count the placed drafts and build the answers of all drafts."""
         self.placed(len(ids), owner, size)
-        said: list[MessageId | Known] = list(ids)
-        return woven(said, known, len(ids) + len(known)) if known else said
+        answers: list[MessageId | Known] = list(ids)
+        return woven(answers, known, len(ids) + len(known)) if known else answers
 
     def put_known(self, draft: Draft) -> MessageId:
         """Place one message without a key that the rest of this group may cancel or move."""

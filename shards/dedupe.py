@@ -88,13 +88,13 @@ def keys_in_steps(
         twin = here.setdefault(key, index)
         if twin == index and is_new(key):
             continue
-        is_asked = twin == index or (draft.while_undone and isinstance(known.get(twin), Known))
+        is_looked_up = twin == index or (draft.while_undone and isinstance(known.get(twin), Known))
         try:
-            row = taken(draft) if is_asked else None
+            row = taken(draft) if is_looked_up else None
         except Refused as error:
             error.index = index
             raise
-        if is_asked and row is None:
+        if is_looked_up and row is None:
             twin = here[key] = index
         fingerprint = row.fingerprint if row else drafts[twin].fingerprint
         if fingerprint != draft.fingerprint and not key_only:

@@ -134,17 +134,17 @@ def begin(commit: Commit, home: Home, nearest: Position) -> tuple[Slice, list[So
     return piece, sources_of(piece)
 
 
-def cut(commit: Commit, tally: Tally, said: Sequence[Counts], nearest: Position) -> list[Slice] | None:
+def cut(commit: Commit, tally: Tally, counted: Sequence[Counts], nearest: Position) -> list[Slice] | None:
     """Cut the slice with this group. Returns its children. Raises Refused.
 
-    `said`: the job's counts for each child. Returns None if too many messages have arrived since to count
+    `counted`: the job's counts for each child. Returns None if too many messages have arrived since to count
     them here. Then the slice is sealed again, and the caller first counts the tally's `sealed` shards.
     """
     piece, cuts = tally.piece, tally.cuts
     if far_slice(commit, piece.home, nearest) is not piece:
         raise Refused("wrong-state", "the store failed while the job was counting")
     _check_cuts(commit, piece, cuts)
-    missed = _missed(piece, said)
+    missed = _missed(piece, counted)
     if not tally.take_few(commit):
         tally.sealed = tally.left()
         piece.seal()
@@ -153,7 +153,7 @@ def cut(commit: Commit, tally: Tally, said: Sequence[Counts], nearest: Position)
         Slice(start, end, piece.generation + 1)
         for start, end in pairwise([piece.start_ms, *cuts, piece.end_ms])
     ]
-    parts = _parts(tally, said, missed)
+    parts = _parts(tally, counted, missed)
     cells = divided(piece.cells, cuts, [part.live for part in parts]) if piece.cells is not None else None
     for child, own in zip(children, cells or (), strict=False):
         child.cells = own
@@ -167,16 +167,16 @@ def cut(commit: Commit, tally: Tally, said: Sequence[Counts], nearest: Position)
     return children
 
 
-def _parts(tally: Tally, said: Sequence[Counts], missed: int) -> list[Counts]:
+def _parts(tally: Tally, counted: Sequence[Counts], missed: int) -> list[Counts]:
     """Current counts of each child. Raises Refused."""
     watch = tally.piece.watch
     assert watch is not None
     lost = watch.lost(tally.cuts, missed)
     parts = [
         Counts(known.rows + rows, known.live + rows - less, known.bytes + size)
-        for known, rows, size, less in zip(said, tally.rows, tally.bytes, lost, strict=True)
+        for known, rows, size, less in zip(counted, tally.rows, tally.bytes, lost, strict=True)
     ]
-    for part, known in zip(parts, said, strict=True):
+    for part, known in zip(parts, counted, strict=True):
         if part.live < 0:
             raise Refused("bad-manifest", f"a piece with {known.live} live rows has lost more than those")
     return parts
@@ -192,19 +192,19 @@ def _check_cuts(commit: Commit, piece: Slice, cuts: Sequence[int]) -> None:
         raise Refused("cuts", f"are too many: a slice and what came of it can be cut {GENERATION_MAX} times")
 
 
-def _missed(piece: Slice, said: Sequence[Counts]) -> int:
+def _missed(piece: Slice, counted: Sequence[Counts]) -> int:
     """How many of the noted stubs the job has seen. Raises Refused if its counts do not fit the slice."""
     watch = piece.watch
     assert watch is not None, "the slice was watched since the job began"
     if watch.is_overrun:
         raise Refused("wrong-state", OVERRUN)
-    rows, live = sum(one.rows for one in said), sum(one.live for one in said)
+    rows, live = sum(one.rows for one in counted), sum(one.live for one in counted)
     if rows != watch.rows:
         raise Refused("bad-manifest", f"{rows} rows in all pieces, the slice had {watch.rows}")
     low = watch.live - len(watch.early)
     if not low <= live <= watch.live:
         raise Refused("bad-manifest", f"{live} live rows in all pieces, the slice had {low} to {watch.live}")
-    for one in said:
+    for one in counted:
         if not 0 <= one.live <= one.rows or one.bytes < one.rows * keys.MESSAGE_KEY_BYTES:
             raise Refused("bad-manifest", f"a piece with {one.rows} rows, {one.live} live, {one.bytes} bytes")
     return watch.live - live

@@ -55,9 +55,9 @@ def check_ours(data: Path, named: Collection[Path]) -> None:
         if not (OF_THE_STORE.fullmatch(name) or _BESIDES.fullmatch(name) or name in beside)
     ]
     if others:
-        shown = ", ".join(others[:3]) + (" …" if len(others) > 3 else "")
+        listed = ", ".join(others[:3]) + (" …" if len(others) > 3 else "")
         raise NotOurs(
-            f"{data} has no store of fasti, but other files ({shown}); name a new or empty directory"
+            f"{data} has no store of fasti, but other files ({listed}); name a new or empty directory"
         )
 
 

@@ -105,8 +105,8 @@ def _deliveries(store: Store) -> Iterator[Pointer]:
         for key, value in readable(store, Table.DELIVERIES, start, end):
             if key not in mended and _points_nowhere(partial(_is_named, store, key, value)):
                 yield Pointer(Table.DELIVERIES, key, "names no delivery")
-    said = {key for key, _ in readable(store, Table.DELIVERIES, keys.WAITING_COUNT, keys.DROPPED)}
-    for key in sorted(said | has.keys()):
+    stored_counts = {key for key, _ in readable(store, Table.DELIVERIES, keys.WAITING_COUNT, keys.DROPPED)}
+    for key in sorted(stored_counts | has.keys()):
         right = tables.number_value(has[key]) if has[key] else None
         if store.get(Table.DELIVERIES, key) != right:
             why = f"says another number than {has[key]}, which a place has"

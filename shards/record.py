@@ -475,9 +475,9 @@ def due_of(value: bytes) -> int:
     return int.from_bytes(value[5:13], "big")
 
 
-def due_at(place: Position, asked_ms: int) -> int:
+def due_at(place: Position, requested_ms: int) -> int:
     """The due of the message at `place`, ms: the requested time; for a plain publish (0), its arrival."""
-    return asked_ms or at_of(place)
+    return requested_ms or at_of(place)
 
 
 def id_at(place: Position, number: int, node: int, stored: int) -> MessageId:

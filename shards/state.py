@@ -59,16 +59,16 @@ class Journal:
         self._store = store
         self._latest = latest
         self._turns: Iterator[tuple[bytes, bytes]] = iter(())
-        self._asked: Position | None = None
+        self._last: Position | None = None
         self._turn: tuple[Position, int] | None = None
         """The turn that the scan has reached; None at its end."""
 
     def dispatched_ms(self, place: Position) -> int | None:
         """Wall ms of the turn that passed `place`; None if unknown. Raises Corrupt."""
-        if self._asked is None or place < self._asked:
+        if self._last is None or place < self._last:
             self._turns = self._store.scan(Table.DISPATCHES, keys.place(place), keys.LAST)
             self._next()
-        self._asked = place
+        self._last = place
         while self._turn is not None and self._turn[0] < place:
             self._next()
         return self._latest(place) if self._turn is None else self._turn[1]

@@ -62,18 +62,18 @@ class Fault:
     is_of_cells: bool = False
 
     def __str__(self) -> str:
-        said, is_ = self.shard, self.counted
+        row, is_ = self.shard, self.counted
         if self.is_of_cells:
-            return f"slice {said.home.start_ms}: its counts by time are not those of its {said.live} messages"
-        what = f"shard {said.number}" if self.piece is None else "what it borrows"
+            return f"slice {row.home.start_ms}: its counts by time are not those of its {row.live} messages"
+        what = f"shard {row.number}" if self.piece is None else "what it borrows"
         text = (
-            f"slice {said.home.start_ms} {what}: says {said.count} rows, {said.live} live, "
+            f"slice {row.home.start_ms} {what}: says {row.count} rows, {row.live} live, "
             f"has {is_.count} rows, {is_.live} live"
         )
-        if (is_.first, is_.last) != (said.first, said.last) and self.piece is None:
+        if (is_.first, is_.last) != (row.first, row.last) and self.piece is None:
             text += "; its bounds are not right"
-        if is_.structure != said.structure:
-            text += f"; its structure {said.structure} is not known"
+        if is_.structure != row.structure:
+            text += f"; its structure {row.structure} is not known"
         return "\n  ".join((text, *map(str, self.ranges)))
 
     def mend(self, batch: Batch) -> None:
@@ -143,16 +143,16 @@ class OwnerFault:
     """An owner whose counters differ from the rows. Both in messages and in bytes."""
 
     owner: bytes
-    said: tuple[int, int] | None
+    stored: tuple[int, int] | None
     """None: they cannot be decoded."""
     counted: tuple[int, int]
 
     def __str__(self) -> str:
-        said, unit = "nothing that can be read", 0
-        if self.said is not None:
-            unit = int(self.said[0] == self.counted[0])
-            said = f"{self.said[unit]} {('messages', 'bytes')[unit]} are pending"
-        return f"owner {self.owner.decode(errors='replace')!r}: says {said}, there are {self.counted[unit]}"
+        stored, unit = "nothing that can be read", 0
+        if self.stored is not None:
+            unit = int(self.stored[0] == self.counted[0])
+            stored = f"{self.stored[unit]} {('messages', 'bytes')[unit]} are pending"
+        return f"owner {self.owner.decode(errors='replace')!r}: says {stored}, there are {self.counted[unit]}"
 
     def mend(self, batch: Batch) -> None:
         count, size = self.counted
@@ -272,20 +272,20 @@ def verify_counts(store: Store, directory: Directory) -> list[Fault]:
         if piece.borrowed:
             own += _part_faults(store, piece, borrowed, cells)
         faults += own or _cells_faults(piece, cells)
-    for said, found in borrowed.values():
-        structure = said.structure if said.structure in structures else ANYTHING
-        first, last = min(said.first, found.first), max(said.last, found.last)
-        if (structure, first, last) != (said.structure, said.first, said.last):
-            mended = Shard(said.home, said.number, structure)
-            mended.take(said.count, said.live, said.bytes, first, last)
-            faults.append(Fault(said, mended))
+    for stored, found in borrowed.values():
+        structure = stored.structure if stored.structure in structures else ANYTHING
+        first, last = min(stored.first, found.first), max(stored.last, found.last)
+        if (structure, first, last) != (stored.structure, stored.first, stored.last):
+            mended = Shard(stored.home, stored.number, structure)
+            mended.take(stored.count, stored.live, stored.bytes, first, last)
+            faults.append(Fault(stored, mended))
     return faults
 
 
 def _cells_faults(piece: Slice, counted: Cells | None) -> Iterator[Fault]:
     """Faults in the cells of a slice whose counts are right."""
-    said = piece.cells
-    if said is not None and counted is not None and said.is_exact and said.counts != counted.counts:
+    stored = piece.cells
+    if stored is not None and counted is not None and stored.is_exact and stored.counts != counted.counts:
         whole = Shard(piece.home, PART)
         whole.take(piece.count, piece.live, piece.bytes, END, START)
         yield Fault(whole, whole, piece=piece, is_of_cells=True)
@@ -309,16 +309,16 @@ def _part_faults(
 ) -> Iterator[Fault]:
     """Faults of a slice's counts of borrowed shards. Adds the counted rows to each shard in `borrowed`."""
     unreadable = Unreadable(kept_bytes=REPAIR_BYTES)
-    said, counted = Shard(piece.home, PART), Shard(piece.home, PART)
-    said.take(*piece.part, END, START)
+    stored, counted = Shard(piece.home, PART), Shard(piece.home, PART)
+    stored.take(*piece.part, END, START)
     for shard in piece.borrowed.values():
         span = keys.span_range(shard.prefix, piece.start_ms, piece.end_ms)
         found = _count(store, shard, span, unreadable, cells)
         whole = borrowed.setdefault(shard.prefix, (shard, Shard(shard.home, shard.number)))[1]
         for one in (counted, whole):
             one.take(found.count, found.live, found.bytes, found.first, found.last)
-    if (said.count, said.live) != (counted.count, counted.live) or len(unreadable):
-        yield Fault(said, counted, tuple(unreadable), piece)
+    if (stored.count, stored.live) != (counted.count, counted.live) or len(unreadable):
+        yield Fault(stored, counted, tuple(unreadable), piece)
 
 
 def strays(store: Store, directory: Directory, floor: Position) -> list[Stray]:
@@ -358,9 +358,9 @@ def verify_owners(store: Store, directory: Directory, horizon: Position) -> list
         except Corrupt:
             faults.append(OwnerFault(owner, None, is_))
             continue
-        said = row.placed - row.passed, row.placed_bytes - row.passed_bytes
-        if said != is_:
-            faults.append(OwnerFault(owner, said, is_))
+        stored = row.placed - row.passed, row.placed_bytes - row.passed_bytes
+        if stored != is_:
+            faults.append(OwnerFault(owner, stored, is_))
     return faults + [OwnerFault(owner, (0, 0), is_) for owner, is_ in counted.items()]
 
 
