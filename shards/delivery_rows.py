@@ -2,7 +2,8 @@
 
 A *place* is one incarnation of a session or group. A delivery is called by its place and its *root*: the
 position of the message when the place was given it. It is called so for its life. One message at one place
-has one row, so it never waits and is dead at a time, and comes once after a kill.
+has one row, so it never waits and is dead at a time, and comes once after a kill. `whose`, its place, and
+`name`, what users call that, are hashes of 8 bytes, `root` and `at` positions of 12, `id` has 16.
 
     0 · whose · root    StateRow: whether it waits or is dead, since when, its tries. Small, written anew
     1 · root · whose    RecordRow: the message as it first failed, and the names of its place. Written once

@@ -8,15 +8,7 @@
     moved        message id (16)                                                    16
     dedupe       hash of user and key (16)                                          16
     structures   number (2)                                                          2
-    deliveries   0 · whose (8) · root, at (6) · seq (6): its state                  21
-                 1 · root · whose: its record                                       21
-                 2 · whose · at (6) · seq (6) of its next try                       21
-                 3 · at · seq of the next try                                       13
-                 4 · at · seq of the death                                          13
-                 5 · hash of the name (8) · at · seq of the death                   21
-                 6 · message id (16) · root · whose: only if the id says another    37
-                 7 · whose: how many wait                                            9
-                 8 · root · whose: it was dropped                                   21
+    deliveries   kind (1) · the parts that delivery_rows.py lists              9 to 37
     meta         a name (tables.py) · of an owner's counters "owned/" and its name, UTF-8 ·
                  of a slice's cells "cells/" · start (6) · generation (2)
     received     client id, UTF-8 · 0 · packet id (2)

@@ -20,7 +20,6 @@ from contextlib import suppress
 from hashlib import blake2b
 from itertools import islice
 from struct import Struct
-from struct import error as StructError  # noqa: N812
 
 from timeline.key_rows import NO_KEY, NO_SHARD, NOWHERE, Address, Changes, KeyRow
 from timeline.position import POSITION_BYTES, START, Position, at_of, before
@@ -32,7 +31,7 @@ from .errors import Corrupt
 from .read import Reader
 from .record import decode, is_stub
 from .store import Store, Table
-from .tables import cursor_row_of, group_of
+from .tables import cursor_row_of, group_of, unpacked
 from .unreadable import readable
 
 log = logging.getLogger(__name__)
@@ -195,18 +194,12 @@ def value_of(row: KeyRow) -> bytes:
 
 def row_of(value: bytes) -> KeyRow:
     """Raises Corrupt."""
-    try:
-        place, shard, root, by_hand = _ROW.unpack(value)
-    except StructError as error:
-        raise Corrupt(f"key row of {len(value)} bytes: {error}") from error
+    place, shard, root, by_hand = unpacked(_ROW, value)
     return KeyRow(keys.place_of(place), shard, keys.place_of(root), by_hand)
 
 
 def _shard_of(value: bytes) -> int:
-    try:
-        return int(_SHARD.unpack(value)[0])
-    except StructError as error:
-        raise Corrupt(f"index row of {len(value)} bytes: {error}") from error
+    return int(unpacked(_SHARD, value)[0])
 
 
 def check_row(key: bytes, value: bytes) -> None:

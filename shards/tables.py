@@ -15,8 +15,7 @@ meta      "cursor": horizon (12) · bound ms (8) · seq (8) · running ms (8) ·
           "applied": the record of a log up to which the rows are, sequence (8) · epoch (8)
           "seal": the rest of that record's seal, sequence (8) · version (1) · digest (16); it counts only for
           its own sequence, since a version that does not know the row leaves it behind
-deliveries  MessagePack of `StateRow` · of `RecordRow` · of what names one, whose (8) and root (12), or the
-          root · how many wait (8)
+deliveries  MessagePack of `StateRow` and `RecordRow`, and what names them (delivery_rows.py)
 dedupe    message id (16) · fingerprint (16) · due ms (8) · position (12)
           of a key with a version or a debounce: then 1 if it has a version, else 0 (1) · the version, two
           signed numbers (16) · until when a debounce may move the message, ms, 0: none (8)
@@ -357,7 +356,7 @@ def shard_value(shard: Shard) -> bytes:
 def shard_from(key: bytes, value: bytes) -> Shard:
     """Raises Corrupt."""
     home, number = keys.shard_of(key)
-    structure, count, live, size, first, last = _unpacked(_SHARD, value)
+    structure, count, live, size, first, last = unpacked(_SHARD, value)
     shard = Shard(home, number, structure)
     shard.take(count, live, size, keys.place_of(first), keys.place_of(last))
     return shard
@@ -390,7 +389,7 @@ def slice_from(key: bytes, value: bytes) -> tuple[Slice, list[Run], Counts | Non
     Counts None: a row of format 1. Raises Corrupt.
     """
     home = keys.slice_of(key)
-    end_ms, passed = _unpacked(_SLICE, value[: _SLICE.size])
+    end_ms, passed = unpacked(_SLICE, value[: _SLICE.size])
     piece = Slice(home.start_ms, end_ms, home.generation)
     piece.passed_s = passed - 1 if passed else None
     tail = value[_SLICE.size :]
@@ -398,7 +397,7 @@ def slice_from(key: bytes, value: bytes) -> tuple[Slice, list[Run], Counts | Non
         # Each shard by itself, with its structure in place of a count.
         runs = [Run(prefix, 1) for prefix, _ in _RUN.iter_unpack(tail)]
         return piece, runs, None if runs else Counts()
-    _, *part = _unpacked(_PART, tail[: _PART.size])
+    _, *part = unpacked(_PART, tail[: _PART.size])
     if tail[0] != _COUNTED or (len(tail) - _PART.size) % _RUN.size:
         raise Corrupt(f"row of {len(value)} bytes, which is none of a slice")
     runs = [Run(*run) for run in _RUN.iter_unpack(tail[_PART.size :])]
@@ -429,7 +428,7 @@ def cursor_value(cursor: StoredCursor) -> bytes:
 
 
 def cursor_from(value: bytes) -> StoredCursor:
-    horizon, bound_ms, seq, running_ms, floor = _unpacked(_CURSOR, value)
+    horizon, bound_ms, seq, running_ms, floor = unpacked(_CURSOR, value)
     return StoredCursor(keys.place_of(horizon), bound_ms, seq, running_ms, keys.place_of(floor))
 
 
@@ -452,10 +451,10 @@ def known_value(name: MessageId, fingerprint: bytes, due_ms: int, position: Posi
 
 def dedupe_from(value: bytes) -> DedupeRow:
     """Raises Corrupt."""
-    message, fingerprint, due_ms, place = _unpacked(_DEDUPE, value[: _DEDUPE.size])
+    message, fingerprint, due_ms, place = unpacked(_DEDUPE, value[: _DEDUPE.size])
     extra = NO_EXTRA
     if len(value) > _DEDUPE.size:
-        has_version, *version, until_ms = _unpacked(_KEY_EXTRA, value[_DEDUPE.size :])
+        has_version, *version, until_ms = unpacked(_KEY_EXTRA, value[_DEDUPE.size :])
         extra = KeyExtra((version[0], version[1]) if has_version else None, until_ms)
     return DedupeRow(keys.message_of(message), fingerprint, due_ms, keys.place_of(place), extra)
 
@@ -469,7 +468,7 @@ def batch_from(value: bytes) -> BatchRow:
     names = value[_BATCH.size :]
     if len(names) % ID_BYTES:
         raise Corrupt(f"row of {len(value)} bytes, which is none of a key")
-    fingerprint, place = _unpacked(_BATCH, value[: _BATCH.size])
+    fingerprint, place = unpacked(_BATCH, value[: _BATCH.size])
     return BatchRow(fingerprint, keys.place_of(place), names)
 
 
@@ -486,7 +485,7 @@ def number_value(number: int) -> bytes:
 
 def number_from(value: bytes) -> int:
     """Raises Corrupt."""
-    return int(_unpacked(_NUMBER, value)[0])
+    return int(unpacked(_NUMBER, value)[0])
 
 
 def applied_value(applied: Seal) -> bytes:
@@ -499,8 +498,8 @@ def seal_value(applied: Seal) -> bytes:
 
 def applied_from(applied: bytes, seal: bytes) -> Seal:
     """Decode a record's seal from its two rows. Raises Corrupt."""
-    seq, epoch = _unpacked(_APPLIED, applied)
-    _, _, digest = _unpacked(_SEAL, seal)
+    seq, epoch = unpacked(_APPLIED, applied)
+    _, _, digest = unpacked(_SEAL, seal)
     return Seal(seq, epoch, digest)
 
 
@@ -511,7 +510,7 @@ def owned_value(placed: int, passed: int, placed_bytes: int, passed_bytes: int) 
 
 def owned_from(value: bytes) -> OwnedRow:
     """Raises Corrupt."""
-    return OwnedRow(*_unpacked(_OWNED, value))
+    return OwnedRow(*unpacked(_OWNED, value))
 
 
 def kept_totals_value(totals: KeptTotals) -> bytes:
@@ -520,11 +519,12 @@ def kept_totals_value(totals: KeptTotals) -> bytes:
 
 def kept_totals_from(value: bytes) -> KeptTotals:
     """Raises Corrupt."""
-    count, size, oldest = _unpacked(_KEPT, value)
+    count, size, oldest = unpacked(_KEPT, value)
     return KeptTotals(count, size, keys.place_of(oldest))
 
 
-def _unpacked(layout: Struct, value: bytes) -> tuple[Any, ...]:
+def unpacked(layout: Struct, value: bytes) -> tuple[Any, ...]:
+    """Raises Corrupt for another length."""
     if len(value) != layout.size:
         raise Corrupt(f"row of {len(value)} bytes where {layout.size} belong")
     return layout.unpack(value)
