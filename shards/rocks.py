@@ -458,8 +458,7 @@ class RocksStore:
             if _OF_THE_BINDING not in str(error):
                 raise
         # Even to read it writes a file of its own, and the engine its log. On a full disk both go into a
-        # folder of
-        # links to the data.
+        # folder of links to the data.
         self._links = TemporaryDirectory(prefix="fasti-")
         folder = Path(self._links.name)
         for file in self.path.iterdir():
