@@ -25,12 +25,11 @@ from server.delivery.shared import Group as Shared
 from server.pull.lease_id import LeaseId
 from server.pull.pull import Settled
 from server.settings.config import Config
-from shards import delivery_rows
+from shards import delivery_rows, keys
 from shards.commit import Commit
 from shards.delivery_rows import DeliveryRow, Name
 from shards.draft import Draft, Outcome
 from shards.fields import Record
-from shards.keys import dead
 from shards.order import followers, keys_name, rows_under
 from shards.record import decode, encode, is_moved, is_stub
 from shards.store import Table
@@ -637,7 +636,11 @@ class Life:
 
     def look_at_letters(self) -> None:
         """If any has come or gone."""
-        found = [*self.rig.store.scan(Table.DELIVERIES, dead(START), dead(END))]
+        found = [
+            *self.rig.store.scan(
+                Table.DELIVERIES, keys.delivery(keys.DEAD, START), keys.delivery(keys.DEAD, END)
+            )
+        ]
         if found == self.dead or self.is_burying:
             return
         self.dead = found
