@@ -83,7 +83,6 @@ MODULES = (
     "server.delivery.resending",
     "server.delivery.picker",
     "server.delivery.place",
-    "server.delivery.place_rows",
     "server.delivery.place_state",
     "server.delivery.router",
     "server.delivery.run",

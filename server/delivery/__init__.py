@@ -10,8 +10,7 @@ What stands lower here imports what stands higher. First what is handed about:
     publish_request.py  a publish as it was read, and wills
     link.py          a connection: implemented by protocols
     write_barrier.py  deliveries at QoS 2, held until they are known to the disk
-    place_rows.py    which deliveries of a place have rows
-    place_state.py   what else is known of a place: its cursor on disk, its wills, when its client was there
+    place_state.py   a place's rows and its cursor on disk, its wills, and when its client was there
     terms.py         what a subscription may ask for, and what holds where it says nothing
     ahead.py         where the messages of an endpoint stand that is behind
     place.py         a place: reads, has rows, belongs to somebody

@@ -17,8 +17,7 @@ from timeline.session import SETTLED, Flight, Session, Subscription
 
 from .ahead import Ahead
 from .message import Message, publisher_of
-from .place_rows import PlaceRows
-from .place_state import CursorState, Presence
+from .place_state import CursorState, PlaceRows, Presence
 from .run import Run
 from .write_barrier import Secured
 
