@@ -27,7 +27,7 @@ from shards.fields import Record
 from shards.store import Store
 from shards.tables import WAITING
 from timeline.horizon import Horizon
-from timeline.position import START, Position, at_of, before
+from timeline.position import END, START, Position, at_of, before
 
 from ..engine.clock import Clock
 from ..engine.decisions import Decisions
@@ -178,20 +178,17 @@ class Retries:
         return next(self._between(one, place, Position(place + 1)), None)
 
     def _between(self, one: Place, first: Position, end: Position) -> Iterator[Again]:
-        for place, root in delivery_rows.waiting_of(self._store, one.whose, first, end):
-            if root in one.rows.out or root in one.rows.over or (one, root) in self._changing:
-                continue
-            row = delivery_rows.waits_at(self._store, Name(one.whose, root), place)
-            if row is None or not row.is_of(one.session.client_id, one.incarnation):
+        for row in self.kept(one, first, end):
+            if (one, row.root) in self._changing:
                 continue
             try:
-                yield Again(root, row.shard, row.message(), self._clock.wall_ms(), at=row.at)
+                yield Again(row.root, row.shard, row.message(), self._clock.wall_ms(), at=row.at)
             except Corrupt as error:
                 log.error("retry: unreadable: %s", error)
 
-    def kept(self, one: Place, start: Position) -> Iterator[DeliveryRow]:
-        """Rows of those that wait and are not out, from `start` on."""
-        for place, root in delivery_rows.waiting_of(self._store, one.whose, start):
+    def kept(self, one: Place, start: Position, end: Position = END) -> Iterator[DeliveryRow]:
+        """Rows of those that wait and are not out, from `start` on and before `end`."""
+        for place, root in delivery_rows.waiting_of(self._store, one.whose, start, end):
             is_away = root in one.rows.out or root in one.rows.over
             row = None if is_away else delivery_rows.waits_at(self._store, Name(one.whose, root), place)
             if row is not None and row.is_of(one.session.client_id, one.incarnation):
