@@ -13,7 +13,6 @@ from shards.store import Store
 from timeline.tail import Tail
 from timeline.wheel import Wheel
 
-from .delivery import ordering
 from .delivery.awaited import Awaited
 from .delivery.burials import Burials
 from .delivery.by_key import ByKey
@@ -40,10 +39,8 @@ from .delivery.settling.kept import DeadLetters, KeptRetries
 from .delivery.settling.leases import Leases
 from .delivery.settling.letters import Letters
 from .delivery.settling.lives import Lives
-from .delivery.settling.obituaries import Obituaries
 from .delivery.settling.settling import Settling
 from .delivery.settling.siblings import Siblings
-from .delivery.shared import TermsInForce
 from .delivery.spill_buffer import SpillBuffer
 from .delivery.stored_sessions import StoredSessions
 from .delivery.subscriptions import Subscriptions
@@ -101,9 +98,8 @@ class Core:
         self._build_engine(store, wake, failing, auth, gather, groups)
         self._build_places(wake, auth, stored or StoredSessions(config, store))
         self._build_dispatch()
-        in_force = TermsInForce(config.sessions, self.router)
-        self._build_settling(chance, in_force)
-        self._build_replay(in_force)
+        self._build_settling(chance)
+        self._build_replay()
         self.errands: tuple[Errand[Any, Any], ...] = (
             self.events.errand,
             self.burying.errand,
@@ -120,7 +116,7 @@ class Core:
         self.unread.endpoint_rows.restore()
         self.clients.restore()
         self.retries.restore((*self.sessions, *self.groups))
-        ordering.restore(self.opened.store, self.sent, self.groups)
+        self.holds.restore(self.sent)
         self.settling.restore_leases()
 
     def _build_engine(
@@ -174,7 +170,7 @@ class Core:
         self.spill = SpillBuffer(max_bytes=config.tail.max_bytes)
         share = Share("retained", limits.retained, "topics with a retained message", auth, "the server")
         self.retained = Retained(self.opened.store, clock.wall_ms, self.writer, share=share)
-        self.owners = Owners(auth.may_send, auth.binds_anonymous, auth.is_absent, auth.is_revoked)
+        self.owners = Owners(auth)
         self.ready = Ready(self.horizon, wake)
         kept_ms = config.slices.kept_behind_ms
         self.awaited = Awaited(self.opened, self.owners, self.ready, self.writer, clock, kept_ms=kept_ms)
@@ -225,19 +221,17 @@ class Core:
         )
         self.sent = Sent(self.opened.store, self.reader, self.tail, self.retained, clock)
 
-    def _build_settling(self, chance: Callable[[], float], in_force: TermsInForce) -> None:
+    def _build_settling(self, chance: Callable[[], float]) -> None:
         """What becomes of deliveries, and wills."""
         config, clock, writer = self.config, self.clock, self.writer
         store = self.opened.store
         self.holds = Holds(store, self.groups, self.retries, self.cursors, self.decisions, writer)
-        self.letters = Letters(store, config.dead)
+        self.letters = Letters(store, config.dead, self.owners, self.publishing, self.decisions)
         self.lives = Lives(
             self.horizon,
             self.groups,
             self.cursors,
             self.sent,
-            in_force,
-            Obituaries(self.owners, self.publishing),
             self.letters,
             self.retries,
             self.holds,
@@ -276,7 +270,7 @@ class Core:
             self.opened.store, self.horizon, self.router, self.groups, self.dead_letters, self.awaited, clock
         )
 
-    def _build_replay(self, in_force: TermsInForce) -> None:
+    def _build_replay(self) -> None:
         """Reading on for places that are behind, and how far they hold old slices back."""
         wall_ms = self.clock.wall_ms
         self.unread = Unread(
@@ -290,9 +284,7 @@ class Core:
             wall_ms=wall_ms,
             dispatched_ms=self.writer.dispatched_ms,
         )
-        resending = Resending(
-            self.router, self.groups, self.events, in_force, self.sent, self.awaited, wall_ms
-        )
+        resending = Resending(self.router, self.groups, self.events, self.sent, self.awaited, wall_ms)
         by_key = ByKey(self.horizon, self.router, self.events, self.retries, self.unread)
         self.replay = Replay(
             self.horizon,

@@ -35,7 +35,6 @@ then who has what:
     sent.py          the message of a flight, read again
     awaited.py       messages of owners that do not exist wait until they do
     retries.py       whose retries are due
-    ordering.py      groups that order by key, at start
     burials.py       what places that end, or are set forward, leave undone
     loans.py         what members have in hand of their groups, and how it comes back
     membership.py    who is in which shared subscription

@@ -8,9 +8,9 @@ there are is shared by owner (server/fair.py).
 
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Protocol
 
 from shards.commit import Commit, Refused
+from shards.delivery_rows import DeliveryRow
 from shards.tables import GroupRow
 from timeline.filters import parse_share
 from timeline.horizon import Horizon
@@ -37,7 +37,7 @@ from .settling.leases import Leases
 from .shared import ENDPOINT_PREFIX, KEY_PREFIX, Group
 from .spill_buffer import SpillBuffer
 from .subscriber import Inside, Subscriber
-from .terms import HOLD, LASTING, UNSAID, Keeping
+from .terms import HOLD, LASTING, UNSAID, InForce, Keeping, in_force
 
 GROUP_WINDOW = 65_535
 RESERVED = 8
@@ -55,16 +55,6 @@ class TooManyGroups(Refused):
 
     def __init__(self, detail: str) -> None:
         super().__init__("over-quota", detail)
-
-
-class OfPlace(Protocol):
-    """A row of something that belongs to a place."""
-
-    @property
-    def addressee(self) -> str: ...
-
-    @property
-    def incarnation(self) -> int: ...
 
 
 class Membership:
@@ -131,10 +121,19 @@ class Membership:
         """The session or group with this row name, or None."""
         return self._cursors.named(name)
 
-    def place_of(self, row: OfPlace) -> Place | None:
+    def place_of(self, row: DeliveryRow) -> Place | None:
         """The session or group that the row is of; None: it has ended, whoever has its name now."""
         place = self.named(row.addressee)
         return None if place is None or place.incarnation != row.incarnation else place
+
+    def terms_in_force(self, place: Place, topic: bytes) -> InForce:
+        """The terms of messages of that topic for a session or group. They count at the next event, and are
+        never stored with a delivery."""
+        if isinstance(place, Group):
+            return place.in_force
+        own = self._router.route(topic).get(place, ())
+        said = next((one.terms for one in own if one.terms != USUAL), USUAL)
+        return in_force(said, self._settings, is_group=False)
 
     def called(self, name: str) -> list[Group]:
         """The groups and the endpoint that people call so; a whole subscription names one group."""

@@ -45,10 +45,6 @@ ANSWER_COST = 10
 COST_RULES = 16
 """... and one more for each so many rules."""
 
-MaySend = Callable[[str, str, bytes], tuple[bool, int]]
-"""Whether a client, by the name of its key and its id, may publish to a topic, and how many rules have been
-looked at."""
-
 
 def owner_of(rights: Rights | None) -> bytes:
     """The owner of what a client with these rights sends; empty: nobody's."""
@@ -70,7 +66,8 @@ class Auth(Bounds, Protocol):
 
     def rights_of(self, name: str, client_id: str) -> Rights | None: ...
 
-    def may_send(self, name: str, client_id: str, topic: bytes) -> tuple[bool, int]: ...
+    def may_send(self, name: str, client_id: str, topic: bytes) -> tuple[bool, int]:
+        """Whether a client may publish to a topic, and how many rules have been looked at."""
 
     def binds_anonymous(self) -> bool:
         """Whether clients without a name may not publish everything."""
@@ -120,21 +117,11 @@ OPEN = Open()
 class Owners:
     """Asked by dispatch and by replay. `withheld`: how often the answer was no."""
 
-    def __init__(
-        self,
-        may_send: MaySend,
-        binds_anonymous: Callable[[], bool],
-        is_absent: Callable[[str], bool],
-        is_revoked: Callable[[str], bool],
-    ) -> None:
-        """`binds_anonymous`, `is_absent`, `is_revoked`: as `Auth` has them."""
-        self._may_send = may_send
-        self._is_absent = is_absent
-        self._is_revoked = is_revoked
+    def __init__(self, auth: Auth) -> None:
+        self._auth = auth
         self.held: dict[bytes, Callable[[Position], bool]] = {}
         """Owners that are there again, and whether nobody gets what they have sent there: it is being moved
         to now. Only server/delivery/awaited.py writes it."""
-        self._binds_anonymous = binds_anonymous
         self._known: dict[tuple[bytes, bytes, bytes], bool] = {}
         """By owner, publisher and topic."""
         self._bytes = 0
@@ -156,11 +143,11 @@ class Owners:
 
     def is_absent(self, owner: bytes) -> bool:
         """Whether no key of that name exists, and none was revoked: a keys file may lack it by mistake."""
-        return bool(owner) and self._is_absent(owner.decode(errors="replace"))
+        return bool(owner) and self._auth.is_absent(owner.decode(errors="replace"))
 
     def is_revoked(self, owner: bytes) -> bool:
         """Whether the key of that name was revoked."""
-        return self._is_revoked(owner.decode(errors="replace"))
+        return self._auth.is_revoked(owner.decode(errors="replace"))
 
     def _is_held(self, message: Message) -> bool:
         has = self.held.get(message.sender[0]) if message.is_judged else None
@@ -189,9 +176,8 @@ class Owners:
     def _is_anonymous(self, record: Record) -> bool:
         """Whether a client without a name has retained it, and such clients may not publish everything.
         Topics with `$` are the server's, which reports what others have sent, under their client ids."""
-        return (
-            bool(record.retain and record.publisher) and record.topic[:1] != b"$" and self._binds_anonymous()
-        )
+        is_client_s = bool(record.retain and record.publisher) and record.topic[:1] != b"$"
+        return is_client_s and self._auth.binds_anonymous()
 
     def forget(self) -> None:
         """The files say something else now."""
@@ -205,7 +191,7 @@ class Owners:
             self._known = {}
             self._bytes = 0
         names = owner.decode(errors="replace"), publisher.decode(errors="replace")
-        answer, rules = self._may_send(*names, topic)
+        answer, rules = self._auth.may_send(*names, topic)
         self.cost += ANSWER_COST + rules // COST_RULES
         if not answer:
             name = shown(owner) or "a client without a name"

@@ -15,9 +15,8 @@ from .router import Router
 from .sent import Sent
 from .settling.events import Events
 from .settling.lives import UNREADABLE
-from .shared import Group, TermsInForce
+from .shared import Group
 from .subscriber import Subscriber
-from .tries import LOST
 
 TURN_RESENDS = 250
 """Messages resent in a turn: some 5 ms."""
@@ -35,7 +34,6 @@ class Resending:
         router: Router,
         groups: Membership,
         events: Events,
-        terms: TermsInForce,
         sent: Sent,
         awaited: Awaited,
         wall_ms: Callable[[], int],
@@ -43,7 +41,6 @@ class Resending:
         self._router = router
         self._groups = groups
         self._events = events
-        self._terms = terms
         self._sent = sent
         self._awaited = awaited
         self._wall_ms = wall_ms
@@ -87,14 +84,14 @@ class Resending:
             events.lose(subscriber, flight, Event.EXPIRE, EXPIRED)
         elif flight.is_stored and not may_receive:
             lender = loans.lender(flight)
-            events.fail(subscriber, flight, Event.BAR, FORBIDDEN, place=lender, outcome=LOST)
+            events.fail(subscriber, flight, Event.BAR, FORBIDDEN, place=lender)
         elif flight.is_stored and not may_have and self._awaited.waits(message):
             events.fail(subscriber, flight, Event.PUT_OFF, WITHHELD, delay_ms=WAIT_MS, is_sent=False)
         elif is_over or not may_have:
             loans.give_up(subscriber, flight)
         elif (
             0
-            < self._terms.of(subscriber, message.topic).max_attempts
+            < self._groups.terms_in_force(subscriber, message.topic).max_attempts
             <= message.counted_before + flight.attempts
         ):
             attempts = message.attempts_before + flight.attempts

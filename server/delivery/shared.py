@@ -38,11 +38,11 @@ from .message import Message
 from .picker import Picker
 from .place import Place, Rights
 from .rate_limit import RateLimited, RateLimiter
-from .router import Router, endpoint_names, is_unnamed
+from .router import endpoint_names, is_unnamed
 from .run import RUN_MAX, Run
 from .settling.leases import Leases
 from .subscriber import Subscriber
-from .terms import NEXT, UNSAID, InForce, Keeping, OnDead, in_force
+from .terms import NEXT, UNSAID, Keeping, OnDead, in_force
 
 log = logging.getLogger(__name__)
 
@@ -175,7 +175,7 @@ class Group(Place):
         """Add a member, or take over its new options."""
         self.members[member] = subscription
         self.picker.meet(member)
-        self.session.keep_for(max(self.session.expiry_s, member.session.expiry_s))
+        self.session.expiry_s = max(self.session.expiry_s, member.session.expiry_s)
 
     def leave(self, member: Subscriber) -> bool:
         """Remove a member; True if it was the last one."""
@@ -193,7 +193,7 @@ class Group(Place):
         what waits for its key would be in RAM."""
         members_s = max((m.session.expiry_s for m in self.members), default=0)
         own_s = self.keeping.stays_s(self.settings)
-        self.session.keep_for(max(own_s, members_s, int(self.session.order.is_on)))
+        self.session.expiry_s = max(own_s, members_s, int(self.session.order.is_on))
 
     @property
     def owners(self) -> frozenset[str]:
@@ -544,19 +544,3 @@ class Group(Place):
         except Exception:
             # It is the member's, and comes back when its connection has ended; the others are sent theirs.
             member.close_failed()
-
-
-class TermsInForce:
-    """Looks up the terms at a place: they count at the next event, and are never stored with a delivery."""
-
-    def __init__(self, settings: Sessions, router: Router) -> None:
-        self._settings = settings
-        self._router = router
-
-    def of(self, place: Place, topic: bytes) -> InForce:
-        """The terms of messages of that topic for a session or group."""
-        if isinstance(place, Group):
-            return place.in_force
-        own = self._router.route(topic).get(place, ())
-        said = next((one.terms for one in own if one.terms != USUAL), USUAL)
-        return in_force(said, self._settings, is_group=False)

@@ -24,7 +24,7 @@ from ..codec.publish import joined, publish_parts, with_dup
 from ..codec.wire import varint
 from ..delivery.message import Message
 from ..delivery.run import Run
-from ..delivery.settling.obituaries import DEAD_REASON
+from ..delivery.settling.letters import DEAD_REASON
 from ..delivery.tries import tries_before, tries_text
 from ..settings.times import format_ms
 

@@ -35,7 +35,7 @@ from ..delivery.cursors import Cursors
 from ..delivery.membership import Membership
 from ..delivery.place import Rights
 from ..delivery.settling.events import Events
-from ..delivery.settling.happening import Outcome
+from ..delivery.settling.lives import Outcome
 from ..delivery.settling.settling import Settling
 from ..delivery.shared import Group
 from ..delivery.subscriber import Subscriber

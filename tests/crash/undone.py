@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from server.delivery.message import Message
-from server.delivery.settling.happening import Outcome
+from server.delivery.settling.lives import Outcome
 from shards import delivery_rows
 from shards.record import decode, is_stub
 from shards.rocks import RocksStore

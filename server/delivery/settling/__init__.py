@@ -1,13 +1,10 @@
 """Settling of deliveries: done, returned, retried later, or dead. Lower files import higher ones.
 
 leases.py        leases of group members, and their lapse
-holds.py         keys that a dead letter or somebody holds
-letters.py       dead letters: how many are kept, and for how long
-obituaries.py    copies of dead letters at `$dead/...`
-happening.py     what happens to a delivery, on its way to the writer
-lives.py         applies the table of a delivery's life, in the writer
-named.py         which message a late ack names
-events.py        what happens to what is out, on its way to the writer
+holds.py         heads of keys, and keys that a dead letter or somebody holds
+letters.py       dead letters: how many are kept, for how long, and their copies at `$dead/...`
+lives.py         what happens to a delivery, and the table of its life applied, in the writer
+events.py        what happens to what is out, or is acked late, on its way to the writer
 kept.py          retries and dead letters for people: listed, tried at another time, buried, requeued, dropped
 siblings.py      retries of a filter without members, moved to a group of the same name
 burying.py       unfinished messages of ended places: dead letters, or dropped and counted

@@ -50,7 +50,7 @@ from ..burials import SESSIONS, Burials
 from ..router import Router
 from ..shared import ENDPOINT_PREFIX
 from .letters import Letters
-from .lives import Lives
+from .lives import GONE, Lives
 
 log = logging.getLogger(__name__)
 
@@ -62,8 +62,6 @@ LOOK = 1_000
 PAIRS = 5_000
 """Maximum sessions looked at in a step, over all its messages, except those of the last message: some 5
 ms."""
-GONE = Record(b"", b"")
-"""Stands for a message that was in flight, and is gone, or cannot be read."""
 UNREAD = Seen(is_ahead=True, replay=1)
 """A row of its delivery is from before a replay: else it would not be unread."""
 

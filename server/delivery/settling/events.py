@@ -17,7 +17,9 @@ bounded as such.
 
 A *late ack*: a member did not ack in time, and does now. It ends the message, whatever has become of it: it
 waits for its next try, is in flight with another, is a dead letter (whose copy has gone out already). Beyond
-LATE_MAX one is dropped, and its message is redelivered.
+LATE_MAX one is dropped, and its message is redelivered. After a reconnect a member names the message by its
+id, since its packet id has no meaning on the new connection: then the message must belong to the group.
+Whoever names one by its id, or by a lease that it does not hold, must be allowed to receive it.
 """
 
 import logging
@@ -25,9 +27,13 @@ from collections.abc import Iterable
 from functools import partial
 
 from shards.commit import Commit
-from shards.errors import StoreFailed
-from timeline.delivery_rows import Case, Event, State
-from timeline.position import START, MessageId, Position
+from shards.delivery_rows import of_message_in
+from shards.errors import Corrupt, StoreFailed
+from shards.read import Found
+from shards.record import decode, is_stub, topic_of
+from timeline.delivery_rows import Case, Event, Try
+from timeline.filters import matches, parse_share
+from timeline.position import START, MessageId, Position, at_of
 from timeline.session import FAILED, SETTLED, Flight
 
 from ...engine.clock import Clock
@@ -41,10 +47,8 @@ from ..place import Place, Rights
 from ..sent import Sent
 from ..shared import Group
 from ..subscriber import Subscriber
-from ..tries import LOST, SAID_NO
-from .happening import Answered, Happening, MayMove, Outcome
-from .lives import Lives
-from .named import key_of, may_end, root_of
+from ..tries import LAPSED_LEASE, LOST, RETURNED, SAID_NO, tries_of_flight
+from .lives import Answered, Happening, Lives, MayMove, Outcome
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +66,8 @@ NOT_WRITTEN = {
     Event.LATE_ACK: "late ack cannot be written",
     Event.MOVE: "a retry waits in a filter without members",
 }
+OUTCOMES = {Event.LAPSE: LAPSED_LEASE, Event.LOST: LOST, Event.BAR: LOST, Event.RETURN: RETURNED}
+"""Of the try that ends; else SAID_NO."""
 NO_CASE = Case(START)
 
 
@@ -116,7 +122,7 @@ class Events:
         place: Place | None = None,
         delay_ms: int | None = None,
         by: str = "",
-        outcome: str = SAID_NO,
+        outcome: str = "",
         since_s: float = 0.0,
         is_sent: bool = True,
         is_ended: bool = False,
@@ -144,9 +150,10 @@ class Events:
             delay_ms=delay_ms,
             reason=reason,
             by=by,
-            outcome=outcome,
+            outcome=outcome or OUTCOMES.get(event, SAID_NO),
             held_ms=held_ms,
             ended_ms=ended_ms,
+            lost=_lost(flight, holder),
         )
         what = Happening(
             place or holder, event, flight.position, flight.shard, case, answered, flight, holder
@@ -217,14 +224,12 @@ class Events:
         assert holder is not None, "it is out"
         if not holder.session.has(flight):
             return Outcome.GONE
-        fate = self._lives.of_flight(commit, what)
+        outcome = self._lives.of_flight(commit, what)
         flight.fate = SETTLED
         if flight.qos == 2 and not what.is_ended:
             holder.session.retire([flight.packet_id])
         self._cursors.store(commit, holder)
-        if fate is None or fate.row is None:
-            return Outcome.GONE
-        return Outcome.DEAD if fate.row.state is State.DEAD else Outcome.AGAIN
+        return outcome
 
     def _end_late(self, commit: Commit, what: Happening) -> Outcome:
         """End a message that is acked late, if there is something to end."""
@@ -234,15 +239,15 @@ class Events:
         if what.member is None:
             message = self._sent.name_at(what.root, what.shard, self._node)
         elif message is not None:
-            root = root_of(commit, message, group, what.member)
+            root = _root_of(commit, message, group, what.member)
             if root is None:
                 return Outcome.GONE
             what.root = root
-        if not may_end(commit, message, group, what.rights):
+        if not _may_end(commit, message, group, what.rights):
             return Outcome.GONE
         flight = self._flights[group].get(what.root)
         is_out = flight is not None and flight.fate != SETTLED and group.session.has(flight)
-        is_ended = self._lives.late_ack(commit, what, is_out=is_out, key=partial(key_of, commit, message))
+        is_ended = self._lives.late_ack(commit, what, is_out=is_out, key=partial(_key_of, commit, message))
         if flight is not None and is_out:
             group.session.ack(flight.packet_id)
         self._cursors.store(commit, group)
@@ -292,3 +297,57 @@ class Events:
             self._late -= is_late
             return None
         return RETRY_S
+
+
+def _lost(flight: Flight, holder: Place) -> tuple[Try, ...]:
+    """Its tries whose connection, or the server, was lost: the flight alone knows them."""
+    known = tries_of_flight((), flight, holder.name) if flight.attempts > 1 else ()
+    return tuple([Try(one.at_ms, one.by, one.outcome, one.reason, one.ms) for one in known])
+
+
+# -- which message a late ack names
+
+
+def _root_of(commit: Commit, message: MessageId, group: Group, member: Subscriber) -> Position | None:
+    """The position of a due message that the group may have given the member; else None."""
+    if member.groups.get(group.text) is not group:
+        return None
+    found = _found(commit, message)
+    if found is None or found.shard is None or at_of(found.position) > commit.open_batch.wall_ms:
+        return None
+    topic = topic_of(found.value)
+    is_theirs = matches(parse_share(group.text)[1], topic.decode()) and member.may_receive(topic)
+    return found.position if is_theirs else None
+
+
+def _may_end(commit: Commit, message: MessageId | None, group: Group, rights: Rights | None) -> bool:
+    """Whether these rights allow to receive a message, as its row says, or its retries and dead letters.
+    Raises Corrupt."""
+    if rights is None or rights.may_receive_all(group.filter):
+        return True
+    if message is None:
+        return False
+    found = commit.find(message)
+    topics = [] if found is None or is_stub(found.value) else [topic_of(found.value)]
+    rows = of_message_in(commit.open_batch, message)
+    topics += [topic_of(row.record) for row in rows if not row.is_dropped]
+    return bool(topics) and all(map(rights.may_receive, topics))
+
+
+def _key_of(commit: Commit, message: MessageId | None) -> bytes:
+    """The ordering key of a message; empty: none, or it cannot be read."""
+    found = None if message is None else _found(commit, message)
+    return b"" if found is None else decode(found.value).ordering_key
+
+
+def _found(commit: Commit, message: MessageId) -> Found | None:
+    """None: it is gone, or unreadable."""
+    try:
+        found = commit.find(message)
+        if found is None or is_stub(found.value):
+            return None
+        decode(found.value)
+    except Corrupt as error:
+        log.error("late ack: message unreadable: %s", error)
+        return None
+    return found

@@ -6,21 +6,27 @@ With `on_dead: "hold"` a dead letter holds its key. Nothing of the key is given 
     gone        dropped, done late, requeued elsewhere, at the end of dead.retention or above a bound
     let go      by `:release`: the letter stays. The key goes on once the release is durable
 
-The key row names its head, and the head's own row says whether it waits or is dead. A head may change in many
-ways. So no such way tells the order: each batch is looked at when it is sealed, for deliveries that change
-and are heads. When it is durable their keys follow. What a batch must not leave to a start is in it: a head
-that is a dead letter and holds nothing is in the key row no more.
+The key row names its head, and the head's own row says whether it waits or is dead. So at start, and after a
+failure of the store, each head that rests is looked up. A head may change in many ways. So no such way tells
+the order: each batch is looked at when it is sealed, for deliveries that change and are heads. When it is
+durable their keys follow. What a batch must not leave to a start is in it: a head that is a dead letter and
+holds nothing is in the key row no more.
 """
 
+import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 
 from shards import delivery_rows, keys
 from shards.commit import Commit
 from shards.dedupe import Refused
 from shards.delivery_rows import Name
+from shards.errors import Corrupt
 from shards.open_batch import OpenBatch
+from shards.order import keys_name, rows_under
 from shards.store import Store, Table
+from shards.tables import DEAD, WAITING, state_row_of
 from timeline.key_order import KeyOrder
 from timeline.key_rows import NOWHERE, KeyRow
 from timeline.position import Position
@@ -28,12 +34,15 @@ from timeline.position import Position
 from ...engine.commit_hook import CommitHook, Done
 from ...engine.decisions import Decisions
 from ...engine.writer import Writer
+from ...observe.logs import by, shown
 from ..cursors import Cursors
 from ..membership import Membership
-from ..ordering import look, review, settle_head
 from ..place import Place
 from ..retries import Retries
+from ..sent import Sent
 from ..shared import Group
+
+log = logging.getLogger(__name__)
 
 _Head = tuple[Group, Position, int | None]
 """A head that a batch changes, by its root, and its state with that; None: it has no row any more."""
@@ -62,6 +71,23 @@ class Holds(CommitHook):
         self._begun = 0
         """... of the first so many orders."""
         writer.add_hook(self)
+
+    def restore(self, sent: Sent) -> None:
+        """At start: restore the order of each group that orders. Its flights are heads again."""
+        for group in self._ordering():
+            order, read = group.session.order, group.session.read
+            rows = [*rows_under(self._store, keys_name(group.whose))]
+            order.restore(rows)
+            if any(row.next > read or row.root > read for _, row in rows):
+                order.rewind(read, group.session.finished)  # it was set back
+            for flight in group.session.flights.values():
+                message = sent.message(group, flight)
+                if message is not None:
+                    group.session.lead(flight, order.key_of(message.ordering_key))
+            self._review(group)
+
+    def _ordering(self) -> Iterator[Group]:
+        return (group for group in self._groups if group.session.order.is_on)
 
     # -- in the writer
 
@@ -117,7 +143,7 @@ class Holds(CommitHook):
         if before is not None and before.root != NOWHERE:
             order.set_head(key, before.root)
             if self._writer.broken is None:
-                look(self._store, group, order, before.root)
+                self._look(group, before.root)
         order.go_on(key)
         if self._groups.get(group.text) is not group or group.session.order is not order:
             return
@@ -137,17 +163,16 @@ class Holds(CommitHook):
         """What has failed may be stored all the same."""
         if self._writer.broken is None:
             return  # a request has spoiled its group, of which nothing was written
-        for group in self._groups:
-            if group.session.order.is_on:
-                review(self._store, group, group.session.order)
-                self._groups.read_on(group)
+        for group in self._ordering():
+            self._review(group)
+            self._groups.read_on(group)
 
     def _heads(self, batch: OpenBatch) -> Iterator[_Head]:
         """The heads whose deliveries change with this batch."""
         changed = batch.deleted(Table.DELIVERIES, keys.STATE) + batch.fresh(Table.DELIVERIES, keys.STATE)
         if changed and self._begun != self._groups.key_bound.begun:
             self._begun = self._groups.key_bound.begun
-            self._ordered = {group.whose: group for group in self._groups if group.session.order.is_on}
+            self._ordered = {group.whose: group for group in self._ordering()}
         for name in (Name(*keys.state_in(key)) for key in changed):
             group = self._ordered.get(name.whose)
             if group is not None and name.root in group.session.order.heads:
@@ -157,8 +182,39 @@ class Holds(CommitHook):
     def _follow(self, heads: list[_Head], answer: object) -> None:
         """The batch is durable: the keys do as their heads are now."""
         for group, root, state in () if isinstance(answer, Exception) else heads:
-            order = group.session.order
-            if order.head_of(root) is not None:
-                settle_head(group, order, root, state)
+            if group.session.order.head_of(root) is not None:
+                _settle(group, root, state)
                 group.dirty.add(group)
                 self._groups.read_on(group)
+
+    # -- heads that rest
+
+    def _review(self, group: Group) -> None:
+        """Look at all of a group. O(heads)."""
+        for root in [*group.session.order.heads]:
+            self._look(group, root)
+        group.dirty.add(group)
+
+    def _look(self, group: Group, root: Position) -> None:
+        """It is what its delivery's row says. One that cannot be read has ended."""
+        state = None
+        with suppress(Corrupt):
+            value = self._store.get(Table.DELIVERIES, keys.state(group.whose, root))
+            state = None if value is None else state_row_of(value).state
+        _settle(group, root, state)
+
+
+def _settle(group: Group, root: Position, state: int | None) -> None:
+    """A head that rests has that state by now, and its key goes on if it neither waits nor is dead."""
+    order = group.session.order
+    key = order.head_of(root)
+    found = None if key is None else order.find(key)
+    if key is None or found is None:
+        return
+    if state in (WAITING, DEAD):
+        order.set_head(key, root, is_dead=state == DEAD)
+        return
+    if found.is_dead:
+        name, text = shown(group.name), shown(key.decode(errors="replace"))
+        log.info("group %s: key %s goes on, its dead letter is gone", name, text, extra=by(group.name))
+    order.end_head(key)

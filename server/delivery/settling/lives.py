@@ -15,8 +15,9 @@ Where the server's words differ from the table's: a flight counts since its row,
 the reader has still to come to is from before a replay, unless the root is noted as finished.
 """
 
-import logging
 from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
 from functools import partial
 
 import msgspec
@@ -27,36 +28,104 @@ from shards.delivery_rows import DeliveryRow, Name, at, life_of, new_row, with_l
 from shards.fields import Record
 from shards.record import decode
 from timeline.deliveries import NEVER, decide
-from timeline.delivery_rows import Case, Effect, Event, Fate, Out, Seen, State, Terms, Try
+from timeline.delivery_rows import Case, Effect, Event, Fate, Out, Seen, State, Terms
 from timeline.delivery_rows import DeliveryRow as Life
 from timeline.horizon import Horizon
-from timeline.position import START, Position, at_of, id_text, message_id, position
+from timeline.key_rows import NO_KEY
+from timeline.position import START, MessageId, Position, at_of, message_id, position
 from timeline.session import Flight
 
 from ...engine.commit_hook import ignore
 from ...engine.decisions import Decisions
-from ...observe.logs import by, shown
 from ..burials import KEPT_TOO_LONG
 from ..cursors import Cursors
 from ..membership import Membership
-from ..place import Place
+from ..place import Place, Rights
 from ..retries import Retries
 from ..sent import Sent
-from ..shared import Group, TermsInForce
+from ..shared import Group
+from ..subscriber import Subscriber
 from ..terms import HOLD
-from ..tries import tries_of_flight
-from .happening import Happening
 from .holds import Holds
 from .letters import Letters
-from .obituaries import Obituaries
-
-log = logging.getLogger(__name__)
 
 UNREADABLE = "unreadable"
 """Reason of a message of which only the id is known: its slice is gone, or it cannot be read."""
+GONE = Record(b"", b"")
+"""Stands for the record of such a message."""
 UNSEEN = Seen()
 ASKED_FOR = (Event.REQUEUE, Event.COME)
 """What waits by these counts toward the bound on pending messages."""
+
+
+class Outcome(Enum):
+    """What has become of a delivery."""
+
+    AGAIN = auto()
+    """It is tried again later: durable."""
+    DEAD = auto()
+    """It is a dead letter: durable."""
+    DONE = auto()
+    """It is done, late: durable."""
+    GONE = auto()
+    """There was nothing to end: it was no longer in flight, or done already, or nobody is to get it."""
+    FAILED = auto()
+    """It cannot be written now. What is in flight stays, and is tried again each second."""
+
+
+Answered = Callable[[Outcome], None]
+"""Called when the outcome is durable, or cannot be for now."""
+
+
+MayMove = Callable[[bytes], bool]
+"""Whether a message of that topic may move."""
+
+
+@dataclass(slots=True, eq=False)
+class Happening:
+    """Something happens to a delivery, for which the writer is asked."""
+
+    place: Place
+    """Whose delivery it is."""
+    event: Event
+    root: Position
+    shard: int
+    case: Case
+    answered: Answered = ignore
+    flight: Flight | None = None
+    """It ends with that, ..."""
+    holder: Place | None = None
+    """... which this session or group has: at QoS 2 the group's member."""
+    is_sent: bool = True
+    """Whether its last delivery has begun."""
+    is_ended: bool = False
+    """The client has ended the exchange: the packet id becomes free with the flight."""
+    wrote: Position = START
+    """Where its row stands in its list, by a batch that has failed. It may be stored."""
+    is_try: bool = False
+    """A failed try is counted with it."""
+    message: MessageId | None = None
+    """A late ack that names it so, ..."""
+    member: Subscriber | None = None
+    """... of this member; ..."""
+    rights: Rights | None = None
+    """... or of somebody with these rights; None: they allow it."""
+    to: Place | None = None
+    """Where a retry moves, ..."""
+    may: MayMove | None = None
+    """... if it may."""
+
+    @property
+    def owner(self) -> Place:
+        """Whose cursor is written with it."""
+        return self.holder or self.place
+
+    @property
+    def is_head(self) -> bool:
+        """Whether the message is the head of its key, and nothing of that is given before it."""
+        key = b"" if self.flight is None else self.flight.key
+        is_of_key = key not in (b"", NO_KEY) and self.holder is self.place
+        return is_of_key and self.place.session.order.rule.is_ordered
 
 
 class Lives:
@@ -68,8 +137,6 @@ class Lives:
         groups: Membership,
         cursors: Cursors,
         sent: Sent,
-        terms: TermsInForce,
-        obituaries: Obituaries,
         letters: Letters,
         retries: Retries,
         holds: Holds,
@@ -83,8 +150,6 @@ class Lives:
         self._groups = groups
         self._cursors = cursors
         self._sent = sent
-        self._terms = terms
-        self._obituaries = obituaries
         self._letters = letters
         self._retries = retries
         self._holds = holds
@@ -94,36 +159,38 @@ class Lives:
 
     # -- what is in flight
 
-    def of_flight(self, commit: Commit, what: Happening) -> Fate | None:
-        """What becomes of a message in flight. None: it is nowhere any more, or its place is not. The caller
+    def of_flight(self, commit: Commit, what: Happening) -> Outcome:
+        """What becomes of a message in flight. GONE: it is nowhere any more, or its place is not. The caller
         ends the flight, and writes the cursor. Raises Refused before anything is changed.
 
         Its row is the one that it was tried from (`is_again`); that of a batch which has failed, and is there
         (`is_stored`); or from before a replay, and counts as none."""
         place, root = what.place, what.root
         if not self._is_there(place):
-            return None
-        row = at(commit.open_batch, Name(place.whose, root))
+            return Outcome.GONE
+        row, record = at(commit.open_batch, Name(place.whose, root)), None
         is_stored = row is not None and START != what.wrote == row.at
         is_again = row is not None and row.is_waiting and root in place.rows.out
-        event, case = what.event, what.case._replace(lost=_lost(what))
+        event, case = what.event, what.case
         if is_stored:
             event = Event.NACK  # whatever it was, it has failed
         elif not is_again:
-            row, missing = self._first(what)
+            row, record, missing = self._first(what)
             if missing:
                 event, case = Event.NACK, case._replace(delay_ms=NEVER, reason=missing)
         if row is None or (is_stored and row.is_dropped):
-            return None
+            return Outcome.GONE
         is_out = not is_stored and (what.is_sent or not is_again)
         seen = Seen(_out(what, row)) if is_out else UNSEEN
         life = life_of(row) if is_stored or is_again else None
-        fate = self._apply(commit, place, row, life, event, case, seen, what)
+        fate = self._apply(commit, place, row, life, event, case, seen, what, record)
         if not is_stored:
             what.is_try = fate.row is not None and fate.row.counted > row.counted
         elif row.is_dead:
-            self._decisions.note(ignore, partial(self._buried, row, b"", 0))
-        return fate
+            self._decisions.note(ignore, partial(self._letters.note_buried, row))
+        if fate.row is None:
+            return Outcome.GONE
+        return Outcome.DEAD if fate.row.state is State.DEAD else Outcome.AGAIN
 
     def late_ack(self, commit: Commit, what: Happening, *, is_out: bool, key: Callable[[], bytes]) -> bool:
         """A member acks it late; False: there is nothing to end. `is_out`: another has it in flight. `key`:
@@ -163,20 +230,21 @@ class Lives:
     def _is_there(self, place: Place) -> bool:
         return self._groups.named(place.session.client_id) is place
 
-    def _first(self, what: Happening) -> tuple[DeliveryRow | None, str]:
-        """The row that a message would have that has none; None: it was not stored, and is gone. And why it
-        cannot be read: then its id alone is known."""
+    def _first(self, what: Happening) -> tuple[DeliveryRow | None, Record, str]:
+        """The row that a message would have that has none, and its record; None: it was not stored, and is
+        gone. And why it cannot be read: then its id alone is known."""
         place, flight = what.place, what.flight
         assert flight is not None, "it is out"
-        message, missing = self._sent.message(place, flight), ""
+        message = self._sent.message(place, flight)
         if message is not None:
-            record, name = message.record, message.id(self._node)
+            record, name, missing = message.record, message.id(self._node), ""
         elif not flight.is_stored:
-            return None, ""
+            return None, GONE, ""
         else:
+            record, name = GONE, message_id(flight.position, flight.shard, self._node)
             missing = KEPT_TOO_LONG if self._sent.note_missing(place, flight) else UNREADABLE
-            record, name = Record(b"", b""), message_id(flight.position, flight.shard, self._node)
-        return new_row(place.whose, place.names, flight.position, name, flight.shard, record), missing
+        row = new_row(place.whose, place.names, flight.position, name, flight.shard, record)
+        return row, record, missing
 
     # -- what has a row, and is not out
 
@@ -230,10 +298,11 @@ class Lives:
         case: Case,
         seen: Seen,
         what: Happening | None = None,
+        record: Record | None = None,
     ) -> Fate:
         """Ask the table and write its answer. `row`: the names and the message, `life`: its state; None: it
-        has no row."""
-        record, batch = decode(row.record), commit.open_batch
+        has no row. `record`: the message, if it is read."""
+        record, batch = record or decode(row.record), commit.open_batch
         case = case._replace(
             now=position(batch.wall_ms, 0),
             running_ms=batch.running_ms,
@@ -245,7 +314,7 @@ class Lives:
         )
         terms = Terms()
         if place is not None:
-            in_force, order = self._terms.of(place, record.topic), place.session.order
+            in_force, order = self._groups.terms_in_force(place, record.topic), place.session.order
             is_head = what.is_head if what else order.head_of(row.root) is not None
             terms = Terms(
                 not place.is_group,
@@ -261,7 +330,8 @@ class Lives:
         if Effect.REFUSED in fate.effects or (after == life and (what is None or life is None)):
             return fate
         if after != life:
-            stands = self._put(commit, row, fate, is_owed=event not in ASKED_FOR, is_told=what is not None)
+            is_owed, is_logged = event not in ASKED_FOR, what is not None
+            stands = self._put(commit, row, record, fate, is_owed=is_owed, is_logged=is_logged)
         if place is not None:
             done = stands if after is not None and after.state is State.WAITING else None
             undone = min(row.at, stands) if life is not None and life.state is State.WAITING else stands
@@ -273,7 +343,9 @@ class Lives:
             what.wrote = stands
         return fate
 
-    def _put(self, commit: Commit, row: DeliveryRow, fate: Fate, *, is_owed: bool, is_told: bool) -> Position:
+    def _put(
+        self, commit: Commit, row: DeliveryRow, record: Record, fate: Fate, *, is_owed: bool, is_logged: bool
+    ) -> Position:
         """Write its new state; returns where it stands. Raises Refused before anything is changed."""
         if fate.row is None:
             end(commit, row.name)
@@ -282,25 +354,10 @@ class Lives:
         if after.is_waiting:
             return wait(commit, after, at_of(after.at), is_owed=is_owed)
         if after.is_dead:
-            return self._bury(commit, after, fate, is_told=is_told)
+            has_copy = Effect.OBITUARY in fate.effects
+            return self._letters.keep(commit, after, record, has_copy=has_copy, is_logged=is_logged)
         drop(commit, after)
         return row.at
-
-    def _bury(self, commit: Commit, row: DeliveryRow, fate: Fate, *, is_told: bool) -> Position:
-        """Returns the time of death. `is_told`: in the log."""
-        topic = b""
-        if Effect.OBITUARY in fate.effects:
-            topic = self._obituaries.tell(commit, row.group, decode(row.record), row.reason)
-        place, gone = self._letters.keep(commit, row)
-        self._decisions.note(ignore, partial(self._buried, row if is_told else None, topic, gone))
-        return place
-
-    def _buried(self, row: DeliveryRow | None, topic: bytes, gone: int) -> None:
-        """It is durable."""
-        self._letters.note_buried(1, gone)
-        if row is not None:
-            told = shown(row.group), id_text(row.id), shown(topic), row.reason
-            log.warning("%s: message %s moved to %s: %s", *told, extra=by(row.group))
 
     # -- keys
 
@@ -345,12 +402,3 @@ def _out(what: Happening, row: DeliveryRow) -> Out:
     assert flight is not None, "it is out"
     attempts = flight.attempts if what.is_sent else max(0, flight.attempts - 1)
     return Out(row.attempts + attempts, row.counted + attempts, max(row.returns, flight.returns))
-
-
-def _lost(what: Happening) -> tuple[Try, ...]:
-    """Its tries whose connection, or the server, was lost: the flight alone knows them."""
-    flight, holder = what.flight, what.holder
-    assert flight is not None, "it is out"
-    assert holder is not None, "it is out"
-    known = tries_of_flight((), flight, holder.name) if flight.attempts > 1 else ()
-    return tuple([Try(one.at_ms, one.by, one.outcome, one.reason, one.ms) for one in known])

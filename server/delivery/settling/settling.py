@@ -43,11 +43,11 @@ from ..membership import GROUP_WINDOW, Membership
 from ..place import Place, Rights
 from ..shared import Group
 from ..subscriber import Inside, Subscriber
-from ..tries import LAPSED_LEASE, LOST, RETURNED, UNANSWERED
+from ..tries import UNANSWERED
 from .events import Events
-from .happening import Answered
-from .happening import Outcome as Outcome
 from .leases import Leases
+from .lives import Answered
+from .lives import Outcome as Outcome
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,6 @@ LAPSED = 1_000
 """... and maximum lapsed ones taken in one look: some 2 ms."""
 FORMER = "(pull)"
 """Display name of members that lease over HTTP."""
-OUTCOMES = {Event.LAPSE: LAPSED_LEASE, Event.LOST: LOST, Event.RETURN: RETURNED}
 Placed = MessageId | Known
 
 
@@ -112,7 +111,7 @@ class Settling:
     def restore(self) -> None:
         """At start: restore the groups. A flight without room to wait for a member is retried."""
         for group, flight in self._groups.restore():
-            self._events.fail(group, flight, Event.LOST, UNANSWERED, delay_ms=0, outcome=LOST)
+            self._events.fail(group, flight, Event.LOST, UNANSWERED, delay_ms=0)
 
     def restore_leases(self) -> None:
         """At start, after that: a worker keeps what it leased over HTTP until the lease's end, in running
@@ -148,14 +147,9 @@ class Settling:
             loan.is_overdue = True
             if loan.flight is not None and group.session.has(loan.flight):
                 log.info("%s: ack timeout of %s", shown(group.name), shown(member.name), extra=by(group.name))
-                self._failed(
-                    group,
-                    loan.flight,
-                    Event.LAPSE,
-                    f"not acked within {loan.term_ms / 1_000:g} s",
-                    member.name,
-                    loan.since_s,
-                )
+                why = f"not acked within {loan.term_ms / 1_000:g} s"
+                since_s = loan.since_s
+                self._events.fail(group, loan.flight, Event.LAPSE, why, by=member.name, since_s=since_s)
             if isinstance(member, Inside) and not member.keeps_overdue:
                 self._groups.loans.take_back(member, lent)
 
@@ -393,7 +387,8 @@ class Settling:
             if is_clean:
                 self._return(group, flight, subscriber.name, loan.since_s)
             else:
-                self._failed(group, flight, Event.LOST, "connection lost", subscriber.name, loan.since_s)
+                why, who = "connection lost", subscriber.name
+                self._events.fail(group, flight, Event.LOST, why, by=who, since_s=loan.since_s)
 
     def leave(self, member: Inside, *, is_clean: bool) -> None:
         """A part of the server leaves its group: its unacked messages go to another member (`is_clean`: in
@@ -417,11 +412,7 @@ class Settling:
                 return
             flight.returns -= 1  # the table counts it
         why = f"returned {RETURNS_FREE + 1} times without an answer"
-        self._failed(group, flight, Event.RETURN, why, by, since_s)
-
-    def _failed(self, group: Place, flight: Flight, event: Event, why: str, by: str, since_s: float) -> None:
-        """A member had the message since then, and has not done it."""
-        self._events.fail(group, flight, event, why, by=by, outcome=OUTCOMES[event], since_s=since_s)
+        self._events.fail(group, flight, Event.RETURN, why, by=by, since_s=since_s)
 
     # -- acks with messages that follow
 
@@ -475,7 +466,7 @@ class Settling:
         flight.fate = IN_FLIGHT
         is_held = member.session.has(lent) and group.is_held(lent)
         if group.session.has(flight) and not is_held:
-            self._failed(group, flight, Event.LOST, NOT_STORED, member.name, 0.0)
+            self._events.fail(group, flight, Event.LOST, NOT_STORED, by=member.name)
 
     def _reread(self, new: Sequence[MessageId], ack: tuple[Group, Flight, Subscriber, Flight]) -> None:
         """Its batch may be stored though it has failed."""

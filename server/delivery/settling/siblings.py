@@ -24,7 +24,7 @@ from ..membership import Membership
 from ..retries import Retries
 from ..shared import Group
 from .events import Events
-from .happening import Outcome
+from .lives import Outcome
 
 LOOK_S = 1.0
 ROWS = 100

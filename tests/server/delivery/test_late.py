@@ -9,7 +9,7 @@ from server.codec import wire
 from server.codec.packets import Publish
 from server.codec.reasons import Reason
 from server.delivery.settling import events
-from server.delivery.settling.happening import Outcome
+from server.delivery.settling.lives import Outcome
 from server.engine.writer import Busy
 from shards.errors import Corrupt
 from shards.record import decode

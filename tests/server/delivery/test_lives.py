@@ -7,7 +7,7 @@ import pytest
 from server.codec import wire
 from server.codec.packets import Publish
 from server.delivery.settling import lives
-from server.delivery.settling.happening import Outcome
+from server.delivery.settling.lives import Outcome
 from server.delivery.terms import LASTING
 from shards import delivery_rows
 from shards.delivery_rows import DeliveryRow

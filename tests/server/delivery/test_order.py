@@ -1,6 +1,5 @@
 """Groups that order by key: one message of a key at a time, in order, through failures, kills and members."""
 
-from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -10,7 +9,7 @@ from server.codec.packets import Ack
 from server.delivery import burials
 from server.delivery.message import Message
 from server.delivery.place import Place
-from server.delivery.settling.happening import Outcome
+from server.delivery.settling.lives import Outcome
 from server.delivery.shared import Group
 from server.delivery.terms import NEVER_S, Keeping
 from server.delivery.write_barrier import Secured
@@ -350,7 +349,7 @@ def test_a_group_that_orders_no_more_lets_what_is_behind_go_also_after_a_start(r
 
 def terms(rig: Rig, *, order: bool) -> None:
     group = rig.group(TEXT)
-    group.agree(group.terms, replace(group.keeping, order=order))
+    group.agree(group.terms, group.keeping._replace(order=order))
     rig.core.groups.read_on(group)
     rig.pump()
 

@@ -4,12 +4,14 @@ import logging
 import random
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from server.codec.packets import Will
 from server.delivery.dispatch import TURN_COST
-from server.delivery.owners import ANSWER_COST, COST_RULES, REMEMBERED_BYTES, Owners
+from server.delivery.owners import ANSWER_COST, COST_RULES, REMEMBERED_BYTES, Auth, Owners
 from server.delivery.run import Run
 from server.delivery.subscriber import Subscriber
 from server.schedules.recurring import Schedules
@@ -363,7 +365,8 @@ def test_answers_are_remembered_within_a_bound_and_no_is_said_once(caplog: pytes
         asked.append((name, client_id, topic))
         return topic != b"no", COST_RULES
 
-    owners = Owners(may_send, lambda: False, lambda _: False, lambda _: False)
+    rights = {"may_send": may_send, "binds_anonymous": lambda: False, "is_absent": lambda _: False}
+    owners = Owners(cast("Auth", SimpleNamespace(**rights)))
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             assert not owners.allow_record(Record(b"no", b"", owner=b"a", publisher=b"c"))

@@ -11,7 +11,7 @@ from server.codec.packets import Ack, Publish
 from server.codec.reasons import Reason
 from server.delivery.publish_request import PublishRequest
 from server.delivery.settling.events import UNDER_WAY, Events
-from server.delivery.settling.happening import Happening, Outcome
+from server.delivery.settling.lives import Happening, Outcome
 from server.engine.writer import Busy
 from shards import delivery_rows
 from shards.commit import Commit

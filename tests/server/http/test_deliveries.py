@@ -3,7 +3,7 @@
 from typing import Any
 
 from server.delivery import deliveries
-from server.delivery.settling.happening import Outcome
+from server.delivery.settling.lives import Outcome
 from timeline.session import Terms
 
 from ..conftest import MINUTE_MS, Running, with_settings
