@@ -19,6 +19,7 @@ or in flight and resent first, in order, or ahead and still to come.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from struct import Struct
+from typing import NamedTuple
 
 from sortedcontainers import SortedDict
 
@@ -224,8 +225,7 @@ class Resends:
             self._returned.waiting += more
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(NamedTuple):
     """Retry options of a subscription; None: the server's settings."""
 
     ack_timeout_ms: int | None = None
@@ -235,13 +235,9 @@ class Terms:
     backoff_ms: tuple[int, ...] | None = None
     """Waits after failed attempts; the last one repeats."""
 
-    def changed_by(self, said: "Terms") -> "Terms":
-        """These terms, overridden by those that `said` sets."""
-        return Terms(
-            self.ack_timeout_ms if said.ack_timeout_ms is None else said.ack_timeout_ms,
-            self.max_attempts if said.max_attempts is None else said.max_attempts,
-            self.backoff_ms if said.backoff_ms is None else said.backoff_ms,
-        )
+    def changed_by(self, changes: "Terms") -> "Terms":
+        """These terms, overridden by those that `changes` sets."""
+        return Terms._make([own if new is None else new for own, new in zip(self, changes, strict=True)])
 
 
 USUAL = Terms()
@@ -294,6 +290,7 @@ class Session:
         """`returned`: counter for its resends."""
         self.client_id = client_id
         self.expiry_s = expiry_s
+        """0: the session ends with its connection."""
         self.window = window
         self.max_bytes = max_bytes
         self.flight_bytes = 0
@@ -323,10 +320,6 @@ class Session:
     @property
     def is_persistent(self) -> bool:
         return self.expiry_s > 0
-
-    def keep_for(self, expiry_s: int) -> None:
-        """Set the session expiry in seconds; 0: the session ends with its connection."""
-        self.expiry_s = expiry_s
 
     @property
     def has_room(self) -> bool:

@@ -111,7 +111,7 @@ class Clients:
         if known is not None:
             self._displace(known, is_resumed=is_present)
             if is_present:
-                known.session.keep_for(expiry_s)
+                known.session.expiry_s = expiry_s
                 known.session.resize(window)
                 known.link, known.presence.left_ms, known.presence.left_running_ms = link, 0, 0
                 if rights is not None:
@@ -168,7 +168,7 @@ class Clients:
             else:
                 is_ours = subscriber.link in (link, None)
                 if is_unstored and is_ours:
-                    session.keep_for(0)
+                    session.expiry_s = 0
                 self._wills.refuse(subscriber, is_gone=is_ours)
             done(waiting >= 0)
 
@@ -208,9 +208,9 @@ class Clients:
         if expiry_s is not None:
             if expiry_s and not session.is_persistent:
                 return False
-            session.keep_for(min(expiry_s, self._expiry_max_s))
+            session.expiry_s = min(expiry_s, self._expiry_max_s)
         if not keeps_will:
-            self._wills.withdraw(subscriber)
+            self._wills.accept(subscriber, None)
         return True
 
     def store(self, subscriber: Subscriber, done: Callable[[bool], None]) -> None:

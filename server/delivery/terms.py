@@ -15,8 +15,7 @@ counts on an hour is not helped by a minute.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from shards.tables import NEVER_S as NEVER_S
 from timeline.key_rows import NO_RULE, Rule
@@ -51,8 +50,7 @@ class TermsForbidden(TermsError):
     """The client may not set the group's terms."""
 
 
-@dataclass(frozen=True, slots=True)
-class Keeping:
+class Keeping(NamedTuple):
     """Terms of groups alone. None: not given, so as before or as the settings have it."""
 
     expiry_s: int | None = None
@@ -100,16 +98,8 @@ class Keeping:
 
     def changed_by(self, changes: "Keeping") -> "Keeping":
         """These with the changes. `on_dead` ends with the order."""
-        on_dead = None if changes.order is False else self.on_dead
-        return Keeping(
-            self.expiry_s if changes.expiry_s is None else changes.expiry_s,
-            self.rate if changes.rate is None else changes.rate,
-            self.order if changes.order is None else changes.order,
-            on_dead if changes.on_dead is None else changes.on_dead,
-            self.concurrency if changes.concurrency is None else changes.concurrency,
-            self.key_rate if changes.key_rate is None else changes.key_rate,
-            self.fair if changes.fair is None else changes.fair,
-        )
+        own = self._replace(on_dead=None) if changes.order is False else self
+        return Keeping._make([old if new is None else new for old, new in zip(own, changes, strict=True)])
 
 
 UNSAID = Keeping()
@@ -117,8 +107,7 @@ LASTING = Keeping(NEVER_S)
 """Of what somebody makes by name: it stays until it is deleted."""
 
 
-@dataclass(frozen=True, slots=True)
-class InForce:
+class InForce(NamedTuple):
     """Terms in force for a session or group."""
 
     ack_timeout_ms: int

@@ -95,12 +95,8 @@ class Wills:
         return len(self._kept)
 
     def accept(self, subscriber: Subscriber, will: Will | None) -> None:
-        """Set the will of a new connection, or None."""
+        """Set the will of a new connection; None: it has none, or none any more after a DISCONNECT."""
         subscriber.wills.current = will
-
-    def withdraw(self, subscriber: Subscriber) -> None:
-        """Discard the will after a DISCONNECT."""
-        subscriber.wills.current = None
 
     def displace(self, subscriber: Subscriber, *, is_resumed: bool) -> None:
         """The client connects again: the will of the connection before comes out, or is kept until it is

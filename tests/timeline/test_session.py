@@ -141,9 +141,9 @@ def test_an_acked_flight_is_not_sent_again() -> None:
 
 def test_a_session_may_be_kept_for_longer_or_not_at_all() -> None:
     session = make()
-    session.keep_for(0)
+    session.expiry_s = 0
     assert not session.is_persistent
-    session.keep_for(7)
+    session.expiry_s = 7
     assert (session.expiry_s, session.received) == (7, {})
 
 
