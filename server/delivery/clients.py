@@ -11,6 +11,7 @@ the subject of wills.py, and the messages that it had in flight are that of sett
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
+from ..auth.rights import Rights
 from ..engine.clock import Clock
 from ..engine.commit_hook import ignore
 from ..fair import Share
@@ -19,7 +20,7 @@ from .burials import GROUP_EXPIRED, Burials
 from .cursors import Cursors
 from .link import Closing, Link
 from .membership import Membership
-from .place import Place, Rights
+from .place import Place
 from .publish_request import Will
 from .replay import Replay
 from .sessions import Sessions, TooManySessions

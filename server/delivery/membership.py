@@ -18,6 +18,7 @@ from timeline.key_rows import NO_RULE, KeyBound
 from timeline.position import Position
 from timeline.session import USUAL, Flight, Loan, Returned, Session, Subscription, Terms
 
+from ..auth.rights import Rights
 from ..engine.commit_hook import ignore
 from ..engine.decisions import Decisions
 from ..fair import Bounds, Share
@@ -27,7 +28,7 @@ from .burials import ENDPOINT_DELETED, GROUP_DELETED, GROUP_EXPIRED, Burials
 from .forms import LEVELS_MAX, Forms
 from .link import Closing, Link
 from .loans import Loans
-from .place import Place, Rights
+from .place import Place
 from .rate_limit import RateLimited
 from .ready import Ready
 from .router import Router

@@ -29,10 +29,10 @@ from shards.fields import Record
 from shards.owned import Quota
 from timeline.position import Position
 
+from ..auth.rights import Rights
 from ..fair import Bounds
 from ..observe.logs import by, shown
 from .message import Message
-from .place import Rights
 from .router import URLS
 
 log = logging.getLogger(__name__)

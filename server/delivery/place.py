@@ -7,7 +7,6 @@ one member, and has that decision inlined in `offer`: it would be one more call 
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
 
 from shards.delivery_rows import whose
 from shards.fields import Record
@@ -15,6 +14,7 @@ from timeline.filters import matches
 from timeline.position import Position
 from timeline.session import SETTLED, Flight, Session, Subscription
 
+from ..auth.rights import Rights
 from .ahead import Ahead
 from .message import Message, publisher_of
 from .place_state import CursorState, PlaceRows, Presence
@@ -25,36 +25,6 @@ log = logging.getLogger(__name__)
 
 Secure = Callable[["Place", Secured], None]
 """Makes a cursor durable, then calls back."""
-
-
-class Rights(Protocol):
-    """What a client may do; it may change at any time."""
-
-    @property
-    def name(self) -> str:
-        """Whose they are; empty: nobody's in particular."""
-
-    @property
-    def key(self) -> str:
-        """The name, if a key has proven it; else empty."""
-
-    @property
-    def is_live(self) -> bool:
-        """False: its key has been revoked."""
-
-    @property
-    def may_connect(self) -> bool:
-        """False: that, or its key's clients may not have its client id any more."""
-
-    def may_publish(self, topic: bytes) -> bool: ...
-
-    def may_receive(self, topic: bytes) -> bool: ...
-
-    def may_subscribe(self, topic_filter: str) -> bool: ...
-
-    def may_receive_all(self, topic_filter: str) -> bool: ...
-
-    def may_receive_some(self, topic_filter: str) -> bool: ...
 
 
 class Place:

@@ -18,10 +18,11 @@ from timeline.horizon import Horizon
 from timeline.position import SEQ_BITS, Position
 from timeline.session import Session
 
+from ..auth.rights import Rights
 from ..engine.clock import Clock
 from ..engine.writer import Writer
 from .cursors import Cursors
-from .place import Place, Rights
+from .place import Place
 from .router import Router
 from .session_rows import resume
 from .shared import Group

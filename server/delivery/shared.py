@@ -31,12 +31,13 @@ from timeline.key_rows import NO_RULE, KeyBound, Rule
 from timeline.position import START, Position
 from timeline.session import USUAL, Flight, Loan, Returned, Session, Subscription, Terms
 
+from ..auth.rights import Rights
 from ..observe.logs import by, shown
 from ..settings.config import Sessions
 from .ahead import Ahead
 from .message import Message
 from .picker import Picker
-from .place import Place, Rights
+from .place import Place
 from .rate_limit import RateLimited, RateLimiter
 from .router import endpoint_names, is_unnamed
 from .run import RUN_MAX, Run

@@ -7,9 +7,10 @@ from timeline.position import Position, at_of, seq_of
 from timeline.retained_queue import RetainedQueue
 from timeline.session import Flight, Loan, Session, Subscription
 
+from ..auth.rights import Rights
 from .link import PERHAPS, Closing, Link
 from .message import Message
-from .place import Place, Rights, Secure
+from .place import Place, Secure
 from .place_state import WillState
 from .run import Run
 from .tries import tries_of_flight

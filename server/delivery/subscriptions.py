@@ -15,13 +15,13 @@ from timeline.position import Position
 from timeline.session import USUAL, Subscription, Terms
 from timeline.slices import Directory
 
+from ..auth.rights import Rights
 from ..engine.commit_hook import ignore
 from ..observe.logs import by, shown
 from ..settings.config import Config
 from .burials import GROUP_DELETED, Burials
 from .cursors import Cursors
 from .membership import Membership
-from .place import Rights
 from .retries import Retries
 from .router import Router
 from .sessions import Sessions

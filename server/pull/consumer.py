@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from timeline.filters import parse_share
 from timeline.session import Flight, Subscription
 
+from ..auth.rights import Rights
 from ..delivery.link import Closing
 from ..delivery.membership import GROUP_WINDOW, Membership
 from ..delivery.message import Message
-from ..delivery.place import Rights
 from ..delivery.run import Run
 from ..delivery.settling.settling import FORMER
 from .call import ANSWER_BYTES, Call, Given

@@ -31,9 +31,9 @@ from heapq import heapify, heappop, heappush
 
 from timeline.session import SETTLED, Flight
 
+from ..auth.rights import Rights
 from ..delivery.cursors import Cursors
 from ..delivery.membership import Membership
-from ..delivery.place import Rights
 from ..delivery.settling.events import Events
 from ..delivery.settling.lives import Outcome
 from ..delivery.settling.settling import Settling

@@ -29,11 +29,11 @@ from shards.endpoints import EndpointRow
 from shards.errors import StoreFailed
 from timeline.session import Terms
 
+from ..auth.rights import Rights
 from ..delivery.burials import GROUP_DELETED, GROUP_EXPIRED
 from ..delivery.membership import Membership
 from ..delivery.message import Message
 from ..delivery.owners import manages
-from ..delivery.place import Rights
 from ..delivery.router import is_unnamed
 from ..delivery.settling.settling import Settling
 from ..delivery.shared import Group, endpoint_text

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from server.delivery.place import Rights
+from server.auth.rights import Rights
 from server.pull.call import Answer, Call, Leased, LeaseRequest
 from server.pull.lease_id import LeaseId
 from server.pull.pull import Settled

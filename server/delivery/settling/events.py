@@ -36,6 +36,7 @@ from timeline.filters import matches, parse_share
 from timeline.position import START, MessageId, Position, at_of
 from timeline.session import FAILED, SETTLED, Flight
 
+from ...auth.rights import Rights
 from ...engine.clock import Clock
 from ...engine.commit_hook import ignore
 from ...engine.errand import RETRY_S, Errand
@@ -43,7 +44,7 @@ from ...engine.writer import Busy, Writer
 from ...observe.logs import by, shown
 from ..cursors import Cursors, cursor_cost
 from ..membership import Membership
-from ..place import Place, Rights
+from ..place import Place
 from ..sent import Sent
 from ..shared import Group
 from ..subscriber import Subscriber

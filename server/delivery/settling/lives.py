@@ -35,12 +35,13 @@ from timeline.key_rows import NO_KEY
 from timeline.position import START, MessageId, Position, at_of, message_id, position
 from timeline.session import Flight
 
+from ...auth.rights import Rights
 from ...engine.commit_hook import ignore
 from ...engine.decisions import Decisions
 from ..burials import KEPT_TOO_LONG
 from ..cursors import Cursors
 from ..membership import Membership
-from ..place import Place, Rights
+from ..place import Place
 from ..retries import Retries
 from ..sent import Sent
 from ..shared import Group

@@ -34,13 +34,14 @@ from timeline.delivery_rows import Event
 from timeline.position import MessageId
 from timeline.session import IN_FLIGHT, SETTLED, Flight, Session
 
+from ...auth.rights import Rights
 from ...engine.clock import Clock
 from ...engine.commit_hook import ignore
 from ...engine.decisions import Decisions
 from ...observe.logs import by, shown
 from ..cursors import Cursors
 from ..membership import GROUP_WINDOW, Membership
-from ..place import Place, Rights
+from ..place import Place
 from ..shared import Group
 from ..subscriber import Inside, Subscriber
 from ..tries import UNANSWERED
