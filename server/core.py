@@ -14,8 +14,8 @@ from timeline.tail import Tail
 from timeline.wheel import Wheel
 
 from .delivery.awaited import Awaited
+from .delivery.beside import Beside
 from .delivery.burials import Burials
-from .delivery.by_key import ByKey
 from .delivery.clients import Clients
 from .delivery.deliveries import Deliveries
 from .delivery.dispatch import Dispatch
@@ -27,7 +27,6 @@ from .delivery.owners import OPEN, Auth, Owners
 from .delivery.publishing import Publishing
 from .delivery.ready import Ready
 from .delivery.replay import Replay
-from .delivery.resending import Resending
 from .delivery.retained import Retained
 from .delivery.retries import Retries
 from .delivery.sent import Sent
@@ -113,7 +112,7 @@ class Core:
         self._is_beating = False
         self.sessions.load()
         self.settling.restore()
-        self.unread.endpoint_rows.restore()
+        self.unread.restore_endpoints()
         self.clients.restore()
         self.retries.restore((*self.sessions, *self.groups))
         self.holds.restore(self.sent)
@@ -272,7 +271,6 @@ class Core:
 
     def _build_replay(self) -> None:
         """Reading on for places that are behind, and how far they hold old slices back."""
-        wall_ms = self.clock.wall_ms
         self.unread = Unread(
             self.reader,
             self.horizon,
@@ -281,11 +279,12 @@ class Core:
             self.spill,
             self.awaited,
             self.groups,
-            wall_ms=wall_ms,
+            wall_ms=self.clock.wall_ms,
             dispatched_ms=self.writer.dispatched_ms,
         )
-        resending = Resending(self.router, self.groups, self.events, self.sent, self.awaited, wall_ms)
-        by_key = ByKey(self.horizon, self.router, self.events, self.retries, self.unread)
+        beside = Beside(
+            self.horizon, self.router, self.groups, self.events, self.sent, self.retries, self.unread
+        )
         self.replay = Replay(
             self.horizon,
             self.router,
@@ -296,8 +295,7 @@ class Core:
             self.lives,
             self.retries,
             self.unread,
-            by_key,
-            resending,
+            beside,
         )
         self.floor = Floor(
             self.reader,

@@ -47,10 +47,8 @@ then what happens:
     publishing.py    publishes take their place: stored or not, answered when that is settled
     settling/        what becomes of a delivery: done, returned, again later, dead (leases: who has what)
     wills.py         what is published when a connection ends without a word
-    endpoint_rows.py  what an endpoint that is behind has to read
     unread.py        what a place that is behind has still to read
-    resending.py     what was in flight when a connection ended: sent again, or ended
-    by_key.py        retries that are due, and what waited for its key
+    beside.py        what was in flight when a connection ended, retries that are due, what waited for its key
     replay.py        sessions behind the horizon read on, in turns
     floor.py         who keeps old slices, and how such a place is moved on
     deliveries.py    what has become of a message with each who was to get it, for who asks

@@ -11,7 +11,7 @@ Each endpoint may note PLACES_MAX. It may note more, EACH_MAX at most, while all
 these together.
 
 It is a note and no more: what is read is looked at as any row is. Kept in RAM, and made again at a start in
-one pass over the last rows (endpoint_rows.py).
+one pass over the last rows (unread.py).
 """
 
 from collections.abc import Iterator

@@ -8,7 +8,7 @@ it joins the tail in the same step.
 
 A session with due retries (retries.py) gets these and unread messages in turns, ALTERNATE of each.
 
-What was in flight goes first (resending.py), then retained messages, then what is unread (unread.py). A
+What was in flight goes first (beside.py), then retained messages, then what is unread (unread.py). A
 session that cannot be served loses its connection; the others go on.
 """
 
@@ -25,13 +25,12 @@ from timeline.session import Resends, Subscription
 
 from ..engine.errand import RETRY_S
 from ..observe.logs import by, shown
+from .beside import ALTERNATE, Beside
 from .burials import KEPT_TOO_LONG, Burials
-from .by_key import ALTERNATE, ByKey
 from .cursors import Cursors
 from .message import Message
 from .place import Place
 from .ready import Progress, Ready
-from .resending import Resending
 from .retained import Retained
 from .retries import Retries
 from .router import Router
@@ -73,8 +72,7 @@ class Replay:
         lives: Lives,
         retries: Retries,
         unread: Unread,
-        by_key: ByKey,
-        resending: Resending,
+        beside: Beside,
     ) -> None:
         self._horizon = horizon
         self._router = router
@@ -84,9 +82,8 @@ class Replay:
         self._burials = burials
         self._lives = lives
         self._retries = retries
-        self._by_key = by_key
+        self._beside = beside
         self._unread = unread
-        self._resending = resending
         self.lost = 0
         """Number of times that a session found its read position dropped by retention."""
 
@@ -214,7 +211,7 @@ class Replay:
     def _read_on(self, subscriber: Place) -> bool:
         """Read a stretch; True if there is more and room for it."""
         session, horizon = subscriber.session, self._horizon.position
-        progress = self._resending.resend(subscriber)
+        progress = self._beside.resend(subscriber)
         if progress is Progress.DONE and isinstance(subscriber, Subscriber):
             progress = self._send_retained(subscriber)
         if progress is not Progress.DONE:
@@ -244,7 +241,7 @@ class Replay:
     def _read_with_keys(self, subscriber: Place, order: KeyOrder, horizon: Position) -> bool:
         """`_read_unread`, and send what waits for its key, in turns that go on in the next call. A fair group
         passes over messages while it has no room."""
-        has_room = order.turns.is_reader or self._by_key.give_following(subscriber, order, order.turns.left)
+        has_room = order.turns.is_reader or self._beside.give_following(subscriber, order, order.turns.left)
         has_more, before = False, subscriber.delivered
         if has_room or order.rule.is_fair:
             most = order.turns.left if order.free and order.turns.is_reader else TURN_ROWS
@@ -253,7 +250,7 @@ class Replay:
         if not order.free:
             return has_more
         most = ALTERNATE if order.turns.is_reader else order.turns.left
-        return self._by_key.give_following(subscriber, order, most)
+        return self._beside.give_following(subscriber, order, most)
 
     def _read_unread(self, subscriber: Place, horizon: Position, most: int = TURN_ROWS) -> bool:
         """Send due retries, and read a stretch, of which some `most` are sent; True if there is more and room
@@ -280,7 +277,7 @@ class Replay:
                 is_standing = not has_room and order.room.is_standing
                 has_room = has_room or is_standing
             else:
-                has_room = self._by_key.give_retries(subscriber)
+                has_room = self._beside.give_retries(subscriber)
             if has_room or subscriber.delivered > before:
                 subscriber.reads_next = not subscriber.reads_next
             if not has_room:

@@ -2,10 +2,14 @@
 
 A row is passed over if no subscription wants it, if it is unreadable or over, or if its owner may no longer
 send it (owners.py). The reader stands still before a message whose owner is absent (awaited.py).
+
+An endpoint that is behind reads the rows that dispatch has noted for it (ahead.py), then all that there are.
+The notes are in RAM: a start makes them again for what was dispatched last.
 """
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from heapq import merge
 from itertools import islice
 from operator import itemgetter
@@ -17,12 +21,12 @@ from shards.record import encode, is_moved, is_stub, topic_of, usual
 from timeline.horizon import Horizon
 from timeline.key_firsts import KNOWN_MAX
 from timeline.key_rows import Address
-from timeline.position import START, Position
+from timeline.position import START, Position, at_of, before
 from timeline.session import Subscription
 from timeline.tail import Tail
 
+from .ahead import Ahead
 from .awaited import Awaited
-from .endpoint_rows import EndpointRows
 from .membership import Membership
 from .message import Message
 from .place import Place
@@ -38,6 +42,9 @@ RUN_BYTES = 1 << 16
 """Of messages that are read before they are sent."""
 TURN_OWNERS = 2_000
 """Maximum cost in a turn of checks that are not cached, of owners and receivers (owners.py, router.py)."""
+RESTORED_MS, RESTORED_ROWS, RESTORED_BYTES = 300_000, 200_000, 256 << 20
+"""How far back a start looks for what endpoints have still to read: so long, and so many rows or bytes, about
+a second."""
 
 
 class Unread:
@@ -63,7 +70,7 @@ class Unread:
         self.spill = spill
         self.awaited = awaited
         self.owners = awaited.owners
-        self.endpoint_rows = EndpointRows(reader, horizon, router, groups)
+        self._groups = groups
         self.wall_ms = wall_ms
         self._dispatched_ms = dispatched_ms
         self.is_blocked = False
@@ -71,6 +78,29 @@ class Unread:
         self.most = 1
         """How many messages the stretch reads before they are sent: as many as there is room for, and more
         while all wait for their keys."""
+
+    def restore_endpoints(self) -> None:
+        """At start: note what endpoints have still to read of the last while, in one pass over it."""
+        horizon = self._horizon.position
+        start = max(self._reader.directory.floor, before(max(0, at_of(horizon) - RESTORED_MS)))
+        found: dict[Place, Ahead] = {}
+        for group in self._groups:
+            if group.ahead is not None and start <= group.session.read:
+                group.ahead.begin()
+                found[group] = group.ahead
+        if not found:
+            return
+        looked = size = 0
+        for place, shard, value in self._every(min([one.session.read for one in found]), horizon):
+            looked, size = looked + 1, size + len(value)
+            with suppress(Corrupt):
+                for one in self._router.posted_in(value, place):
+                    if one in found and place > one.session.read:
+                        found[one].note(place, shard)
+            if looked == RESTORED_ROWS or size >= RESTORED_BYTES:
+                for ahead in found.values():
+                    ahead.sure = min(ahead.sure, place)
+                return
 
     @property
     def floor(self) -> Position:
@@ -214,13 +244,33 @@ class Unread:
     def _rows(self, subscriber: Place, read: Position, horizon: Position) -> Iterator[Row]:
         """Rows behind `read`, merged with the subscriber's spill buffer."""
         if subscriber.ahead is not None:
-            return self.endpoint_rows.after(subscriber.ahead, read)
+            return self._noted(subscriber.ahead, read)
         structures = self._reader.structures.overlapping(subscriber.filters)
         rows = self._reader.read(Position(read + 1), Position(horizon + 1), structures)
         owed = self.spill.of(subscriber)
         if not owed:
             return rows
         return merge(rows, _encoded(owed), key=itemgetter(0))
+
+    def _noted(self, ahead: Ahead, read: Position) -> Iterator[Row]:
+        """Rows behind `read`, up to the horizon, that an endpoint may have to post."""
+        horizon = self._horizon.position
+        for place, shard in ahead.after(read):
+            try:
+                value = self._reader.value_at(place, shard)
+            except Corrupt:
+                ahead.forget()
+                read = Position(place - 1)
+                break
+            if value is not None:
+                yield place, shard, value
+        if ahead.sure < horizon:
+            yield from self._every(max(read, ahead.sure), horizon)
+
+    def _every(self, read: Position, horizon: Position) -> Iterator[Row]:
+        """Rows behind `read` where messages to endpoints stand: structure 0."""
+        structures = self._reader.structures.overlapping(())
+        return self._reader.read(Position(read + 1), Position(horizon + 1), structures)
 
 
 def _is_missed(subscriber: Place, message: Message) -> bool:

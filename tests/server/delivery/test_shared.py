@@ -7,9 +7,9 @@ import pytest
 
 from server.codec import wire
 from server.codec.packets import Publish, Unsubscribe
+from server.delivery.beside import TURN_RESENDS
 from server.delivery.picker import CAPACITY_FIRST
 from server.delivery.rate_limit import RateLimited
-from server.delivery.resending import TURN_RESENDS
 from server.delivery.settling.leases import Leases
 from server.delivery.shared import KEY_PREFIX, Group
 from server.settings.config import Sessions

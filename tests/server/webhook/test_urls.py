@@ -10,9 +10,8 @@ from urllib.parse import quote
 import msgspec
 import pytest
 
-from server.delivery import ahead, endpoint_rows
+from server.delivery import ahead, unread
 from server.delivery.ahead import PLACES_MAX
-from server.delivery.endpoint_rows import RESTORED_BYTES, EndpointRows
 from server.delivery.router import URLS
 from server.delivery.shared import Group, endpoint_text
 from server.engine.clock import SimulatedClock
@@ -259,7 +258,7 @@ def as_before(store: FailingMemory, receiver: Receiver) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("is_restarted", "most"), [(False, RESTORED_BYTES), (True, RESTORED_BYTES), (True, 100)]
+    ("is_restarted", "most"), [(False, unread.RESTORED_BYTES), (True, unread.RESTORED_BYTES), (True, 100)]
 )
 @pytest.mark.parametrize("each", [5, PLACES_MAX + 20])
 async def test_what_is_read_late_is_posted_once_and_in_order(
@@ -274,7 +273,7 @@ async def test_what_is_read_late_is_posted_once_and_in_order(
     is_restarted: bool,
 ) -> None:
     """By the notes of dispatch, by a pass at the start, and by all rows if there are more than are noted."""
-    monkeypatch.setattr(endpoint_rows, "RESTORED_BYTES", most)
+    monkeypatch.setattr(unread, "RESTORED_BYTES", most)
     monkeypatch.setattr(ahead, "SHARED_MAX", 10)
     store, data = FailingMemory(), tmp_path / "late"
     async with running(data, config, clock, store=store) as server:
@@ -305,14 +304,14 @@ async def test_an_endpoint_that_is_behind_reads_its_own_rows_alone(
 ) -> None:
     """However many others have, and it has more than are its own to note."""
     read = list[Position]()
-    every = EndpointRows._every
+    every = unread.Unread._every
 
-    def counted(self: EndpointRows, after: Position, horizon: Position) -> Iterator[Row]:
+    def counted(self: unread.Unread, after: Position, horizon: Position) -> Iterator[Row]:
         for row in every(self, after, horizon):
             read.append(row[0])
             yield row
 
-    monkeypatch.setattr(EndpointRows, "_every", counted)
+    monkeypatch.setattr(unread.Unread, "_every", counted)
     await put(server, receiver, "late", concurrency=1)
     await put(server, receiver, "other", concurrency=100)
     await server.call("POST", "/v1/endpoints/late:pause")
