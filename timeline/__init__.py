@@ -5,7 +5,6 @@ Where messages stand
     slices.py       slices, shards, and the directory that knows them all
     cells.py        the messages of a slice by minutes
     structures.py   topic structures, learned: which messages of a busy slice are kept together
-    retention.py    which slices may go
 
 Who may have how much
     shares.py       a share of a bound that all owners have together

@@ -22,6 +22,7 @@ from array import array
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 from sortedcontainers import SortedDict
@@ -363,6 +364,26 @@ class Directory:
                 piece.cells.saved = (-1, 0) if stored is None else (piece.count, piece.cells.retired)
         self._by_start, self._borrowers = other._by_start, other._borrowers
         self.epoch += 1
+
+    def passed(self, horizon: Position) -> list[Slice]:
+        """Slices that the horizon has passed since this was last asked, oldest first."""
+        ended = takewhile(lambda piece: before(piece.end_ms) <= horizon, self)
+        return [piece for piece in ended if piece.passed_s is None]
+
+    def expired(self, running_s: int, retention_s: int, needed: Position = END) -> list[Slice]:
+        """Slices whose retention is over at `running_s` seconds of running time, oldest first and without
+        gaps, so that one position, the floor, bounds what is gone. It begins when the horizon has passed a
+        slice's end.
+
+        `needed`: messages from there on are still needed.
+        """
+        plan = []
+        for piece in self:
+            is_kept = piece.passed_s is None or running_s - piece.passed_s < retention_s
+            if is_kept or before(piece.end_ms) > needed:
+                break
+            plan.append(piece)
+        return plan
 
     def open(self, at_ms: int, clock_ms: int) -> Slice:
         """Open the slice for `at_ms`, which no slice covers. Raises TooManySlices at the bound."""

@@ -25,7 +25,6 @@ from shards.handover import sources_of
 from shards.jobs import ARCHIVING, EXPIRE, JobRow
 from shards.recover import Opened
 from timeline.position import END, Position, before
-from timeline.retention import expired_slices
 from timeline.slices import Slice
 
 from ..delivery.floor import Floor
@@ -120,7 +119,7 @@ class Expiries:
 
     def _over(self, kept_ms: int, needed: Position) -> list[Slice]:
         running_s = self._opened.open_batch.running_ms // 1000
-        return expired_slices(self._opened.directory, running_s, kept_ms // 1000, needed)
+        return self._opened.directory.expired(running_s, kept_ms // 1000, needed)
 
     async def create(self, run: str, archive: str = "") -> Job:
         """Create a job on the slices behind retention. `archive`: the caller's archive, if `slices.archive`

@@ -27,7 +27,6 @@ from time import monotonic, time
 from shards.commit import Commit
 from shards.errors import ShardsError
 from timeline.position import Position
-from timeline.retention import passed_slices
 
 from ..core import Core
 from ..delivery.settling.letters import SWEEP_LETTERS
@@ -158,10 +157,10 @@ class Housekeeping:
         directory, horizon = self._core.directory, self._core.horizon
 
         def seal(commit: Commit) -> None:
-            for piece in passed_slices(directory, horizon.position):
+            for piece in directory.passed(horizon.position):
                 commit.open_batch.passed(piece)
 
-        if passed_slices(directory, horizon.position):
+        if directory.passed(horizon.position):
             await self._ask(seal)
 
     async def _look_behind(self) -> None:

@@ -18,7 +18,6 @@ from shards.rocks import RocksStore
 from tests.support.clock import HandClock
 from tests.support.http import Http
 from timeline.position import MessageId, id_text
-from timeline.retention import passed_slices
 
 from .hand import Hand
 
@@ -144,7 +143,7 @@ def _draft(tag: str, due_ms: int) -> Draft:
 
 
 def _pass(hand: Hand, commit: Commit) -> None:
-    for piece in passed_slices(hand.core.directory, hand.core.horizon.position):
+    for piece in hand.core.directory.passed(hand.core.horizon.position):
         commit.open_batch.passed(piece)
 
 

@@ -40,7 +40,6 @@ from tests.support.memory_store import MemoryStore
 from tests.support.stepper import Stepper
 from timeline.filters import matches
 from timeline.position import END, MessageId, Position, at_of, before
-from timeline.retention import expired_slices, passed_slices
 from timeline.session import Flight, Subscription
 from timeline.structures import overlap
 
@@ -209,7 +208,7 @@ class Rig:
         """What housekeeping does: seal passed slices; then drop those whose retention is over, and sweep."""
         if self.is_expiring:
             return
-        passed = passed_slices(self.core.directory, self.core.horizon.position)
+        passed = self.core.directory.passed(self.core.horizon.position)
 
         def seal(commit: Commit) -> None:
             for piece in passed:
@@ -222,7 +221,7 @@ class Rig:
 
     def _drop(self, retention_s: int) -> bool:
         directory = self.core.directory
-        plan = expired_slices(directory, self.core.opened.open_batch.running_ms // 1000, retention_s)
+        plan = directory.expired(self.core.opened.open_batch.running_ms // 1000, retention_s)
 
         def drop(commit: Commit) -> None:
             if plan:

@@ -1,7 +1,6 @@
 """Which slices are sealed and which may go."""
 
 from timeline.position import before, position
-from timeline.retention import expired_slices, passed_slices
 from timeline.slices import Directory, Slice
 
 
@@ -21,26 +20,26 @@ def starts(pieces: list[Slice]) -> list[int]:
 
 def test_a_slice_is_passed_when_the_horizon_is_at_its_end() -> None:
     made = directory(None, None, None)
-    assert passed_slices(made, before(0)) == []
-    assert passed_slices(made, position(999, 77)) == []
-    assert starts(passed_slices(made, before(1_000))) == [0]
-    assert starts(passed_slices(made, position(2_500, 1))) == [0, 1_000]
-    assert starts(passed_slices(made, before(9_000))) == [0, 1_000, 2_000]
+    assert made.passed(before(0)) == []
+    assert made.passed(position(999, 77)) == []
+    assert starts(made.passed(before(1_000))) == [0]
+    assert starts(made.passed(position(2_500, 1))) == [0, 1_000]
+    assert starts(made.passed(before(9_000))) == [0, 1_000, 2_000]
 
 
 def test_a_slice_is_passed_once() -> None:
-    assert starts(passed_slices(directory(4, None, None), before(2_000))) == [1_000]
+    assert starts(directory(4, None, None).passed(before(2_000))) == [1_000]
 
 
 def test_slices_go_oldest_first_and_without_gaps() -> None:
     made = directory(0, 50, 10, None)
-    assert expired_slices(made, 59, 60) == []
-    assert starts(expired_slices(made, 60, 60)) == [0]
-    assert starts(expired_slices(made, 100, 60)) == [0]
-    assert starts(expired_slices(made, 110, 60)) == [0, 1_000, 2_000]
-    assert starts(expired_slices(made, 10_000, 60)) == [0, 1_000, 2_000]
+    assert made.expired(59, 60) == []
+    assert starts(made.expired(60, 60)) == [0]
+    assert starts(made.expired(100, 60)) == [0]
+    assert starts(made.expired(110, 60)) == [0, 1_000, 2_000]
+    assert starts(made.expired(10_000, 60)) == [0, 1_000, 2_000]
 
 
 def test_nothing_goes_before_it_was_passed() -> None:
-    assert expired_slices(directory(None, 0), 10_000, 0) == []
-    assert expired_slices(directory(), 10_000, 0) == []
+    assert directory(None, 0).expired(10_000, 0) == []
+    assert directory().expired(10_000, 0) == []

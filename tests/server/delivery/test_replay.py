@@ -11,7 +11,6 @@ from shards.commit import Commit
 from shards.expiry import expire
 from shards.store import Table
 from tests.support.rig import LONG_S, Rig, config, props
-from timeline.retention import expired_slices, passed_slices
 
 QUARTER_MS, DAY_S = 900_000, 86_400
 
@@ -28,7 +27,7 @@ def passed(rig: Rig, slices: int = 2) -> None:
     """Time passes, a slice at a time, with the housekeeping that notes what the horizon has passed."""
 
     def seal(commit: Commit) -> None:
-        for piece in passed_slices(rig.core.directory, rig.core.horizon.position):
+        for piece in rig.core.directory.passed(rig.core.horizon.position):
             commit.open_batch.passed(piece)
 
     for _ in range(slices):
@@ -38,7 +37,7 @@ def passed(rig: Rig, slices: int = 2) -> None:
 
 def _expire(rig: Rig, keep: int) -> None:
     """Retention takes all but the last `keep` quarters of an hour that were passed."""
-    plan = expired_slices(rig.core.directory, rig.core.opened.open_batch.running_ms // 1_000, keep * 900)
+    plan = rig.core.directory.expired(rig.core.opened.open_batch.running_ms // 1_000, keep * 900)
     assert plan
     rig.decide(lambda commit: expire(commit, plan))
 

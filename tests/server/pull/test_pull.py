@@ -24,7 +24,6 @@ from tests.support.rig import START_MS, Rig, config, props
 from timeline.deliveries import NEVER
 from timeline.delivery_rows import Event
 from timeline.position import END, START, Position, message_id
-from timeline.retention import passed_slices
 
 
 def _rig(count: int = 0, **settings: object) -> tuple[Rig, Puller]:
@@ -796,7 +795,7 @@ def _seal(rig: Rig) -> None:
     """The horizon has passed all slices."""
 
     def seal(commit: Commit) -> None:
-        for piece in passed_slices(rig.core.directory, rig.core.horizon.position):
+        for piece in rig.core.directory.passed(rig.core.horizon.position):
             commit.open_batch.passed(piece)
 
     rig.decide(seal)
