@@ -163,7 +163,7 @@ class Core:
     def _build_places(self, wake: Callable[[], None], auth: Auth, stored: StoredSessions) -> None:
         """Receivers: sessions and groups, their queues, and the router of topics."""
         config, clock = self.config, self.clock
-        limits, settings = config.limits, config.sessions
+        limits = config.limits
         stored.bind(auth)
         self.router = stored.router
         self.spill = SpillBuffer(max_bytes=config.tail.max_bytes)
@@ -178,18 +178,7 @@ class Core:
         self.decisions = Decisions(writer)
         self.retries = Retries(store, self.horizon, self.ready, self.decisions, clock)
         self.burials = Burials(store, self.horizon, self.retries, writer)
-        self.sessions = Sessions(
-            self.opened.store,
-            self.horizon,
-            self.router,
-            self.spill,
-            clock,
-            self.writer,
-            stored,
-            max_inflight_bytes=settings.max_inflight_bytes,
-            barrier_bytes=limits.out_bytes,
-            rights_of=auth.rights_of,
-        )
+        self.sessions = Sessions(store, self.horizon, self.spill, clock, writer, stored, auth.rights_of)
         self.cursors = self.sessions.cursors
         self.groups = Membership(
             self.sessions,

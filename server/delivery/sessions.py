@@ -16,14 +16,12 @@ from shards.tables import GroupRow, group_of
 from shards.unreadable import readable
 from timeline.horizon import Horizon
 from timeline.position import SEQ_BITS, Position
-from timeline.session import Session
 
 from ..auth.rights import Rights
 from ..engine.clock import Clock
 from ..engine.writer import Writer
 from .cursors import Cursors
 from .place import Place
-from .router import Router
 from .session_rows import resume
 from .shared import Group
 from .spill_buffer import SpillBuffer
@@ -46,28 +44,22 @@ class Sessions:
         self,
         store: Store,
         horizon: Horizon,
-        router: Router,
         spill: SpillBuffer,
         clock: Clock,
         writer: Writer,
         stored: StoredSessions,
-        *,
-        max_inflight_bytes: int,
-        barrier_bytes: int,
         rights_of: Callable[[str, str], Rights | None],
     ) -> None:
         """`stored`: `load` takes them over. `rights_of`: what a client may, by the name of its key and its
         id."""
         self._store = store
         self._horizon = horizon
-        self._router = router
+        self._router = stored.router
         self._spill = spill
         self._clock = clock
         self._writer = writer
         self._stored = stored
         self.quota, self._share = stored.quota, stored.share
-        self._max_inflight_bytes = max_inflight_bytes
-        self._barrier_bytes = barrier_bytes
         self.rights_of = rights_of
         self._by_id = stored.by_id
         self.groups: dict[str, Group] = {}
@@ -99,10 +91,10 @@ class Sessions:
         why = self._share.refusal(owner)
         if why:
             raise TooManySessions(why)
-        session, cursors = self._session(client_id, expiry_s, window), self.cursors
-        subscriber = Subscriber(
-            session, cursors.dirty, cursors.secure, self._barrier_bytes, owner, rights, self._horizon.issue()
-        )
+        stored, cursors = self._stored, self.cursors
+        session = stored.session(client_id, expiry_s, window, self._horizon.position)
+        places = cursors.dirty, cursors.secure, stored.barrier_bytes
+        subscriber = Subscriber(session, *places, owner, rights, self._horizon.issue())
         self._by_id[client_id] = subscriber
         self._share.add(owner)
         return subscriber
@@ -194,12 +186,3 @@ class Sessions:
             subscriber.session.read = horizon.position
         for client_id in stored.strays:
             cursors.erase(client_id)
-
-    def _session(self, client_id: str, expiry_s: int, window: int) -> Session:
-        return Session(
-            client_id,
-            read=self._horizon.position,
-            expiry_s=expiry_s,
-            window=window,
-            max_bytes=self._max_inflight_bytes,
-        )

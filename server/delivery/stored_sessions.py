@@ -55,7 +55,7 @@ class StoredSessions:
     def __init__(self, config: Config, store: Store) -> None:
         self._store = store
         limits, settings = config.limits, config.sessions
-        self._barrier_bytes = limits.out_bytes
+        self.barrier_bytes = limits.out_bytes
         self._window = settings.max_in_flight
         self._max_bytes = settings.max_inflight_bytes
         self._bounds: Bounds = OPEN
@@ -198,14 +198,14 @@ class StoredSessions:
         self._take_cursor(subscriber, is_new=is_new)
 
     def _new(self, name: str, row: SessionRow) -> Subscriber:
-        session = self._session(name, row.expiry_s)
-        subscriber = Subscriber(session, set(), _nobody, self._barrier_bytes, owner=row.owner)
+        session = self.session(name, row.expiry_s, self._window)
+        subscriber = Subscriber(session, set(), _nobody, self.barrier_bytes, owner=row.owner)
         self.by_id[name] = subscriber
         self.share.add(row.owner)
         return subscriber
 
-    def _session(self, name: str, expiry_s: int) -> Session:
-        return Session(name, read=START, expiry_s=expiry_s, window=self._window, max_bytes=self._max_bytes)
+    def session(self, name: str, expiry_s: int, window: int, read: Position = START) -> Session:
+        return Session(name, read=read, expiry_s=expiry_s, window=window, max_bytes=self._max_bytes)
 
     def _subscribe(self, subscriber: Subscriber, wanted: list[Subscription]) -> None:
         """It has these subscriptions, in this order, and no other."""
@@ -237,7 +237,7 @@ class StoredSessions:
         """Where it stands, as stored; nothing is left of where it stood. `is_new`: it stood nowhere."""
         if not is_new:
             old = subscriber.session
-            session = subscriber.session = self._session(old.client_id, old.expiry_s)
+            session = subscriber.session = self.session(old.client_id, old.expiry_s, self._window)
             session.subscriptions, session.filter_bytes = old.subscriptions, old.filter_bytes
             session.received = old.received
             subscriber.retained_queue = RetainedQueue()
