@@ -157,7 +157,7 @@ class Events:
             lost=_lost(flight, holder),
         )
         what = Happening(
-            place or holder, event, flight.position, flight.shard, case, answered, flight, holder
+            place or holder, holder, event, flight.position, flight.shard, case, answered, flight
         )
         what.is_sent, what.is_ended = is_sent, is_ended
         self.errand.add(what)
@@ -179,11 +179,12 @@ class Events:
         self, group: Group, root: Position, shard: int, answered: Answered, rights: Rights | None = None
     ) -> None:
         """A late ack of a message of the group by its position, if `rights` allow to receive it."""
-        self._finish(Happening(group, Event.LATE_ACK, root, shard, NO_CASE, answered, rights=rights))
+        self._finish(Happening(group, group, Event.LATE_ACK, root, shard, NO_CASE, answered, rights=rights))
 
     def finish_named(self, group: Group, member: Subscriber, message: MessageId, answered: Answered) -> None:
         """A late ack of a message of the group by its id, for a member."""
-        what = Happening(group, Event.LATE_ACK, START, -1, NO_CASE, answered, message=message, member=member)
+        what = Happening(group, group, Event.LATE_ACK, START, -1, NO_CASE, answered)
+        what.message, what.member = message, member
         self._finish(what)
 
     def may_finish(self, place: Place, flight: Flight, rights: Rights | None) -> bool:
@@ -202,7 +203,7 @@ class Events:
 
     def move(self, group: Group, root: Position, to: Group, may: MayMove, answered: Answered) -> None:
         """A retry of the group goes to another one, if it `may` still."""
-        what = Happening(group, Event.MOVE, root, -1, NO_CASE, answered)
+        what = Happening(group, group, Event.MOVE, root, -1, NO_CASE, answered)
         what.to, what.may = to, may
         self.errand.add(what)
 
@@ -220,9 +221,8 @@ class Events:
             return self._end_late(commit, what)
         if what.event is Event.MOVE:
             return Outcome.AGAIN if self._lives.move(commit, what) else Outcome.GONE
-        flight, holder = what.flight, what.holder
+        flight, holder = what.flight, what.owner
         assert flight is not None, "it is out"
-        assert holder is not None, "it is out"
         if not holder.session.has(flight):
             return Outcome.GONE
         outcome = self._lives.of_flight(commit, what)

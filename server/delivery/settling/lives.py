@@ -87,16 +87,17 @@ class Happening:
     """Something happens to a delivery, for which the writer is asked."""
 
     place: Place
-    """Whose delivery it is."""
+    """Whose delivery it is, ..."""
+    owner: Place
+    """... and whose cursor is written with it: the session or group that has the flight, if there is one. At
+    QoS 2 it is the group's member."""
     event: Event
     root: Position
     shard: int
     case: Case
     answered: Answered = ignore
     flight: Flight | None = None
-    """It ends with that, ..."""
-    holder: Place | None = None
-    """... which this session or group has: at QoS 2 the group's member."""
+    """It ends with that."""
     is_sent: bool = True
     """Whether its last delivery has begun."""
     is_ended: bool = False
@@ -117,15 +118,10 @@ class Happening:
     """... if it may."""
 
     @property
-    def owner(self) -> Place:
-        """Whose cursor is written with it."""
-        return self.holder or self.place
-
-    @property
     def is_head(self) -> bool:
         """Whether the message is the head of its key, and nothing of that is given before it."""
         key = b"" if self.flight is None else self.flight.key
-        is_of_key = key not in (b"", NO_KEY) and self.holder is self.place
+        is_of_key = key not in (b"", NO_KEY) and self.owner is self.place
         return is_of_key and self.place.session.order.rule.is_ordered
 
 
