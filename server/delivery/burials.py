@@ -200,8 +200,10 @@ class Burials(CommitHook):
 
     # -- with each batch
 
-    def write(self, commit: Commit) -> Done:
+    def write(self, commit: Commit) -> Done | None:
         """A place ends in the batch that is sealed next, and so does this begin."""
+        if not self._fresh:
+            return None
         written = dict(self._fresh)
         for number, beginning in written.items():
             row = self.active[number]

@@ -171,9 +171,11 @@ class Retained(CommitHook):
         except (Busy, StoreFailed) as error:
             log.warning("retained message: stored later: %s", error, extra=by("clients"))
 
-    def write(self, commit: Commit) -> Done:
+    def write(self, commit: Commit) -> Done | None:
         """Put all that is not written into a batch that is about to be sealed. Every batch must have it, as
         it says that the horizon has passed these messages."""
+        if not self._unwritten:
+            return None
         unwritten, self._unwritten = self._unwritten, {}
         for topic, message in unwritten.items():
             before = _if_readable(commit, topic)
