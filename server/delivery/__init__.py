@@ -23,8 +23,7 @@ then who has what:
 
     router.py        topic -> subscribers, endpoint -> its group
     owners.py        whether who sent a message may send it now, or else nobody gets it
-    forms.py         the forms of filters: how many of an owner can match one topic
-    quota.py         how many subscriptions there are, and the bytes of their filters
+    quota.py         how many subscriptions there are, the bytes of their filters, and their forms
     spill_buffer.py  unstored messages that were acknowledged but not sent yet
     session_rows.py  sessions as rows, and back
     stored_sessions.py  sessions as their rows say: read once, and again when they change

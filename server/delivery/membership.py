@@ -25,10 +25,10 @@ from ..fair import Bounds, Share
 from ..settings.config import Config
 from .ahead import Ahead, SharedNotes
 from .burials import ENDPOINT_DELETED, GROUP_DELETED, GROUP_EXPIRED, Burials
-from .forms import LEVELS_MAX, Forms
 from .link import Closing, Link
 from .loans import Loans
 from .place import Place
+from .quota import LEVELS_MAX, Forms
 from .rate_limit import RateLimited
 from .ready import Ready
 from .router import Router

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.delivery.forms import LEVELS_MAX, Forms
+from server.delivery.quota import LEVELS_MAX, Forms
 from tests.support.rig import Rig
 from timeline.filters import Trie, matches
 
