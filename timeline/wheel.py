@@ -91,12 +91,8 @@ class Wheel(Generic[Item]):
             self.shed()
             if place > self.loaded:
                 return False
-        self._insert(place, item, size)
+        self.load(place, item, size)
         return True
-
-    def load(self, place: Position, item: Item, size: int) -> None:
-        """Take an entry from the loader, which says `loaded_to` when its run is complete."""
-        self._insert(place, item, size)
 
     def loaded_to(self, place: Position) -> None:
         """Note that the loader has loaded everything up to `place`."""
@@ -172,9 +168,10 @@ class Wheel(Generic[Item]):
         self._fine_bits = self._coarse_bits = self._stale = self.bytes = 0
         self._is_sorted = False
         for place, (item, size) in items.items():
-            self._insert(place, item, size)
+            self.load(place, item, size)
 
-    def _insert(self, place: Position, item: Item, size: int) -> None:
+    def load(self, place: Position, item: Item, size: int) -> None:
+        """Take an entry, also from the loader, which says `loaded_to` when its run is complete."""
         items, now_ms = self._items, self._now_ms
         if place in items:
             return
