@@ -65,7 +65,7 @@ class Retries:
         for one in places:
             if one.whose in counts:
                 one.rows.out = self._out(one, one.flying(), counts[one.whose])
-                self._added(one, START)
+                self.look_again(one, START)
 
     def _out(self, one: Place, flying: set[Position], waiting: int) -> set[Position]:
         """Which of these are among the `waiting` that wait: by whichever are fewer."""
@@ -105,20 +105,21 @@ class Retries:
             one.rows.note_out(root)
         if was_over:
             one.rows.note_over(root)
-        self._added(one, at)
+        self.look_again(one, at)
 
     def _changed(self, one: Place, root: Position, at: Position | None) -> None:
         """It is durable."""
         self._end_change(one, root)
         if at is not None:
-            self._added(one, at)
+            self.look_again(one, at)
 
     def _end_change(self, one: Place, root: Position) -> None:
         self._changing[one, root] -= 1
         if not self._changing[one, root]:
             del self._changing[one, root]
 
-    def _added(self, one: Place, place: Position) -> None:
+    def look_again(self, one: Place, place: Position) -> None:
+        """One waits there, or those from there on that were passed over may be given."""
         first = self._first.get(one)
         if first is None or place < first:
             self._first[one] = place
@@ -166,7 +167,7 @@ class Retries:
         following = delivery_rows.first_waiting(self._store, one.whose, end)
         self._first.pop(one, None)
         if following is not None:
-            self._added(one, following)
+            self.look_again(one, following)
 
     def waiting(self, one: Place, start: Position = START, end: Position | None = None) -> Iterator[Again]:
         """The same, from `start` on and before `end` (None: what is due by now), for who only looks."""
@@ -202,10 +203,6 @@ class Retries:
     def gave(self, one: Place, place: Position) -> None:
         """Note that the retry is in flight, or passed over until `look_again`."""
         self._first[one] = Position(place + 1)
-
-    def look_again(self, one: Place, place: Position) -> None:
-        """Retries from there on that were passed over may be given."""
-        self._added(one, place)
 
     # -- what is read anyway, and again
 

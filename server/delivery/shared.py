@@ -231,9 +231,12 @@ class Group(Place):
 
     def goes_on(self) -> bool:
         """Whether something waits for it that is not unread: a key that is free, a due retry."""
-        self.rate_limited.look_at_tokens(self)
         order = self.session.order
-        return bool(order.free) or order.room.may_read_on() or self.picker.looks_again
+        if order.is_on:
+            self.rate_limited.look_at_tokens(self)
+            if order.free or order.room.may_read_on():
+                return True
+        return self.picker.looks_again
 
     @property
     def is_restricted(self) -> bool:

@@ -120,7 +120,7 @@ class Settling:
         for group in self._groups:
             for flight in group.session.flights.values():
                 if flight.until_ms and not flight.fate:
-                    left_ms = max(1, flight.until_ms - self.running_ms)
+                    left_ms = max(1, flight.until_ms - self._running_ms())
                     self._groups.loans.lend_again(group, self._former_of(group), flight, left_ms)
 
     def _former_of(self, group: Group) -> Inside:
@@ -260,7 +260,7 @@ class Settling:
         if loan.until_s:
             self._leases.extend(group, subscriber, (flight,), for_ms)
         if loan.flight.number:
-            loan.flight.until_ms, loan.flight.stored_as = self.running_ms + for_ms, -1
+            loan.flight.until_ms, loan.flight.stored_as = self._running_ms() + for_ms, -1
             group.dirty.add(group)
         return True
 
@@ -268,7 +268,7 @@ class Settling:
         """`extend` for messages of the group with that text, but they come back after that time even if it
         has no ack timeout, and the leases survive the server once its cursor is durable. Returns their
         numbers, for `leased`; 0: the client no longer has the message."""
-        group, flights, until_ms = self._groups.get(text), member.session.flights, self.running_ms + for_ms
+        group, flights, until_ms = self._groups.get(text), member.session.flights, self._running_ms() + for_ms
         numbers: list[int] = []
         run: list[Flight] = []
         packet_ids = list(packet_ids)
@@ -299,11 +299,6 @@ class Settling:
         _, member, flight = found
         is_own = rights is None or member.rights is rights or rights.may_receive_all(group.filter)
         return (member, flight) if is_own or self._events.may_finish(group, flight, rights) else None
-
-    @property
-    def running_ms(self) -> int:
-        """Running time of the server over all starts."""
-        return self._running_ms()
 
     def received(
         self, subscriber: Subscriber, packet_id: int, done: Callable[[bool], None], *, is_taken: bool
