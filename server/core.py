@@ -184,7 +184,6 @@ class Core:
             self.sessions,
             self.horizon,
             self.router,
-            self.spill,
             self.ready,
             self.leases,
             self.burials,

@@ -36,7 +36,6 @@ from .session_rows import subscription_of
 from .sessions import Sessions
 from .settling.leases import Leases
 from .shared import ENDPOINT_PREFIX, KEY_PREFIX, Group
-from .spill_buffer import SpillBuffer
 from .subscriber import Inside, Subscriber
 from .terms import HOLD, LASTING, UNSAID, InForce, Keeping, in_force
 
@@ -66,7 +65,6 @@ class Membership:
         sessions: Sessions,
         horizon: Horizon,
         router: Router,
-        spill: SpillBuffer,
         ready: Ready,
         leases: Leases,
         burials: Burials,
@@ -79,7 +77,6 @@ class Membership:
         self._cursors = sessions.cursors
         self._horizon = horizon
         self._router = router
-        self._spill = spill
         self._ready = ready
         limits = config.limits
         self.returned = Returned(limits.returned)
@@ -218,7 +215,7 @@ class Membership:
     def _give(self, group: Group, owner: str, rights: Rights | None, client: str) -> None:
         """Give the group to another key, or to none. Rights do not limit what is posted to an endpoint."""
         self._share.move(group.owner, owner)
-        self._forms.move(group.owner, owner, parse_share(group.text)[1])
+        self._forms.move(group.owner, owner, group.filter)
         group.owner, group.client = owner, client
         if group.session.order.is_on:
             group.session.order.room.belong_to(owner)
@@ -395,7 +392,7 @@ class Membership:
             member.groups.pop(group.text, None)
         del self._by_text[group.text]
         self._share.add(group.owner, -1)
-        self._forms.discard(group.owner, parse_share(group.text)[1])
+        self._forms.discard(group.owner, group.filter)
         if group.is_endpoint:
             self._router.discard_endpoint(group.endpoint)
         else:
@@ -405,7 +402,7 @@ class Membership:
             if not named:
                 del self._by_name[group.name]
         self._filter_bytes -= len(group.text.encode())
-        self._spill.forget(group)
+        self._sessions.spill.forget(group)
         over = group.over()
         heirs = self.loans.release(group, is_last=True)
         is_deleted_endpoint = group.is_endpoint and reason == GROUP_DELETED

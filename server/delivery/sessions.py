@@ -55,7 +55,7 @@ class Sessions:
         self._store = store
         self._horizon = horizon
         self._router = stored.router
-        self._spill = spill
+        self.spill = spill
         self._clock = clock
         self._writer = writer
         self._stored = stored
@@ -136,7 +136,7 @@ class Sessions:
         """Forget a session, that is in no group any more: in RAM at once, its rows with the next batch."""
         client_id = subscriber.session.client_id
         self._router.discard_all(subscriber)
-        self._spill.forget(subscriber)
+        self.spill.forget(subscriber)
         if self._by_id.get(client_id) is subscriber:
             del self._by_id[client_id]
             self._share.add(subscriber.owner, -1)

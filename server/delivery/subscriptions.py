@@ -193,7 +193,7 @@ class Subscriptions:
             yield
             # A group that stays until it is deleted stays: whoever may subscribe to it takes its messages.
             rights = None if group.members or group.keeping.is_lasting else group.rights
-            if rights is not None and rights.is_live and not rights.may_subscribe(parse_share(group.text)[1]):
+            if rights is not None and rights.is_live and not rights.may_subscribe(group.filter):
                 log.info(
                     "group %s: ended, %s may not subscribe",
                     shown(group.text),
