@@ -149,7 +149,7 @@ class Membership:
             self._restore(text, row)
         shared = [
             (text, subscription, member)
-            for member in list(self._sessions.sharing)
+            for member in list(self._sessions.stored.sharing)
             for text, subscription in member.session.subscriptions.items()
             if parse_share(text)[0] is not None
         ]

@@ -6,7 +6,7 @@ timeline behind their read position. Cursors are written by `cursors`.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from shards import keys
@@ -58,7 +58,7 @@ class Sessions:
         self.spill = spill
         self._clock = clock
         self._writer = writer
-        self._stored = stored
+        self.stored = stored
         self.quota, self._share = stored.quota, stored.share
         self.rights_of = rights_of
         self._by_id = stored.by_id
@@ -75,12 +75,7 @@ class Sessions:
     @property
     def unreadable(self) -> int:
         """Number of sessions, groups and cursors that were passed over at the start."""
-        return len(self._stored.unreadable)
-
-    @property
-    def sharing(self) -> Iterable[Subscriber]:
-        """At start: sessions with shared subscriptions."""
-        return self._stored.sharing
+        return len(self.stored.unreadable)
 
     def get(self, client_id: str) -> Subscriber | None:
         return self._by_id.get(client_id)
@@ -91,7 +86,7 @@ class Sessions:
         why = self._share.refusal(owner)
         if why:
             raise TooManySessions(why)
-        stored, cursors = self._stored, self.cursors
+        stored, cursors = self.stored, self.cursors
         session = stored.session(client_id, expiry_s, window, self._horizon.position)
         places = cursors.dirty, cursors.secure, stored.barrier_bytes
         subscriber = Subscriber(session, *places, owner, rights, self._horizon.issue())
@@ -145,7 +140,7 @@ class Sessions:
 
     def restore_cursor(self, group: Group) -> None:
         """Where a group stood when it was last stored."""
-        row = self._stored.cursor(group.session.client_id)
+        row = self.stored.cursor(group.session.client_id)
         if row is not None:
             resume(group, row)
 
@@ -156,7 +151,7 @@ class Sessions:
             try:
                 yield key.decode().removeprefix(keys.GROUP_PREFIX), group_of(value)
             except Corrupt as error:
-                self._stored.unreadable.add(key)
+                self.stored.unreadable.add(key)
                 log.error("group %r: unreadable, skipped: %s", key, error)
 
     def stored_group(self, text: str) -> GroupRow | None:
@@ -169,7 +164,7 @@ class Sessions:
     def load(self) -> None:
         """At start: every stored session, away, where its cursor says. Those that were connected when the
         server was killed leave now."""
-        stored, cursors, horizon = self._stored, self.cursors, self._horizon
+        stored, cursors, horizon = self.stored, self.cursors, self._horizon
         stored.step(self._clock.mono, END_OF_TIME)
         # Dispatch may have come as far as the bound.
         doubt = Position(horizon.bound_ms << SEQ_BITS | horizon.seq)
