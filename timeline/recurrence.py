@@ -169,9 +169,9 @@ def _lines(text: str) -> tuple[str, frozenset[datetime]]:
         elif name == "EXDATE":
             exdates.update(_stamp(stamp, "EXDATE")[0] for stamp in value.split(","))
             if parameters:
-                told = f"leave {';'.join(parameters)[:80]} out"
+                remedy = f"leave {';'.join(parameters)[:80]} out"
                 raise RuleError(
-                    f"EXDATE: {told}, as its times are in the schedule's timezone: EXDATE:{value[:15]}"
+                    f"EXDATE: {remedy}, as its times are in the schedule's timezone: EXDATE:{value[:15]}"
                 )
         elif line.strip():
             raise RuleError(

@@ -122,17 +122,17 @@ class Beside:
         ):
             attempts = message.attempts_before + flight.attempts
             events.lose(subscriber, flight, Event.NACK, f"not acked after {attempts} deliveries")
-        elif not subscriber.resend(message, flight, self._asked(subscriber, message, flight)):
+        elif not subscriber.resend(message, flight, self._matching(subscriber, message, flight)):
             if not (isinstance(subscriber, Group) and subscriber.bars(message)):
                 return False
             # It becomes a retry and waits for a member that may receive it. Others go on.
             events.fail(subscriber, flight, Event.PUT_OFF, FORBIDDEN, is_sent=False)
         return True
 
-    def _asked(self, subscriber: Place, message: Message, flight: Flight) -> tuple[Subscription, ...]:
+    def _matching(self, subscriber: Place, message: Message, flight: Flight) -> tuple[Subscription, ...]:
         """The subscriptions that a flight comes by: its group's, or the session's own that match."""
         if flight.loan is None:
-            return self._router.asked_by(subscriber, message.topic)
+            return self._router.subscriptions_of(subscriber, message.topic)
         own = subscriber.session.subscriptions.get(flight.loan.share)
         return () if own is None else (own,)
 
@@ -152,9 +152,9 @@ class Beside:
     def _give_retry(self, subscriber: Place, message: Again) -> bool:
         """Send a due retry, or bury it; False if there was no room for it."""
         root = message.position
-        asked = self._router.asked_by(subscriber, message.topic)
+        subscriptions = self._router.subscriptions_of(subscriber, message.topic)
         subscriber.rows.note_out(root)
-        why = self._why_not(message, asked, self._unread.wall_ms())
+        why = self._why_not(message, subscriptions, self._unread.wall_ms())
         if not why and not subscriber.may_receive(message.topic):
             why = FORBIDDEN
         if self._is_read_again(subscriber, message):
@@ -166,7 +166,7 @@ class Beside:
             if why == WITHHELD and self._unread.awaited.waits(message):
                 event = Event.PUT_OFF
             self._events.fail(subscriber, flight, event, why, delay_ms=WAIT_MS, is_sent=False)
-        elif subscriber.offer(message, asked):
+        elif subscriber.offer(message, subscriptions):
             subscriber.dirty.add(subscriber)
             if subscriber.rows.ahead:  # it may have still to be read again: it comes once
                 subscriber.session.finish_ahead(root, self._horizon.position)
@@ -206,9 +206,9 @@ class Beside:
         found = self._follower(subscriber, key, (root, message.shard))
         return found is not None and self._owners.allow(found)
 
-    def _why_not(self, message: Message, asked: tuple[Subscription, ...], wall_ms: int) -> str:
+    def _why_not(self, message: Message, subscriptions: tuple[Subscription, ...], wall_ms: int) -> str:
         """Why a due retry becomes a dead letter; empty: it is sent."""
-        if not asked:
+        if not subscriptions:
             return NOT_WANTED
         if message.is_expired(wall_ms):
             return EXPIRED

@@ -153,8 +153,8 @@ class Burials(CommitHook):
         """In the writer: sessions lose unread messages up to `upto`. None of them has read less than `read`,
         or subscribes to more than `filters`."""
         first, last = keys.place(max(self.passed, read)), keys.place(upto)
-        asked = [(text, keys.place(START)) for text in filters]
-        row = BurialRow("", "sessions", 0, "", KEPT_TOO_LONG, first, last, asked)
+        ranges = [(text, keys.place(START)) for text in filters]
+        row = BurialRow("", "sessions", 0, "", KEPT_TOO_LONG, first, last, ranges)
         self.active[SESSIONS], self._fresh[SESSIONS] = row, Beginning()
 
     def end_flights(self, one: Place, flights: Iterable[Flight]) -> None:

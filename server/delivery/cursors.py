@@ -95,7 +95,7 @@ class Cursors(CommitHook):
         there were sessions."""
         self._heirs: dict[str, list[Subscriber]] = {}
         """Whose cursors go with them, because they own now what was in flight there."""
-        self._asked: dict[Place, list[Secured]] = {}
+        self._requests: dict[Place, list[Secured]] = {}
         """Who waits for which sessions to be durable, in the order of asking."""
         self._now: dict[Place, None] = {}
         """Whose cursors have to be in the batch that is open."""
@@ -135,7 +135,7 @@ class Cursors(CommitHook):
     @property
     def is_behind(self) -> bool:
         """Whether the store lacks something of a session or group."""
-        return bool(self.dirty or self._asked)
+        return bool(self.dirty or self._requests)
 
     def mark_idle(self) -> None:
         """Housekeeping: tailing sessions to which nothing was sent for a while, so that they stay near."""
@@ -148,7 +148,7 @@ class Cursors(CommitHook):
 
     def secure(self, subscriber: Place, done: Secured) -> None:
         """Persist a session in its state at that time. Later requests share the batch."""
-        self._asked.setdefault(subscriber, []).append(done)
+        self._requests.setdefault(subscriber, []).append(done)
         self._want(subscriber.cursor.even_at - BURST_S)
 
     @property
@@ -169,7 +169,7 @@ class Cursors(CommitHook):
             is_decided = True
             if is_new:
                 self._ended[subscriber.session.client_id] = False
-            self._asked.setdefault(subscriber, []).append(done)
+            self._requests.setdefault(subscriber, []).append(done)
 
         def answered(answer: object) -> None:
             # A group that is given up is never written: nobody else says so to those who wait for its rows.
@@ -183,12 +183,12 @@ class Cursors(CommitHook):
 
     def _withdraw(self, subscriber: Place, done: Secured) -> bool:
         """Remove `done` from the waiting; whether it was there."""
-        waiting = self._asked.get(subscriber, [])
+        waiting = self._requests.get(subscriber, [])
         if done not in waiting:
             return False
         waiting.remove(done)
         if not waiting:
-            del self._asked[subscriber]
+            del self._requests[subscriber]
         return True
 
     def mark_dirty(self, subscriber: Place) -> None:
@@ -239,7 +239,7 @@ class Cursors(CommitHook):
 
     def asks(self, subscriber: Place) -> int:
         """Number of requests that wait for the session to be durable."""
-        return len(self._asked.get(subscriber, ()))
+        return len(self._requests.get(subscriber, ()))
 
     # -- when
 
@@ -271,8 +271,8 @@ class Cursors(CommitHook):
 
     def _refuse_asked(self) -> None:
         """The store takes no writes: fail the waiting. The first batch it takes deletes ended sessions."""
-        asked, self._asked, self._wanted_at = self._asked, {}, NEVER
-        for waiting in asked.values():
+        requests, self._requests, self._wanted_at = self._requests, {}, NEVER
+        for waiting in requests.values():
             for done in waiting:
                 done(-1)
 
@@ -339,19 +339,19 @@ class Cursors(CommitHook):
         """Write sessions that somebody waits for, unless they owe. Returns the cost of the batch, and whom to
         call. `written`: in the batch already, for `cost`."""
         mono = self._clock.mono()
-        asked, self._asked, self._wanted_at = self._asked, {}, NEVER
+        requests, self._requests, self._wanted_at = self._requests, {}, NEVER
         now, self._now = self._now, {}
         for subscriber in now:
             if not self._is_to_store(subscriber):
                 self._end_over(commit, subscriber)
-            elif subscriber not in asked and subscriber not in written:
+            elif subscriber not in requests and subscriber not in written:
                 cost += self._write_cursor(commit, subscriber, mono)
         answers: list[tuple[Secured, int]] = []
         most = LAST_COST if self._is_last else ASKED_COST
-        for subscriber, waiting in asked.items():
+        for subscriber, waiting in requests.items():
             owes = cost >= most or (subscriber.cursor.even_at > mono + BURST_S and not self._is_last)
             if owes and not (subscriber in now or subscriber in written):
-                self._asked[subscriber] = waiting
+                self._requests[subscriber] = waiting
                 self._wanted_at = min(self._wanted_at, subscriber.cursor.even_at - BURST_S)
                 continue
             if subscriber not in written and self._is_to_store(subscriber):

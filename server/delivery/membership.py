@@ -130,8 +130,8 @@ class Membership:
         if isinstance(place, Group):
             return place.in_force
         own = self._router.route(topic).get(place, ())
-        said = next((one.terms for one in own if one.terms != USUAL), USUAL)
-        return in_force(said, self._settings, is_group=False)
+        terms = next((one.terms for one in own if one.terms != USUAL), USUAL)
+        return in_force(terms, self._settings, is_group=False)
 
     def called(self, name: str) -> list[Group]:
         """The groups and the endpoint that people call so; a whole subscription names one group."""

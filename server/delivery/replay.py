@@ -175,17 +175,17 @@ class Replay:
     def _send_retained(self, subscriber: Subscriber) -> Progress:
         """Send retained messages to new subscriptions. Newer ones are passed over: they are read like any
         other."""
-        asked, session, left = subscriber.retained_queue, subscriber.session, TURN_COST
+        waiting, session, left = subscriber.retained_queue, subscriber.session, TURN_COST
         if subscriber.unanswered:
             return Progress.BLOCKED
-        while asked:
+        while waiting:
             if left <= 0:
                 return Progress.MORE
-            subscription = session.subscriptions[asked.first]
+            subscription = session.subscriptions[waiting.first]
             left -= COST_FILTER
             # What retention has dropped does not come live any more.
             upto = max(session.read, subscription.since, self._unread.floor_of(session.read))
-            for topic, size, kept in self._retained.walk(subscription.filter, asked.topic, upto):
+            for topic, size, kept in self._retained.walk(subscription.filter, waiting.topic, upto):
                 if left <= 0:
                     return Progress.MORE
                 left -= 1 + size // COST_BYTES
@@ -203,9 +203,9 @@ class Replay:
                         left -= self._unread.owners.take_cost()
                         if may_have and not subscriber.offer_retained(message, subscription):
                             return Progress.BLOCKED
-                asked.topic = topic
+                waiting.topic = topic
                 subscriber.dirty.add(subscriber)
-            asked.finish()
+            waiting.finish()
         return Progress.DONE
 
     def _read_on(self, subscriber: Place) -> bool:

@@ -183,7 +183,7 @@ class Router:
             return self.posted_in(value, place).get(subscriber, ())
         return self.wanted(subscriber, place, topic_of(value))
 
-    def asked_by(self, subscriber: Place, topic: bytes) -> tuple[Subscription, ...]:
+    def subscriptions_of(self, subscriber: Place, topic: bytes) -> tuple[Subscription, ...]:
         """The subscriptions by which a message comes again. Of a group it is its own, whatever the filter."""
         if subscriber.is_group:
             return tuple(subscriber.session.subscriptions.values())

@@ -338,11 +338,11 @@ class Group(Place):
         if now_s < self._warn_at:
             return
         self._warn_at = now_s + WARN_S
-        told, cause = (shown(self.name), shown(topic)), by(self.name)
+        names, cause = (shown(self.name), shown(topic)), by(self.name)
         if waits:
-            log.warning("group %s: a message waits, no connected member may receive %s", *told, extra=cause)
+            log.warning("group %s: a message waits, no connected member may receive %s", *names, extra=cause)
         else:
-            log.warning("group %s: passes over %s, none of its clients may receive it", *told, extra=cause)
+            log.warning("group %s: passes over %s, none of its clients may receive it", *names, extra=cause)
 
     def room_for(self, order: KeyOrder, key: bytes, member: Subscriber | None) -> int:
         """For how many messages there is room; looked at only as far as it counts. The time is noted too."""

@@ -206,6 +206,6 @@ class Subscriptions:
         """End a subscription that these rights do not allow. False: they do."""
         if rights.may_subscribe(parse_share(text)[1]) or not self.unsubscribe(subscriber, text):
             return False
-        told = (shown(subscriber.session.client_id), shown(text), rights.name or "nobody")
-        log.info("session %s: subscription to %s ended, %s may not", *told, extra=by(rights.name))
+        names = (shown(subscriber.session.client_id), shown(text), rights.name or "nobody")
+        log.info("session %s: subscription to %s ended, %s may not", *names, extra=by(rights.name))
         return True

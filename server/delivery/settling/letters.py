@@ -94,8 +94,8 @@ class Letters:
         if gone:
             log.warning("dead letters: %d dropped, the limit or dead.max_bytes is reached", gone)
         if row is not None:
-            told = shown(row.group), id_text(row.id), shown(topic), row.reason
-            log.warning("%s: message %s moved to %s: %s", *told, extra=by(row.group))
+            details = shown(row.group), id_text(row.id), shown(topic), row.reason
+            log.warning("%s: message %s moved to %s: %s", *details, extra=by(row.group))
 
     def are_over(self, running_ms: int) -> bool:
         """Whether the retention of the oldest one is over."""
