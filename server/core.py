@@ -206,7 +206,7 @@ class Core:
         self.publishing = Publishing(
             config, self.router, self.dispatch, self.spill, self.retained, writer, self.part
         )
-        self.sent = Sent(self.opened.store, self.reader, self.tail, self.retained, clock)
+        self.sent = Sent(self.opened, self.tail, self.retained, clock)
 
     def _build_settling(self, chance: Callable[[], float]) -> None:
         """What becomes of deliveries, and wills."""
@@ -226,21 +226,12 @@ class Core:
             chance=chance,
             node=self.node,
         )
-        self.events = Events(self.lives, self.groups, self.cursors, self.sent, writer, clock, node=self.node)
+        self.events = Events(self.lives, self.groups, self.cursors, self.sent, writer, clock)
         self.kept_retries = KeptRetries(store, self.groups, self.retries, self.lives)
         self.dead_letters = DeadLetters(store, self.groups, self.url_groups, self.retries, self.lives)
-        self.wills = Wills(self.sessions, self.cursors, self.publishing, writer, clock, config.limits)
+        self.wills = Wills(self.sessions, self.publishing, writer, clock, config.limits)
         self.burying = Burying(
-            self.opened.store,
-            self.reader,
-            self.horizon,
-            self.burials,
-            self.letters,
-            self.lives,
-            self.router,
-            writer,
-            clock,
-            node=self.node,
+            self.opened, self.burials, self.letters, self.lives, self.router, writer, clock
         )
         self.siblings = Siblings(self.groups, self.retries, self.events, clock)
         self.settling = Settling(
@@ -303,7 +294,6 @@ class Core:
         self.subscriptions = Subscriptions(
             config,
             self.sessions,
-            self.cursors,
             self.groups,
             self.router,
             self.horizon,
@@ -314,7 +304,6 @@ class Core:
         self.clients = Clients(
             clock,
             self.sessions,
-            self.cursors,
             self.groups,
             self.burials,
             self.subscriptions,

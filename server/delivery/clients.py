@@ -17,7 +17,6 @@ from ..engine.commit_hook import ignore
 from ..fair import Share
 from ..observe.logs import by, shown
 from .burials import GROUP_EXPIRED, Burials
-from .cursors import Cursors
 from .link import Closing, Link
 from .membership import Membership
 from .place import Place
@@ -40,7 +39,6 @@ class Clients:
         self,
         clock: Clock,
         sessions: Sessions,
-        cursors: Cursors,
         groups: Membership,
         burials: Burials,
         subscriptions: Subscriptions,
@@ -55,7 +53,7 @@ class Clients:
         long a session may stay after its connection, at most."""
         self._clock = clock
         self._sessions = sessions
-        self._cursors = cursors
+        self._cursors = sessions.cursors
         self._groups = groups
         self._burials = burials
         self._subscriptions = subscriptions

@@ -9,9 +9,8 @@ import logging
 
 from shards.delivery_rows import Name, stored
 from shards.errors import Corrupt
-from shards.read import Reader
 from shards.record import decode, id_at, is_stub
-from shards.store import Store
+from shards.recover import Opened
 from timeline.position import MessageId, Position
 from timeline.session import Flight
 from timeline.tail import Tail
@@ -27,11 +26,8 @@ log = logging.getLogger(__name__)
 class Sent:
     """Looks up what is in flight. `lost`: how many retention has dropped, or cannot be read."""
 
-    def __init__(
-        self, store: Store, reader: Reader, tail: Tail[Message], retained: Retained, clock: Clock
-    ) -> None:
-        self._store = store
-        self._reader = reader
+    def __init__(self, opened: Opened, tail: Tail[Message], retained: Retained, clock: Clock) -> None:
+        self._opened = opened
         self._tail = tail
         self._retained = retained
         self._clock = clock
@@ -46,7 +42,7 @@ class Sent:
             again = self._again(place, flight) if flight.position in place.rows.out else None
             if again is not None:
                 return again
-            value = self._reader.value_at(flight.position, flight.shard)
+            value = self._opened.reader.value_at(flight.position, flight.shard)
             if value is None:
                 return self._retained.find(flight.position)
             if is_stub(value):
@@ -61,22 +57,22 @@ class Sent:
         """A message that waited for its next try; None: its row cannot be read."""
         root = flight.position
         try:
-            row = stored(self._store, Name(place.whose, root))
+            row = stored(self._opened.store, Name(place.whose, root))
             if row is not None and row.is_waiting:
                 return Again(root, row.shard, row.message(), self._clock.wall_ms(), at=row.at)
         except Corrupt as error:
             log.error("retry in flight: unreadable: %s", error)
         return None
 
-    def name_at(self, place: Position, shard: int, node: int) -> MessageId | None:
+    def name_at(self, place: Position, shard: int) -> MessageId | None:
         """What the message of a row is called, also if that is a stub by now, or has gone with its slice.
 
         None: it cannot be known."""
         if shard < 0:
             return None
         try:
-            value = self._reader.value_at(place, shard)
-            return id_at(place, shard, node, 0 if value is None else decode(value).id)
+            value = self._opened.reader.value_at(place, shard)
+            return id_at(place, shard, self._opened.node, 0 if value is None else decode(value).id)
         except Corrupt as error:
             log.error("message in flight: unreadable: %s", error)
             return None
@@ -85,7 +81,7 @@ class Sent:
         """A flight ends because its message is nowhere any more; whether retention has dropped it. `place`:
         as above."""
         is_row = flight.position in place.rows.out
-        is_dropped = flight.is_stored and not is_row and flight.position < self._reader.directory.floor
+        is_dropped = flight.is_stored and not is_row and flight.position < self._opened.directory.floor
         self.lost += is_dropped
         return is_dropped
 

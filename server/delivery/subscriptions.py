@@ -20,7 +20,6 @@ from ..engine.commit_hook import ignore
 from ..observe.logs import by, shown
 from ..settings.config import Config
 from .burials import GROUP_DELETED, Burials
-from .cursors import Cursors
 from .membership import Membership
 from .retries import Retries
 from .router import Router
@@ -46,7 +45,6 @@ class Subscriptions:
         self,
         config: Config,
         sessions: Sessions,
-        cursors: Cursors,
         groups: Membership,
         router: Router,
         horizon: Horizon,
@@ -56,7 +54,7 @@ class Subscriptions:
     ) -> None:
         self._config = config
         self._sessions = sessions
-        self._cursors = cursors
+        self._cursors = sessions.cursors
         self._groups = groups
         self._router = router
         self._horizon = horizon

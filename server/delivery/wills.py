@@ -31,7 +31,6 @@ from ..engine.commit_hook import Done
 from ..engine.writer import Busy, Decide, Writer
 from ..observe.logs import by, shown
 from ..settings.config import Limits
-from .cursors import Cursors
 from .publish_request import PublishRequest, Will
 from .publishing import Publishing
 from .sessions import Sessions
@@ -70,14 +69,13 @@ class Wills:
     def __init__(
         self,
         sessions: Sessions,
-        cursors: Cursors,
         publishing: Publishing,
         writer: Writer,
         clock: Clock,
         limits: Limits,
     ) -> None:
         self._sessions = sessions
-        self._cursors = cursors
+        self._cursors = sessions.cursors
         self._publishing = publishing
         self._writer = writer
         self._clock = clock

@@ -34,11 +34,11 @@ from shards.errors import Corrupt
 from shards.fate import is_over
 from shards.fields import Record
 from shards.order import buried_name, clear_keys, given_up, keys_name, rows_under, value_of
-from shards.read import Reader, Row
+from shards.read import Row
 from shards.record import decode, id_at, is_moved, is_stub
-from shards.store import Store, Table
+from shards.recover import Opened
+from shards.store import Table
 from timeline.delivery_rows import Case, Effect, Event, Out, Seen
-from timeline.horizon import Horizon
 from timeline.key_rows import NO_KEY, Address, KeyRow
 from timeline.position import START, Position, at_of
 
@@ -71,26 +71,19 @@ class Burying:
 
     def __init__(
         self,
-        store: Store,
-        reader: Reader,
-        horizon: Horizon,
+        opened: Opened,
         burials: Burials,
         letters: Letters,
         lives: Lives,
         router: Router,
         writer: Writer,
         clock: Clock,
-        *,
-        node: int,
     ) -> None:
-        self._store = store
-        self._reader = reader
-        self._horizon = horizon
+        self._opened = opened
         self._burials = burials
         self._letters = letters
         self._lives = lives
         self._router = router
-        self._node = node
         self._passed: BurialRow | None = None
         """Result of a step over the sessions, until the next one."""
         self.errand: Errand[int, BurialRow] = Errand(
@@ -136,7 +129,7 @@ class Burying:
         flights = row.flights
         for at, shard, attempts in flights[:STEP]:
             place = keys.place_of(at)
-            value = _sound(place, self._reader.value_at, place, shard)
+            value = _sound(place, self._opened.reader.value_at, place, shard)
             if value is not None and is_stub(value):
                 continue
             record = None if value is None else _sound(place, decode, value)
@@ -148,10 +141,10 @@ class Burying:
         """Settle messages that waited for their keys."""
         name = keys_name(row.whose) if row.is_ended else buried_name(number)
         upto, finished, left = keys.place_of(row.read), frozenset(row.finished), STEP
-        for key, one in islice(rows_under(self._store, name), STEP):
-            places, rest = given_up(self._store, row.whose, key, one, upto, left)
+        for key, one in islice(rows_under(self._opened.store, name), STEP):
+            places, rest = given_up(self._opened.store, row.whose, key, one, upto, left)
             for place in places:
-                value = _sound(place[0], self._reader.value_at, *place)
+                value = _sound(place[0], self._opened.reader.value_at, *place)
                 row = self._pass(commit, row, finished, place, value, key)
             commit.row(Table.ORDER, name + key, None if rest == KeyRow() else value_of(rest))
             left -= 1 + len(places)
@@ -171,10 +164,10 @@ class Burying:
         return msgspec.structs.replace(row, read=read)
 
     def _settle_retries(self, commit: Commit, row: BurialRow) -> BurialRow:
-        found = list(islice(waiting_of(self._store, row.whose), STEP))
+        found = list(islice(waiting_of(self._opened.store, row.whose), STEP))
         for place, root in found:
             name = Name(row.whose, root)
-            kept = waits_at(self._store, name, place)
+            kept = waits_at(self._opened.store, name, place)
             if kept is None:
                 end(commit, name)
                 commit.row(Table.DELIVERIES, keys.delivery(keys.WAITS_OF + row.whose, place), None)
@@ -193,7 +186,7 @@ class Burying:
         last = self._passed
         if last is not None and last.upto == row.upto and last.read > row.read:
             return last
-        missed, pairs, read, horizon = 0, 0, keys.place_of(row.upto), self._horizon.position
+        missed, pairs, read, horizon = 0, 0, keys.place_of(row.upto), self._opened.horizon.position
         for looked, (place, _, value) in enumerate(self._rows(row), 1):
             record = _live(commit, place, value)
             targets = self._router.route(record.topic) if record is not None and record.qos else {}
@@ -213,9 +206,9 @@ class Burying:
 
     def _rows(self, row: BurialRow) -> Iterator[Row]:
         """Rows of the range, as far as they may be the place's."""
-        structures = self._reader.structures.overlapping([text for text, _ in row.filters])
+        structures = self._opened.reader.structures.overlapping([text for text, _ in row.filters])
         start, end = Position(keys.place_of(row.read) + 1), Position(keys.place_of(row.upto) + 1)
-        return self._reader.read(start, end, structures)
+        return self._opened.reader.read(start, end, structures)
 
     def _pass(
         self,
@@ -238,7 +231,7 @@ class Burying:
         return self._give_up(commit, row, self._delivery(row, at, record), UNREAD) if is_asked else row
 
     def _delivery(self, row: BurialRow, at: Address, record: Record) -> DeliveryRow:
-        name = id_at(*at, self._node, record.id)
+        name = id_at(*at, self._opened.node, record.id)
         return new_row(row.whose, row.names, at[0], name, at[1], record)
 
     def _give_up(self, commit: Commit, row: BurialRow, one: DeliveryRow, seen: Seen) -> BurialRow:

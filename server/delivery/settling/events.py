@@ -84,15 +84,12 @@ class Events:
         sent: Sent,
         writer: Writer,
         clock: Clock,
-        *,
-        node: int,
     ) -> None:
         self._lives = lives
         self._groups = groups
         self._cursors = cursors
         self._sent = sent
         self._clock = clock
-        self._node = node
         self.errand: Errand[Happening, Outcome] = Errand(
             writer,
             clock,
@@ -238,7 +235,7 @@ class Events:
         if not isinstance(group, Group) or self._groups.get(group.text) is not group:
             return Outcome.GONE
         if what.member is None:
-            message = self._sent.name_at(what.root, what.shard, self._node)
+            message = self._sent.name_at(what.root, what.shard)
         elif message is not None:
             root = _root_of(commit, message, group, what.member)
             if root is None:
