@@ -203,9 +203,7 @@ class Core:
         self.dispatch = Dispatch(
             self.opened, self.wheel, giving, writer, clock, self.traces, self.part, node=self.node
         )
-        self.publishing = Publishing(
-            config, self.router, self.dispatch, self.spill, self.retained, writer, self.part
-        )
+        self.publishing = Publishing(config, giving, self.dispatch, writer, self.part)
         self.sent = Sent(self.opened, self.tail, self.retained, clock)
 
     def _build_settling(self, chance: Callable[[], float]) -> None:
@@ -237,7 +235,6 @@ class Core:
         self.settling = Settling(
             self.cursors,
             self.groups,
-            self.leases,
             self.events,
             self.decisions,
             self.reader,

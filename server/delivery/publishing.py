@@ -35,12 +35,10 @@ from ..fair import Part
 from ..observe.logs import by
 from ..settings.config import Config
 from .dispatch import Dispatch
+from .giving import Giving
 from .message import Message
 from .place import Place
 from .publish_request import PublishRequest
-from .retained import Retained
-from .router import Router
-from .spill_buffer import SpillBuffer
 from .subscriber import Subscriber
 from .verdict import Answer, RunAnswer, Verdict
 
@@ -102,16 +100,14 @@ class Publishing:
     def __init__(
         self,
         config: Config,
-        router: Router,
+        giving: Giving,
         dispatch: Dispatch,
-        spill: SpillBuffer,
-        retained: Retained,
         writer: Writer,
         part: Part,
     ) -> None:
         """`part`: of what may wait."""
         self.config = config
-        self.router = router
+        self.router = giving.router
         self.traffic = Traffic()
         self.waiting = self.waiting_bytes = 0
         """Publishes that are with the writer, or the deliveries that they make if those are more; bytes."""
@@ -124,8 +120,7 @@ class Publishing:
         """Publishes by owner since nothing waited, older ones counted less; while several owners publish."""
         self._placed_sum = 0
         self._dispatch = dispatch
-        self._spill = spill
-        self._retained = retained
+        self._spill, self._retained = giving.spill, giving.retained
         self._retaining: dict[object, float] = {}
         """Start times of unfinished runs of publishes that contain retained ones."""
         self._writer = writer

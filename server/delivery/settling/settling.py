@@ -46,7 +46,6 @@ from ..shared import Group
 from ..subscriber import Inside, Subscriber
 from ..tries import UNANSWERED
 from .events import Events
-from .leases import Leases
 from .lives import Answered
 from .lives import Outcome as Outcome
 
@@ -89,7 +88,6 @@ class Settling:
         self,
         cursors: Cursors,
         groups: Membership,
-        leases: Leases,
         events: Events,
         decisions: Decisions,
         reader: Reader,
@@ -99,7 +97,7 @@ class Settling:
         """`running_ms`: running time of the server over all starts."""
         self._cursors = cursors
         self._groups = groups
-        self._leases = leases
+        self._leases = groups.loans.leases
         self._events = events
         self._decisions = decisions
         self._reader = reader
