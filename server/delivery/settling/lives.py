@@ -225,7 +225,7 @@ class Lives:
         return is_moved and self.of_row(commit, row, Event.MOVE, what.case, place)
 
     def _is_there(self, place: Place) -> bool:
-        return self._groups.named(place.session.client_id) is place
+        return self._cursors.named(place.session.client_id) is place
 
     def _first(self, what: Happening) -> tuple[DeliveryRow | None, Record, str]:
         """The row that a message would have that has none, and its record; None: it was not stored, and is
