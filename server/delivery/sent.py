@@ -72,7 +72,7 @@ class Sent:
             return None
         try:
             value = self._opened.reader.value_at(place, shard)
-            return id_at(place, shard, self._opened.node, 0 if value is None else decode(value).id)
+            return id_at(place, shard, self._opened.open_batch.node, 0 if value is None else decode(value).id)
         except Corrupt as error:
             log.error("message in flight: unreadable: %s", error)
             return None

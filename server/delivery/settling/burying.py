@@ -231,7 +231,7 @@ class Burying:
         return self._give_up(commit, row, self._delivery(row, at, record), UNREAD) if is_asked else row
 
     def _delivery(self, row: BurialRow, at: Address, record: Record) -> DeliveryRow:
-        name = id_at(*at, self._opened.node, record.id)
+        name = id_at(*at, self._opened.open_batch.node, record.id)
         return new_row(row.whose, row.names, at[0], name, at[1], record)
 
     def _give_up(self, commit: Commit, row: BurialRow, one: DeliveryRow, seen: Seen) -> BurialRow:
