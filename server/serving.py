@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from aiohttp import web
+from msgspec import to_builtins
 from prometheus_client.registry import Collector
 
 from shards.store import Store
@@ -125,7 +126,7 @@ class Server:
             await self._term.before_listening()
         http = self.config.http.listen
         opened = await self._listeners.open()
-        listening = [dict(listener_view(one)) for one in opened]
+        listening = [to_builtins(listener_view(one)) for one in opened]
         more = () if self._term is None else self._term.routes
         await self._http.start(*build_site(self.app, opened, more))
         tls = self._http_tls

@@ -18,9 +18,10 @@ The writer asks only whether anything is undone (`is_undone`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Literal
+from typing import Any, Literal
+
+from msgspec import UNSET, Struct, UnsetType
 
 from shards.delivery_rows import DeliveryRow, of_message, of_message_in
 from shards.fields import Record, TryRow
@@ -34,13 +35,14 @@ from timeline.position import MessageId, Position, at_of
 from timeline.session import SETTLED, Flight
 
 from ..engine.clock import Clock
+from ..settings.times import Instant, time_text
 from .awaited import Awaited
 from .membership import Membership
 from .place import Place
 from .router import Router, Targets, endpoint_names
 from .settling.kept import DeadLetters
 from .shared import KEY_PREFIX, Group, endpoint_text
-from .tries import tries_of_flight
+from .tries import Try, tries_of_flight, tries_view
 
 TOLD_MAX = 100
 LOOKS_MAX = 100_000
@@ -56,26 +58,23 @@ May = Callable[[Iterable[str]], bool]
 """Whether the caller may see what belongs to clients with these keys."""
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """State of a message at one session or group."""
+class Delivery(Struct, kw_only=True, gc=False):
+    """Delivery state of a message in one group (`group`, `filter`), or in one session.
 
-    name: str
-    """Client id or group name."""
-    filter: str | None
-    """The group's filter; None: it is a session."""
+    `attempts`: deliveries so far, if still known; `retry_at`: time of the next try; `reason`: of the last
+    failure; `by`: the group's member that has it; `lease_until`: for how long; `tries`: the last failed ones.
+    """
+
+    group: str | UnsetType = UNSET
+    filter: str | UnsetType = UNSET
+    session: str | UnsetType = UNSET
     state: DeliveryState
-    attempts: int | None = None
-    """Deliveries so far; None: no longer counted."""
-    retry_ms: int | None = None
-    reason: str = ""
-    """Reason why the last attempt failed, if known."""
-    by: str = ""
-    """The member that has it; empty: none, or the session itself."""
-    until_ms: int | None = None
-    """End of the holder's lease, wall ms; None: no limit."""
-    tries: Sequence[TryRow] = ()
-    """The last failed attempts."""
+    attempts: int | UnsetType = UNSET
+    retry_at: Instant | UnsetType = UNSET
+    reason: str | UnsetType = UNSET
+    by: str | UnsetType = UNSET
+    lease_until: Instant | UnsetType = UNSET
+    tries: list[Try] | UnsetType = UNSET
 
 
 class Deliveries:
@@ -129,7 +128,7 @@ class Deliveries:
         if b"://" in record.deliver_to and not self._posted(record, place) and may(("",)):
             own = endpoint_text(endpoint_names(record.deliver_to, record.owner)[0])
             if KEY_PREFIX + own not in named:
-                told.append(Delivery(own, own, "waiting" if waits else "done"))  # or the group would be there
+                told.append(_at(own, own, "waiting" if waits else "done"))  # or the group would be there
         others: list[tuple[DeliveryState, dict[str, DeliveryRow]]] = [("dead", dead), ("dropped", dropped)]
         for state, left in others:
             for row in left.values():
@@ -220,14 +219,18 @@ class Deliveries:
             by, until_ms = self._holder(subscriber, flight)
             attempts = before + flight.attempts
             known = tries_of_flight(tries, flight, by or subscriber.name)
-            return _delivery(subscriber, state, attempts, None, reason, by, until_ms, known)
+            return _delivery(
+                subscriber, state, attempts=attempts, reason=reason, by=by, until_ms=until_ms, tries=known
+            )
         if waiting is not None and root not in subscriber.rows.out:
             ms = at_of(waiting.at)
             is_due = ms <= self._clock.wall_ms()
-            state = "waiting" if is_due else "retry"
-            return _delivery(subscriber, state, before, None if is_due else ms, reason, tries=tries)
+            state, retry_ms = ("waiting", None) if is_due else ("retry", ms)
+            return _delivery(
+                subscriber, state, attempts=before, retry_ms=retry_ms, reason=reason, tries=tries
+            )
         if is_behind or (subscriber.is_group and subscriber.session.is_ahead(place, self._horizon.position)):
-            return _delivery(subscriber, "waiting", 0)
+            return _delivery(subscriber, "waiting", attempts=0)
         if dead is not None:
             return _kept(dead, "dead")
         if dropped is not None and dropped.incarnation == subscriber.incarnation:
@@ -269,22 +272,42 @@ def _flight(subscriber: Place, root: Position, lent: list[dict[int, Flight]]) ->
     return None
 
 
-def _delivery(
-    subscriber: Place,
-    state: DeliveryState,
-    attempts: int | None = None,
-    retry_ms: int | None = None,
-    reason: str = "",
-    by: str = "",
-    until_ms: int | None = None,
-    tries: Sequence[TryRow] = (),
-) -> Delivery:
+def _delivery(subscriber: Place, state: DeliveryState, **more: Any) -> Delivery:
     topic_filter = parse_share(subscriber.text)[1] if isinstance(subscriber, Group) else None
-    return Delivery(subscriber.name, topic_filter, state, attempts, retry_ms, reason, by, until_ms, tries)
+    return _at(subscriber.name, topic_filter, state, **more)
 
 
 def _kept(row: DeliveryRow, state: DeliveryState) -> Delivery:
     """Of a dead letter, or of what was dropped."""
     text = row.addressee.removeprefix(KEY_PREFIX)
     topic_filter = parse_share(text)[1] if text != row.addressee else None
-    return Delivery(row.group, topic_filter, state, row.attempts, reason=row.reason, tries=row.tries)
+    return _at(row.group, topic_filter, state, attempts=row.attempts, reason=row.reason, tries=row.tries)
+
+
+def _at(
+    name: str,
+    topic_filter: str | None,
+    state: DeliveryState,
+    *,
+    attempts: int | UnsetType = UNSET,
+    retry_ms: int | None = None,
+    reason: str = "",
+    by: str = "",
+    until_ms: int | None = None,
+    tries: Sequence[TryRow] = (),
+) -> Delivery:
+    """A delivery to a group, or to a session: it has no filter."""
+    delivery = Delivery(
+        state=state,
+        attempts=attempts,
+        retry_at=UNSET if retry_ms is None else time_text(retry_ms),
+        reason=reason or UNSET,
+        by=by or UNSET,
+        lease_until=UNSET if until_ms is None else time_text(until_ms),
+        tries=tries_view(tries) or UNSET,
+    )
+    if topic_filter is None:
+        delivery.session = name
+    else:
+        delivery.group, delivery.filter = name, topic_filter
+    return delivery

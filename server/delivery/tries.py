@@ -6,8 +6,7 @@ flight's row has the number of tries and when the last one began. Flights know i
 their session ended, until the server is killed. So successful deliveries cost no further writes.
 """
 
-from collections.abc import Sequence
-from typing import TypedDict
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -16,7 +15,7 @@ from timeline.filters import sendable
 from timeline.position import at_of
 from timeline.session import Flight
 
-from ..settings.times import format_ms
+from ..settings.times import Instant, format_ms
 from .message import Message
 
 TRIES_MAX = 20
@@ -60,32 +59,31 @@ def _with_lost(before: Sequence[TryRow], count: int, at_ms: int) -> Sequence[Try
     return [*before, *[lost] * min(count, TRIES_MAX)][-TRIES_MAX:]
 
 
-class TryView(TypedDict):
-    """As JSON says it (server/http/values/shapes.py `Try`)."""
+class Try(msgspec.Struct, gc=False):
+    """A failed delivery. `at`: time of the failure; `by`: who had the message, empty: unknown; `seconds`: how
+    long, null: unknown."""
 
-    at: str
+    at: Instant
     by: str
     outcome: str
     reason: str
     seconds: float | None
 
 
-def try_view(one: TryRow) -> TryView:
-    return {
-        "at": format_ms(one.at_ms),
-        "by": one.by,
-        "outcome": one.outcome,
-        "reason": one.reason,
-        "seconds": one.ms / 1_000 if one.ms else None,
-    }
+def tries_view(tries: Iterable[TryRow]) -> list[Try]:
+    """Tries as answers show them."""
+    return [
+        Try(format_ms(one.at_ms), one.by, one.outcome, one.reason, one.ms / 1_000 if one.ms else None)
+        for one in tries
+    ]
 
 
 def tries_text(tries: Sequence[TryRow]) -> str:
     """A JSON array, the last try at its end; of many long ones only the last."""
     texts: list[bytes] = []
     size = 2
-    for one in reversed(tries):
-        text = _encode(try_view(one))
+    for one in reversed(tries_view(tries)):
+        text = _encode(one)
         size += len(text) + 1
         if size > BYTES_MAX:
             break

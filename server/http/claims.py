@@ -26,4 +26,4 @@ async def claims_of(
             sessions += not subscriber.is_group
         if turn.is_over(number):
             await turn.begin()
-    return {"groups": groups, "endpoints": endpoints, "sessions": sessions}
+    return shapes.Claims(groups, endpoints, sessions)

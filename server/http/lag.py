@@ -63,7 +63,7 @@ def lag_of(subscriber: Place, timeline: Timeline, router: Router, look_rows: int
                 break
     unread = first or (start if not is_exact else None)
     lag_ms = 0 if unread is None else max(0, timeline.horizon.clock_ms - at_of(unread))
-    return {"lag_messages": count, "lag_messages_is_exact": is_exact, "lag_seconds": lag_ms / 1_000}
+    return shapes.Lag(count, is_exact, lag_ms / 1_000)
 
 
 def position_of(field: str, text: str, now_ms: int) -> Position:

@@ -4,6 +4,7 @@ Nothing here waits: results that need messages or the disk come by a callback.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -16,12 +17,13 @@ from timeline.filters import TopicError, parse_share
 from ..delivery.membership import Membership, UnknownGroup
 from ..delivery.payloads import Encoding, payload_view
 from ..delivery.subscriptions import Subscriptions
-from ..delivery.tries import tries_before, try_view
+from ..delivery.tries import tries_before, tries_view
 from ..pull.call import Answer, Call, Leased, LeaseRequest
 from ..pull.lease_id import BadLeaseId, LeaseId, lease_heads, lease_tail, lease_text, parse_leases
 from ..pull.pull import Pull, Settled
 from ..settings.config import ACK_MS_MAX, Config
 from ..settings.durations import NEVER_TEXT
+from ..settings.times import time_text
 from .access import Rights, is_own
 from .problems import Problem
 from .values import shapes
@@ -30,7 +32,7 @@ from .values.group_body import text_of
 from .values.message_body import Item
 from .values.scalars import Delay, named, without
 from .values.scalars import Filter as TopicFilter
-from .values.views import message_view, time_text
+from .values.views import message_view
 
 MAX_MAX = 1_000
 GROUPS_MAX = 100
@@ -214,7 +216,7 @@ class Leasing:
         mine, others = self._sorted(name, rights, body.lease_ids)
 
         def view(settled: Settled) -> shapes.Acked:
-            return {"acked": settled.done, "gone": _texts_of(settled, others)}
+            return shapes.Acked(settled.done, _texts_of(settled, others))
 
         self._pull.ack(mine, _telling(view, answered), rights)
 
@@ -226,7 +228,7 @@ class Leasing:
         mine, others = self._sorted(name, rights, body.lease_ids)
 
         def view(settled: Settled) -> shapes.Nacked:
-            return {"nacked": settled.done, "dead": settled.dead, "gone": _texts_of(settled, others)}
+            return shapes.Nacked(settled.done, settled.dead, _texts_of(settled, others))
 
         self._pull.nack(mine, wait_ms, body.reason or "", _telling(view, answered), rights)
 
@@ -236,8 +238,8 @@ class Leasing:
         mine, others = self._sorted(name, rights, body.lease_ids)
 
         def view(settled: Settled) -> shapes.Extended:
-            gone, until = _texts_of(settled, others), time_text(settled.until_ms)
-            return {"extended": settled.done, "lease_until": until, "gone": gone}
+            until = time_text(settled.until_ms)
+            return shapes.Extended(settled.done, until, _texts_of(settled, others))
 
         self._pull.extend(mine, lease_ms, _telling(view, answered), rights)
 
@@ -245,7 +247,7 @@ class Leasing:
         mine, others = self._sorted(name, rights, decoded(raw, _RELEASE).lease_ids)
 
         def view(settled: Settled) -> shapes.Released:
-            return {"released": settled.done, "gone": _texts_of(settled, others)}
+            return shapes.Released(settled.done, _texts_of(settled, others))
 
         self._pull.release_leases(mine, _telling(view, answered), rights)
 
@@ -302,12 +304,12 @@ class _Shared(NamedTuple):
             if alike:
                 self.models[alike] = view, ENCODINGS[message.record.encoding]
             return view
-        view, encoding = model[0].copy(), model[1]
+        view, encoding = copy(model[0]), model[1]
         due_ms = message.due_ms
         due = self.times.get(due_ms) or self.times.setdefault(due_ms, time_text(due_ms))
-        view["id"], view["deliver_at"] = message.id_text(self.node), due
-        view["payload"], view["encoding"] = payload_view(message.payload, encoding)
-        view["lease_id"] = head + self.tail
+        view.id, view.deliver_at = message.id_text(self.node), due
+        view.payload, view.encoding = payload_view(message.payload, encoding)
+        view.lease_id = head + self.tail
         return view
 
     def _whole(self, leased: Leased, head: str) -> shapes.LeasedMessage:
@@ -316,15 +318,19 @@ class _Shared(NamedTuple):
         record, place = message.record, message.position
         retry = record.retry
         tries = tries_before(message, given.attempt - message.attempts_before)
-        return {
-            **message_view(message.id(self.node), place, record, DISPATCHED, None),
-            "filter": self.filter,
-            "attempt": given.attempt,
-            "reason": None if retry is None else retry.reason.decode(errors="replace"),
-            "tries": [try_view(one) for one in tries],
-            "lease_id": head + self.tail,
-            "lease_until": self.until,
-        }
+        return message_view(
+            shapes.LeasedMessage,
+            message.id(self.node),
+            place,
+            record,
+            DISPATCHED,
+            filter=self.filter,
+            attempt=given.attempt,
+            reason=None if retry is None else retry.reason.decode(errors="replace"),
+            tries=tries_view(tries),
+            lease_id=head + self.tail,
+            lease_until=self.until,
+        )
 
 
 def _shared_of(leased: Leased, node: int) -> _Shared:

@@ -262,7 +262,7 @@ class Selection:
             return None
         record, state, at_ms = shown
         name = self._timeline.id_at(place, number, record)
-        return message_view(name, place, record, state, at_ms)
+        return message_view(shapes.Message, name, place, record, state, at_ms)
 
     def _has_order(self, value: bytes) -> bool:
         """Whether it has the ordering key; most others are told by their bytes."""

@@ -19,12 +19,12 @@ from timeline.position import Position, at_of
 
 from ..delivery.place import Place
 from ..delivery.router import Router
+from ..settings.times import time_text
 from .lag import lag_of, position_of
 from .problems import Problem
 from .timeline import Timeline
 from .values import shapes
 from .values.bodies import FieldError
-from .values.views import time_text
 
 Retries = tuple[int, tuple[Position, Position] | None]
 DEAD, DROP = "dead", "drop"
@@ -51,17 +51,17 @@ def undone_of(subscriber: Place, timeline: Timeline, lag: shapes.Lag) -> shapes.
     """`lag`: the place's lag, already counted."""
     waits, first = retries_of(subscriber, timeline)
     dues = [at_of(flight.position) for flight in subscriber.session.flights.values()]
-    if lag["lag_messages"]:
-        dues.append(timeline.horizon.clock_ms - round(lag["lag_seconds"] * 1_000))
+    if lag.lag_messages:
+        dues.append(timeline.horizon.clock_ms - round(lag.lag_seconds * 1_000))
     if first is not None:
         dues.append(at_of(first[1]))
-    return {
-        "lag": lag["lag_messages"],
-        "in_flight": len(subscriber.session.flights),
-        "retries": waits,
-        "next_retry_at": None if first is None else time_text(at_of(first[0])),
-        "oldest_at": time_text(min(dues)) if dues else None,
-    }
+    return shapes.Undone(
+        lag=lag.lag_messages,
+        in_flight=len(subscriber.session.flights),
+        retries=waits,
+        next_retry_at=None if first is None else time_text(at_of(first[0])),
+        oldest_at=time_text(min(dues)) if dues else None,
+    )
 
 
 def retries_of(subscriber: Place, timeline: Timeline) -> Retries:
@@ -77,8 +77,8 @@ def is_undone(subscriber: Place, timeline: Timeline, router: Router, look_rows: 
     """Whether there is, or may be, anything unfinished: of a place far behind not all is read."""
     lag = lag_of(subscriber, timeline, router, look_rows)
     return (
-        lag["lag_messages"] > 0
-        or not lag["lag_messages_is_exact"]
+        lag.lag_messages > 0
+        or not lag.lag_messages_is_exact
         or bool(subscriber.session.flights)
         or any(root in subscriber.rows.out for root in subscriber.flying())
         or retries_of(subscriber, timeline)[0] > 0
@@ -101,15 +101,15 @@ def refuse_undone(what: str, undone: shapes.Undone) -> Problem:
 
 def add_up(found: Sequence[shapes.Undone]) -> shapes.Undone:
     """The sum over several places."""
-    times = [view["next_retry_at"] for view in found if view["next_retry_at"] is not None]
-    oldest = [view["oldest_at"] for view in found if view["oldest_at"] is not None]
-    return {
-        "lag": sum(view["lag"] for view in found),
-        "in_flight": sum(view["in_flight"] for view in found),
-        "retries": sum(view["retries"] for view in found),
-        "next_retry_at": min(times, default=None),
-        "oldest_at": min(oldest, default=None),
-    }
+    times = [one.next_retry_at for one in found if one.next_retry_at is not None]
+    oldest = [one.oldest_at for one in found if one.oldest_at is not None]
+    return shapes.Undone(
+        lag=sum(one.lag for one in found),
+        in_flight=sum(one.in_flight for one in found),
+        retries=sum(one.retries for one in found),
+        next_retry_at=min(times, default=None),
+        oldest_at=min(oldest, default=None),
+    )
 
 
 def skip_position(body: Skip, timeline: Timeline, now_ms: int) -> Position:
@@ -117,8 +117,3 @@ def skip_position(body: Skip, timeline: Timeline, now_ms: int) -> Position:
     if body.to == "now":
         return timeline.horizon.position
     return position_of("to", body.to, now_ms)
-
-
-def skipped(before: Position, after: Position, undone: shapes.Undone) -> shapes.Skipped:
-    """The answer of a `:skip`."""
-    return {"from": time_text(at_of(before)), "to": time_text(at_of(after)), "undone": undone}

@@ -86,7 +86,9 @@ class Upcoming:
                 note = note_of(nominal_ms, occurrence.base_ms, zone, gap, overlap)
             note = start_note(timing, note)
             fire = Fire(occurrence.base_ms, occurrence.at_ms, local_of(occurrence.at_ms, zone), note)
-        return {**fire_view(fire, zone), "id": id_text(message)}
+        view = fire_view(fire, zone)
+        view.id = id_text(message)
+        return view
 
 
 def fire_views(

@@ -116,7 +116,7 @@ class Figures(Scraped):
         yield labelled(CounterMetricFamily, "fasti_undone_dropped", text, ("reason",), by_reason)
         text = "How long slices behind retention have been kept, by the group or endpoint furthest behind"
         held_by = self.held_by()
-        kept = [] if held_by is None else [(held_by["group"], held_by["seconds"])]
+        kept = [] if held_by is None else [(held_by.group, held_by.seconds)]
         yield labelled(GaugeMetricFamily, "fasti_floor_kept_seconds", text, ("group",), kept)
         text = "Rows of slices that jobs cut (split) or dropped (expire), by kind"
         yield labelled(CounterMetricFamily, "fasti_job_rows", text, ("kind",), pipeline.rows.items())
@@ -262,29 +262,29 @@ class Figures(Scraped):
             return None
         end, seconds = oldest
         groups = self._core.floor.holders(end)
-        return {"group": groups[0].name, "seconds": seconds} if groups else None
+        return HeldBy(groups[0].name, seconds) if groups else None
 
     def moving(self) -> Moving:
         """Figures that change every second; none is counted for the answer."""
         core = self._core
         now_ms, horizon_ms = core.clock.wall_ms(), at_of(core.horizon.position)
-        return {
-            "time": format_ms(now_ms),
-            "horizon": format_ms(horizon_ms),
-            "behind_ms": behind(core, now_ms),
-            "pending": core.opened.pending,
-            "held": core.opened.held,
-            "dispatched": core.dispatch.counts.dispatched,
-            "delivered": core.publishing.traffic.sent,
-            "sessions": len(core.sessions),
-            "groups": len(core.groups),
-            "schedules": len(core.schedules),
-            "dead_letters": core.letters.totals.count,
-            "slices": len(core.directory),
-            "jobs_open": self._pipeline.open,
-            "store_writable": core.writer.broken is None,
-            "lateness": self._metrics.late(),
-        }
+        return Moving(
+            time=format_ms(now_ms),
+            horizon=format_ms(horizon_ms),
+            behind_ms=behind(core, now_ms),
+            pending=core.opened.pending,
+            held=core.opened.held,
+            dispatched=core.dispatch.counts.dispatched,
+            delivered=core.publishing.traffic.sent,
+            sessions=len(core.sessions),
+            groups=len(core.groups),
+            schedules=len(core.schedules),
+            dead_letters=core.letters.totals.count,
+            slices=len(core.directory),
+            jobs_open=self._pipeline.open,
+            store_writable=core.writer.broken is None,
+            lateness=self._metrics.late(),
+        )
 
     # -- $SYS
 

@@ -170,11 +170,13 @@ class Status(Scraped):
             if self._core.clock.mono() > until_s:
                 break
             lag = lag_of(session, self._timeline, self._core.router, LIST_LOOK_ROWS)
-            if lag["lag_messages"]:
+            if lag.lag_messages:
                 retries, _ = retries_of(session, self._timeline)
                 sample = SessionSample(
                     label_of(session.session.client_id),
-                    **lag,
+                    lag.lag_messages,
+                    lag.lag_messages_is_exact,
+                    lag.lag_seconds,
                     in_flight=len(session.session.flights),
                     retries=retries,
                 )
@@ -222,9 +224,9 @@ class Status(Scraped):
         order = group.session.order
         return Row(
             _group_labels(group),
-            lag["lag_messages"],
-            lag["lag_messages_is_exact"],
-            lag["lag_seconds"],
+            lag.lag_messages,
+            lag.lag_messages_is_exact,
+            lag.lag_seconds,
             self._age_s(_unacked(group)),
             len(group.session.flights),
             group.redelivered,

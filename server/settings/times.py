@@ -23,11 +23,16 @@ Source: RFC 3339, RFC 9557 (the zone in brackets), PEP 495 (fold).
 import re
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import NoReturn
+from typing import Annotated, NoReturn
 from zoneinfo import ZoneInfo
+
+from msgspec import Meta
 
 from .durations import TimeError, parse_delay
 from .zones import meant
+
+Instant = Annotated[str, Meta(description="RFC 3339, UTC with ms", extra_json_schema={"format": "date-time"})]
+"""An instant in an answer."""
 
 INSTANT_MS_MAX = 253_402_300_799_999
 """9999-12-31T23:59:59.999Z, the last instant that RFC 3339 can write."""
@@ -213,6 +218,11 @@ def format_ms(at_ms: int) -> str:
     minute, rest_ms = divmod(at_ms, 60_000)
     digits = str(100_000 + rest_ms)
     return f"{_minute_text(minute)}{digits[1:3]}.{digits[3:]}Z"
+
+
+def time_text(at_ms: int) -> Instant:
+    """The same of any time: a later one as the last that can be written."""
+    return format_ms(min(at_ms, INSTANT_MS_MAX))
 
 
 @lru_cache(maxsize=4_096)

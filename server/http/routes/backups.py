@@ -74,7 +74,7 @@ class Backups:
                 path = await self._in_thread(partial(self._copy, body.dir))
         except StoreFailed as error:
             raise Problem("store-unavailable", f"The backup failed: {error}", headers=RETRY_AFTER) from None
-        return json_answer({"dir": str(path)}, 201)
+        return json_answer(shapes.Backup(str(path)), 201)
 
     def _copy(self, wanted: str) -> Path:
         """Make the backup; returns its path. Raises FieldError, StoreFailed."""

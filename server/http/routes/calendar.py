@@ -96,7 +96,7 @@ class Calendar:
                 fires = await self._upcoming.of(turn, name, row, most, ahead_ms)
                 await turn.begin()
                 for number, fire in enumerate(fires, 1):
-                    at_ms = parse_deliver_at(fire["at"])
+                    at_ms = parse_deliver_at(fire.at)
                     if at_ms <= now_ms + ahead_ms:
                         lines += map(folded, _event(name, row, fire, at_ms, stamp))
                         count += 1
@@ -130,8 +130,8 @@ def _event(name: str, row: ScheduleRow, fire: shapes.Fire, at_ms: int, stamp: st
     timing = row.timing
     every = f"{int(timing.expression) / 1_000:g} s" if timing.kind == "every" else timing.expression
     said = [
-        f"{fire['local']} ({timing.zone})",
-        *([fire["note"]] if "note" in fire else []),
+        f"{fire.local} ({timing.zone})",
+        *([fire.note] if fire.note else []),
         f"{timing.kind}: {every}",
     ]
     return [

@@ -56,5 +56,4 @@ class ClockRoutes:
             raise FieldError("by", str(error)) from None
         except NotSimulated as error:
             raise Problem("clock-not-simulated", str(error)) from None
-        view: shapes.Advanced = {"now": format_ms(now_ms)}
-        return json_answer(view)
+        return json_answer(shapes.Advanced(format_ms(now_ms)))

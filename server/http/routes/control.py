@@ -31,6 +31,7 @@ from typing import Annotated
 
 import msgspec
 from aiohttp import web
+from msgspec.structs import asdict
 
 from shards.commit import Commit
 from shards.draft import Outcome
@@ -120,7 +121,7 @@ class Sweep:
         if self.next is not None:
             cursor = self.name(Position(max(0, self.next - 1)), self.as_of)
         as_of = f"{seq_of(self.as_of):012x}"
-        return {"matched": self.matched, "changed": self.changed, "as_of": as_of, "next": cursor}
+        return shapes.Changed(self.matched, self.changed, as_of, cursor)
 
 
 class Control:
@@ -187,11 +188,11 @@ class Control:
         try:
             await self._run(sweep, turn, None if body.dry_run else act, lambda: request.transport is None)
         except Problem as problem:
-            problem.extra |= sweep.view()
+            problem.extra |= asdict(sweep.view())
             raise
         except Corrupt as error:
             log.error("bulk: %s", error)
-            raise Problem("unreadable", **sweep.view()) from error
+            raise Problem("unreadable", **asdict(sweep.view())) from error
         finally:
             if body.shift is None:
                 self._metrics.cancelled += sweep.changed

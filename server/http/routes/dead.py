@@ -20,7 +20,6 @@ from ...delivery.shared import Group
 from ...engine.clock import Clock
 from ...engine.writer import Ask
 from ..access import Rights, is_own, rights_of
-from ..answers import json_answer
 from ..calls import READ, SCHEDULE, WRITES, Gives, described
 from ..cursors import Cursors
 from ..requests import body_of
@@ -29,7 +28,7 @@ from ..turns import Turns
 from ..values import shapes
 from ..values.bodies import FieldError
 from ..values.scalars import Delay, rules
-from .kept import CHOSEN, ONE_CHOICE, Change, KeptRows, wait_of
+from .kept import CHOSEN, ONE_CHOICE, Change, KeptRows, kept_view, wait_of
 
 
 class RequeueDead(Change):
@@ -59,7 +58,16 @@ class DeadRoutes:
         self._clock = clock
         self._dead_letters = dead_letters
         self._groups = groups
-        self._rows = KeptRows(dead_letters, ask, timeline, cursors, turns, name="the dead letter")
+        self._rows = KeptRows(
+            dead_letters,
+            ask,
+            timeline,
+            cursors,
+            turns,
+            name="the dead letter",
+            view=lambda row, at: kept_view(shapes.DeadLetter, row, died_at=at),
+            page=lambda following, count, found: shapes.DeadPage(following, count, messages=found),
+        )
         self._max_delay_ms = max_delay_ms
 
     def routes(self) -> list[web.RouteDef]:
@@ -71,10 +79,7 @@ class DeadRoutes:
 
     @described("Dead letters: messages that were given up", READ, Gives(200, shapes.DeadPage), query=CHOSEN)
     async def list(self, request: web.Request) -> web.Response:
-        found, page = await self._rows.page(request)
-        messages: list[shapes.DeadLetter] = [{**view, "died_at": at} for view, at in found]
-        answer: shapes.DeadPage = {"messages": messages, **page}
-        return json_answer(answer)
+        return await self._rows.page(request)
 
     @described(
         "Send dead letters again, to those alone who gave them up, or to another place",

@@ -90,8 +90,7 @@ class EndpointRoutes:
             return self._view(status, LIST_LOOK_ROWS, LISTED)
 
         views, following = await self._places.page(request, names, limit, view)
-        page: shapes.EndpointPage = {"endpoints": views, "next": following}
-        return json_answer(page)
+        return json_answer(shapes.EndpointPage(following, views))
 
     @described("An endpoint", ADMIN, Gives(200, shapes.Endpoint), problems=("not-found",))
     async def get(self, request: web.Request) -> web.Response:
@@ -155,13 +154,13 @@ class EndpointRoutes:
             raise self._kind.unknown(request) from None
         except TooMany:
             raise over_quota("Too many endpoints are being tested now.", TEST_WAIT_S) from None
-        tried: shapes.Tried = {
-            "ok": verdict.outcome is Outcome.DONE,
-            "status": reply.status or None,
-            "latency_ms": reply.latency_ms,
-            "reason": verdict.reason or None,
-            "webhook_id": message,
-        }
+        tried = shapes.Tried(
+            ok=verdict.outcome is Outcome.DONE,
+            status=reply.status or None,
+            latency_ms=reply.latency_ms,
+            reason=verdict.reason or None,
+            webhook_id=message,
+        )
         return json_answer(tried)
 
     # -- helpers

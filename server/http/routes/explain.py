@@ -12,6 +12,7 @@ from timeline.wheel import Wheel
 
 from ...engine.loader import AHEAD_MS
 from ...engine.writer import Entry
+from ...settings.times import time_text
 from ..access import sees
 from ..answers import json_answer
 from ..calls import READ, Gives, described
@@ -20,7 +21,7 @@ from ..requests import id_of
 from ..selection import visible
 from ..timeline import Timeline
 from ..values import shapes
-from ..values.views import position_view, time_text
+from ..values.views import position_view
 
 
 class Explain:
@@ -48,21 +49,17 @@ class Explain:
         enters_ms = None
         if is_ahead and not in_wheel:
             enters_ms = max(timeline.horizon.clock_ms, at_of(place) - AHEAD_MS)
-        view: shapes.Place = {
-            "id": id_text(message),
-            "position": position_view(place),
-            "held": shard is None,
-            "in_wheel": in_wheel,
-            "enters_ram_at": None if enters_ms is None else time_text(enters_ms),
-        }
+        view = shapes.Place(
+            id=id_text(message),
+            position=position_view(place),
+            held=shard is None,
+            in_wheel=in_wheel,
+            enters_ram_at=None if enters_ms is None else time_text(enters_ms),
+        )
         if shard is not None:
             piece = timeline.directory.find(at_of(place))
             assert piece is not None, "a row that was found lies in a slice"
-            view |= {
-                "slice": time_text(piece.start_ms),
-                "generation": piece.generation,
-                "shard": shard.number,
-                "structure": timeline.reader.structures.pattern(shard.structure),
-                "borrowed": shard.number in piece.borrowed,
-            }
+            view.slice, view.generation = time_text(piece.start_ms), piece.generation
+            view.shard, view.borrowed = shard.number, shard.number in piece.borrowed
+            view.structure = timeline.reader.structures.pattern(shard.structure)
         return json_answer(view)

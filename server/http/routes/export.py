@@ -19,6 +19,8 @@ from itertools import islice
 
 import msgspec
 from aiohttp import web
+from msgspec import UNSET
+from msgspec.structs import asdict
 
 from shards.record import decode
 from shards.state import PENDING
@@ -31,6 +33,7 @@ from ..requests import flag, instant_parameter
 from ..selection import Query, Selection, query_over
 from ..timeline import Timeline
 from ..turns import Turn, Turns
+from ..values import shapes
 from ..values.scalars import FLAG, SELECTED
 from ..values.views import message_view
 
@@ -99,7 +102,7 @@ class Reading:
         self._query = replace(query, as_of=timeline.as_of)
         self._sees = sees
         self._start = query.start
-        self._with_ids = with_ids
+        self._not_sent = _NOT_SENT if with_ids else ("id", *_NOT_SENT)
         self.is_over = False
 
     def step(self, turn: Turn) -> list[bytes]:
@@ -123,8 +126,10 @@ class Reading:
     def _line(self, place: Position, number: int, value: bytes) -> bytes:
         record = decode(value)
         name = self._timeline.id_at(place, number, record)
-        view: dict[str, object] = {**message_view(name, place, record, PENDING, None)}
-        view["deliver_at"] = view.pop("local", view["deliver_at"])
-        for member in _NOT_SENT if self._with_ids else ("id", *_NOT_SENT):
-            view.pop(member, None)
-        return _encode(view)
+        view = message_view(shapes.Message, name, place, record, PENDING)
+        if view.local:
+            view.deliver_at, view.local = view.local, UNSET
+        members = asdict(view)
+        for member in self._not_sent:
+            del members[member]
+        return _encode({name: one for name, one in members.items() if one is not UNSET})

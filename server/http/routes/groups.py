@@ -14,7 +14,7 @@ steps, each a decision of the writer.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, cast
+from typing import Annotated
 from urllib.parse import quote
 
 import msgspec
@@ -137,10 +137,10 @@ class GroupRoutes:
             which = f"the group {name[:64]!r} with the filter {body.filter[:128]!r}"
             raise Problem("forbidden", f"You may not create or change {which}.")
         await self._places.turns.of(request).begin()
-        view = cast("shapes.MadeGroup", group_view(group, self._places.progress(group, LOOK_ROWS)))
+        view = group_view(shapes.MadeGroup, group, self._places.progress(group, LOOK_ROWS))
         others = [one for one in groups.of_name(name) if one is not group and is_own(rights, one)]
         if body.order and others:
-            view["warnings"] = [_several(parse_share(one.text)[1]) for one in others[:WARNINGS_MAX]]
+            view.warnings = [_several(parse_share(one.text)[1]) for one in others[:WARNINGS_MAX]]
         where = f"/v1/groups/{quote(name, safe='')}?filter={quote(body.filter, safe='')}"
         return put_answer(view, is_new=is_new, where=where)
 
@@ -196,11 +196,10 @@ class GroupRoutes:
             group = self._groups.get(text)
             if group is None or not is_own(rights, group):
                 return None
-            return group_view(group, self._places.progress(group, look_rows_of(texts)))
+            return group_view(shapes.Group, group, self._places.progress(group, look_rows_of(texts)))
 
         views, following = await self._places.page(request, texts, limit, view)
-        page: shapes.GroupPage = {"groups": views, "next": following}
-        return json_answer(page)
+        return json_answer(shapes.GroupPage(following, views))
 
 
 def _several(topic_filter: str) -> str:

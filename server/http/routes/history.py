@@ -6,7 +6,7 @@ sample has no point. A point shows what its last sample shows, and what was coun
 
 from collections import Counter
 from itertools import groupby
-from typing import Annotated, cast
+from typing import Annotated
 
 import msgspec
 from aiohttp import web
@@ -39,8 +39,6 @@ from ..values.scalars import Delay, Point
 HOUR_MS = 3_600_000
 TIMES_LARGER = 8
 """Maximum bytes of a sample in the answer, and while that is made, for each of its own."""
-OF_ALL = ("at", "seconds", "behind_ms")
-"""Figures for every key."""
 Step = Annotated[
     Delay,
     msgspec.Meta(
@@ -75,9 +73,8 @@ class HistoryRoutes:
         async with turn.room(TIMES_LARGER * sum(len(one.data) for one in wanted)):
             points = await _points(turn, wanted, start_ms, step_ms, request.query.get("group"))
             if sees(request) is not None:  # asked now: rules may have changed meanwhile
-                points = [{name: point[name] for name in OF_ALL} for point in points]  # type: ignore[misc, literal-required]
-            view: shapes.History = {"since": known, "step_s": step_ms / 1_000, "points": points}
-            return json_answer(view)
+                points = [shapes.HistoryPoint(one.at, one.seconds, one.behind_ms) for one in points]
+            return json_answer(shapes.History(known, step_ms / 1_000, points))
 
     def _span(self, request: web.Request) -> tuple[int, int, int]:
         """(from, to, step), ms. Raises FieldError."""
@@ -120,22 +117,21 @@ async def _points(
 
 def _point(before: Sample, now: Sample, died: dict[str, int], group: str | None) -> shapes.HistoryPoint:
     late, names = since(before.late, now.late), (group, f"{ENDPOINT_PREFIX}{group}")
-    point = {
-        "at": format_ms(now.at_ms),
-        "seconds": (now.at_ms - before.at_ms) / 1_000,
-        "behind_ms": now.behind_ms,
+    return shapes.HistoryPoint(
+        format_ms(now.at_ms),
+        (now.at_ms - before.at_ms) / 1_000,
+        now.behind_ms,
         **dict(zip(COUNTS, since(before.counts, now.counts), strict=True)),
-        "died_by_reason": died,
-        "lateness": {"p50_ms": quantile_ms(late, 0.5), "p99_ms": quantile_ms(late, 0.99)},
-        "pending": now.pending,
-        "retries": now.retries,
-        "retries_by_reason": now.retry_reasons,
-        "dead_letters": now.dead_letters,
-        "memory_bytes": now.memory_bytes,
-        "store_bytes": now.store_bytes,
-        "disk_free_bytes": now.disk_free_bytes,
-        "groups": [asdict(one) for one in now.groups if not group or one.group in names],
-        "sessions": [asdict(one) for one in now.sessions],
-        "failing_endpoints": now.failing,
-    }
-    return cast("shapes.HistoryPoint", point)
+        died_by_reason=died,
+        lateness=shapes.Lateness(quantile_ms(late, 0.5), quantile_ms(late, 0.99)),
+        pending=now.pending,
+        retries=now.retries,
+        retries_by_reason=dict(now.retry_reasons),
+        dead_letters=now.dead_letters,
+        memory_bytes=now.memory_bytes,
+        store_bytes=now.store_bytes,
+        disk_free_bytes=now.disk_free_bytes,
+        groups=[shapes.GroupPoint(**asdict(one)) for one in now.groups if not group or one.group in names],
+        sessions=[shapes.SessionPoint(**asdict(one)) for one in now.sessions],
+        failing_endpoints=dict(now.failing),
+    )

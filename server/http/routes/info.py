@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
 from aiohttp import web
+from msgspec import UNSET, UnsetType
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from ...build import form
@@ -39,9 +40,9 @@ class Looking(Protocol):
     async def look(self, turn: Turn) -> None: ...
 
 
-def listener_view(address: Address) -> shapes.Listener:
+def listener_view(address: Address, url: str | UnsetType = UNSET) -> shapes.Listener:
     """An address of MQTT with a scheme."""
-    return {"transport": TRANSPORTS[address.scheme], "host": address.host, "port": address.port}
+    return shapes.Listener(TRANSPORTS[address.scheme], address.host, address.port, url)
 
 
 class Info:
@@ -84,20 +85,20 @@ class Info:
 
     @described("Version, clock, build, MQTT listeners", ANY, Gives(200, shapes.Info))
     async def info(self, request: web.Request) -> web.Response:
-        view: shapes.Info = {
-            "version": self._version,
-            "node": self._node,
-            "clock": "simulated" if self._clock.is_simulated else "system",
-            "build": form(),
-            "now": format_ms(self._clock.wall_ms()),
-            "url": self._url(request.host),
-            "mqtt": [{**listener_view(one), "url": str(one)} for one in self._mqtt(request.host)],
-        }
-        return json_answer(view)
+        answer = shapes.Info(
+            version=self._version,
+            node=self._node,
+            clock="simulated" if self._clock.is_simulated else "system",
+            build=form(),
+            now=format_ms(self._clock.wall_ms()),
+            url=self._url(request.host),
+            mqtt=[listener_view(one, str(one)) for one in self._mqtt(request.host)],
+        )
+        return json_answer(answer)
 
     @described("Whether the process lives", OPEN, Gives(200, shapes.Status), query=None)
     async def live(self, _: web.Request) -> web.Response:
-        return json_answer({"status": "ok"})
+        return json_answer(shapes.Status("ok"))
 
     @described("Whether it can serve", OPEN, Gives(200, shapes.Status), query=None, problems=("not-ready",))
     async def ready(self, _: web.Request) -> web.Response:
@@ -108,7 +109,7 @@ class Info:
         if self._writer.broken is not None:
             why = why_unavailable(self._writer.broken)
             raise Problem("not-ready", f"The store takes no writes. {why}", headers=RETRY_AFTER)
-        return json_answer({"status": "ok"})
+        return json_answer(shapes.Status("ok"))
 
     @described("Prometheus metrics", READ, Gives(200, str, media="text/plain"), query=None)
     async def metrics(self, request: web.Request) -> web.Response:

@@ -149,7 +149,7 @@ class JobRoutes:
             job = await _said(self._splits.create(start_ms, body.parts or 0, body.run))
         view = self._view(job)
         if body.run == "caller":
-            view["token"] = job.token
+            view.token = job.token
         answer = json_answer(view, 201)
         answer.headers["Location"] = f"/v1/jobs/{job.row.id}"
         return answer
@@ -160,11 +160,8 @@ class JobRoutes:
         if len(cursor) not in (0, 45):
             raise FieldError("cursor", "was not issued by this server")
         jobs = sorted((job for job in self._pipeline if _rank(job) > cursor), key=_rank)
-        page: shapes.JobPage = {
-            "jobs": [self._view(job) for job in jobs[:limit]],
-            "next": _rank(jobs[limit - 1]) if len(jobs) > limit else None,
-        }
-        return json_answer(page)
+        following = _rank(jobs[limit - 1]) if len(jobs) > limit else None
+        return json_answer(shapes.JobPage(following, [self._view(job) for job in jobs[:limit]]))
 
     @described("A job", ADMIN, Gives(200, shapes.JobView), problems=("not-found",))
     async def get(self, request: web.Request) -> web.Response:
@@ -173,7 +170,7 @@ class JobRoutes:
             raise Problem("not-found", f"Job {request.match_info['id'][:40]} not found.")
         view = self._view(job)
         if isinstance(job, JobRow) and job.files:
-            view["files"] = job.files
+            view.files = job.files
         return json_answer(view)
 
     @described(
@@ -243,8 +240,7 @@ class JobRoutes:
         if body.done is not None or body.total is not None:
             progress = body.done or 0, body.total or 0
         job = await _said(self._pipeline.renew(request.match_info["id"], body.token, progress))
-        lease: shapes.Lease = {"id": job.row.id, "state": job.row.state, "lease_s": lease_of(job.row)}
-        return json_answer(lease)
+        return json_answer(shapes.Lease(job.row.id, job.row.state, lease_of(job.row)))
 
     def _view(self, job: Job | JobRow) -> shapes.JobView:
         return job_view(job, self._slices)

@@ -18,10 +18,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Protocol, TypeVar
 
 import msgspec
 from aiohttp import web
+from msgspec import UNSET, UnsetType
+from msgspec.structs import asdict
 
 from shards.commit import Commit
 from shards.delivery_rows import DeliveryRow, Name
@@ -44,8 +46,9 @@ from timeline.position import (
 from ...delivery.place import Place
 from ...delivery.settling.kept import May
 from ...delivery.shared import ENDPOINT_PREFIX, KEY_PREFIX
-from ...delivery.tries import try_view
+from ...delivery.tries import tries_view
 from ...engine.writer import Ask
+from ...settings.times import time_text
 from ..access import Rights, Sees, changes, is_own, owns, rights_of, sees, user_of
 from ..answers import asked, json_answer, refusal
 from ..bulk import Acted, change_each
@@ -59,7 +62,7 @@ from ..values import shapes
 from ..values.bodies import FieldError, delay_ms, instant_ms
 from ..values.scalars import FLAG, NULL, PAGED, Id, Key, Point, only_one, some_of
 from ..values.scalars import Filter as TopicFilter
-from ..values.views import message_view, time_text
+from ..values.views import message_view
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +76,7 @@ STEP_ROWS = 250
 STEP_BYTES = 1 << 20
 """One request to the writer: so many rows, or bytes of them."""
 IDS_MAX = 1_000
+K = TypeVar("K", bound=shapes.Kept)
 
 Group = Annotated[
     str, msgspec.Meta(description="a group, endpoint or client id, or $share/group/filter", min_length=1)
@@ -172,19 +176,24 @@ class KeptRows:
         turns: Turns,
         *,
         name: str,
+        view: Callable[[DeliveryRow, str], shapes.Kept],
+        page: Callable[[str | None, int | UnsetType, Any], shapes.CountedPage],
     ) -> None:
-        """`name`: what the log calls a row."""
+        """`name`: what the log calls a row. `view`: makes its answer, with the time of its position; it may
+        raise Corrupt. `page`: makes the answer of a listing, from its cursor, count and views."""
         self._source = source
         self._ask = ask
         self._timeline = timeline
         self._cursors = cursors
         self._turns = turns
         self._name = name
+        self._view_of = view
+        self._page_of = page
 
     # -- listing
 
-    async def page(self, request: web.Request) -> tuple[list[tuple[shapes.Kept, str]], shapes.CountedPage]:
-        """The views of a page, each with the time of its position, and the rest of the answer."""
+    async def page(self, request: web.Request) -> web.Response:
+        """A page of the listing."""
         limit, rights = limit_of(request), rights_of(request)
         whole = self._asked(request)
         wanted, cursor = whole, request.query.get("cursor")
@@ -196,12 +205,10 @@ class KeptRows:
         try:
             views, last = await self._page(wanted, may, limit, turn)
             following = None if last is None else self._cursors.text(last, is_hidden=rights is not None)
-            page: shapes.CountedPage = {"next": following}
-            if flag(request, "count"):
-                page["count"] = await self._count(request, whole, may, turn)
+            count = await self._count(request, whole, may, turn) if flag(request, "count") else UNSET
         finally:
             turn.release()
-        return views, page
+        return json_answer(self._page_of(following, count, views))
 
     def _asked(self, request: web.Request) -> Wanted:
         """The selection of a listing. Raises FieldError."""
@@ -226,9 +233,9 @@ class KeptRows:
 
     async def _page(
         self, wanted: Wanted, may: May, limit: int, turn: Turn
-    ) -> tuple[list[tuple[shapes.Kept, str]], Position | None]:
+    ) -> tuple[list[Any], Position | None]:
         """The views of a page, and the position behind which the next begins; None: there is none."""
-        views: list[tuple[shapes.Kept, str]] = []
+        views: list[shapes.Kept] = []
         start, last, looked, size = wanted.start, wanted.start, 0, 0
         is_crowded = False
         while True:
@@ -240,7 +247,7 @@ class KeptRows:
                 if view is not None:
                     if len(views) == limit or size > PAGE_BYTES or is_crowded:
                         return views, last
-                    views.append((view, time_text(at_of(row.at))))
+                    views.append(view)
                     size += len(row.record)
                     is_crowded = not turn.keep(len(row.record) + VIEW_BYTES)
                 last = row.at
@@ -268,18 +275,10 @@ class KeptRows:
     def _view(self, row: DeliveryRow) -> shapes.Kept | None:
         """The view of a row; None: it cannot be read."""
         try:
-            shown = message_view(row.id, id_position(row.id), row.message(), DISPATCHED, None)
+            return self._view_of(row, time_text(at_of(row.at)))
         except Corrupt as error:
             log.error("message %s: unreadable, skipped: %s", self._name, error)
             return None
-        return {
-            **shown,
-            "group": row.group,
-            "subscription": _subscription(row),
-            "attempts": row.attempts,
-            "reason": row.reason,
-            "tries": [try_view(one) for one in row.tries],
-        }
 
     def _read(self, wanted: Wanted, start: Position) -> Iterator[DeliveryRow]:
         """Rows that may be selected, at or behind `start`."""
@@ -294,7 +293,8 @@ class KeptRows:
     async def change(self, request: web.Request, body: Change, act: Act) -> web.Response:
         """Change all selected messages that the caller may change."""
         may = may_of(rights_of(request), changes(request))
-        wanted, turn, done = self._chosen(request, body), self._turns.of(request), _Done()
+        wanted, turn = self._chosen(request, body), self._turns.of(request)
+        done = shapes.KeptChanged(0, 0)
         step = self._step if body.ids is None else self._step_of_ids
         following: int | None = wanted.start if body.ids is None else 0
         try:
@@ -309,9 +309,9 @@ class KeptRows:
                     if acted.refused is not None:
                         raise refusal(acted.refused)
         except Problem as problem:
-            problem.extra |= done.view()
+            problem.extra |= asdict(done)
             raise
-        return json_answer(done.view())
+        return json_answer(done)
 
     def _chosen(self, request: web.Request, body: Change) -> Wanted:
         """The messages to change, as of now. Raises FieldError."""
@@ -365,15 +365,21 @@ class KeptRows:
         return change_each(names, change, lambda name: f"{self._name} of {name.root:024x}")
 
 
-@dataclass(slots=True)
-class _Done:
-    """Progress of a call."""
-
-    matched: int = 0
-    changed: int = 0
-
-    def view(self) -> shapes.KeptChanged:
-        return {"matched": self.matched, "changed": self.changed}
+def kept_view(shape: type[K], row: DeliveryRow, **more: Any) -> K:
+    """The view of a row; `more`: the further fields of its shape. Raises Corrupt."""
+    return message_view(
+        shape,
+        row.id,
+        id_position(row.id),
+        row.message(),
+        DISPATCHED,
+        group=row.group,
+        subscription=_subscription(row),
+        attempts=row.attempts,
+        reason=row.reason,
+        tries=tries_view(row.tries),
+        **more,
+    )
 
 
 def wait_of(deliver_in: str | float | msgspec.UnsetType, max_delay_ms: int) -> int:

@@ -30,6 +30,7 @@ from timeline.position import Position, at_of, id_text
 
 from ...delivery.settling.holds import Holds
 from ...delivery.shared import Group
+from ...settings.times import time_text
 from ..answers import json_answer
 from ..calls import WRITES, Gives, described
 from ..problems import Problem
@@ -39,7 +40,6 @@ from ..values import shapes
 from ..values.bodies import FieldError
 from ..values.message_body import ordering_key_bytes
 from ..values.scalars import PAGED
-from ..values.views import time_text
 from .places import Kind, Places, Verbs
 
 COUNT_KEY = 1_000
@@ -167,13 +167,13 @@ class KeyRoutes:
             if turn.is_over(number):
                 await turn.begin()
         orders = [order for _, order in _ordered(found)]
-        page: shapes.GroupKeyPage = {
-            "keys": views,
-            "next": None if following is None else _cursor(following),
-            "blocked": sum(order.blocked for order in orders),
-            "held": sum(len(order.held) for order in orders),
-            "is_standing": any(order.room.is_standing for order in orders),
-        }
+        page = shapes.GroupKeyPage(
+            keys=views,
+            next=None if following is None else _cursor(following),
+            blocked=sum(order.blocked for order in orders),
+            held=sum(len(order.held) for order in orders),
+            is_standing=any(order.room.is_standing for order in orders),
+        )
         return json_answer(page)
 
     def _view(self, group: Group, order: KeyOrder, key: bytes, lag: _Lag) -> shapes.GroupKey:
@@ -181,18 +181,17 @@ class KeyRoutes:
         head = self._head(group, row.root)
         firsts = [place for place in (row.root, row.next) if place != NOWHERE]
         is_dead = found is not None and found.is_dead
-        view: shapes.GroupKey = {
-            "key": key.decode("utf-8", "replace"),
-            "filter": "" if group.is_endpoint else parse_share(group.text)[1],
-            "lag": lag.messages,
-            "lag_is_exact": lag.is_exact,
-            "in_flight": order.out.get(key, 0),
-            "retry_at": time_text(at_of(head.at)) if head is not None and head.is_waiting else None,
-            "held": "hand" if row.by_hand else "dead" if is_dead else None,
-            "id": None if head is None else id_text(head.id),
-            "oldest_at": time_text(at_of(min(firsts))) if firsts else None,
-        }
-        return view
+        return shapes.GroupKey(
+            key=key.decode("utf-8", "replace"),
+            filter="" if group.is_endpoint else parse_share(group.text)[1],
+            lag=lag.messages,
+            lag_is_exact=lag.is_exact,
+            in_flight=order.out.get(key, 0),
+            retry_at=time_text(at_of(head.at)) if head is not None and head.is_waiting else None,
+            held="hand" if row.by_hand else "dead" if is_dead else None,
+            id=None if head is None else id_text(head.id),
+            oldest_at=time_text(at_of(min(firsts))) if firsts else None,
+        )
 
     def _head(self, group: Group, root: Position) -> DeliveryRow | None:
         """What the key waits for: a message that waits for its try, or a dead letter."""

@@ -91,8 +91,8 @@ class LeaseRoutes:
             with refusals():
                 if isinstance(leased, Exception):
                     raise leased
-            body: shapes.LeasedMessages = {"messages": await self._views(leased, self._turns.of(request))}
-            answer = json_answer(body)
+            views = await self._views(leased, self._turns.of(request))
+            answer = json_answer(shapes.LeasedMessages(views))
             is_read = not is_gone()
             return answer
         finally:
@@ -116,12 +116,8 @@ class LeaseRoutes:
         if is_theirs:
             turn, context = self._turns.of(request), trace_of(request)
             ids = await self._following.ack(raw, lease, rights, context, turn)
-        told: shapes.Acked = {
-            "acked": int(ids is not None),
-            "gone": [lease_text(lease)] if ids is None else [],
-            "ids": [id_text(one) for one in ids or ()],
-        }
-        return json_answer(told)
+        gone = [lease_text(lease)] if ids is None else []
+        return json_answer(shapes.Acked(int(ids is not None), gone, [id_text(one) for one in ids or ()]))
 
     @described(
         "Leased messages are not done: they come again, later",

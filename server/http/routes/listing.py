@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import msgspec
 from aiohttp import web
+from msgspec import UNSET, UnsetType
 
 from shards.state import PENDING, STATES, State
 from timeline.position import Position
@@ -58,22 +59,17 @@ class Listing:
         key = request.query.get("key")
         if key is not None:
             views = self._under(request, replace(query, start=start), key)
-            answer: shapes.MessagePage = {"messages": views, "next": None}
-            return json_answer(answer | {"count": len(views)} if is_counted else answer)
+            number = len(views) if is_counted else UNSET
+            return json_answer(shapes.MessagePage(None, number, messages=views))
         turn = self._turns.of(request)
-        total = 0
+        total: int | UnsetType = UNSET
         if is_counted:
             is_abandoned = lambda: request.transport is None  # noqa: E731
             total = await count(self._timeline, query, sees(request), turn, is_abandoned)
         selection = Selection(self._timeline, replace(query, as_of=as_of), sees(request))
         views, end, is_hidden = await selection.page(turn, start)
-        answer = {
-            "messages": views,
-            "next": None if end is None else self._cursors.text(end, as_of, is_hidden=is_hidden),
-        }
-        if is_counted:
-            answer["count"] = total
-        return json_answer(answer)
+        following = None if end is None else self._cursors.text(end, as_of, is_hidden=is_hidden)
+        return json_answer(shapes.MessagePage(following, total, messages=views))
 
     def _under(self, request: web.Request, query: Query, key: str) -> list[shapes.Message]:
         """The messages under a key of the caller that the query selects. Raises FieldError, Corrupt."""

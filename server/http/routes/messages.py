@@ -41,8 +41,8 @@ from ...engine.writer import Ask
 from ...observe.metrics import Metrics
 from ...observe.tracing import Traces
 from ...settings.config import Limits
-from ...settings.times import format_ms, wall_time
-from ..access import Rights, changes, charge, owns, rights_of, sees, user_of
+from ...settings.times import format_ms, time_text, wall_time
+from ..access import changes, charge, owns, rights_of, sees, user_of
 from ..answers import asked, json_answer, raw_answer, refusals
 from ..by_key import SEES_ONLY, Act, ByKey
 from ..calls import READ, SCHEDULE, WRITES, Gives, described
@@ -62,7 +62,7 @@ from ..values.post_body import Debounced, New
 from ..values.reader import Reader
 from ..values.scalars import FLAG, Delay, ETag, Key, Location, Query, Tags, When, rules, some_of
 from ..values.upsert_body import Upsert
-from ..values.views import delivery_view, etag, message_view, time_text
+from ..values.views import etag, message_view
 
 TAGGED = {"ETag": ETag}
 PLACED = {"Location": Location, **TAGGED}
@@ -234,12 +234,8 @@ class Messages:
         record = self._known(request, message)
         if record is None:
             raise otherwise or _unknown(message)
-        view = message_view(message, id_position(message), record, DISPATCHED, None)
-        await self._turns.of(request).begin()
-        shown = self._followed(view, message, id_position(message), record, rights_of(request))
-        answer = json_answer(shown)
-        answer.headers["ETag"] = etag(message)
-        return answer
+        place = id_position(message)
+        return await self._answer(request, message, place, record, DISPATCHED, None, message)
 
     def _known(self, request: web.Request, message: MessageId) -> Record | None:
         """That message as stored, except its due; None: no place keeps it."""
@@ -252,24 +248,31 @@ class Messages:
     async def _shown(self, request: web.Request, found: Found) -> web.Response:
         record = decode(found.value)
         state, dispatched_ms = self._timeline.state_of(found, record)
-        view = message_view(found.id, found.position, record, state, dispatched_ms)
+        return await self._answer(
+            request, found.id, found.position, record, state, dispatched_ms, found.row_id
+        )
+
+    async def _answer(
+        self,
+        request: web.Request,
+        message: MessageId,
+        place: Position,
+        record: Record,
+        state: State,
+        dispatched_ms: int | None,
+        row: MessageId,
+    ) -> web.Response:
+        """A message; a dispatched one with its deliveries."""
+        view = message_view(shapes.MessageShown, message, place, record, state, dispatched_ms)
         if state == DISPATCHED:
             # It stays so, whatever happens while this waits for its turn.
             await self._turns.of(request).begin()
-            view = self._followed(view, found.id, found.position, record, rights_of(request))
+            may = partial(owns, rights_of(request))
+            found = self._deliveries.of(message, place, record, may)
+            view.deliveries, view.deliveries_truncated = found
         answer = json_answer(view)
-        answer.headers["ETag"] = etag(found.row_id)
+        answer.headers["ETag"] = etag(row)
         return answer
-
-    def _followed(
-        self, view: shapes.Message, message: MessageId, place: Position, record: Record, rights: Rights | None
-    ) -> shapes.MessageShown:
-        told, is_cut = self._deliveries.of(message, place, record, partial(owns, rights))
-        return {
-            **view,
-            "deliveries": [delivery_view(one) for one in told],
-            "deliveries_truncated": is_cut,
-        }
 
     @described(
         "Move a message; its id stays",
@@ -325,13 +328,10 @@ class Messages:
         assert control.found is not None
         self._metrics.moved += bool(control.row)
         self._metrics.cancelled += not control.row
-        body: shapes.Scheduled = {
-            "id": id_text(message),
-            "deliver_at": format_ms(move.due_ms),
-            "state": PENDING if control.row else CANCELLED,
-            "server_time": format_ms(move.now_ms),
-        }
-        answer = json_answer(body)
+        state: State = PENDING if control.row else CANCELLED
+        answer = json_answer(
+            shapes.Scheduled(id_text(message), format_ms(move.due_ms), state, format_ms(move.now_ms))
+        )
         answer.headers["ETag"] = etag(control.row or control.found.row_id)
         return answer
 
@@ -409,13 +409,13 @@ class Messages:
         self._metrics.moved += effect is Effect.CHANGED
         self._metrics.cancelled += effect is Effect.CANCELLED
         state, due_ms = self._after(upserted)
-        told: shapes.Upserted = {
-            "id": id_text(message) if message else None,
-            "state": state,
-            "deliver_at": format_ms(due_ms) if message else None,
-            "changed": effect in (Effect.MADE, Effect.CHANGED, Effect.CANCELLED),
-        }
-        answer = json_answer(told, 201 if effect is Effect.MADE else 200)
+        body = shapes.Upserted(
+            id=id_text(message) if message else None,
+            state=state,
+            deliver_at=format_ms(due_ms) if message else None,
+            changed=effect in (Effect.MADE, Effect.CHANGED, Effect.CANCELLED),
+        )
+        answer = json_answer(body, 201 if effect is Effect.MADE else 200)
         if effect is Effect.MADE:
             answer.headers.update({"Location": f"/v1/messages/{id_text(message)}", "ETag": etag(message)})
         return answer
@@ -482,7 +482,7 @@ class Messages:
         told, is_cut = self._deliveries.of(message, place, record, may)
         if found is not None and self._timeline.state_of(found, record)[0] == EXPIRED:
             told = []  # it was dropped as late: who has not read so far will not get it
-        left = [delivery_view(one) for one in told if one.state not in OVER]
+        left = [one for one in told if one.state not in OVER]
         raise _too_late(message, **when, deliveries=left, deliveries_truncated=is_cut)
 
     def _refuse(self, message: MessageId, control: Control) -> NoReturn:

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 from aiohttp import web
 
 from shards.commit import Commit
-from timeline.position import Position
+from timeline.position import Position, at_of
 
 from ...delivery.burials import SKIPPED
 from ...delivery.place import Place
@@ -23,6 +23,7 @@ from ...delivery.replay import Replay
 from ...delivery.router import Router
 from ...engine.clock import Clock
 from ...engine.writer import Ask
+from ...settings.times import time_text
 from ..access import Rights, rights_of
 from ..answers import asked, json_answer
 from ..calls import WRITES, Gives, described
@@ -31,7 +32,7 @@ from ..problems import Problem
 from ..requests import body_of
 from ..timeline import Timeline
 from ..turns import Turns
-from ..undone import DROP, SKIP, Skip, add_up, is_undone, skip_position, skipped, undone_of
+from ..undone import DROP, SKIP, Skip, add_up, is_undone, skip_position, undone_of
 from ..values import shapes
 from ..values.scalars import Query
 from ..values.views import Progress
@@ -184,7 +185,8 @@ class Verbs(Generic[P]):
 
         changed = await self.change(request, act)
         after = max(place.session.read_at(places.timeline.horizon.position) for place in changed)
-        return json_answer(skipped(before, after, undone))
+        answer = shapes.Skipped(time_text(at_of(before)), time_text(at_of(after)), undone)
+        return json_answer(answer)
 
     async def change(self, request: web.Request, act: Callable[[Commit, P], bool]) -> list[P]:
         """Change the places that the request names, in steps; returns those that still existed.

@@ -17,7 +17,6 @@ from aiohttp import web
 from ...delivery.settling.kept import KeptRetries
 from ...engine.clock import Clock
 from ...engine.writer import Ask
-from ..answers import json_answer
 from ..calls import READ, SCHEDULE, WRITES, Gives, described
 from ..cursors import Cursors
 from ..requests import body_of
@@ -26,7 +25,7 @@ from ..turns import Turns
 from ..values import shapes
 from ..values.message_body import due_of
 from ..values.scalars import Delay, When, not_both, rules
-from .kept import CHOSEN, ONE_CHOICE, Change, KeptRows
+from .kept import CHOSEN, ONE_CHOICE, Change, KeptRows, kept_view
 
 
 class TryRetries(Change):
@@ -55,7 +54,16 @@ class RetryRoutes:
     ) -> None:
         self._clock = clock
         self._steering = steering
-        self._rows = KeptRows(steering, ask, timeline, cursors, turns, name="the retry")
+        self._rows = KeptRows(
+            steering,
+            ask,
+            timeline,
+            cursors,
+            turns,
+            name="the retry",
+            view=lambda row, at: kept_view(shapes.WaitingRetry, row, retry_at=at),
+            page=lambda following, count, found: shapes.RetryPage(following, count, retries=found),
+        )
         self._max_delay_ms = max_delay_ms
 
     def routes(self) -> list[web.RouteDef]:
@@ -70,9 +78,7 @@ class RetryRoutes:
         "Retries: messages that wait for their next try", READ, Gives(200, shapes.RetryPage), query=CHOSEN
     )
     async def list(self, request: web.Request) -> web.Response:
-        found, page = await self._rows.page(request)
-        answer: shapes.RetryPage = {"retries": [{**view, "retry_at": at} for view, at in found], **page}
-        return json_answer(answer)
+        return await self._rows.page(request)
 
     @described(
         "Try again now, or at another time",

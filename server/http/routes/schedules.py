@@ -16,6 +16,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 from aiohttp import web
+from msgspec import UNSET
 
 from shards.commit import Commit
 from shards.record import deliver_to_of, topic_of
@@ -148,7 +149,7 @@ class ScheduleRoutes:
     @described("Schedules by name", ADMIN, Gives(200, shapes.SchedulePage), query=PAGED)
     async def list(self, request: web.Request) -> web.Response:
         limit, after = limit_of(request), request.query.get("cursor", "")
-        views, turn = list[shapes.Schedule](), self._turns.of(request)
+        views, turn = list[Any](), self._turns.of(request)
         while len(views) <= limit:
             await turn.begin()
             step = self._schedules.after(after, STEP_ROWS)
@@ -159,11 +160,8 @@ class ScheduleRoutes:
                     views.append(self._view(after, row))
                 if turn.is_over(number):
                     break
-        page: shapes.SchedulePage = {
-            "schedules": views[:limit],
-            "next": views[limit - 1]["name"] if len(views) > limit else None,
-        }
-        return json_answer(page)
+        following = views[limit - 1]["name"] if len(views) > limit else None
+        return json_answer(shapes.SchedulePage(following, views[:limit]))
 
     @described(
         "Forget a schedule; its pending occurrence goes too",
@@ -217,8 +215,7 @@ class ScheduleRoutes:
         message: MessageId | None = await self._decided(request, name, decide)
         if message is None:
             raise _unknown(name)
-        view: shapes.Triggered = {"name": name, "id": id_text(message), "deliver_at": format_ms(now_ms)}
-        return json_answer(view)
+        return json_answer(shapes.Triggered(name, id_text(message), format_ms(now_ms)))
 
     @described(
         "When a schedule would fire",
@@ -242,12 +239,10 @@ class ScheduleRoutes:
             plan, after_ms = checked_plan(timing, definition.name, now_ms)
             count = min(definition.count, timing.limit or definition.count)
             views = fire_views(plan, after_ms, count) or fire_views(plan, after_ms, 1, END_MS)
-            if note := start_note(timing, views[0].get("note", "")):
-                views[0]["note"] = note
+            views[0].note = start_note(timing, views[0].note or "") or UNSET
             return views
 
-        view: shapes.Fires = {"fires": await self._in_thread(request, found)}
-        return json_answer(view)
+        return json_answer(shapes.Fires(await self._in_thread(request, found)))
 
     @described(
         "When a schedule will fire, the pending occurrence first",
@@ -260,8 +255,7 @@ class ScheduleRoutes:
         """The next fires: the pending occurrence, wherever it was moved, then the fires behind it."""
         count = number_parameter(request, "count", COUNT_DEFAULT, COUNT_MAX)
         name, row = self._found(request)
-        view: shapes.Fires = {"fires": await self._upcoming.of(self._turns.of(request), name, row, count)}
-        return json_answer(view)
+        return json_answer(shapes.Fires(await self._upcoming.of(self._turns.of(request), name, row, count)))
 
     # -- helpers
 
@@ -302,7 +296,7 @@ class ScheduleRoutes:
             raise _unknown(name)
         return name, row
 
-    def _view(self, name: str, row: ScheduleRow) -> shapes.Schedule:
+    def _view(self, name: str, row: ScheduleRow) -> dict[str, Any]:
         shown_ms = self._timeline.horizon.clock_ms
         return schedule_view(name, row, self._upcoming.pending(row), self._clock.wall_ms(), shown_ms)
 

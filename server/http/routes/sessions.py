@@ -64,12 +64,11 @@ class SessionRoutes:
             subscriber = self._sessions.get(name)
             if subscriber is None or not is_own(rights, subscriber):
                 return None
-            return session_view(subscriber, self._places.progress(subscriber, LIST_LOOK_ROWS))
+            return session_view(subscriber, name, self._places.progress(subscriber, LIST_LOOK_ROWS))
 
         found = await least(self._places.turns.of(request), [*self._sessions], wanted, limit + 1)
         views, following = await self._places.page(request, [name for name, _ in found], limit, view)
-        page: shapes.SessionPage = {"sessions": views, "next": following}
-        return json_answer(page)
+        return json_answer(shapes.SessionPage(following, views))
 
     @described("A session", READ, Gives(200, shapes.Session), problems=("not-found",))
     async def get(self, request: web.Request) -> web.Response:
@@ -114,9 +113,8 @@ class SessionRoutes:
         (subscriber,) = changed
         if not is_own(rights_of(request), subscriber):
             raise self._unknown(request)
-        view = session_view(subscriber, self._places.progress(subscriber, LOOK_ROWS))
-        view["client_id"] = request.match_info["client_id"]
-        return json_answer(view)
+        name, progress = request.match_info["client_id"], self._places.progress(subscriber, LOOK_ROWS)
+        return json_answer(session_view(subscriber, name, progress))
 
     def _unknown(self, request: web.Request) -> Problem:
         """The 404 of a name; for names of groups and endpoints, which are no client ids, it says where to

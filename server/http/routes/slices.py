@@ -20,7 +20,7 @@ from ..timeline import Timeline
 from ..values import shapes
 from ..values.bodies import FieldError, instant_ms
 from ..values.scalars import PAGED
-from ..values.views import shard_view, slice_numbers
+from ..values.views import shard_view, slice_fields
 
 
 class Slices:
@@ -53,27 +53,18 @@ class Slices:
         pieces = (piece for piece in self._timeline.directory if piece.start_ms >= start_ms)
         found = list(islice(pieces, limit + 1))
         more = str(found[limit].start_ms) if len(found) > limit else None
-        views: list[shapes.Slice] = [
-            {
-                **slice_numbers(piece, self._timeline.reader),
-                "shards": len(piece.shards) + len(piece.borrowed),
-            }
+        reader = self._timeline.reader
+        views = [
+            shapes.Slice(**slice_fields(piece, reader), shards=len(piece.shards) + len(piece.borrowed))
             for piece in found[:limit]
         ]
-        page: shapes.SlicePage = {
-            "slices": views,
-            "next": more,
-            "split_above": self._split_above,
-            "held_by": self._held_by(),
-        }
-        return json_answer(page)
+        return json_answer(shapes.SlicePage(more, views, self._split_above, self._held_by()))
 
     @described("A slice and its shards", ADMIN, Gives(200, shapes.SliceDetail), problems=("not-found",))
     async def get(self, request: web.Request) -> web.Response:
         piece = self._slice(request)
         shards = [self._view(piece, shard) for shard in piece.readable()]
-        view: shapes.SliceDetail = {**slice_numbers(piece, self._timeline.reader), "shards": shards}
-        return json_answer(view)
+        return json_answer(shapes.SliceDetail(**slice_fields(piece, self._timeline.reader), shards=shards))
 
     @described("A shard", ADMIN, Gives(200, shapes.Shard), problems=("not-found",))
     async def shard(self, request: web.Request) -> web.Response:

@@ -27,6 +27,7 @@ from ...delivery.message import Message
 from ...delivery.owners import Owners
 from ...delivery.payloads import Encoding, payload_view
 from ...delivery.router import Router
+from ...settings.times import time_text
 from ..access import Rights, client_of, rights_of, sees
 from ..calls import READ, Gives, described
 from ..problems import Problem
@@ -35,7 +36,6 @@ from ..streams import MEDIA, Streams, begin_events, ends_within
 from ..turns import Turn, Turns
 from ..values import shapes
 from ..values.scalars import Filter
-from ..values.views import time_text
 
 EVERY_S = 0.25
 QUIET_S = 1.0
@@ -140,17 +140,17 @@ class TailRoutes:
         if is_cut and as_is == "json":
             as_is = "text"
         shown, encoding = payload_view(_cut(payload, as_is), as_is)
-        return {
-            "id": message.id_text(self._node) if message.is_stored else None,
-            "topic": message.topic.decode(),
-            "deliver_at": time_text(message.due_ms),
-            "late_ms": message.late_ms,
-            "qos": message.qos,
-            "payload": shown,
-            "encoding": encoding,
-            "payload_bytes": len(payload),
-            "is_cut": is_cut,
-        }
+        return shapes.TailMessage(
+            id=message.id_text(self._node) if message.is_stored else None,
+            topic=message.topic.decode(),
+            deliver_at=time_text(message.due_ms),
+            late_ms=message.late_ms,
+            qos=message.qos,
+            payload=shown,
+            encoding=encoding,
+            payload_bytes=len(payload),
+            is_cut=is_cut,
+        )
 
 
 def _cut(payload: bytes, encoding: Encoding) -> bytes:

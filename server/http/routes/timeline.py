@@ -67,18 +67,11 @@ class TimelineRoutes:
             waiting = None
             if flag(request, "retries"):
                 waiting = await self._waiting(request, starts, end_ms, query.topic, turn)
-        view: shapes.Density = {
-            "from": format_ms(start_ms),
-            "to": format_ms(end_ms),
-            "bucket_s": width_ms / 1_000,
-            "buckets": [
-                {"at": format_ms(at_ms), "count": count} for at_ms, count in zip(starts, counts, strict=True)
-            ],
-            "total": sum(counts),
-        }
-        for bucket, count in zip(view["buckets"], waiting or (), strict=False):
-            bucket["retries"] = count
-        return json_answer(view)
+        buckets = [shapes.Bucket(format_ms(at_ms), n) for at_ms, n in zip(starts, counts, strict=True)]
+        for bucket, count in zip(buckets, waiting or (), strict=False):
+            bucket.retries = count
+        width_s, total = width_ms / 1_000, sum(counts)
+        return json_answer(shapes.Density(format_ms(start_ms), format_ms(end_ms), width_s, buckets, total))
 
     async def _waiting(
         self, request: web.Request, starts: range, end_ms: int, topic: str, turn: Turn

@@ -28,7 +28,6 @@ def named(name: str) -> Meta:
 
 # -- out
 
-Instant = Annotated[str, _meta("RFC 3339, UTC with ms", format="date-time")]
 Id = Annotated[str, _meta("32 hex digits, sorted by time", pattern="^[0-9a-f]{32}$")]
 Seq = Annotated[str, _meta(pattern="^[0-9a-f]{12}$")]
 Cursor = Annotated[str, _meta("where the next page begins: `cursor` of the next call")]

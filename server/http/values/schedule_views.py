@@ -4,8 +4,10 @@ If the clock was ahead and was set back, some future fires have already been sen
 schedule sends nothing, and its view says so.
 """
 
-from typing import Literal, cast
+from typing import Any, Literal
 from zoneinfo import ZoneInfo
+
+from msgspec import UNSET, to_builtins
 
 from shards.schedules import ScheduleRow, TimingRow
 from timeline.fires import GRACE_MS, Fire, local_text
@@ -18,24 +20,24 @@ from .message_body import MEMBERS
 
 def schedule_view(
     name: str, row: ScheduleRow, pending: shapes.Fire | None, now_ms: int, shown_ms: int
-) -> shapes.Schedule:
-    """`pending`: the occurrence on the timeline. `shown_ms`: the latest time of the clock."""
+) -> dict[str, Any]:
+    """A `shapes.Schedule` with all members of its definition. `pending`: the occurrence on the timeline;
+    `shown_ms`: the latest time of the clock."""
     timing = row.timing
-    state: shapes.ScheduleState = {
-        "timezone": timing.zone,
-        "dst": {"gap": timing.gap, "overlap": timing.overlap},
-        "misfire": timing.misfire,
-        "state": _state(row),
-        "created_at": format_ms(row.created_ms),
-        "changed_at": format_ms(row.changed_ms or row.anchor_ms),
-        "count": row.count,
-        "next": pending,
-        "last": _last(row),
-        "silent": _silence(row, now_ms, shown_ms),
-    }
-    if row.stopped:
-        state["reason"] = row.stopped
-    return cast("shapes.Schedule", {"name": name, **MEMBERS.decode(row.body), **state})
+    state = shapes.ScheduleState(
+        timezone=timing.zone,
+        dst=shapes.DstPolicy(timing.gap, timing.overlap),
+        misfire=timing.misfire,
+        state=_state(row),
+        created_at=format_ms(row.created_ms),
+        changed_at=format_ms(row.changed_ms or row.anchor_ms),
+        count=row.count,
+        next=pending,
+        last=_last(row),
+        silent=_silence(row, now_ms, shown_ms),
+        reason=row.stopped or UNSET,
+    )
+    return {"name": name, **MEMBERS.decode(row.body), **to_builtins(state)}
 
 
 def _state(row: ScheduleRow) -> Literal["active", "paused", "stopped", "finished"]:
@@ -60,7 +62,7 @@ def _silence(row: ScheduleRow, now_ms: int, shown_ms: int) -> shapes.Silence | N
         why = f"the clock was ahead when the rule was saved: it starts at {format_ms(row.anchor_ms)}"
     else:
         return None
-    return {"until": format_ms(occurrence.at_ms), "why": why}
+    return shapes.Silence(format_ms(occurrence.at_ms), why)
 
 
 def start_note(timing: TimingRow, note: str = "") -> str:
@@ -77,10 +79,9 @@ def _last(row: ScheduleRow) -> shapes.Fire | None:
         zone = ZoneInfo(row.timing.zone)
     except (ValueError, KeyError, OSError):  # a zone or rule that this server no longer knows
         zone = ZoneInfo("UTC")
-    return {"at": format_ms(row.last_ms), "local": local_text(row.last_ms, zone)}
+    return shapes.Fire(format_ms(row.last_ms), local_text(row.last_ms, zone))
 
 
 def fire_view(fire: Fire, zone: ZoneInfo) -> shapes.Fire:
     """One fire, also in its zone."""
-    view: shapes.Fire = {"at": format_ms(fire.at_ms), "local": local_text(fire.at_ms, zone)}
-    return {**view, "note": fire.note} if fire.note else view
+    return shapes.Fire(format_ms(fire.at_ms), local_text(fire.at_ms, zone), fire.note or UNSET)

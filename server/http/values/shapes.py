@@ -1,40 +1,48 @@
-"""Types of all answers: the API's description is generated from them, and mypy checks the views against them.
+"""All answers: each is encoded as it is, and the API's description is generated from them.
 
-A member that may be absent is `NotRequired`; one that can be null says so.
+A member that may be absent is `UNSET`; one that can be null says so.
 """
 
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Any, Literal
+
+from msgspec import UNSET, Struct, UnsetType, field
 
 from shards.archives import ArchivedFile
 from shards.state import State
 
-from ...delivery.deliveries import DeliveryState
+from ...delivery.deliveries import Delivery
 from ...delivery.payloads import Encoding
-from .scalars import Cursor, Id, Instant, Seq
+from ...delivery.tries import Try
+from ...settings.times import Instant
+from .scalars import Cursor, Id, Seq
 
 
-class FieldProblem(TypedDict):
+class Body(Struct, gc=False):
+    """An answer or a part of one."""
+
+
+class FieldProblem(Body):
     """An error in a field; `line` counts from 1: lines of NDJSON or items of an array."""
 
     field: str
     detail: str
-    line: NotRequired[int]
+    line: int | UnsetType = UNSET
 
 
-class Problem(TypedDict):
+class Problem(Body, kw_only=True):
     """RFC 9457; further members depend on the type."""
 
     type: str
     title: str
     status: int
-    detail: NotRequired[str]
-    errors: NotRequired[list[FieldProblem]]
+    detail: str | UnsetType = UNSET
+    errors: list[FieldProblem] | UnsetType = UNSET
 
 
 # -- messages
 
 
-class Scheduled(TypedDict):
+class Scheduled(Body):
     """A stored message."""
 
     id: Id
@@ -43,7 +51,7 @@ class Scheduled(TypedDict):
     server_time: Instant
 
 
-class Claims(TypedDict):
+class Claims(Body):
     """Number of groups, endpoints and sessions that would get a message if it were dispatched now."""
 
     groups: int
@@ -54,10 +62,10 @@ class Claims(TypedDict):
 class Posted(Scheduled):
     """The answer to a POST. `claims`: on request."""
 
-    claims: NotRequired[Claims]
+    claims: Claims | UnsetType = UNSET
 
 
-class Upserted(TypedDict):
+class Upserted(Body):
     """The message under a key after an upsert. `id` null: there is none, and the version is remembered."""
 
     id: Id | None
@@ -66,29 +74,29 @@ class Upserted(TypedDict):
     changed: bool
 
 
-class Accepted(TypedDict):
+class Accepted(Body):
     """A stored batch; ids in the order of the items."""
 
     accepted: int
     ids: list[Id]
 
 
-class Result(TypedDict, total=False):
+class Result(Body):
     """Result of one item: its id or a problem; `replayed` and its state: the key was already known."""
 
-    id: Id
-    replayed: bool
-    state: State
-    problem: Problem
+    id: Id | UnsetType = UNSET
+    replayed: bool | UnsetType = UNSET
+    state: State | UnsetType = UNSET
+    problem: Problem | UnsetType = UNSET
 
 
-class Results(TypedDict):
+class Results(Body):
     """Results of a batch's items, in order."""
 
     results: list[Result]
 
 
-class Message(TypedDict):
+class Message(Body):
     """A message as sent, and its state."""
 
     id: Id
@@ -96,50 +104,20 @@ class Message(TypedDict):
     deliver_at: Instant
     state: State
     qos: int
-    payload: NotRequired[Any]
-    encoding: NotRequired[Encoding]
-    deliver_to: NotRequired[str]
-    ordering_key: NotRequired[str]
-    local: NotRequired[str]
-    schedule: NotRequired[str]
-    dispatched_at: NotRequired[Instant]
-    cancelled_at: NotRequired[Instant]
-    retain: NotRequired[bool]
-    late: NotRequired[str]
-    expires_in: NotRequired[float]
-    publisher: NotRequired[str]
-    content_type: NotRequired[str]
-    headers: NotRequired[dict[str, str]]
-
-
-class Try(TypedDict):
-    """A failed delivery. `at`: time of the failure; `by`: who had the message, empty: unknown; `seconds`: how
-    long, null: unknown."""
-
-    at: Instant
-    by: str
-    outcome: str
-    reason: str
-    seconds: float | None
-
-
-class Delivery(TypedDict):
-    """Delivery state of a message in one group (`group`, `filter`), or in one session.
-
-    `attempts`: deliveries so far, if still known; `retry_at`: time of the next try; `reason`: of the last
-    failure; `by`: the group's member that has it; `lease_until`: for how long; `tries`: the last failed ones.
-    """
-
-    group: NotRequired[str]
-    filter: NotRequired[str]
-    session: NotRequired[str]
-    state: DeliveryState
-    attempts: NotRequired[int]
-    retry_at: NotRequired[Instant]
-    reason: NotRequired[str]
-    by: NotRequired[str]
-    lease_until: NotRequired[Instant]
-    tries: NotRequired[list[Try]]
+    payload: Any | UnsetType = UNSET
+    encoding: Encoding | UnsetType = UNSET
+    deliver_to: str | UnsetType = UNSET
+    ordering_key: str | UnsetType = UNSET
+    local: str | UnsetType = UNSET
+    schedule: str | UnsetType = UNSET
+    dispatched_at: Instant | UnsetType = UNSET
+    cancelled_at: Instant | UnsetType = UNSET
+    retain: bool | UnsetType = UNSET
+    late: str | UnsetType = UNSET
+    expires_in: float | UnsetType = UNSET
+    publisher: str | UnsetType = UNSET
+    content_type: str | UnsetType = UNSET
+    headers: dict[str, str] | UnsetType = UNSET
 
 
 class MessageShown(Message):
@@ -147,11 +125,11 @@ class MessageShown(Message):
     has not finished it; `deliveries_truncated`: whether there are more.
     """
 
-    deliveries: NotRequired[list[Delivery]]
-    deliveries_truncated: NotRequired[bool]
+    deliveries: list[Delivery] | UnsetType = UNSET
+    deliveries_truncated: bool | UnsetType = UNSET
 
 
-class Page(TypedDict):
+class Page(Body):
     """A part of a list. `next`: null at the end."""
 
     next: Cursor | None
@@ -160,16 +138,16 @@ class Page(TypedDict):
 class CountedPage(Page):
     """`count`: over all pages, on request."""
 
-    count: NotRequired[int]
+    count: int | UnsetType = UNSET
 
 
-class MessagePage(CountedPage):
+class MessagePage(CountedPage, kw_only=True):
     """Messages in position order."""
 
     messages: list[Message]
 
 
-class KeptChanged(TypedDict):
+class KeptChanged(Body):
     """Number of matching dead letters or retries, and of changed ones."""
 
     matched: int
@@ -183,7 +161,7 @@ class Changed(KeptChanged):
     next: Cursor | None
 
 
-class Kept(Message):
+class Kept(Message, kw_only=True):
     """A message kept for one session or group. `subscription`: of a group, null for a session; `tries`: the
     last ones."""
 
@@ -194,31 +172,31 @@ class Kept(Message):
     tries: list[Try]
 
 
-class DeadLetter(Kept):
+class DeadLetter(Kept, kw_only=True):
     """A message that a session or group has given up."""
 
     died_at: Instant
 
 
-class DeadPage(CountedPage):
+class DeadPage(CountedPage, kw_only=True):
     """Dead letters, ordered by the time at which they died."""
 
     messages: list[DeadLetter]
 
 
-class WaitingRetry(Kept):
+class WaitingRetry(Kept, kw_only=True):
     """A message that waits for its next try."""
 
     retry_at: Instant
 
 
-class RetryPage(CountedPage):
+class RetryPage(CountedPage, kw_only=True):
     """Retries in the order of their next tries."""
 
     retries: list[WaitingRetry]
 
 
-class LeasedMessage(Message):
+class LeasedMessage(Message, kw_only=True):
     """A message leased to you until `lease_until`. `filter`: of the group; `reason`: of the last failure,
     null on the first try; `tries`: the last failed ones."""
 
@@ -230,29 +208,29 @@ class LeasedMessage(Message):
     lease_until: Instant
 
 
-class LeasedMessages(TypedDict):
+class LeasedMessages(Body):
     """The leased messages, at most as many as requested."""
 
     messages: list[LeasedMessage]
 
 
-class Acked(TypedDict):
+class Acked(Body):
     """Number of messages done; `gone`: leases that had ended, or are not yours. `ids`: of the follow-ups, if
     they were asked for; none if the lease is gone."""
 
     acked: int
     gone: list[str]
-    ids: NotRequired[list[Id]]
+    ids: list[Id] | UnsetType = UNSET
 
 
-class Released(TypedDict):
+class Released(Body):
     """Number of messages returned to the group; `gone`: leases that had ended."""
 
     released: int
     gone: list[str]
 
 
-class Nacked(TypedDict):
+class Nacked(Body):
     """Number of messages to be redelivered, and of new dead letters; `gone`: leases that had ended."""
 
     nacked: int
@@ -260,7 +238,7 @@ class Nacked(TypedDict):
     gone: list[str]
 
 
-class Extended(TypedDict):
+class Extended(Body):
     """Number of leases extended until `lease_until`; `gone`: leases that had ended."""
 
     extended: int
@@ -268,24 +246,24 @@ class Extended(TypedDict):
     gone: list[str]
 
 
-class Position(TypedDict):
+class Position(Body):
     """A place on the timeline."""
 
     at: Instant
     seq: int
 
 
-class Place(TypedDict):
+class Place(Body, kw_only=True):
     """Where a message is stored. A held one is in no slice."""
 
     id: Id
     position: Position
     held: bool
-    slice: NotRequired[Instant]
-    generation: NotRequired[int]
-    shard: NotRequired[int]
-    structure: NotRequired[str]
-    borrowed: NotRequired[bool]
+    slice: Instant | UnsetType = UNSET
+    generation: int | UnsetType = UNSET
+    shard: int | UnsetType = UNSET
+    structure: str | UnsetType = UNSET
+    borrowed: bool | UnsetType = UNSET
     in_wheel: bool
     enters_ram_at: Instant | None
 
@@ -293,27 +271,30 @@ class Place(TypedDict):
 # -- the timeline
 
 
-class Bucket(TypedDict):
+class Bucket(Body):
     """`retries`: messages whose next try is in the bucket, on request."""
 
     at: Instant
     count: int
-    retries: NotRequired[int]
+    retries: int | UnsetType = UNSET
 
 
-Density = TypedDict(
-    "Density", {"from": Instant, "to": Instant, "bucket_s": float, "buckets": list[Bucket], "total": int}
-)
+class Density(Body):
+    from_: Instant = field(name="from")
+    to: Instant
+    bucket_s: float
+    buckets: list[Bucket]
+    total: int
 
 
-class CorruptRange(TypedDict):
+class CorruptRange(Body):
     """Positions between which messages cannot be read."""
 
     first: Position
     last: Position
 
 
-class Shard(TypedDict):
+class Shard(Body):
     """`cap`: maximum messages, `cap_bytes`: maximum bytes; `sealed`: it takes no more."""
 
     shard: int
@@ -330,7 +311,7 @@ class Shard(TypedDict):
     unreadable: list[CorruptRange]
 
 
-class SliceNumbers(TypedDict):
+class SliceNumbers(Body):
     """`count`: rows; `live`: without cancelled and moved ones; `borrowed`: number of borrowed shards;
     `unreadable`: number of corrupt ranges."""
 
@@ -357,7 +338,7 @@ class SliceDetail(SliceNumbers):
     shards: list[Shard]
 
 
-class HeldBy(TypedDict):
+class HeldBy(Body):
     """The group or endpoint furthest behind, and for how many seconds a slice has been kept for it beyond its
     retention."""
 
@@ -376,36 +357,36 @@ class SlicePage(Page):
 # -- schedules
 
 
-class Fire(TypedDict):
+class Fire(Body):
     """One fire of a schedule; `note` says what DST or a move changed."""
 
     at: Instant
     local: str
-    note: NotRequired[str]
-    id: NotRequired[Id]
+    note: str | UnsetType = UNSET
+    id: Id | UnsetType = UNSET
 
 
-class Fires(TypedDict):
+class Fires(Body):
     """Fires in order."""
 
     fires: list[Fire]
 
 
-class DstPolicy(TypedDict):
+class DstPolicy(Body):
     """Handling of a local time that does not exist or exists twice (DST)."""
 
     gap: str
     overlap: str
 
 
-class Silence(TypedDict):
+class Silence(Body):
     """Until when a schedule sends nothing although its rule has earlier fires, and why."""
 
     until: Instant
     why: str
 
 
-class ScheduleState(TypedDict):
+class ScheduleState(Body):
     """State of a schedule. `next` is on the timeline, `last` went out.
 
     `silent`: null if `next` is the next fire of the rule. `reason`: why it is stopped.
@@ -421,18 +402,18 @@ class ScheduleState(TypedDict):
     next: Fire | None
     last: Fire | None
     silent: Silence | None
-    reason: NotRequired[str]
+    reason: str | UnsetType = UNSET
 
 
-class Schedule(ScheduleState):
+class Schedule(ScheduleState, kw_only=True):
     """The definition as sent, with its defaults, and the state."""
 
     name: str
-    topic: NotRequired[str]
-    payload: NotRequired[Any]
-    cron: NotRequired[str | None]
-    every: NotRequired[str | float | None]
-    rrule: NotRequired[str | None]
+    topic: str | UnsetType = UNSET
+    payload: Any | UnsetType = UNSET
+    cron: str | UnsetType | None = UNSET
+    every: str | float | UnsetType | None = UNSET
+    rrule: str | UnsetType | None = UNSET
 
 
 class SchedulePage(Page):
@@ -441,7 +422,7 @@ class SchedulePage(Page):
     schedules: list[Schedule]
 
 
-class Triggered(TypedDict):
+class Triggered(Body):
     """The message that was sent at once."""
 
     name: str
@@ -452,7 +433,7 @@ class Triggered(TypedDict):
 # -- jobs
 
 
-class Source(TypedDict):
+class Source(Body):
     """A shard that a job reads, with the slice's own counts of it."""
 
     start_ms: int
@@ -463,7 +444,7 @@ class Source(TypedDict):
     live: int
 
 
-class JobSlice(TypedDict):
+class JobSlice(Body):
     """A slice of a job."""
 
     start: Instant
@@ -475,7 +456,7 @@ class JobSlice(TypedDict):
     sources: list[Source]
 
 
-class Child(TypedDict):
+class Child(Body):
     """A slice made by a split."""
 
     start_ms: int
@@ -483,14 +464,14 @@ class Child(TypedDict):
     generation: int
 
 
-class Progress(TypedDict):
+class Progress(Body):
     """In the job's own unit."""
 
     done: int
     total: int
 
 
-class JobView(TypedDict):
+class JobView(Body):
     """A job. A split has `slice`, an expiry `slices`; an open job has a checkpoint, an ended one its end."""
 
     id: Id
@@ -500,19 +481,19 @@ class JobView(TypedDict):
     node: int
     lease_s: int
     created_at: Instant
-    token: NotRequired[str]
-    slice: NotRequired[JobSlice]
-    parts: NotRequired[int | None]
-    split_above: NotRequired[int]
-    children: NotRequired[list[Child]]
-    slices: NotRequired[list[JobSlice]]
-    archive: NotRequired[str | None]
-    files: NotRequired[list[ArchivedFile]]
-    checkpoint: NotRequired[str]
-    progress: NotRequired[Progress | None]
-    ended_at: NotRequired[Instant]
-    detail: NotRequired[str | None]
-    rows: NotRequired[int]
+    token: str | UnsetType = UNSET
+    slice: JobSlice | UnsetType = UNSET
+    parts: int | UnsetType | None = UNSET
+    split_above: int | UnsetType = UNSET
+    children: list[Child] | UnsetType = UNSET
+    slices: list[JobSlice] | UnsetType = UNSET
+    archive: str | UnsetType | None = UNSET
+    files: list[ArchivedFile] | UnsetType = UNSET
+    checkpoint: str | UnsetType = UNSET
+    progress: Progress | UnsetType | None = UNSET
+    ended_at: Instant | UnsetType = UNSET
+    detail: str | UnsetType | None = UNSET
+    rows: int | UnsetType = UNSET
 
 
 class JobPage(Page):
@@ -521,7 +502,7 @@ class JobPage(Page):
     jobs: list[JobView]
 
 
-class Lease(TypedDict):
+class Lease(Body):
     """A renewed job."""
 
     id: Id
@@ -532,7 +513,7 @@ class Lease(TypedDict):
 # -- sessions
 
 
-class Subscription(TypedDict):
+class Subscription(Body):
     """A subscription of a session, and from when it counts."""
 
     filter: str
@@ -540,7 +521,7 @@ class Subscription(TypedDict):
     since: Instant
 
 
-class Lag(TypedDict):
+class Lag(Body):
     """Lag of a session behind the horizon."""
 
     lag_messages: int
@@ -548,7 +529,7 @@ class Lag(TypedDict):
     lag_seconds: float
 
 
-class Undone(TypedDict):
+class Undone(Body):
     """Unfinished messages of a place. `oldest_at`: due of the oldest."""
 
     lag: int
@@ -558,14 +539,17 @@ class Undone(TypedDict):
     oldest_at: Instant | None
 
 
-Skipped = TypedDict("Skipped", {"from": Instant, "to": Instant, "undone": Undone})
-"""How far a place was skipped forward. `undone`: what was unfinished before."""
+class Skipped(Body):
+    # How far a place was skipped forward. `undone`: what was unfinished before.
+    from_: Instant = field(name="from")
+    to: Instant
+    undone: Undone
 
 
 Expiry = int | Literal["never"]
 
 
-class Member(TypedDict):
+class Member(Body):
     """A session that is a member of a shared subscription."""
 
     client_id: str
@@ -592,21 +576,16 @@ class PlaceShown(Lag):
     dead_letters: int
     expiry: Expiry
     incarnation: int
-    left_at: NotRequired[Instant]
+    left_at: Instant | UnsetType = UNSET
 
 
-class Connected(TypedDict, total=False):
-    """Since when a session is connected; missing while it is not."""
-
-    connected_at: Instant
-
-
-class Session(PlaceShown, Connected):
+class Session(PlaceShown, kw_only=True):
     """A client's subscriptions, and its read position. `client_id`, `read_position` and `expiry_s` are older
     names of `name`, `position` and `expiry`."""
 
     client_id: str
     connected: bool
+    connected_at: Instant | UnsetType = UNSET
     expiry_s: Expiry
     subscriptions: list[Subscription]
     read_position: Position
@@ -618,48 +597,46 @@ class SessionPage(Page):
     sessions: list[Session]
 
 
-class PerKey(TypedDict):
+class PerKey(Body):
     """Limits of each ordering key; 0: none. `rate` in messages a second."""
 
     concurrency: int
     rate: float
 
 
-class Keeping(TypedDict):
-    """What a group or endpoint does with its messages. `rate`: messages a second; 0: no limit. `keys_held`:
-    ordering keys that a dead letter or somebody holds."""
-
-    rate: float
-    order: bool
-    on_dead: Literal["next", "hold"]
-    per_key: PerKey
-    fair: bool
-    keys_held: int
-
-
-class Retry(TypedDict):
+class Retry(Body):
     """When a message is tried again, seconds after each failure, and how often; 0: without limit."""
 
     max_attempts: int
     backoff: list[float]
 
 
-class Group(PlaceShown, Retry, Keeping):
+class Group(PlaceShown, kw_only=True):
     """A shared subscription and its members, if any. Durations in seconds; 0: for ever."""
 
     filter: str
     state: Literal["active", "paused"]
     members: list[Member]
     ack_timeout: float
+    max_attempts: int
+    backoff: list[float]
+    rate: float
+    """Messages a second; 0: no limit."""
+    order: bool
+    on_dead: Literal["next", "hold"]
+    per_key: PerKey
+    fair: bool
+    keys_held: int
+    """Ordering keys that a dead letter or somebody holds."""
 
 
 class MadeGroup(Group):
     """A group that was made or changed. `warnings`: what is rarely meant."""
 
-    warnings: NotRequired[list[str]]
+    warnings: list[str] | UnsetType = UNSET
 
 
-class GroupKey(TypedDict):
+class GroupKey(Body):
     """An ordering key that is behind or in trouble. `lag`: messages that wait for the key, counted up to
     1,000; `retry_at`: of the message that waits for its try; `held`: by a dead letter, or by hand; `id`: of
     the message that waits or is the dead letter; `oldest_at`: due of the oldest one that is not in flight."""
@@ -695,15 +672,15 @@ class GroupPage(Page):
 # -- endpoints
 
 
-class Secret(TypedDict):
+class Secret(Body):
     """A signing secret, by its fingerprint; until then `former` is valid too."""
 
     fingerprint: str
-    former: NotRequired[str]
-    former_until: NotRequired[Instant]
+    former: str | UnsetType = UNSET
+    former_until: Instant | UnsetType = UNSET
 
 
-class Failing(TypedDict):
+class Failing(Body):
     """Results of an endpoint's last posts since the server started.
 
     `share`: failed part of the last `of` posts (up to 20), 0 to 1. `last_reason`: of the newest failure; null
@@ -715,7 +692,7 @@ class Failing(TypedDict):
     last_reason: str | None
 
 
-class Answer(TypedDict):
+class Answer(Body):
     """Answer to a post. `at`: when the post had ended, by the machine's clock; `id`: the message; `status`
     null: there was none; `reason`: of a failure, null if the message is done; `seconds`: how long it took."""
 
@@ -726,7 +703,7 @@ class Answer(TypedDict):
     seconds: float
 
 
-class Endpoint(TypedDict):
+class Endpoint(Body, kw_only=True):
     """A webhook endpoint and its read position. `headers`: their names; `timeout`: seconds; `rate`: messages
     a second, 0: no limit; `reason`: why the server has paused it; `last_answers`: since the server started,
     newest first, up to 20, or 5 in a list. If its group could not be read, the fields of `PlaceShown` are
@@ -735,7 +712,7 @@ class Endpoint(TypedDict):
     name: str
     url: str
     state: Literal["active", "paused"]
-    reason: NotRequired[str]
+    reason: str | UnsetType = UNSET
     secret: Secret | None
     headers: list[str]
     concurrency: int
@@ -743,25 +720,25 @@ class Endpoint(TypedDict):
     body: Literal["raw", "envelope"]
     created_at: Instant
     changed_at: Instant
-    rate: NotRequired[float]
-    order: NotRequired[bool]
-    on_dead: NotRequired[Literal["next", "hold"]]
-    per_key: NotRequired[PerKey]
-    fair: NotRequired[bool]
-    keys_held: NotRequired[int]
-    retry: NotRequired[Retry]
-    expiry: NotRequired[Expiry]
-    position: NotRequired[Position]
-    lag_messages: NotRequired[int]
-    lag_messages_is_exact: NotRequired[bool]
-    lag_seconds: NotRequired[float]
-    in_flight: NotRequired[int]
-    delivered: NotRequired[int]
-    failed: NotRequired[int]
-    undone: NotRequired[Undone]
-    dead_letters: NotRequired[int]
-    incarnation: NotRequired[int]
-    left_at: NotRequired[Instant]
+    rate: float | UnsetType = UNSET
+    order: bool | UnsetType = UNSET
+    on_dead: Literal["next", "hold"] | UnsetType = UNSET
+    per_key: PerKey | UnsetType = UNSET
+    fair: bool | UnsetType = UNSET
+    keys_held: int | UnsetType = UNSET
+    retry: Retry | UnsetType = UNSET
+    expiry: Expiry | UnsetType = UNSET
+    position: Position | UnsetType = UNSET
+    lag_messages: int | UnsetType = UNSET
+    lag_messages_is_exact: bool | UnsetType = UNSET
+    lag_seconds: float | UnsetType = UNSET
+    in_flight: int | UnsetType = UNSET
+    delivered: int | UnsetType = UNSET
+    failed: int | UnsetType = UNSET
+    undone: Undone | UnsetType = UNSET
+    dead_letters: int | UnsetType = UNSET
+    incarnation: int | UnsetType = UNSET
+    left_at: Instant | UnsetType = UNSET
     failing: Failing
     last_answers: list[Answer]
 
@@ -772,7 +749,7 @@ class EndpointPage(Page):
     endpoints: list[Endpoint]
 
 
-class Tried(TypedDict):
+class Tried(Body):
     """Result of one post. `status` null: no answer; `reason` null: it was accepted."""
 
     ok: bool
@@ -785,7 +762,7 @@ class Tried(TypedDict):
 # -- the server
 
 
-class Figures(TypedDict):
+class Figures(Body):
     """State of the server. A key that neither sees every message nor may receive `$SYS/broker/#` gets only
     `time`, `horizon` and `behind_ms`.
 
@@ -796,21 +773,21 @@ class Figures(TypedDict):
     time: Instant
     horizon: Instant
     behind_ms: int
-    pending: NotRequired[int]
-    held: NotRequired[int]
-    dispatched: NotRequired[int]
-    delivered: NotRequired[int]
-    sessions: NotRequired[int]
-    groups: NotRequired[int]
-    schedules: NotRequired[int]
-    dead_letters: NotRequired[int]
-    slices: NotRequired[int]
-    jobs_open: NotRequired[int]
-    store_writable: NotRequired[bool]
-    lateness: NotRequired[list[tuple[str, int]]]
+    pending: int | UnsetType = UNSET
+    held: int | UnsetType = UNSET
+    dispatched: int | UnsetType = UNSET
+    delivered: int | UnsetType = UNSET
+    sessions: int | UnsetType = UNSET
+    groups: int | UnsetType = UNSET
+    schedules: int | UnsetType = UNSET
+    dead_letters: int | UnsetType = UNSET
+    slices: int | UnsetType = UNSET
+    jobs_open: int | UnsetType = UNSET
+    store_writable: bool | UnsetType = UNSET
+    lateness: list[tuple[str, int]] | UnsetType = UNSET
 
 
-class TailMessage(TypedDict):
+class TailMessage(Body):
     """A message of `/v1/tail`. `id`: null if it is not stored; `is_cut`: `payload` has the first 1,024 of its
     `payload_bytes`, as text or base64."""
 
@@ -825,7 +802,7 @@ class TailMessage(TypedDict):
     is_cut: bool
 
 
-class Lateness(TypedDict):
+class Lateness(Body):
     """Lateness of half of the messages, and of 99 of 100, ms: an upper bound, at most 3,600,000; null: none
     was dispatched."""
 
@@ -850,7 +827,7 @@ class SessionPoint(Lag):
     retries: int
 
 
-class HistoryPoint(TypedDict):
+class HistoryPoint(Body):
     """Figures at `at`, and what was counted in the `seconds` before. A key that does not see every message
     gets only `at`, `seconds` and `behind_ms`.
 
@@ -864,32 +841,32 @@ class HistoryPoint(TypedDict):
     at: Instant
     seconds: float
     behind_ms: int
-    accepted: NotRequired[int]
-    published: NotRequired[int]
-    dispatched: NotRequired[int]
-    delivered: NotRequired[int]
-    leased: NotRequired[int]
-    posted: NotRequired[int]
-    post_failures: NotRequired[int]
-    retried: NotRequired[int]
-    died: NotRequired[int]
-    unclaimed: NotRequired[int]
-    dropped: NotRequired[int]
-    died_by_reason: NotRequired[dict[str, int]]
-    lateness: NotRequired[Lateness]
-    pending: NotRequired[int]
-    retries: NotRequired[int]
-    retries_by_reason: NotRequired[dict[str, int]]
-    dead_letters: NotRequired[int]
-    memory_bytes: NotRequired[int]
-    store_bytes: NotRequired[int | None]
-    disk_free_bytes: NotRequired[int | None]
-    groups: NotRequired[list[GroupPoint]]
-    sessions: NotRequired[list[SessionPoint]]
-    failing_endpoints: NotRequired[dict[str, float]]
+    accepted: int | UnsetType = UNSET
+    published: int | UnsetType = UNSET
+    dispatched: int | UnsetType = UNSET
+    delivered: int | UnsetType = UNSET
+    leased: int | UnsetType = UNSET
+    posted: int | UnsetType = UNSET
+    post_failures: int | UnsetType = UNSET
+    retried: int | UnsetType = UNSET
+    died: int | UnsetType = UNSET
+    unclaimed: int | UnsetType = UNSET
+    dropped: int | UnsetType = UNSET
+    died_by_reason: dict[str, int] | UnsetType = UNSET
+    lateness: Lateness | UnsetType = UNSET
+    pending: int | UnsetType = UNSET
+    retries: int | UnsetType = UNSET
+    retries_by_reason: dict[str, int] | UnsetType = UNSET
+    dead_letters: int | UnsetType = UNSET
+    memory_bytes: int | UnsetType = UNSET
+    store_bytes: int | UnsetType | None = UNSET
+    disk_free_bytes: int | UnsetType | None = UNSET
+    groups: list[GroupPoint] | UnsetType = UNSET
+    sessions: list[SessionPoint] | UnsetType = UNSET
+    failing_endpoints: dict[str, float] | UnsetType = UNSET
 
 
-class History(TypedDict):
+class History(Body):
     """Points in order. `since`: where the server's history begins; null: it has none yet."""
 
     since: Instant | None
@@ -897,28 +874,28 @@ class History(TypedDict):
     points: list[HistoryPoint]
 
 
-class Backup(TypedDict):
+class Backup(Body):
     """Where the backup is."""
 
     dir: str
 
 
-class Advanced(TypedDict):
+class Advanced(Body):
     """The simulated clock's new time."""
 
     now: Instant
 
 
-class Listener(TypedDict):
+class Listener(Body):
     """An address of MQTT. `url`: "mqtts://fasti.example.com:8883"; in `/v1/info` only."""
 
     transport: Literal["tcp", "tls", "ws", "wss"]
     host: str
     port: int
-    url: NotRequired[str]
+    url: str | UnsetType = UNSET
 
 
-class Info(TypedDict):
+class Info(Body):
     """The server, its addresses of HTTP and MQTT."""
 
     version: str
@@ -930,7 +907,7 @@ class Info(TypedDict):
     mqtt: list[Listener]
 
 
-class Status(TypedDict):
+class Status(Body):
     """Always ok: an error is a problem."""
 
     status: str

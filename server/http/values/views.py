@@ -1,10 +1,12 @@
-"""Views of messages with their state, slices, shards, sessions and positions.
+"""Answers made of messages, slices, shards, sessions and positions.
 
-A message's state follows from its row (shards/state.py). A view is a dict for the JSON encoder; a JSON
-payload goes out as the bytes that came.
+A message's state follows from its row (shards/state.py). A JSON payload goes out as the bytes that came.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+from msgspec import UNSET
+from msgspec.structs import asdict
 
 from shards.fields import Record
 from shards.properties import headers_of
@@ -15,20 +17,17 @@ from timeline.filters import parse_share
 from timeline.position import MessageId, Position, at_of, id_text, seq_of
 from timeline.slices import Shard, Slice
 
-from ...delivery.deliveries import Delivery
 from ...delivery.payloads import payload_view
 from ...delivery.place import Place
 from ...delivery.shared import Group
 from ...delivery.subscriber import Subscriber
 from ...delivery.terms import NEVER_S
-from ...delivery.tries import try_view
 from ...settings.config import Shards
-from ...settings.times import INSTANT_MS_MAX, format_ms
+from ...settings.times import time_text
 from . import shapes
 
-
-def time_text(at_ms: int) -> str:
-    return format_ms(min(at_ms, INSTANT_MS_MAX))
+M = TypeVar("M", bound=shapes.Message)
+G = TypeVar("G", bound=shapes.Group)
 
 
 def etag(row: MessageId) -> str:
@@ -40,94 +39,68 @@ def etag(row: MessageId) -> str:
 
 
 def message_view(
-    message: MessageId, place: Position, record: Record, state: State, dispatched_ms: int | None
-) -> shapes.Message:
-    """A message as sent, and its state."""
-    view: shapes.Message = {
-        "id": id_text(message),
-        "topic": record.topic.decode(),
-        "deliver_at": time_text(due_at(place, record.due_ms)),
-        "state": state,
-        "qos": record.qos,
-    }
+    shape: type[M],
+    message: MessageId,
+    place: Position,
+    record: Record,
+    state: State,
+    dispatched_ms: int | None = None,
+    **more: Any,
+) -> M:
+    """A message as sent, and its state; `more`: the further fields of the shape."""
+    due = time_text(due_at(place, record.due_ms))
+    view = shape(id_text(message), record.topic.decode(), due, state, record.qos, **more)
     if record.deliver_to:
-        view["deliver_to"] = record.deliver_to.decode("utf-8", "replace")
+        view.deliver_to = record.deliver_to.decode("utf-8", "replace")
     if record.ordering_key:
-        view["ordering_key"] = record.ordering_key.decode("utf-8", "replace")
+        view.ordering_key = record.ordering_key.decode("utf-8", "replace")
     if record.zone:
-        view["local"] = record.zone.decode()
+        view.local = record.zone.decode()
     if (schedule := schedule_name(record)) is not None:
-        view["schedule"] = schedule
+        view.schedule = schedule
     if dispatched_ms is not None:
-        view["dispatched_at"] = time_text(dispatched_ms)
+        view.dispatched_at = time_text(dispatched_ms)
     if record.stub:
-        view["cancelled_at"] = time_text(record.when_ms)
+        view.cancelled_at = time_text(record.when_ms)
     else:
-        view["payload"], view["encoding"] = payload_view(record.payload, ENCODINGS[record.encoding])
+        view.payload, view.encoding = payload_view(record.payload, ENCODINGS[record.encoding])
     if record.retain:
-        view["retain"] = True
+        view.retain = True
     if record.drop_late:
-        view["late"] = "drop"
+        view.late = "drop"
     if record.expires_ms:
         seconds, rest = divmod(record.expires_ms, 1_000)
-        view["expires_in"] = record.expires_ms / 1_000 if rest else seconds
+        view.expires_in = record.expires_ms / 1_000 if rest else seconds
     if record.publisher:
-        view["publisher"] = record.publisher.decode("utf-8", "replace")
+        view.publisher = record.publisher.decode("utf-8", "replace")
     if record.properties:
-        _add_properties(view, record.properties)
+        headers, content_type = headers_of(record.properties)
+        view.headers, view.content_type = dict(headers) or UNSET, content_type or UNSET
     return view
-
-
-def delivery_view(delivery: Delivery) -> shapes.Delivery:
-    """Delivery state of a message in one session or group."""
-    view: shapes.Delivery = {"state": delivery.state}
-    if delivery.filter is None:
-        view["session"] = delivery.name
-    else:
-        view["group"], view["filter"] = delivery.name, delivery.filter
-    if delivery.attempts is not None:
-        view["attempts"] = delivery.attempts
-    if delivery.retry_ms is not None:
-        view["retry_at"] = time_text(delivery.retry_ms)
-    if delivery.reason:
-        view["reason"] = delivery.reason
-    if delivery.by:
-        view["by"] = delivery.by
-    if delivery.until_ms is not None:
-        view["lease_until"] = time_text(delivery.until_ms)
-    if delivery.tries:
-        view["tries"] = [try_view(one) for one in delivery.tries]
-    return view
-
-
-def _add_properties(view: shapes.Message, encoded: bytes) -> None:
-    headers, content_type = headers_of(encoded)
-    if content_type:
-        view["content_type"] = content_type
-    if headers:
-        view["headers"] = dict(headers)
 
 
 # -- the timeline
 
 
 def position_view(place: Position) -> shapes.Position:
-    return {"at": time_text(at_of(place)), "seq": seq_of(place)}
+    return shapes.Position(time_text(at_of(place)), seq_of(place))
 
 
-def slice_numbers(piece: Slice, reader: Reader) -> shapes.SliceNumbers:
-    unreadable = sum(len(reader.unreadable.of(shard.prefix)) for shard in piece.readable())
-    return {
-        "start": time_text(piece.start_ms),
-        "end": time_text(piece.end_ms),
-        "generation": piece.generation,
-        "count": piece.count,
-        "live": piece.live,
-        "bytes": piece.bytes,
-        "count_is_exact": True,
-        "borrowed": len(piece.borrowed),
-        "unreadable": unreadable,
-    }
+def slice_fields(piece: Slice, reader: Reader) -> dict[str, Any]:
+    """The fields of a slice, with or without its shards (shapes.SliceNumbers)."""
+    return asdict(
+        shapes.SliceNumbers(
+            start=time_text(piece.start_ms),
+            end=time_text(piece.end_ms),
+            generation=piece.generation,
+            count=piece.count,
+            live=piece.live,
+            bytes=piece.bytes,
+            count_is_exact=True,
+            borrowed=len(piece.borrowed),
+            unreadable=sum(len(reader.unreadable.of(shard.prefix)) for shard in piece.readable()),
+        )
+    )
 
 
 def shard_view(piece: Slice, shard: Shard, caps: Shards, reader: Reader, clock_ms: int) -> shapes.Shard:
@@ -140,23 +113,23 @@ def shard_view(piece: Slice, shard: Shard, caps: Shards, reader: Reader, clock_m
         or shard.bytes >= caps.cap_bytes
         or clock_ms >= piece.end_ms
     )
-    return {
-        "shard": shard.number,
-        "structure": reader.structures.pattern(shard.structure),
-        "count": shard.count,
-        "live": shard.live,
-        "bytes": shard.bytes,
-        "cap": caps.cap_messages,
-        "cap_bytes": caps.cap_bytes,
-        "first": position_view(shard.first) if shard.count else None,
-        "last": position_view(shard.last) if shard.count else None,
-        "borrowed": is_borrowed,
-        "sealed": is_sealed,
-        "unreadable": [
-            {"first": position_view(corrupt.first), "last": position_view(corrupt.last)}
+    return shapes.Shard(
+        shard=shard.number,
+        structure=reader.structures.pattern(shard.structure),
+        count=shard.count,
+        live=shard.live,
+        bytes=shard.bytes,
+        cap=caps.cap_messages,
+        cap_bytes=caps.cap_bytes,
+        first=position_view(shard.first) if shard.count else None,
+        last=position_view(shard.last) if shard.count else None,
+        borrowed=is_borrowed,
+        sealed=is_sealed,
+        unreadable=[
+            shapes.CorruptRange(position_view(corrupt.first), position_view(corrupt.last))
             for corrupt in reader.unreadable.of(shard.prefix)
         ],
-    }
+    )
 
 
 # -- sessions
@@ -171,58 +144,51 @@ class Progress(NamedTuple):
     horizon: Position
 
 
-def place_view(place: Place, progress: Progress) -> shapes.PlaceShown:
-    """The fields that sessions, groups and endpoints share."""
+def place_fields(place: Place, progress: Progress) -> dict[str, Any]:
+    """The fields that sessions, groups and endpoints share (shapes.PlaceShown)."""
     session = place.session
-    view: shapes.PlaceShown = {
-        "name": place.name,
-        "position": position_view(session.read_at(progress.horizon)),
-        "lag_messages": progress.lag["lag_messages"],
-        "lag_messages_is_exact": progress.lag["lag_messages_is_exact"],
-        "lag_seconds": progress.lag["lag_seconds"],
-        "in_flight": len(session.flights),
-        "delivered": place.delivered,
-        "failed": place.failed,
-        "undone": progress.undone,
-        "dead_letters": progress.dead_letters,
-        "expiry": expiry_view(session.expiry_s),
-        "incarnation": place.incarnation,
-    }
-    if place.presence.left_ms:
-        view["left_at"] = time_text(place.presence.left_ms)
-    return view
+    return asdict(
+        shapes.PlaceShown(
+            **asdict(progress.lag),
+            name=place.name,
+            position=position_view(session.read_at(progress.horizon)),
+            in_flight=len(session.flights),
+            delivered=place.delivered,
+            failed=place.failed,
+            undone=progress.undone,
+            dead_letters=progress.dead_letters,
+            expiry="never" if session.expiry_s >= NEVER_S else session.expiry_s,
+            incarnation=place.incarnation,
+            left_at=time_text(place.presence.left_ms) if place.presence.left_ms else UNSET,
+        )
+    )
 
 
-def session_view(subscriber: Place, progress: Progress) -> shapes.Session:
-    place = place_view(subscriber, progress)
-    since: shapes.Connected = {}
-    if isinstance(subscriber, Subscriber) and subscriber.link is not None:
-        since = {"connected_at": time_text(subscriber.presence.connected_ms)}
-    return {
+def session_view(subscriber: Place, client_id: str, progress: Progress) -> shapes.Session:
+    place = place_fields(subscriber, progress)
+    is_connected = isinstance(subscriber, Subscriber) and subscriber.link is not None
+    return shapes.Session(
         **place,
-        **since,
-        "client_id": subscriber.session.client_id,
-        "connected": subscriber.is_here,
-        "expiry_s": place["expiry"],
-        "subscriptions": [
-            {"filter": s.filter, "qos": s.qos, "since": time_text(at_of(s.since))}
+        client_id=client_id,
+        connected=subscriber.is_here,
+        connected_at=time_text(subscriber.presence.connected_ms) if is_connected else UNSET,
+        expiry_s=place["expiry"],
+        subscriptions=[
+            shapes.Subscription(s.filter, s.qos, time_text(at_of(s.since)))
             for s in subscriber.session.subscriptions.values()
         ],
-        "read_position": place["position"],
-    }
+        read_position=place["position"],
+    )
 
 
-def expiry_view(expiry_s: int) -> shapes.Expiry:
-    return "never" if expiry_s >= NEVER_S else expiry_s
-
-
-def keeping_view(group: Group) -> shapes.Keeping:
+def group_fields(group: Group, progress: Progress) -> dict[str, Any]:
+    """The fields that groups and endpoints share."""
     kept = group.keeping
-    return {
+    return place_fields(group, progress) | {
         "rate": kept.rate or 0.0,
         "order": bool(kept.order),
         "on_dead": group.on_dead,
-        "per_key": {"concurrency": kept.concurrency or 0, "rate": kept.key_rate or 0.0},
+        "per_key": shapes.PerKey(kept.concurrency or 0, kept.key_rate or 0.0),
         "fair": bool(kept.fair),
         "keys_held": len(group.session.order.held),
     }
@@ -230,32 +196,29 @@ def keeping_view(group: Group) -> shapes.Keeping:
 
 def retry_view(group: Group) -> shapes.Retry:
     terms = group.in_force
-    return {
-        "max_attempts": terms.max_attempts,
-        "backoff": [step_ms / 1_000 for step_ms in terms.backoff_ms],
-    }
+    return shapes.Retry(terms.max_attempts, [step_ms / 1_000 for step_ms in terms.backoff_ms])
 
 
-def group_view(group: Group, progress: Progress) -> shapes.Group:
+def group_view(shape: type[G], group: Group, progress: Progress) -> G:
     ordered = sorted(group.members, key=lambda member: member.session.client_id)
     members = [_member_view(group, member) for member in ordered]
-    return {
-        **place_view(group, progress),
-        "filter": parse_share(group.text)[1],
-        "state": "paused" if group.is_paused else "active",
-        "members": members,
-        # Its own flights are those of QoS 1, including those that wait for another member.
-        "in_flight": len(group.session.resends) + sum(member["in_flight"] for member in members),
-        "ack_timeout": group.in_force.ack_timeout_ms / 1_000,
-        **retry_view(group),
-        **keeping_view(group),
-    }
+    fields = group_fields(group, progress)
+    # Its own flights are those of QoS 1, including those that wait for another member.
+    fields["in_flight"] = len(group.session.resends) + sum(member.in_flight for member in members)
+    return shape(
+        **fields,
+        **asdict(retry_view(group)),
+        filter=parse_share(group.text)[1],
+        state="paused" if group.is_paused else "active",
+        members=members,
+        ack_timeout=group.in_force.ack_timeout_ms / 1_000,
+    )
 
 
 def _member_view(group: Group, member: Subscriber) -> shapes.Member:
-    return {
-        "client_id": member.session.client_id,
-        "connected": member.link is not None,
-        "qos": group.members[member].qos,
-        "in_flight": len(group.lent.get(member, ())),
-    }
+    return shapes.Member(
+        client_id=member.session.client_id,
+        connected=member.link is not None,
+        qos=group.members[member].qos,
+        in_flight=len(group.lent.get(member, ())),
+    )

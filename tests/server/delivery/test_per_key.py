@@ -232,7 +232,7 @@ def test_what_is_behind_is_undone_and_comes_when_the_rule_ends(rig: Rig) -> None
     came(peer)
     group = rig.group(TEXT)
     timeline = Timeline(rig.core.opened, rig.core.writer.journal, node=0)
-    assert lag_of(group, timeline, rig.core.router, 100)["lag_messages"] == 2
+    assert lag_of(group, timeline, rig.core.router, 100).lag_messages == 2
     rig.kill()
     peer = worker(rig)
     group = rig.group(TEXT)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from server.http.routes import control
-from server.http.values.views import time_text
+from server.settings.times import time_text
 from shards import keys
 from shards.dedupe import Refused
 from shards.draft import Draft

@@ -60,13 +60,13 @@ async def test_tells_what_changes(server: Running) -> None:
 async def test_nobody_is_behind_who_has_nothing_to_do(server: Running) -> None:
     """The horizon of such a server moves now and then only."""
     server.clock.now_ms += 150
-    assert server.app.figures.moving()["behind_ms"] == 0
+    assert server.app.figures.moving().behind_ms == 0
     await server.schedule(deliver_in=1)
     await server.app.quiet()
     server.clock.now_ms += 1_150
-    assert server.app.figures.moving()["behind_ms"] >= 1_000
+    assert server.app.figures.moving().behind_ms >= 1_000
     await server.app.quiet()
-    assert server.app.figures.moving()["behind_ms"] == 0
+    assert server.app.figures.moving().behind_ms == 0
 
 
 async def test_ends_when_the_server_stops(server: Running) -> None:

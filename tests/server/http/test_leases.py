@@ -80,7 +80,7 @@ async def test_a_message_is_leased_as_it_is_shown_and_acked(server: Running) -> 
     id_ = await server.schedule("jobs/17", {"id": 17}, headers={"a": "b"}, deliver_in=1)
     await server.pass_time(2_000)
     (message,) = await _lease(server, lease="1m")
-    assert set(msgspec.convert(message, shapes.LeasedMessage)) == set(message)
+    assert msgspec.to_builtins(msgspec.convert(message, shapes.LeasedMessage)) == message
     shown = (await server.call("GET", f"/v1/messages/{id_}")).body
     names = ("filter", "attempt", "reason", "tries", "lease_id", "lease_until")
     own = {name: message.pop(name) for name in names}

@@ -236,7 +236,7 @@ async def test_pages_are_short_while_all_have_gathered_too_much(server: Running)
         query = selection.Query(start, selection.END, "#", "pending", 100)
         turn = Turn(turns, "", server.clock)
         views, last, _ = await selection.Selection(read_side(server.app), query, None).page(turn)
-        found += [view["id"] for view in views]
+        found += [view.id for view in views]
         assert len(views) == 1
         assert turns.kept_bytes == 0
         start = selection.Position((last or 0) + 1)

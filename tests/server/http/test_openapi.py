@@ -241,15 +241,15 @@ async def test_hot_answers_that_are_put_together_by_hand_have_their_type(server:
     made = await server.call("POST", "/v1/messages", body, status=201, Idempotency_Key="k")
     again = await server.call("POST", "/v1/messages", body, status=200, Idempotency_Key="k")
     for answer in (made, again):
-        assert set(msgspec.convert(answer.body, shapes.Scheduled)) == set(answer.body)
+        assert msgspec.to_builtins(msgspec.convert(answer.body, shapes.Scheduled)) == answer.body
         assert answer.headers["Location"].endswith(answer.body["id"])
         assert answer.headers["ETag"]
     assert again.headers["Idempotent-Replayed"] == "true"
     lines = b'{"topic":"a","payload":1}\n{"topic":"#","payload":1}'
     one = await server.call("POST", "/v1/messages:batch", lines[:25], status=201, Content_Type=NDJSON)
-    assert set(msgspec.convert(one.body, shapes.Accepted)) == set(one.body)
+    assert msgspec.to_builtins(msgspec.convert(one.body, shapes.Accepted)) == one.body
     each = await server.call("POST", "/v1/messages:batch?each=true", lines, Content_Type=NDJSON)
-    good, bad = msgspec.convert(each.body, shapes.Results)["results"]
+    good, bad = msgspec.to_builtins(msgspec.convert(each.body, shapes.Results))["results"]
     assert (set(good), set(bad)) == ({"id"}, {"problem"})
 
 

@@ -150,8 +150,8 @@ def test_any_schedule_is_planned_or_refused(body: dict[str, Any], misfire: Any, 
     except FieldError:
         return
     views = fire_views(plan, after_ms, 20)
-    assert all(plan.start_ms <= ms(view["at"]) <= (plan.end_ms or 10**15) for view in views)
-    assert [view["at"] for view in views] == sorted({view["at"] for view in views})
+    assert all(plan.start_ms <= ms(view.at) <= (plan.end_ms or 10**15) for view in views)
+    assert [view.at for view in views] == sorted({view.at for view in views})
     stored = plan_of(timing, "s", now_ms)
     began = process_time()
     due_ms = due_by(stored, now_ms)

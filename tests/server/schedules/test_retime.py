@@ -11,11 +11,10 @@ import pytest
 
 from server.codec.packets import Properties, Publish
 from server.engine.clock import SimulatedClock
-from server.http.values.views import time_text
 from server.mqtt.publish_requests import read_publish
 from server.schedules import retime
 from server.settings.durations import TimeError
-from server.settings.times import parse_deliver_at, wall_time
+from server.settings.times import parse_deliver_at, time_text, wall_time
 from shards.errors import StoreFailed
 from shards.rocks import RocksStore
 from shards.store import Table
