@@ -1,8 +1,9 @@
 """Description of a call beside its route: `@described` above the handler.
 
-    @described("A slice and its shards", ADMIN, Gives(200, shapes.SliceDetail), problems=("not-found",))
-    async def get(self, request: web.Request) -> web.Response: ...
+    @described("A slice and its shards", ADMIN, problems=("not-found",))
+    async def get(self, request: web.Request) -> shapes.SliceDetail: ...
 
+A handler returns the answer's body (200) or None (204); one that returns a response says what it `Gives`.
 `/openapi.json` is generated from it (openapi.py), and the query is checked against it before the handler
 runs: undescribed parameters are refused. The scope is what a key needs (access.py): one of the keys' scopes,
 ANY for every key, OPEN without a key. Problems that follow from the rest are added: a call with a body can
@@ -18,6 +19,7 @@ from aiohttp import web
 from ..auth.rights import ADMIN as ADMIN
 from ..auth.rights import READ as READ
 from ..auth.rights import SCHEDULE as SCHEDULE
+from .answers import json_answer
 from .requests import check_escapes, check_query
 from .values.scalars import Query
 
@@ -32,8 +34,8 @@ _GUARDED = ("unauthorized", "forbidden", "over-quota")
 _ENTRY = "_described_as"
 
 R = TypeVar("R")
-A = TypeVar("A", bound=web.StreamResponse)
-Method = Callable[[R, web.Request], Awaitable[A]]
+Method = Callable[[R, web.Request], Awaitable[Any]]
+Handler = Callable[[R, web.Request], Awaitable[web.StreamResponse]]
 
 
 class Gives(NamedTuple):
@@ -73,11 +75,12 @@ def described(
     headers: Query = {},  # noqa: B006
     problems: tuple[str, ...] = (),
     needs_body: bool = True,
-) -> Callable[[Method[R, A]], Method[R, A]]:
+) -> Callable[[Method[R]], Handler[R]]:
     """Describe a handler, and check the URL against it. Calling it raises NotReadable and FieldError.
 
-    `query` None: not checked. `example`: of the body, as JSON. `as_lines`: the body, a list, can be NDJSON
-    too. `headers`: the request's. `problems`: slugs. `needs_body`: the body is required.
+    `gives`: where the type that the handler returns does not say it. `query` None: not checked. `example`: of
+    the body, as JSON. `as_lines`: the body, a list, can be NDJSON too. `headers`: the request's. `problems`:
+    slugs. `needs_body`: the body is required.
     """
     derived = (
         *(_GUARDED if scope else ()),
@@ -85,17 +88,23 @@ def described(
         *(_ASKS if query is not None else ()),
     )
     slugs = tuple(dict.fromkeys((*problems, *derived)))
-    entry = Call(summary, scope, gives, query, body, example, as_lines, headers, slugs, needs_body)
 
-    def mark(handler: Method[R, A]) -> Method[R, A]:
+    def mark(handler: Method[R]) -> Handler[R]:
+        shape = handler.__annotations__["return"]
+        given = gives or (Gives(204) if shape is None else Gives(200, shape),)
+
         @wraps(handler)
-        async def checked(self: R, request: web.Request) -> A:
+        async def checked(self: R, request: web.Request) -> web.StreamResponse:
             if "%" in request.raw_path:
                 check_escapes(request.raw_path)
             if query is not None:
                 check_query(request, query)
-            return await handler(self, request)
+            answer = await handler(self, request)
+            if isinstance(answer, web.StreamResponse):
+                return answer
+            return web.Response(status=204) if answer is None else json_answer(answer)
 
+        entry = Call(summary, scope, given, query, body, example, as_lines, headers, slugs, needs_body)
         setattr(checked, _ENTRY, entry)
         return checked
 

@@ -12,8 +12,8 @@ from aiohttp import web
 from ...engine.clock import NotSimulated
 from ...settings.durations import TimeError
 from ...settings.times import format_ms
-from ..answers import json_answer, refusals
-from ..calls import ADMIN, WRITES, Gives, described
+from ..answers import refusals
+from ..calls import ADMIN, WRITES, described
 from ..problems import Problem
 from ..requests import body_of
 from ..values import shapes
@@ -41,12 +41,11 @@ class ClockRoutes:
     @described(
         "Move a simulated clock",
         ADMIN,
-        Gives(200, shapes.Advanced),
         body=Advance,
         example={"by": "PT1H"},
         problems=("clock-not-simulated", *WRITES),
     )
-    async def advance(self, request: web.Request) -> web.Response:
+    async def advance(self, request: web.Request) -> shapes.Advanced:
         body = await body_of(request, _ADVANCE)
         by_ms = delay_ms("by", body.by)
         try:
@@ -56,4 +55,4 @@ class ClockRoutes:
             raise FieldError("by", str(error)) from None
         except NotSimulated as error:
             raise Problem("clock-not-simulated", str(error)) from None
-        return json_answer(shapes.Advanced(format_ms(now_ms)))
+        return shapes.Advanced(format_ms(now_ms))

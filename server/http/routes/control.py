@@ -43,9 +43,9 @@ from ...engine.clock import Clock
 from ...engine.writer import GROUP_BYTES, Ask
 from ...observe.metrics import Metrics
 from ..access import Sees, changes, sees
-from ..answers import asked, json_answer, refusal
+from ..answers import asked, refusal
 from ..bulk import Acted, change_each
-from ..calls import SCHEDULE, WRITES, Gives, described
+from ..calls import SCHEDULE, WRITES, described
 from ..cursors import Cursors
 from ..problems import Problem
 from ..requests import body_of
@@ -155,12 +155,11 @@ class Control:
     @described(
         "Cancel all that match",
         SCHEDULE,
-        Gives(200, shapes.Changed),
         body=Annotated[BulkRequest, without("shift"), named("CancelRequest")],
         example={"filter": {"topic": "orders/17/#"}, "dry_run": True},
         problems=WRITES,
     )
-    async def cancel(self, request: web.Request) -> web.Response:
+    async def cancel(self, request: web.Request) -> shapes.Changed:
         body = await body_of(request, _BULK)
         if body.shift is not None:
             raise FieldError("shift", "is for messages:reschedule")
@@ -169,12 +168,11 @@ class Control:
     @described(
         "Shift all that match",
         SCHEDULE,
-        Gives(200, shapes.Changed),
         body=Annotated[BulkRequest, rules(some_of("shift")), named("RescheduleRequest")],
         example={"filter": {"topic": "meters/#", "due_to": "2030-01-01T00:00:00Z"}, "shift": "PT15M"},
         problems=WRITES,
     )
-    async def reschedule(self, request: web.Request) -> web.Response:
+    async def reschedule(self, request: web.Request) -> shapes.Changed:
         body = await body_of(request, _BULK)
         if body.shift is None:
             raise FieldError("shift", "is required")
@@ -182,7 +180,7 @@ class Control:
         act = partial(shift_all, by_ms=signed_ms("shift", body.shift), latest_ms=latest_ms)
         return await self._answer(request, body, act)
 
-    async def _answer(self, request: web.Request, body: BulkRequest, act: Act) -> web.Response:
+    async def _answer(self, request: web.Request, body: BulkRequest, act: Act) -> shapes.Changed:
         name = partial(self._cursors.text, is_hidden=sees(request) is not None)
         sweep, turn = self._sweep(body, changes(request), name), self._turns.of(request)
         try:
@@ -198,7 +196,7 @@ class Control:
                 self._metrics.cancelled += sweep.changed
             else:
                 self._metrics.moved += sweep.changed
-        return json_answer(sweep.view())
+        return sweep.view()
 
     def _sweep(
         self, body: BulkRequest, may_change: Sees | None, name: Callable[[Position, Position], str]

@@ -20,7 +20,7 @@ from ...delivery.shared import Group
 from ...engine.clock import Clock
 from ...engine.writer import Ask
 from ..access import Rights, is_own, rights_of
-from ..calls import READ, SCHEDULE, WRITES, Gives, described
+from ..calls import READ, SCHEDULE, WRITES, described
 from ..cursors import Cursors
 from ..requests import body_of
 from ..timeline import Timeline
@@ -77,19 +77,18 @@ class DeadRoutes:
             web.post("/v1/dead:drop", self.drop),
         ]
 
-    @described("Dead letters: messages that were given up", READ, Gives(200, shapes.DeadPage), query=CHOSEN)
-    async def list(self, request: web.Request) -> web.Response:
+    @described("Dead letters: messages that were given up", READ, query=CHOSEN)
+    async def list(self, request: web.Request) -> shapes.DeadPage:
         return await self._rows.page(request)
 
     @described(
         "Send dead letters again, to those alone who gave them up, or to another place",
         SCHEDULE,
-        Gives(200, shapes.KeptChanged),
         body=Annotated[RequeueDead, rules(*ONE_CHOICE)],
         example={"filter": {"group": "printers", "topic": "jobs/#"}, "deliver_in": "1m"},
         problems=WRITES,
     )
-    async def requeue(self, request: web.Request) -> web.Response:
+    async def requeue(self, request: web.Request) -> shapes.KeptChanged:
         body = await body_of(request, _REQUEUE)
         due_ms = self._clock.wall_ms() + wait_of(body.deliver_in, self._max_delay_ms)
         to = None if body.to is None else self._named(body.to, rights_of(request))
@@ -100,12 +99,11 @@ class DeadRoutes:
     @described(
         "Forget dead letters",
         SCHEDULE,
-        Gives(200, shapes.KeptChanged),
         body=Annotated[Change, rules(*ONE_CHOICE)],
         example={"filter": {"group": "printers", "to": "2026-01-01T00:00:00Z"}, "dry_run": True},
         problems=WRITES,
     )
-    async def drop(self, request: web.Request) -> web.Response:
+    async def drop(self, request: web.Request) -> shapes.KeptChanged:
         return await self._rows.change(request, await body_of(request, _DROP), self._dead_letters.drop)
 
     def _named(self, name: str, rights: Rights | None) -> Group:

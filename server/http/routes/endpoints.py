@@ -26,7 +26,7 @@ from ...webhook.last_posts import LAST_POSTS
 from ...webhook.verdicts import Outcome
 from ...webhook.webhooks import EndpointStatus, TooMany, Unknown, Webhooks
 from ..access import over_quota, rights_of
-from ..answers import json_answer, put_answer, refusals
+from ..answers import put_answer, refusals
 from ..calls import ADMIN, WRITES, Gives, described
 from ..lag import LIST_LOOK_ROWS, LOOK_ROWS
 from ..requests import body_of, limit_of, name_of
@@ -77,8 +77,8 @@ class EndpointRoutes:
             web.post("/v1/endpoints/{name}:test", self.test),
         ]
 
-    @described("Endpoints by name", ADMIN, Gives(200, shapes.EndpointPage), query=PAGED)
-    async def list(self, request: web.Request) -> web.Response:
+    @described("Endpoints by name", ADMIN, query=PAGED)
+    async def list(self, request: web.Request) -> shapes.EndpointPage:
         limit, cursor, rights = limit_of(request), request.query.get("cursor", ""), rights_of(request)
         every = [name for name in self._webhooks.registry.names() if name > cursor]
         names = [name for name in every if self._webhooks.is_managed(name, rights)]
@@ -90,12 +90,12 @@ class EndpointRoutes:
             return self._view(status, LIST_LOOK_ROWS, LISTED)
 
         views, following = await self._places.page(request, names, limit, view)
-        return json_answer(shapes.EndpointPage(following, views))
+        return shapes.EndpointPage(following, views)
 
-    @described("An endpoint", ADMIN, Gives(200, shapes.Endpoint), problems=("not-found",))
-    async def get(self, request: web.Request) -> web.Response:
+    @described("An endpoint", ADMIN, problems=("not-found",))
+    async def get(self, request: web.Request) -> shapes.Endpoint:
         await self._places.turns.of(request).begin()
-        return json_answer(self._view(self._status(request)))
+        return self._view(self._status(request))
 
     @described(
         "Make an endpoint, or change it in place",
@@ -116,11 +116,10 @@ class EndpointRoutes:
     @described(
         "Forget an endpoint",
         ADMIN,
-        Gives(204),
         query=DELETED,
         problems=("not-found", "undone", *WRITES),
     )
-    async def delete(self, request: web.Request) -> web.Response:
+    async def delete(self, request: web.Request) -> None:
         """Unfinished messages become dead letters or are dropped, as the query says."""
         name, fate = request.match_info["name"], fate_of(request)
 
@@ -134,15 +133,13 @@ class EndpointRoutes:
             raise self._kind.unknown(request) from None
         if left is not None:
             raise refuse_undone(f"the endpoint {name!r}", self._places.undone([left]))
-        return web.Response(status=204)
 
     @described(
         "Post to an endpoint at once, beside the queue, and tell what came of it",
         ADMIN,
-        Gives(200, shapes.Tried),
         problems=("not-found", "over-quota"),
     )
-    async def test(self, request: web.Request) -> web.Response:
+    async def test(self, request: web.Request) -> shapes.Tried:
         name = self._status(request).endpoint.name
         message = f"test_{secrets.token_hex(TEST_BYTES)}"
         now = format_ms(self._places.clock.wall_ms())
@@ -154,14 +151,13 @@ class EndpointRoutes:
             raise self._kind.unknown(request) from None
         except TooMany:
             raise over_quota("Too many endpoints are being tested now.", TEST_WAIT_S) from None
-        tried = shapes.Tried(
+        return shapes.Tried(
             ok=verdict.outcome is Outcome.DONE,
             status=reply.status or None,
             latency_ms=reply.latency_ms,
             reason=verdict.reason or None,
             webhook_id=message,
         )
-        return json_answer(tried)
 
     # -- helpers
 
@@ -177,8 +173,8 @@ class EndpointRoutes:
             raise self._kind.unknown(request)
         return [group]
 
-    async def _answer(self, request: web.Request, changed: Sequence[Group]) -> web.Response:  # noqa: ARG002
-        return json_answer(self._view(self._status(request)))
+    async def _answer(self, request: web.Request, changed: Sequence[Group]) -> shapes.Endpoint:  # noqa: ARG002
+        return self._view(self._status(request))
 
     def _view(
         self, status: EndpointStatus, look_rows: int = LOOK_ROWS, answers: int = LAST_POSTS

@@ -14,8 +14,7 @@ from ...engine.loader import AHEAD_MS
 from ...engine.writer import Entry
 from ...settings.times import time_text
 from ..access import sees
-from ..answers import json_answer
-from ..calls import READ, Gives, described
+from ..calls import READ, described
 from ..problems import Problem
 from ..requests import id_of
 from ..selection import visible
@@ -34,10 +33,8 @@ class Explain:
     def routes(self) -> list[web.RouteDef]:
         return [web.get("/v1/messages/{id}/explain", self.get)]
 
-    @described(
-        "Where a message lies", READ, Gives(200, shapes.Place), problems=("not-found", "other-timeline")
-    )
-    async def get(self, request: web.Request) -> web.Response:
+    @described("Where a message lies", READ, problems=("not-found", "other-timeline"))
+    async def get(self, request: web.Request) -> shapes.Place:
         timeline = self._timeline
         message = id_of(request, timeline.number)
         found = visible(timeline, message, sees(request))
@@ -62,4 +59,4 @@ class Explain:
             view.slice, view.generation = time_text(piece.start_ms), piece.generation
             view.shard, view.borrowed = shard.number, shard.number in piece.borrowed
             view.structure = timeline.reader.structures.pattern(shard.structure)
-        return json_answer(view)
+        return view

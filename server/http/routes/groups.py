@@ -29,7 +29,7 @@ from ...delivery.shared import Group
 from ...delivery.subscriptions import Subscriptions
 from ...settings.config import Config
 from ..access import Rights, is_own, rights_of
-from ..answers import asked, json_answer, put_answer
+from ..answers import asked, put_answer
 from ..calls import READ, WRITES, Gives, described
 from ..lag import LIST_LOOK_ROWS, LOOK_ROWS
 from ..problems import Problem
@@ -87,8 +87,8 @@ class GroupRoutes:
             *self._keys.routes(),
         ]
 
-    @described("Groups, and how far each has read", READ, Gives(200, shapes.GroupPage), query=PAGED)
-    async def list(self, request: web.Request) -> web.Response:
+    @described("Groups, and how far each has read", READ, query=PAGED)
+    async def list(self, request: web.Request) -> shapes.GroupPage:
         """Without endpoints' groups: they are listed and changed as endpoints."""
         rights = rights_of(request)
         shared = [group for group in self._groups if not group.is_endpoint and is_own(rights, group)]
@@ -97,11 +97,10 @@ class GroupRoutes:
     @described(
         "The groups of a name, one for each filter",
         READ,
-        Gives(200, shapes.GroupPage),
         query=PAGED | FILTERED,
         problems=("not-found",),
     )
-    async def get(self, request: web.Request) -> web.Response:
+    async def get(self, request: web.Request) -> shapes.GroupPage:
         return await self._page(request, self._found(request))
 
     @described(
@@ -147,11 +146,10 @@ class GroupRoutes:
     @described(
         "End a group; who holds it no longer subscribes to it",
         READ,
-        Gives(204),
         query=FILTERED | DELETED,
         problems=("not-found", "undone", *WRITES),
     )
-    async def delete(self, request: web.Request) -> web.Response:
+    async def delete(self, request: web.Request) -> None:
         """Deletes all groups of a name or none, unless messages fall due meanwhile."""
         fate, found = fate_of(request), self._found(request)
         undone = [group for group in found if fate is None and self._is_undone(group)]
@@ -166,7 +164,6 @@ class GroupRoutes:
             await self._verbs.change(request, end)
         if undone:
             raise refuse_undone(f"the group {undone[0].name[:128]!r}", self._places.undone(undone))
-        return web.Response(status=204)
 
     # -- helpers
 
@@ -188,7 +185,7 @@ class GroupRoutes:
     def _has(self, group: Group, rights: Rights | None) -> bool:
         return self._groups.get(group.text) is group and is_own(rights, group)
 
-    async def _page(self, request: web.Request, groups: Sequence[Group]) -> web.Response:
+    async def _page(self, request: web.Request, groups: Sequence[Group]) -> shapes.GroupPage:
         limit, cursor, rights = limit_of(request), request.query.get("cursor", ""), rights_of(request)
         texts = sorted(group.text for group in groups if group.text > cursor)
 
@@ -199,7 +196,7 @@ class GroupRoutes:
             return group_view(shapes.Group, group, self._places.progress(group, look_rows_of(texts)))
 
         views, following = await self._places.page(request, texts, limit, view)
-        return json_answer(shapes.GroupPage(following, views))
+        return shapes.GroupPage(following, views)
 
 
 def _several(topic_filter: str) -> str:

@@ -28,8 +28,7 @@ from ...observe.history import (
 )
 from ...settings.times import format_ms
 from ..access import sees
-from ..answers import json_answer
-from ..calls import READ, Gives, described
+from ..calls import READ, described
 from ..requests import instant_parameter
 from ..turns import Turn, Turns
 from ..values import shapes
@@ -60,10 +59,9 @@ class HistoryRoutes:
     @described(
         "Figures of the last hour and day, kept since the start",
         READ,
-        Gives(200, shapes.History),
         query={"from": Point, "to": Point, "step": Step, "group": Group},
     )
-    async def get(self, request: web.Request) -> web.Response:
+    async def get(self, request: web.Request) -> shapes.History:
         start_ms, end_ms, step_ms = self._span(request)
         kept = self._history.samples()
         known = format_ms(kept[0].at_ms) if kept else None
@@ -74,7 +72,7 @@ class HistoryRoutes:
             points = await _points(turn, wanted, start_ms, step_ms, request.query.get("group"))
             if sees(request) is not None:  # asked now: rules may have changed meanwhile
                 points = [shapes.HistoryPoint(one.at, one.seconds, one.behind_ms) for one in points]
-            return json_answer(shapes.History(known, step_ms / 1_000, points))
+            return shapes.History(known, step_ms / 1_000, points)
 
     def _span(self, request: web.Request) -> tuple[int, int, int]:
         """(from, to, step), ms. Raises FieldError."""

@@ -18,7 +18,7 @@ from ...observe.version import server_version
 from ...settings.kinds import Address
 from ...settings.times import format_ms
 from ..access import sees, sees_totals
-from ..answers import RETRY_AFTER, json_answer
+from ..answers import RETRY_AFTER
 from ..calls import ANY, OPEN, READ, Gives, described
 from ..problems import Problem, why_unavailable
 from ..turns import OneThread, Turn, Turns
@@ -83,9 +83,9 @@ class Info:
             web.get("/metrics", self.metrics),
         ]
 
-    @described("Version, clock, build, MQTT listeners", ANY, Gives(200, shapes.Info))
-    async def info(self, request: web.Request) -> web.Response:
-        answer = shapes.Info(
+    @described("Version, clock, build, MQTT listeners", ANY)
+    async def info(self, request: web.Request) -> shapes.Info:
+        return shapes.Info(
             version=self._version,
             node=self._node,
             clock="simulated" if self._clock.is_simulated else "system",
@@ -94,14 +94,13 @@ class Info:
             url=self._url(request.host),
             mqtt=[listener_view(one, str(one)) for one in self._mqtt(request.host)],
         )
-        return json_answer(answer)
 
-    @described("Whether the process lives", OPEN, Gives(200, shapes.Status), query=None)
-    async def live(self, _: web.Request) -> web.Response:
-        return json_answer(shapes.Status("ok"))
+    @described("Whether the process lives", OPEN, query=None)
+    async def live(self, _: web.Request) -> shapes.Status:
+        return shapes.Status("ok")
 
-    @described("Whether it can serve", OPEN, Gives(200, shapes.Status), query=None, problems=("not-ready",))
-    async def ready(self, _: web.Request) -> web.Response:
+    @described("Whether it can serve", OPEN, query=None, problems=("not-ready",))
+    async def ready(self, _: web.Request) -> shapes.Status:
         if not self._is_ready():
             raise Problem(
                 "not-ready", "The timeline is loading, or the server is stopping.", headers=RETRY_AFTER
@@ -109,7 +108,7 @@ class Info:
         if self._writer.broken is not None:
             why = why_unavailable(self._writer.broken)
             raise Problem("not-ready", f"The store takes no writes. {why}", headers=RETRY_AFTER)
-        return json_answer(shapes.Status("ok"))
+        return shapes.Status("ok")
 
     @described("Prometheus metrics", READ, Gives(200, str, media="text/plain"), query=None)
     async def metrics(self, request: web.Request) -> web.Response:

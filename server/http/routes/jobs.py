@@ -154,24 +154,24 @@ class JobRoutes:
         answer.headers["Location"] = f"/v1/jobs/{job.row.id}"
         return answer
 
-    @described("Jobs, open ones first", ADMIN, Gives(200, shapes.JobPage), query=PAGED)
-    async def list(self, request: web.Request) -> web.Response:
+    @described("Jobs, open ones first", ADMIN, query=PAGED)
+    async def list(self, request: web.Request) -> shapes.JobPage:
         limit, cursor = limit_of(request), request.query.get("cursor", "")
         if len(cursor) not in (0, 45):
             raise FieldError("cursor", "was not issued by this server")
         jobs = sorted((job for job in self._pipeline if _rank(job) > cursor), key=_rank)
         following = _rank(jobs[limit - 1]) if len(jobs) > limit else None
-        return json_answer(shapes.JobPage(following, [self._view(job) for job in jobs[:limit]]))
+        return shapes.JobPage(following, [self._view(job) for job in jobs[:limit]])
 
-    @described("A job", ADMIN, Gives(200, shapes.JobView), problems=("not-found",))
-    async def get(self, request: web.Request) -> web.Response:
+    @described("A job", ADMIN, problems=("not-found",))
+    async def get(self, request: web.Request) -> shapes.JobView:
         job = self._pipeline.get(request.match_info["id"])
         if job is None:
             raise Problem("not-found", f"Job {request.match_info['id'][:40]} not found.")
         view = self._view(job)
         if isinstance(job, JobRow) and job.files:
             view.files = job.files
-        return json_answer(view)
+        return view
 
     @described(
         "What the server's program for a job wrote last",
@@ -189,7 +189,6 @@ class JobRoutes:
     @described(
         "Hand back what was counted or archived: the slice is cut, or what expires is dropped",
         ADMIN,
-        Gives(200, shapes.JobView),
         body=Annotated[CommitJob, _CUT],
         example={
             "token": TOKEN,
@@ -201,7 +200,7 @@ class JobRoutes:
         },
         problems=(*NOT_NOW, "bad-manifest"),
     )
-    async def commit(self, request: web.Request) -> web.Response:
+    async def commit(self, request: web.Request) -> shapes.JobView:
         body, job_id = await body_of(request, _COMMIT), request.match_info["id"]
         if body.slices is not None and body.cuts is None and body.pieces is None:
             row = await _said(self._expiries.commit(job_id, body.token, body.slices))
@@ -210,37 +209,35 @@ class JobRoutes:
             row = await _said(self._splits.commit(job_id, body.token, body.cuts, said))
         else:
             raise FieldError("cuts", "and `pieces` commit a split, `slices` alone an expiry")
-        return json_answer(self._view(row))
+        return self._view(row)
 
     @described(
         "Forget the job",
         ADMIN,
-        Gives(200, shapes.JobView),
         body=Abort,
         example={"token": TOKEN, "detail": "the disk of the worker is full"},
         problems=NOT_NOW,
     )
-    async def abort(self, request: web.Request) -> web.Response:
+    async def abort(self, request: web.Request) -> shapes.JobView:
         body = await body_of(request, _ABORT)
         detail = body.detail[:DETAIL_MAX]
         row = await _said(self._pipeline.abort(request.match_info["id"], body.token, detail))
-        return json_answer(self._view(row))
+        return self._view(row)
 
     @described(
         "Keep the lease",
         ADMIN,
-        Gives(200, shapes.Lease),
         body=Renew,
         example={"token": TOKEN, "done": 40_000, "total": 100_000},
         problems=NOT_NOW,
     )
-    async def renew(self, request: web.Request) -> web.Response:
+    async def renew(self, request: web.Request) -> shapes.Lease:
         body = await body_of(request, _RENEW)
         progress = None
         if body.done is not None or body.total is not None:
             progress = body.done or 0, body.total or 0
         job = await _said(self._pipeline.renew(request.match_info["id"], body.token, progress))
-        return json_answer(shapes.Lease(job.row.id, job.row.state, lease_of(job.row)))
+        return shapes.Lease(job.row.id, job.row.state, lease_of(job.row))
 
     def _view(self, job: Job | JobRow) -> shapes.JobView:
         return job_view(job, self._slices)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, Generic, Protocol, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -50,7 +50,7 @@ from ...delivery.tries import tries_view
 from ...engine.writer import Ask
 from ...settings.times import time_text
 from ..access import Rights, Sees, changes, is_own, owns, rights_of, sees, user_of
-from ..answers import asked, json_answer, refusal
+from ..answers import asked, refusal
 from ..bulk import Acted, change_each
 from ..cursors import Cursors
 from ..problems import Problem
@@ -77,6 +77,7 @@ STEP_BYTES = 1 << 20
 """One request to the writer: so many rows, or bytes of them."""
 IDS_MAX = 1_000
 K = TypeVar("K", bound=shapes.Kept)
+P = TypeVar("P", bound=shapes.CountedPage)
 
 Group = Annotated[
     str, msgspec.Meta(description="a group, endpoint or client id, or $share/group/filter", min_length=1)
@@ -164,7 +165,7 @@ class Source(Protocol):
     def of_message(self, message: MessageId) -> Iterator[DeliveryRow]: ...
 
 
-class KeptRows:
+class KeptRows(Generic[P]):
     """Lists and changes the rows of one source."""
 
     def __init__(
@@ -177,7 +178,7 @@ class KeptRows:
         *,
         name: str,
         view: Callable[[DeliveryRow, str], shapes.Kept],
-        page: Callable[[str | None, int | UnsetType, Any], shapes.CountedPage],
+        page: Callable[[str | None, int | UnsetType, Any], P],
     ) -> None:
         """`name`: what the log calls a row. `view`: makes its answer, with the time of its position; it may
         raise Corrupt. `page`: makes the answer of a listing, from its cursor, count and views."""
@@ -192,7 +193,7 @@ class KeptRows:
 
     # -- listing
 
-    async def page(self, request: web.Request) -> web.Response:
+    async def page(self, request: web.Request) -> P:
         """A page of the listing."""
         limit, rights = limit_of(request), rights_of(request)
         whole = self._asked(request)
@@ -208,7 +209,7 @@ class KeptRows:
             count = await self._count(request, whole, may, turn) if flag(request, "count") else UNSET
         finally:
             turn.release()
-        return json_answer(self._page_of(following, count, views))
+        return self._page_of(following, count, views)
 
     def _asked(self, request: web.Request) -> Wanted:
         """The selection of a listing. Raises FieldError."""
@@ -290,7 +291,7 @@ class KeptRows:
 
     # -- changing
 
-    async def change(self, request: web.Request, body: Change, act: Act) -> web.Response:
+    async def change(self, request: web.Request, body: Change, act: Act) -> shapes.KeptChanged:
         """Change all selected messages that the caller may change."""
         may = may_of(rights_of(request), changes(request))
         wanted, turn = self._chosen(request, body), self._turns.of(request)
@@ -311,7 +312,7 @@ class KeptRows:
         except Problem as problem:
             problem.extra |= asdict(done)
             raise
-        return json_answer(done)
+        return done
 
     def _chosen(self, request: web.Request, body: Change) -> Wanted:
         """The messages to change, as of now. Raises FieldError."""

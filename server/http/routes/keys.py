@@ -31,8 +31,7 @@ from timeline.position import Position, at_of, id_text
 from ...delivery.settling.holds import Holds
 from ...delivery.shared import Group
 from ...settings.times import time_text
-from ..answers import json_answer
-from ..calls import WRITES, Gives, described
+from ..calls import WRITES, described
 from ..problems import Problem
 from ..requests import limit_of
 from ..turns import least
@@ -81,7 +80,7 @@ class _Counting:
 class KeyRoutes:
     """The routes of one kind of place."""
 
-    def __init__(self, kind: Kind[Group], places: Places, holds: Holds) -> None:
+    def __init__(self, kind: Kind[Group, Any], places: Places, holds: Holds) -> None:
         self._kind = kind
         self._places = places
         self._holds = holds
@@ -107,13 +106,12 @@ class KeyRoutes:
         mark = described(
             summary,
             kind.scope,
-            Gives(200, shapes.GroupKeyPage),
             query={**(kind.query or {}), **(paged or {})},
             problems=problems,
         )
         return MethodType(mark(getattr(KeyRoutes, verb)), self)
 
-    async def list(self, request: web.Request) -> web.Response:
+    async def list(self, request: web.Request) -> shapes.GroupKeyPage:
         found, limit = self._kind.find(request), limit_of(request)
         after, counting = _rank_of(request.query.get("cursor", "")), _Counting(self._store)
         turn, chosen = self._places.turns.of(request), list[tuple[Rank, Entry]]()
@@ -132,13 +130,13 @@ class KeyRoutes:
         last = chosen[limit - 1][0] if len(chosen) > limit else None
         return await self._answer(request, found, shown, last)
 
-    async def hold(self, request: web.Request) -> web.Response:
+    async def hold(self, request: web.Request) -> shapes.GroupKeyPage:
         return await self._change(request, self._holds.hold)
 
-    async def release(self, request: web.Request) -> web.Response:
+    async def release(self, request: web.Request) -> shapes.GroupKeyPage:
         return await self._change(request, self._holds.let_go)
 
-    async def _change(self, request: web.Request, change: Any) -> web.Response:
+    async def _change(self, request: web.Request, change: Any) -> shapes.GroupKeyPage:
         key = ordering_key_bytes(request.match_info["ordering_key"])
         if not _ordered(self._kind.find(request)):
             raise Problem("wrong-state", "It does not order: no key of it can be held.")
@@ -157,7 +155,7 @@ class KeyRoutes:
         found: Sequence[Group],
         shown: Sequence[tuple[Entry, _Lag]],
         following: Rank | None,
-    ) -> web.Response:
+    ) -> shapes.GroupKeyPage:
         turn, views = self._places.turns.of(request), []
         await turn.begin()
         for number, ((group, key), lag) in enumerate(shown, 1):
@@ -167,14 +165,13 @@ class KeyRoutes:
             if turn.is_over(number):
                 await turn.begin()
         orders = [order for _, order in _ordered(found)]
-        page = shapes.GroupKeyPage(
+        return shapes.GroupKeyPage(
             keys=views,
             next=None if following is None else _cursor(following),
             blocked=sum(order.blocked for order in orders),
             held=sum(len(order.held) for order in orders),
             is_standing=any(order.room.is_standing for order in orders),
         )
-        return json_answer(page)
 
     def _view(self, group: Group, order: KeyOrder, key: bytes, lag: _Lag) -> shapes.GroupKey:
         row, found = order.row(key), order.find(key)

@@ -69,12 +69,11 @@ class LeaseRoutes:
     @described(
         "Lease messages of a group: they are yours for a while",
         READ,
-        Gives(200, shapes.LeasedMessages),
         body=LeaseMessages,
         example={"max": 10, "filter": "jobs/#", "wait": "20s", "lease": "1m"},
         problems=("not-found", *WRITES),
     )
-    async def lease(self, request: web.Request) -> web.Response:
+    async def lease(self, request: web.Request) -> shapes.LeasedMessages:
         leasing, name, rights = self._leasing, request.match_info["group"], rights_of(request)
         wanted = leasing.wanted(await json_of(request))
         if wanted.filter is None:
@@ -92,9 +91,8 @@ class LeaseRoutes:
                 if isinstance(leased, Exception):
                     raise leased
             views = await self._views(leased, self._turns.of(request))
-            answer = json_answer(shapes.LeasedMessages(views))
             is_read = not is_gone()
-            return answer
+            return shapes.LeasedMessages(views)
         finally:
             leasing.done(call, is_read=is_read)
 

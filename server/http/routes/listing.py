@@ -16,8 +16,7 @@ from shards.state import PENDING, STATES, State
 from timeline.position import Position
 
 from ..access import sees, user_of
-from ..answers import json_answer
-from ..calls import READ, Gives, described
+from ..calls import READ, described
 from ..cursors import Cursors
 from ..requests import flag, instant_parameter, limit_of
 from ..selection import ALL, Query, Selection, count, query_over
@@ -44,10 +43,9 @@ class Listing:
     @described(
         "List and count",
         READ,
-        Gives(200, shapes.MessagePage),
         query={**SELECTED, "state": AnyState, "key": Key, **PAGED, "count": FLAG},
     )
-    async def get(self, request: web.Request) -> web.Response:
+    async def get(self, request: web.Request) -> shapes.MessagePage:
         query = query_of(request)
         is_counted = flag(request, "count")
         cursor, start = request.query.get("cursor"), query.start
@@ -60,7 +58,7 @@ class Listing:
         if key is not None:
             views = self._under(request, replace(query, start=start), key)
             number = len(views) if is_counted else UNSET
-            return json_answer(shapes.MessagePage(None, number, messages=views))
+            return shapes.MessagePage(None, number, messages=views)
         turn = self._turns.of(request)
         total: int | UnsetType = UNSET
         if is_counted:
@@ -69,7 +67,7 @@ class Listing:
         selection = Selection(self._timeline, replace(query, as_of=as_of), sees(request))
         views, end, is_hidden = await selection.page(turn, start)
         following = None if end is None else self._cursors.text(end, as_of, is_hidden=is_hidden)
-        return json_answer(shapes.MessagePage(following, total, messages=views))
+        return shapes.MessagePage(following, total, messages=views)
 
     def _under(self, request: web.Request, query: Query, key: str) -> list[shapes.Message]:
         """The messages under a key of the caller that the query selects. Raises FieldError, Corrupt."""

@@ -338,29 +338,26 @@ class Messages:
     @described(
         "Cancel a message: nobody will get it",
         SCHEDULE,
-        Gives(204),
         problems=("not-found", "other-timeline", "already-dispatched", *WRITES),
     )
-    async def delete(self, request: web.Request) -> web.Response:
+    async def delete(self, request: web.Request) -> None:
         message = id_of(request, self._timeline.number)
-        return await self._cancelled(request, message, await self._changed(request, message, Commit.cancel))
+        await self._cancelled(request, message, await self._changed(request, message, Commit.cancel))
 
     @described(
         "Cancel the message under an idempotency key: nobody will get it",
         SCHEDULE,
-        Gives(204),
         query=BY_KEY,
         problems=("not-found", "gone", "already-dispatched", *WRITES),
     )
-    async def delete_by_key(self, request: web.Request) -> web.Response:
-        return await self._cancelled(request, *await self._decided(request, _by_key(request), Commit.cancel))
+    async def delete_by_key(self, request: web.Request) -> None:
+        await self._cancelled(request, *await self._decided(request, _by_key(request), Commit.cancel))
 
-    async def _cancelled(self, request: web.Request, message: MessageId, control: Control) -> web.Response:
-        """The answer to a cancel. Raises Problem."""
+    async def _cancelled(self, request: web.Request, message: MessageId, control: Control) -> None:
+        """Count a cancel. Raises Problem."""
         if control.outcome is not Outcome.DONE:
             await self._not_cancelled(request, message, control)
         self._metrics.cancelled += 1
-        return web.Response(status=204)
 
     @described(
         "Make the message under an idempotency key what the body says: made, changed or cancelled",

@@ -25,7 +25,7 @@ from ...engine.clock import Clock
 from ...engine.writer import Ask
 from ...settings.times import time_text
 from ..access import Rights, rights_of
-from ..answers import asked, json_answer
+from ..answers import asked
 from ..calls import WRITES, Gives, described
 from ..lag import LIST_LOOK_ROWS, LOOK_ROWS, REWIND, Rewind, lag_of, position_of
 from ..problems import Problem
@@ -40,24 +40,25 @@ from ..values.views import Progress
 STEP_PLACES = 250
 
 P = TypeVar("P", bound=Place)
+A = TypeVar("A")
 View = TypeVar("View")
 
 
 @dataclass(frozen=True, slots=True)
-class Kind(Generic[P]):
+class Kind(Generic[P, A]):
     """One kind of place: how its routes differ from the others."""
 
     noun: str
     name: str
     """In the path: /v1/{noun}s/{name}."""
     scope: str
-    shape: Any
-    """The type that `answer` returns."""
+    shape: type[A]
+    """Of the answer."""
     find: Callable[[web.Request], Sequence[P]]
     """The places that the request names and its key may see. Raises Problem if there is none."""
     has: Callable[[P, Rights | None], bool]
     """Whether the place still exists and the key may see it."""
-    answer: Callable[[web.Request, Sequence[P]], Awaitable[web.Response]]
+    answer: Callable[[web.Request, Sequence[P]], Awaitable[A]]
     pause: Callable[[Commit, P, bool], None] | None = None
     """None: it cannot be paused."""
     query: Query | None = None
@@ -109,10 +110,10 @@ class Places:
         return views, names[limit - 1] if len(names) > limit else None
 
 
-class Verbs(Generic[P]):
+class Verbs(Generic[P, A]):
     """The verbs of one kind of place."""
 
-    def __init__(self, kind: Kind[P], places: Places) -> None:
+    def __init__(self, kind: Kind[P, A], places: Places) -> None:
         self._kind = kind
         self._places = places
 
@@ -127,25 +128,23 @@ class Verbs(Generic[P]):
         return [
             *(pausing if self._kind.pause else ()),
             self._route("replay", "Set the read position back", shown, **rewind),
-            self._route(
-                "skip", "Set the read position forward, past the backlog", Gives(200, shapes.Skipped), **skip
-            ),
+            self._route("skip", "Set the read position forward, past the backlog", **skip),
         ]
 
-    def _route(self, verb: str, summary: str, gives: Gives, **body: Any) -> web.RouteDef:
+    def _route(self, verb: str, summary: str, *gives: Gives, **body: Any) -> web.RouteDef:
         kind = self._kind
         problems = ("not-found", *WRITES)
-        mark = described(summary, kind.scope, gives, query=kind.query or {}, problems=problems, **body)
+        mark = described(summary, kind.scope, *gives, query=kind.query or {}, problems=problems, **body)
         handler = MethodType(mark(getattr(Verbs, verb)), self)
         return web.post(f"/v1/{kind.noun}s/{{{kind.name}}}:{verb}", handler)
 
-    async def pause(self, request: web.Request) -> web.Response:
+    async def pause(self, request: web.Request) -> A:
         return await self._pause(request, is_paused=True)
 
-    async def resume(self, request: web.Request) -> web.Response:
+    async def resume(self, request: web.Request) -> A:
         return await self._pause(request, is_paused=False)
 
-    async def _pause(self, request: web.Request, *, is_paused: bool) -> web.Response:
+    async def _pause(self, request: web.Request, *, is_paused: bool) -> A:
         pause = self._kind.pause
         assert pause is not None
 
@@ -155,7 +154,7 @@ class Verbs(Generic[P]):
 
         return await self._kind.answer(request, await self.change(request, act))
 
-    async def replay(self, request: web.Request) -> web.Response:
+    async def replay(self, request: web.Request) -> A:
         """The position never moves forward."""
         self._kind.find(request)
         body = await body_of(request, REWIND)
@@ -167,7 +166,7 @@ class Verbs(Generic[P]):
 
         return await self._kind.answer(request, await self.change(request, act))
 
-    async def skip(self, request: web.Request) -> web.Response:
+    async def skip(self, request: web.Request) -> shapes.Skipped:
         """The position never moves back. Messages not read by then become dead letters, or are dropped."""
         places, found = self._places, self._kind.find(request)
         body = await body_of(request, SKIP)
@@ -185,8 +184,7 @@ class Verbs(Generic[P]):
 
         changed = await self.change(request, act)
         after = max(place.session.read_at(places.timeline.horizon.position) for place in changed)
-        answer = shapes.Skipped(time_text(at_of(before)), time_text(at_of(after)), undone)
-        return json_answer(answer)
+        return shapes.Skipped(time_text(at_of(before)), time_text(at_of(after)), undone)
 
     async def change(self, request: web.Request, act: Callable[[Commit, P], bool]) -> list[P]:
         """Change the places that the request names, in steps; returns those that still existed.

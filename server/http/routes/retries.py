@@ -17,7 +17,7 @@ from aiohttp import web
 from ...delivery.settling.kept import KeptRetries
 from ...engine.clock import Clock
 from ...engine.writer import Ask
-from ..calls import READ, SCHEDULE, WRITES, Gives, described
+from ..calls import READ, SCHEDULE, WRITES, described
 from ..cursors import Cursors
 from ..requests import body_of
 from ..timeline import Timeline
@@ -74,21 +74,18 @@ class RetryRoutes:
             web.post("/v1/retries:drop", self.drop),
         ]
 
-    @described(
-        "Retries: messages that wait for their next try", READ, Gives(200, shapes.RetryPage), query=CHOSEN
-    )
-    async def list(self, request: web.Request) -> web.Response:
+    @described("Retries: messages that wait for their next try", READ, query=CHOSEN)
+    async def list(self, request: web.Request) -> shapes.RetryPage:
         return await self._rows.page(request)
 
     @described(
         "Try again now, or at another time",
         SCHEDULE,
-        Gives(200, shapes.KeptChanged),
         body=Annotated[TryRetries, rules(*ONE_CHOICE, not_both("deliver_in", "deliver_at"))],
         example={"filter": {"group": "printers", "reason": "timeout"}},
         problems=WRITES,
     )
-    async def try_(self, request: web.Request) -> web.Response:
+    async def try_(self, request: web.Request) -> shapes.KeptChanged:
         body = await body_of(request, _TRY)
         now_ms = self._clock.wall_ms()
         is_now = body.deliver_in is msgspec.UNSET and body.deliver_at is msgspec.UNSET
@@ -100,21 +97,19 @@ class RetryRoutes:
     @described(
         "Give up: make dead letters of retries",
         SCHEDULE,
-        Gives(200, shapes.KeptChanged),
         body=_CHANGES,
         example={"filter": {"group": "printers", "topic": "jobs/#"}},
         problems=WRITES,
     )
-    async def bury(self, request: web.Request) -> web.Response:
+    async def bury(self, request: web.Request) -> shapes.KeptChanged:
         return await self._rows.change(request, await body_of(request, _CHANGE), self._steering.bury)
 
     @described(
         "Forget retries: nobody gets these messages again",
         SCHEDULE,
-        Gives(200, shapes.KeptChanged),
         body=_CHANGES,
         example={"filter": {"key": "order-17"}, "dry_run": True},
         problems=WRITES,
     )
-    async def drop(self, request: web.Request) -> web.Response:
+    async def drop(self, request: web.Request) -> shapes.KeptChanged:
         return await self._rows.change(request, await body_of(request, _CHANGE), self._steering.drop)

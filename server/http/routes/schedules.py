@@ -32,7 +32,7 @@ from ...settings.times import format_ms
 from ...webhook.targets import NAME
 from ...webhook.webhooks import Webhooks
 from ..access import check_send, may_send, not_to_send, rights_of, sees
-from ..answers import asked, json_answer, put_answer, refusals
+from ..answers import asked, put_answer, refusals
 from ..calls import ADMIN, READ, WRITES, Gives, described
 from ..problems import Problem
 from ..requests import body_of, limit_of, name_of, number_parameter, whole_body
@@ -141,13 +141,13 @@ class ScheduleRoutes:
         row, is_new = await self._decided(request, name, decide, record)
         return put_answer(self._view(name, row), is_new=is_new, where=f"/v1/schedules/{name}")
 
-    @described("A schedule", ADMIN, Gives(200, shapes.Schedule), problems=("not-found",))
-    async def get(self, request: web.Request) -> web.Response:
+    @described("A schedule", ADMIN, problems=("not-found",))
+    async def get(self, request: web.Request) -> shapes.Schedule:
         name, row = self._found(request)
-        return json_answer(self._view(name, row))
+        return self._view(name, row)
 
-    @described("Schedules by name", ADMIN, Gives(200, shapes.SchedulePage), query=PAGED)
-    async def list(self, request: web.Request) -> web.Response:
+    @described("Schedules by name", ADMIN, query=PAGED)
+    async def list(self, request: web.Request) -> shapes.SchedulePage:
         limit, after = limit_of(request), request.query.get("cursor", "")
         views, turn = list[Any](), self._turns.of(request)
         while len(views) <= limit:
@@ -161,66 +161,60 @@ class ScheduleRoutes:
                 if turn.is_over(number):
                     break
         following = views[limit - 1]["name"] if len(views) > limit else None
-        return json_answer(shapes.SchedulePage(following, views[:limit]))
+        return shapes.SchedulePage(following, views[:limit])
 
     @described(
         "Forget a schedule; its pending occurrence goes too",
         ADMIN,
-        Gives(204),
         problems=("not-found", *WRITES),
     )
-    async def delete(self, request: web.Request) -> web.Response:
+    async def delete(self, request: web.Request) -> None:
         name = request.match_info["name"]
         decide = partial(self._schedules.delete, name=name)
         if not NAME.fullmatch(name) or not await self._decided(request, name, decide):
             raise _unknown(name)
-        return web.Response(status=204)
 
-    @described("Stop firing", ADMIN, Gives(200, shapes.Schedule), problems=("not-found", *WRITES))
-    async def pause(self, request: web.Request) -> web.Response:
+    @described("Stop firing", ADMIN, problems=("not-found", *WRITES))
+    async def pause(self, request: web.Request) -> shapes.Schedule:
         return await self._change(request, self._schedules.pause)
 
     @described(
         "Fire again",
         ADMIN,
-        Gives(200, shapes.Schedule),
         body=ResumeRequest,
         example={"from": "now"},
         problems=("not-found", *WRITES),
         needs_body=False,
     )
-    async def resume(self, request: web.Request) -> web.Response:
+    async def resume(self, request: web.Request) -> shapes.Schedule:
         definition = await body_of(request, _RESUME) if await whole_body(request) else ResumeRequest()
         return await self._change(request, partial(self._schedules.resume, anew=definition.from_ is not None))
 
     @described(
         "Leave the next fire out",
         ADMIN,
-        Gives(200, shapes.Schedule),
         problems=("not-found", "wrong-state", *WRITES),
     )
-    async def skip(self, request: web.Request) -> web.Response:
+    async def skip(self, request: web.Request) -> shapes.Schedule:
         return await self._change(request, self._schedules.skip)
 
     @described(
         "Send its message now, beside what is planned",
         ADMIN,
-        Gives(200, shapes.Triggered),
         problems=("not-found", *WRITES),
     )
-    async def trigger(self, request: web.Request) -> web.Response:
+    async def trigger(self, request: web.Request) -> shapes.Triggered:
         name, _ = self._found(request)
         now_ms = self._clock.wall_ms()
         decide = partial(self._schedules.trigger, name=name)
         message: MessageId | None = await self._decided(request, name, decide)
         if message is None:
             raise _unknown(name)
-        return json_answer(shapes.Triggered(name, id_text(message), format_ms(now_ms)))
+        return shapes.Triggered(name, id_text(message), format_ms(now_ms))
 
     @described(
         "When a schedule would fire",
         READ,
-        Gives(200, shapes.Fires),
         body=Annotated[PreviewRequest, rules(*ONE_RULE)],
         example={
             "rrule": "FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=17;BYMINUTE=0;BYSECOND=0",
@@ -228,7 +222,7 @@ class ScheduleRoutes:
             "count": 3,
         },
     )
-    async def preview(self, request: web.Request) -> web.Response:
+    async def preview(self, request: web.Request) -> shapes.Fires:
         definition = await _read(request, _PREVIEW)
         now_ms = self._clock.wall_ms()
         if definition.topic is not None:
@@ -242,31 +236,30 @@ class ScheduleRoutes:
             views[0].note = start_note(timing, views[0].note or "") or UNSET
             return views
 
-        return json_answer(shapes.Fires(await self._in_thread(request, found)))
+        return shapes.Fires(await self._in_thread(request, found))
 
     @described(
         "When a schedule will fire, the pending occurrence first",
         ADMIN,
-        Gives(200, shapes.Fires),
         query={"count": Count},
         problems=("not-found",),
     )
-    async def upcoming(self, request: web.Request) -> web.Response:
+    async def upcoming(self, request: web.Request) -> shapes.Fires:
         """The next fires: the pending occurrence, wherever it was moved, then the fires behind it."""
         count = number_parameter(request, "count", COUNT_DEFAULT, COUNT_MAX)
         name, row = self._found(request)
-        return json_answer(shapes.Fires(await self._upcoming.of(self._turns.of(request), name, row, count)))
+        return shapes.Fires(await self._upcoming.of(self._turns.of(request), name, row, count))
 
     # -- helpers
 
     async def _change(
         self, request: web.Request, change: Callable[[Commit, str], ScheduleRow | None]
-    ) -> web.Response:
+    ) -> shapes.Schedule:
         name, _ = self._found(request)
         row = await self._decided(request, name, lambda commit: change(commit, name))
         if row is None:
             raise _unknown(name)
-        return json_answer(self._view(name, row))
+        return self._view(name, row)
 
     async def _decided(self, request: web.Request, name: str, decide: Decide, new: bytes = b"") -> Any:
         """The writer's answer to `decide`, if the key may send what the schedule sends now. Raises Problem.
@@ -296,7 +289,7 @@ class ScheduleRoutes:
             raise _unknown(name)
         return name, row
 
-    def _view(self, name: str, row: ScheduleRow) -> dict[str, Any]:
+    def _view(self, name: str, row: ScheduleRow) -> shapes.Schedule:
         shown_ms = self._timeline.horizon.clock_ms
         return schedule_view(name, row, self._upcoming.pending(row), self._clock.wall_ms(), shown_ms)
 

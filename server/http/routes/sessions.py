@@ -20,8 +20,8 @@ from ...delivery.place import Place
 from ...delivery.sessions import Sessions
 from ...delivery.shared import ENDPOINT_PREFIX
 from ..access import Rights, is_own, rights_of, sees_every_session
-from ..answers import asked, json_answer
-from ..calls import READ, WRITES, Gives, described
+from ..answers import asked
+from ..calls import READ, WRITES, described
 from ..lag import LIST_LOOK_ROWS, LOOK_ROWS
 from ..problems import Problem
 from ..requests import limit_of
@@ -51,8 +51,8 @@ class SessionRoutes:
             *Verbs(self._kind, self._places).routes(),
         ]
 
-    @described("Sessions, and how far each has read", READ, Gives(200, shapes.SessionPage), query=PAGED)
-    async def list(self, request: web.Request) -> web.Response:
+    @described("Sessions, and how far each has read", READ, query=PAGED)
+    async def list(self, request: web.Request) -> shapes.SessionPage:
         limit, cursor = limit_of(request), request.query.get("cursor", "")
         rights = rights_of(request)
 
@@ -68,15 +68,15 @@ class SessionRoutes:
 
         found = await least(self._places.turns.of(request), [*self._sessions], wanted, limit + 1)
         views, following = await self._places.page(request, [name for name, _ in found], limit, view)
-        return json_answer(shapes.SessionPage(following, views))
+        return shapes.SessionPage(following, views)
 
-    @described("A session", READ, Gives(200, shapes.Session), problems=("not-found",))
-    async def get(self, request: web.Request) -> web.Response:
+    @described("A session", READ, problems=("not-found",))
+    async def get(self, request: web.Request) -> shapes.Session:
         await self._places.turns.of(request).begin()
         return await self._answer(request, self._found(request))
 
-    @described("Forget a session", READ, Gives(204), problems=("not-found", *WRITES))
-    async def delete(self, request: web.Request) -> web.Response:
+    @described("Forget a session", READ, problems=("not-found", *WRITES))
+    async def delete(self, request: web.Request) -> None:
         """Close its connection and delete it, in the writer: with this request's group commit."""
         name = request.match_info["client_id"]
         rights = rights_of(request)
@@ -93,7 +93,6 @@ class SessionRoutes:
 
         if not await asked(self._places.ask, drop):
             raise self._unknown(request)
-        return web.Response(status=204)
 
     # -- helpers
 
@@ -109,12 +108,12 @@ class SessionRoutes:
         there = self._groups.named(subscriber.session.client_id)
         return there is subscriber and is_own(rights, subscriber)
 
-    async def _answer(self, request: web.Request, changed: Sequence[Place]) -> web.Response:
+    async def _answer(self, request: web.Request, changed: Sequence[Place]) -> shapes.Session:
         (subscriber,) = changed
         if not is_own(rights_of(request), subscriber):
             raise self._unknown(request)
         name, progress = request.match_info["client_id"], self._places.progress(subscriber, LOOK_ROWS)
-        return json_answer(session_view(subscriber, name, progress))
+        return session_view(subscriber, name, progress)
 
     def _unknown(self, request: web.Request) -> Problem:
         """The 404 of a name; for names of groups and endpoints, which are no client ids, it says where to

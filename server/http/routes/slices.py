@@ -12,8 +12,7 @@ from aiohttp import web
 from timeline.slices import Shard, Slice
 
 from ...settings.config import Shards
-from ..answers import json_answer
-from ..calls import ADMIN, Gives, described
+from ..calls import ADMIN, described
 from ..problems import Problem
 from ..requests import limit_of
 from ..timeline import Timeline
@@ -46,8 +45,8 @@ class Slices:
             web.get("/v1/slices/{start}/shards/{n}", self.shard),
         ]
 
-    @described("The spans of the timeline", ADMIN, Gives(200, shapes.SlicePage), query=PAGED)
-    async def list(self, request: web.Request) -> web.Response:
+    @described("The spans of the timeline", ADMIN, query=PAGED)
+    async def list(self, request: web.Request) -> shapes.SlicePage:
         limit = limit_of(request)
         start_ms = _cursor(request.query.get("cursor", "0"))
         pieces = (piece for piece in self._timeline.directory if piece.start_ms >= start_ms)
@@ -58,21 +57,21 @@ class Slices:
             shapes.Slice(**slice_fields(piece, reader), shards=len(piece.shards) + len(piece.borrowed))
             for piece in found[:limit]
         ]
-        return json_answer(shapes.SlicePage(more, views, self._split_above, self._held_by()))
+        return shapes.SlicePage(more, views, self._split_above, self._held_by())
 
-    @described("A slice and its shards", ADMIN, Gives(200, shapes.SliceDetail), problems=("not-found",))
-    async def get(self, request: web.Request) -> web.Response:
+    @described("A slice and its shards", ADMIN, problems=("not-found",))
+    async def get(self, request: web.Request) -> shapes.SliceDetail:
         piece = self._slice(request)
         shards = [self._view(piece, shard) for shard in piece.readable()]
-        return json_answer(shapes.SliceDetail(**slice_fields(piece, self._timeline.reader), shards=shards))
+        return shapes.SliceDetail(**slice_fields(piece, self._timeline.reader), shards=shards)
 
-    @described("A shard", ADMIN, Gives(200, shapes.Shard), problems=("not-found",))
-    async def shard(self, request: web.Request) -> web.Response:
+    @described("A shard", ADMIN, problems=("not-found",))
+    async def shard(self, request: web.Request) -> shapes.Shard:
         piece, text = self._slice(request), request.match_info["n"]
         shard = piece.shard(int(text)) if text.isascii() and text.isdigit() and len(text) < 6 else None
         if shard is None:
             raise Problem("not-found", f"Shard {text[:40]!r} not found in this slice.")
-        return json_answer(self._view(piece, shard))
+        return self._view(piece, shard)
 
     def _view(self, piece: Slice, shard: Shard) -> shapes.Shard:
         timeline = self._timeline

@@ -12,8 +12,7 @@ from ...delivery.settling.kept import KeptRetries
 from ...engine.clock import Clock
 from ...settings.times import INSTANT_MS_MAX, format_ms
 from ..access import rights_of, sees
-from ..answers import json_answer
-from ..calls import READ, Gives, described
+from ..calls import READ, described
 from ..density import STEP_ROWS, Density
 from ..requests import flag, instant_parameter
 from ..selection import Selection, query_over, span_of
@@ -46,10 +45,9 @@ class TimelineRoutes:
     @described(
         "Pending messages per bucket, with `past` those too that the horizon has passed",
         READ,
-        Gives(200, shapes.Density),
         query={"from": Point, "to": Point, "bucket": Bucket, "topic": Filter, "past": FLAG, "retries": FLAG},
     )
-    async def density(self, request: web.Request) -> web.Response:
+    async def density(self, request: web.Request) -> shapes.Density:
         start_ms, end_ms, width_ms = self._buckets(request)
         query = query_over(request.query.get("topic"), start_ms, end_ms)
         may_see = sees(request)
@@ -71,7 +69,7 @@ class TimelineRoutes:
         for bucket, count in zip(buckets, waiting or (), strict=False):
             bucket.retries = count
         width_s, total = width_ms / 1_000, sum(counts)
-        return json_answer(shapes.Density(format_ms(start_ms), format_ms(end_ms), width_s, buckets, total))
+        return shapes.Density(format_ms(start_ms), format_ms(end_ms), width_s, buckets, total)
 
     async def _waiting(
         self, request: web.Request, starts: range, end_ms: int, topic: str, turn: Turn

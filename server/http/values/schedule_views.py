@@ -4,7 +4,7 @@ If the clock was ahead and was set back, some future fires have already been sen
 schedule sends nothing, and its view says so.
 """
 
-from typing import Any, Literal
+from typing import Literal, cast
 from zoneinfo import ZoneInfo
 
 from msgspec import UNSET, to_builtins
@@ -20,8 +20,8 @@ from .message_body import MEMBERS
 
 def schedule_view(
     name: str, row: ScheduleRow, pending: shapes.Fire | None, now_ms: int, shown_ms: int
-) -> dict[str, Any]:
-    """A `shapes.Schedule` with all members of its definition. `pending`: the occurrence on the timeline;
+) -> shapes.Schedule:
+    """With all members of its definition. `pending`: the occurrence on the timeline;
     `shown_ms`: the latest time of the clock."""
     timing = row.timing
     state = shapes.ScheduleState(
@@ -37,7 +37,8 @@ def schedule_view(
         silent=_silence(row, now_ms, shown_ms),
         reason=row.stopped or UNSET,
     )
-    return {"name": name, **MEMBERS.decode(row.body), **to_builtins(state)}
+    # The definition may have members that its description leaves out.
+    return cast("shapes.Schedule", {"name": name, **MEMBERS.decode(row.body), **to_builtins(state)})
 
 
 def _state(row: ScheduleRow) -> Literal["active", "paused", "stopped", "finished"]:
