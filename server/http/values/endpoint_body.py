@@ -9,16 +9,17 @@ an endpoint can be changed without knowing its secret, which is never shown.
 from typing import Annotated, Literal
 
 import msgspec
+from msgspec.structs import asdict
 
-from ...delivery.terms import LASTING, TermsError, Value, read_keeping, read_terms
+from ...delivery.terms import LASTING, TermsError, read_keeping, read_terms
 from ...settings.config import POST_MS_MAX, POST_MS_MIN, POSTS_MAX, Config
 from ...webhook.request import HEADERS_BYTES_MAX, is_header
 from ...webhook.signing import SecretError, secret_of
 from ...webhook.targets import TargetError, check_allowed, checked_url
 from ...webhook.webhooks import Wanted
 from .bodies import FieldError, delay_ms
-from .group_body import PerKeyRequest, field_of, limits_of
-from .scalars import Attempts, Backoff, Delay, Expiry, KeyRate, OnDead
+from .group_body import KeepingRequest, RetryRequest, field_of, limits_of
+from .scalars import Delay
 
 HEADERS_MAX = 64
 _URL = msgspec.Meta(max_length=2_048, description="absolute, of https, without user and password")
@@ -27,29 +28,16 @@ _SECRET = msgspec.Meta(description="whsec_ and base64 of 24 to 64 bytes; null: p
 _BODY = msgspec.Meta(description="what is posted: the payload, or JSON with the payload in it")
 
 
-class RetryRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """When, and how often, a message is tried again; types only."""
-
-    max_attempts: Attempts | None = None
-    backoff: Backoff | None = None
-
-
-class EndpointRequest(msgspec.Struct, forbid_unknown_fields=True):
+class EndpointRequest(KeepingRequest, kw_only=True):
     """An endpoint as sent; types only."""
 
     url: Annotated[str, _URL]
     secret: Annotated[str, _SECRET] | msgspec.UnsetType | None = msgspec.UNSET
     headers: dict[str, str] | None = None
     concurrency: Annotated[int, msgspec.Meta(ge=1, le=POSTS_MAX)] | None = None
-    rate: KeyRate | None = None
-    order: bool | None = None
-    on_dead: OnDead | None = None
-    per_key: PerKeyRequest | None = None
-    fair: bool | None = None
     timeout: Delay | None = None
     body: Annotated[Literal["raw", "envelope"], _BODY] | None = None
     retry: RetryRequest | None = None
-    expiry: Expiry | None = None
 
 
 def wanted_of(request: EndpointRequest, config: Config) -> Wanted:
@@ -58,17 +46,7 @@ def wanted_of(request: EndpointRequest, config: Config) -> Wanted:
         check_allowed(checked_url(request.url), config.webhook)
     except TargetError as error:
         raise FieldError("url", str(error)) from None
-    retry = request.retry or RetryRequest()
-    said: dict[str, Value | None] = {
-        "max_attempts": retry.max_attempts,
-        "backoff": retry.backoff,
-        "rate": request.rate,
-        "expiry": request.expiry,
-        "order": request.order,
-        "on_dead": request.on_dead,
-        "fair": request.fair,
-        **limits_of(request.per_key),
-    }
+    said = asdict(request) | asdict(request.retry or RetryRequest()) | limits_of(request.per_key)
     try:
         terms = read_terms(said.get, config)
         keeping = LASTING.changed_by(read_keeping(said.get, config)).checked()

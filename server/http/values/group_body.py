@@ -36,19 +36,31 @@ def field_of(term: str) -> str:
     return term.replace(f"{_PER_KEY}_", f"{_PER_KEY}.")
 
 
-class GroupRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """A group as sent; types only."""
+class RetryRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """When, and how often, a message is tried again; types only."""
 
-    filter: Filter
-    ack_timeout: Delay | None = None
     max_attempts: Attempts | None = None
     backoff: Backoff | None = None
+
+
+class KeepingRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """What a group and an endpoint do with their messages; types only."""
+
     expiry: Expiry | None = None
     rate: KeyRate | None = None
     order: bool | None = None
     on_dead: OnDead | None = None
     per_key: PerKeyRequest | None = None
     fair: bool | None = None
+
+
+class GroupRequest(KeepingRequest, kw_only=True):
+    """A group as sent; types only."""
+
+    filter: Filter
+    ack_timeout: Delay | None = None
+    max_attempts: Attempts | None = None
+    backoff: Backoff | None = None
 
 
 def text_of(name: str, topic_filter: str, config: Config) -> str:

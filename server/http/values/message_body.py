@@ -63,26 +63,31 @@ MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 """An object's members as written; of a repeated name the last."""
 
 
-class MessageRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A message as sent; types only."""
+class Content(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """What a message and a schedule say of their messages; types only."""
 
-    payload: msgspec.Raw
-    topic: Topic | msgspec.UnsetType = msgspec.UNSET
     deliver_to: Target | None = None
     encoding: Encoding | None = None
-    deliver_at: When | msgspec.UnsetType = msgspec.UNSET
-    deliver_in: Delay | msgspec.UnsetType = msgspec.UNSET
     qos: Annotated[int, msgspec.Meta(ge=0, le=2)] = 1
     retain: bool = False
     expires_in: Delay | None = None
     late: Literal["deliver", "drop"] = "deliver"
-    spread: Delay | None = None
     headers: dict[str, str] | None = None
     content_type: ContentType | None = None
+    ordering_key: OrderingKey | None = None
+
+
+class MessageRequest(Content, kw_only=True):
+    """A message as sent; types only."""
+
+    payload: msgspec.Raw
+    topic: Topic | msgspec.UnsetType = msgspec.UNSET
+    deliver_at: When | msgspec.UnsetType = msgspec.UNSET
+    deliver_in: Delay | msgspec.UnsetType = msgspec.UNSET
+    spread: Delay | None = None
     key: Key | None = None
     key_scope: KeyScope | None = None
     id: Id | None = None
-    ordering_key: OrderingKey | None = None
 
 
 ONE_TIME = not_both("deliver_at", "deliver_in")

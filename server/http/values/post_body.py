@@ -23,7 +23,7 @@ class Debounce(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     max_wait: Delay
 
 
-class PostRequest(MessageRequest, forbid_unknown_fields=True, gc=False):
+class PostRequest(MessageRequest):
     """A single message as sent; types only."""
 
     debounce: Debounce | None = None

@@ -20,7 +20,6 @@ from timeline.cron import CronError
 from timeline.fires import END_MS, Gap, Misfire, Overlap, Plan, due_by, fires
 from timeline.recurrence import RuleError
 
-from ...delivery.payloads import Encoding
 from ...schedules.recurring import plan_of
 from ...schedules.starts import start_of
 from ...settings.config import Limits
@@ -28,9 +27,9 @@ from ...settings.durations import TimeError
 from ...settings.times import format_ms, parse_deliver_at, zone_of
 from .bodies import FieldError, delay_ms
 from .drafts import draft_of
-from .message_body import MessageRequest, ParsedMessage
+from .message_body import Content, MessageRequest, ParsedMessage
 from .reader import Reader
-from .scalars import ContentType, Delay, OrderingKey, Target, Topic, When, Zone
+from .scalars import Delay, Topic, When, Zone
 
 COUNT_MAX = 1_000
 COUNT_DEFAULT = 10
@@ -49,11 +48,10 @@ class Dst(msgspec.Struct, forbid_unknown_fields=True):
     overlap: Overlap = "first"
 
 
-class ScheduleRequest(msgspec.Struct, forbid_unknown_fields=True):
+class ScheduleRequest(Content):
     """A schedule as sent; types only."""
 
     topic: Topic | None = None
-    deliver_to: Target | None = None
     payload: msgspec.Raw = msgspec.field(default_factory=_empty)
     cron: str | None = None
     every: Delay | None = None
@@ -65,17 +63,9 @@ class ScheduleRequest(msgspec.Struct, forbid_unknown_fields=True):
     jitter: Delay | None = None
     dst: Dst = msgspec.field(default_factory=Dst)
     misfire: Misfire = "fire_once"
-    encoding: Encoding | None = None
-    qos: Annotated[int, msgspec.Meta(ge=0, le=2)] = 1
-    retain: bool = False
-    expires_in: Delay | None = None
-    late: Literal["deliver", "drop"] = "deliver"
-    headers: dict[str, str] | None = None
-    content_type: ContentType | None = None
-    ordering_key: OrderingKey | None = None
 
 
-class PreviewRequest(ScheduleRequest, forbid_unknown_fields=True):
+class PreviewRequest(ScheduleRequest):
     """A schedule that need not exist, and the number of fires to show."""
 
     count: Annotated[int, msgspec.Meta(ge=1, le=COUNT_MAX)] = COUNT_DEFAULT
@@ -137,18 +127,12 @@ def checked_plan(timing: TimingRow, name: str, now_ms: int) -> tuple[Plan, int]:
 def record_of(request: ScheduleRequest, now_ms: int, limits: Limits, user: str = "") -> bytes:
     """The message without its due. `user`: name of the key that owns the messages. Raises FieldError."""
     message = MessageRequest(
-        request.payload,
+        payload=request.payload,
         topic=msgspec.UNSET if request.topic is None else request.topic,
-        deliver_to=request.deliver_to,
-        encoding=request.encoding,
-        qos=request.qos,
-        retain=request.retain,
-        expires_in=request.expires_in,
-        late="drop" if request.misfire == "skip" else request.late,
-        headers=request.headers,
-        content_type=request.content_type,
-        ordering_key=request.ordering_key,
+        **{name: getattr(request, name) for name in Content.__struct_fields__},
     )
+    if request.misfire == "skip":
+        message.late = "drop"
     (item,) = Reader(now_ms, limits, user, as_drafts=False).read((message,), (b"",))
     assert isinstance(item, ParsedMessage)
     value = draft_of(item, now_ms, user).value

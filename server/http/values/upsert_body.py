@@ -21,7 +21,7 @@ from .message_body import (
 from .scalars import VersionNumbers, rules, without
 
 
-class UpsertRequest(MessageRequest, forbid_unknown_fields=True, gc=False):
+class UpsertRequest(MessageRequest):
     """The message as sent, or that it is cancelled; types only."""
 
     payload: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
