@@ -5,6 +5,7 @@ Nothing here waits: results that need messages or the disk come by a callback.
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
+from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -58,39 +59,46 @@ FollowUp = Annotated[Item, named("FollowUp"), without("id", "key_scope")]
 """A follow-up, as described."""
 
 
-class AckMessages(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of `:ack`. `then`: messages that follow from that of the one lease."""
+class LeaseIdsBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of each call on leases."""
 
     lease_ids: LeaseIds
+
+
+class AckMessages(LeaseIdsBody):
+    """The body of `:ack`. `then`: messages that follow from that of the one lease."""
+
     then: Annotated[list[FollowUp], msgspec.Meta(max_length=THEN_MAX)] = []
 
 
-class ReleaseMessages(msgspec.Struct, forbid_unknown_fields=True):
+class ReleaseMessages(LeaseIdsBody):
     """The body of `:release`."""
 
-    lease_ids: LeaseIds
 
-
-class NackMessages(msgspec.Struct, forbid_unknown_fields=True):
+class NackMessages(LeaseIdsBody):
     """The body of `:nack`. `delay` null: the group's back-off; "never": dead letters at once."""
 
-    lease_ids: LeaseIds
     delay: Delay | None = None
     reason: Annotated[str, msgspec.Meta(max_length=REASON_BYTES_MAX)] | None = None
 
 
-class ExtendLeases(msgspec.Struct, forbid_unknown_fields=True):
+class ExtendLeases(LeaseIdsBody):
     """The body of `:extend`: new lease from now."""
 
-    lease_ids: LeaseIds
     lease: Delay
 
 
 _LEASE = msgspec.json.Decoder(LeaseMessages)
 _ACK = msgspec.json.Decoder(AckMessages)
-_NACK = msgspec.json.Decoder(NackMessages)
-_EXTEND = msgspec.json.Decoder(ExtendLeases)
-_RELEASE = msgspec.json.Decoder(ReleaseMessages)
+_SETTLING: dict[str, msgspec.json.Decoder[Any]] = {
+    "ack": _ACK,
+    "nack": msgspec.json.Decoder(NackMessages),
+    "extend": msgspec.json.Decoder(ExtendLeases),
+    "release": msgspec.json.Decoder(ReleaseMessages),
+}
+"""By verb."""
+SettledView = Callable[[Settled, list[str]], shapes.Body]
+"""The answer; the second argument: leases that had ended."""
 Answered = Callable[[bytes | Exception], None]
 """Callback with the body of the answer, or the error."""
 
@@ -115,12 +123,6 @@ class Leasing:
         self._node = node
         self._first = 0
         """Index of the group to ask first, advanced with each call."""
-        self._settling = {
-            "ack": self._ack,
-            "nack": self._nack,
-            "extend": self._extend,
-            "release": self._release,
-        }
 
     # -- leasing
 
@@ -207,49 +209,39 @@ class Leasing:
 
     def settle(self, verb: str, name: str, raw: bytes, rights: Rights | None, answered: Answered) -> None:
         """Execute a verb on leases. Raises RequestError, Problem, Busy, with nothing done."""
-        self._settling[verb](name, raw, rights, answered)
-
-    def _ack(self, name: str, raw: bytes, rights: Rights | None, answered: Answered) -> None:
-        body = decoded(raw, _ACK)
-        if body.then:
-            raise FieldError("then", "has to wait: the route alone acks with it")
+        body = decoded(raw, _SETTLING[verb])
+        act, view = self._settling(body)
         mine, others = self._sorted(name, rights, body.lease_ids)
 
-        def view(settled: Settled) -> shapes.Acked:
-            return shapes.Acked(settled.done, _texts_of(settled, others))
+        def done(settled: Settled) -> None:
+            if settled.error is not None:
+                answered(settled.error)
+            else:
+                gone = [*others, *map(lease_text, settled.gone)]
+                answered(msgspec.json.encode(view(settled, gone)))
 
-        self._pull.ack(mine, _telling(view, answered), rights)
+        act(mine, done=done, rights=rights)
 
-    def _nack(self, name: str, raw: bytes, rights: Rights | None, answered: Answered) -> None:
-        body = decoded(raw, _NACK)
-        wait_ms = _nack_ms(body.delay)
-        if wait_ms is not None and wait_ms > self._config.limits.max_delay_ms:
-            raise FieldError("delay", "is further ahead than limits.max_delay")
-        mine, others = self._sorted(name, rights, body.lease_ids)
-
-        def view(settled: Settled) -> shapes.Nacked:
-            return shapes.Nacked(settled.done, settled.dead, _texts_of(settled, others))
-
-        self._pull.nack(mine, wait_ms, body.reason or "", _telling(view, answered), rights)
-
-    def _extend(self, name: str, raw: bytes, rights: Rights | None, answered: Answered) -> None:
-        body = decoded(raw, _EXTEND)
-        lease_ms = self._lease_ms(body.lease)
-        mine, others = self._sorted(name, rights, body.lease_ids)
-
-        def view(settled: Settled) -> shapes.Extended:
-            until = time_text(settled.until_ms)
-            return shapes.Extended(settled.done, until, _texts_of(settled, others))
-
-        self._pull.extend(mine, lease_ms, _telling(view, answered), rights)
-
-    def _release(self, name: str, raw: bytes, rights: Rights | None, answered: Answered) -> None:
-        mine, others = self._sorted(name, rights, decoded(raw, _RELEASE).lease_ids)
-
-        def view(settled: Settled) -> shapes.Released:
-            return shapes.Released(settled.done, _texts_of(settled, others))
-
-        self._pull.release_leases(mine, _telling(view, answered), rights)
+    def _settling(self, body: LeaseIdsBody) -> tuple[Callable[..., None], SettledView]:
+        """What the pull does, and how it is answered. Raises RequestError."""
+        pull = self._pull
+        match body:
+            case AckMessages():
+                if body.then:
+                    raise FieldError("then", "has to wait: the route alone acks with it")
+                return pull.ack, lambda settled, gone: shapes.Acked(settled.done, gone)
+            case NackMessages():
+                delay_ms = _nack_ms(body.delay)
+                if delay_ms is not None and delay_ms > self._config.limits.max_delay_ms:
+                    raise FieldError("delay", "is further ahead than limits.max_delay")
+                nack = partial(pull.nack, delay_ms=delay_ms, reason=body.reason or "")
+                return nack, lambda settled, gone: shapes.Nacked(settled.done, settled.dead, gone)
+            case ExtendLeases():
+                extend = partial(pull.extend, lease_ms=self._lease_ms(body.lease))
+                return extend, lambda settled, gone: shapes.Extended(
+                    settled.done, time_text(settled.until_ms), gone
+                )
+        return pull.release_leases, lambda settled, gone: shapes.Released(settled.done, gone)
 
     def _lease_ms(self, text: str | float) -> int:
         """Parse a lease time. Raises FieldError."""
@@ -271,13 +263,6 @@ class Leasing:
         may = {text for text, topic_filter in filters.items() if _may_lease(rights, topic_filter)}
         others = [lease_text(lease) for lease in leases if lease.text not in may]
         return [lease for lease in leases if lease.text in may] if others else leases, others
-
-
-def _telling(view: Callable[[Settled], Any], answered: Answered) -> Callable[[Settled], None]:
-    def tell(settled: Settled) -> None:
-        answered(msgspec.json.encode(view(settled)) if settled.error is None else settled.error)
-
-    return tell
 
 
 class _Shared(NamedTuple):
@@ -356,10 +341,6 @@ def _filter_of(lease: LeaseId, name: str) -> str:
     if group != name:
         raise BadLeaseId(f"{lease_text(lease)[:40]!r} is of the group {group[:64]!r}")
     return topic_filter
-
-
-def _texts_of(settled: Settled, others: list[str]) -> list[str]:
-    return [*others, *map(lease_text, settled.gone)]
 
 
 def _may_lease(rights: Rights | None, topic_filter: str) -> bool:

@@ -13,6 +13,7 @@ from shards.state import State
 from ...delivery.deliveries import Delivery
 from ...delivery.payloads import Encoding
 from ...delivery.tries import Try
+from ...observe.history import GroupSample, SessionSample
 from ...settings.times import Instant
 from .scalars import Cursor, Id, Seq
 
@@ -810,21 +811,12 @@ class Lateness(Body):
     p99_ms: int | None
 
 
-class GroupPoint(Lag):
+class GroupPoint(GroupSample, frozen=True, array_like=False):
     """A group or endpoint with messages that it has not finished."""
 
-    group: str
-    filter: str
-    in_flight: int
-    retries: int
 
-
-class SessionPoint(Lag):
+class SessionPoint(SessionSample, frozen=True, array_like=False):
     """A session with messages that it has not read."""
-
-    session: str
-    in_flight: int
-    retries: int
 
 
 class HistoryPoint(Body):
