@@ -18,6 +18,7 @@ The writer asks only whether anything is undone (`is_undone`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Literal
 
@@ -77,26 +78,17 @@ class Delivery(Struct, kw_only=True, gc=False):
     tries: list[Try] | UnsetType = UNSET
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Deliveries:
     """Read-only lookup."""
 
-    def __init__(
-        self,
-        store: Store,
-        horizon: Horizon,
-        router: Router,
-        groups: Membership,
-        dead_letters: DeadLetters,
-        awaited: Awaited,
-        clock: Clock,
-    ) -> None:
-        self._store = store
-        self._horizon = horizon
-        self._clock = clock
-        self._router = router
-        self._groups = groups
-        self._dead_letters = dead_letters
-        self._awaited = awaited
+    store: Store
+    horizon: Horizon
+    router: Router
+    groups: Membership
+    dead_letters: DeadLetters
+    awaited: Awaited
+    clock: Clock
 
     def of(
         self, message: MessageId, place: Position, record: Record, may: May
@@ -104,11 +96,11 @@ class Deliveries:
         """Deliveries of a dispatched message whose row is at `place`, groups first, and whether there are
         more. Raises Corrupt, StoreFailed."""
         rows, is_cut = self._rows(message)
-        retries = {row.addressee: row for row in rows if row.is_waiting and self._groups.place_of(row)}
+        retries = {row.addressee: row for row in rows if row.is_waiting and self.groups.place_of(row)}
         dead = {row.addressee: row for row in rows if row.is_dead and may((row.keeper,))}
         dropped = {row.addressee: row for row in rows if row.is_dropped and may((row.keeper,))}
         named = {*retries, *dead, *dropped}
-        waits = self._awaited.keeps(record.owner, place)
+        waits = self.awaited.keeps(record.owner, place)
         told: list[Delivery] = []
         looks = LOOKS_MAX
         for subscriber in self._receivers(place, record, named):
@@ -132,7 +124,7 @@ class Deliveries:
         others: list[tuple[DeliveryState, dict[str, DeliveryRow]]] = [("dead", dead), ("dropped", dropped)]
         for state, left in others:
             for row in left.values():
-                if self._groups.named(row.addressee) is not None:
+                if self.groups.named(row.addressee) is not None:
                     continue
                 if len(told) == TOLD_MAX:
                     return told, True
@@ -144,17 +136,17 @@ class Deliveries:
         flight, or waiting for its next try. Dead letters are not undone; beyond UNDONE_LOOKS_MAX places and
         flights it counts as undone. Raises Corrupt."""
         record, place = decode(found.value), found.position
-        if self._awaited.keeps(record.owner, place):
+        if self.awaited.keeps(record.owner, place):
             return True
-        horizon, looks = self._horizon.position, UNDONE_LOOKS_MAX
+        horizon, looks = self.horizon.position, UNDONE_LOOKS_MAX
         for row in of_message_in(group, found.id):
-            one = self._groups.place_of(row)
+            one = self.groups.place_of(row)
             if one is None or not row.is_waiting or row.root in one.rows.over:
                 continue
             looks -= 1 + len(one.session.flights)
             if looks < 0 or row.root not in one.rows.out or row.root in one.flying():
                 return True
-        receivers = self._router.route(record.topic), self._posted(record, place)
+        receivers = self.router.route(record.topic), self._posted(record, place)
         for one, subscriptions in chain(*(targets.items() for targets in receivers)):
             session = one.session
             is_asked = any(subscription.since < place for subscription in subscriptions)
@@ -169,23 +161,23 @@ class Deliveries:
     def kept(self, message: MessageId, may: May) -> DeliveryRow | None:
         """A retry or dead letter of a message whose slice has gone. Raises StoreFailed."""
         rows, _ = self._rows(message)
-        current = (row for row in rows if row.is_waiting and self._groups.place_of(row) is not None)
+        current = (row for row in rows if row.is_waiting and self.groups.place_of(row) is not None)
         letters = (row for row in rows if row.is_dead)
         return next((row for row in chain(current, letters) if may((row.keeper,))), None)
 
     def _posted(self, record: Record, place: Position) -> Targets:
-        return self._router.posted(record.deliver_to, record.owner, place)
+        return self.router.posted(record.deliver_to, record.owner, place)
 
     def _rows(self, message: MessageId) -> tuple[list[DeliveryRow], bool]:
         """The deliveries of a message that have rows, and whether there are more."""
-        found = of_message(self._store, message)
+        found = of_message(self.store, message)
         rows = [*islice(found, ROWS_MAX)]
         return rows, next(found, None) is not None
 
     def _receivers(self, place: Position, record: Record, named: Iterable[str]) -> Iterator[Place]:
         """Subscribers that may have deliveries: groups by name, then sessions with messages in flight."""
-        targets = self._router.route(record.topic) | self._posted(record, place)
-        found = {name: self._groups.named(name) for name in named}
+        targets = self.router.route(record.topic) | self._posted(record, place)
+        found = {name: self.groups.named(name) for name in named}
         for one, subscriptions in targets.items():
             if one.is_group and any(subscription.since < place for subscription in subscriptions):
                 found[one.session.client_id] = one
@@ -224,12 +216,12 @@ class Deliveries:
             )
         if waiting is not None and root not in subscriber.rows.out:
             ms = at_of(waiting.at)
-            is_due = ms <= self._clock.wall_ms()
+            is_due = ms <= self.clock.wall_ms()
             state, retry_ms = ("waiting", None) if is_due else ("retry", ms)
             return _delivery(
                 subscriber, state, attempts=before, retry_ms=retry_ms, reason=reason, tries=tries
             )
-        if is_behind or (subscriber.is_group and subscriber.session.is_ahead(place, self._horizon.position)):
+        if is_behind or (subscriber.is_group and subscriber.session.is_ahead(place, self.horizon.position)):
             return _delivery(subscriber, "waiting", attempts=0)
         if dead is not None:
             return _kept(dead, "dead")
@@ -244,8 +236,8 @@ class Deliveries:
                 for lent in theirs.values():
                     if lent is flight or (lent.loan is not None and lent.loan.flight is flight):
                         until_s = 0.0 if lent.loan is None else lent.loan.until_s
-                        left_ms = round((until_s - self._clock.mono()) * 1_000)
-                        return member.name, self._clock.wall_ms() + left_ms if until_s else None
+                        left_ms = round((until_s - self.clock.mono()) * 1_000)
+                        return member.name, self.clock.wall_ms() + left_ms if until_s else None
         return "", None
 
 

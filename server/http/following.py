@@ -1,6 +1,7 @@
 """`:ack` with `then`: a leased message is done, and its follow-ups are placed, in one batch."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn
 
@@ -39,24 +40,16 @@ class ThenRaws(msgspec.Struct):
 _THEN = msgspec.json.Decoder(ThenRaws)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Following:
     """Acks messages together with their follow-ups."""
 
-    def __init__(
-        self,
-        settling: Settling,
-        intake: Intake,
-        clock: Clock,
-        limits: Limits,
-        metrics: Metrics,
-        traces: Traces | None,
-    ) -> None:
-        self._settling = settling
-        self._intake = intake
-        self._clock = clock
-        self._limits = limits
-        self._metrics = metrics
-        self._traces = traces
+    settling: Settling
+    intake: Intake
+    clock: Clock
+    limits: Limits
+    metrics: Metrics
+    traces: Traces | None
 
     async def ack(
         self, raw: bytes, lease: LeaseId, rights: Rights | None, context: Headers, turn: Turn
@@ -65,21 +58,21 @@ class Following:
         done. Raises Problem, RequestError."""
         if rights is not None and not rights.principal.has(SCHEDULE):
             raise Problem("forbidden", f"Key '{rights.name}' lacks the scope '{SCHEDULE}'.")
-        trace, now_ms = Trace(self._traces, context), self._clock.wall_ms()
+        trace, now_ms = Trace(self.traces, context), self.clock.wall_ms()
         user = "" if rights is None else rights.name
-        reader = Reader(now_ms, self._limits, user, trace.context)
+        reader = Reader(now_ms, self.limits, user, trace.context)
         items: list[Item | Wrong] = list(_read(reader, raw))
         decide = partial(self._decide, lease=lease, rights=rights)
         coming = Coming(items, reader.topics.values(), now_ms, AS_EVER, rights, turn, trace, decide, _refuse)
         with trace, refusals():
             try:
-                _, placed = await self._intake.take(coming)
+                _, placed = await self.intake.take(coming)
             except Refused as error:
                 raise refusal(error, error.index + 1) from None
             trace.placed = placed or [0] * len(items)
         if not placed:
             return None
-        self._metrics.accepted.inc(sum(not isinstance(one, Known) for one in placed))
+        self.metrics.accepted.inc(sum(not isinstance(one, Known) for one in placed))
         return [one.id if isinstance(one, Known) else one for one in placed]
 
     def _decide(
@@ -96,7 +89,7 @@ class Following:
             return flight.origin == (lease.position, lease.shard)
 
         placing = partial(place, commit, drafts, given)
-        return self._settling.follow(commit, lease.text, lease.number, is_it, placing, rights) or []
+        return self.settling.follow(commit, lease.text, lease.number, is_it, placing, rights) or []
 
 
 def _read(reader: Reader, raw: bytes) -> Sequence[Item]:

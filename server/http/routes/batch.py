@@ -10,6 +10,7 @@ built by one join.
 """
 
 import asyncio
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, NoReturn
 
@@ -47,31 +48,20 @@ ITEM_BYTES = 1 << 10
 """RAM of an item besides its payload, from reading to its answer, bytes."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Batch:
     """The route."""
 
-    def __init__(
-        self,
-        intake: Intake,
-        clock: Clock,
-        timeline: Timeline,
-        turns: Turns,
-        bodies: OneThread,
-        metrics: Metrics,
-        limits: Limits,
-        traces: Traces | None,
-        *,
-        max_batch: int,
-    ) -> None:
-        self._intake = intake
-        self._clock = clock
-        self._timeline = timeline
-        self._turns = turns
-        self._bodies = bodies
-        self._metrics = metrics
-        self._limits = limits
-        self._traces = traces
-        self._max_batch = max_batch
+    intake: Intake
+    clock: Clock
+    timeline: Timeline
+    turns: Turns
+    bodies: OneThread
+    metrics: Metrics
+    limits: Limits
+    traces: Traces | None
+    _: KW_ONLY
+    max_batch: int
 
     def routes(self) -> list[web.RouteDef]:
         return [web.post("/v1/messages:batch", self.post)]
@@ -106,12 +96,12 @@ class Batch:
             )
         lines = is_ndjson(request.headers.get("Content-Type", ""))
         body = await whole_body(request)
-        turn = self._turns.of(request)
+        turn = self.turns.of(request)
         user = "" if rights is None else rights.name
-        async with turn.room(ITEM_BYTES * items_at_most(body, self._max_batch)):
-            trace, now_ms = Trace(self._traces, trace_of(request)), self._clock.wall_ms()
+        async with turn.room(ITEM_BYTES * items_at_most(body, self.max_batch)):
+            trace, now_ms = Trace(self.traces, trace_of(request)), self.clock.wall_ms()
             with trace:
-                reader = Reader(now_ms, self._limits, user, trace.context, keep_ids=keep_ids)
+                reader = Reader(now_ms, self.limits, user, trace.context, keep_ids=keep_ids)
                 reading = await self._read(body, lines, reader, turn)
                 items: list[Any] = list(reading.items)
                 key = await self._key(request, user, body, len(items), turn)
@@ -130,9 +120,9 @@ class Batch:
     async def _read(self, body: bytes, lines: bool, reader: Reader, turn: Turn) -> Reading:
         """Read small bodies in steps, and large ones in a thread that yields to the loop every 5 ms: 16 MiB
         take 100. Raises RequestError."""
-        most = self._max_batch
+        most = self.max_batch
         if len(body) > OFFLOADED_BYTES:
-            return await turn.in_thread(self._bodies, lambda: read_whole(body, lines, reader, most))
+            return await turn.in_thread(self.bodies, lambda: read_whole(body, lines, reader, most))
         await turn.begin()
         reading = Reading(body, lines, reader, most)
         reading.step(PIECE)
@@ -151,27 +141,27 @@ class Batch:
             return None
         keyed = partial(batch_key, shown, user, body, count)
         if len(body) > OFFLOADED_BYTES:
-            return await turn.in_thread(self._bodies, keyed)
+            return await turn.in_thread(self.bodies, keyed)
         return keyed()
 
     async def _all(self, coming: Coming, reading: Reading) -> web.Response:
         with refusals():
             try:
-                _, placed = await self._intake.take(coming)
+                _, placed = await self.intake.take(coming)
             except Refused as error:
                 raise refusal(error, reading.line_of(error.index)) from None
-        self._metrics.accepted.inc(fresh(placed))
+        self.metrics.accepted.inc(fresh(placed))
         return raw_answer(accepted(placed), 201)
 
     async def _each(self, coming: Coming) -> web.Response:
         """Answer each item, in steps: known keys need a look-up of the message's state."""
         with refusals():
-            _, placed = await self._intake.take(coming)
-        self._metrics.accepted.inc(len({one for one in placed if isinstance(one, int)}))
+            _, placed = await self.intake.take(coming)
+        self.metrics.accepted.inc(len({one for one in placed if isinstance(one, int)}))
         rest = iter(placed)
         results: list[Result] = [one if isinstance(one, Wrong) else next(rest) for one in coming.items]
         answers = []
-        for count, one in enumerate(said(results, self._timeline), 1):
+        for count, one in enumerate(said(results, self.timeline), 1):
             answers.append(one)
             if not count % YIELD_EVERY:
                 await coming.turn.begin()

@@ -25,7 +25,7 @@ can show progress.
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import Annotated
 
@@ -124,27 +124,18 @@ class Sweep:
         return shapes.Changed(self.matched, self.changed, as_of, cursor)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Control:
     """The routes."""
 
-    def __init__(
-        self,
-        ask: Ask,
-        clock: Clock,
-        timeline: Timeline,
-        cursors: Cursors,
-        turns: Turns,
-        metrics: Metrics,
-        *,
-        max_delay_ms: int,
-    ) -> None:
-        self._ask = ask
-        self._cursors = cursors
-        self._clock = clock
-        self._timeline = timeline
-        self._turns = turns
-        self._metrics = metrics
-        self._max_delay_ms = max_delay_ms
+    ask: Ask
+    clock: Clock
+    timeline: Timeline
+    cursors: Cursors
+    turns: Turns
+    metrics: Metrics
+    _: KW_ONLY
+    max_delay_ms: int
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -176,13 +167,13 @@ class Control:
         body = await body_of(request, _BULK)
         if body.shift is None:
             raise FieldError("shift", "is required")
-        latest_ms = self._clock.wall_ms() + self._max_delay_ms
+        latest_ms = self.clock.wall_ms() + self.max_delay_ms
         act = partial(shift_all, by_ms=signed_ms("shift", body.shift), latest_ms=latest_ms)
         return await self._answer(request, body, act)
 
     async def _answer(self, request: web.Request, body: BulkRequest, act: Act) -> shapes.Changed:
-        name = partial(self._cursors.text, is_hidden=sees(request) is not None)
-        sweep, turn = self._sweep(body, changes(request), name), self._turns.of(request)
+        name = partial(self.cursors.text, is_hidden=sees(request) is not None)
+        sweep, turn = self._sweep(body, changes(request), name), self.turns.of(request)
         try:
             await self._run(sweep, turn, None if body.dry_run else act, lambda: request.transport is None)
         except Problem as problem:
@@ -193,9 +184,9 @@ class Control:
             raise Problem("unreadable", **asdict(sweep.view())) from error
         finally:
             if body.shift is None:
-                self._metrics.cancelled += sweep.changed
+                self.metrics.cancelled += sweep.changed
             else:
-                self._metrics.moved += sweep.changed
+                self.metrics.moved += sweep.changed
         return sweep.view()
 
     def _sweep(
@@ -209,9 +200,9 @@ class Control:
             )
         since, until = _instant("due_from", chosen.due_from), _instant("due_to", chosen.due_to)
         query = query_over(chosen.topic, since, until, ordering_key=chosen.ordering_key)
-        start, as_of = query.start, self._timeline.as_of
+        start, as_of = query.start, self.timeline.as_of
         if body.cursor is not None:
-            last, moment = self._cursors.place(body.cursor)
+            last, moment = self.cursors.place(body.cursor)
             if moment is None and body.as_of is None:
                 raise FieldError("cursor", "is not one of a bulk call, or needs the `as_of` beside it")
             start, as_of = max(start, Position(last + 1)), moment or as_of
@@ -229,7 +220,7 @@ class Control:
             targets, following = self._step(sweep, sweep.next, turn)
             sweep.matched += len(targets)
             if targets and act is not None:
-                acted: Acted = await asked(self._ask, partial(act, targets), cost=len(targets))
+                acted: Acted = await asked(self.ask, partial(act, targets), cost=len(targets))
                 sweep.changed += acted.changed
                 if acted.refused is not None:
                     raise refusal(acted.refused)  # `next` is the step that was not done
@@ -237,7 +228,7 @@ class Control:
 
     def _step(self, sweep: Sweep, start: Position, turn: Turn) -> tuple[list[Target], Position | None]:
         """The next matches, and where to continue; None at the end of the range."""
-        selection = Selection(self._timeline, sweep.query, sweep.sees)
+        selection = Selection(self.timeline, sweep.query, sweep.sees)
         most = min(STEP_MESSAGES, sweep.limit - sweep.matched)
         targets: list[Target] = []
         size = 0
@@ -254,8 +245,8 @@ class Control:
         return targets, None
 
     def _target(self, place: Position, number: int, value: bytes) -> Target:
-        row, record = self._timeline.row_id(place, number), decode(value)
-        return Target(self._timeline.id_at(place, number, record), row, due_at(place, record.due_ms))
+        row, record = self.timeline.row_id(place, number), decode(value)
+        return Target(self.timeline.id_at(place, number, record), row, due_at(place, record.due_ms))
 
 
 def cancel_all(targets: list[Target], commit: Commit) -> Acted:

@@ -65,8 +65,8 @@ class DeadRoutes:
             cursors,
             turns,
             name="the dead letter",
-            view=lambda row, at: kept_view(shapes.DeadLetter, row, died_at=at),
-            page=lambda following, count, found: shapes.DeadPage(following, count, messages=found),
+            view_of=lambda row, at: kept_view(shapes.DeadLetter, row, died_at=at),
+            page_of=lambda following, count, found: shapes.DeadPage(following, count, messages=found),
         )
         self._max_delay_ms = max_delay_ms
 

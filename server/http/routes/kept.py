@@ -165,31 +165,21 @@ class Source(Protocol):
     def of_message(self, message: MessageId) -> Iterator[DeliveryRow]: ...
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class KeptRows(Generic[P]):
     """Lists and changes the rows of one source."""
 
-    def __init__(
-        self,
-        source: Source,
-        ask: Ask,
-        timeline: Timeline,
-        cursors: Cursors,
-        turns: Turns,
-        *,
-        name: str,
-        view: Callable[[DeliveryRow, str], shapes.Kept],
-        page: Callable[[str | None, int | UnsetType, Any], P],
-    ) -> None:
-        """`name`: what the log calls a row. `view`: makes its answer, with the time of its position; it may
-        raise Corrupt. `page`: makes the answer of a listing, from its cursor, count and views."""
-        self._source = source
-        self._ask = ask
-        self._timeline = timeline
-        self._cursors = cursors
-        self._turns = turns
-        self._name = name
-        self._view_of = view
-        self._page_of = page
+    source: Source
+    ask: Ask
+    timeline: Timeline
+    cursors: Cursors
+    turns: Turns
+    name: str
+    """What the log calls a row."""
+    view_of: Callable[[DeliveryRow, str], shapes.Kept]
+    """Makes its answer, with the time of its position. Raises Corrupt."""
+    page_of: Callable[[str | None, int | UnsetType, Any], P]
+    """Makes the answer of a listing, from its cursor, count and views."""
 
     # -- listing
 
@@ -199,17 +189,17 @@ class KeptRows(Generic[P]):
         whole = self._asked(request)
         wanted, cursor = whole, request.query.get("cursor")
         if cursor is not None:
-            behind = Position(self._cursors.place(cursor)[0] + 1)
+            behind = Position(self.cursors.place(cursor)[0] + 1)
             wanted = replace(whole, start=max(whole.start, behind))
         may = may_of(rights, sees(request))
-        turn = self._turns.of(request)
+        turn = self.turns.of(request)
         try:
             views, last = await self._page(wanted, may, limit, turn)
-            following = None if last is None else self._cursors.text(last, is_hidden=rights is not None)
+            following = None if last is None else self.cursors.text(last, is_hidden=rights is not None)
             count = await self._count(request, whole, may, turn) if flag(request, "count") else UNSET
         finally:
             turn.release()
-        return self._page_of(following, count, views)
+        return self.page_of(following, count, views)
 
     def _asked(self, request: web.Request) -> Wanted:
         """The selection of a listing. Raises FieldError."""
@@ -229,7 +219,7 @@ class KeptRows(Generic[P]):
         ids = None if name is None else (_id("id", name),)
         if key is None:
             return ids
-        known = self._timeline.ids_under(key, user_of(request))
+        known = self.timeline.ids_under(key, user_of(request))
         return tuple(known if ids is None else known.intersection(ids))
 
     async def _page(
@@ -276,25 +266,25 @@ class KeptRows(Generic[P]):
     def _view(self, row: DeliveryRow) -> shapes.Kept | None:
         """The view of a row; None: it cannot be read."""
         try:
-            return self._view_of(row, time_text(at_of(row.at)))
+            return self.view_of(row, time_text(at_of(row.at)))
         except Corrupt as error:
-            log.error("message %s: unreadable, skipped: %s", self._name, error)
+            log.error("message %s: unreadable, skipped: %s", self.name, error)
             return None
 
     def _read(self, wanted: Wanted, start: Position) -> Iterator[DeliveryRow]:
         """Rows that may be selected, at or behind `start`."""
         if wanted.ids is not None:
-            rows = [row for message in wanted.ids for row in self._source.of_message(message)]
+            rows = [row for message in wanted.ids for row in self.source.of_message(message)]
             rows.sort(key=attrgetter("at"))
             return (row for row in rows if start <= row.at < wanted.end)
-        return until(wanted.end, self._source.read(start, group=wanted.group))
+        return until(wanted.end, self.source.read(start, group=wanted.group))
 
     # -- changing
 
     async def change(self, request: web.Request, body: Change, act: Act) -> shapes.KeptChanged:
         """Change all selected messages that the caller may change."""
         may = may_of(rights_of(request), changes(request))
-        wanted, turn = self._chosen(request, body), self._turns.of(request)
+        wanted, turn = self._chosen(request, body), self.turns.of(request)
         done = shapes.KeptChanged(0, 0)
         step = self._step if body.ids is None else self._step_of_ids
         following: int | None = wanted.start if body.ids is None else 0
@@ -305,7 +295,7 @@ class KeptRows(Generic[P]):
                 done.matched += len(names)
                 if names and not body.dry_run:
                     each = partial(self._each, names, act, may)
-                    acted: Acted = await asked(self._ask, each, cost=len(names))
+                    acted: Acted = await asked(self.ask, each, cost=len(names))
                     done.changed += acted.changed
                     if acted.refused is not None:
                         raise refusal(acted.refused)
@@ -316,7 +306,7 @@ class KeptRows(Generic[P]):
 
     def _chosen(self, request: web.Request, body: Change) -> Wanted:
         """The messages to change, as of now. Raises FieldError."""
-        seq = self._timeline.horizon.seq
+        seq = self.timeline.horizon.seq
         if (body.ids is None) == (body.filter is None):
             raise FieldError("filter", "or ids is required, but not both")
         if body.ids is not None:
@@ -353,7 +343,7 @@ class KeptRows(Generic[P]):
         names: Names = []
         size = 0
         for looked, message in enumerate(wanted.ids[index:], 1):
-            for row in self._source.of_message(message):
+            for row in self.source.of_message(message):
                 if is_there(wanted, row, may):
                     names.append(row.name)
                     size += len(row.record)
@@ -363,7 +353,7 @@ class KeptRows(Generic[P]):
 
     def _each(self, names: Names, act: Act, may: May, commit: Commit) -> Acted:
         change = partial(act, commit, may=may)
-        return change_each(names, change, lambda name: f"{self._name} of {name.root:024x}")
+        return change_each(names, change, lambda name: f"{self.name} of {name.root:024x}")
 
 
 def kept_view(shape: type[K], row: DeliveryRow, **more: Any) -> K:

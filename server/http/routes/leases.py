@@ -20,6 +20,7 @@ is seen of a dead client, and it would take messages with it.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
@@ -46,15 +47,13 @@ LEASE_ID = "AwAAnzxafSHoSwYAAAABAaH9XZ7_AAAAEAACJHNoYXJlL3ByaW50ZXJzL2pvYnMvIw"
 """In examples."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class LeaseRoutes:
-    def __init__(
-        self, ask: Ask, leasing: Leasing, groups: Membership, turns: Turns, following: Following
-    ) -> None:
-        self._ask = ask
-        self._leasing = leasing
-        self._following = following
-        self._groups = groups
-        self._turns = turns
+    ask: Ask
+    leasing: Leasing
+    groups: Membership
+    turns: Turns
+    following: Following
 
     def routes(self) -> list[web.RouteDef]:
         path = "/v1/groups/{group}/messages"
@@ -74,7 +73,7 @@ class LeaseRoutes:
         problems=("not-found", *WRITES),
     )
     async def lease(self, request: web.Request) -> shapes.LeasedMessages:
-        leasing, name, rights = self._leasing, request.match_info["group"], rights_of(request)
+        leasing, name, rights = self.leasing, request.match_info["group"], rights_of(request)
         wanted = leasing.wanted(await json_of(request))
         if wanted.filter is None:
             texts = leasing.texts(name, rights)
@@ -90,7 +89,7 @@ class LeaseRoutes:
             with refusals():
                 if isinstance(leased, Exception):
                     raise leased
-            views = await self._views(leased, self._turns.of(request))
+            views = await self._views(leased, self.turns.of(request))
             is_read = not is_gone()
             return shapes.LeasedMessages(views)
         finally:
@@ -106,14 +105,14 @@ class LeaseRoutes:
     )
     async def ack(self, request: web.Request) -> web.Response:
         raw, name, rights = await json_of(request), request.match_info["group"], rights_of(request)
-        followed = self._leasing.followed(name, raw, rights)
+        followed = self.leasing.followed(name, raw, rights)
         if followed is None:
             return await self._settled(request, "ack")
         lease, is_theirs = followed
         ids = None
         if is_theirs:
-            turn, context = self._turns.of(request), trace_of(request)
-            ids = await self._following.ack(raw, lease, rights, context, turn)
+            turn, context = self.turns.of(request), trace_of(request)
+            ids = await self.following.ack(raw, lease, rights, context, turn)
         gone = [lease_text(lease)] if ids is None else []
         return json_answer(shapes.Acked(int(ids is not None), gone, [id_text(one) for one in ids or ()]))
 
@@ -156,7 +155,7 @@ class LeaseRoutes:
         raw, name = await json_of(request), request.match_info["group"]
         found: asyncio.Future[bytes | Exception] = asyncio.get_running_loop().create_future()
         with refusals():
-            self._leasing.settle(verb, name, raw, rights_of(request), _setter(found))
+            self.leasing.settle(verb, name, raw, rights_of(request), _setter(found))
             answer = await found
             if isinstance(answer, Exception):
                 raise answer
@@ -164,19 +163,19 @@ class LeaseRoutes:
 
     async def _opened(self, text: str, rights: Rights | None) -> str:
         """The group, created if missing. Raises Problem."""
-        groups = self._groups
+        groups = self.groups
         if groups.get(text) is None:
 
             def create_group(commit: Commit) -> None:
                 if groups.get(text) is None:
                     groups.make(commit, text, keeping=LASTING, rights=rights)
 
-            await asked(self._ask, create_group)
+            await asked(self.ask, create_group)
         return text
 
     async def _views(self, leased: Sequence[Leased], turn: Turn) -> list[shapes.LeasedMessage]:
         views: list[shapes.LeasedMessage] = []
-        for count, view in enumerate(self._leasing.views(leased)):
+        for count, view in enumerate(self.leasing.views(leased)):
             if not count or turn.is_over(count):
                 await turn.begin()
             views.append(view)

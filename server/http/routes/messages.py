@@ -19,6 +19,7 @@ another request may take the key meanwhile (`?replace=true`).
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple, NoReturn
 
@@ -96,32 +97,20 @@ class MoveRequest(NamedTuple):
     tags: frozenset[str] | None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Messages:
     """The routes of single messages."""
 
-    def __init__(
-        self,
-        ask: Ask,
-        intake: Intake,
-        clock: Clock,
-        timeline: Timeline,
-        turns: Turns,
-        deliveries: Deliveries,
-        metrics: Metrics,
-        router: Router,
-        limits: Limits,
-        traces: Traces | None,
-    ) -> None:
-        self._intake = intake
-        self._traces = traces
-        self._router = router
-        self._deliveries = deliveries
-        self._ask = ask
-        self._clock = clock
-        self._timeline = timeline
-        self._turns = turns
-        self._metrics = metrics
-        self._limits = limits
+    ask: Ask
+    intake: Intake
+    clock: Clock
+    timeline: Timeline
+    turns: Turns
+    deliveries: Deliveries
+    metrics: Metrics
+    router: Router
+    limits: Limits
+    traces: Traces | None
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -159,10 +148,10 @@ class Messages:
     async def post(self, request: web.Request) -> web.Response:
         check_json(request.headers.get("Content-Type", ""))
         body = await whole_body(request)
-        now_ms, rights, turn = self._clock.wall_ms(), rights_of(request), self._turns.of(request)
-        trace = Trace(self._traces, trace_of(request), is_one=True)
-        user, are_drafts = "" if rights is None else rights.name, self._traces is None
-        reader = Reader(now_ms, self._limits, user, trace.context, as_drafts=are_drafts)
+        now_ms, rights, turn = self.clock.wall_ms(), rights_of(request), self.turns.of(request)
+        trace = Trace(self.traces, trace_of(request), is_one=True)
+        user, are_drafts = "" if rights is None else rights.name, self.traces is None
+        reader = Reader(now_ms, self.limits, user, trace.context, as_drafts=are_drafts)
         item, terms = reader.one(body, key_of(request)), terms_of(request)
         with_claims = flag(request, "claims")
         topics = reader.topics.values()
@@ -171,13 +160,13 @@ class Messages:
             status, headers, answer = await self._debounced(request, coming, reader.debounced)
         else:
             with trace, refusals():
-                (draft,), (placed,) = await self._intake.take(coming)
+                (draft,), (placed,) = await self.intake.take(coming)
             if not isinstance(placed, Known):
-                self._metrics.accepted.inc()
-            status, headers, answer = first_answer(placed, draft.due_ms, now_ms, self._timeline)
+                self.metrics.accepted.inc()
+            status, headers, answer = first_answer(placed, draft.due_ms, now_ms, self.timeline)
         if with_claims:
             deliver_to = item.deliver_to if isinstance(item, ParsedMessage) else b""
-            claims = await claims_of(item.topic, deliver_to, self._router, rights, turn)
+            claims = await claims_of(item.topic, deliver_to, self.router, rights, turn)
             answer = b'%b,"claims":%b}' % (answer[:-1], msgspec.json.encode(claims))
         return raw_answer(answer, status, headers)
 
@@ -191,12 +180,12 @@ class Messages:
         coming.decide = partial(named.debounce, until_ms=how.until_ms, may_change=changes(request))
         upserted: Upserted | Problem
         with coming.trace, refusals():
-            _, (upserted,) = await self._intake.take(coming)
+            _, (upserted,) = await self.intake.take(coming)
             coming.trace.placed = [_id_of(upserted)]
         if isinstance(upserted, Problem):
             raise upserted
-        self._metrics.accepted.inc(upserted.effect is Effect.MADE)
-        self._metrics.moved += upserted.effect is Effect.CHANGED
+        self.metrics.accepted.inc(upserted.effect is Effect.MADE)
+        self.metrics.moved += upserted.effect is Effect.CHANGED
         return debounced_answer(upserted, coming.now_ms)
 
     @described(
@@ -206,8 +195,8 @@ class Messages:
         problems=("not-found", "other-timeline"),
     )
     async def get(self, request: web.Request) -> web.Response:
-        message = id_of(request, self._timeline.number)
-        found = visible(self._timeline, message, sees(request))
+        message = id_of(request, self.timeline.number)
+        found = visible(self.timeline, message, sees(request))
         return await (self._kept(request, message) if found is None else self._shown(request, found))
 
     @described(
@@ -219,8 +208,8 @@ class Messages:
     )
     async def get_by_key(self, request: web.Request) -> web.Response:
         named = _by_key(request)
-        row = self._timeline.known_under(named.stored)
-        found = named.judge(row, None if row is None else self._timeline.reader.find(row.id))
+        row = self.timeline.known_under(named.stored)
+        found = named.judge(row, None if row is None else self.timeline.reader.find(row.id))
         if isinstance(found, Problem):
             if row is None or found.slug != "gone":
                 raise found
@@ -239,7 +228,7 @@ class Messages:
 
     def _known(self, request: web.Request, message: MessageId) -> Record | None:
         """That message as stored, except its due; None: no place keeps it."""
-        row = self._deliveries.kept(message, partial(owns, rights_of(request)))
+        row = self.deliveries.kept(message, partial(owns, rights_of(request)))
         may_see = sees(request)
         if row is None or not (may_see is None or may_see(topic_of(row.record))):
             return None
@@ -247,7 +236,7 @@ class Messages:
 
     async def _shown(self, request: web.Request, found: Found) -> web.Response:
         record = decode(found.value)
-        state, dispatched_ms = self._timeline.state_of(found, record)
+        state, dispatched_ms = self.timeline.state_of(found, record)
         return await self._answer(
             request, found.id, found.position, record, state, dispatched_ms, found.row_id
         )
@@ -266,9 +255,9 @@ class Messages:
         view = message_view(shapes.MessageShown, message, place, record, state, dispatched_ms)
         if state == DISPATCHED:
             # It stays so, whatever happens while this waits for its turn.
-            await self._turns.of(request).begin()
+            await self.turns.of(request).begin()
             may = partial(owns, rights_of(request))
-            found = self._deliveries.of(message, place, record, may)
+            found = self.deliveries.of(message, place, record, may)
             view.deliveries, view.deliveries_truncated = found
         answer = json_answer(view)
         answer.headers["ETag"] = etag(row)
@@ -291,7 +280,7 @@ class Messages:
         ),
     )
     async def patch(self, request: web.Request) -> web.Response:
-        message = id_of(request, self._timeline.number)
+        message = id_of(request, self.timeline.number)
         move = await self._read_move(request)
         control = await self._changed(request, message, partial(_move, move=move))
         return self._moved(message, control, move)
@@ -315,8 +304,8 @@ class Messages:
     async def _read_move(self, request: web.Request) -> MoveRequest:
         """The body and If-Match of a PATCH. Raises RequestError."""
         move = await body_of(request, _MOVE)
-        now_ms = self._clock.wall_ms()
-        due_ms = due_of(move.deliver_at, move.deliver_in, now_ms, self._limits.max_delay_ms)
+        now_ms = self.clock.wall_ms()
+        due_ms = due_of(move.deliver_at, move.deliver_in, now_ms, self.limits.max_delay_ms)
         tags = _tags(request.headers.getall("If-Match", ()))
         return MoveRequest(
             now_ms, due_ms, b"" if move.deliver_at is msgspec.UNSET else wall_time(move.deliver_at), tags
@@ -326,8 +315,8 @@ class Messages:
         if control.outcome is not Outcome.DONE:
             self._refuse(message, control)
         assert control.found is not None
-        self._metrics.moved += bool(control.row)
-        self._metrics.cancelled += not control.row
+        self.metrics.moved += bool(control.row)
+        self.metrics.cancelled += not control.row
         state: State = PENDING if control.row else CANCELLED
         answer = json_answer(
             shapes.Scheduled(id_text(message), format_ms(move.due_ms), state, format_ms(move.now_ms))
@@ -341,7 +330,7 @@ class Messages:
         problems=("not-found", "other-timeline", "already-dispatched", *WRITES),
     )
     async def delete(self, request: web.Request) -> None:
-        message = id_of(request, self._timeline.number)
+        message = id_of(request, self.timeline.number)
         await self._cancelled(request, message, await self._changed(request, message, Commit.cancel))
 
     @described(
@@ -357,7 +346,7 @@ class Messages:
         """Count a cancel. Raises Problem."""
         if control.outcome is not Outcome.DONE:
             await self._not_cancelled(request, message, control)
-        self._metrics.cancelled += 1
+        self.metrics.cancelled += 1
 
     @described(
         "Make the message under an idempotency key what the body says: made, changed or cancelled",
@@ -371,22 +360,22 @@ class Messages:
     async def put_by_key(self, request: web.Request) -> web.Response:
         check_json(request.headers.get("Content-Type", ""))
         body = await whole_body(request)
-        named, now_ms, rights = _by_key(request), self._clock.wall_ms(), rights_of(request)
-        trace, may_change = Trace(self._traces, trace_of(request), is_one=True), changes(request)
+        named, now_ms, rights = _by_key(request), self.clock.wall_ms(), rights_of(request)
+        trace, may_change = Trace(self.traces, trace_of(request), is_one=True), changes(request)
         user = "" if rights is None else rights.name
-        reader = Reader(now_ms, self._limits, user, trace.context, as_drafts=False)
+        reader = Reader(now_ms, self.limits, user, trace.context, as_drafts=False)
         wish, item = reader.wish(body, named.key)
         upserted: Upserted | Problem
         if item is None:
             charge(rights, 1)  # its version is kept as long as a message
             cancel = partial(named.cancel, version=wish.version, may_change=may_change)
-            upserted = await asked(self._ask, cancel)
+            upserted = await asked(self.ask, cancel)
         else:
-            decide, turn = partial(named.upsert, wish=wish, may_change=may_change), self._turns.of(request)
+            decide, turn = partial(named.upsert, wish=wish, may_change=may_change), self.turns.of(request)
             topics = reader.topics.values()
             coming = Coming([item], topics, now_ms, AS_EVER, rights, turn, trace, decide, _refuse)
             with trace, refusals():
-                _, (upserted,) = await self._intake.take(coming)
+                _, (upserted,) = await self.intake.take(coming)
                 trace.placed = [_id_of(upserted)]
         return await self._told_of(request, named, upserted)
 
@@ -402,9 +391,9 @@ class Messages:
         if effect is Effect.TOO_LATE:
             outcome = Outcome.NOT_FOUND if found is None else Outcome.ALREADY_DISPATCHED
             await self._not_cancelled(request, message, Control(outcome, found))
-        self._metrics.accepted.inc(effect is Effect.MADE)
-        self._metrics.moved += effect is Effect.CHANGED
-        self._metrics.cancelled += effect is Effect.CANCELLED
+        self.metrics.accepted.inc(effect is Effect.MADE)
+        self.metrics.moved += effect is Effect.CHANGED
+        self.metrics.cancelled += effect is Effect.CANCELLED
         state, due_ms = self._after(upserted)
         body = shapes.Upserted(
             id=id_text(message) if message else None,
@@ -426,13 +415,13 @@ class Messages:
             return DISPATCHED if upserted.id else CANCELLED, upserted.due_ms
         record = decode(found.value)
         is_cancelled = effect is not Effect.NOTHING
-        state = CANCELLED if is_cancelled else self._timeline.state_of(found, record)[0]
+        state = CANCELLED if is_cancelled else self.timeline.state_of(found, record)[0]
         return state, due_at(found.position, record.due_ms)
 
     async def _decided(self, request: web.Request, named: ByKey, act: Act) -> tuple[MessageId, Control]:
         """The message of a key, and the outcome of `act` on it. Raises Problem."""
         answer: tuple[MessageId, Control] = await asked(
-            self._ask, partial(named.decide, act=act, may_change=changes(request))
+            self.ask, partial(named.decide, act=act, may_change=changes(request))
         )
         return answer
 
@@ -445,7 +434,7 @@ class Messages:
         def decide(commit: Commit) -> Control | Problem:
             return self._barred(request, message, commit) or act(commit, message)
 
-        control: Control = await asked(self._ask, decide)
+        control: Control = await asked(self.ask, decide)
         return control
 
     def _barred(self, request: web.Request, message: MessageId, commit: Commit) -> Problem | None:
@@ -466,7 +455,7 @@ class Messages:
 
     async def _not_cancelled(self, request: web.Request, message: MessageId, control: Control) -> NoReturn:
         """Raise the problem of a failed cancel; for a dispatched message with its deliveries."""
-        await self._turns.of(request).begin()
+        await self.turns.of(request).begin()
         found = control.found if control.outcome is Outcome.ALREADY_DISPATCHED else None
         if found is not None:
             place, record, when = found.position, decode(found.value), self._when(found)
@@ -476,8 +465,8 @@ class Messages:
                 self._refuse(message, control)
             place, record, when = id_position(message), known, {}
         may = partial(owns, rights_of(request))
-        told, is_cut = self._deliveries.of(message, place, record, may)
-        if found is not None and self._timeline.state_of(found, record)[0] == EXPIRED:
+        told, is_cut = self.deliveries.of(message, place, record, may)
+        if found is not None and self.timeline.state_of(found, record)[0] == EXPIRED:
             told = []  # it was dropped as late: who has not read so far will not get it
         left = [one for one in told if one.state not in OVER]
         raise _too_late(message, **when, deliveries=left, deliveries_truncated=is_cut)
@@ -496,7 +485,7 @@ class Messages:
         raise _too_late(message, **self._when(control.found))
 
     def _when(self, found: Found) -> dict[str, Any]:
-        dispatched_ms = self._timeline.journal().dispatched_ms(found.position)
+        dispatched_ms = self.timeline.journal().dispatched_ms(found.position)
         return {} if dispatched_ms is None else {"dispatched_at": time_text(dispatched_ms)}
 
 

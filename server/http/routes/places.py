@@ -69,22 +69,20 @@ class Kind(Generic[P, A]):
         )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Places:
     """Read positions and unfinished messages of places."""
 
-    def __init__(
-        self, ask: Ask, clock: Clock, timeline: Timeline, turns: Turns, router: Router, replay: Replay
-    ) -> None:
-        self.ask = ask
-        self.clock = clock
-        self.timeline = timeline
-        self.turns = turns
-        self.replay = replay
-        self._router = router
+    ask: Ask
+    clock: Clock
+    timeline: Timeline
+    turns: Turns
+    router: Router
+    replay: Replay
 
     def progress(self, place: Place, look_rows: int) -> Progress:
         """Progress of a place, reading at most `look_rows` rows."""
-        lag = lag_of(place, self.timeline, self._router, look_rows)
+        lag = lag_of(place, self.timeline, self.router, look_rows)
         undone = undone_of(place, self.timeline, lag)
         dead = self.timeline.dead_of(place.name, look_rows)
         return Progress(lag, undone, dead, self.timeline.horizon.position)
@@ -95,7 +93,7 @@ class Places:
 
     def is_undone(self, place: Place, look_rows: int) -> bool:
         """Whether it has, or may have, anything unfinished."""
-        return is_undone(place, self.timeline, self._router, look_rows)
+        return is_undone(place, self.timeline, self.router, look_rows)
 
     async def page(
         self, request: web.Request, names: Sequence[str], limit: int, view: Callable[[str], View | None]

@@ -61,8 +61,8 @@ class RetryRoutes:
             cursors,
             turns,
             name="the retry",
-            view=lambda row, at: kept_view(shapes.WaitingRetry, row, retry_at=at),
-            page=lambda following, count, found: shapes.RetryPage(following, count, retries=found),
+            view_of=lambda row, at: kept_view(shapes.WaitingRetry, row, retry_at=at),
+            page_of=lambda following, count, found: shapes.RetryPage(following, count, retries=found),
         )
         self._max_delay_ms = max_delay_ms
 

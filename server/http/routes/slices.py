@@ -5,6 +5,7 @@ a borrowed shard itself are from when its slice was cut.
 """
 
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from itertools import islice
 
 from aiohttp import web
@@ -22,21 +23,15 @@ from ..values.scalars import PAGED
 from ..values.views import shard_view, slice_fields
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Slices:
     """The routes."""
 
-    def __init__(
-        self,
-        timeline: Timeline,
-        caps: Shards,
-        held_by: Callable[[], shapes.HeldBy | None],
-        *,
-        split_above: int,
-    ) -> None:
-        self._timeline = timeline
-        self._caps = caps
-        self._held_by = held_by
-        self._split_above = split_above
+    timeline: Timeline
+    caps: Shards
+    held_by: Callable[[], shapes.HeldBy | None]
+    _: KW_ONLY
+    split_above: int
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -49,21 +44,21 @@ class Slices:
     async def list(self, request: web.Request) -> shapes.SlicePage:
         limit = limit_of(request)
         start_ms = _cursor(request.query.get("cursor", "0"))
-        pieces = (piece for piece in self._timeline.directory if piece.start_ms >= start_ms)
+        pieces = (piece for piece in self.timeline.directory if piece.start_ms >= start_ms)
         found = list(islice(pieces, limit + 1))
         more = str(found[limit].start_ms) if len(found) > limit else None
-        reader = self._timeline.reader
+        reader = self.timeline.reader
         views = [
             shapes.Slice(**slice_fields(piece, reader), shards=len(piece.shards) + len(piece.borrowed))
             for piece in found[:limit]
         ]
-        return shapes.SlicePage(more, views, self._split_above, self._held_by())
+        return shapes.SlicePage(more, views, self.split_above, self.held_by())
 
     @described("A slice and its shards", ADMIN, problems=("not-found",))
     async def get(self, request: web.Request) -> shapes.SliceDetail:
         piece = self._slice(request)
         shards = [self._view(piece, shard) for shard in piece.readable()]
-        return shapes.SliceDetail(**slice_fields(piece, self._timeline.reader), shards=shards)
+        return shapes.SliceDetail(**slice_fields(piece, self.timeline.reader), shards=shards)
 
     @described("A shard", ADMIN, problems=("not-found",))
     async def shard(self, request: web.Request) -> shapes.Shard:
@@ -74,14 +69,14 @@ class Slices:
         return self._view(piece, shard)
 
     def _view(self, piece: Slice, shard: Shard) -> shapes.Shard:
-        timeline = self._timeline
-        return shard_view(piece, shard, self._caps, timeline.reader, timeline.horizon.clock_ms)
+        timeline = self.timeline
+        return shard_view(piece, shard, self.caps, timeline.reader, timeline.horizon.clock_ms)
 
     def _slice(self, request: web.Request) -> Slice:
         """The slice whose start is in the path. Raises Problem."""
         text = request.match_info["start"]
         try:
-            piece = self._timeline.directory.get(instant_ms("start", text))
+            piece = self.timeline.directory.get(instant_ms("start", text))
         except FieldError as error:
             raise Problem("not-found", f"{text[:40]!r} is not the start of a slice: {error.detail}") from None
         if piece is None:

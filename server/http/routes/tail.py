@@ -14,6 +14,7 @@ comment every QUIET_S: only writing shows that the client is gone.
 """
 
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 
 import msgspec
 from aiohttp import web
@@ -49,23 +50,15 @@ PAYLOAD_BYTES = 1 << 10
 _encode = msgspec.json.Encoder().encode
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class TailRoutes:
-    def __init__(
-        self,
-        streams: Streams,
-        turns: Turns,
-        tail: Tail[Message],
-        router: Router,
-        owners: Owners,
-        *,
-        node: int,
-    ) -> None:
-        self._streams = streams
-        self._turns = turns
-        self._tail = tail
-        self._router = router
-        self._owners = owners
-        self._node = node
+    streams: Streams
+    turns: Turns
+    tail: Tail[Message]
+    router: Router
+    owners: Owners
+    _: KW_ONLY
+    node: int
 
     def routes(self) -> list[web.RouteDef]:
         return [web.get("/v1/tail", self.get, allow_head=False)]
@@ -83,10 +76,10 @@ class TailRoutes:
         rights = rights_of(request)
         if not _may(rights, topic):
             raise Problem("forbidden", "The key may not subscribe to this filter.")
-        with self._streams.slot(client_of(request)) as stopping:
+        with self.streams.slot(client_of(request)) as stopping:
             response = await begin_events(request)
             await response.write(b": open\n\n")
-            turn, fits, count, quiet_s = self._turns.of(request), matcher(topic), self._tail.count, 0.0
+            turn, fits, count, quiet_s = self.turns.of(request), matcher(topic), self.tail.count, 0.0
             while not await ends_within(stopping, EVERY_S):
                 await turn.begin()
                 if not _may(rights, topic):
@@ -108,8 +101,8 @@ class TailRoutes:
     ) -> tuple[list[bytes], int, int]:
         """Events of what came after the first `count` messages, how many were skipped, and up to where it has
         looked."""
-        end = self._tail.count
-        found = self._tail.since(max(count, end - LOOK_MESSAGES), LOOK_MESSAGES)
+        end = self.tail.count
+        found = self.tail.since(max(count, end - LOOK_MESSAGES), LOOK_MESSAGES)
         skipped, told, size = end - len(found) - count, list[bytes](), 0
         for looked, message in enumerate(found, 1):
             if self._is_for(message, rights, fits):
@@ -118,7 +111,7 @@ class TailRoutes:
             if len(told) >= LOOK_EVENTS or size >= LOOK_BYTES or turn.is_over(looked):
                 skipped += len(found) - looked
                 break
-        self._owners.take_cost()  # this turn's own, not dispatch's
+        self.owners.take_cost()  # this turn's own, not dispatch's
         return told, skipped, end
 
     def _is_for(self, message: Message, rights: Rights | None, fits: Callable[[str], bool]) -> bool:
@@ -128,9 +121,9 @@ class TailRoutes:
             topic != ""
             and fits(topic)
             and (rights is None or rights.may_receive(message.topic))
-            and not self._router.is_denied(topic)
+            and not self.router.is_denied(topic)
             and (message.is_usual or not is_dropped(message.record, message.due_ms, message.as_of_ms))
-            and self._owners.allow(message)
+            and self.owners.allow(message)
         )
 
     def _view(self, message: Message) -> shapes.TailMessage:
@@ -141,7 +134,7 @@ class TailRoutes:
             as_is = "text"
         shown, encoding = payload_view(_cut(payload, as_is), as_is)
         return shapes.TailMessage(
-            id=message.id_text(self._node) if message.is_stored else None,
+            id=message.id_text(self.node) if message.is_stored else None,
             topic=message.topic.decode(),
             deliver_at=time_text(message.due_ms),
             late_ms=message.late_ms,
