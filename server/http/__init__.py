@@ -18,8 +18,7 @@ Shared by calls
     density.py     pending messages per span of time
     upcoming.py    the next fires of a schedule
     spread.py      chooses the emptiest moment of a window
-    lag.py         lag of a session or group, and setting it back
-    undone.py      unfinished messages of a place, and what a call does with them
+    undone.py      unfinished messages of a place, its lag, and what a call does with them
     turns.py       turns of long calls, in steps or in a thread
     claims.py      number of places that would get a message
     streams.py     endless answers: their number, and their end

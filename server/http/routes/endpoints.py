@@ -28,9 +28,8 @@ from ...webhook.webhooks import EndpointStatus, TooMany, Unknown, Webhooks
 from ..access import over_quota, rights_of
 from ..answers import put_answer, refusals
 from ..calls import ADMIN, WRITES, Gives, described
-from ..lag import LIST_LOOK_ROWS, LOOK_ROWS
 from ..requests import body_of, limit_of, name_of
-from ..undone import DELETED, DROP, fate_of, refuse_undone
+from ..undone import DELETED, DROP, LIST_LOOK_ROWS, LOOK_ROWS, fate_of, refuse_undone
 from ..values import shapes
 from ..values.endpoint_body import EndpointRequest, wanted_of
 from ..values.endpoint_views import endpoint_view
@@ -180,5 +179,5 @@ class EndpointRoutes:
         self, status: EndpointStatus, look_rows: int = LOOK_ROWS, answers: int = LAST_POSTS
     ) -> shapes.Endpoint:
         group = status.group
-        progress = None if group is None else self._places.progress(group, look_rows)
-        return endpoint_view(status, progress, self._webhooks.now_ms, answers)
+        shown = None if group is None else self._places.shown(group, look_rows)
+        return endpoint_view(status, shown, self._webhooks.now_ms, answers)

@@ -9,8 +9,8 @@ affects all of them, unless `filter` names one.
 A key sees the groups that it made, or whose members have all connected with it. A key with the scope admin
 sees all.
 
-Lag is counted as for a session (../lag.py), in a list over fewer rows. Calls that change many groups do so in
-steps, each a decision of the writer.
+Lag is counted as for a session (../undone.py), in a list over fewer rows. Calls that change many groups do so
+in steps, each a decision of the writer.
 """
 
 from collections.abc import Sequence
@@ -31,10 +31,9 @@ from ...settings.config import Config
 from ..access import Rights, is_own, rights_of
 from ..answers import asked, put_answer
 from ..calls import READ, WRITES, Gives, described
-from ..lag import LIST_LOOK_ROWS, LOOK_ROWS
 from ..problems import Problem
 from ..requests import body_of, limit_of
-from ..undone import DELETED, DROP, fate_of, refuse_undone
+from ..undone import DELETED, DROP, LIST_LOOK_ROWS, LOOK_ROWS, fate_of, refuse_undone
 from ..values import shapes
 from ..values.group_body import GroupRequest, terms_of, text_of
 from ..values.scalars import PAGED, WITH_ORDER, WITHOUT_ORDER, Filter, Location, rules
@@ -136,7 +135,7 @@ class GroupRoutes:
             which = f"the group {name[:64]!r} with the filter {body.filter[:128]!r}"
             raise Problem("forbidden", f"You may not create or change {which}.")
         await self._places.turns.of(request).begin()
-        view = group_view(shapes.MadeGroup, group, self._places.progress(group, LOOK_ROWS))
+        view = group_view(shapes.MadeGroup, group, self._places.shown(group, LOOK_ROWS))
         others = [one for one in groups.of_name(name) if one is not group and is_own(rights, one)]
         if body.order and others:
             view.warnings = [_several(parse_share(one.text)[1]) for one in others[:WARNINGS_MAX]]
@@ -193,7 +192,7 @@ class GroupRoutes:
             group = self._groups.get(text)
             if group is None or not is_own(rights, group):
                 return None
-            return group_view(shapes.Group, group, self._places.progress(group, look_rows_of(texts)))
+            return group_view(shapes.Group, group, self._places.shown(group, look_rows_of(texts)))
 
         views, following = await self._places.page(request, texts, limit, view)
         return shapes.GroupPage(following, views)

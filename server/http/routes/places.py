@@ -13,6 +13,8 @@ from types import MethodType
 from typing import Any, Generic, TypeVar
 
 from aiohttp import web
+from msgspec import UNSET
+from msgspec.structs import asdict
 
 from shards.commit import Commit
 from timeline.position import Position, at_of
@@ -21,21 +23,33 @@ from ...delivery.burials import SKIPPED
 from ...delivery.place import Place
 from ...delivery.replay import Replay
 from ...delivery.router import Router
+from ...delivery.terms import NEVER_S
 from ...engine.clock import Clock
 from ...engine.writer import Ask
 from ...settings.times import time_text
 from ..access import Rights, rights_of
 from ..answers import asked
 from ..calls import WRITES, Gives, described
-from ..lag import LIST_LOOK_ROWS, LOOK_ROWS, REWIND, Rewind, lag_of, position_of
 from ..problems import Problem
 from ..requests import body_of
 from ..timeline import Timeline
 from ..turns import Turns
-from ..undone import DROP, SKIP, Skip, add_up, is_undone, skip_position, undone_of
+from ..undone import (
+    DROP,
+    LIST_LOOK_ROWS,
+    LOOK_ROWS,
+    REWIND,
+    SKIP,
+    Rewind,
+    Skip,
+    lag_of,
+    position_of,
+    retries_of,
+    undone_of,
+)
 from ..values import shapes
 from ..values.scalars import Query
-from ..values.views import Progress
+from ..values.views import position_view
 
 STEP_PLACES = 250
 
@@ -80,20 +94,48 @@ class Places:
     router: Router
     replay: Replay
 
-    def progress(self, place: Place, look_rows: int) -> Progress:
-        """Progress of a place, reading at most `look_rows` rows."""
-        lag = lag_of(place, self.timeline, self.router, look_rows)
-        undone = undone_of(place, self.timeline, lag)
-        dead = self.timeline.dead_of(place.name, look_rows)
-        return Progress(lag, undone, dead, self.timeline.horizon.position)
+    def shown(self, place: Place, look_rows: int) -> shapes.PlaceShown:
+        """What places show alike, reading at most `look_rows` rows."""
+        lag, session = self._lag(place, look_rows), place.session
+        return shapes.PlaceShown(
+            **asdict(lag),
+            name=place.name,
+            position=position_view(session.read_at(self.timeline.horizon.position)),
+            in_flight=len(session.flights),
+            delivered=place.delivered,
+            failed=place.failed,
+            undone=undone_of(place, self.timeline, lag),
+            dead_letters=self.timeline.dead_of(place.name, look_rows),
+            expiry="never" if session.expiry_s >= NEVER_S else session.expiry_s,
+            incarnation=place.incarnation,
+            left_at=time_text(place.presence.left_ms) if place.presence.left_ms else UNSET,
+        )
+
+    def _lag(self, place: Place, look_rows: int) -> shapes.Lag:
+        return lag_of(place, self.timeline, self.router, look_rows)
 
     def undone(self, places: Sequence[Place]) -> shapes.Undone:
         """The sum of their unfinished messages."""
-        return add_up([self.progress(place, look_rows_of(places)).undone for place in places])
+        look_rows = look_rows_of(places)
+        found = [undone_of(place, self.timeline, self._lag(place, look_rows)) for place in places]
+        return shapes.Undone(
+            lag=sum(one.lag for one in found),
+            in_flight=sum(one.in_flight for one in found),
+            retries=sum(one.retries for one in found),
+            next_retry_at=min((one.next_retry_at for one in found if one.next_retry_at), default=None),
+            oldest_at=min((one.oldest_at for one in found if one.oldest_at), default=None),
+        )
 
     def is_undone(self, place: Place, look_rows: int) -> bool:
-        """Whether it has, or may have, anything unfinished."""
-        return is_undone(place, self.timeline, self.router, look_rows)
+        """Whether there is, or may be, anything unfinished: of a place far behind not all is read."""
+        lag = self._lag(place, look_rows)
+        return (
+            lag.lag_messages > 0
+            or not lag.lag_messages_is_exact
+            or bool(place.session.flights)
+            or any(root in place.rows.out for root in place.flying())
+            or retries_of(place, self.timeline)[0] > 0
+        )
 
     async def page(
         self, request: web.Request, names: Sequence[str], limit: int, view: Callable[[str], View | None]
@@ -168,7 +210,9 @@ class Verbs(Generic[P, A]):
         """The position never moves back. Messages not read by then become dead letters, or are dropped."""
         places, found = self._places, self._kind.find(request)
         body = await body_of(request, SKIP)
-        to = skip_position(body, places.timeline, places.clock.wall_ms())
+        to = places.timeline.horizon.position
+        if body.to != "now":
+            to = position_of("to", body.to, places.clock.wall_ms())
         before = min(place.session.read_at(places.timeline.horizon.position) for place in found)
         undone = places.undone(found)
 

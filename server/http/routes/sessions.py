@@ -1,6 +1,6 @@
 """`/v1/sessions`: subscribers and how far each has read; set one back, or delete it.
 
-The lag of one session is counted over at most 10,000 rows (../lag.py), in a list over 1,000.
+The lag of one session is counted over at most 10,000 rows (../undone.py), in a list over 1,000.
 
 A key sees the sessions of clients that have connected with it. A key with the scope admin sees all.
 
@@ -22,10 +22,10 @@ from ...delivery.shared import ENDPOINT_PREFIX
 from ..access import Rights, is_own, rights_of, sees_every_session
 from ..answers import asked
 from ..calls import READ, WRITES, described
-from ..lag import LIST_LOOK_ROWS, LOOK_ROWS
 from ..problems import Problem
 from ..requests import limit_of
 from ..turns import least
+from ..undone import LIST_LOOK_ROWS, LOOK_ROWS
 from ..values import shapes
 from ..values.scalars import PAGED
 from ..values.views import session_view
@@ -64,7 +64,7 @@ class SessionRoutes:
             subscriber = self._sessions.get(name)
             if subscriber is None or not is_own(rights, subscriber):
                 return None
-            return session_view(subscriber, name, self._places.progress(subscriber, LIST_LOOK_ROWS))
+            return session_view(subscriber, name, self._places.shown(subscriber, LIST_LOOK_ROWS))
 
         found = await least(self._places.turns.of(request), [*self._sessions], wanted, limit + 1)
         views, following = await self._places.page(request, [name for name, _ in found], limit, view)
@@ -112,8 +112,8 @@ class SessionRoutes:
         (subscriber,) = changed
         if not is_own(rights_of(request), subscriber):
             raise self._unknown(request)
-        name, progress = request.match_info["client_id"], self._places.progress(subscriber, LOOK_ROWS)
-        return session_view(subscriber, name, progress)
+        name, shown = request.match_info["client_id"], self._places.shown(subscriber, LOOK_ROWS)
+        return session_view(subscriber, name, shown)
 
     def _unknown(self, request: web.Request) -> Problem:
         """The 404 of a name; for names of groups and endpoints, which are no client ids, it says where to

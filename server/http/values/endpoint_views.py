@@ -10,19 +10,19 @@ from ...webhook.registry import signing
 from ...webhook.signing import fingerprint
 from ...webhook.webhooks import EndpointStatus
 from . import shapes
-from .views import Progress, group_fields, retry_view
+from .views import group_fields, retry_view
 
 
 def endpoint_view(
-    status: EndpointStatus, progress: Progress | None, now_ms: int, answers: int
+    status: EndpointStatus, shown: shapes.PlaceShown | None, now_ms: int, answers: int
 ) -> shapes.Endpoint:
-    """`progress`: its group's; `now_ms`: the machine's time, which decides the valid secrets; `answers`: how
+    """`shown`: its group; `now_ms`: the machine's time, which decides the valid secrets; `answers`: how
     many last ones."""
     endpoint, group, last_posts = status
     row, failing = endpoint.row, last_posts.failing
     of_group: dict[str, Any] = {}
-    if group is not None and progress is not None:
-        of_group = group_fields(group, progress) | {"retry": retry_view(group)}
+    if group is not None and shown is not None:
+        of_group = group_fields(group, shown) | {"retry": retry_view(group)}
     of_group["name"] = endpoint.name
     return shapes.Endpoint(
         **of_group,
@@ -56,7 +56,7 @@ def _secret(status: EndpointStatus, now_ms: int) -> shapes.Secret | None:
     kept = signing(status.endpoint.row.secrets, now_ms)
     if not kept:
         return None
-    shown = shapes.Secret(fingerprint(kept[0].secret))
+    secret = shapes.Secret(fingerprint(kept[0].secret))
     if len(kept) > 1:
-        shown.former, shown.former_until = fingerprint(kept[1].secret), format_ms(kept[1].until_ms)
-    return shown
+        secret.former, secret.former_until = fingerprint(kept[1].secret), format_ms(kept[1].until_ms)
+    return secret

@@ -3,7 +3,7 @@
 A message's state follows from its row (shards/state.py). A JSON payload goes out as the bytes that came.
 """
 
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from msgspec import UNSET
 from msgspec.structs import asdict
@@ -21,7 +21,6 @@ from ...delivery.payloads import payload_view
 from ...delivery.place import Place
 from ...delivery.shared import Group
 from ...delivery.subscriber import Subscriber
-from ...delivery.terms import NEVER_S
 from ...settings.config import Shards
 from ...settings.times import time_text
 from . import shapes
@@ -135,56 +134,26 @@ def shard_view(piece: Slice, shard: Shard, caps: Shards, reader: Reader, clock_m
 # -- sessions
 
 
-class Progress(NamedTuple):
-    """Read position of a place and its unfinished messages, as of `horizon`."""
-
-    lag: shapes.Lag
-    undone: shapes.Undone
-    dead_letters: int
-    horizon: Position
-
-
-def place_fields(place: Place, progress: Progress) -> dict[str, Any]:
-    """The fields that sessions, groups and endpoints share (shapes.PlaceShown)."""
-    session = place.session
-    return asdict(
-        shapes.PlaceShown(
-            **asdict(progress.lag),
-            name=place.name,
-            position=position_view(session.read_at(progress.horizon)),
-            in_flight=len(session.flights),
-            delivered=place.delivered,
-            failed=place.failed,
-            undone=progress.undone,
-            dead_letters=progress.dead_letters,
-            expiry="never" if session.expiry_s >= NEVER_S else session.expiry_s,
-            incarnation=place.incarnation,
-            left_at=time_text(place.presence.left_ms) if place.presence.left_ms else UNSET,
-        )
-    )
-
-
-def session_view(subscriber: Place, client_id: str, progress: Progress) -> shapes.Session:
-    place = place_fields(subscriber, progress)
+def session_view(subscriber: Place, client_id: str, shown: shapes.PlaceShown) -> shapes.Session:
     is_connected = isinstance(subscriber, Subscriber) and subscriber.link is not None
     return shapes.Session(
-        **place,
+        **asdict(shown),
         client_id=client_id,
         connected=subscriber.is_here,
         connected_at=time_text(subscriber.presence.connected_ms) if is_connected else UNSET,
-        expiry_s=place["expiry"],
+        expiry_s=shown.expiry,
         subscriptions=[
             shapes.Subscription(s.filter, s.qos, time_text(at_of(s.since)))
             for s in subscriber.session.subscriptions.values()
         ],
-        read_position=place["position"],
+        read_position=shown.position,
     )
 
 
-def group_fields(group: Group, progress: Progress) -> dict[str, Any]:
+def group_fields(group: Group, shown: shapes.PlaceShown) -> dict[str, Any]:
     """The fields that groups and endpoints share."""
     kept = group.keeping
-    return place_fields(group, progress) | {
+    return asdict(shown) | {
         "rate": kept.rate or 0.0,
         "order": bool(kept.order),
         "on_dead": group.on_dead,
@@ -199,10 +168,10 @@ def retry_view(group: Group) -> shapes.Retry:
     return shapes.Retry(terms.max_attempts, [step_ms / 1_000 for step_ms in terms.backoff_ms])
 
 
-def group_view(shape: type[G], group: Group, progress: Progress) -> G:
+def group_view(shape: type[G], group: Group, shown: shapes.PlaceShown) -> G:
     ordered = sorted(group.members, key=lambda member: member.session.client_id)
     members = [_member_view(group, member) for member in ordered]
-    fields = group_fields(group, progress)
+    fields = group_fields(group, shown)
     # Its own flights are those of QoS 1, including those that wait for another member.
     fields["in_flight"] = len(group.session.resends) + sum(member.in_flight for member in members)
     return shape(
