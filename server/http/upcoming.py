@@ -5,6 +5,7 @@ page has up to 1,000, does not need the rule.
 """
 
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import cast
 from zoneinfo import ZoneInfo
@@ -28,13 +29,13 @@ AHEAD_MS = 100 * 366 * 86_400_000
 """How far ahead to look."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Upcoming:
     """The next fires of one server's schedules."""
 
-    def __init__(self, clock: Clock, timeline: Timeline, thread: OneThread) -> None:
-        self._thread = thread
-        self._clock = clock
-        self._timeline = timeline
+    clock: Clock
+    timeline: Timeline
+    thread: OneThread
 
     async def of(
         self, turn: Turn, name: str, row: ScheduleRow, count: int, ahead_ms: int = AHEAD_MS
@@ -44,7 +45,7 @@ class Upcoming:
         Only the pending one, if this server does not know the zone or cannot search the rule.
         """
         views: list[shapes.Fire] = []
-        now_ms = self._clock.wall_ms()
+        now_ms = self.clock.wall_ms()
         left = row.timing.limit - row.count if row.timing.limit else count
         pending = self.pending(row)
         if pending is not None:
@@ -57,7 +58,7 @@ class Upcoming:
             return fire_views(plan, after_ms, wanted, ahead_ms, row.sent)
 
         with suppress(ValueError, KeyError, OSError):
-            views += await turn.in_thread(self._thread, beyond)
+            views += await turn.in_thread(self.thread, beyond)
         return views
 
     def pending(self, row: ScheduleRow) -> shapes.Fire | None:
@@ -66,10 +67,10 @@ class Upcoming:
             return None
         message = row.occurrence.message
         try:
-            found = self._timeline.reader.find(message)
+            found = self.timeline.reader.find(message)
         except Corrupt:
             return None  # one bad row must not hide the others
-        if found is None or is_stub(found.value) or self._timeline.has_passed(found):
+        if found is None or is_stub(found.value) or self.timeline.has_passed(found):
             return None
         occurrence, timing = row.occurrence, row.timing
         try:

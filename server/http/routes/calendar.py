@@ -14,6 +14,7 @@ written here without a package: a feed needs no more. Calendar programs can send
 (access.py). Source: RFC 5545, 3.1, 3.3.11, 3.6.1.
 """
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -48,16 +49,15 @@ Days = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Calendar:
     """The route."""
 
-    def __init__(
-        self, clock: Clock, timeline: Timeline, turns: Turns, thread: OneThread, schedules: Schedules
-    ) -> None:
-        self._clock = clock
-        self._turns = turns
-        self._schedules = schedules
-        self._upcoming = Upcoming(clock, timeline, thread)
+    clock: Clock
+    timeline: Timeline
+    turns: Turns
+    thread: OneThread
+    schedules: Schedules
 
     def routes(self) -> list[web.RouteDef]:
         return [web.get(CALENDAR, self.get)]
@@ -77,12 +77,13 @@ class Calendar:
 
     async def _events(self, request: web.Request, ahead_ms: int) -> list[str]:
         """Their folded lines, in steps: 2,000 events at once would hold up the loop."""
-        now_ms = self._clock.wall_ms()
-        turn, stamp = self._turns.of(request), _stamp(now_ms)
+        now_ms = self.clock.wall_ms()
+        turn, stamp = self.turns.of(request), _stamp(now_ms)
+        upcoming = Upcoming(self.clock, self.timeline, self.thread)
         lines: list[str] = []
         looked = count = 0
         after = ""
-        while max(looked, count) < EVENTS_MAX and (page := self._schedules.after(after, PAGE)):
+        while max(looked, count) < EVENTS_MAX and (page := self.schedules.after(after, PAGE)):
             for name, row in page:
                 after = name
                 looked += 1
@@ -93,7 +94,7 @@ class Calendar:
                 if row.paused or not (may_see is None or may_see(topic_of(row.record))):
                     continue
                 most = min(EVENTS_EACH, EVENTS_MAX - count)
-                fires = await self._upcoming.of(turn, name, row, most, ahead_ms)
+                fires = await upcoming.of(turn, name, row, most, ahead_ms)
                 await turn.begin()
                 for number, fire in enumerate(fires, 1):
                     at_ms = parse_deliver_at(fire.at)

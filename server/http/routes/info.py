@@ -4,6 +4,8 @@ The process is live if its loop turns. It is ready if it has caught up with its 
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from typing import Literal, Protocol
 
 from aiohttp import web
@@ -45,35 +47,24 @@ def listener_view(address: Address, url: str | UnsetType = UNSET) -> shapes.List
     return shapes.Listener(TRANSPORTS[address.scheme], address.host, address.port, url)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Info:
     """The routes."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        writer: Writer,
-        metrics: Metrics,
-        status: Looking,
-        turns: Turns,
-        *,
-        node: int,
-        url: Callable[[str], str],
-        mqtt: Callable[[str], Sequence[Address]],
-        is_ready: Callable[[], bool],
-    ) -> None:
-        """`status`: takes costly measurements. `url`, `mqtt`: the addresses for a client with this
-        Host. `is_ready`: whether the server has caught up."""
-        self._clock = clock
-        self._writer = writer
-        self._metrics = metrics
-        self._status = status
-        self._turns = turns
-        self._node = node
-        self._url = url
-        self._mqtt = mqtt
-        self._is_ready = is_ready
-        self._thread = OneThread("metrics")
-        self._version = server_version()
+    clock: Clock
+    writer: Writer
+    counters: Metrics
+    status: Looking
+    """Takes costly measurements."""
+    turns: Turns
+    _: KW_ONLY
+    node: int
+    url: Callable[[str], str]
+    """The address for a client with this Host."""
+    mqtt: Callable[[str], Sequence[Address]]
+    is_ready: Callable[[], bool]
+    """Whether the server has caught up."""
+    thread: OneThread = field(default_factory=partial(OneThread, "metrics"))
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -86,13 +77,13 @@ class Info:
     @described("Version, clock, build, MQTT listeners", ANY)
     async def info(self, request: web.Request) -> shapes.Info:
         return shapes.Info(
-            version=self._version,
-            node=self._node,
-            clock="simulated" if self._clock.is_simulated else "system",
+            version=server_version(),
+            node=self.node,
+            clock="simulated" if self.clock.is_simulated else "system",
             build=form(),
-            now=format_ms(self._clock.wall_ms()),
-            url=self._url(request.host),
-            mqtt=[listener_view(one, str(one)) for one in self._mqtt(request.host)],
+            now=format_ms(self.clock.wall_ms()),
+            url=self.url(request.host),
+            mqtt=[listener_view(one, str(one)) for one in self.mqtt(request.host)],
         )
 
     @described("Whether the process lives", OPEN, query=None)
@@ -101,20 +92,20 @@ class Info:
 
     @described("Whether it can serve", OPEN, query=None, problems=("not-ready",))
     async def ready(self, _: web.Request) -> shapes.Status:
-        if not self._is_ready():
+        if not self.is_ready():
             raise Problem(
                 "not-ready", "The timeline is loading, or the server is stopping.", headers=RETRY_AFTER
             )
-        if self._writer.broken is not None:
-            why = why_unavailable(self._writer.broken)
+        if self.writer.broken is not None:
+            why = why_unavailable(self.writer.broken)
             raise Problem("not-ready", f"The store takes no writes. {why}", headers=RETRY_AFTER)
         return shapes.Status("ok")
 
     @described("Prometheus metrics", READ, Gives(200, str, media="text/plain"), query=None)
     async def metrics(self, request: web.Request) -> web.Response:
-        await self._status.look(self._turns.of(request))
+        await self.status.look(self.turns.of(request))
         # For this answer: no other answer comes in between, and rules may have changed during the look.
-        self._status.is_whole = sees(request) is None
-        collected = self._metrics.collected(is_whole=sees_totals(request))
-        body = await self._turns.of(request).in_thread(self._thread, collected.text)
+        self.status.is_whole = sees(request) is None
+        collected = self.counters.collected(is_whole=sees_totals(request))
+        body = await self.turns.of(request).in_thread(self.thread, collected.text)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
