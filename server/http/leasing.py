@@ -4,11 +4,11 @@ Nothing here waits: results that need messages or the disk come by a callback.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from copy import copy
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from shards.record import ENCODINGS, REASON_BYTES_MAX
 from shards.state import DISPATCHED
@@ -289,13 +289,17 @@ class _Shared(NamedTuple):
             if alike:
                 self.models[alike] = view, ENCODINGS[message.record.encoding]
             return view
-        view, encoding = copy(model[0]), model[1]
         due_ms = message.due_ms
         due = self.times.get(due_ms) or self.times.setdefault(due_ms, time_text(due_ms))
-        view.id, view.deliver_at = message.id_text(self.node), due
-        view.payload, view.encoding = payload_view(message.payload, encoding)
-        view.lease_id = head + self.tail
-        return view
+        payload, encoding = payload_view(message.payload, model[1])
+        return replace(
+            model[0],
+            id=message.id_text(self.node),
+            deliver_at=due,
+            payload=payload,
+            encoding=encoding,
+            lease_id=head + self.tail,
+        )
 
     def _whole(self, leased: Leased, head: str) -> shapes.LeasedMessage:
         given = leased.given

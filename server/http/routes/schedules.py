@@ -11,7 +11,6 @@ take long to compute, so that is done in a thread.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
@@ -73,17 +72,28 @@ _PREVIEW = msgspec.json.Decoder(PreviewRequest)
 _RESUME = msgspec.json.Decoder(ResumeRequest)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ScheduleRoutes:
-    ask: Ask
-    clock: Clock
-    timeline: Timeline
-    turns: Turns
-    thread: OneThread
-    """Where rules are parsed and computed."""
-    schedules: Schedules
-    webhooks: Webhooks
-    limits: Limits
+    def __init__(
+        self,
+        ask: Ask,
+        clock: Clock,
+        timeline: Timeline,
+        turns: Turns,
+        thread: OneThread,
+        schedules: Schedules,
+        webhooks: Webhooks,
+        limits: Limits,
+    ) -> None:
+        """`thread`: where rules are parsed and computed."""
+        self._ask = ask
+        self._turns = turns
+        self._thread = thread
+        self._clock = clock
+        self._timeline = timeline
+        self._upcoming = Upcoming(clock, timeline, thread)
+        self._schedules = schedules
+        self._webhooks = webhooks
+        self._limits = limits
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -116,18 +126,18 @@ class ScheduleRoutes:
     async def put(self, request: web.Request) -> web.Response:
         name = name_of(request)
         definition = await _read(request, _SCHEDULE)
-        now_ms = self.clock.wall_ms()
-        timing = await self._in_thread(request, partial(timing_of, definition, name, now_ms, self.limits))
+        now_ms = self._clock.wall_ms()
+        timing = await self._in_thread(request, partial(timing_of, definition, name, now_ms, self._limits))
         rights = rights_of(request)
-        record = record_of(definition, now_ms, self.limits, "" if rights is None else rights.name)
+        record = record_of(definition, now_ms, self._limits, "" if rights is None else rights.name)
         deliver_to = deliver_to_of(record)
         check_send(rights, topic_of(record), deliver_to)
         body = await whole_body(request)
         with refusals():
-            barred = await self.webhooks.barred([(0, deliver_to)] if deliver_to else [])
+            barred = await self._webhooks.barred([(0, deliver_to)] if deliver_to else [])
         if barred:
             raise FieldError("deliver_to", barred[0])
-        decide = partial(self.schedules.put, name=name, timing=timing, record=record, body=body)
+        decide = partial(self._schedules.put, name=name, timing=timing, record=record, body=body)
         row, is_new = await self._decided(request, name, decide, record)
         return put_answer(self._view(name, row), is_new=is_new, where=f"/v1/schedules/{name}")
 
@@ -139,10 +149,10 @@ class ScheduleRoutes:
     @described("Schedules by name", ADMIN, query=PAGED)
     async def list(self, request: web.Request) -> shapes.SchedulePage:
         limit, after = limit_of(request), request.query.get("cursor", "")
-        views, turn = list[Any](), self.turns.of(request)
+        views, turn = list[Any](), self._turns.of(request)
         while len(views) <= limit:
             await turn.begin()
-            step = self.schedules.after(after, STEP_ROWS)
+            step = self._schedules.after(after, STEP_ROWS)
             if not step or request.transport is None:
                 break
             for number, (after, row) in enumerate(step, 1):
@@ -160,13 +170,13 @@ class ScheduleRoutes:
     )
     async def delete(self, request: web.Request) -> None:
         name = request.match_info["name"]
-        decide = partial(self.schedules.delete, name=name)
+        decide = partial(self._schedules.delete, name=name)
         if not NAME.fullmatch(name) or not await self._decided(request, name, decide):
             raise _unknown(name)
 
     @described("Stop firing", ADMIN, problems=("not-found", *WRITES))
     async def pause(self, request: web.Request) -> shapes.Schedule:
-        return await self._change(request, self.schedules.pause)
+        return await self._change(request, self._schedules.pause)
 
     @described(
         "Fire again",
@@ -178,7 +188,7 @@ class ScheduleRoutes:
     )
     async def resume(self, request: web.Request) -> shapes.Schedule:
         definition = await body_of(request, _RESUME) if await whole_body(request) else ResumeRequest()
-        return await self._change(request, partial(self.schedules.resume, anew=definition.from_ is not None))
+        return await self._change(request, partial(self._schedules.resume, anew=definition.from_ is not None))
 
     @described(
         "Leave the next fire out",
@@ -186,7 +196,7 @@ class ScheduleRoutes:
         problems=("not-found", "wrong-state", *WRITES),
     )
     async def skip(self, request: web.Request) -> shapes.Schedule:
-        return await self._change(request, self.schedules.skip)
+        return await self._change(request, self._schedules.skip)
 
     @described(
         "Send its message now, beside what is planned",
@@ -195,8 +205,8 @@ class ScheduleRoutes:
     )
     async def trigger(self, request: web.Request) -> shapes.Triggered:
         name, _ = self._found(request)
-        now_ms = self.clock.wall_ms()
-        decide = partial(self.schedules.trigger, name=name)
+        now_ms = self._clock.wall_ms()
+        decide = partial(self._schedules.trigger, name=name)
         message: MessageId | None = await self._decided(request, name, decide)
         if message is None:
             raise _unknown(name)
@@ -214,12 +224,12 @@ class ScheduleRoutes:
     )
     async def preview(self, request: web.Request) -> shapes.Fires:
         definition = await _read(request, _PREVIEW)
-        now_ms = self.clock.wall_ms()
+        now_ms = self._clock.wall_ms()
         if definition.topic is not None:
-            record_of(definition, now_ms, self.limits)
+            record_of(definition, now_ms, self._limits)
 
         def found() -> list[shapes.Fire]:
-            timing = timing_of(definition, definition.name, now_ms, self.limits)
+            timing = timing_of(definition, definition.name, now_ms, self._limits)
             plan, after_ms = checked_plan(timing, definition.name, now_ms)
             count = min(definition.count, timing.limit or definition.count)
             views = fire_views(plan, after_ms, count) or fire_views(plan, after_ms, 1, END_MS)
@@ -238,13 +248,9 @@ class ScheduleRoutes:
         """The next fires: the pending occurrence, wherever it was moved, then the fires behind it."""
         count = number_parameter(request, "count", COUNT_DEFAULT, COUNT_MAX)
         name, row = self._found(request)
-        return shapes.Fires(await self.next_fires.of(self.turns.of(request), name, row, count))
+        return shapes.Fires(await self._upcoming.of(self._turns.of(request), name, row, count))
 
     # -- helpers
-
-    @property
-    def next_fires(self) -> Upcoming:
-        return Upcoming(self.clock, self.timeline, self.thread)
 
     async def _change(
         self, request: web.Request, change: Callable[[Commit, str], ScheduleRow | None]
@@ -271,21 +277,21 @@ class ScheduleRoutes:
             is_told = bool(new) or (row is not None and _is_seen(request, row))
             return not_to_send(rights) if is_told else _unknown(name)
 
-        return await asked(self.ask, allowed)
+        return await asked(self._ask, allowed)
 
     async def _in_thread(self, request: web.Request, work: Callable[[], Found]) -> Found:
-        return await self.turns.of(request).in_thread(self.thread, work)
+        return await self._turns.of(request).in_thread(self._thread, work)
 
     def _found(self, request: web.Request) -> tuple[str, ScheduleRow]:
         name = request.match_info["name"]
-        row = self.schedules.get(name) if NAME.fullmatch(name) else None
+        row = self._schedules.get(name) if NAME.fullmatch(name) else None
         if row is None or not _is_seen(request, row):
             raise _unknown(name)
         return name, row
 
     def _view(self, name: str, row: ScheduleRow) -> shapes.Schedule:
-        shown_ms = self.timeline.horizon.clock_ms
-        return schedule_view(name, row, self.next_fires.pending(row), self.clock.wall_ms(), shown_ms)
+        shown_ms = self._timeline.horizon.clock_ms
+        return schedule_view(name, row, self._upcoming.pending(row), self._clock.wall_ms(), shown_ms)
 
 
 async def _read(request: web.Request, decoder: "msgspec.json.Decoder[Body]") -> Body:
