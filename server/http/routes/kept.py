@@ -17,13 +17,11 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from operator import attrgetter
 from typing import Annotated, Any, Generic, Protocol, TypeVar
 
 import msgspec
 from aiohttp import web
 from msgspec import UNSET, UnsetType
-from msgspec.structs import asdict
 
 from shards.commit import Commit
 from shards.delivery_rows import DeliveryRow, Name
@@ -186,7 +184,7 @@ class KeptRows(Generic[P]):
     async def page(self, request: web.Request) -> P:
         """A page of the listing."""
         limit, rights = limit_of(request), rights_of(request)
-        whole = self._asked(request)
+        whole = self._selection(request)
         wanted, cursor = whole, request.query.get("cursor")
         if cursor is not None:
             behind = Position(self.cursors.place(cursor)[0] + 1)
@@ -201,7 +199,7 @@ class KeptRows(Generic[P]):
             turn.release()
         return self.page_of(following, count, views)
 
-    def _asked(self, request: web.Request) -> Wanted:
+    def _selection(self, request: web.Request) -> Wanted:
         """The selection of a listing. Raises FieldError."""
         query = request.query
         span = span_of(instant_parameter(request, "from"), instant_parameter(request, "to"))
@@ -275,7 +273,7 @@ class KeptRows(Generic[P]):
         """Rows that may be selected, at or behind `start`."""
         if wanted.ids is not None:
             rows = [row for message in wanted.ids for row in self.source.of_message(message)]
-            rows.sort(key=attrgetter("at"))
+            rows.sort(key=lambda row: row.at)
             return (row for row in rows if start <= row.at < wanted.end)
         return until(wanted.end, self.source.read(start, group=wanted.group))
 
@@ -300,7 +298,7 @@ class KeptRows(Generic[P]):
                     if acted.refused is not None:
                         raise refusal(acted.refused)
         except Problem as problem:
-            problem.extra |= asdict(done)
+            problem.extra |= msgspec.structs.asdict(done)
             raise
         return done
 
