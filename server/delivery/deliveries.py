@@ -1,7 +1,7 @@
 """Deliveries of a dispatched message, one for each receiver; computed on request.
 
 They are stored nowhere. They follow from read positions, messages in flight, retries and dead letters. The
-first of these states that holds is told:
+first state in this list that applies counts:
 
     in_flight    sent and not acked
     retry        comes again at `retry_ms`
@@ -11,8 +11,8 @@ first of these states that holds is told:
     done         read, and nothing of it is left: acked, or it was not to be sent any more
 
 Receivers are the groups that match the topic, the message's endpoint, and sessions that are not done; there
-may be thousands of others. Bounds: TOLD_MAX receivers, LOOKS_MAX messages in flight, ROWS_MAX retries and as
-many dead letters. Beyond one of these the answer says that there is more.
+may be thousands of others. Bounds: RECEIVERS_MAX receivers, LOOKS_MAX messages in flight, ROWS_MAX retries
+and as many dead letters. Beyond one of these the answer says that there is more.
 
 The writer asks only whether anything is undone (`is_undone`).
 """
@@ -45,7 +45,7 @@ from .settling.kept import DeadLetters
 from .shared import KEY_PREFIX, Group, endpoint_text
 from .tries import Try, tries_of_flight, tries_view
 
-TOLD_MAX = 100
+RECEIVERS_MAX = 100
 LOOKS_MAX = 100_000
 """Flights and members looked at, ..."""
 UNDONE_LOOKS_MAX = 20_000
@@ -101,35 +101,35 @@ class Deliveries:
         dropped = {row.addressee: row for row in rows if row.is_dropped and may((row.keeper,))}
         named = {*retries, *dead, *dropped}
         waits = self.awaited.keeps(record.owner, place)
-        told: list[Delivery] = []
+        listed: list[Delivery] = []
         looks = LOOKS_MAX
         for subscriber in self._receivers(place, record, named):
             name = subscriber.session.client_id
             lent = _lent(subscriber) if record.qos == 2 else []
             members = len(subscriber.members) if isinstance(subscriber, Group) else 0
             looks -= LOOKS_EACH + members + len(subscriber.session.flights) + sum(map(len, lent))
-            if len(told) == TOLD_MAX or looks < 0:
-                return told, True
+            if len(listed) == RECEIVERS_MAX or looks < 0:
+                return listed, True
             letter, drop = dead.pop(name, None), dropped.pop(name, None)
             if not may(subscriber.owners):
                 continue
             is_behind = waits or _is_behind(subscriber, place, record)
             found = self._one(subscriber, place, retries.get(name), letter, drop, lent, is_behind=is_behind)
             if found is not None:
-                told.append(found)
+                listed.append(found)
         if b"://" in record.deliver_to and not self._posted(record, place) and may(("",)):
             own = endpoint_text(endpoint_names(record.deliver_to, record.owner)[0])
             if KEY_PREFIX + own not in named:
-                told.append(_at(own, own, "waiting" if waits else "done"))  # or the group would be there
+                listed.append(_at(own, own, "waiting" if waits else "done"))  # or the group would be there
         others: list[tuple[DeliveryState, dict[str, DeliveryRow]]] = [("dead", dead), ("dropped", dropped)]
         for state, left in others:
             for row in left.values():
                 if self.groups.named(row.addressee) is not None:
                     continue
-                if len(told) == TOLD_MAX:
-                    return told, True
-                told.append(_kept(row, state))
-        return told, is_cut
+                if len(listed) == RECEIVERS_MAX:
+                    return listed, True
+                listed.append(_kept(row, state))
+        return listed, is_cut
 
     def is_undone(self, group: OpenBatch, found: Found) -> bool:
         """In the writer: whether a dispatched message is undone in a session, group or endpoint: unread, in

@@ -33,29 +33,29 @@ class Cursors:
 
     def text(self, place: Position, as_of: Position | None = None, *, is_hidden: bool = False) -> str:
         """The text of a position; `is_hidden`: sealed."""
-        told = place.to_bytes(PLACE_BYTES) + (b"" if as_of is None else as_of.to_bytes(PLACE_BYTES))
+        plain = place.to_bytes(PLACE_BYTES) + (b"" if as_of is None else as_of.to_bytes(PLACE_BYTES))
         if not is_hidden:
-            return told.hex()
-        code = self._code(told)
-        return (code + self._under(code, told)).hex()
+            return plain.hex()
+        code = self._code(plain)
+        return (code + self._under(code, plain)).hex()
 
     def place(self, text: str) -> tuple[Position, Position | None]:
         """The position of a text, and the moment if it has one. Raises FieldError."""
         if not _DIGITS.issuperset(text) or len(text) % 2 or len(text) // 2 not in _SIZES:
             raise FieldError("cursor", "was not issued by this server")
-        code, told = b"", bytes.fromhex(text)
-        if len(told) % PLACE_BYTES:
-            code, told = told[:CODE_BYTES], told[CODE_BYTES:]
-            told = self._under(code, told)
-            if not compare_digest(code, self._code(told)):
+        code, plain = b"", bytes.fromhex(text)
+        if len(plain) % PLACE_BYTES:
+            code, plain = plain[:CODE_BYTES], plain[CODE_BYTES:]
+            plain = self._under(code, plain)
+            if not compare_digest(code, self._code(plain)):
                 raise FieldError("cursor", "was not issued since this server started: begin without a cursor")
-        place, as_of = (Position(int.from_bytes(part)) for part in (told[:PLACE_BYTES], told[PLACE_BYTES:]))
+        place, as_of = (Position(int.from_bytes(part)) for part in (plain[:PLACE_BYTES], plain[PLACE_BYTES:]))
         if place == END:
             raise FieldError("cursor", "was not issued by this server")  # there is nothing behind it
         return place, as_of or None
 
-    def _code(self, told: bytes) -> bytes:
-        return blake2b(told, key=self._key, digest_size=CODE_BYTES, person=b"code").digest()
+    def _code(self, plain: bytes) -> bytes:
+        return blake2b(plain, key=self._key, digest_size=CODE_BYTES, person=b"code").digest()
 
     def _under(self, code: bytes, text: bytes) -> bytes:
         stream = blake2b(code, key=self._key, digest_size=len(text), person=b"stream").digest()

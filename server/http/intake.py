@@ -160,7 +160,7 @@ class Intake:
         drafts = coming.drafts
         if drafts is not None:  # the usual case
             charge(coming.rights, len(drafts))
-            return drafts, await self._asked(drafts, Given(terms=coming.terms), coming)
+            return drafts, await self._decided(drafts, Given(terms=coming.terms), coming)
         for index, why in await self._unretained(coming):
             coming.refuse(index, over_quota(why, 1.0))
         messages = coming.messages
@@ -184,9 +184,9 @@ class Intake:
                 await coming.turn.begin()
         barred = await self._webhooks.barred(posted_ones(messages))
         given = Given(late_ones(messages, now_ms), names_of(messages), coming.terms, barred)
-        return drafts, await self._asked(drafts, given, coming)
+        return drafts, await self._decided(drafts, given, coming)
 
-    async def _asked(self, drafts: Sequence[Draft], given: Given, coming: Coming) -> list[Any]:
+    async def _decided(self, drafts: Sequence[Draft], given: Given, coming: Coming) -> list[Any]:
         owner = over_http("" if coming.rights is None else coming.rights.name)
         decide = partial(coming.decision, drafts=drafts, given=given)
         placed: list[Any] = await self._ask(decide, cost=worth(drafts, coming.terms), owner=owner)

@@ -46,11 +46,11 @@ def page_of(document: Json) -> str:
 
 def _section(method: str, path: str, operation: Json) -> str:
     rows = [
-        f"<tr><td><code>{escape(p['name'])}</code><td>{p['in']}<td>{_said(p['schema'])}"
+        f"<tr><td><code>{escape(p['name'])}</code><td>{p['in']}<td>{_text(p['schema'])}"
         for p in operation["parameters"]
     ]
     for media, content in operation.get("requestBody", {}).get("content", {}).items():
-        rows.append(f"<tr><td>body<td><code>{media}</code><td>{_said(content['schema'])}")
+        rows.append(f"<tr><td>body<td><code>{media}</code><td>{_text(content['schema'])}")
     rows += [_answer(status, answer) for status, answer in operation["responses"].items()]
     head = f"<h2><b>{method}</b> <code>{escape(path)}</code></h2><p>{escape(operation['summary'])}"
     head += f" <small>{escape(operation['description'])}</small></p>"
@@ -61,7 +61,7 @@ def _section(method: str, path: str, operation: Json) -> str:
 def _answer(status: str, answer: Json) -> str:
     """One line: status, type, description, headers."""
     (schema,) = (content["schema"] for content in answer.get("content", {"": {"schema": None}}).values())
-    typed = "" if schema is None else _said(schema)
+    typed = "" if schema is None else _text(schema)
     headers = "".join(f" <small>{escape(name)}</small>" for name in answer.get("headers", {}))
     return f"<tr><td>{status}<td>{typed}<td>{escape(answer['description'])}{headers}"
 
@@ -73,13 +73,13 @@ def _type(name: str, schema: Json) -> str:
         return f"{head}<pre>{escape(msgspec.json.format(msgspec.json.encode(schema)).decode())}</pre>"
     required = schema.get("required", ())
     rows = (
-        f"<tr><td><code>{escape(name)}</code><td>{'' if name in required else 'optional'}<td>{_said(inner)}"
+        f"<tr><td><code>{escape(name)}</code><td>{'' if name in required else 'optional'}<td>{_text(inner)}"
         for name, inner in schema["properties"].items()
     )
     return f"{head}<table>{''.join(rows)}</table>"
 
 
-def _said(schema: Json) -> str:
+def _text(schema: Json) -> str:
     """A schema in words, on one line."""
     return "; ".join(_words(schema)) or "any"
 
@@ -90,11 +90,11 @@ def _words(schema: Json) -> Iterator[str]:
     if ref:
         yield f'<a href="#{ref}">{ref}</a>'
     elif "items" in schema:
-        yield f"array of {_said(schema['items'])}"
+        yield f"array of {_text(schema['items'])}"
     elif "enum" in schema:
         yield " | ".join(escape(str(value)) for value in schema["enum"])
     elif options:
-        yield " or ".join(dict.fromkeys(_said(option) for option in options))
+        yield " or ".join(dict.fromkeys(_text(option) for option in options))
     elif "type" in schema and not (schema["type"] == "string" and "description" in schema):
         yield escape(str(schema["type"]))
     if "description" in schema:

@@ -1,7 +1,7 @@
 """Types -> JSON schemas that programs which generate clients can read.
 
 msgspec describes a type exactly, in forms on which generators fail: members beside a `$ref`, values without a
-type, a union inside a union. The same is said here in fewer forms:
+type, a union inside a union. Here it is described in fewer forms:
 
     a schema with a title        a component of that name, and a reference to it
     a reference, further rules   the component with the rules, under its own name or the one that is given
@@ -60,7 +60,9 @@ class Types:
             given["anyOf"] = [self._plain(one) for one in _options(given)]
             given.pop("type", None)
         if "properties" in given:
-            given["properties"] = {name: self._plain(_said(one)) for name, one in given["properties"].items()}
+            given["properties"] = {
+                name: self._plain(_with_default(one)) for name, one in given["properties"].items()
+            }
         for name in ("items", "additionalProperties"):
             if isinstance(given.get(name), dict):
                 given[name] = self._plain(given[name])
@@ -76,18 +78,18 @@ def _keep(known: dict[str, Json], name: str, schema: Json) -> bool:
     return is_new
 
 
-def _said(member: Json) -> Json:
+def _with_default(member: Json) -> Json:
     """A member whose default stands in its description. None, false and empty ones are left out."""
     if "anyOf" in member:
         default = next((one["default"] for one in member["anyOf"] if "default" in one), None)
         options = [{name: one[name] for name in one if name != "default"} for one in member["anyOf"]]
         member = {**member, "anyOf": options, "default": member.get("default") or default}
     default = member.get("default")
-    said = {name: inner for name, inner in member.items() if name != "default"}
+    described = {name: inner for name, inner in member.items() if name != "default"}
     if default:
         text = default if isinstance(default, str) else json.dumps(default)
-        said["description"] = "; ".join(filter(None, (said.get("description"), f"default {text}")))
-    return said
+        described["description"] = "; ".join(filter(None, (described.get("description"), f"default {text}")))
+    return described
 
 
 def _options(schema: Json) -> list[Json]:

@@ -130,7 +130,7 @@ def escaped(text: str) -> str:
 def _event(name: str, row: ScheduleRow, fire: shapes.Fire, at_ms: int, stamp: str) -> list[str]:
     timing = row.timing
     every = f"{int(timing.expression) / 1_000:g} s" if timing.kind == "every" else timing.expression
-    said = [
+    description = [
         f"{fire.local} ({timing.zone})",
         *([fire.note] if fire.note else []),
         f"{timing.kind}: {every}",
@@ -141,7 +141,7 @@ def _event(name: str, row: ScheduleRow, fire: shapes.Fire, at_ms: int, stamp: st
         f"DTSTAMP:{stamp}",
         f"DTSTART:{_stamp(at_ms)}",
         f"SUMMARY:{escaped(name)}: {escaped(topic_of(row.record).decode())}",
-        f"DESCRIPTION:{escaped(chr(10).join(said))}",
+        f"DESCRIPTION:{escaped(chr(10).join(description))}",
         "TRANSP:TRANSPARENT",
         "END:VEVENT",
     ]

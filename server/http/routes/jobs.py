@@ -139,14 +139,14 @@ class JobRoutes:
         if body.kind == EXPIRE:
             if body.slice is not None or body.parts is not None:
                 raise FieldError("slice", "is for a split: what expires is what is behind retention")
-            job = await _said(self._expiries.create(body.run, body.archive or ""))
+            job = await _result(self._expiries.create(body.run, body.archive or ""))
         else:
             if body.archive is not None:
                 raise FieldError("archive", "is for an expiry: a split writes no files")
             if body.parts is not None and not 2 <= body.parts <= PARTS_MAX:
                 raise FieldError("parts", f"must be from 2 to {PARTS_MAX}, not {body.parts}")
             start_ms = _slice_ms(body.slice)
-            job = await _said(self._splits.create(start_ms, body.parts or 0, body.run))
+            job = await _result(self._splits.create(start_ms, body.parts or 0, body.run))
         view = self._view(job)
         if body.run == "caller":
             view.token = job.token
@@ -203,10 +203,10 @@ class JobRoutes:
     async def commit(self, request: web.Request) -> shapes.JobView:
         body, job_id = await body_of(request, _COMMIT), request.match_info["id"]
         if body.slices is not None and body.cuts is None and body.pieces is None:
-            row = await _said(self._expiries.commit(job_id, body.token, body.slices))
+            row = await _result(self._expiries.commit(job_id, body.token, body.slices))
         elif body.cuts is not None and body.pieces is not None and body.slices is None:
-            said = [Counts(piece.rows, piece.live, piece.bytes) for piece in body.pieces]
-            row = await _said(self._splits.commit(job_id, body.token, body.cuts, said))
+            counts = [Counts(piece.rows, piece.live, piece.bytes) for piece in body.pieces]
+            row = await _result(self._splits.commit(job_id, body.token, body.cuts, counts))
         else:
             raise FieldError("cuts", "and `pieces` commit a split, `slices` alone an expiry")
         return self._view(row)
@@ -221,7 +221,7 @@ class JobRoutes:
     async def abort(self, request: web.Request) -> shapes.JobView:
         body = await body_of(request, _ABORT)
         detail = body.detail[:DETAIL_MAX]
-        row = await _said(self._pipeline.abort(request.match_info["id"], body.token, detail))
+        row = await _result(self._pipeline.abort(request.match_info["id"], body.token, detail))
         return self._view(row)
 
     @described(
@@ -236,7 +236,7 @@ class JobRoutes:
         progress = None
         if body.done is not None or body.total is not None:
             progress = body.done or 0, body.total or 0
-        job = await _said(self._pipeline.renew(request.match_info["id"], body.token, progress))
+        job = await _result(self._pipeline.renew(request.match_info["id"], body.token, progress))
         return shapes.Lease(job.row.id, job.row.state, lease_of(job.row))
 
     def _view(self, job: Job | JobRow) -> shapes.JobView:
@@ -256,8 +256,8 @@ def _slice_ms(given: str | int | None) -> int:
     return instant_ms("slice", str(given))
 
 
-async def _said(work: Awaitable[T]) -> T:
-    """Context that turns the pipeline's refusals into problems. Raises Problem."""
+async def _result(work: Awaitable[T]) -> T:
+    """What the pipeline's work gives. Raises Problem for a refusal."""
     try:
         with refusals():
             return await work

@@ -18,7 +18,6 @@ another request may take the key meanwhile (`?replace=true`).
     the key was never used, or has been forgotten              404
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple, NoReturn
@@ -306,7 +305,7 @@ class Messages:
         move = await body_of(request, _MOVE)
         now_ms = self.clock.wall_ms()
         due_ms = due_of(move.deliver_at, move.deliver_in, now_ms, self.limits.max_delay_ms)
-        tags = _tags(request.headers.getall("If-Match", ()))
+        tags = _tags(request.headers.getall("If-Match", []))
         return MoveRequest(
             now_ms, due_ms, b"" if move.deliver_at is msgspec.UNSET else wall_time(move.deliver_at), tags
         )
@@ -377,9 +376,9 @@ class Messages:
             with trace, refusals():
                 _, (upserted,) = await self.intake.take(coming)
                 trace.placed = [_id_of(upserted)]
-        return await self._told_of(request, named, upserted)
+        return await self._upserted_answer(request, named, upserted)
 
-    async def _told_of(
+    async def _upserted_answer(
         self, request: web.Request, named: ByKey, upserted: Upserted | Problem
     ) -> web.Response:
         """The answer to an upsert. Raises Problem."""
@@ -465,10 +464,10 @@ class Messages:
                 self._refuse(message, control)
             place, record, when = id_position(message), known, {}
         may = partial(owns, rights_of(request))
-        told, is_cut = self.deliveries.of(message, place, record, may)
+        listed, is_cut = self.deliveries.of(message, place, record, may)
         if found is not None and self.timeline.state_of(found, record)[0] == EXPIRED:
-            told = []  # it was dropped as late: who has not read so far will not get it
-        left = [one for one in told if one.state not in OVER]
+            listed = []  # it was dropped as late: who has not read so far will not get it
+        left = [one for one in listed if one.state not in OVER]
         raise _too_late(message, **when, deliveries=left, deliveries_truncated=is_cut)
 
     def _refuse(self, message: MessageId, control: Control) -> NoReturn:
@@ -521,7 +520,7 @@ def _refuse(_: int, error: Wrong) -> NoReturn:
     raise error
 
 
-def _tags(headers: Iterable[str]) -> frozenset[str] | None:
+def _tags(headers: list[str]) -> frozenset[str] | None:
     """The tags of If-Match; None: any state matches. Weak tags never match (RFC 9110, 13.1.1)."""
     tags = frozenset(tag.strip() for header in headers for tag in header.split(","))
     return None if not tags or "*" in tags else tags

@@ -84,15 +84,15 @@ class TailRoutes:
                 await turn.begin()
                 if not _may(rights, topic):
                     break
-                told, skipped, count = self._look(turn, count, rights, fits)
+                events, skipped, count = self._look(turn, count, rights, fits)
                 if skipped:
                     shown = skipped if sees(request) is None else None
-                    told.append(_event(b"skipped", {"messages": shown}))
-                quiet_s = 0.0 if told else quiet_s + EVERY_S
+                    events.append(_event(b"skipped", {"messages": shown}))
+                quiet_s = 0.0 if events else quiet_s + EVERY_S
                 if quiet_s >= QUIET_S:
-                    told, quiet_s = [b":\n\n"], 0.0
-                if told:
-                    await response.write(b"".join(told))
+                    events, quiet_s = [b":\n\n"], 0.0
+                if events:
+                    await response.write(b"".join(events))
             await response.write_eof()
             return response
 
@@ -103,16 +103,16 @@ class TailRoutes:
         looked."""
         end = self.tail.count
         found = self.tail.since(max(count, end - LOOK_MESSAGES), LOOK_MESSAGES)
-        skipped, told, size = end - len(found) - count, list[bytes](), 0
+        skipped, events, size = end - len(found) - count, list[bytes](), 0
         for looked, message in enumerate(found, 1):
             if self._is_for(message, rights, fits):
-                told.append(_event(b"message", self._view(message)))
-                size += len(told[-1])
-            if len(told) >= LOOK_EVENTS or size >= LOOK_BYTES or turn.is_over(looked):
+                events.append(_event(b"message", self._view(message)))
+                size += len(events[-1])
+            if len(events) >= LOOK_EVENTS or size >= LOOK_BYTES or turn.is_over(looked):
                 skipped += len(found) - looked
                 break
         self.owners.take_cost()  # this turn's own, not dispatch's
-        return told, skipped, end
+        return events, skipped, end
 
     def _is_for(self, message: Message, rights: Rights | None, fits: Callable[[str], bool]) -> bool:
         """Whether a subscriber with these rights and this filter would get it."""

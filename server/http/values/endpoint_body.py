@@ -46,10 +46,10 @@ def wanted_of(request: EndpointRequest, config: Config) -> Wanted:
         check_allowed(checked_url(request.url), config.webhook)
     except TargetError as error:
         raise FieldError("url", str(error)) from None
-    said = asdict(request) | asdict(request.retry or RetryRequest()) | limits_of(request.per_key)
+    requested = asdict(request) | asdict(request.retry or RetryRequest()) | limits_of(request.per_key)
     try:
-        terms = read_terms(said.get, config)
-        keeping = LASTING.changed_by(read_keeping(said.get, config)).checked()
+        terms = read_terms(requested.get, config)
+        keeping = LASTING.changed_by(read_keeping(requested.get, config)).checked()
     except TermsError as error:
         is_retry = error.name in ("max_attempts", "backoff")
         field = f"retry.{error.name}" if is_retry else field_of(error.name)

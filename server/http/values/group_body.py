@@ -78,8 +78,9 @@ def text_of(name: str, topic_filter: str, config: Config) -> str:
 
 def terms_of(request: GroupRequest, config: Config) -> tuple[Terms, Keeping]:
     """Terms and expiry of the group. Raises FieldError."""
-    said = msgspec.structs.asdict(request) | limits_of(request.per_key)
+    requested = msgspec.structs.asdict(request) | limits_of(request.per_key)
     try:
-        return read_terms(said.get, config), LASTING.changed_by(read_keeping(said.get, config)).checked()
+        terms = read_terms(requested.get, config)
+        return terms, LASTING.changed_by(read_keeping(requested.get, config)).checked()
     except TermsError as error:
         raise FieldError(field_of(error.name), error.detail) from None

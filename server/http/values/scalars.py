@@ -17,8 +17,8 @@ LIMIT_MAX = 1_000
 LIMIT_DEFAULT = 100
 
 
-def _meta(said: str = "", **schema: Any) -> Meta:
-    return Meta(description=said or None, extra_json_schema=schema)
+def _meta(description: str = "", **schema: Any) -> Meta:
+    return Meta(description=description or None, extra_json_schema=schema)
 
 
 def named(name: str) -> Meta:

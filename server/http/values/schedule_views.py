@@ -69,8 +69,8 @@ def _silence(row: ScheduleRow, now_ms: int, shown_ms: int) -> shapes.Silence | N
 def start_note(timing: TimingRow, note: str = "") -> str:
     """The note of a schedule's next fire. Also names the parts of its time that the rule does not give."""
     names = untold_times(timing.expression) if timing.kind == "rrule" and not timing.start_ms else []
-    told = f"without start, {', '.join(names)} come from the time when the rule was sent: give them, or start"
-    return "; ".join(filter(None, (note, told if names else "")))
+    hint = f"without start, {', '.join(names)} come from the time when the rule was sent: give them, or start"
+    return "; ".join(filter(None, (note, hint if names else "")))
 
 
 def _last(row: ScheduleRow) -> shapes.Fire | None:

@@ -140,7 +140,7 @@ def test_who_may_not_see_a_group_is_not_told_of_it() -> None:
 
 
 def test_there_is_a_bound_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deliveries, "TOLD_MAX", 2)
+    monkeypatch.setattr(deliveries, "RECEIVERS_MAX", 2)
     rig = Rig()
     for number in range(3):
         rig.lasting(f"c{number}").subscribe(f"$share/{number}/t")

@@ -85,7 +85,7 @@ async def test_what_was_cancelled_was_nobodys(server: Running) -> None:
 
 
 async def test_that_there_are_more_is_said(server: Running, monkeypatch: Any) -> None:
-    monkeypatch.setattr(deliveries, "TOLD_MAX", 1)
+    monkeypatch.setattr(deliveries, "RECEIVERS_MAX", 1)
     await server.connect("w", TEXT, "$share/others/jobs/#")
     name = await server.schedule("jobs/1")
     await server.app.quiet()
