@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from aiohttp import web
+from msgspec import to_builtins
 from prometheus_client.registry import Collector
 
 from shards.store import Store

@@ -136,8 +136,8 @@ class Session:
     expiry: timedelta | None = None
     incarnation: int | None = None
     left_at: datetime | None = None
-    connected_at: datetime | None = None
     connected: bool = False
+    connected_at: datetime | None = None
     subscriptions: tuple[Mapping[str, Any], ...] = ()
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
@@ -158,8 +158,8 @@ class Session:
             expiry=kept_for(answer.get("expiry")),
             incarnation=answer.get("incarnation"),
             left_at=parsed(answer.get("left_at")),
-            connected_at=parsed(answer.get("connected_at")),
             connected=answer.get("connected") or False,
+            connected_at=parsed(answer.get("connected_at")),
             subscriptions=listed(answer.get("subscriptions")),
             raw=answer,
         )
@@ -503,6 +503,8 @@ class Group:
     expiry: timedelta | None = None
     incarnation: int | None = None
     left_at: datetime | None = None
+    members: tuple[Mapping[str, Any], ...] = ()
+    ack_timeout: float | None = None
     max_attempts: int | None = None
     backoff: tuple[float, ...] = ()
     rate: float | None = None
@@ -511,8 +513,6 @@ class Group:
     per_key: Mapping[str, Any] | None = None
     fair: bool = False
     keys_held: int | None = None
-    members: tuple[Mapping[str, Any], ...] = ()
-    ack_timeout: float | None = None
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -531,6 +531,8 @@ class Group:
             expiry=kept_for(answer.get("expiry")),
             incarnation=answer.get("incarnation"),
             left_at=parsed(answer.get("left_at")),
+            members=listed(answer.get("members")),
+            ack_timeout=answer.get("ack_timeout"),
             max_attempts=answer.get("max_attempts"),
             backoff=listed(answer.get("backoff")),
             rate=answer.get("rate"),
@@ -539,8 +541,6 @@ class Group:
             per_key=answer.get("per_key"),
             fair=answer.get("fair") or False,
             keys_held=answer.get("keys_held"),
-            members=listed(answer.get("members")),
-            ack_timeout=answer.get("ack_timeout"),
             raw=answer,
         )
 
