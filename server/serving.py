@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 from aiohttp import web
-from msgspec import to_builtins
 from prometheus_client.registry import Collector
 
 from shards.store import Store
@@ -126,7 +125,10 @@ class Server:
             await self._term.before_listening()
         http = self.config.http.listen
         opened = await self._listeners.open()
-        listening = [to_builtins(listener_view(one)) for one in opened]
+        listening: list[dict[str, object]] = [
+            {"transport": one.transport, "host": one.host, "port": one.port}
+            for one in map(listener_view, opened)
+        ]
         more = () if self._term is None else self._term.routes
         await self._http.start(*build_site(self.app, opened, more))
         tls = self._http_tls
