@@ -66,6 +66,7 @@ FREE = {
     "server.auth.keyring:Keyring.take replace": "rights in RAM",
     "server.auth.rights:Principal.revoke replace": "rights in RAM",
     "server.http.admission:_go_ahead write": "a socket",
+    "server.http.front:HttpListener.open open": "a socket",
     "server.cluster.node:Node._checkpoint checkpoint": "the store below does it",
     "server.cluster.node:Node._hand_over": "the store below does it",
     "server.cluster.scrub:Scrub._write ": "how far a pass is: if it is lost, the pass begins anew",
