@@ -57,8 +57,6 @@ class Flight:
     """The loan, if it came by a shared subscription."""
     is_retained: bool = False
     """Whether it is a retained message, sent because of a SUBSCRIBE."""
-    size: int = 0
-    """Its bytes in `Session.flight_bytes`."""
     fate: int = IN_FLIGHT
     """FAILED: it is not resent from here. SETTLED: it is no longer stored either."""
     returns: int = 0
@@ -271,11 +269,7 @@ class Subscription:
 
 
 class Session:
-    """State of one client id.
-
-    `window`: how many messages may be in flight at once. `max_bytes`: from so many bytes in flight on there
-    is no room, 0: any number; only with such a bound are they counted.
-    """
+    """State of one client id. `window`: how many messages may be in flight at once."""
 
     def __init__(
         self,
@@ -284,7 +278,6 @@ class Session:
         read: Position,
         expiry_s: int,
         window: int,
-        max_bytes: int = 0,
         returned: Returned | None = None,
     ) -> None:
         """`returned`: counter for its resends."""
@@ -292,8 +285,6 @@ class Session:
         self.expiry_s = expiry_s
         """0: the session ends with its connection."""
         self.window = window
-        self.max_bytes = max_bytes
-        self.flight_bytes = 0
         self.read = read
         self.tailing = False
         self.subscriptions: dict[str, Subscription] = {}
@@ -323,8 +314,6 @@ class Session:
 
     @property
     def has_room(self) -> bool:
-        if 0 < self.max_bytes <= self.flight_bytes:
-            return False
         return len(self.flights) < self.window
 
     def read_at(self, horizon: Position) -> Position:
@@ -409,18 +398,8 @@ class Session:
         """Whether it is still in flight."""
         return self.flights.get(flight.packet_id) is flight
 
-    def take(self, position: Position, shard: int, qos: int, size: int = 0) -> int:
-        """Put a message in flight; returns its packet id. The caller has checked for room.
-
-        `size`: its bytes, if `max_bytes` is to count them.
-        """
-        flight = self.launch(position, shard, qos)
-        if size:
-            self.weigh(flight, size)
-        return flight.packet_id
-
     def launch(self, position: Position, shard: int, qos: int) -> Flight:
-        """Put a message in flight without counting bytes. The caller has checked for room."""
+        """Put a message in flight. The caller has checked for room."""
         flights, retired = self.flights, self.retired
         packet_id = self._last_id
         while True:
@@ -446,19 +425,10 @@ class Session:
         self._last_id = packet_id
         return launched
 
-    def weigh(self, flight: Flight, size: int) -> None:
-        """Count the bytes of a flight, once: when it is sent, or resent after a start."""
-        if not flight.size:
-            flight.size = size
-            self.flight_bytes += size
-
     def ack(self, packet_id: int) -> Flight | None:
         """End the flight that the subscriber acked; None if it was not in flight."""
         self.resends.discard(packet_id)
         flight = self.flights.pop(packet_id, None)
-        if flight is not None and flight.size:
-            self.flight_bytes -= flight.size
-            flight.size = 0
         if flight is not None and flight.key:
             self.land(flight)
         return flight
@@ -508,9 +478,6 @@ class Session:
             del flights[packet_id]
             if resends:
                 resends.discard(packet_id)
-            if flight.size:
-                self.flight_bytes -= flight.size
-                flight.size = 0
             ended.append(flight)
         return ended, True
 
@@ -537,5 +504,4 @@ class Session:
     def restore(self, flights: list[Flight]) -> None:
         """Restore the flights of a stored cursor."""
         self.flights = {flight.packet_id: flight for flight in flights}
-        self.flight_bytes = 0
         self._last_id = flights[-1].packet_id if flights else 0

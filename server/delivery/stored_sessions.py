@@ -57,7 +57,6 @@ class StoredSessions:
         limits, settings = config.limits, config.sessions
         self.barrier_bytes = limits.out_bytes
         self._window = settings.max_in_flight
-        self._max_bytes = settings.max_inflight_bytes
         self._bounds: Bounds = OPEN
         self.by_id: dict[str, Subscriber] = {}
         self.router = Router(config.mqtt.deny_subscribe, max_bytes=limits.route_cache_bytes)
@@ -205,7 +204,7 @@ class StoredSessions:
         return subscriber
 
     def session(self, name: str, expiry_s: int, window: int, read: Position = START) -> Session:
-        return Session(name, read=read, expiry_s=expiry_s, window=window, max_bytes=self._max_bytes)
+        return Session(name, read=read, expiry_s=expiry_s, window=window)
 
     def _subscribe(self, subscriber: Subscriber, wanted: list[Subscription]) -> None:
         """It has these subscriptions, in this order, and no other."""

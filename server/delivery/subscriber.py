@@ -91,12 +91,7 @@ class Subscriber(Place):
             session = self.session
             if len(session.flights) >= session.window:
                 return False
-            if not session.max_bytes:
-                packet_id = session.take(message.position, message.shard, 1)
-            elif session.flight_bytes < session.max_bytes:
-                packet_id = session.take(message.position, message.shard, 1, message.body_bytes)
-            else:
-                return False
+            packet_id = session.launch(message.position, message.shard, 1).packet_id
         self.delivered += 1
         self.dirty.add(self)
         link.send(message, qos, packet_id, subscriptions, 1)
@@ -123,7 +118,7 @@ class Subscriber(Place):
         link, session = self.link, self.session
         if link is None or qos == 2 or self.has_held or self.doubt or not link.has_room:
             return False
-        if qos and (session.max_bytes or len(session.flights) + len(run.addresses) > session.window):
+        if qos and len(session.flights) + len(run.addresses) > session.window:
             return False
         return link.takes_run(run, qos)
 
@@ -162,7 +157,6 @@ class Subscriber(Place):
         assert self.link is not None
         flight.begin_again(message.as_of_ms, self.presence.ended_ms)
         self.redelivered += 1
-        self.session.weigh(flight, self._weight(message))
         self.dirty.add(self)
         if flight.losses is not None and flight.losses.known and message.asked_ms:
             tries = tries_of_flight(message.tries, flight, self.name)
@@ -178,9 +172,8 @@ class Subscriber(Place):
         if qos:
             if not session.has_room:
                 return False
-            packet_id = session.take(message.position, message.shard, qos, self._weight(message))
-            if is_retained:
-                session.flights[packet_id].is_retained = True
+            flight = session.launch(message.position, message.shard, qos)
+            flight.is_retained, packet_id = is_retained, flight.packet_id
         self.dirty.add(self)
         self.send(message, qos, packet_id, subscriptions, is_retained=is_retained)
         return True
@@ -213,10 +206,7 @@ class Subscriber(Place):
 
     def borrow(self, message: Message, qos: int, loan: Loan) -> Flight:
         """Take a message from a group into flight; the window has room."""
-        session = self.session
-        flight = session.launch(message.position, message.shard, qos)
-        if session.max_bytes:
-            session.weigh(flight, message.body_bytes)
+        flight = self.session.launch(message.position, message.shard, qos)
         flight.loan = loan
         self.dirty.add(self)
         if qos == 2:
@@ -231,10 +221,6 @@ class Subscriber(Place):
             loan.since_s = since_s
         self.dirty.add(self)
         return flights
-
-    def _weight(self, message: Message) -> int:
-        """Bytes of a message in flight; 0 where they are not bounded."""
-        return message.body_bytes if self.session.max_bytes else 0
 
     def _is_doubted(self, message: Message, qos: int) -> bool:
         """Whether the client may have had the message before the server was killed."""

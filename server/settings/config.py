@@ -255,7 +255,6 @@ class Sessions:
     Never above `slices.retention`."""
     max_in_flight: int = _key(count(1, 65_535), 1_024)
     """Messages on the way to one session, 1 to 65,535. Further ones wait in the store for an ack."""
-    max_inflight_bytes: int = 0
     max_attempts: int | None = _key(ATTEMPTS, "auto")
     """Deliveries after which an unacked message becomes a dead letter and $dead/{session or group}/{topic} is
     told; 0: never; "auto": never for a session, 20 for a group. A number is also the most that a subscription

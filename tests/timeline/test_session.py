@@ -39,18 +39,18 @@ def since(session: Session) -> dict[str, int]:
 
 def test_packet_ids_begin_at_one_and_grow() -> None:
     session = make()
-    assert [session.take(Position(n), 0, 1) for n in (101, 102, 103)] == [1, 2, 3]
+    assert [session.launch(Position(n), 0, 1).packet_id for n in (101, 102, 103)] == [1, 2, 3]
     had_room = session.has_room
     assert session.ack(2) is not None
     assert (had_room, session.has_room) == (False, True)
-    assert session.take(Position(104), 0, 1) == 4
+    assert session.launch(Position(104), 0, 1).packet_id == 4
     assert list(session.flights) == [1, 3, 4]
 
 
 def test_an_ack_of_nothing_is_nothing() -> None:
     session = make()
     assert session.ack(1) is None
-    session.take(Position(101), 0, 1)
+    session.launch(Position(101), 0, 1)
     assert session.ack(1) == Flight(1, Position(101), 0, 1)
     assert session.ack(1) is None
 
@@ -59,16 +59,16 @@ def test_packet_ids_wrap_round_holes() -> None:
     """65,535 is followed by 1, and what is still in flight is passed over."""
     session = make(window=PACKET_ID_MAX)
     for place in range(PACKET_ID_MAX):
-        assert session.take(Position(place), 0, 1) == place + 1
+        assert session.launch(Position(place), 0, 1).packet_id == place + 1
     assert not session.has_room
     for packet_id in (3, 5, 65_535):
         session.ack(packet_id)
-    assert [session.take(Position(1), 0, 1) for _ in range(3)] == [3, 5, 65_535]
+    assert [session.launch(Position(1), 0, 1).packet_id for _ in range(3)] == [3, 5, 65_535]
     assert not session.has_room
     session.ack(65_535)
     session.ack(1)
-    assert session.take(Position(1), 0, 1) == 1
-    assert session.take(Position(1), 0, 1) == 65_535
+    assert session.launch(Position(1), 0, 1).packet_id == 1
+    assert session.launch(Position(1), 0, 1).packet_id == 65_535
     assert len(session.flights) == PACKET_ID_MAX
 
 
@@ -76,27 +76,27 @@ def test_restored_flights_keep_their_ids_and_order() -> None:
     session = make()
     session.restore([Flight(9, Position(90), 0, 1, 3), Flight(4, Position(95), 1, 2, 1, 1)])
     assert (list(session.flights), session.flights[9].attempts) == ([9, 4], 3)
-    assert session.take(Position(101), 0, 1) == 5
+    assert session.launch(Position(101), 0, 1).packet_id == 5
     session.restore([])
-    assert session.take(Position(101), 0, 1) == 1
+    assert session.launch(Position(101), 0, 1).packet_id == 1
 
 
 def test_the_packet_id_of_a_qos_2_message_that_is_given_up_stays_out_of_use() -> None:
     session = make()
-    first, second = session.take(Position(101), 0, 1), session.take(Position(102), 0, 2)
+    first, second = (session.launch(Position(101 + qos), 0, qos).packet_id for qos in (1, 2))
     session.give_up(session.flights[first])
     session.give_up(session.flights[second])
     assert not session.flights
     assert list(session.retired) == [second]
     session.restore([])
-    assert [session.take(Position(103), 0, 1) for _ in range(2)] == [1, 3]
+    assert [session.launch(Position(103), 0, 1).packet_id for _ in range(2)] == [1, 3]
 
 
 def test_the_packet_ids_out_of_use_are_bounded() -> None:
     session = make()
     session.retire(range(1, RETIRED_MAX + 3))
     assert len(session.retired) == RETIRED_MAX
-    assert session.take(Position(101), 0, 1) == 1
+    assert session.launch(Position(101), 0, 1).packet_id == 1
 
 
 def test_there_is_room_for_no_more_than_there_are_packet_ids_in_use() -> None:
@@ -105,7 +105,7 @@ def test_there_is_room_for_no_more_than_there_are_packet_ids_in_use() -> None:
     assert session.window == PACKET_ID_MAX - 2
     session.resize(PACKET_ID_MAX)
     while session.has_room:
-        session.take(Position(1), 0, 1)
+        session.launch(Position(1), 0, 1)
     assert len(session.flights) == PACKET_ID_MAX - 2
 
 
@@ -133,7 +133,7 @@ def test_resends_come_by_rank_each_once() -> None:
 
 def test_an_acked_flight_is_not_sent_again() -> None:
     session = make()
-    first = session.take(Position(101), 0, 1)
+    first = session.launch(Position(101), 0, 1).packet_id
     session.resends = Resends(session.flights.values())
     session.ack(first)
     assert not session.resends
@@ -296,33 +296,6 @@ def test_changes_of_subscriptions_are_counted() -> None:
     assert 0 < after_first < after_second < after_third < session.changes
 
 
-def test_bytes_in_flight_are_bounded_and_one_always_goes() -> None:
-    session = Session("c", read=Position(0), expiry_s=60, window=10, max_bytes=100)
-    large = session.take(Position(1), 0, 1, 5_000)
-    assert (session.has_room, session.flight_bytes) == (False, 5_000)
-    session.ack(large)
-    small = [session.take(Position(2 + number), 0, 1, 40) for number in range(3)]
-    assert not session.has_room
-    flight = session.ack(small[0])
-    assert flight is not None
-    assert (session.has_room, session.flight_bytes) == (True, 80)
-    session.weigh(session.flights[small[1]], 70)
-    assert session.flight_bytes == 80, "counted once"
-    session.flights[small[0]] = flight  # its end could not be stored
-    session.ack(small[0])
-    assert session.flight_bytes == 80
-    session.restore([Flight(7, Position(9), 0, 1)])
-    assert (session.has_room, session.flight_bytes) == (True, 0)
-    session.weigh(session.flights[7], 100)
-    assert not session.has_room
-
-
-def test_a_bound_of_one_byte_is_one() -> None:
-    session = Session("c", read=Position(0), expiry_s=60, window=10, max_bytes=1)
-    session.take(Position(1), 0, 1, 1)
-    assert not session.has_room
-
-
 def test_the_bytes_of_filters_are_counted() -> None:
     session = make()
     sizes = [session.filter_bytes]
@@ -408,7 +381,7 @@ class SessionMachine(RuleBasedStateMachine):
             return True
         if not self.session.has_room:
             return False
-        packet_id = self.session.take(Position(place), 0, 1)
+        packet_id = self.session.launch(Position(place), 0, 1).packet_id
         assert packet_id not in [taken for taken, _ in self.taken]
         self.taken.append((packet_id, place))
         self.got[place] = self.got.get(place, 0) + 1

@@ -168,8 +168,6 @@ class Settling:
         del flights[packet_id]
         if session.resends:
             session.resends.discard(packet_id)
-        if flight.size:
-            session.flight_bytes -= flight.size
         subscriber.dirty.add(subscriber)
         if not session.tailing or subscriber.groups:
             self._groups.read_on(subscriber)

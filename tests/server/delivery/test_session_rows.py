@@ -84,7 +84,7 @@ def test_a_flight_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _stored(stood) == _stored(stood)
     assert len(encoded) == 100
     stood.session.ack(50)
-    stood.session.take(Position(101 << 48), 1, 1)
+    stood.session.launch(Position(101 << 48), 1, 1)
     assert len(_stored(stood).flights) == 100
     assert len(encoded) == 101
 

@@ -214,7 +214,7 @@ def _busy(rig: Rig, sessions: int, flights: int) -> list[Subscriber]:
     for number in range(sessions):
         subscriber = rig.core.sessions.open(f"s{number}", expiry_s=LONG_S, window=65_535)
         for place in range(flights):
-            subscriber.session.take(Position(place + 1), 0, 1)
+            subscriber.session.launch(Position(place + 1), 0, 1)
         rig.core.cursors.dirty.add(subscriber)
         made.append(subscriber)
     return made

@@ -63,16 +63,6 @@ def test_what_is_to_be_sent_again_is_not_when_a_run_has_named_it() -> None:
     assert [(packet.packet_id, packet.dup) for packet in again] == [(4, True)]
 
 
-def test_the_bytes_in_flight_go_with_the_run() -> None:
-    rig = Rig(config(max_inflight_bytes=400))
-    peer = rig.lasting("a").subscribed("t/#", qos=1)
-    publish(rig, 400)
-    came = len(peer.publishes())
-    assert 4 <= came < 400
-    acked(peer, *range(1, came + 1))
-    assert len(peer.publishes()) == came
-
-
 @OPENED
 def test_members_of_a_group_ack_in_runs(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     a, _ = (rig.lasting(name).subscribed(GROUP, qos=1) for name in "ab")
