@@ -3,7 +3,6 @@
 view.py          answer of /v1/cluster
 members.py       members as the nodes know each other
 trimming.py      what of the log may go, and its room for messages
-offsets.py       retained log offsets: the record that was so many bytes ago
 follower.py      following the log, and the election
 standby.py       what a follower keeps in RAM, to take the lead at once
 opening.py       opens a node's store with its connection to the log

@@ -12,9 +12,9 @@ from server.cluster.clocks import Clocks
 from server.cluster.damage import Damage
 from server.cluster.key import ClusterKey
 from server.cluster.members import ALIVE_S, DOUBLED_S, GIVEN_UP_S, MEMBERS_MAX, Member, Members, Row
-from server.cluster.offsets import RetainedOffsets
 from server.cluster.opening import open_hand
 from server.cluster.reports import WARN_S, Reports
+from server.cluster.trimming import RetainedOffsets
 from server.cluster.view import Places
 from server.engine.lease import Lease
 from server.settings.config import Config, ConfigError
