@@ -18,6 +18,7 @@ from .console.pages import Console, shipped
 from .http.access import Access
 from .http.admission import Admission, unasked
 from .http.answers import RETRY_AFTER, Handler, name_server
+from .http.bulk import BulkParts
 from .http.cors import opening, preflight
 from .http.cursors import Cursors
 from .http.desk import Desk
@@ -51,7 +52,6 @@ from .http.routes.slices import Slices
 from .http.routes.tail import TailRoutes
 from .http.routes.timeline import TimelineRoutes
 from .http.spread import Spreader
-from .http.timeline import Timeline
 from .http.turns import OneThread
 from .http.written import Written
 from .net.browsers import Pages, http_pages
@@ -76,11 +76,11 @@ def build_site(
     ask, metrics, hooks = app.ask, app.metrics, app.webhooks
     config, clock, writer, store = core.config, core.clock, core.writer, core.opened.store
     http, limits, slices, shards = config.http, config.limits, config.slices, config.shards
-    timeline = read_side(app)
-    turns = app.turns
+    timeline, turns = app.status.timeline, app.turns
     intake = Intake(ask, Spreader(timeline), turns, hooks, core.retained)
     fires = OneThread("fires")
     cursors = Cursors(secrets.token_bytes(32))
+    bulk = BulkParts(ask, clock, timeline, cursors, turns, limits.max_delay_ms)
     places = Places(ask, clock, timeline, turns, core.router, core.replay)
     leasing = Leasing(core.pull, core.groups, core.subscriptions, config, node=core.node)
     access, admission, pages = Access(app.keyring), Admission(config, writer), http_pages(config)
@@ -102,20 +102,9 @@ def build_site(
             core.traces,
             max_batch=http.max_batch,
         ),
-        Control(ask, clock, timeline, cursors, turns, metrics, max_delay_ms=limits.max_delay_ms),
-        DeadRoutes(
-            ask,
-            clock,
-            timeline,
-            core.dead_letters,
-            core.groups,
-            cursors,
-            turns,
-            max_delay_ms=limits.max_delay_ms,
-        ),
-        RetryRoutes(
-            ask, clock, timeline, core.kept_retries, cursors, turns, max_delay_ms=limits.max_delay_ms
-        ),
+        Control(bulk, metrics),
+        DeadRoutes(bulk, core.dead_letters, core.groups),
+        RetryRoutes(bulk, core.kept_retries),
         Export(timeline, turns),
         LeaseRoutes(
             ask,
@@ -185,12 +174,6 @@ def bare_site(
     site.on_response_prepare.append(opening(pages))
     site.on_response_prepare.append(name_server)
     return site
-
-
-def read_side(app: App) -> Timeline:
-    """The timeline of `app`, read only."""
-    core = app.core
-    return Timeline(core.opened, core.writer.journal, node=core.node)
 
 
 def _routed(route: web.RouteDef) -> web.RouteDef:

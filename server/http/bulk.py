@@ -1,15 +1,35 @@
-"""Many changes in one request to the writer. Each is decided by itself; an unreadable one stops no other."""
+"""Calls that change many messages, in requests to the writer of many changes each. Each change is decided by
+itself; an unreadable one stops no other."""
 
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from shards.dedupe import Refused
 from shards.errors import Corrupt
 
+from ..engine.clock import Clock
+from ..engine.writer import Ask
+from .cursors import Cursors
+from .timeline import Timeline
+from .turns import Turns
+
 log = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BulkParts:
+    """Used by each such call."""
+
+    ask: Ask
+    clock: Clock
+    timeline: Timeline
+    cursors: Cursors
+    turns: Turns
+    max_delay_ms: int
 
 
 class Acted(NamedTuple):

@@ -115,7 +115,7 @@ class Status(Scraped):
     def __init__(self, core: Core, timeline: Timeline, webhooks: Webhooks, folder: Path) -> None:
         """`folder`: the data."""
         self._core = core
-        self._timeline = timeline
+        self.timeline = timeline
         self._webhooks = webhooks
         self._folder = folder
         self.is_whole = True
@@ -168,9 +168,9 @@ class Status(Scraped):
             await turn.begin()
             if self._core.clock.mono() > until_s:
                 break
-            lag = lag_of(session, self._timeline, self._core.router, LIST_LOOK_ROWS)
+            lag = lag_of(session, self.timeline, self._core.router, LIST_LOOK_ROWS)
             if lag.lag_messages:
-                retries, _ = retries_of(session, self._timeline)
+                retries, _ = retries_of(session, self.timeline)
                 sample = SessionSample(
                     label_of(session.session.client_id),
                     lag.lag_messages,
@@ -218,8 +218,8 @@ class Status(Scraped):
         return rows[:TOP]
 
     def _row(self, group: Group) -> Row:
-        lag = lag_of(group, self._timeline, self._core.router, LIST_LOOK_ROWS)
-        retries, first = retries_of(group, self._timeline)
+        lag = lag_of(group, self.timeline, self._core.router, LIST_LOOK_ROWS)
+        retries, first = retries_of(group, self.timeline)
         order = group.session.order
         return Row(
             _group_labels(group),

@@ -25,7 +25,7 @@ can show progress.
 
 import logging
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated
 
@@ -39,19 +39,16 @@ from shards.errors import Corrupt
 from shards.record import decode, due_at
 from timeline.position import MessageId, Position, at_of, id_text, seq_of
 
-from ...engine.clock import Clock
-from ...engine.writer import GROUP_BYTES, Ask
+from ...engine.writer import GROUP_BYTES
 from ...observe.metrics import Metrics
 from ..access import Sees, changes, sees
 from ..answers import asked, refusal
-from ..bulk import Acted, change_each
+from ..bulk import Acted, BulkParts, change_each
 from ..calls import SCHEDULE, WRITES, described
-from ..cursors import Cursors
 from ..problems import Problem
 from ..requests import body_of
 from ..selection import Query, Selection, query_over
-from ..timeline import Timeline
-from ..turns import Turn, Turns
+from ..turns import Turn
 from ..values import shapes
 from ..values.bodies import FieldError, delay_ms, instant_ms
 from ..values.scalars import Cursor, OrderingKey, Point, Seq, Shift, named, rules, some_of, without
@@ -128,14 +125,8 @@ class Sweep:
 class Control:
     """The routes."""
 
-    ask: Ask
-    clock: Clock
-    timeline: Timeline
-    cursors: Cursors
-    turns: Turns
+    parts: BulkParts
     metrics: Metrics
-    _: KW_ONLY
-    max_delay_ms: int
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -167,13 +158,13 @@ class Control:
         body = await body_of(request, _BULK)
         if body.shift is None:
             raise FieldError("shift", "is required")
-        latest_ms = self.clock.wall_ms() + self.max_delay_ms
+        latest_ms = self.parts.clock.wall_ms() + self.parts.max_delay_ms
         act = partial(shift_all, by_ms=signed_ms("shift", body.shift), latest_ms=latest_ms)
         return await self._answer(request, body, act)
 
     async def _answer(self, request: web.Request, body: BulkRequest, act: Act) -> shapes.Changed:
-        name = partial(self.cursors.text, is_hidden=sees(request) is not None)
-        sweep, turn = self._sweep(body, changes(request), name), self.turns.of(request)
+        name = partial(self.parts.cursors.text, is_hidden=sees(request) is not None)
+        sweep, turn = self._sweep(body, changes(request), name), self.parts.turns.of(request)
         try:
             await self._run(sweep, turn, None if body.dry_run else act, lambda: request.transport is None)
         except Problem as problem:
@@ -200,9 +191,9 @@ class Control:
             )
         since, until = _instant("due_from", chosen.due_from), _instant("due_to", chosen.due_to)
         query = query_over(chosen.topic, since, until, ordering_key=chosen.ordering_key)
-        start, as_of = query.start, self.timeline.as_of
+        start, as_of = query.start, self.parts.timeline.as_of
         if body.cursor is not None:
-            last, moment = self.cursors.place(body.cursor)
+            last, moment = self.parts.cursors.place(body.cursor)
             if moment is None and body.as_of is None:
                 raise FieldError("cursor", "is not one of a bulk call, or needs the `as_of` beside it")
             start, as_of = max(start, Position(last + 1)), moment or as_of
@@ -220,7 +211,7 @@ class Control:
             targets, following = self._step(sweep, sweep.next, turn)
             sweep.matched += len(targets)
             if targets and act is not None:
-                acted: Acted = await asked(self.ask, partial(act, targets), cost=len(targets))
+                acted: Acted = await asked(self.parts.ask, partial(act, targets), cost=len(targets))
                 sweep.changed += acted.changed
                 if acted.refused is not None:
                     raise refusal(acted.refused)  # `next` is the step that was not done
@@ -228,7 +219,7 @@ class Control:
 
     def _step(self, sweep: Sweep, start: Position, turn: Turn) -> tuple[list[Target], Position | None]:
         """The next matches, and where to continue; None at the end of the range."""
-        selection = Selection(self.timeline, sweep.query, sweep.sees)
+        selection = Selection(self.parts.timeline, sweep.query, sweep.sees)
         most = min(STEP_MESSAGES, sweep.limit - sweep.matched)
         targets: list[Target] = []
         size = 0
@@ -245,8 +236,8 @@ class Control:
         return targets, None
 
     def _target(self, place: Position, number: int, value: bytes) -> Target:
-        row, record = self.timeline.row_id(place, number), decode(value)
-        return Target(self.timeline.id_at(place, number, record), row, due_at(place, record.due_ms))
+        row, record = self.parts.timeline.row_id(place, number), decode(value)
+        return Target(self.parts.timeline.id_at(place, number, record), row, due_at(place, record.due_ms))
 
 
 def cancel_all(targets: list[Target], commit: Commit) -> Acted:

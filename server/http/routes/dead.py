@@ -17,14 +17,10 @@ from ...delivery.membership import Membership
 from ...delivery.owners import manages
 from ...delivery.settling.kept import DeadLetters
 from ...delivery.shared import Group
-from ...engine.clock import Clock
-from ...engine.writer import Ask
 from ..access import Rights, is_own, rights_of
+from ..bulk import BulkParts
 from ..calls import READ, SCHEDULE, WRITES, described
-from ..cursors import Cursors
 from ..requests import body_of
-from ..timeline import Timeline
-from ..turns import Turns
 from ..values import shapes
 from ..values.bodies import FieldError
 from ..values.scalars import Delay, rules
@@ -43,32 +39,17 @@ _REQUEUE = msgspec.json.Decoder(RequeueDead)
 
 
 class DeadRoutes:
-    def __init__(
-        self,
-        ask: Ask,
-        clock: Clock,
-        timeline: Timeline,
-        dead_letters: DeadLetters,
-        groups: Membership,
-        cursors: Cursors,
-        turns: Turns,
-        *,
-        max_delay_ms: int,
-    ) -> None:
-        self._clock = clock
+    def __init__(self, parts: BulkParts, dead_letters: DeadLetters, groups: Membership) -> None:
+        self._parts = parts
         self._dead_letters = dead_letters
         self._groups = groups
         self._rows = KeptRows(
             dead_letters,
-            ask,
-            timeline,
-            cursors,
-            turns,
+            parts,
             name="the dead letter",
             view_of=lambda row, at: kept_view(shapes.DeadLetter, row, died_at=at),
             page_of=lambda following, count, found: shapes.DeadPage(following, count, messages=found),
         )
-        self._max_delay_ms = max_delay_ms
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -90,7 +71,7 @@ class DeadRoutes:
     )
     async def requeue(self, request: web.Request) -> shapes.KeptChanged:
         body = await body_of(request, _REQUEUE)
-        due_ms = self._clock.wall_ms() + wait_of(body.deliver_in, self._max_delay_ms)
+        due_ms = self._parts.clock.wall_ms() + wait_of(body.deliver_in, self._parts.max_delay_ms)
         to = None if body.to is None else self._named(body.to, rights_of(request))
         return await self._rows.change(
             request, body, partial(self._dead_letters.requeue, due_ms=due_ms, to=to)

@@ -45,17 +45,14 @@ from ...delivery.place import Place
 from ...delivery.settling.kept import May
 from ...delivery.shared import ENDPOINT_PREFIX, KEY_PREFIX
 from ...delivery.tries import tries_view
-from ...engine.writer import Ask
 from ...settings.times import time_text
 from ..access import Rights, Sees, changes, is_own, owns, rights_of, sees, user_of
 from ..answers import asked, refusal
-from ..bulk import Acted, change_each
-from ..cursors import Cursors
+from ..bulk import Acted, BulkParts, change_each
 from ..problems import Problem
 from ..requests import flag, instant_parameter, limit_of
 from ..selection import EVERYTHING, check_selects, span_of
-from ..timeline import Timeline
-from ..turns import Turn, Turns
+from ..turns import Turn
 from ..values import shapes
 from ..values.bodies import FieldError, delay_ms, instant_ms
 from ..values.scalars import FLAG, NULL, PAGED, Id, Key, Point, only_one, some_of
@@ -168,10 +165,7 @@ class KeptRows(Generic[P]):
     """Lists and changes the rows of one source."""
 
     source: Source
-    ask: Ask
-    timeline: Timeline
-    cursors: Cursors
-    turns: Turns
+    parts: BulkParts
     name: str
     """What the log calls a row."""
     view_of: Callable[[DeliveryRow, str], shapes.Kept]
@@ -187,13 +181,13 @@ class KeptRows(Generic[P]):
         whole = self._selection(request)
         wanted, cursor = whole, request.query.get("cursor")
         if cursor is not None:
-            behind = Position(self.cursors.place(cursor)[0] + 1)
+            behind = Position(self.parts.cursors.place(cursor)[0] + 1)
             wanted = replace(whole, start=max(whole.start, behind))
         may = may_of(rights, sees(request))
-        turn = self.turns.of(request)
+        turn = self.parts.turns.of(request)
         try:
             views, last = await self._page(wanted, may, limit, turn)
-            following = None if last is None else self.cursors.text(last, is_hidden=rights is not None)
+            following = None if last is None else self.parts.cursors.text(last, is_hidden=rights is not None)
             count = await self._count(request, whole, may, turn) if flag(request, "count") else UNSET
         finally:
             turn.release()
@@ -217,7 +211,7 @@ class KeptRows(Generic[P]):
         ids = None if name is None else (_id("id", name),)
         if key is None:
             return ids
-        known = self.timeline.ids_under(key, user_of(request))
+        known = self.parts.timeline.ids_under(key, user_of(request))
         return tuple(known if ids is None else known.intersection(ids))
 
     async def _page(
@@ -282,7 +276,7 @@ class KeptRows(Generic[P]):
     async def change(self, request: web.Request, body: Change, act: Act) -> shapes.KeptChanged:
         """Change all selected messages that the caller may change."""
         may = may_of(rights_of(request), changes(request))
-        wanted, turn = self._chosen(request, body), self.turns.of(request)
+        wanted, turn = self._chosen(request, body), self.parts.turns.of(request)
         done = shapes.KeptChanged(0, 0)
         step = self._step if body.ids is None else self._step_of_ids
         following: int | None = wanted.start if body.ids is None else 0
@@ -293,7 +287,7 @@ class KeptRows(Generic[P]):
                 done.matched += len(names)
                 if names and not body.dry_run:
                     each = partial(self._each, names, act, may)
-                    acted: Acted = await asked(self.ask, each, cost=len(names))
+                    acted: Acted = await asked(self.parts.ask, each, cost=len(names))
                     done.changed += acted.changed
                     if acted.refused is not None:
                         raise refusal(acted.refused)
@@ -304,7 +298,7 @@ class KeptRows(Generic[P]):
 
     def _chosen(self, request: web.Request, body: Change) -> Wanted:
         """The messages to change, as of now. Raises FieldError."""
-        seq = self.timeline.horizon.seq
+        seq = self.parts.timeline.horizon.seq
         if (body.ids is None) == (body.filter is None):
             raise FieldError("filter", "or ids is required, but not both")
         if body.ids is not None:

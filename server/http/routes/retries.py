@@ -15,13 +15,9 @@ import msgspec
 from aiohttp import web
 
 from ...delivery.settling.kept import KeptRetries
-from ...engine.clock import Clock
-from ...engine.writer import Ask
+from ..bulk import BulkParts
 from ..calls import READ, SCHEDULE, WRITES, described
-from ..cursors import Cursors
 from ..requests import body_of
-from ..timeline import Timeline
-from ..turns import Turns
 from ..values import shapes
 from ..values.message_body import due_of
 from ..values.scalars import Delay, When, not_both, rules
@@ -41,30 +37,16 @@ _CHANGES = Annotated[Change, rules(*ONE_CHOICE)]
 
 
 class RetryRoutes:
-    def __init__(
-        self,
-        ask: Ask,
-        clock: Clock,
-        timeline: Timeline,
-        steering: KeptRetries,
-        cursors: Cursors,
-        turns: Turns,
-        *,
-        max_delay_ms: int,
-    ) -> None:
-        self._clock = clock
+    def __init__(self, parts: BulkParts, steering: KeptRetries) -> None:
+        self._parts = parts
         self._steering = steering
         self._rows = KeptRows(
             steering,
-            ask,
-            timeline,
-            cursors,
-            turns,
+            parts,
             name="the retry",
             view_of=lambda row, at: kept_view(shapes.WaitingRetry, row, retry_at=at),
             page_of=lambda following, count, found: shapes.RetryPage(following, count, retries=found),
         )
-        self._max_delay_ms = max_delay_ms
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -87,11 +69,11 @@ class RetryRoutes:
     )
     async def try_(self, request: web.Request) -> shapes.KeptChanged:
         body = await body_of(request, _TRY)
-        now_ms = self._clock.wall_ms()
+        now_ms = self._parts.clock.wall_ms()
         is_now = body.deliver_in is msgspec.UNSET and body.deliver_at is msgspec.UNSET
         due_ms = now_ms
         if not is_now:
-            due_ms = max(now_ms, due_of(body.deliver_at, body.deliver_in, now_ms, self._max_delay_ms))
+            due_ms = max(now_ms, due_of(body.deliver_at, body.deliver_in, now_ms, self._parts.max_delay_ms))
         return await self._rows.change(request, body, partial(self._steering.try_, due_ms=due_ms))
 
     @described(

@@ -12,7 +12,6 @@ from server.http.routes import export
 from server.http.turns import Turn, Turns
 from server.settings.config import Config
 from server.settings.times import format_ms
-from server.site import read_side
 
 from ..conftest import HOUR_MS, MINUTE_MS, NDJSON, START_MS, Running, running
 
@@ -68,7 +67,7 @@ async def test_ids_are_kept(server: Running, tmp_path: Path) -> None:
         said = await put(other, exported, "?ids=true")
         assert said["ids"] == [item["id"] for item in exported]
         assert await lines(other, "?ids=true") == exported
-        assert other.app.core.opened.pending == len(ITEMS)
+        assert other.app.core.opened.waiting.pending == len(ITEMS)
         await other.call("PATCH", f"/v1/messages/{ids[1]}", {"deliver_in": "P3D"})
         await other.call("DELETE", f"/v1/messages/{ids[2]}", status=204)
         _, link = await other.connect("c", "#")
@@ -150,7 +149,7 @@ async def test_an_export_while_everything_moves(server: Running, monkeypatch: py
     ids = (await put(server, items))["ids"]
     query = export.query_over(None, None, None)
     turn = Turn(Turns(server.clock, max_bytes=1), "", server.clock)
-    reading = export.Reading(read_side(server.app), query, lambda: None, with_ids=True)
+    reading = export.Reading(server.app.status.timeline, query, lambda: None, with_ids=True)
     found: list[str] = []
     for n in range(200):
         if reading.is_over:

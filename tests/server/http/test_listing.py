@@ -9,7 +9,6 @@ import pytest
 from server.http import selection
 from server.http.turns import Turn, Turns
 from server.settings.times import format_ms
-from server.site import read_side
 from timeline.filters import matches
 
 from ..conftest import HOUR_MS, MINUTE_MS, START_MS, Running
@@ -107,7 +106,7 @@ async def test_lists_and_counts_agree_with_a_model(server: Running) -> None:
                 assert sorted(m["id"] for m in found) == sorted(expected), query
                 counted = await page(server, limit=1, count="true", **query)
                 assert counted["count"] == len(expected), query
-    assert server.app.core.opened.pending == len(model.select(now_ms, "pending", 0, 1 << 47, ""))
+    assert server.app.core.opened.waiting.pending == len(model.select(now_ms, "pending", 0, 1 << 47, ""))
 
 
 async def test_an_ordering_key_is_shown_and_selects(server: Running) -> None:
@@ -218,8 +217,8 @@ async def test_nobody_waits_for_an_abandoned_count(server: Running) -> None:
     query = selection.Query(selection.START, selection.END, "#", "all", 1)
     await server.schedule(deliver_in=60)
     turn = Turn(Turns(server.clock, max_bytes=1), "", server.clock)
-    assert await selection.count(read_side(server.app), query, None, turn, lambda: True) == 0
-    assert await selection.count(read_side(server.app), query, None, turn, lambda: False) == 1
+    assert await selection.count(server.app.status.timeline, query, None, turn, lambda: True) == 0
+    assert await selection.count(server.app.status.timeline, query, None, turn, lambda: False) == 1
 
 
 async def test_a_parameter_stands_once(server: Running) -> None:
@@ -235,7 +234,7 @@ async def test_pages_are_short_while_all_have_gathered_too_much(server: Running)
     for _ in wanted:
         query = selection.Query(start, selection.END, "#", "pending", 100)
         turn = Turn(turns, "", server.clock)
-        views, last, _ = await selection.Selection(read_side(server.app), query, None).page(turn)
+        views, last, _ = await selection.Selection(server.app.status.timeline, query, None).page(turn)
         found += [view.id for view in views]
         assert len(views) == 1
         assert turns.kept_bytes == 0

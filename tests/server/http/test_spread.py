@@ -14,7 +14,6 @@ from server.http.spread import Spreader
 from server.http.turns import Turns
 from server.settings.config import Config
 from server.settings.times import format_ms
-from server.site import read_side
 from tests.support.reading import parse_one
 
 from ..conftest import HOUR_MS, MINUTE_MS, NDJSON, START_MS, Running, running
@@ -106,7 +105,11 @@ async def test_a_key_gives_the_first_answer(server: Running) -> None:
 
 async def test_whoever_spreads_does_not_wait_for_the_other_calls_of_the_same_client(server: Running) -> None:
     """Others wait for the lock: a client's listings may not hold up their messages."""
-    spreader, turns, done = Spreader(read_side(server.app)), Turns(server.clock, max_bytes=1), list[str]()
+    spreader, turns, done = (
+        Spreader(server.app.status.timeline),
+        Turns(server.clock, max_bytes=1),
+        list[str](),
+    )
     listing = turns.of(remote("10.0.0.1"))
 
     async def listings() -> None:
