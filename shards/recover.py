@@ -55,21 +55,6 @@ class Opened:
     owed: list[CorruptRange]
     """Ranges that dispatch could not read in time, and that are readable now."""
 
-    @property
-    def pending(self) -> int:
-        """Messages neither dispatched nor cancelled."""
-        return self.waiting.pending
-
-    @property
-    def retries(self) -> int:
-        """Messages that wait for their next try, or are in it."""
-        return self.waiting.retries
-
-    @property
-    def held(self) -> int:
-        """Rows of `held`: messages that wait because the clock was set back."""
-        return self.waiting.held
-
     def close_group(self) -> None:
         """Note that the oldest written group is durable."""
         self.horizon.close_group()

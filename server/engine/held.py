@@ -45,7 +45,7 @@ class Held:
 
     def _due(self) -> Iterator[Position]:
         """Messages that are due by the wall clock."""
-        if not self._opened.held:
+        if not self._opened.waiting.held:
             return iter(())
         wall_ms = self._clock.wall_ms()
         places = (place for place, _, _ in self._opened.reader.held() if place not in self._stuck)

@@ -33,7 +33,7 @@ class Timeline:
     @property
     def pending(self) -> int:
         """Messages neither dispatched nor cancelled."""
-        return self._opened.pending
+        return self._opened.waiting.pending
 
     @property
     def as_of(self) -> Position:
@@ -43,7 +43,7 @@ class Timeline:
     @property
     def held(self) -> int:
         """Messages that wait because the clock was set back."""
-        return self._opened.held
+        return self._opened.waiting.held
 
     def dead_of(self, name: str, most: int) -> int:
         """Number of dead letters of the groups or the session of that name, at most `most`."""

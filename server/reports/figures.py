@@ -188,11 +188,11 @@ class Figures(Scraped):
 
     def _gauges(self) -> Iterator[tuple[str, str, float]]:
         core = self._core
-        yield "messages_pending", "Messages neither dispatched nor cancelled", core.opened.pending
+        yield "messages_pending", "Messages neither dispatched nor cancelled", core.opened.waiting.pending
         yield (
             "messages_held",
             "Messages that wait because the clock was set back",
-            core.opened.held,
+            core.opened.waiting.held,
         )
         yield (
             "unreadable_stretches",
@@ -233,7 +233,7 @@ class Figures(Scraped):
         yield "limits.ordering_keys", limits.ordering_keys, core.groups.key_bound.count
         yield "limits.subscriptions", limits.subscriptions, quota.count
         yield "limits.subscription_bytes", limits.subscription_bytes, quota.bytes
-        yield "limits.pending", limits.pending, core.opened.pending + core.opened.retries
+        yield "limits.pending", limits.pending, core.opened.waiting.pending + core.opened.waiting.retries
         yield "limits.schedules", limits.schedules, len(core.schedules)
         yield "limits.endpoints", limits.endpoints, len(self._webhooks.registry)
         yield "limits.retained", limits.retained, core.retained.count
@@ -272,8 +272,8 @@ class Figures(Scraped):
             time=format_ms(now_ms),
             horizon=format_ms(horizon_ms),
             behind_ms=behind(core, now_ms),
-            pending=core.opened.pending,
-            held=core.opened.held,
+            pending=core.opened.waiting.pending,
+            held=core.opened.waiting.held,
             dispatched=core.dispatch.counts.dispatched,
             delivered=core.publishing.traffic.sent,
             sessions=len(core.sessions),
@@ -379,7 +379,7 @@ def sys_records(core: Core, version: str, uptime_s: int) -> list[Record]:
         "publish/messages/received": traffic.received,
         "publish/messages/sent": traffic.sent,
         "publish/messages/dropped": _dropped(core),
-        "fasti/pending": core.opened.pending,
+        "fasti/pending": core.opened.waiting.pending,
         "fasti/dispatched": core.dispatch.counts.dispatched,
         "fasti/slices": len(core.directory),
     }

@@ -187,7 +187,7 @@ def _step(
 def _rows(opened: Opened, start: Position) -> Iterator[Row]:
     """Pending rows from `start` on: those behind the horizon, and held ones."""
     rows = opened.reader.read(max(start, Position(opened.horizon.position + 1)), END)
-    if not opened.held:
+    if not opened.waiting.held:
         return rows
     return merge((row for row in opened.reader.held() if row[0] >= start), rows, key=itemgetter(0))
 

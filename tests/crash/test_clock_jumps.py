@@ -112,13 +112,13 @@ def test_back_and_forth(store: Store, step: int) -> None:
     due_ms = bench.clock.now_ms + step // 2
     bench.put("between", due_ms)
     if step > SECOND:
-        assert bench.hand.core.opened.held == 1
+        assert bench.hand.core.opened.waiting.held == 1
     bench.jump(step // 2 - 1)
     assert bench.got == []
     bench.jump(1)
     if step > SECOND:
         assert bench.got == ["between"]
-        assert bench.hand.core.opened.held == 0
+        assert bench.hand.core.opened.waiting.held == 0
     bench.jump(step)
     assert sorted(bench.got) == ["before", "between"]
     bench.jump(step + step // 2)
@@ -153,14 +153,14 @@ def test_held_messages_come_in_order_and_can_be_cancelled_and_moved(store: Store
     base_ms = bench.clock.now_ms
     for index in range(6):
         bench.put(str(index), base_ms + (6 - index) * MINUTE)
-    assert opened.held == 6
+    assert opened.waiting.held == 6
     assert bench.cancel("1")
     assert bench.audit.move(bench.messages.by_tag["3"], base_ms + 30_000)
     for _ in range(7):
         bench.jump(MINUTE)
     assert bench.got == ["3", "5", "4", "2", "0"]
-    assert opened.held == 0
-    assert opened.pending == 0
+    assert opened.waiting.held == 0
+    assert opened.waiting.pending == 0
 
 
 def test_held_messages_survive_a_restart(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_held_messages_survive_a_restart(tmp_path: Path) -> None:
     hand = Hand(again, clock, reached=lambda point: None)
     hand.connect("all", lambda message, *_: got.append(message.record.payload.decode()), "#")
     hand.rest()
-    assert (got, hand.core.opened.held) == ([], 1)
+    assert (got, hand.core.opened.waiting.held) == ([], 1)
     clock.now_ms += MINUTE - 1
     hand.rest()
     assert got == []
@@ -201,7 +201,7 @@ def test_random_jumps(store: Store) -> None:
     bench.jump(max(0, last - bench.clock.now_ms))
     bench.jump(SECOND + 1)
     assert bench.pending() == []
-    assert bench.hand.core.opened.pending == 0
+    assert bench.hand.core.opened.waiting.pending == 0
 
 
 def test_two_milliseconds_back_and_forth_between_any_two_steps(store: Store) -> None:
@@ -216,7 +216,7 @@ def test_two_milliseconds_back_and_forth_between_any_two_steps(store: Store) -> 
     bench.jump(SECOND)
     assert bench.pending() == []
     assert bench.faults() == []
-    assert bench.hand.core.opened.held == 0, "steps as small are waited out"
+    assert bench.hand.core.opened.waiting.held == 0, "steps as small are waited out"
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.9, 1.1, 10.0])

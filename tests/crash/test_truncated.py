@@ -201,7 +201,7 @@ def _there(path: Path) -> int | str:
     try:
         core = Core(Config(), HandClock(START_MS), store, wake=lambda: None, chance=lambda: 0.5)
         there = [decode(value) for _, _, value in core.reader.read(START, END) if not is_stub(value)]
-        assert core.opened.pending == len(there)
+        assert core.opened.waiting.pending == len(there)
     except ShardsError as error:
         return str(error)
     finally:

@@ -580,11 +580,11 @@ class Rig:
         if core.writer.broken is None and not core.writer.is_deciding:
             counted = count_pending(core.reader, horizon.position)
             need(
-                core.opened.pending == counted,
-                f"pending is {core.opened.pending}, counted {counted}",
+                core.opened.waiting.pending == counted,
+                f"pending is {core.opened.waiting.pending}, counted {counted}",
             )
             held = sum(1 for _ in core.reader.held())
-            need(core.opened.held == held, f"held is {core.opened.held}, counted {held}")
+            need(core.opened.waiting.held == held, f"held is {core.opened.waiting.held}, counted {held}")
             if len(self.history) % 4 == 0:  # a look reads the row; before that dispatch may be the first
                 self._check_owners()
         for subscriber in core.sessions:
@@ -651,7 +651,7 @@ class Rig:
         dues = [at_of(place) for place, _, _ in core.reader.held()]
         rows = core.reader.read(Position(core.horizon.position + 1), END)
         dues += [at_of(place) for place, _, value in rows if not is_stub(value)]
-        need(bool(dues) or not core.opened.pending, "messages are pending and due never")
+        need(bool(dues) or not core.opened.waiting.pending, "messages are pending and due never")
         return min(dues) if dues else None
 
     def _check_whole(self) -> None:

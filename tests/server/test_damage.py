@@ -190,7 +190,7 @@ async def test_what_can_be_read_again_is_dispatched_late_and_once(
     monkeypatch.setattr(quarantine, "GROUP_BYTES", most)
     async with world.damaged() as (server, gone):
         await server.pass_time(DUE_MS - START_MS + 10 * COUNT)
-        assert server.app.core.opened.pending == 0 or await is_recounted(server)
+        assert server.app.core.opened.waiting.pending == 0 or await is_recounted(server)
         (note,) = notes(server.app.core.opened.store)
         assert note.owed is not None
     async with world.server() as server:  # still so: it is known from the start
@@ -210,7 +210,7 @@ async def test_what_can_be_read_again_is_dispatched_late_and_once(
                 assert found is not None
                 assert found.position <= server.app.core.horizon.position
                 assert number_of(decode(found.value)) == n
-            assert server.app.core.opened.pending == 0
+            assert server.app.core.opened.waiting.pending == 0
             # Nothing of this was acked: the next start sends it again, and nothing more.
             assert subscriber.session.client_id == "away"
 
@@ -248,7 +248,7 @@ async def test_what_the_wheel_held_is_not_owed(
 async def is_recounted(server: Running) -> bool:
     """What was pending because only its shard was counted is counted again within a second."""
     async with asyncio.timeout(60):
-        while server.app.core.opened.pending:
+        while server.app.core.opened.waiting.pending:
             server.app.plan()
             await asyncio.sleep(0.05)
     return True
@@ -291,8 +291,8 @@ async def test_verify_finds_it_and_repair_keeps_the_rest(
     async with world.server() as server:
         app = server.app
         assert len(app.core.reader.unreadable) == 0
-        assert app.core.opened.pending == count_pending(app.core.reader, app.core.horizon.position)
-        assert app.core.opened.pending == COUNT - len(gone)
+        assert app.core.opened.waiting.pending == count_pending(app.core.reader, app.core.horizon.position)
+        assert app.core.opened.waiting.pending == COUNT - len(gone)
         await server.call("GET", f"/v1/messages/{id_text(world.ids[gone[0]])}", status=404)
         _, link = await server.connect("here", "a/#", window=COUNT + 1)
         await server.pass_time(DUE_MS - START_MS + 10 * COUNT)

@@ -105,7 +105,7 @@ async def test_a_held_message_that_cannot_be_released(
     _, link = await server.connect("c", "a/#")
     server.clock.now_ms -= 10 * MINUTE_MS
     ids = [await server.schedule(payload=f"{n}", deliver_in=60 + n) for n in range(3)]
-    assert server.app.core.opened.held == 3
+    assert server.app.core.opened.waiting.held == 3
     real, asked = server.app.core.opened.commit.release, []
 
     def release(place: int) -> None:

@@ -96,7 +96,7 @@ class Split:
             stored = self.store.get(Table.SLICES, keys.slice_key(piece.home))
             assert stored == slice_value(piece)
         live = sum(text != "-" for text in expected.split())
-        assert count_pending(self.opened.reader, before(NOW)) == live == self.opened.pending
+        assert count_pending(self.opened.reader, before(NOW)) == live == self.opened.waiting.pending
         for pieces in (self.slices(), list(again)):
             assert sum(piece.live for piece in pieces) == live
             assert sum(piece.count for piece in pieces) == len(expected.split())

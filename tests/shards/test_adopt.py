@@ -46,8 +46,8 @@ def adopted(opened: Opened, *pairs: tuple[Draft, MessageId], wall_ms: int = NOW)
 def is_consistent(opened: Opened) -> bool:
     return (
         not verify_counts(opened.store, opened.directory)
-        and count_pending(opened.reader, opened.horizon.position) == opened.pending
-        and sum(1 for _ in opened.reader.held()) == opened.held
+        and count_pending(opened.reader, opened.horizon.position) == opened.waiting.pending
+        and sum(1 for _ in opened.reader.held()) == opened.waiting.held
     )
 
 
@@ -61,7 +61,11 @@ def test_a_message_is_found_by_the_id_that_it_brings(opened: Opened) -> None:
     for life in (opened, open_at(opened.store)):  # type: ignore[arg-type]
         found = found_in(life, name)
         assert found.row_id != name, "no row here has its key"
-        assert (decode(found.value).payload, decode(found.value).id, life.pending) == (b"kept", name, 1)
+        assert (decode(found.value).payload, decode(found.value).id, life.waiting.pending) == (
+            b"kept",
+            name,
+            1,
+        )
     assert is_consistent(opened)
 
 
@@ -74,7 +78,7 @@ def test_answers_come_in_the_order_of_the_drafts(opened: Opened) -> None:
     assert isinstance(fresh, int)
     assert opened.reader.find(fresh) is not None
     assert texts(opened) == ["a", "b", "c"]
-    assert opened.pending == 3
+    assert opened.waiting.pending == 3
     assert is_consistent(opened)
 
 
@@ -105,7 +109,7 @@ def test_in_its_own_group_it_can_be_cancelled_too(opened: Opened) -> None:
     with written(opened) as commit:
         adopt(commit, [draft(LATER)], [name])
         assert commit.cancel(name).outcome is Outcome.DONE
-    assert (texts(opened), opened.pending) == (["-"], 0)
+    assert (texts(opened), opened.waiting.pending) == (["-"], 0)
     assert is_consistent(opened)
 
 
@@ -113,12 +117,12 @@ def test_while_the_clock_is_set_back_it_is_held(opened: Opened) -> None:
     name, key = name_of(700, NOW - 30_000), b"k" * 16
     adopted(opened, (draft(NOW - 30_000, "held", key=key), name), wall_ms=NOW - 60_000)
     found = found_in(opened, name)
-    assert (id_shard(found.row_id), opened.held, opened.pending) == (HELD_SHARD, 1, 1)
+    assert (id_shard(found.row_id), opened.waiting.held, opened.waiting.pending) == (HELD_SHARD, 1, 1)
     assert is_consistent(opened)
     with written(opened) as commit:
         commit.release(found.position)
     assert texts(opened) == ["held"]
-    assert (opened.held, opened.pending) == (0, 1)
+    assert (opened.waiting.held, opened.waiting.pending) == (0, 1)
     released = found_in(opened, name)
     assert released.id == name
 
@@ -141,7 +145,7 @@ def test_what_was_taken_in_before_is_answered_as_then(opened: Opened) -> None:
     name, key = name_of(700), b"k" * 16
     adopted(opened, (draft(LATER, key=key), name))
     assert adopted(opened, (draft(LATER, key=key), name)) == [Known(name, LATER)]
-    assert opened.pending == 1
+    assert opened.waiting.pending == 1
 
 
 def test_two_of_one_key_are_one_message(opened: Opened) -> None:
@@ -149,7 +153,7 @@ def test_two_of_one_key_are_one_message(opened: Opened) -> None:
     answers = adopted(opened, (draft(LATER, key=key), name), (draft(LATER, key=key), name_of(701)))
     assert answers == [name, name]
     assert opened.reader.find(name_of(701)) is None
-    assert opened.pending == 1
+    assert opened.waiting.pending == 1
 
 
 # -- refusals
@@ -197,7 +201,7 @@ def test_more_than_may_be_pending(opened: Opened) -> None:
     pair = (draft(LATER), name_of(700)), (draft(LATER), name_of(701))
     assert refusal(opened, *pair) == ("over-quota", 0)
     adopted(opened, pair[0])
-    assert opened.pending == CAPS.pending
+    assert opened.waiting.pending == CAPS.pending
 
 
 def test_no_room_for_a_slice() -> None:
@@ -207,7 +211,7 @@ def test_no_room_for_a_slice() -> None:
         with pytest.raises(Refused) as caught:
             adopt(commit, [draft(LATER), draft(LATER + 30 * DAY_MS)], [name_of(700), name_of(701)])
         assert (caught.value.why, caught.value.index) == ("over-quota", 1)
-    assert opened.pending == 1
+    assert opened.waiting.pending == 1
     assert opened.reader.find(name_of(700)) is None
     assert list(opened.store.scan(Table.MOVED, b"", keys.LAST)) == []
 

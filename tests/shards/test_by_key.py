@@ -70,7 +70,7 @@ def test_cancelled_and_replaced_in_its_own_group_nobody_gets_it(opened: Opened) 
     assert [place for place, _, _ in made.placed if place not in made.gone] == [made.placed[1][0]]
     sync(opened, made)
     assert payloads(opened) == ["-", "second"]
-    assert opened.pending == 1
+    assert opened.waiting.pending == 1
 
 
 def test_moved_in_its_own_group_it_keeps_its_key(opened: Opened) -> None:
@@ -205,7 +205,7 @@ class ByKey(RuleBasedStateMachine):
     @rule(key=KEYS, request=REQUESTS, terms=TERMS, minutes=MINUTES)
     def put(self, key: bytes, request: bytes, terms: Terms, minutes: int) -> None:
         now, due_ms = self.now, self.now.wall_ms + minutes * MINUTE
-        expected, before_ms = now.put(key, request, terms), self.opened.pending
+        expected, before_ms = now.put(key, request, terms), self.opened.waiting.pending
         drafts = [draft(due_ms, key=key, fingerprint=request)]
         if expected == "refused":
             with pytest.raises(Refused, match="another request"):
@@ -221,7 +221,7 @@ class ByKey(RuleBasedStateMachine):
         assert answer not in now.letters
         now.letters[answer] = Letter(key, request, due_ms, due_ms)
         now.keys[key] = answer
-        assert self.opened.pending == before_ms + 1
+        assert self.opened.waiting.pending == before_ms + 1
 
     def act(self, key: bytes, act: str, due_ms: int = 0) -> Control | None:
         wanted = named(self.opened, key)

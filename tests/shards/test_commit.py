@@ -43,8 +43,8 @@ def consistent(opened: Opened) -> bool:
     held = sum(1 for _ in opened.reader.held())
     return (
         not verify_counts(opened.store, opened.directory)
-        and counted == opened.pending
-        and held == opened.held
+        and counted == opened.waiting.pending
+        and held == opened.waiting.held
     )
 
 
@@ -55,7 +55,7 @@ def test_a_message_is_placed_at_its_due_or_now(opened: Opened) -> None:
     late, none, future = put(opened, draft(NOW - 5), draft(0), draft(NOW + 5))
     assert [at_of(id_position(m)) for m in (late, none, future)] == [NOW, NOW, NOW + 5]
     assert id_position(late) < id_position(none)
-    assert opened.pending == 3
+    assert opened.waiting.pending == 3
     assert consistent(opened)
 
 
@@ -229,7 +229,7 @@ def test_a_cancel_leaves_a_stub(opened: Opened) -> None:
     with written(opened) as commit:
         assert outcome(commit.cancel(message)) is Outcome.DONE
         assert outcome(commit.cancel(message)) is Outcome.DONE, "in one group as in two"
-    assert opened.pending == 0
+    assert opened.waiting.pending == 0
     found = found_in(opened, message)
     left = decode(found.value)
     assert (left.stub, left.when_ms, left.payload, left.topic) == (CANCELLED, NOW, b"", b"a/b")
@@ -281,7 +281,7 @@ def test_a_move_keeps_the_id_and_takes_a_new_place(opened: Opened) -> None:
     old = opened.reader.value_at(id_position(message), id_shard(message))
     assert old is not None
     assert (decode(old).stub, decode(old).when_ms) == (MOVED, seq_of(id_position(control.row)))
-    assert opened.pending == 1
+    assert opened.waiting.pending == 1
     assert consistent(opened)
 
 
@@ -332,7 +332,7 @@ BACK = NOW - 60_000
 def test_a_message_between_wall_and_t_is_held(opened: Opened) -> None:
     held, now, later = put(opened, draft(BACK + 10_000), draft(0), draft(NOW + 5), wall_ms=BACK)
     assert [id_shard(m) == HELD_SHARD for m in (held, now, later)] == [True, False, False]
-    assert (opened.held, opened.pending) == (1, 3)
+    assert (opened.waiting.held, opened.waiting.pending) == (1, 3)
     assert consistent(opened)
 
 
@@ -351,7 +351,12 @@ def test_a_held_message_goes_to_t_when_its_due_has_come(opened: Opened) -> None:
     assert at_of(found.position) == NOW
     assert found.shard is not None
     record = decode(found.value)
-    assert (record.id, record.due_ms, opened.held, opened.pending) == (message, BACK + 10_000, 0, 1)
+    assert (record.id, record.due_ms, opened.waiting.held, opened.waiting.pending) == (
+        message,
+        BACK + 10_000,
+        0,
+        1,
+    )
     assert consistent(opened)
 
 
@@ -382,10 +387,10 @@ def test_a_held_message_can_be_cancelled_until_it_is_released(opened: Opened) ->
     with written(opened, BACK) as commit:
         assert outcome(commit.cancel(message)) is Outcome.DONE
         assert outcome(commit.cancel(message)) is Outcome.DONE
-    assert (opened.held, opened.pending) == (1, 0)
+    assert (opened.waiting.held, opened.waiting.pending) == (1, 0)
     assert consistent(opened)
     release(opened, NOW)
-    assert (opened.held, opened.pending) == (0, 0)
+    assert (opened.waiting.held, opened.waiting.pending) == (0, 0)
     assert texts(opened) == ["-"]
     assert outcome(group(opened, NOW).cancel(message)) is Outcome.DONE
     assert outcome(group(opened, NOW).move(message, NOW + 5)) is Outcome.CANCELLED
@@ -396,16 +401,16 @@ def test_a_held_message_can_be_moved_on_and_about(opened: Opened) -> None:
     (message,) = put(opened, draft(BACK + 10_000), wall_ms=BACK)
     with written(opened, BACK) as commit:
         assert outcome(commit.move(message, BACK + 20_000)) is Outcome.DONE
-    assert (opened.held, opened.pending) == (1, 1)
+    assert (opened.waiting.held, opened.waiting.pending) == (1, 1)
     assert consistent(opened)
     with written(opened, BACK) as commit:
         assert outcome(commit.move(message, NOW + 500)) is Outcome.DONE
-    assert (opened.held, opened.pending) == (0, 1)
+    assert (opened.waiting.held, opened.waiting.pending) == (0, 1)
     found = found_in(opened, message)
     assert at_of(found.position) == NOW + 500
     with written(opened, BACK) as commit:
         assert outcome(commit.move(message, BACK + 5_000)) is Outcome.DONE
-    assert opened.held == 1
+    assert opened.waiting.held == 1
     release(opened, BACK + 5_000)
     assert texts(opened) == ["x", "-"]
     assert consistent(opened)
@@ -416,7 +421,7 @@ def test_a_released_message_is_held_again_when_the_clock_goes_back_meanwhile(ope
     (place,) = [place for place, _, _ in opened.reader.held()]
     with written(opened, BACK) as commit:
         commit.release(place)
-    assert opened.held == 1
+    assert opened.waiting.held == 1
     found = found_in(opened, message)
     assert at_of(found.position) == BACK + 10_000
     assert consistent(opened)
@@ -489,7 +494,7 @@ def test_a_move_that_is_refused_leaves_the_message_where_it_is() -> None:
     with written(opened) as commit, pytest.raises(Refused):
         commit.move(name, NOW + 2 * QUARTER)
     assert texts(open_at(store)) == ["precious"]
-    assert opened.pending == 1
+    assert opened.waiting.pending == 1
 
 
 def test_what_has_to_go_out_does_not_wait_for_its_key() -> None:
@@ -505,7 +510,7 @@ def test_what_has_to_go_out_does_not_wait_for_its_key() -> None:
         found = found_in(opened, name)
         commit.revive(found)
     assert sorted(texts(opened)) == ["-", "held", "revived"]
-    assert opened.held == 0
+    assert opened.waiting.held == 0
 
 
 def test_a_key_whose_message_is_lost_is_free() -> None:
@@ -544,7 +549,7 @@ def test_what_is_put_known_can_be_cancelled_in_its_own_group(opened: Opened) -> 
         assert commit.cancel(fresh).outcome is Outcome.NOT_FOUND, "nobody has been told its id"
         assert commit.cancel(known).outcome is Outcome.DONE
     assert texts(opened) == ["fresh", "-"]
-    assert opened.pending == 1
+    assert opened.waiting.pending == 1
     assert consistent(opened)
 
 
@@ -553,7 +558,7 @@ def test_what_is_put_known_while_the_clock_is_set_back_is_held(opened: Opened) -
         known = commit.put_known(draft(NOW - 30_000))
         assert id_shard(known) == HELD_SHARD
         assert commit.cancel(known).outcome is Outcome.DONE
-    assert (opened.pending, opened.held) == (0, 1), "the stub stays until its due"
+    assert (opened.waiting.pending, opened.waiting.held) == (0, 1), "the stub stays until its due"
     assert consistent(opened)
 
 
@@ -568,6 +573,6 @@ def test_what_is_owed_is_put_however_much_is_pending() -> None:
     with pytest.raises(Refused, match="1 slices"):
         commit.put_owed(draft(NOW + DAY_MS))
     sync(opened, commit.open_batch.seal())
-    assert opened.pending == CAPS.pending + 1
+    assert opened.waiting.pending == CAPS.pending + 1
     assert opened.reader.find(owed) is not None
     assert consistent(opened)

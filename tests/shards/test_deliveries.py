@@ -178,7 +178,7 @@ class Lives:
         self.check_counts()
 
     def check_counts(self) -> None:
-        assert self.opened.retries == len(self.waiting())
+        assert self.opened.waiting.retries == len(self.waiting())
         owned = self.opened.owned
         sizes = sum(len(row.record) for row in self.waiting())
         assert (owned.pending(OWNER), owned.pending_bytes(OWNER)) == (len(self.waiting()), sizes)
@@ -305,7 +305,7 @@ def test_one_beyond_the_bound_is_refused_before_anything_is_changed() -> None:
         assert at is not None
         assert at.is_dead
         deliveries.wait(commit, first, NOW + 5, is_owed=True)
-    assert opened.retries == 2
+    assert opened.waiting.retries == 2
 
 
 def test_the_record_stays_as_it_first_failed() -> None:

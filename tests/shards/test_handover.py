@@ -285,7 +285,7 @@ def test_a_start_finds_it_all_again(split: Split) -> None:
     split.cancel(2)
     again: Opened = open_at(split.store)
     assert texts(again) == ["0", "1", "-", "3", "4", "5", "6", "7", "8", "9", "10", "11"]
-    assert again.pending == COUNT - 1
+    assert again.waiting.pending == COUNT - 1
     assert [sorted(piece.borrowed) for piece in again.directory] == [[0, 1], [1, 2, 3]]
     first, second = again.directory
     assert first.borrowed[1] is second.borrowed[1]

@@ -101,7 +101,7 @@ def test_a_data_directory_opens_whole(version: str, directory_of: Copy) -> None:
         assert [(one.group, one.attempts, one.id) for one in dead] == [("away", 4, ids[1])]
         (dropped,) = delivery_rows.of_message(store, ids[2])
         assert (dropped.addressee, dropped.is_dropped) == ("away", True)
-    assert core.opened.retries == len(waiting)
+    assert core.opened.waiting.retries == len(waiting)
     assert list(pointers(store, core.directory)) == []
     for piece in core.directory:
         assert piece.cells is None, "nobody has counted by time"
@@ -121,7 +121,7 @@ def test_a_data_directory_opens_whole(version: str, directory_of: Copy) -> None:
         assert amounts == {OWNER: (pending.pending(OWNER), pending.pending_bytes(OWNER))}
     (session,) = core.sessions
     assert (session.session.client_id, list(session.session.subscriptions)) == ("away", ["orders/#"])
-    assert core.opened.held == 1
+    assert core.opened.waiting.held == 1
     groups = [(group.text, group.terms, group.keeping) for group in core.groups]
     if version == "format-1":
         assert groups == []

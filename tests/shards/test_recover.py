@@ -19,7 +19,7 @@ from .timelines import NOW, QUARTER, draft, group, open_at, piece_at, put, sync,
 
 def test_a_new_timeline_begins_now(opened: Opened) -> None:
     assert opened.horizon.position == before(NOW)
-    assert (opened.pending, opened.held, len(opened.directory)) == (0, 0, 0)
+    assert (opened.waiting.pending, opened.waiting.held, len(opened.directory)) == (0, 0, 0)
 
 
 def test_everything_is_there_again() -> None:
@@ -36,11 +36,16 @@ def test_everything_is_there_again() -> None:
     assert again.horizon.position == id_position(ids[0])
     assert again.horizon.seq > opened.horizon.seq
     assert again.horizon.refuse_ms == opened.horizon.bound_ms
-    assert (again.pending, again.held, again.open_batch.running_ms, again.pending) == (
+    assert (
+        again.waiting.pending,
+        again.waiting.held,
+        again.open_batch.running_ms,
+        again.waiting.pending,
+    ) == (
         4,
         1,
         4_000,
-        opened.pending - 1,
+        opened.waiting.pending - 1,
     )
     assert not verify_counts(store, again.directory)
 
@@ -82,14 +87,14 @@ def test_after_a_failed_sync_only_what_survived_counts() -> None:
         commit = group(opened)
         commit.put([draft(NOW + DAY_MS + len(text) * QUARTER, text)])
         commit.open_batch.seal()
-    assert opened.pending == 3
+    assert opened.waiting.pending == 3
     store.survivors = 1
     assert reopen_store(opened) is None
     read_timeline_again(opened)
     assert opened.directory is directory
     assert opened.horizon is horizon
     assert texts(opened) == ["durable", "survives"]
-    assert opened.pending == 2
+    assert opened.waiting.pending == 2
     assert len(directory) == 2
     assert horizon.limit(before(NOW + 9)) >= horizon.position
     put(opened, draft(NOW + DAY_MS + 4 * QUARTER, "again"))

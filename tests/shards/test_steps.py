@@ -74,7 +74,7 @@ def test_many_are_placed_in_the_order_of_their_keys_and_answered_in_their_own() 
     for table in (Table.MESSAGES, Table.DEDUPE):
         assert written(opened, table) == sorted(written(opened, table))
         assert len(written(opened, table)) == 300
-    assert opened.pending == count_pending(opened.reader, opened.horizon.position) == 300
+    assert opened.waiting.pending == count_pending(opened.reader, opened.horizon.position) == 300
     group(opened)
     again = at_once(opened.commit.put_in_steps(drafts))
     assert again == [Known(name, due) for name, due in zip(steps.answer, dues, strict=True)]
@@ -150,7 +150,7 @@ def test_it_is_refused_before_anything_is_placed() -> None:
         steps.step()
     assert (refused.value.index, refused.value.why) == (2, "over-quota")
     assert opened.open_batch.is_empty
-    assert opened.pending == 0
+    assert opened.waiting.pending == 0
 
 
 def test_a_key_of_another_request_is_named(opened: Opened) -> None:
@@ -187,7 +187,7 @@ def test_what_is_held_back_touches_nothing_and_keeps_its_key() -> None:
     wanted = [draft(NOW + 5_000, f"{n}", key=bytes([n]) * 16, fingerprint=b"f" * 16) for n in range(3)]
     first = at_once(opened.commit.put_in_steps(wanted, step=1))
     assert opened.open_batch.made.floor is None
-    assert opened.held == 3
+    assert opened.waiting.held == 3
     again = at_once(opened.commit.put_in_steps(wanted, step=1))
     assert again == [Known(name, NOW + 5_000) for name in first if isinstance(name, int)]
 

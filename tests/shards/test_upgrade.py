@@ -180,7 +180,7 @@ def check_letters(opened: Opened, letters: list[Letter]) -> None:
     assert [row.shard for row in found] == [3, 3, 0]
     assert totals(store) == KeptTotals(3, sum(map(size_of, found)), START)
     assert list(store.scan(Table.DEAD, b"", b"\xff" * 64)) == []
-    assert opened.retries == 0
+    assert opened.waiting.retries == 0
     assert list(pointers(store, opened.directory)) == []
     assert verify_tables(store) == []
 

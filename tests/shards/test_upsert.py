@@ -70,7 +70,7 @@ def test_in_any_order_and_repeated_the_highest_version_counts(is_one_group: bool
             seal(opened)
             live = [text for text in texts(opened) if text != "-"]
             assert live == [text for text, _ in wishes[last - 1 : last] if text]
-            assert opened.pending == len(live)
+            assert opened.waiting.pending == len(live)
             assert not list(pointers(opened.store, opened.directory))
 
 
@@ -82,7 +82,7 @@ def test_all_of_it_changes_and_its_id_stays(opened: Opened) -> None:
     seal(opened)
     assert texts(opened) == ["-", "two"]
     assert named(opened) == made.id
-    assert opened.pending == 1
+    assert opened.waiting.pending == 1
 
 
 def test_a_version_outlives_its_message_and_whoever_takes_the_key(opened: Opened) -> None:
@@ -120,7 +120,7 @@ def test_an_unknown_key_is_cancelled_by_a_version_alone(opened: Opened) -> None:
     assert wish(commit, "one", (1, 0)).effect is Effect.NOTHING
     assert wish(commit, "", (2, 0)).id == 0
     seal(opened)
-    assert opened.pending == 0
+    assert opened.waiting.pending == 0
     assert not list(pointers(opened.store, opened.directory))
     assert not verify_tables(opened.store)
     assert wish(group(opened), "three", (3, 0)).effect is Effect.MADE

@@ -56,12 +56,12 @@ def test_an_opened_timeline_shows_them_and_counts_them_again(opened: Opened) -> 
     put(opened, draft(NOW + DAY_MS), draft(NOW + 2 * DAY_MS))
     with written(opened, NOW - 60_000) as commit:
         commit.put([draft(NOW - 30_000)])
-    assert (opened.pending, opened.held) == figures(opened.waiting) == (3, 1)
+    assert (opened.waiting.pending, opened.waiting.held) == figures(opened.waiting) == (3, 1)
     opened.waiting.dispatched(2)
     opened.waiting.let_go()
-    assert (opened.pending, opened.held) == (1, 0)
+    assert (opened.waiting.pending, opened.waiting.held) == (1, 0)
     opened.recount()
-    assert (opened.pending, opened.held) == (3, 1)
+    assert (opened.waiting.pending, opened.waiting.held) == (3, 1)
 
 
 def test_running_time_is_added_up_and_comes_back(opened: Opened) -> None:
@@ -74,6 +74,6 @@ def test_running_time_is_added_up_and_comes_back(opened: Opened) -> None:
 def test_opening_a_group_is_where_undoing_it_comes_back_to(opened: Opened) -> None:
     put(opened, draft(NOW + DAY_MS))
     group(opened).put([draft(NOW + DAY_MS)])
-    assert opened.pending == 2
+    assert opened.waiting.pending == 2
     opened.waiting.undo()
-    assert opened.pending == 1
+    assert opened.waiting.pending == 1

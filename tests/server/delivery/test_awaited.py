@@ -63,13 +63,13 @@ def test_what_came_due_meanwhile_goes_out_once_and_in_its_order(
     lines = remove(rig)
     rig.pass_ms(70_000)
     assert peer.take_all() == ["B", "D"], "others do not wait"
-    assert rig.core.opened.pending == 0
+    assert rig.core.opened.waiting.pending == 0
     if is_killed:
         rig.kill()
         peer = rig.stay("ops", "reader")
     put_back(rig, lines)
     assert peer.take_all() == ["a", "c"]
-    assert rig.core.opened.pending == 0
+    assert rig.core.opened.waiting.pending == 0
     assert rig.core.opened.owned.pending(b"alice") == 0
     send(rig, "e", delay_s=0)
     assert peer.take_all() == ["e"]

@@ -59,7 +59,7 @@ def test_a_group_that_is_deleted_leaves_dead_letters(rig: Rig) -> None:
     ]
     assert list(delivery_rows.waiting(rig.store)) == []
     assert rig.core.burials.active == {}
-    assert rig.core.opened.retries == 0
+    assert rig.core.opened.waiting.retries == 0
 
 
 def test_what_is_dropped_is_counted_and_known(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:

@@ -68,7 +68,7 @@ def test_while_it_waits(rig: Rig) -> None:
     peer, packet, (other,) = overdue(rig, "a", "b")
     peer.ack(wire.PUBACK, packet.packet_id)
     assert waiting(rig) == []
-    assert rig.core.opened.pending == 0
+    assert rig.core.opened.waiting.pending == 0
     rig.pass_ms(60_000)
     assert peer.inbox == other.inbox == []
     assert rig.core.events.finished == 1

@@ -86,7 +86,7 @@ def test_what_may_not_be_sent_any_more_is_withheld(rig: Keyed, kind: str, change
     rig.pass_ms(61_000)
     assert peer.take_all() == ["other"]
     assert rig.core.owners.withheld == 1
-    assert rig.core.opened.pending == 0, "dispatch does not wait for it"
+    assert rig.core.opened.waiting.pending == 0, "dispatch does not wait for it"
     regain(rig, change)
     if kind == "retained":
         peer.unsubscribe("m/#")

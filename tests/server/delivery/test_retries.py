@@ -262,7 +262,7 @@ def test_one_that_is_ended_comes_no_more(how: str, text: str) -> None:
     assert rig.decide(lambda commit: end(commit, kept.name)) == [True]
     rig.pass_ms(6_000)
     assert rig.lasting("a").take_all() == []
-    assert (rig.core.opened.pending, rig.core.opened.retries) == (0, 0)
+    assert (rig.core.opened.waiting.pending, rig.core.opened.waiting.retries) == (0, 0)
 
 
 @pytest.mark.parametrize("survivors", [0, 1, 2])
@@ -285,7 +285,7 @@ def test_a_kill_leaves_one_that_comes_or_one_that_is_ended(survivors: int, is_pa
         came = rig.lasting("a").take_all()
         assert came in ([], ["bad"]), steps
         assert not (any(durable) and came), "who was told that it is ended gets it no more"
-        assert rig.core.opened.pending == 0
+        assert rig.core.opened.waiting.pending == 0
         assert list(pointers(rig.store, rig.core.opened.directory)) == []
         assert verify_counts(rig.store, rig.core.opened.directory) == []
         outcomes.add(len(came))
@@ -458,7 +458,7 @@ def test_what_is_read_again_has_no_retry_and_no_letter_of_before(was: str, text:
     peer.ack(wire.PUBACK, packet.packet_id)
     rig.pass_ms(12_000)
     assert peer.take_all() == []
-    assert (retries(rig), letters(rig), rig.core.opened.retries) == ([], [], 0)
+    assert (retries(rig), letters(rig), rig.core.opened.waiting.retries) == ([], [], 0)
 
 
 @pytest.mark.long
@@ -560,7 +560,7 @@ def test_one_whose_member_goes_away_goes_to_another(rig: Rig, qos: int) -> None:
     else:
         assert came == ["x"]
     rig.pass_ms(3_000)
-    assert (retries(rig), letters(rig), rig.core.opened.retries) == ([], [], 0)
+    assert (retries(rig), letters(rig), rig.core.opened.waiting.retries) == ([], [], 0)
 
 
 def test_a_session_that_is_made_anew_gets_nothing_of_the_one_before() -> None:
@@ -570,7 +570,7 @@ def test_a_session_that_is_made_anew_gets_nothing_of_the_one_before() -> None:
     rig.connected("a", clean=True, expiry=3_600).subscribe("t", qos=1)
     rig.pass_ms(2_000)
     assert rig.peers[-1].take_all() == []
-    assert (retries(rig), rig.core.opened.retries) == ([], 0)
+    assert (retries(rig), rig.core.opened.waiting.retries) == ([], 0)
 
 
 def test_one_that_expires_before_its_next_try_is_a_dead_letter(rig: Rig) -> None:
@@ -581,7 +581,7 @@ def test_one_that_expires_before_its_next_try_is_a_dead_letter(rig: Rig) -> None
     assert peer.publishes() == []
     (row,) = rig.core.dead_letters.read()
     assert row.reason.startswith("expired")
-    assert (retries(rig), rig.core.opened.retries) == ([], 0)
+    assert (retries(rig), rig.core.opened.waiting.retries) == ([], 0)
 
 
 def test_a_place_that_has_the_message_still_to_read_or_in_flight_is_not_sent_it_by_requeue_too() -> None:

@@ -202,7 +202,7 @@ def test_a_turn_passes_few_messages_that_many_want_or_that_are_large(monkeypatch
         turns += 1
         rig.core.wheel.check()
     assert turns >= 6
-    assert rig.core.opened.pending == 0
+    assert rig.core.opened.waiting.pending == 0
     rig.pump()
     for subscriber in subscribers:
         assert [text[:6] for text in subscriber.payloads()] == [f"{index:06}" for index in range(30)]

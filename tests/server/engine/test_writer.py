@@ -164,7 +164,7 @@ def check_counts(rig: Rig) -> None:
     assert [(p.home, p.count, p.live, p.bytes, sorted(p.shards)) for p in opened.directory] == [
         (p.home, p.count, p.live, p.bytes, sorted(p.shards)) for p in fresh
     ]
-    assert opened.pending == count_pending(opened.reader, opened.horizon.position)
+    assert opened.waiting.pending == count_pending(opened.reader, opened.horizon.position)
 
 
 class TestOneRequest:
@@ -194,7 +194,7 @@ class TestOneRequest:
         assert rig.kinds[2:] == [("before", list), ("after", list)]
         assert stored(rig) == ["before", "after"]
         check_counts(rig)
-        assert (rig.core.opened.pending, rig.writer.given_up) == (2, 1)
+        assert (rig.core.opened.waiting.pending, rig.writer.given_up) == (2, 1)
 
     def test_that_cannot_be_counted(self, rig: Rig) -> None:
         rig.put("before")

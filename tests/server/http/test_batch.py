@@ -32,7 +32,7 @@ async def post(server: Running, *items: dict[str, Any], status: int = 201, query
 
 
 def pending(server: Running) -> int:
-    return server.app.core.opened.pending
+    return server.app.core.opened.waiting.pending
 
 
 async def test_ids_come_in_the_order_of_the_lines(server: Running) -> None:

@@ -51,7 +51,7 @@ async def post(
 
 
 def pending(server: Running) -> int:
-    return server.app.core.opened.pending
+    return server.app.core.opened.waiting.pending
 
 
 def rows(server: Running) -> int:

@@ -50,7 +50,7 @@ async def test_it_is_the_message_with_its_id(server: Running) -> None:
     assert (await server.call("GET", own)).body["state"] == "cancelled"
     assert (await server.call("GET", path)).body["state"] == "cancelled"
     assert (await server.call("PATCH", path, {"deliver_in": 1}, status=409)).slug == "cancelled"
-    assert server.app.core.opened.pending == 0
+    assert server.app.core.opened.waiting.pending == 0
 
 
 async def test_a_list_of_the_message_under_a_key(server: Running) -> None:
@@ -79,7 +79,7 @@ async def test_every_key_has_a_path(server: Running) -> None:
         assert (await server.call("GET", path_of(key))).body["id"] == made.body["id"]
     for key in ODD:
         await server.call("DELETE", path_of(key), status=204)
-    assert server.app.core.opened.pending == 0
+    assert server.app.core.opened.waiting.pending == 0
 
 
 async def test_too_late_is_said_with_when(server: Running) -> None:
@@ -162,7 +162,7 @@ async def test_what_was_cancelled_is_said_and_scheduled_anew_when_asked(server: 
     assert (retry.body["id"], retry.headers["Idempotent-Replayed"]) == (anew.body["id"], "true")
     assert (await server.call("GET", BY_KEY + "k")).body["payload"] == "other"
     assert (await server.call("GET", f"/v1/messages/{first.body['id']}")).body["state"] == "cancelled"
-    assert server.app.core.opened.pending == 1
+    assert server.app.core.opened.waiting.pending == 1
 
 
 async def test_what_is_pending_or_dispatched_is_not_replaced(server: Running) -> None:
@@ -184,7 +184,7 @@ async def test_replacing_counts_as_any_other_for_what_must_not_be_late(server: R
     await keyed_one(server, status=200, **late)
     refused = await keyed_one(server, status=422, query="?replace=true", **late)
     assert refused.body["errors"][0]["field"] == "deliver_at"
-    assert server.app.core.opened.pending == 0
+    assert server.app.core.opened.waiting.pending == 0
 
 
 async def test_all_at_once_one_message_takes_the_place(server: Running) -> None:
@@ -264,12 +264,12 @@ async def test_in_a_batch(server: Running, each: bool) -> None:
         assert twin == {**cancelled, "replayed": True, "state": "pending"}
     else:
         assert refused.body["errors"][0]["line"] == 3
-        assert server.app.core.opened.pending == 1, "nothing of it is stored, and nothing is lost"
+        assert server.app.core.opened.waiting.pending == 1, "nothing of it is stored, and nothing is lost"
     path += "&key_only=true"
     made = await server.call("POST", path, lines, status=200 if each else 201, Content_Type=NDJSON)
     ids = [result["id"] for result in made.body["results"]] if each else made.body["ids"]
     assert [(await server.call("GET", BY_KEY + key)).body["id"] for key in keys] == ids
-    assert server.app.core.opened.pending == 3
+    assert server.app.core.opened.waiting.pending == 3
 
 
 async def test_an_export_is_taken_back_under_keys_that_were_cancelled(server: Running) -> None:
@@ -321,7 +321,7 @@ async def test_rights_are_those_of_now(keyed: Keyed) -> None:
         assert (await keyed.call("a", method, BY_KEY + "k", body, status=404)).slug == "not-found"
     for name in ("a", "reader"):
         assert (await keyed.body(name, "GET", "/v1/messages?key=k"))["messages"] == []
-    assert keyed.server.app.core.opened.pending == 1
+    assert keyed.server.app.core.opened.waiting.pending == 1
 
 
 async def test_a_key_that_came_over_mqtt(server: Running) -> None:

@@ -120,7 +120,7 @@ class TestRetention:
         await server.call("PATCH", f"/v1/messages/{anew.body['id']}", {"deliver_in": "P30D"})
         await server.call("POST", ADVANCE, {"by": "P9D"})
         await server.call("DELETE", f"/v1/messages/{anew.body['id']}", status=204)
-        assert server.app.core.opened.pending == 0
+        assert server.app.core.opened.waiting.pending == 0
 
 
 async def test_the_end_of_time_is_not_passed(server: Running) -> None:

@@ -59,7 +59,7 @@ async def test_cancel_by_topic(server: Running) -> None:
     assert (said["matched"], said["changed"]) == (300, 300)
     assert set(await dues(server)) == set(ids[1::2])
     assert set(await dues(server, "cancelled")) == set(ids[::2])
-    assert server.app.core.opened.pending == 300
+    assert server.app.core.opened.waiting.pending == 300
     assert (await bulk(server, CANCEL, filter={"topic": "a/#"}))["matched"] == 0
 
 
@@ -162,7 +162,7 @@ async def test_truth_is_told_per_message(server: Running) -> None:
     assert set(left) <= set(kept)
     assert len(left) + len(await dues(server, "cancelled")) == 400
     assert said["changed"] <= said["matched"] <= 400
-    assert server.app.core.opened.pending == len(left)
+    assert server.app.core.opened.waiting.pending == len(left)
 
 
 async def test_what_goes_too_far_stays(server: Running) -> None:

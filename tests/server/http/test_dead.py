@@ -118,7 +118,7 @@ async def test_a_retry_is_no_second_message(server: Running) -> None:
     later = await server.schedule("jobs/2", deliver_in=90)
     await act(server, "requeue", ids=[name], deliver_in=60)
     opened = server.app.core.opened
-    assert (opened.pending, opened.retries) == (1, 1), "limits.pending counts both"
+    assert (opened.waiting.pending, opened.waiting.retries) == (1, 1), "limits.pending counts both"
     page = (await server.call("GET", "/v1/messages?count=true")).body
     assert ([message["id"] for message in page["messages"]], page["count"]) == ([later], 1)
     ranged = "/v1/messages?count=true&due_from=2026-11-21T08:00:00Z&due_to=2026-11-21T09:00:00Z"
@@ -138,7 +138,7 @@ async def test_a_retry_is_no_second_message(server: Running) -> None:
     assert cancelled.body["changed"] == 1
     await server.pass_time(2 * MINUTE_MS)
     assert [message.id_text(0) for message in link_of(server, "w").sent] == [name]
-    assert server.app.core.opened.pending == 0
+    assert server.app.core.opened.waiting.pending == 0
 
 
 async def test_while_the_clock_is_set_back_it_waits_and_is_no_message_either(server: Running) -> None:
@@ -146,13 +146,13 @@ async def test_while_the_clock_is_set_back_it_waits_and_is_no_message_either(ser
     _, other = await server.connect("other", "jobs/#")
     server.clock.now_ms -= 10 * MINUTE_MS
     await act(server, "requeue", ids=[name], deliver_in=5 * 60)
-    assert (server.app.core.opened.held, server.app.core.opened.retries) == (0, 1)
+    assert (server.app.core.opened.waiting.held, server.app.core.opened.waiting.retries) == (0, 1)
     page = (await server.call("GET", "/v1/messages?count=true")).body
     assert (page["messages"], page["count"]) == ([], 0)
     await server.pass_time(5 * MINUTE_MS)
     assert [message.id_text(0) for message in link_of(server, "w").sent] == [name]
     assert other.sent == []
-    assert server.app.core.opened.held == 0
+    assert server.app.core.opened.waiting.held == 0
     # The message is where it was, and so is what is said of it.
     assert (await server.call("GET", f"/v1/messages/{name}")).body["state"] == "dispatched"
     assert server.app.core.reader.get(Table.MOVED, bytes.fromhex(name)) is None
@@ -231,7 +231,7 @@ async def test_what_falls_due_when_its_session_is_gone_goes_nowhere(server: Runn
     await server.call("DELETE", "/v1/sessions/w", status=204)
     await server.pass_time(MINUTE_MS)
     assert other.sent == []
-    assert (server.app.core.opened.pending, server.app.core.opened.retries) == (0, 0)
+    assert (server.app.core.opened.waiting.pending, server.app.core.opened.waiting.retries) == (0, 0)
     metrics = (await server.call("GET", "/metrics")).body.decode()
     ended = 'undone_dropped_total{reason="session ended"} 1.0'
     for line in (ended, 'limit_used{name="dead.max_messages"} 0.0', "dead_letters_buried_total 1.0"):

@@ -39,7 +39,7 @@ async def test_the_last_payload_wins_and_never_beyond_the_bound(server: Running)
     assert anew.body["id"] != first.body["id"]
     await server.pass_time(30 * SECOND_MS)
     assert len(link.sent) == 2
-    assert server.app.core.opened.pending == 0
+    assert server.app.core.opened.waiting.pending == 0
 
 
 async def test_one_that_was_moved_past_its_bound_comes_at_once(server: Running) -> None:
@@ -107,7 +107,7 @@ async def test_a_version_of_its_key_stays_known(server: Running) -> None:
 async def test_refused(server: Running, members: dict[str, object], field: str) -> None:
     refused = await post(server, status=422, **members)
     assert refused.body["errors"][0]["field"] == field
-    assert server.app.core.opened.pending == 0
+    assert server.app.core.opened.waiting.pending == 0
 
 
 async def test_it_goes_with_a_single_message_alone(server: Running) -> None:

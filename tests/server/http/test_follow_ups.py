@@ -57,7 +57,7 @@ async def test_gone_stores_nothing(server: Running) -> None:
     (mine,) = await lease(server)
     await ack(server, [mine], NEXT)
     assert (await ack(server, [mine], NEXT)).body == {"acked": 0, "gone": [mine], "ids": []}
-    assert server.app.core.opened.pending == 1
+    assert server.app.core.opened.waiting.pending == 1
     (late,) = await lease(server)
     await server.call("POST", f"{JOBS}:nack", {"lease_ids": [late], "delay": 0})
     await server.app.quiet()
@@ -65,7 +65,7 @@ async def test_gone_stores_nothing(server: Running) -> None:
     (again,) = (await server.call("POST", f"{JOBS}:lease", {"max": 1})).body["messages"]
     assert (await ack(server, [late], NEXT)).body["gone"] == [late]
     assert (await ack(server, [again["lease_id"]], NEXT)).body["acked"] == 1, "also that of a retry"
-    assert server.app.core.opened.pending == 2
+    assert server.app.core.opened.waiting.pending == 2
     assert await undone(server) == 0
     assert (await server.call("GET", "/v1/retries")).body["retries"] == []
 
@@ -91,7 +91,7 @@ async def test_a_follow_up_that_is_refused_leaves_the_lease(
     (mine,) = await lease(server)
     refused = await ack(server, [mine], NEXT, then, status=422)
     assert refused.body["errors"][0]["field"] == field
-    assert (server.app.core.opened.pending, await undone(server)) == (1, 1)
+    assert (server.app.core.opened.waiting.pending, await undone(server)) == (1, 1)
     assert (await ack(server, [mine], NEXT)).body["acked"] == 1
 
 
@@ -101,14 +101,14 @@ async def test_of_exactly_one_lease_and_bounded(server: Running) -> None:
         assert (await ack(server, some, NEXT, status=422)).body["errors"][0]["field"] == "then"
     assert (await ack(server, leases[:1], *[NEXT] * 101, status=422)).body["errors"][0]["field"] == "then"
     assert (await ack(server, leases)).body["acked"] == 2
-    assert server.app.core.opened.pending == 0
+    assert server.app.core.opened.waiting.pending == 0
 
 
 async def test_a_key_of_a_follow_up_is_as_in_a_post(server: Running) -> None:
     first = (await server.call("POST", "/v1/messages", {**NEXT, "key": "k"}, status=201)).body["id"]
     (mine,) = await lease(server)
     assert (await ack(server, [mine], {**NEXT, "key": "k"})).body["ids"] == [first]
-    assert server.app.core.opened.pending == 1
+    assert server.app.core.opened.waiting.pending == 1
 
 
 @pytest.mark.parametrize("has_lapsed", [False, True])
@@ -118,7 +118,7 @@ async def test_a_failed_store_leaves_both(server: Running, has_lapsed: bool) -> 
     assert (await ack(server, [mine], NEXT, status=None)).status in (500, 503)
     server.store.is_failing = False
     await server.writable()
-    assert server.app.core.opened.pending == 0
+    assert server.app.core.opened.waiting.pending == 0
     if has_lapsed:
         await server.call("POST", f"{JOBS}:release", {"lease_ids": [mine]})
         (mine,) = [
@@ -126,7 +126,7 @@ async def test_a_failed_store_leaves_both(server: Running, has_lapsed: bool) -> 
             for one in (await server.call("POST", f"{JOBS}:lease", {"max": 1})).body["messages"]
         ]
     assert (await ack(server, [mine], NEXT)).body["acked"] == 1
-    assert (server.app.core.opened.pending, await undone(server)) == (1, 0)
+    assert (server.app.core.opened.waiting.pending, await undone(server)) == (1, 0)
 
 
 @pytest.mark.parametrize("then", ["acked again", "nacked", "lapsed", "nothing"])
@@ -144,7 +144,7 @@ async def test_what_is_stored_though_its_sync_has_failed_is_done(server: Running
     await server.writable()
     if then == "acked again":
         assert (await ack(server, [mine], NEXT, {**NEXT, "key": "k"})).body["gone"] == [mine]
-    assert (server.app.core.opened.pending, await undone(server)) == (2, 0)
+    assert (server.app.core.opened.waiting.pending, await undone(server)) == (2, 0)
     assert (await server.call("POST", f"{JOBS}:lease", {"max": 1})).body["messages"] == []
     assert (await server.call("GET", "/v1/retries")).body["retries"] == []
 
@@ -157,7 +157,7 @@ async def test_over_a_start(
         mine, other = await lease(server, count=2)
         await ack(server, [mine], NEXT)
     async with running(tmp_path, config, clock, store=ram) as server:
-        assert (server.app.core.opened.pending, await undone(server)) == (1, 1)
+        assert (server.app.core.opened.waiting.pending, await undone(server)) == (1, 1)
         assert (await ack(server, [mine], NEXT)).body["gone"] == [mine]
         assert (await ack(server, [other], NEXT)).body["acked"] == 1, "a lease from before the start"
         assert await undone(server) == 0

@@ -50,7 +50,7 @@ async def test_list_count_density_and_export(back: Running) -> None:
     await back.schedule("a/c", deliver_in="2h")
     cancelled = await back.schedule("a/d", deliver_at=DUE)
     await back.call("DELETE", f"/v1/messages/{cancelled}", status=204)
-    assert back.app.core.opened.held == 2
+    assert back.app.core.opened.waiting.held == 2
     window = f"&due_from={NOW_MS}&due_to={NOW_MS + HOUR_MS}"
     for query in (window, f"{window}&topic=a/b"):
         assert await dues(back, query) == [DUE]
@@ -67,7 +67,7 @@ async def test_spread_sees_them(back: Running) -> None:
     wish = {"topic": "a", "payload": "x", "deliver_at": DUE, "spread": "PT5M"}
     answers = [(await back.call("POST", "/v1/messages", wish, status=201)).body for _ in range(3)]
     assert len({answer["deliver_at"] for answer in answers}) == 3
-    assert back.app.core.opened.held == 3
+    assert back.app.core.opened.waiting.held == 3
 
 
 async def test_many_are_shifted_and_cancelled(back: Running) -> None:
@@ -90,7 +90,7 @@ async def test_retime_moves_them(
         await set_back(server, clock)
         names = [await server.schedule("a", deliver_at=wish) for _ in range(3)]
         names.append(await server.schedule("a", deliver_at="2026-11-22T09:30[Europe/Bucharest]"))
-        assert server.app.core.opened.held == 3
+        assert server.app.core.opened.waiting.held == 3
     monkeypatch.setattr(retime, "parse_deliver_at", lambda text: parse_deliver_at(text) + MINUTE_MS)
     monkeypatch.setattr(retime, "GROUP_MESSAGES", 2)
     store = RocksStore(tmp_path / "data")
@@ -119,5 +119,5 @@ async def test_large_ones_are_released_in_several_groups(
     monkeypatch.setattr(errand, "GROUP_BYTES", 5_000)
     monkeypatch.setattr(OpenBatch, "seal", sealed)
     await back.pass_time(11 * MINUTE_MS)
-    assert back.app.core.opened.held == 0
+    assert back.app.core.opened.waiting.held == 0
     assert 5_000 <= max(sizes) < 8_000

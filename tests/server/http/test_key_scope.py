@@ -133,7 +133,7 @@ async def test_in_a_batch(server: Running, each: bool, query: bool) -> None:
     assert ids[1] == waits.body["id"]
     assert ids[2] == ids[3]
     assert len(set(ids)) == 3
-    assert server.app.core.opened.pending == 3
+    assert server.app.core.opened.waiting.pending == 3
     if each:
         assert [result.get("replayed", False) for result in made.body["results"]] == [
             False,

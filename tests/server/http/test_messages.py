@@ -94,7 +94,7 @@ async def test_late_can_be_refused(server: Running) -> None:
     body = {"topic": "a", "payload": 1, "late": "drop", "deliver_at": "2026-11-21T07:59:59Z"}
     answer = await server.call("POST", "/v1/messages", body, status=422)
     assert [e["field"] for e in answer.body["errors"]] == ["deliver_at"]
-    assert server.app.core.opened.pending == 0
+    assert server.app.core.opened.waiting.pending == 0
 
 
 async def test_a_retry_gets_its_first_answer_also_when_it_would_be_late(server: Running) -> None:
@@ -114,7 +114,7 @@ async def test_the_same_key_and_request_get_the_first_answer(server: Running) ->
     assert again.body == {**first.body, "server_time": "2026-11-21T08:01:00.000Z"}
     assert again.headers["ETag"] == first.headers["ETag"]
     assert again.headers["Location"] == first.headers["Location"]
-    assert server.app.core.opened.pending == 1
+    assert server.app.core.opened.waiting.pending == 1
     other = await server.call(
         "POST", "/v1/messages", {**body, "payload": 2}, status=422, Idempotency_Key="order-17"
     )
@@ -311,7 +311,7 @@ async def test_a_message_that_waits_for_the_clock_is_pending(server: Running) ->
     assert (await server.call("GET", path)).body["deliver_at"] == "2026-11-21T08:02:00.000Z"
     await server.call("DELETE", path, status=204)
     assert (await server.call("GET", path)).body["state"] == "cancelled"
-    assert server.app.core.opened.pending == 0
+    assert server.app.core.opened.waiting.pending == 0
 
 
 async def test_what_is_not_there_is_not_found(server: Running) -> None:
@@ -324,7 +324,7 @@ async def test_what_is_not_there_is_not_found(server: Running) -> None:
 async def test_concurrent_requests_share_a_group(server: Running) -> None:
     opened = server.app.core.opened
     names = await asyncio.gather(*(server.schedule(f"t/{n}", deliver_in=60) for n in range(50)))
-    assert len(set(names)) == opened.pending == 50
+    assert len(set(names)) == opened.waiting.pending == 50
 
 
 async def test_a_publish_over_mqtt_is_shown_too(server: Running) -> None:
@@ -439,7 +439,7 @@ async def test_a_full_queue_says_try_again(server: Running) -> None:
     refused = [a for a in answers if a.status == 429]
     assert {a.status for a in answers} <= {201, 429}
     assert all(a.headers["Retry-After"] == "1" for a in refused)
-    assert server.app.core.opened.pending == 30 - len(refused)
+    assert server.app.core.opened.waiting.pending == 30 - len(refused)
 
 
 async def test_explain_says_where_a_message_lies(server: Running) -> None:

@@ -108,7 +108,7 @@ async def test_tried_now_or_at_another_time(server: Running, monkeypatch: pytest
     assert await act(server, "try", **at) == ONE
     await server.pass_time(MINUTE_MS)
     assert sent(server)[before:] == ["1", "2"]
-    assert server.app.core.opened.retries == 3
+    assert server.app.core.opened.waiting.retries == 3
 
 
 async def test_the_next_one_of_a_place_is_none_that_is_in_flight(server: Running) -> None:
@@ -132,7 +132,7 @@ async def test_buried_it_is_a_dead_letter(server: Running) -> None:
     assert (letter["id"], letter["reason"], letter["attempts"]) == (name, "buried; db is down", 1)
     assert [one.record.topic for one in link_of(server, "mourner").sent] == [b"$dead/workers/jobs/1"]
     assert (await listed(server), await states(server, name)) == ([], ["dead"])
-    assert server.app.core.opened.retries == 0
+    assert server.app.core.opened.waiting.retries == 0
 
 
 async def test_dropped_it_is_nobodys(server: Running) -> None:

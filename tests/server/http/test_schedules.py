@@ -378,7 +378,7 @@ async def test_a_new_timing_whose_fires_are_all_past_is_refused(
         await server.call("GET", path, status=status)
         await server.call("PUT", path, {**body, **DAILY}, status=201 if status == 404 else 200)
     assert (await server.call("GET", path)).body["next"]["at"] == "2026-11-21T09:00:00.000Z"
-    assert server.app.core.opened.pending == 1
+    assert server.app.core.opened.waiting.pending == 1
 
 
 async def test_one_that_has_finished_may_be_put_again(server: Running) -> None:

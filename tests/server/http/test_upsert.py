@@ -45,7 +45,7 @@ async def test_made_changed_and_cancelled(server: Running) -> None:
         {"a": "b"},
     )
     assert (await server.call("GET", BY_KEY + "k")).body == shown
-    assert server.app.core.opened.pending == 1
+    assert server.app.core.opened.waiting.pending == 1
     for is_changed in (True, False):
         cancelled = (await put(server, cancel=True)).body
         assert (cancelled["state"], cancelled["changed"]) == ("cancelled", is_changed)
@@ -71,7 +71,7 @@ async def test_a_lower_or_equal_version_changes_nothing_and_says_so(server: Runn
     assert (await put(server, version=[3, 8], cancel=True)).body["changed"]
     told = (await put(server, version=[3, 8], payload="other")).body
     assert (told["id"], told["state"], told["changed"]) == (made["id"], "cancelled", False)
-    assert server.app.core.opened.pending == 0
+    assert server.app.core.opened.waiting.pending == 0
     assert (await put(server, status=201, version=[4, -1])).body["id"] != made["id"]
 
 
@@ -161,7 +161,7 @@ class TestAPastTimeThatIsNotWantedLate:
         told = (await put(server, payload="new", **LATE, **version)).body
         assert told == {**made, "state": "cancelled", "changed": True}
         assert (await server.call("GET", f"/v1/messages/{made['id']}")).body["state"] == "cancelled"
-        assert (server.app.core.opened.pending, server.app.metrics.cancelled) == (0, 1)
+        assert (server.app.core.opened.waiting.pending, server.app.metrics.cancelled) == (0, 1)
         again = (await put(server, payload="new", **LATE, **version)).body
         assert again == {**told, "changed": False}
         lower = (await put(server, version=[1, 1], status=200 if version else 201)).body
@@ -231,7 +231,7 @@ async def test_a_held_message_is_changed(server: Running) -> None:
     assert (await put(server, payload="other", deliver_in="2m")).body["id"] == made.body["id"]
     assert (await put(server, cancel=True)).body["changed"]
     await server.pass_time(2 * HOUR_MS)
-    assert server.app.core.opened.pending == 0
+    assert server.app.core.opened.waiting.pending == 0
 
 
 @with_settings(slices={"retention_ms": DAY_MS})
@@ -275,7 +275,7 @@ async def test_a_key_changes_what_it_may_change_alone(keyed: Keyed) -> None:
         assert (await keyed.call("a", "PUT", path, body, status=403)).slug == "forbidden"
     keyed.add("reader", "read")
     await keyed.call("reader", "PUT", path, BODY, status=403)
-    assert keyed.server.app.core.opened.pending == 2
+    assert keyed.server.app.core.opened.waiting.pending == 2
 
 
 @pytest.mark.parametrize("body", [None, {"deliver_in": "2h"}])

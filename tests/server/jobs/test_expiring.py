@@ -105,7 +105,7 @@ async def test_an_expiry_leaves_what_others_borrow(server: Running) -> None:
     assert app.core.reader.find(early) is None
     assert app.core.reader.find(late) is not None
     assert verify_counts(server.store, app.core.directory) == []
-    assert app.core.opened.pending == 1
+    assert app.core.opened.waiting.pending == 1
     await server.pass_time(3 * HOUR_MS)
     assert app.core.dispatch.counts.dispatched == 2
 
@@ -119,7 +119,7 @@ async def test_two_expiries_of_one_slice(server: Running) -> None:
     await app.expiries.commit(job.row.id, job.token, said)
     # What the server's own had chosen before that.
     gone = await app.ask(lambda commit: expire(commit, chosen))
-    assert (gone, app.core.opened.pending) == ([], 1)
+    assert (gone, app.core.opened.waiting.pending) == ([], 1)
 
 
 async def test_a_job_settles_what_sessions_have_not_read_before_housekeeping_has_looked(

@@ -232,13 +232,13 @@ def minutes(rig: Rig) -> list[float]:
 
 def test_one_is_held_and_no_more() -> None:
     rig = set_back()
-    assert rig.core.opened.held == 1
+    assert rig.core.opened.waiting.held == 1
     row = rig.schedules.get("s")
     assert row is not None
     assert row.count == 1
     rig.walk(START_MS - 57 * MINUTE_MS, 20_000)
     assert minutes(rig) == [1, 2, 3]
-    assert rig.core.opened.held == 1
+    assert rig.core.opened.waiting.held == 1
     rig.crash()
     rig.rest()
     rig.walk(START_MS + 2 * MINUTE_MS, MINUTE_MS)
@@ -252,7 +252,7 @@ def test_a_change_takes_back_the_one_that_is_held(change: str) -> None:
     rig.ask(CHANGES[change](rig))
     rig.walk(START_MS + 5 * MINUTE_MS, MINUTE_MS)
     assert minutes(rig) == [1, 2]
-    assert rig.core.opened.held == 0
+    assert rig.core.opened.waiting.held == 0
 
 
 def test_one_that_is_held_can_be_cancelled_or_moved() -> None:
@@ -290,7 +290,7 @@ def test_a_held_message_goes_on_while_the_writer_is_busy() -> None:
         core.held.errand.step()
         rig.stepper.compose()
         rig.stepper.settle()
-    assert core.opened.held == 0
+    assert core.opened.waiting.held == 0
 
 
 def down(misfire: str, away_ms: int) -> list[float]:

@@ -74,7 +74,7 @@ async def test_only_wall_times_move(zoned: Zoned, monkeypatch: pytest.MonkeyPatc
         for name in ("local", "moved"):
             assert after[name]["deliver_at"] == "2027-06-01T05:00:00.000Z"
             assert (after[name]["local"], after[name]["id"]) == (WISH, ids[name])
-        assert server.app.core.opened.pending == 7
+        assert server.app.core.opened.waiting.pending == 7
 
 
 async def show(server: Running, name: str) -> Any:

@@ -68,7 +68,7 @@ async def test_what_is_written_ahead_follows(zoned: Zoned, monkeypatch: pytest.M
     async with zoned.running() as server:
         ids = await fill(server)
         before = {name: await upcoming(server, name) for name in SCHEDULES}
-        pending = server.app.core.opened.pending
+        pending = server.app.core.opened.waiting.pending
     assert before["nightly"] == ["11-22T00:00", "11-23T00:00"]
     assert before["monthly"] == ["12-01T07:00", "01-01T07:00"]
     move_bucharest(monkeypatch, "Europe/Moscow")
@@ -81,7 +81,7 @@ async def test_what_is_written_ahead_follows(zoned: Zoned, monkeypatch: pytest.M
     assert again.schedules.moved == 0
     async with zoned.running() as server:
         after = {name: await upcoming(server, name) for name in SCHEDULES}
-        assert server.app.core.opened.pending == pending
+        assert server.app.core.opened.waiting.pending == pending
         shown = (await server.call("GET", "/v1/schedules/nightly")).body
         assert (shown["count"], shown["next"]["id"] == ids["nightly"]) == (1, False)
         old = (await server.call("GET", f"/v1/messages/{ids['nightly']}")).body

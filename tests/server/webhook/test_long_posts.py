@@ -127,7 +127,7 @@ async def test_a_post_that_the_stop_cuts_comes_again(
         await server.app.webhooks.stop()
         assert CUT_S <= time.monotonic() - began < CUT_S + 60
         await server.app.quiet()
-        assert server.app.core.opened.retries == 0, "no try has failed"
+        assert server.app.core.opened.waiting.retries == 0, "no try has failed"
         assert (await server.call("GET", "/v1/dead")).body["messages"] == []
         (group,) = [one for one in server.app.core.groups if one.session.flights]
         assert (len(group.session.flights), len(group.session.resends)) == (1, 1), "it is given back"

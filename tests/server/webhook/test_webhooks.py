@@ -233,7 +233,7 @@ async def test_a_410_pauses_and_nothing_is_lost(server: Running, receiver: Recei
     await server.pass_time(HOUR_MS)
     view = await shown(server)
     assert view["reason"] == "HTTP 410 Gone"
-    assert (view["lag_messages"], server.app.core.opened.retries) == (1, 1)
+    assert (view["lag_messages"], server.app.core.opened.waiting.retries) == (1, 1)
     assert len(receiver.got) == 1
     resumed = (await server.call("POST", "/v1/endpoints/billing:resume")).body
     assert resumed["state"] == "active"
