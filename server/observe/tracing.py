@@ -54,8 +54,6 @@ ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 SPOKEN = "http/protobuf"
 EXPORTERS = frozenset(("otlp", "console"))
-SPAN_BYTES = 10 << 10
-"""Bytes of an ended span with maximum attributes, link and context."""
 
 
 class Scheduling:

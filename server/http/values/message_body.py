@@ -15,7 +15,7 @@ that a message can be returned as it came.
 import binascii
 import hashlib
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
@@ -130,9 +130,10 @@ class ParsedMessage(msgspec.Struct, frozen=True, gc=False):
     """What it belongs to; empty: none."""
 
 
+Request = TypeVar("Request", bound=MessageRequest)
 _NO_BYTES = hashlib.blake2b(digest_size=16)
 """Copied, never updated: making one costs as much as all the rest."""
-_ONE = msgspec.json.Decoder(MessageRequest)
+ONE = msgspec.json.Decoder(MessageRequest)
 _TEXT = msgspec.json.Decoder(str)
 _SCOPE = re.compile(rb',\s*+"key_scope"\s*+:\s*+"\w++"')
 
@@ -372,16 +373,11 @@ def _headers(headers: dict[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple(headers.items())
 
 
-def check_utf8(raw: bytes) -> None:
-    """Raise UnicodeDecodeError for bytes that are no text: msgspec does not check the content of a `Raw`."""
-    if not raw.isascii():
-        raw.decode()
-
-
-def decode(raw: bytes) -> MessageRequest:
+def decode(raw: bytes, decoder: "msgspec.json.Decoder[Request]") -> Request:
     """The request in `raw`; checks only types and names. Raises one of UNREADABLE, or FieldError."""
-    check_utf8(raw)
+    if not raw.isascii():
+        raw.decode()  # msgspec does not check the content of a `Raw`
     try:
-        return _ONE.decode(raw)
+        return decoder.decode(raw)
     except msgspec.ValidationError as error:
-        raise field_error(error, MessageRequest) from None
+        raise field_error(error, decoder.type) from None

@@ -11,8 +11,8 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from ...settings.config import Limits
-from .bodies import FieldError, delay_ms, field_error
-from .message_body import ONE_TIME, TO_SOMETHING, MessageRequest, check_utf8
+from .bodies import FieldError, delay_ms
+from .message_body import ONE_TIME, TO_SOMETHING, MessageRequest
 from .scalars import NULL, Delay, named, rules, without
 
 
@@ -35,16 +35,7 @@ _NOT_BESIDE = {**dict.fromkeys(_TIMES, False), **dict.fromkeys(_BESIDE, NULL)}
 _ALONE = {"anyOf": [{"properties": {"debounce": NULL}}, {"properties": _NOT_BESIDE}]}
 New = Annotated[PostRequest, named("MessageRequest"), rules(ONE_TIME, TO_SOMETHING, _ALONE), without("id")]
 """It gets its id from the server."""
-_POST = msgspec.json.Decoder(PostRequest)
-
-
-def decode_one(raw: bytes) -> PostRequest:
-    """The request in `raw`; checks only types and names. Raises one of UNREADABLE, or FieldError."""
-    check_utf8(raw)
-    try:
-        return _POST.decode(raw)
-    except msgspec.ValidationError as error:
-        raise field_error(error, PostRequest) from None
+POST = msgspec.json.Decoder(PostRequest)
 
 
 class Debounced(NamedTuple):

@@ -25,6 +25,7 @@ from .bodies import UNREADABLE, FieldError, NotReadable, why_unreadable
 from .drafts import NUMBER, content_type_property, stored_key
 from .message_body import (
     BACKSLASH,
+    ONE,
     QUOTE,
     MessageRequest,
     ParsedMessage,
@@ -38,7 +39,7 @@ from .message_body import (
     rare,
     topic_bytes,
 )
-from .post_body import Debounced, debounced_of, decode_one
+from .post_body import POST, Debounced, debounced_of
 from .upsert_body import Wish, wish_of
 
 Item = Draft | ParsedMessage
@@ -152,7 +153,7 @@ class Reader:
         Raises NotReadable and FieldError.
         """
         try:
-            request = decode_one(body)
+            request = decode(body, POST)
         except UNREADABLE as error:
             raise NotReadable(why_unreadable(error, body)) from None
         if key is not None:
@@ -173,7 +174,7 @@ class Reader:
     def line(self, raw: bytes) -> Item:
         """The item in one line, or array item, of a batch. Raises FieldError."""
         try:
-            return self.read((decode(raw),), (raw,))[0]
+            return self.read((decode(raw, ONE),), (raw,))[0]
         except UNREADABLE as error:
             raise FieldError("", why_unreadable(error, raw)) from None
 

@@ -8,15 +8,15 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-from .bodies import UNREADABLE, FieldError, NotReadable, field_error, why_unreadable
+from .bodies import UNREADABLE, FieldError, NotReadable, why_unreadable
 from .message_body import (
     KEY_CHARS_MAX,
     MEMBERS,
     ONE_TIME,
     TO_SOMETHING,
     MessageRequest,
-    check_utf8,
     check_words,
+    decode,
 )
 from .scalars import VersionNumbers, rules, without
 
@@ -54,10 +54,7 @@ def wish_of(body: bytes, key: str) -> Wish:
     """The wish in a body about the message under `key`. Raises NotReadable, FieldError."""
     check_words("key", key, KEY_CHARS_MAX)
     try:
-        check_utf8(body)
-        request = _UPSERT.decode(body)
-    except msgspec.ValidationError as error:
-        raise field_error(error, UpsertRequest) from None
+        request = decode(body, _UPSERT)
     except UNREADABLE as error:
         raise NotReadable(why_unreadable(error, body)) from None
     if request.key not in (None, key):

@@ -16,7 +16,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from server.engine.clock import SimulatedClock
 from server.observe.trace_context import context_of as state_of
-from server.observe.tracing import BATCH_SPANS, BURST, BURST_S, SPAN_BYTES, Traces, open_traces
+from server.observe.tracing import BATCH_SPANS, BURST, BURST_S, Traces, open_traces
 from server.settings.config import Config, ConfigError
 from tests.server.conftest import NDJSON, Running, running
 from tests.support.http import Http
@@ -33,6 +33,9 @@ from tests.support.tracing import (
     context_of,
     parent_of,
 )
+
+SPAN_BYTES = 10 << 10
+"""Most bytes of an ended span with maximum attributes, link and context."""
 
 
 def told(span: ReadableSpan) -> dict[str, Any]:
