@@ -128,15 +128,15 @@ class Changes:
         peer = self._peers[f"_subscribe-{number}_"]
         peer.send(Subscribe(0x5300 + ord(low), (("x/y", SubscribeOptions(1)),)))
         await peer.take(Suback)
-        self._expect(f"_subscribe-{number}_", f"S{low}")
+        self._expect(f"_subscribe-{number}_", f"\\4S{low}")
         peer = self._peers[f"_unsubscribe-{number}_"]
         peer.send(Unsubscribe(0x5500 + ord(low), ("x/y",)))
         await peer.take(Unsuback)
-        self._expect(f"_unsubscribe-{number}_", f"U{low}")
+        self._expect(f"_unsubscribe-{number}_", f"\\4U{low}")
         peer = self._peers[f"_pubrec-{number}_"]
         peer.send(_exactly(0x5200 + ord(low), "x"))
         assert (await peer.take(Ack)).kind == wire.PUBREC
-        self._expect(f"_pubrec-{number}_", f"R{low}")
+        self._expect(f"_pubrec-{number}_", f"P\\2R{low}")
         peer = self._peers[f"_pubcomp-{number}_"]
         peer.send(Ack(wire.PUBREL, 0x6900 + number))
         assert (await peer.take(Ack)).kind == wire.PUBCOMP
@@ -216,6 +216,19 @@ async def test_a_server_that_answers_before_the_sync_is_caught(tmp_path: Path, w
 
 def _kind(text: str) -> str:
     return text[1:].partition("-")[0]
+
+
+def test_what_is_written_into_a_file_is_no_answer() -> None:
+    """The engine tells its figures in its LOG, among them `Rblob(GB)`."""
+    row = '7 write(9</data/000004.log>, "_pubrec-1_\\0Rb", 12) = 12\n'
+    answer = '7 write(5<socket:[8]>, "P\\2Rb", 4) = 4\n'
+    trace = f"""7 write(4</data/LOG>, "KeyIn KeyDrop Rblob(GB) Wblob(GB)", 33) = 33
+{row}8 fdatasync(9</data/000004.log>) = 0
+{answer}"""
+    assert unsynced(trace, {"_pubrec-1_": Answer("Rb")}) == []
+    assert unsynced(row + answer, {"_pubrec-1_": Answer("Rb")}) == [
+        "_pubrec-1_ was answered before it was synced"
+    ]
 
 
 @pytest.mark.parametrize("nth", [1, 3])

@@ -60,7 +60,8 @@ class Answer(NamedTuple):
 def unsynced(trace: str, answers: Mapping[str, Answer]) -> list[str]:
     """What was answered before a sync that began after its row was in the log had ended.
 
-    `answers`: by the text that a row has in the log. A row of before the trace is not seen.
+    `answers`: by the text that a row has in the log. A row of before the trace is not seen. An answer leaves
+    by a socket: the engine tells its figures in a file.
     """
     seen = _Seen(answers)
     for number, line in enumerate(trace.splitlines()):
@@ -71,7 +72,7 @@ def unsynced(trace: str, answers: Mapping[str, Answer]) -> list[str]:
                 seen.sync(number, thread, is_entered=how == "(", rest=rest)
             elif ".log>" in rest:
                 seen.log(number, rest)
-            else:
+            elif "<socket:" in rest:
                 seen.socket(rest)
     return seen.faults()
 
