@@ -57,7 +57,7 @@ class Feed:
         (reply,) = connection.ask([Request(subject, body)], CREATE_S)
         error = msgspec.json.decode(reply.data, type=dict[str, Any]).get("error")
         if error is not None:
-            raise NatsError(f"no consumer: {error}")
+            raise NatsError(f"no consumer: {error.get('description', '')}")
         self._subject = connection.listen()
         self._coming = 0
         self._over_at = 0.0

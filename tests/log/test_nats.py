@@ -405,3 +405,17 @@ def test_a_flood_of_pings_does_not_hold_who_listens(served: Callable[[Play], Ser
     assert feed.frames(1, CALL_S) == []
     assert time.monotonic() - began < SOON_S
     connection.close()
+
+
+def test_a_refused_consumer_is_told_in_the_servers_words(served: Callable[[Play], Server]) -> None:
+    def play(stage: Stage) -> None:
+        stage.introduce()
+        _, to, _ = stage.heard()
+        stage.reply(
+            to, b'{"error":{"code":400,"err_code":10026,"description":"maximum consumers limit reached"}}'
+        )
+
+    connection = NatsConnection(served(play).url, CALL_S)
+    with pytest.raises(NatsError, match=r"^no consumer: maximum consumers limit reached$"):
+        Feed(connection, b"x", 1)
+    connection.close()
