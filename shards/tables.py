@@ -13,8 +13,7 @@ meta      "cursor": horizon (12) · bound ms (8) · seq (8) · running ms (8) ·
           "retained": empty, there when `retained` is indexed by position
           "dead": dead letters (8) · their bytes (8) · none is before this position (12)
           "applied": the record of a log up to which the rows are, sequence (8) · epoch (8)
-          "seal": the rest of that record's seal, sequence (8) · version (1) · digest (16); it counts only for
-          its own sequence, since a version that does not know the row leaves it behind
+          "seal": the rest of that record's seal, sequence (8) · version (1) · digest (16)
 deliveries  MessagePack of `StateRow` and `RecordRow`, and what names them (delivery_rows.py)
 dedupe    message id (16) · fingerprint (16) · due ms (8) · position (12)
           of a key with a version or a debounce: then 1 if it has a version, else 0 (1) · the version, two
