@@ -35,18 +35,19 @@ def add(
 ) -> str:
     """The new key, to be shown once. `scopes`: also with commas. `filters`: by RULES. `bounds`: those of
     BOUNDS that it gets, by name. Raises KeysFileError."""
+    try:
+        wanted = scopes_of([one for text in scopes for one in text.split(",") if one])
+        given: dict[str, Any] = {w: rules_of(list(some)) for w, some in filters.items() if some is not None}
+    except ValueError as error:
+        raise KeysFileError(path, 0, str(error), name) from None
     for bound in BOUNDS:
         if not 0 <= bounds.get(bound.name, 0) <= bound.most:
             raise KeysFileError(path, 0, f"from 0 to {bound.most} {bound.of_what}", bound.name)
-    given: dict[str, Any] = {**bounds}
-    field = name
+    given |= bounds
     try:
-        wanted = scopes_of([one for text in scopes for one in text.split(",") if one])
-        given |= {what: rules_of(list(some)) for what, some in filters.items() if some is not None}
-        field = "client_ids"
         patterns = client_ids_of(list(client_ids)) if client_ids else ()
     except ValueError as error:
-        raise KeysFileError(path, 0, str(error), field) from None
+        raise KeysFileError(path, 0, str(error), "client_ids") from None
     if "subscribe" in given:
         given.setdefault("deliver", given["subscribe"])  # written, so that every version reads the same
     return add_key(path, name, Grant(wanted, client_ids=patterns, **given))

@@ -205,6 +205,26 @@ def test_the_command_line(path: Path, capsys: pytest.CaptureFixture[str], tmp_pa
     assert "--file" in capsys.readouterr().err
 
 
+def test_of_several_wrong_options_the_scopes_and_filters_are_told_first(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add = ["keys", "add", "b", "--file", str(path)]
+    ids, rate, scope, publish = (
+        ["--client-ids", ""],
+        ["--rate", "-1"],
+        ["--scope", "write"],
+        ["--publish", "a#"],
+    )
+    assert main([*add, *ids, *rate, *publish, *scope]) == 2
+    assert "write" in capsys.readouterr().err
+    assert main([*add, *ids, *rate, *publish, "--scope", "read"]) == 2
+    assert "a#" in capsys.readouterr().err
+    assert main([*add, *ids, *rate, "--scope", "read"]) == 2
+    assert "rate" in capsys.readouterr().err
+    assert main([*add, *ids, "--scope", "read"]) == 2
+    assert "client_ids" in capsys.readouterr().err
+
+
 def test_every_bound_of_a_key_is_added_and_listed(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = [f"--{bound.name.replace('_', '-')}" for bound in BOUNDS]
     options = [text for number, flag in enumerate(flags, 3) for text in (flag, str(number))]
