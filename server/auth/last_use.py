@@ -12,6 +12,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -44,11 +45,12 @@ class LastUse:
 
 
 def read_last_use(folder: Path) -> dict[str, int]:
-    """The last uses written before; empty if they cannot be read."""
+    """The last uses written before, without what is none; empty if they cannot be read."""
     try:
-        return msgspec.json.decode((folder / FILE).read_bytes(), type=dict[str, int])
+        found = msgspec.json.decode((folder / FILE).read_bytes(), type=dict[str, Any])
     except (OSError, ValueError):
         return {}
+    return {name: at_ms for name, at_ms in found.items() if isinstance(at_ms, int)}
 
 
 def write_last_use(folder: Path, used: Mapping[str, int]) -> None:

@@ -355,6 +355,9 @@ def test_when_a_key_was_used_is_known_and_written(file: KeysFile, clock: Clock, 
     write_last_use(tmp_path, {"z": 3, "a": NOW_MS + 9})
     write_last_use(tmp_path, keyring.used())
     assert read_last_use(tmp_path) == {"z": 3, "a": NOW_MS + 9}
+    (tmp_path / "keys-used.json").write_text('{"a": 5, "b": null, "c": "soon"}')
+    write_last_use(tmp_path, {"d": 7})
+    assert read_last_use(tmp_path) == {"a": 5, "d": 7}
     (tmp_path / "keys-used.json").write_text("[")
     assert read_last_use(tmp_path) == {}
 
