@@ -123,11 +123,11 @@ class Session:
     """A subscriber as the server knows it: where it has read to, and how far that is behind."""
 
     client_id: str
+    name: str = ""
+    position: Mapping[str, Any] | None = None
     lag_messages: int | None = None
     lag_messages_is_exact: bool = False
     lag_seconds: float | None = None
-    name: str = ""
-    position: Mapping[str, Any] | None = None
     in_flight: int | None = None
     delivered: int | None = None
     failed: int | None = None
@@ -145,11 +145,11 @@ class Session:
     def of(cls, answer: Json) -> Self:
         return cls(
             client_id=answer["client_id"],
+            name=answer.get("name") or "",
+            position=answer.get("position"),
             lag_messages=answer.get("lag_messages"),
             lag_messages_is_exact=answer.get("lag_messages_is_exact") or False,
             lag_seconds=answer.get("lag_seconds"),
-            name=answer.get("name") or "",
-            position=answer.get("position"),
             in_flight=answer.get("in_flight"),
             delivered=answer.get("delivered"),
             failed=answer.get("failed"),

@@ -105,14 +105,14 @@ class Message(Body):
     deliver_at: Instant
     state: State
     qos: int
-    payload: Any | UnsetType = UNSET
-    encoding: Encoding | UnsetType = UNSET
     deliver_to: str | UnsetType = UNSET
     ordering_key: str | UnsetType = UNSET
     local: str | UnsetType = UNSET
     schedule: str | UnsetType = UNSET
     dispatched_at: Instant | UnsetType = UNSET
     cancelled_at: Instant | UnsetType = UNSET
+    payload: Any | UnsetType = UNSET
+    encoding: Encoding | UnsetType = UNSET
     retain: bool | UnsetType = UNSET
     late: str | UnsetType = UNSET
     expires_in: float | UnsetType = UNSET
@@ -559,7 +559,7 @@ class Member(Body):
     in_flight: int
 
 
-class PlaceShown(Lag):
+class PlaceShown(Body):
     """The fields that sessions, groups and endpoints share.
 
     `position`: the read position. `delivered`, `failed`: deliveries and failed ones since the server started.
@@ -570,6 +570,9 @@ class PlaceShown(Lag):
 
     name: str
     position: Position
+    lag_messages: int
+    lag_messages_is_exact: bool
+    lag_seconds: float
     in_flight: int
     delivered: int
     failed: int

@@ -324,3 +324,10 @@ async def test_examples_are_taken(server: Running) -> None:
             assert answer.status in (200, 201, 404, 409), (path, answer)
             sent.add(one["summary"])
     assert sent == wanted
+
+
+def test_an_answer_begins_with_what_it_is_about() -> None:
+    for place in (shapes.Group, shapes.Session, shapes.Endpoint):
+        assert place.__struct_encode_fields__[0] == "name"
+    message = shapes.Message.__struct_encode_fields__
+    assert message.index("dispatched_at") < message.index("payload") < message.index("headers")
