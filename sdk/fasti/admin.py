@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 
 from .answers import ClusterState, Density, Job, Session, Shard, Skipped, Slice
-from .places import Fate, Place
+from .places import Fate, PlaceCalls
 from .ranges import selection
 from .transport import Calls, quoted
 from .wire import Json, Span, When, dumps, instant, moment, span
@@ -39,7 +39,7 @@ class Sessions(Calls):
 
     async def skip(self, client_id: str, to: When | timedelta = "now", undone: Fate = "dead") -> Skipped:
         """Skip the backlog, as for a group. Raises NotFound, Refused."""
-        return await Place(self._transport, _session(client_id)).skip(to, undone)
+        return await PlaceCalls(self._transport, _session(client_id)).skip(to, undone)
 
 
 class Slices(Calls):

@@ -50,10 +50,10 @@ WAITING = 8
 
 Kind = TypeVar("Kind", bound=Hashable)
 Item = TypeVar("Item")
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
-class _Request(Generic[Kind, Item, Answer]):
+class _Request(Generic[Kind, Item, Result]):
     """Calls of one kind and their futures, index by index. `size`: bytes."""
 
     __slots__ = ("futures", "items", "kind", "loop", "size")
@@ -62,7 +62,7 @@ class _Request(Generic[Kind, Item, Answer]):
         self.kind = kind
         self.loop = asyncio.get_running_loop()  # a call of the system each time
         self.items: list[Item] = []
-        self.futures: list[asyncio.Future[Answer]] = []
+        self.futures: list[asyncio.Future[Result]] = []
         self.size = 0
 
     def leave_out_cancelled(self) -> None:
@@ -71,18 +71,18 @@ class _Request(Generic[Kind, Item, Answer]):
             self.items, self.futures = [item for item, _ in left], [future for _, future in left]
 
 
-class Outbox(Generic[Kind, Item, Answer]):
+class Outbox(Generic[Kind, Item, Result]):
     """Puts calls together and sends them. Calls of one `Kind` can travel together.
 
     `send`: the items of one request; an answer, or an error, for each.
     """
 
-    def __init__(self, send: Callable[[Kind, list[Item]], Awaitable[list[Answer | Error]]]) -> None:
+    def __init__(self, send: Callable[[Kind, list[Item]], Awaitable[list[Result | Error]]]) -> None:
         self._send = send
-        self._open: dict[Kind, _Request[Kind, Item, Answer]] = {}  # the waiting request that a call joins
-        self._waiting: deque[_Request[Kind, Item, Answer]] = deque()
-        self._quick: set[_Request[Kind, Item, Answer]] = set()  # requests with a place
-        self._sending: dict[asyncio.Task[None], _Request[Kind, Item, Answer]] = {}
+        self._open: dict[Kind, _Request[Kind, Item, Result]] = {}  # the waiting request that a call joins
+        self._waiting: deque[_Request[Kind, Item, Result]] = deque()
+        self._quick: set[_Request[Kind, Item, Result]] = set()  # requests with a place
+        self._sending: dict[asyncio.Task[None], _Request[Kind, Item, Result]] = {}
         self._outside: deque[asyncio.Future[None]] = deque()  # calls that wait for room
         self._will_flush = False
 
@@ -100,14 +100,14 @@ class Outbox(Generic[Kind, Item, Answer]):
             await turn
             is_full = len(self._waiting) >= WAITING
 
-    def submit(self, kind: Kind, item: Item, size: int) -> asyncio.Future[Answer]:
+    def submit(self, kind: Kind, item: Item, size: int) -> asyncio.Future[Result]:
         """Queue an item of `size` bytes; the future returns its answer."""
         request = self._open.get(kind)
         if request is None or len(request.items) >= MAX_ITEMS or request.size + size > MAX_BYTES:
             request = self._open[kind] = _Request(kind)
             self._waiting.append(request)
             self._flush_soon(request.loop)
-        answer: asyncio.Future[Answer] = request.loop.create_future()
+        answer: asyncio.Future[Result] = request.loop.create_future()
         request.items.append(item)
         request.futures.append(answer)
         request.size += size
@@ -155,11 +155,11 @@ class Outbox(Generic[Kind, Item, Answer]):
                 future.cancel()
         self._flush()
 
-    def _give_up_place(self, request: _Request[Kind, Item, Answer]) -> None:
+    def _give_up_place(self, request: _Request[Kind, Item, Result]) -> None:
         self._quick.discard(request)
         self._flush()
 
-    async def _sent(self, request: _Request[Kind, Item, Answer]) -> None:
+    async def _sent(self, request: _Request[Kind, Item, Result]) -> None:
         slow = asyncio.get_running_loop().call_later(SLOW_S, self._give_up_place, request)
         try:
             answers = await self._send(request.kind, request.items)

@@ -16,7 +16,7 @@ from typing import Unpack
 from .answers import Endpoint, OrderingKey, Skipped
 from .groups import TERMS
 from .options import EndpointOptions
-from .places import Fate, Place
+from .places import Fate, PlaceCalls
 from .signatures import check, check_retry, unfolded
 from .transport import Calls, quoted
 from .wire import Json, Spell, When, as_is, span, spelled
@@ -97,8 +97,8 @@ class Endpoints(Calls):
         """
         return await self._transport.ask("POST", _path(name) + ":test", repeatable=False, timeout_s=0)
 
-    def _at(self, name: str) -> Place:
-        return Place(self._transport, _path(name))
+    def _at(self, name: str) -> PlaceCalls:
+        return PlaceCalls(self._transport, _path(name))
 
 
 def _path(name: str) -> str:

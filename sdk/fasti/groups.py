@@ -16,7 +16,7 @@ from typing import Unpack
 from .answers import Group, OrderingKey, Skipped
 from .names import check_group, items_of
 from .options import GroupOptions
-from .places import Fate, Place
+from .places import Fate, PlaceCalls
 from .signatures import check, unfolded
 from .transport import Calls, quoted
 from .values import rows_of
@@ -105,8 +105,8 @@ class Groups(Calls):
         """Let a held ordering key go on, whether by `hold` or by a dead letter. Raises NotFound, Refused."""
         return await self._at(name, filter).change(key, "release")
 
-    def _at(self, name: str, topic_filter: str | None) -> Place:
-        return Place(self._transport, _path(name), topic_filter)
+    def _at(self, name: str, topic_filter: str | None) -> PlaceCalls:
+        return PlaceCalls(self._transport, _path(name), topic_filter)
 
 
 def _groups(answer: Json) -> tuple[Group, ...]:

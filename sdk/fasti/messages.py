@@ -17,7 +17,7 @@ from .bulk import Items, send_all
 from .coalesce import MAX_ITEMS, message_outbox, send_one
 from .errors import AlreadyDispatched, BadArgument, NotFound, Refused, key_cancelled, of_key, renamed
 from .options import Door, Due, Listed, MessageOptions, Selection
-from .ranges import Progress, export, selection, signed_span, sweep
+from .ranges import OnProgress, export, selection, signed_span, sweep
 from .signatures import check, unfolded
 from .traces import current, joined
 from .transport import PAGE_MAX, Transport, quoted
@@ -319,8 +319,8 @@ class Messages:
         text = key_text(key)
         if not text:
             raise BadArgument("key", "must not be empty")
-        door_asked = "" if door == "http" else f"?door={quoted(door)}"
-        return ByKey(text, f"/v1/messages/by-key/{quoted(text)}{door_asked}", self)
+        door_query = "" if door == "http" else f"?door={quoted(door)}"
+        return ByKey(text, f"/v1/messages/by-key/{quoted(text)}{door_query}", self)
 
     async def explain(self, message_id: str) -> Json:
         """Storage details: slice, shard, structure, position, when it enters RAM."""
@@ -365,7 +365,7 @@ class Messages:
         self,
         *,
         dry_run: bool = False,
-        on_progress: Progress | None = None,
+        on_progress: OnProgress | None = None,
         **chosen: Unpack[Selection],
     ) -> BulkResult:
         """Cancel every pending message that matches; give at least one of the three."""
@@ -377,7 +377,7 @@ class Messages:
         by: Span,
         *,
         dry_run: bool = False,
-        on_progress: Progress | None = None,
+        on_progress: OnProgress | None = None,
         **chosen: Unpack[Selection],
     ) -> BulkResult:
         """Move every pending message that matches by a duration, which may be negative; each once."""

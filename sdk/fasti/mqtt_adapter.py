@@ -435,13 +435,13 @@ class Connection:
         def with_tls(tcp_sock: socket.socket) -> ssl.SSLSocket:
             """With the handshake. Raises Untrusted."""
             try:
-                secure = self._tls.context().wrap_socket(tcp_sock, server_hostname=self._broker.host)
+                tls_sock = self._tls.context().wrap_socket(tcp_sock, server_hostname=self._broker.host)
             except OSError as error:
                 if why := trouble(error, self._tls):
                     raise Untrusted(f"{self._broker}: {why}") from error
                 raise ConnectionAbortedError(CUT if is_cut(error) else str(error)) from error
-            wanted(secure)
-            return secure
+            wanted(tls_sock)
+            return tls_sock
 
         def send_frame(buf: bytes | bytearray) -> int:
             """A packet as a websocket's frame: all of it, or again later with the same packet."""

@@ -39,7 +39,7 @@ class StillUndone(Refused):
         return optional(Undone.of, (self.problem.raw or {}).get("undone")) or Undone()
 
 
-class Place:
+class PlaceCalls:
     """A place, by its path. `topic_filter`: which one of several."""
 
     def __init__(self, transport: Transport, path: str, topic_filter: str | None = None) -> None:

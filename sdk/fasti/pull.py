@@ -251,7 +251,7 @@ class Pull:
         """Until something has come."""
         fruitless = 0  # answers in a row that came at once and brought nothing
         while not self._closed.is_set() and not self._here:
-            asked_s = loop.time()
+            began_s = loop.time()
             self._poll = asyncio.ensure_future(self._leases.lease(self._body, self._wait_s + _PATIENCE_S))
             try:
                 found = await self._poll
@@ -267,7 +267,7 @@ class Pull:
                 self._has_answered = True
             self._until_s = loop.time() + self._lease_s
             self._here.extend(Pulled(raw, self._leases) for raw in found)
-            if not found and loop.time() - asked_s < _AT_ONCE_S:
+            if not found and loop.time() - began_s < _AT_ONCE_S:
                 await asyncio.sleep(self._transport.retry.wait_s(fruitless))
                 fruitless += 1
 

@@ -26,7 +26,7 @@ _TIMES = {
 }
 """The server's names of the time fields of a selection."""
 
-Progress = Callable[[int], None]
+OnProgress = Callable[[int], None]
 """Told after each request how many messages were matched so far."""
 
 
@@ -59,7 +59,7 @@ async def sweep(
     *,
     shift: str | None = None,
     dry_run: bool = False,
-    on_progress: Progress | None = None,
+    on_progress: OnProgress | None = None,
 ) -> BulkResult:
     """`:cancel` or `:reschedule`, request after request. Raises Refused, Unreachable."""
     body: Json = {"filter": dict(chosen)}

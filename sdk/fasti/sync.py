@@ -72,7 +72,7 @@ from .options import (
 )
 from .places import Fate
 from .pull import DEFAULT_LEASE, DEFAULT_WAIT, Leased
-from .ranges import Progress
+from .ranges import OnProgress
 from .schedules import Fires
 from .signatures import unfolded
 from .tls import Cert, File
@@ -732,7 +732,7 @@ class Messages(Facade[_messages.Messages]):
         return self._loop.run(self._inner.count(**chosen))
 
     def cancel_where(
-        self, *, dry_run: bool = False, on_progress: Progress | None = None, **chosen: Unpack[Selection]
+        self, *, dry_run: bool = False, on_progress: OnProgress | None = None, **chosen: Unpack[Selection]
     ) -> BulkResult:
         """Cancel every pending message that matches; give at least one of the three."""
         return self._loop.run(self._inner.cancel_where(dry_run=dry_run, on_progress=on_progress, **chosen))
@@ -742,7 +742,7 @@ class Messages(Facade[_messages.Messages]):
         by: Span,
         *,
         dry_run: bool = False,
-        on_progress: Progress | None = None,
+        on_progress: OnProgress | None = None,
         **chosen: Unpack[Selection],
     ) -> BulkResult:
         """Move every pending message that matches by a duration, which may be negative; each once."""

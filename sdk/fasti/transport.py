@@ -65,7 +65,7 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """A 2xx: `body` is parsed JSON, or None; `url` is the base URL of the server that answered."""
 
     status: int
@@ -198,7 +198,7 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         repeatable: bool = True,
         timeout_s: float | None = None,
-    ) -> Answer:
+    ) -> Response:
         """Send until answered. Raises NotFound, AlreadyDispatched, Refused, Unreachable.
 
         `path` starts with a slash and is percent-encoded already (`quoted`); `timeout_s` 0 means none.
@@ -226,7 +226,7 @@ class Transport:
                 await _raised_from(course.missed(gone), error)
                 continue
             if 200 <= status < 300:
-                return Answer(status, _parsed(raw, answered), answered, base)
+                return Response(status, _parsed(raw, answered), answered, base)
             await self._refused(course, status, answered, raw)
 
     async def ask(

@@ -17,7 +17,7 @@ NEVER_TEXT = "never"
 """In place of a duration, where allowed: a failed message is not retried."""
 
 _SECONDS_END = 10**15
-_CHARS_SHOWN = 40
+_EXCERPT_CHARS = 40
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _PERIOD_MS = {"S": 1_000, "M": 60_000, "H": 3_600_000}
 _WORDS = {
@@ -86,13 +86,13 @@ def _parse_text(text: str) -> int:
     unfixed, fixed = (period.groups()[:2], period.groups()[2:]) if period else ((), ())
     if any(fixed) and not any(unfixed):
         return _sum_ms(zip(fixed, _PERIOD_UNITS, strict=True))
-    shown = repr(text[:_CHARS_SHOWN])
-    if any(unfixed) or _UNFIXED.search(text[:_CHARS_SHOWN]):
-        raise TimeError(f"{shown}: a year or a month has no fixed length; use weeks or days, or a date")
+    excerpt = repr(text[:_EXCERPT_CHARS])
+    if any(unfixed) or _UNFIXED.search(text[:_EXCERPT_CHARS]):
+        raise TimeError(f"{excerpt}: a year or a month has no fixed length; use weeks or days, or a date")
     if text.startswith("-") and len(text) > 1:
-        raise TimeError(f"a delay must not be negative: {shown}")
+        raise TimeError(f"a delay must not be negative: {excerpt}")
     raise TimeError(
-        f"{shown} is not a delay such as 15m, 2h30m, 3d, 1 week, 5 minutes, PT15M or a number of seconds"
+        f"{excerpt} is not a delay such as 15m, 2h30m, 3d, 1 week, 5 minutes, PT15M or a number of seconds"
     )
 
 

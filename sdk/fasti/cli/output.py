@@ -74,7 +74,7 @@ class Printer:
         row = row if displayed is None else displayed
         table = Table(box=None, show_header=False, pad_edge=False)
         room = _UNBOUND if self._room is None else self._room - _GAP - max(map(len, row), default=0)
-        for name, value in _payload_shown(row).items():
+        for name, value in _with_payload_text(row).items():
             cell = _cell(value)
             is_cut = name in _CUT or isinstance(value, list | dict)
             table.add_row(Text(name, "bold"), Text(_fitted(cell, max(room, _CUT_MIN)) if is_cut else cell))
@@ -88,7 +88,7 @@ class Printer:
         elif self.format is Format.json:
             sys.stdout.write(json.dumps(list(rows), indent=2, ensure_ascii=False, default=_plain) + "\n")
         elif rows:
-            displayed = [_payload_shown(row) for row in rows]
+            displayed = [_with_payload_text(row) for row in rows]
             cells = [[_cell(row.get(name)) for name in columns] for row in displayed]
             heads = [name.replace("_", " ") for name in columns]
             widths = self._widths(columns, [heads, *cells])
@@ -195,7 +195,7 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def _payload_shown(row: Row) -> Row:
+def _with_payload_text(row: Row) -> Row:
     """A row for display: a base64 payload is shown by its bytes."""
     payload = row.get("payload")
     if row.get("encoding") != "base64" or not isinstance(payload, str):
