@@ -18,7 +18,7 @@ Shared by calls
     density.py     pending messages per span of time
     upcoming.py    the next fires of a schedule
     spread.py      chooses the emptiest moment of a window
-    undone.py      unfinished messages of a place, its lag, and what a call does with them
+    backlog.py     unfinished messages of a place, its lag, and what a call does with them
     turns.py       turns of long calls, in steps or in a thread
     claims.py      number of places that would get a message
     streams.py     endless answers: their number, and their end

@@ -62,7 +62,7 @@ def raw_answer(body: bytes, status: int = 200, headers: dict[str, str] | None = 
     return web.Response(body=body, status=status, headers=headers, content_type="application/json")
 
 
-async def asked(ask: Ask, decide: Decide, *, cost: int = 1) -> Any:
+async def answer_of(ask: Ask, decide: Decide, *, cost: int = 1) -> Any:
     """The writer's answer to `decide`, once it is durable. Raises Problem, also one that is the answer."""
     with refusals():
         answer = await ask(decide, cost=cost)
@@ -111,9 +111,9 @@ def refusal(error: Refused, line: int | None = None) -> Problem:
 def _mismatch(error: Refused) -> tuple[str, dict[str, Any]]:
     """Detail and members of an idempotency mismatch: what differs from the message that has the key."""
     field, is_cancelled = other_field(error.other, error.wanted)
-    said = f"another {field}" if field else "a different request"
+    difference = f"another {field}" if field else "a different request"
     state = ", and its message is cancelled" if is_cancelled else ""
-    detail = f"the key was used with {said}{state}; key_only=true takes both for the same message"
+    detail = f"the key was used with {difference}{state}; key_only=true takes both for the same message"
     if error.why == NOT_DEBOUNCED:
         detail = str(error)
     more = {"differs": field, "state": CANCELLED if is_cancelled else ""}

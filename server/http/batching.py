@@ -45,17 +45,17 @@ def fresh(placed: Sequence[Placed]) -> int:
     return len({p for p in placed if isinstance(p, int)})
 
 
-def said(results: Sequence[Result], timeline: Timeline) -> Iterable[bytes]:
+def result_texts(results: Sequence[Result], timeline: Timeline) -> Iterable[bytes]:
     """Results of each item, with the state of the message that already had its key.
 
     The second item with a key is treated like one of a later request.
     """
     if set(map(type, results)) == {int} and len(set(cast("Sequence[int]", results))) == len(results):
         return map(_NEW.__mod__, results)
-    return _said_one_by_one(results, timeline)
+    return _result_texts_in_turn(results, timeline)
 
 
-def _said_one_by_one(results: Sequence[Result], timeline: Timeline) -> Iterator[bytes]:
+def _result_texts_in_turn(results: Sequence[Result], timeline: Timeline) -> Iterator[bytes]:
     seen: set[int] = set()
     for result in results:
         if isinstance(result, int):

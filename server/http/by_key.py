@@ -25,7 +25,7 @@ Act = Callable[[Commit, MessageId], Control]
 SEES_ONLY = "The key may see this message but not change it."
 
 
-class ByKey(NamedTuple):
+class KeyedMessage(NamedTuple):
     """A message by its idempotency key, and what the caller may see."""
 
     key: str

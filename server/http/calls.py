@@ -45,7 +45,7 @@ class Gives(NamedTuple):
     body: Any = None
     headers: Mapping[str, Any] = {}
     """Name -> type; always present."""
-    said: str = ""
+    description: str = ""
     media: str = JSON
 
 

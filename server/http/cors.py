@@ -31,13 +31,13 @@ def preflight(pages: Pages) -> Middleware:
     """Middleware that answers a browser's preflight request, if the page is allowed."""
 
     @web.middleware
-    async def asked(request: web.Request, handler: Handler) -> web.StreamResponse:
-        is_asked = request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers
-        if is_asked and pages.opens_to(request.headers.get("Origin")):
+    async def answer_preflight(request: web.Request, handler: Handler) -> web.StreamResponse:
+        is_preflight = request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers
+        if is_preflight and pages.opens_to(request.headers.get("Origin")):
             return web.Response(status=204, headers=PREFLIGHT)
         return await handler(request)
 
-    return asked
+    return answer_preflight
 
 
 def opening(pages: Pages) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:

@@ -26,7 +26,7 @@ from .turns import Turn
 
 STEP_ROWS = 4_000
 
-Wanted = Callable[[Row], bool]
+RowFilter = Callable[[Row], bool]
 
 
 class Density:
@@ -48,7 +48,7 @@ class Density:
         self,
         turn: Turn,
         topic: str = "",
-        wanted: Wanted = lambda row: not is_stub(row[2]),
+        wanted: RowFilter = lambda row: not is_stub(row[2]),
         is_abandoned: Callable[[], bool] = lambda: False,
         *,
         is_all: bool = True,
@@ -127,7 +127,7 @@ class Density:
         number: int,
         start: Position,
         end: Position,
-        wanted: Wanted,
+        wanted: RowFilter,
         turn: Turn,
         is_abandoned: Callable[[], bool],
     ) -> None:

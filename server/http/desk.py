@@ -31,19 +31,18 @@ from ..engine.writer import Busy, Writer
 from ..observe.logs import by
 from ..observe.metrics import Metrics
 from ..observe.tracing import Traces
-from ..pull.call import Answer as LeaseAnswer
-from ..pull.call import Call
+from ..pull.call import Call, LeaseAnswer
 from ..settings.config import Http, Limits
 from .access import Access, Rights, charge, check_send
 from .admission import Admission
 from .answers import WRITE_ERRORS, problem_of_write, refusal
-from .batching import accepted, fresh, said
+from .batching import accepted, fresh, result_texts
 from .intake import Trace
 from .leasing import Answered, Leasing
 from .posting import USUAL, Given, first_answer, place, place_all, place_each
 from .problems import MEDIA_TYPE, Problem
 from .timeline import Timeline
-from .usual import Kind, Request
+from .usual import Request, RequestKind
 from .values.batch_body import line_of, whole
 from .values.bodies import RequestError
 from .values.drafts import batch_key, late_ones
@@ -64,7 +63,7 @@ DECIDE: tuple[Callable[..., Any], ...] = (place, place_all, place_each)
 
 log = logging.getLogger(__name__)
 
-Answer = Callable[[bytes], None]
+Respond = Callable[[bytes], None]
 Made = tuple[int, Mapping[str, str], bytes] | Exception
 """Status, headers and body of an answer, or what went wrong."""
 
@@ -115,7 +114,7 @@ class Desk:
         rights = None if self._access.is_open else self._access.recall(authorization, None)
         return "" if rights is None else rights.name
 
-    def start(self, request: Request, body: bytes, is_gone: Callable[[], bool], answer: Answer) -> bool:
+    def start(self, request: Request, body: bytes, is_gone: Callable[[], bool], answer: Respond) -> bool:
         """Have a request decided, and `answer` it later. False: aiohttp must answer it; nothing was done.
         `is_gone`: whether the client is gone.
 
@@ -164,7 +163,7 @@ class Desk:
                 trace.end(placed)
             make = partial(self._made, kind, placed, drafts, body, now_ms)
             reply = partial(self._reply, BATCH_PATH if kind else PATH, now_ms, answer, make)
-            if kind is Kind.EACH and isinstance(placed, list) and _has_known(placed):
+            if kind is RequestKind.EACH and isinstance(placed, list) and _has_known(placed):
                 self._later(reply)
             else:
                 reply()
@@ -183,7 +182,7 @@ class Desk:
         body: bytes,
         rights: Rights | None,
         is_gone: Callable[[], bool],
-        answer: Answer,
+        answer: Respond,
     ) -> bool:
         """`start` for a call for leases."""
         if not self._has_lease():
@@ -199,7 +198,7 @@ class Desk:
         except (RequestError, Problem, Busy):
             return False
 
-    def _answer_leases(self, path: str, now_ms: int, answer: Answer, body: bytes | Exception) -> None:
+    def _answer_leases(self, path: str, now_ms: int, answer: Respond, body: bytes | Exception) -> None:
         """Answer a call for leases, but not before `start` has returned: the outcome of ended leases is known
         at once."""
         made: Made = body if isinstance(body, Exception) else (200, NO_HEADERS, body)
@@ -210,7 +209,7 @@ class Desk:
     ) -> bool:
         """`start` for `:lease`. Raises RequestError, Problem, Busy."""
         leasing = self._leasing
-        wanted = leasing.wanted(body)
+        wanted = leasing.call_of(body)
         if wanted.request.most > LEASE_MAX:
             return False
         if wanted.filter is None:
@@ -256,7 +255,9 @@ class Desk:
             if self._waiting:
                 asyncio.get_running_loop().call_soon(self._next)
 
-    def _made(self, kind: Kind, placed: Any, drafts: Sequence[Draft], body: bytes, now_ms: int) -> Made:
+    def _made(
+        self, kind: RequestKind, placed: Any, drafts: Sequence[Draft], body: bytes, now_ms: int
+    ) -> Made:
         """The answer to messages."""
         if kind and isinstance(placed, Refused):
             return refusal(placed, line_of(body, True, placed.index, len(drafts)))
@@ -264,14 +265,14 @@ class Desk:
             return placed
         if not kind:
             return first_answer(placed[0], drafts[0].due_ms, now_ms, self._timeline)
-        if kind is Kind.EACH:
-            status, text = 200, b'{"results":[' + b",".join(said(placed, self._timeline)) + b"]}"
+        if kind is RequestKind.EACH:
+            status, text = 200, b'{"results":[' + b",".join(result_texts(placed, self._timeline)) + b"]}"
         else:
             status, text = 201, accepted(placed)
         self._metrics.accepted.inc(fresh(placed))
         return status, NO_HEADERS, text
 
-    def _reply(self, path: str, now_ms: int, answer: Answer, make: Callable[[], Made]) -> None:
+    def _reply(self, path: str, now_ms: int, answer: Respond, make: Callable[[], Made]) -> None:
         """Answer, whatever the look-ups of `make` find, and count the answer."""
         try:
             made = make()

@@ -19,7 +19,7 @@ from ..delivery.membership import Membership, UnknownGroup
 from ..delivery.payloads import Encoding, payload_view
 from ..delivery.subscriptions import Subscriptions
 from ..delivery.tries import tries_before, tries_view
-from ..pull.call import Answer, Call, Leased, LeaseRequest
+from ..pull.call import Call, LeaseAnswer, Leased, LeaseRequest
 from ..pull.lease_id import BadLeaseId, LeaseId, lease_heads, lease_tail, lease_text, parse_leases
 from ..pull.pull import Pull, Settled
 from ..settings.config import ACK_MS_MAX, Config
@@ -103,7 +103,7 @@ Answered = Callable[[bytes | Exception], None]
 """Callback with the body of the answer, or the error."""
 
 
-class Wanted(NamedTuple):
+class LeaseCall(NamedTuple):
     """A `:lease` call. `filter`: of the named group, which is created if missing."""
 
     filter: str | None
@@ -126,14 +126,14 @@ class Leasing:
 
     # -- leasing
 
-    def wanted(self, raw: bytes) -> Wanted:
+    def call_of(self, raw: bytes) -> LeaseCall:
         """Parse a `:lease` body. Raises RequestError."""
         body = decoded(raw, _LEASE)
         wait_ms = 0 if body.wait is None else delay_ms("wait", body.wait)
         if wait_ms > WAIT_MAX_MS:
             raise FieldError("wait", f"must be at most {WAIT_MAX_MS // 1_000} s")
         lease_ms = None if body.lease is None else self._lease_ms(body.lease)
-        return Wanted(body.filter, LeaseRequest(body.max, wait_ms, lease_ms))
+        return LeaseCall(body.filter, LeaseRequest(body.max, wait_ms, lease_ms))
 
     def text_of(self, name: str, topic_filter: str, rights: Rights | None) -> str:
         """The full name of the group with that name and filter, existing or not. Raises Problem,
@@ -168,7 +168,7 @@ class Leasing:
         rights: Rights | None,
         request: LeaseRequest,
         is_gone: Callable[[], bool],
-        answered: Callable[[Call, Answer], None],
+        answered: Callable[[Call, LeaseAnswer], None],
     ) -> Call:
         """Lease messages of these groups, as `Pull.lease`. Raises Busy, Problem."""
         try:

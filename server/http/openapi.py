@@ -42,7 +42,7 @@ POLICY = f"{NOBODY}; style-src 'unsafe-inline'"
 PROBLEMS = "x-problems"
 """Of an answer: the types that its problem can have."""
 KEY = "key"
-KEY_SAID = "A key of this server, and the scope that it has to have; none named: any key."
+KEY_TEXT = "A key of this server, and the scope that it has to have; none named: any key."
 _VERBS = ("post", "put", "get", "patch", "delete")
 TAGS = {
     "messages": "Schedule a message, look at it, move it, cancel it: one, a batch, or all that match.",
@@ -105,7 +105,7 @@ def document_of(routes: Iterable[web.AbstractRoute], *, has_keys: bool = False) 
     used = {_tag(path) for path in paths}
     components: Json = {"schemas": dict(sorted(types.components.items()))}
     if has_keys:
-        components["securitySchemes"] = {KEY: {"type": "http", "scheme": "bearer", "description": KEY_SAID}}
+        components["securitySchemes"] = {KEY: {"type": "http", "scheme": "bearer", "description": KEY_TEXT}}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -115,7 +115,7 @@ def document_of(routes: Iterable[web.AbstractRoute], *, has_keys: bool = False) 
             "contact": {"name": "The fasti project"},
         },
         "servers": [{"url": "/", "description": "The server that gave this document."}],
-        "tags": [{"name": name, "description": said} for name, said in TAGS.items() if name in used],
+        "tags": [{"name": name, "description": text} for name, text in TAGS.items() if name in used],
         "paths": {path: _sorted(paths[path]) for path in sorted(paths, key=_place)},
         "components": components,
     }
@@ -204,7 +204,7 @@ def _responses(call: Call, types: Types) -> Json:
 
 
 def _given(gives: Gives, types: Types) -> Json:
-    answer: Json = {"description": gives.said or "done"}
+    answer: Json = {"description": gives.description or "done"}
     if gives.headers:
         answer["headers"] = _headers(gives.headers, types)
     if gives.body is not None:

@@ -257,10 +257,10 @@ class Selection:
         return self._query.start <= place < self._query.end
 
     def _view(self, place: Position, number: int, value: bytes) -> shapes.Message | None:
-        shown = self.shows(place, number, value) if self.has(place) else None
-        if shown is None:
+        fields = self.shows(place, number, value) if self.has(place) else None
+        if fields is None:
             return None
-        record, state, at_ms = shown
+        record, state, at_ms = fields
         name = self._timeline.id_at(place, number, record)
         return message_view(shapes.Message, name, place, record, state, at_ms)
 

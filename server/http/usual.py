@@ -36,7 +36,7 @@ _MATTERS = re.compile(
 """Headers that change how a request is read or answered."""
 
 
-class Kind(IntEnum):
+class RequestKind(IntEnum):
     """The call of a request."""
 
     ONE = 0
@@ -50,9 +50,9 @@ class Kind(IntEnum):
 
 START = b"POST /v1/"
 STARTS = {
-    b"POST /v1/messages HTTP/1.1\r\n": Kind.ONE,
-    b"POST /v1/messages:batch HTTP/1.1\r\n": Kind.ALL,
-    b"POST /v1/messages:batch?each=true HTTP/1.1\r\n": Kind.EACH,
+    b"POST /v1/messages HTTP/1.1\r\n": RequestKind.ONE,
+    b"POST /v1/messages:batch HTTP/1.1\r\n": RequestKind.ALL,
+    b"POST /v1/messages:batch?each=true HTTP/1.1\r\n": RequestKind.EACH,
 }
 START_MAX = max(map(len, STARTS))
 
@@ -76,7 +76,7 @@ class Request(NamedTuple):
     key: str | None
     host: str
     authorization: str = ""
-    kind: Kind = Kind.ONE
+    kind: RequestKind = RequestKind.ONE
     context: Headers = NO_TRACE
     """Context of its trace."""
     group: str = ""
@@ -95,7 +95,7 @@ def read_request(data: bytes) -> Request | None:
         found = LEASES.match(data)
         if found is None:
             return None
-        kind, begun, group, verb = Kind.LEASES, found.end(), found[1].decode(), found[2].decode()
+        kind, begun, group, verb = RequestKind.LEASES, found.end(), found[1].decode(), found[2].decode()
     stop = data.find(b"\r\n\r\n", begun, HEAD_MAX)
     if stop < 0 or not _HEADERS.fullmatch(data, begun, stop + 2):
         return None
@@ -115,7 +115,7 @@ def read_request(data: bytes) -> Request | None:
         return None
     key, content_type = known.get(b"idempotency-key"), known.get(b"content-type", b"").decode()
     try:
-        if kind is Kind.ONE or kind is Kind.LEASES:
+        if kind is RequestKind.ONE or kind is RequestKind.LEASES:
             check_json(content_type)
         elif not is_ndjson(content_type):
             return None

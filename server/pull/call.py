@@ -33,7 +33,7 @@ class Leased(NamedTuple):
     number: int
 
 
-Answer = Sequence[Leased] | Exception
+LeaseAnswer = Sequence[Leased] | Exception
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Call:
         request: LeaseRequest,
         until_s: float,
         is_gone: Callable[[], bool],
-        answered: "Callable[[Call, Answer], None]",
+        answered: "Callable[[Call, LeaseAnswer], None]",
     ) -> None:
         """`until_s`: monotonic; then it is answered, perhaps with nothing.
 

@@ -42,7 +42,7 @@ from ..delivery.subscriber import Subscriber
 from ..engine.clock import Clock
 from ..engine.writer import Busy
 from ..settings.config import Config
-from .call import Answer, Call, Given, Leased, LeaseRequest
+from .call import Call, Given, LeaseAnswer, Leased, LeaseRequest
 from .consumer import Consumer
 from .lease_id import LeaseId
 
@@ -168,7 +168,7 @@ class Pull:
         rights: Rights | None,
         request: LeaseRequest,
         is_gone: Callable[[], bool],
-        answered: Callable[[Call, Answer], None],
+        answered: Callable[[Call, LeaseAnswer], None],
     ) -> Call:
         """Lease messages of these groups, which all have this name. Raises Busy.
 

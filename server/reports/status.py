@@ -9,7 +9,7 @@ store, by the oldest position that a group has not read or not acked:
     $share/y/a        caught up                  last: it has no lag
 
 A group without messages may be far back but have no lag. So the lag of the furthest groups, up to
-`CANDIDATES` times TOP, is counted as in `/v1/groups` (http/undone.py), over 1,000 rows each (`lag_is_exact`
+`CANDIDATES` times TOP, is counted as in `/v1/groups` (http/backlog.py), over 1,000 rows each (`lag_is_exact`
 says whether these were all), for `LOOK_S` in all. The same is done for the TOP groups with the next retries,
 which may have read everything. Those with the most lag are reported.
 
@@ -41,9 +41,9 @@ from ..core import Core
 from ..delivery.place import Place
 from ..delivery.shared import Group
 from ..delivery.subscriber import Subscriber
+from ..http.backlog import LIST_LOOK_ROWS, lag_of, retries_of
 from ..http.timeline import Timeline
 from ..http.turns import Turn, least
-from ..http.undone import LIST_LOOK_ROWS, lag_of, retries_of
 from ..observe.history import SessionSample
 from ..observe.logs import shown
 from ..observe.metrics import Scraped, labelled

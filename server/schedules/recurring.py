@@ -204,9 +204,9 @@ class Schedules(CommitHook):
                 return
             yield entry
 
-    def _is_set_back(self, shown_ms: int, wall_ms: int) -> bool:
+    def _is_set_back(self, clock_ms: int, wall_ms: int) -> bool:
         """Whether the clock has been set back by more than small steps since it showed that time."""
-        return shown_ms - wall_ms > GRACE_MS
+        return clock_ms - wall_ms > GRACE_MS
 
     def _advance(self, commit: Commit, entry: tuple[Position, str]) -> None:
         """In the writer: write the next occurrence, if the row still names this one."""

@@ -34,8 +34,8 @@ from .kinds import (
     TEXT,
     URL,
     Address,
-    Kind,
     Network,
+    SettingKind,
     choice,
     count,
     ms,
@@ -71,7 +71,7 @@ class ConfigError(ValueError):
         self.detail = detail
 
 
-def _key(kind: Kind[T], default: object) -> T:
+def _key(kind: SettingKind[T], default: object) -> T:
     return field(default=kind.read(default), metadata={"kind": kind})
 
 

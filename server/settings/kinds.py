@@ -39,7 +39,7 @@ class KindError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind(Generic[T]):
+class SettingKind(Generic[T]):
     """`read` takes a TOML value or the text of a variable and raises ValueError; `show` is its inverse."""
 
     read: Callable[[object], T]
@@ -206,7 +206,7 @@ def _read_filters(value: object) -> tuple[str, ...]:
     return tuple(filters)
 
 
-def _names(what: str, pattern: str, like: str) -> "Kind[tuple[str, ...]]":
+def _names(what: str, pattern: str, like: str) -> "SettingKind[tuple[str, ...]]":
     """Names that match the pattern, in lower case, or "*"."""
 
     def read(value: object) -> tuple[str, ...]:
@@ -215,7 +215,7 @@ def _names(what: str, pattern: str, like: str) -> "Kind[tuple[str, ...]]":
             raise KindError(like)
         return names
 
-    return Kind(read, json.dumps)
+    return SettingKind(read, json.dumps)
 
 
 def _read_networks(value: object) -> tuple[Network, ...]:
@@ -307,17 +307,17 @@ def _read_spark(value: object) -> str:
     return "on" if _read_flag(value) else "off"
 
 
-def count(low: int = 1, high: int | None = None) -> Kind[int]:
+def count(low: int = 1, high: int | None = None) -> SettingKind[int]:
     """A whole number from `low` to `high`."""
-    return Kind(lambda value: _bounded(_read_int(value), low, high))
+    return SettingKind(lambda value: _bounded(_read_int(value), low, high))
 
 
-def size(low: int = 1, high: int | None = None) -> Kind[int]:
+def size(low: int = 1, high: int | None = None) -> SettingKind[int]:
     """Bytes from `low` to `high`."""
-    return Kind(lambda value: _bounded(read_size(value), low, high), show_size)
+    return SettingKind(lambda value: _bounded(read_size(value), low, high), show_size)
 
 
-def ms(low: int, high: int) -> Kind[int]:
+def ms(low: int, high: int) -> SettingKind[int]:
     """A duration from `low` to `high` ms."""
 
     def read(value: object) -> int:
@@ -326,10 +326,10 @@ def ms(low: int, high: int) -> Kind[int]:
             raise KindError(f"must be from {_show_ms(low)} to {_show_ms(high)}")
         return found
 
-    return Kind(read, _show_ms)
+    return SettingKind(read, _show_ms)
 
 
-def choice(*words: str) -> Kind[str]:
+def choice(*words: str) -> SettingKind[str]:
     """One of `words`."""
 
     def read(value: object) -> str:
@@ -337,7 +337,7 @@ def choice(*words: str) -> Kind[str]:
             raise KindError(f"must be one of {', '.join(words)}")
         return str(value)
 
-    return Kind(read)
+    return SettingKind(read)
 
 
 def _whole_s(value: object) -> int:
@@ -370,34 +370,34 @@ _MQTT_URL = re.compile(
     r"(?P<path>/[A-Za-z0-9._~/-]*)?",
     re.ASCII,
 )
-ADDRESS = Kind(_read_address)
-ARCHIVE = Kind(lambda value: local_path(text) if (text := _read_text(value)) else "", json.dumps)
-ANONYMOUS = Kind(_read_anonymous, _show_anonymous)
+ADDRESS = SettingKind(_read_address)
+ARCHIVE = SettingKind(lambda value: local_path(text) if (text := _read_text(value)) else "", json.dumps)
+ANONYMOUS = SettingKind(_read_anonymous, _show_anonymous)
 HOSTS = _names(
     "hosts",
     r"(?:\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::[0-9]{1,5})?",
     'a host must be like "fasti.example.com", with a port if only that one is meant, or "*"',
 )
-LISTENERS = Kind(_read_listeners, _show_listeners)
-ATTEMPTS = Kind(
+LISTENERS = SettingKind(_read_listeners, _show_listeners)
+ATTEMPTS = SettingKind(
     lambda value: None if value == "auto" else _bounded(_read_int(value), 0, None),
     lambda number: "auto" if number is None else str(number),
 )
-BACKOFF = Kind(_read_backoff, lambda steps: json.dumps([_show_ms(step) for step in steps]))
-FILTERS = Kind(_read_filters, json.dumps)
-FLAG = Kind(_read_flag, lambda flag: "true" if flag else "false")
-LOG = Kind(_read_log, lambda url: json.dumps(without_password(url)))
-MQTT_URLS = Kind(_read_mqtt_urls, _show_texts)
-MS = Kind(lambda value: _bounded(_read_ms(value), 1, None), _show_ms)
-NAME = Kind(_read_name, json.dumps)
-NETWORKS = Kind(_read_networks, _show_texts)
+BACKOFF = SettingKind(_read_backoff, lambda steps: json.dumps([_show_ms(step) for step in steps]))
+FILTERS = SettingKind(_read_filters, json.dumps)
+FLAG = SettingKind(_read_flag, lambda flag: "true" if flag else "false")
+LOG = SettingKind(_read_log, lambda url: json.dumps(without_password(url)))
+MQTT_URLS = SettingKind(_read_mqtt_urls, _show_texts)
+MS = SettingKind(lambda value: _bounded(_read_ms(value), 1, None), _show_ms)
+NAME = SettingKind(_read_name, json.dumps)
+NETWORKS = SettingKind(_read_networks, _show_texts)
 ORIGINS = _names(
     "origins",
     r"null|[a-z][a-z0-9+.-]*://[^/?#@\s]+",
     'an origin must be like "https://app.example.com", with its port if it has one, or "*"',
 )
-SECRET = Kind(_read_text, lambda text: json.dumps(text and HIDDEN), is_secret=True)
-SECONDS = Kind(_whole_s, lambda seconds: _show_ms(seconds * 1_000))
-SPARK = Kind(_read_spark)
-TEXT = Kind(_read_text, json.dumps)
-URL = Kind(_read_url, json.dumps)
+SECRET = SettingKind(_read_text, lambda text: json.dumps(text and HIDDEN), is_secret=True)
+SECONDS = SettingKind(_whole_s, lambda seconds: _show_ms(seconds * 1_000))
+SPARK = SettingKind(_read_spark)
+TEXT = SettingKind(_read_text, json.dumps)
+URL = SettingKind(_read_url, json.dumps)

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from .kinds import Kind, KindError, read_size, show_size
+from .kinds import KindError, SettingKind, read_size, show_size
 
 MIB = 1 << 20
 SHARES = 1_024
@@ -201,4 +201,4 @@ def _read(value: object) -> Memory:
     return Memory(size, "limits.memory")
 
 
-MEMORY = Kind(_read)
+MEMORY = SettingKind(_read)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from .config import Config, ConfigError, is_same
-from .kinds import HIDDEN, Kind, show_size, without_password
+from .kinds import HIDDEN, SettingKind, show_size, without_password
 from .memory import Memory, automatic, bounds_of, in_columns
 from .removed import REMOVED
 
@@ -123,7 +123,7 @@ def table(config: Config, origins: Mapping[str, str]) -> list[str]:
     return in_columns([(name, kind.show(value_of(config, name)), origins[name]) for name, _, kind in keys()])
 
 
-def keys() -> Iterator[tuple[str, str, Kind[Any]]]:
+def keys() -> Iterator[tuple[str, str, SettingKind[Any]]]:
     """(`section.key`, attribute, kind) of all keys, in the order of the file."""
     for section in fields(Config):
         for item in settable(getattr(Config(), section.name)):

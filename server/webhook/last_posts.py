@@ -27,7 +27,7 @@ class Failing(NamedTuple):
     last_reason: str = ""
 
 
-class Answer(NamedTuple):
+class PostResult(NamedTuple):
     """Answer to a post. `at_ms`: when the post had ended, by the machine's clock; `status` 0: there was none;
     `reason`: empty if the message is done."""
 
@@ -56,11 +56,11 @@ class LastPosts:
         packed = _PACKED.pack(at_ms, reply.status, round(reply.latency_ms), bytes.fromhex(message))
         self._packed = (packed + self._packed)[: LAST_POSTS * _PACKED.size]
 
-    def answers(self, most: int = LAST_POSTS) -> Iterator[Answer]:
+    def answers(self, most: int = LAST_POSTS) -> Iterator[PostResult]:
         """Newest first."""
         every = zip(_PACKED.iter_unpack(self._packed), self._reasons, strict=True)
         for (at_ms, status, latency_ms, message), reason in islice(every, most):
-            yield Answer(at_ms, message.hex(), status, latency_ms, reason)
+            yield PostResult(at_ms, message.hex(), status, latency_ms, reason)
 
     @property
     def failing(self) -> Failing:

@@ -223,8 +223,8 @@ class EndpointPoster:
             return
         task = self._posts.begin(request, partial(self._ended, endpoint, packet_id, name))
         if self._slots is not None:
-            slots, kind, began_ms = self._slots, self._slots.take(self._lane), self._posts.mono_ms
-            task.add_done_callback(lambda _: slots.give(self._lane, kind, self._posts.mono_ms - began_ms))
+            slots, speed, began_ms = self._slots, self._slots.take(self._lane), self._posts.mono_ms
+            task.add_done_callback(lambda _: slots.give(self._lane, speed, self._posts.mono_ms - began_ms))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -265,7 +265,7 @@ class Resting:
     def answers(self) -> type[aiohttp.ClientResponse]:
         """Response class that keeps a connection only if there is room."""
 
-        class Answer(aiohttp.ClientResponse):
+        class PostResponse(aiohttp.ClientResponse):
             async def start(inner, connection: Connection) -> aiohttp.ClientResponse:  # noqa: N805
                 """Raises TooLong, and ServerDisconnectedError if data was there before the post was sent: it
                 answers no post."""
@@ -283,7 +283,7 @@ class Resting:
                         raise meter.fault from None
                     raise
 
-        return Answer
+        return PostResponse
 
 
 class Sender:

@@ -1,6 +1,6 @@
 """Bound of posts to full URLs: which lane may begin a post, and which is next when one has ended.
 
-All origins share `capacity` posts. Each origin has a *lane* of one of three kinds, by its last post:
+All origins share `capacity` posts. Each origin has a *lane* of one of three speeds, by its last post:
 
     quick      took less than QUICK_MS    may begin any free post
     unknown    no post yet                one post, while unknown and slow lanes use less than three quarters
@@ -8,13 +8,13 @@ All origins share `capacity` posts. Each origin has a *lane* of one of three kin
 
 So hanging origins have at most half of the posts once they are known, which leaves room for new origins, and
 both leave room for quick ones. A lane without a post under way may begin one whenever one is free for its
-kind. It may begin further ones while it has less than a SHARE-th of the free posts. A key may have KEY_FREE
+speed. It may begin further ones while it has less than a SHARE-th of the free posts. A key may have KEY_FREE
 times the posts that are free for it, so a key with many origins leaves room for others.
 
-A lane without room and without a post under way waits in the queue of its key and kind. When posts have
-ended, the kinds are served in turn, and of each kind its queues, one lane each. Of the unknown lanes of a key
-the newest and the oldest are served alternately: behind 2,000 that hang a new one would wait for minutes. A
-served lane keeps its post for GRANT_S. If it has posted nothing by then, the next lane is served.
+A lane without room and without a post under way waits in the queue of its key and speed. When posts have
+ended, the speeds are served in turn, and of each speed its queues, one lane each. Of the unknown lanes of a
+key the newest and the oldest are served alternately: behind 2,000 that hang a new one would wait for minutes.
+A served lane keeps its post for GRANT_S. If it has posted nothing by then, the next lane is served.
 
 No more than BEGINS posts begin in a turn of the loop, as each takes some 0.3 ms. A lane waits at most once,
 so the queues are bounded by the lanes.
@@ -33,8 +33,8 @@ GRANT_S = 5.0
 BEGINS = 20
 
 
-class Kind(IntEnum):
-    """Kind of a lane, by its last post."""
+class Speed(IntEnum):
+    """How fast the origin of a lane answers, by its last post."""
 
     QUICK = 0
     UNKNOWN = 1
@@ -44,17 +44,17 @@ class Kind(IntEnum):
 class Lane:
     """The posts of one key to one origin."""
 
-    __slots__ = ("grant_end", "granted", "is_waiting", "kind", "open", "owner", "wake")
+    __slots__ = ("grant_end", "granted", "is_waiting", "open", "owner", "speed", "wake")
 
     def __init__(self, owner: str, wake: Callable[[], bool]) -> None:
         """`wake`: called when there may be room; returns whether there is a message to post."""
         self.wake = wake
         self.owner = owner
-        self.kind = Kind.UNKNOWN
+        self.speed = Speed.UNKNOWN
         self.open = 0
         """Posts under way."""
-        self.granted: Kind | None = None
-        """Kind of the post granted to a served lane, which counts as under way until `grant_end`."""
+        self.granted: Speed | None = None
+        """Speed of the post granted to a served lane, which counts as under way until `grant_end`."""
         self.grant_end: TimerHandle | None = None
         self.is_waiting = False
 
@@ -70,11 +70,11 @@ class Slots:
         self._each = each
         self._later = later
         self._open = [0, 0, 0]
-        """Posts under way or granted, by kind."""
+        """Posts under way or granted, by speed."""
         self._owners: Counter[str] = Counter()
         """The same by owner, without zeros."""
-        self._queues: list[OrderedDict[str, deque[Lane]]] = [OrderedDict() for _ in Kind]
-        """Queues of waiting lanes by kind and owner, next served first; none is empty. A kind without room
+        self._queues: list[OrderedDict[str, deque[Lane]]] = [OrderedDict() for _ in Speed]
+        """Queues of waiting lanes by speed and owner, next served first; none is empty. A speed without room
         costs one look: with 4,600 queues in one order each post that ended cost 11 ms."""
         self._newest_served: set[str] = set()
         """Owners with unknown lanes that wait, the last of which to be served was the newest."""
@@ -86,11 +86,11 @@ class Slots:
         its `wake` is called."""
         if lane.granted is not None:
             return True
-        free = self._free(lane.kind, lane.owner) if self._begun < BEGINS else 0
+        free = self._free(lane.speed, lane.owner) if self._begun < BEGINS else 0
         if lane.open:
-            each = self._each if lane.kind is not Kind.UNKNOWN else 1
+            each = self._each if lane.speed is not Speed.UNKNOWN else 1
             return lane.open < min(each, free // SHARE)
-        queues = self._queues[lane.kind]
+        queues = self._queues[lane.speed]
         if free > 0 and lane.owner not in queues:
             return True
         if not lane.is_waiting:
@@ -98,33 +98,33 @@ class Slots:
             queues.setdefault(lane.owner, deque()).append(lane)
         return False
 
-    def take(self, lane: Lane) -> Kind:
-        """Begin a post; returns the kind for `give`."""
-        kind = lane.granted
-        if kind is None:
-            kind = lane.kind
-            self._begin(kind, lane.owner)
+    def take(self, lane: Lane) -> Speed:
+        """Begin a post; returns the speed for `give`."""
+        speed = lane.granted
+        if speed is None:
+            speed = lane.speed
+            self._begin(speed, lane.owner)
         else:
             self._end_grant(lane)
         lane.open += 1
-        return kind
+        return speed
 
-    def give(self, lane: Lane, kind: Kind, took_ms: float) -> None:
+    def give(self, lane: Lane, speed: Speed, took_ms: float) -> None:
         """End a post that took `took_ms`."""
-        self._count(kind, lane.owner, -1)
+        self._count(speed, lane.owner, -1)
         lane.open -= 1
-        lane.kind = Kind.QUICK if took_ms < QUICK_MS else Kind.SLOW
+        lane.speed = Speed.QUICK if took_ms < QUICK_MS else Speed.SLOW
         self._serve()
         lane.wake()
 
     def remove(self, lane: Lane) -> None:
         """Remove a closed lane: it waits no longer. Its posts under way still end by `give`."""
         if lane.is_waiting:
-            queue = self._queues[lane.kind][lane.owner]
+            queue = self._queues[lane.speed][lane.owner]
             queue.remove(lane)
             lane.is_waiting = False
             if not queue:
-                self._end_queue(lane.kind, lane.owner)
+                self._end_queue(lane.speed, lane.owner)
         self._release(lane)
 
     def _turn(self) -> None:
@@ -137,47 +137,47 @@ class Slots:
         is_served = True
         while is_served:
             is_served = False
-            for kind in Kind:
-                owner = self._next(kind) if self._begun < BEGINS else None
+            for speed in Speed:
+                owner = self._next(speed) if self._begun < BEGINS else None
                 if owner is not None:
-                    self._grant(kind, owner)
+                    self._grant(speed, owner)
                     is_served = True
 
-    def _next(self, kind: Kind) -> str | None:
-        """The owner whose queue of that kind is served next; None: there is no room, or no lane waits."""
-        if not self._queues[kind] or self._room(kind) <= 0:
+    def _next(self, speed: Speed) -> str | None:
+        """The owner whose queue of that speed is served next; None: there is no room, or no lane waits."""
+        if not self._queues[speed] or self._room(speed) <= 0:
             return None
-        return next((owner for owner in self._queues[kind] if self._free(kind, owner) > 0), None)
+        return next((owner for owner in self._queues[speed] if self._free(speed, owner) > 0), None)
 
-    def _grant(self, kind: Kind, owner: str) -> None:
+    def _grant(self, speed: Speed, owner: str) -> None:
         """Grant a post to a lane of a queue, and move the queue to the end."""
-        queue = self._queues[kind][owner]
-        is_newest = kind is Kind.UNKNOWN and owner not in self._newest_served
+        queue = self._queues[speed][owner]
+        is_newest = speed is Speed.UNKNOWN and owner not in self._newest_served
         if is_newest:
             self._newest_served.add(owner)
-        elif kind is Kind.UNKNOWN:
+        elif speed is Speed.UNKNOWN:
             self._newest_served.remove(owner)
         lane = queue.pop() if is_newest else queue.popleft()
         if queue:
-            self._queues[kind].move_to_end(owner)
+            self._queues[speed].move_to_end(owner)
         else:
-            self._end_queue(kind, owner)
+            self._end_queue(speed, owner)
         lane.is_waiting = False
         if lane.wake():
-            lane.granted, lane.grant_end = kind, self._later(GRANT_S, partial(self._release, lane))
-            self._begin(kind, owner)
+            lane.granted, lane.grant_end = speed, self._later(GRANT_S, partial(self._release, lane))
+            self._begin(speed, owner)
 
-    def _end_queue(self, kind: Kind, owner: str) -> None:
+    def _end_queue(self, speed: Speed, owner: str) -> None:
         """Remove a queue that is empty."""
-        del self._queues[kind][owner]
-        if kind is Kind.UNKNOWN:
+        del self._queues[speed][owner]
+        if speed is Speed.UNKNOWN:
             self._newest_served.discard(owner)
 
-    def _begin(self, kind: Kind, owner: str) -> None:
+    def _begin(self, speed: Speed, owner: str) -> None:
         if not self._begun:
             self._later(0, self._turn)
         self._begun += 1
-        self._count(kind, owner, 1)
+        self._count(speed, owner, 1)
 
     def _release(self, lane: Lane) -> None:
         """Take back a grant."""
@@ -191,23 +191,23 @@ class Slots:
         lane.grant_end.cancel()
         lane.granted = lane.grant_end = None
 
-    def _count(self, kind: Kind, owner: str, more: int) -> None:
-        self._open[kind] += more
+    def _count(self, speed: Speed, owner: str, more: int) -> None:
+        self._open[speed] += more
         self._owners[owner] += more
         if not self._owners[owner]:
             del self._owners[owner]
 
-    def _room(self, kind: Kind) -> int:
-        """Posts of that kind that may still begin."""
+    def _room(self, speed: Speed) -> int:
+        """Posts of that speed that may still begin."""
         quick, unknown, slow = self._open
         free = self._capacity - quick - unknown - slow
-        if kind is not Kind.QUICK:
+        if speed is not Speed.QUICK:
             free = min(free, self._capacity * 3 // 4 - unknown - slow)
-        if kind is Kind.SLOW:
+        if speed is Speed.SLOW:
             free = min(free, self._capacity // 2 - slow)
         return free
 
-    def _free(self, kind: Kind, owner: str) -> int:
+    def _free(self, speed: Speed, owner: str) -> int:
         """Those of them that the owner may begin."""
-        free = self._room(kind)
+        free = self._room(speed)
         return min(free, -((self._owners[owner] - KEY_FREE * free) // (KEY_FREE + 1)))

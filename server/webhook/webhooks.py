@@ -78,7 +78,7 @@ class TooMany(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class EndpointSettings:
     """Requested settings of an endpoint. `secret`: None for none, UNSET to keep it."""
 
     url: str
@@ -336,7 +336,9 @@ class Webhooks(CommitHook):
 
     # -- changed
 
-    async def put(self, name: str, wanted: Wanted, rights: Rights | None) -> tuple[EndpointStatus, bool]:
+    async def put(
+        self, name: str, wanted: EndpointSettings, rights: Rights | None
+    ) -> tuple[EndpointStatus, bool]:
         """Create or change an endpoint; True if created. `rights`: of the key of the request. Raises Refused,
         Busy, StoreFailed."""
         is_new: bool = await self._ask(lambda commit: self._put(commit, name, wanted, rights))
@@ -346,7 +348,7 @@ class Webhooks(CommitHook):
             raise Unknown(name)
         return status, is_new
 
-    def _put(self, commit: Commit, name: str, wanted: Wanted, rights: Rights | None) -> bool:
+    def _put(self, commit: Commit, name: str, wanted: EndpointSettings, rights: Rights | None) -> bool:
         known = self.registry.get(name)
         if known is not None and not self.is_managed(name, rights):
             raise Refused("forbidden", f"the endpoint {name!r} belongs to another key")

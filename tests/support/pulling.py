@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from server.auth.rights import Rights
-from server.pull.call import Answer, Call, Leased, LeaseRequest
+from server.pull.call import Call, LeaseAnswer, Leased, LeaseRequest
 from server.pull.lease_id import LeaseId
 from server.pull.pull import Settled
 from shards.commit import Commit
@@ -20,11 +20,11 @@ class Asked:
 
     def __init__(self, puller: "Puller") -> None:
         self._puller = puller
-        self.answer: Answer | None = None
+        self.answer: LeaseAnswer | None = None
         self.is_gone = False
         self.call: Call
 
-    def answered(self, call: Call, answer: Answer) -> None:
+    def answered(self, call: Call, answer: LeaseAnswer) -> None:
         assert self.answer is None, "answered twice"
         self.answer = answer
 

@@ -12,7 +12,7 @@
     endpoints.py   `/v1/endpoints`: where messages are posted
     sessions.py    `/v1/sessions`: subscribers, and how far each has read
     groups.py      `/v1/groups`: shared subscriptions, made, paused, deleted
-    keys.py        `/v1/groups/{group}/keys`: ordering keys in trouble, held, released
+    ordering_keys.py  `/v1/groups/{group}/keys`: ordering keys in trouble, held, released
     leases.py      `/v1/groups/{group}/messages`: leases for workers
     kept.py        shared by `/v1/dead` and `/v1/retries`
     dead.py        `/v1/dead`: dead letters, sent again or dropped
@@ -27,6 +27,6 @@
     history.py     `/v1/history`: figures of the last hour and day
     info.py        `/v1/info`, `/livez`, `/readyz`, `/metrics`
 
-None imports another, except that the files of their resources import places.py, keys.py and kept.py,
-keys.py imports places.py, and timeline.py imports kept.py.
+None imports another, except that the files of their resources import places.py, ordering_keys.py and kept.py,
+ordering_keys.py imports places.py, and timeline.py imports kept.py.
 """

@@ -25,7 +25,7 @@ from ...observe.tracing import Traces
 from ...settings.config import Limits
 from ..access import rights_of
 from ..answers import raw_answer, refusal, refusals
-from ..batching import Result, accepted, fresh, said
+from ..batching import Result, accepted, fresh, result_texts
 from ..calls import SCHEDULE, WRITES, Gives, described
 from ..intake import YIELD_EVERY, Coming, Intake, Trace, Wrong
 from ..posting import TERMS, place_all, place_each, terms_of
@@ -70,7 +70,7 @@ class Batch:
         "Schedule many, all or nothing; with `each=true` every item for itself (200)",
         SCHEDULE,
         Gives(201, shapes.Accepted),
-        Gives(200, shapes.Results, said="`each=true`"),
+        Gives(200, shapes.Results, description="`each=true`"),
         query={"each": FLAG, "ids": FLAG, **TERMS},
         body=list[Item],
         example=[
@@ -136,10 +136,10 @@ class Batch:
         self, request: web.Request, user: str, body: bytes, count: int, turn: Turn
     ) -> BatchKey | None:
         """The key of the batch. Raises FieldError."""
-        shown = key_of(request)
-        if shown is None:
+        key = key_of(request)
+        if key is None:
             return None
-        keyed = partial(batch_key, shown, user, body, count)
+        keyed = partial(batch_key, key, user, body, count)
         if len(body) > OFFLOADED_BYTES:
             return await turn.in_thread(self.bodies, keyed)
         return keyed()
@@ -161,7 +161,7 @@ class Batch:
         rest = iter(placed)
         results: list[Result] = [one if isinstance(one, Wrong) else next(rest) for one in coming.items]
         answers = []
-        for count, one in enumerate(said(results, self.timeline), 1):
+        for count, one in enumerate(result_texts(results, self.timeline), 1):
             answers.append(one)
             if not count % YIELD_EVERY:
                 await coming.turn.begin()

@@ -42,7 +42,7 @@ from timeline.position import MessageId, Position, at_of, id_text, seq_of
 from ...engine.writer import GROUP_BYTES
 from ...observe.metrics import Metrics
 from ..access import Sees, changes, sees
-from ..answers import asked, refusal
+from ..answers import answer_of, refusal
 from ..bulk import Acted, BulkParts, change_each
 from ..calls import SCHEDULE, WRITES, described
 from ..problems import Problem
@@ -211,7 +211,7 @@ class Control:
             targets, following = self._step(sweep, sweep.next, turn)
             sweep.matched += len(targets)
             if targets and act is not None:
-                acted: Acted = await asked(self.parts.ask, partial(act, targets), cost=len(targets))
+                acted: Acted = await answer_of(self.parts.ask, partial(act, targets), cost=len(targets))
                 sweep.changed += acted.changed
                 if acted.refused is not None:
                     raise refusal(acted.refused)  # `next` is the step that was not done

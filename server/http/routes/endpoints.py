@@ -27,15 +27,15 @@ from ...webhook.verdicts import Outcome
 from ...webhook.webhooks import EndpointStatus, TooMany, Unknown, Webhooks
 from ..access import over_quota, rights_of
 from ..answers import put_answer, refusals
+from ..backlog import DELETED, DROP, LIST_LOOK_ROWS, LOOK_ROWS, fate_of, refuse_undone
 from ..calls import ADMIN, WRITES, Gives, described
 from ..requests import body_of, limit_of, name_of
-from ..undone import DELETED, DROP, LIST_LOOK_ROWS, LOOK_ROWS, fate_of, refuse_undone
 from ..values import shapes
 from ..values.endpoint_body import EndpointRequest, wanted_of
 from ..values.endpoint_views import endpoint_view
 from ..values.scalars import PAGED, WITH_ORDER, WITHOUT_ORDER, Location, rules
-from .keys import KeyRoutes
-from .places import Kind, Places, Verbs
+from .ordering_keys import OrderingKeyRoutes
+from .places import PlaceKind, Places, Verbs
 
 ONE = "/v1/endpoints/{name:[^/]+(?<!:pause)(?<!:resume)(?<!:test)(?<!:replay)(?<!:skip)}"
 """The path of an endpoint; paths with a verb behind it have their own handlers, for every method."""
@@ -53,7 +53,7 @@ class EndpointRoutes:
         self._places = places
         self._webhooks = webhooks
         self._config = config
-        self._kind = Kind(
+        self._kind = PlaceKind(
             "endpoint",
             "name",
             ADMIN,
@@ -63,7 +63,7 @@ class EndpointRoutes:
             self._answer,
             webhooks.pause,
         )
-        self._keys = KeyRoutes(self._kind, places, holds)
+        self._keys = OrderingKeyRoutes(self._kind, places, holds)
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -100,7 +100,7 @@ class EndpointRoutes:
         "Make an endpoint, or change it in place",
         ADMIN,
         Gives(201, shapes.Endpoint, {"Location": Location}),
-        Gives(200, shapes.Endpoint, said="it was there"),
+        Gives(200, shapes.Endpoint, description="it was there"),
         body=Annotated[EndpointRequest, rules(WITH_ORDER, WITHOUT_ORDER)],
         example={"url": "https://shop.example.com/hooks/due", "concurrency": 4, "timeout": "10s"},
         problems=WRITES,
@@ -179,5 +179,5 @@ class EndpointRoutes:
         self, status: EndpointStatus, look_rows: int = LOOK_ROWS, answers: int = LAST_POSTS
     ) -> shapes.Endpoint:
         group = status.group
-        shown = None if group is None else self._places.shown(group, look_rows)
-        return endpoint_view(status, shown, self._webhooks.now_ms, answers)
+        place_status = None if group is None else self._places.status_of(group, look_rows)
+        return endpoint_view(status, place_status, self._webhooks.now_ms, answers)

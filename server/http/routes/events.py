@@ -38,7 +38,7 @@ class Events:
     @described(
         "What moves, as server-sent events, one a second",
         READ,
-        Gives(200, str, media=MEDIA, said="events `figures`, their data as Figures in JSON"),
+        Gives(200, str, media=MEDIA, description="events `figures`, their data as Figures in JSON"),
         problems=("over-quota",),
     )
     async def get(self, request: web.Request) -> web.StreamResponse:

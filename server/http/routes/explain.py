@@ -34,7 +34,7 @@ class Explain:
         return [web.get("/v1/messages/{id}/explain", self.get)]
 
     @described("Where a message lies", READ, problems=("not-found", "other-timeline"))
-    async def get(self, request: web.Request) -> shapes.Place:
+    async def get(self, request: web.Request) -> shapes.MessageLocation:
         timeline = self._timeline
         message = id_of(request, timeline.number)
         found = visible(timeline, message, sees(request))
@@ -46,7 +46,7 @@ class Explain:
         enters_ms = None
         if is_ahead and not in_wheel:
             enters_ms = max(timeline.horizon.clock_ms, at_of(place) - AHEAD_MS)
-        view = shapes.Place(
+        view = shapes.MessageLocation(
             id=id_text(message),
             position=position_view(place),
             held=shard is None,

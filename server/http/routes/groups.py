@@ -9,8 +9,8 @@ affects all of them, unless `filter` names one.
 A key sees the groups that it made, or whose members have all connected with it. A key with the scope admin
 sees all.
 
-Lag is counted as for a session (../undone.py), in a list over fewer rows. Calls that change many groups do so
-in steps, each a decision of the writer.
+Lag is counted as for a session (../backlog.py), in a list over fewer rows. Calls that change many groups do
+so in steps, each a decision of the writer.
 """
 
 from collections.abc import Sequence
@@ -29,17 +29,17 @@ from ...delivery.shared import Group
 from ...delivery.subscriptions import Subscriptions
 from ...settings.config import Config
 from ..access import Rights, is_own, rights_of
-from ..answers import asked, put_answer
+from ..answers import answer_of, put_answer
+from ..backlog import DELETED, DROP, LIST_LOOK_ROWS, LOOK_ROWS, fate_of, refuse_undone
 from ..calls import READ, WRITES, Gives, described
 from ..problems import Problem
 from ..requests import body_of, limit_of
-from ..undone import DELETED, DROP, LIST_LOOK_ROWS, LOOK_ROWS, fate_of, refuse_undone
 from ..values import shapes
 from ..values.group_body import GroupRequest, terms_of, text_of
 from ..values.scalars import PAGED, WITH_ORDER, WITHOUT_ORDER, Filter, Location, rules
 from ..values.views import group_view
-from .keys import KeyRoutes
-from .places import Kind, Places, Verbs, look_rows_of
+from .ordering_keys import OrderingKeyRoutes
+from .places import PlaceKind, Places, Verbs, look_rows_of
 
 ONE = "/v1/groups/{group}"
 FILTERED = {"filter": Filter}
@@ -62,7 +62,7 @@ class GroupRoutes:
         self._groups = groups
         self._subscriptions = subscriptions
         self._config = config
-        self._kind = Kind(
+        self._kind = PlaceKind(
             "group",
             "group",
             READ,
@@ -74,7 +74,7 @@ class GroupRoutes:
             FILTERED,
         )
         self._verbs = Verbs(self._kind, places)
-        self._keys = KeyRoutes(self._kind, places, holds)
+        self._keys = OrderingKeyRoutes(self._kind, places, holds)
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -106,7 +106,7 @@ class GroupRoutes:
         "Make a group ahead of any member, or change its terms",
         READ,
         Gives(201, shapes.MadeGroup, {"Location": Location}),
-        Gives(200, shapes.MadeGroup, said="it was there"),
+        Gives(200, shapes.MadeGroup, description="it was there"),
         body=Annotated[GroupRequest, rules(WITH_ORDER, WITHOUT_ORDER)],
         example={"filter": "jobs/#", "ack_timeout": "30s", "max_attempts": 5, "backoff": ["10s", "1m"]},
         problems=WRITES,
@@ -130,12 +130,12 @@ class GroupRoutes:
                 return None, False
             return groups.make(commit, text, terms, keeping, rights), known is None
 
-        group, is_new = await asked(self._places.ask, make)
+        group, is_new = await answer_of(self._places.ask, make)
         if group is None:
             which = f"the group {name[:64]!r} with the filter {body.filter[:128]!r}"
             raise Problem("forbidden", f"You may not create or change {which}.")
         await self._places.turns.of(request).begin()
-        view = group_view(shapes.MadeGroup, group, self._places.shown(group, LOOK_ROWS))
+        view = group_view(shapes.MadeGroup, group, self._places.status_of(group, LOOK_ROWS))
         others = [one for one in groups.of_name(name) if one is not group and is_own(rights, one)]
         if body.order and others:
             view.warnings = [_several(parse_share(one.text)[1]) for one in others[:WARNINGS_MAX]]
@@ -192,7 +192,7 @@ class GroupRoutes:
             group = self._groups.get(text)
             if group is None or not is_own(rights, group):
                 return None
-            return group_view(shapes.Group, group, self._places.shown(group, look_rows_of(texts)))
+            return group_view(shapes.Group, group, self._places.status_of(group, look_rows_of(texts)))
 
         views, following = await self._places.page(request, texts, limit, view)
         return shapes.GroupPage(following, views)
@@ -200,5 +200,5 @@ class GroupRoutes:
 
 def _several(topic_filter: str) -> str:
     """Of another filter of a name that orders."""
-    shown = repr(topic_filter[:128])
-    return f"the name has the filter {shown} too: each filter has an order of its own, over what it matches"
+    excerpt = repr(topic_filter[:128])
+    return f"the name has the filter {excerpt} too: each filter has an order of its own, over what it matches"

@@ -47,7 +47,7 @@ from ...delivery.shared import ENDPOINT_PREFIX, KEY_PREFIX
 from ...delivery.tries import tries_view
 from ...settings.times import time_text
 from ..access import Rights, Sees, changes, is_own, owns, rights_of, sees, user_of
-from ..answers import asked, refusal
+from ..answers import answer_of, refusal
 from ..bulk import Acted, BulkParts, change_each
 from ..problems import Problem
 from ..requests import flag, instant_parameter, limit_of
@@ -124,7 +124,7 @@ ONE_CHOICE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class KeptSelection:
     """The selection of a call: from `start` on, up to but without `end`."""
 
     start: Position = START
@@ -193,7 +193,7 @@ class KeptRows(Generic[P]):
             turn.release()
         return self.page_of(following, count, views)
 
-    def _selection(self, request: web.Request) -> Wanted:
+    def _selection(self, request: web.Request) -> KeptSelection:
         """The selection of a listing. Raises FieldError."""
         query = request.query
         span = span_of(instant_parameter(request, "from"), instant_parameter(request, "to"))
@@ -201,7 +201,7 @@ class KeptRows(Generic[P]):
             raise FieldError("group", "is empty")
         check_selects(query.get("topic"))
         ids = self._ids(request, query.get("id"), query.get("key"))
-        return Wanted(*span, query.get("group"), query.get("topic"), query.get("reason"), ids)
+        return KeptSelection(*span, query.get("group"), query.get("topic"), query.get("reason"), ids)
 
     def _ids(self, request: web.Request, name: str | None, key: str | None) -> tuple[MessageId, ...] | None:
         """Message ids for an id, or for an idempotency key of the caller; None: any.
@@ -215,7 +215,7 @@ class KeptRows(Generic[P]):
         return tuple(known if ids is None else known.intersection(ids))
 
     async def _page(
-        self, wanted: Wanted, may: May, limit: int, turn: Turn
+        self, wanted: KeptSelection, may: May, limit: int, turn: Turn
     ) -> tuple[list[Any], Position | None]:
         """The views of a page, and the position behind which the next begins; None: there is none."""
         views: list[shapes.Kept] = []
@@ -244,7 +244,7 @@ class KeptRows(Generic[P]):
                 return views, last
             start = Position(last + 1)
 
-    async def _count(self, request: web.Request, wanted: Wanted, may: May, turn: Turn) -> int:
+    async def _count(self, request: web.Request, wanted: KeptSelection, may: May, turn: Turn) -> int:
         count, following = 0, wanted.start
         while request.transport is not None:
             await turn.begin()
@@ -263,7 +263,7 @@ class KeptRows(Generic[P]):
             log.error("message %s: unreadable, skipped: %s", self.name, error)
             return None
 
-    def _read(self, wanted: Wanted, start: Position) -> Iterator[DeliveryRow]:
+    def _read(self, wanted: KeptSelection, start: Position) -> Iterator[DeliveryRow]:
         """Rows that may be selected, at or behind `start`."""
         if wanted.ids is not None:
             rows = [row for message in wanted.ids for row in self.source.of_message(message)]
@@ -287,7 +287,7 @@ class KeptRows(Generic[P]):
                 done.matched += len(names)
                 if names and not body.dry_run:
                     each = partial(self._each, names, act, may)
-                    acted: Acted = await asked(self.parts.ask, each, cost=len(names))
+                    acted: Acted = await answer_of(self.parts.ask, each, cost=len(names))
                     done.changed += acted.changed
                     if acted.refused is not None:
                         raise refusal(acted.refused)
@@ -296,14 +296,14 @@ class KeptRows(Generic[P]):
             raise
         return done
 
-    def _chosen(self, request: web.Request, body: Change) -> Wanted:
+    def _chosen(self, request: web.Request, body: Change) -> KeptSelection:
         """The messages to change, as of now. Raises FieldError."""
         seq = self.parts.timeline.horizon.seq
         if (body.ids is None) == (body.filter is None):
             raise FieldError("filter", "or ids is required, but not both")
         if body.ids is not None:
             ids = tuple(dict.fromkeys(_id("ids", text) for text in body.ids))
-            return Wanted(group=body.group, ids=ids, seq=seq)
+            return KeptSelection(group=body.group, ids=ids, seq=seq)
         chosen = body.filter
         assert chosen is not None, "one of the two"
         if body.group is not None:
@@ -314,9 +314,9 @@ class KeptRows(Generic[P]):
         until = None if chosen.until is None else instant_ms("to", str(chosen.until))
         check_selects(chosen.topic)
         span, ids_of = span_of(since, until), self._ids(request, chosen.id, chosen.key)
-        return Wanted(*span, chosen.group, chosen.topic, chosen.reason, ids_of, seq)
+        return KeptSelection(*span, chosen.group, chosen.topic, chosen.reason, ids_of, seq)
 
-    def _step(self, wanted: Wanted, start: int, may: May, turn: Turn) -> tuple[Names, int | None]:
+    def _step(self, wanted: KeptSelection, start: int, may: May, turn: Turn) -> tuple[Names, int | None]:
         """The next matches at or behind a position, and where to continue; None at the end."""
         names: Names = []
         size = 0
@@ -329,7 +329,9 @@ class KeptRows(Generic[P]):
                 return names, start
         return names, None
 
-    def _step_of_ids(self, wanted: Wanted, index: int, may: May, turn: Turn) -> tuple[Names, int | None]:
+    def _step_of_ids(
+        self, wanted: KeptSelection, index: int, may: May, turn: Turn
+    ) -> tuple[Names, int | None]:
         """`_step` over the ids from an index on."""
         assert wanted.ids is not None, "it is by ids"
         names: Names = []
@@ -405,7 +407,7 @@ def _id(field: str, text: str) -> MessageId:
         raise FieldError(field, str(error)) from None
 
 
-def is_there(wanted: Wanted, row: DeliveryRow, may: May) -> bool:
+def is_there(wanted: KeptSelection, row: DeliveryRow, may: May) -> bool:
     """Whether the row is selected, and visible to the caller."""
     try:
         return wanted.fits(row) and may(row, None)

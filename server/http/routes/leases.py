@@ -31,10 +31,10 @@ from timeline.position import id_text
 from ...delivery.membership import Membership
 from ...delivery.terms import LASTING
 from ...engine.writer import Ask
-from ...pull.call import Answer, Leased
+from ...pull.call import LeaseAnswer, Leased
 from ...pull.lease_id import lease_text
 from ..access import Rights, rights_of
-from ..answers import asked, json_answer, raw_answer, refusals
+from ..answers import answer_of, json_answer, raw_answer, refusals
 from ..calls import READ, WRITES, Gives, described
 from ..following import Following
 from ..leasing import AckMessages, ExtendLeases, LeaseMessages, Leasing, NackMessages, ReleaseMessages
@@ -74,12 +74,12 @@ class LeaseRoutes:
     )
     async def lease(self, request: web.Request) -> shapes.LeasedMessages:
         leasing, name, rights = self.leasing, request.match_info["group"], rights_of(request)
-        wanted = leasing.wanted(await json_of(request))
+        wanted = leasing.call_of(await json_of(request))
         if wanted.filter is None:
             texts = leasing.texts(name, rights)
         else:
             texts = (await self._opened(leasing.text_of(name, wanted.filter, rights), rights),)
-        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        answered: asyncio.Future[LeaseAnswer] = asyncio.get_running_loop().create_future()
         is_gone, put = _listener(request, answered), _setter(answered)
         with refusals():
             call = leasing.lease(name, texts, rights, wanted.request, is_gone, lambda _, leased: put(leased))
@@ -170,7 +170,7 @@ class LeaseRoutes:
                 if groups.get(text) is None:
                     groups.make(commit, text, keeping=LASTING, rights=rights)
 
-            await asked(self.ask, create_group)
+            await answer_of(self.ask, create_group)
         return text
 
     async def _views(self, leased: Sequence[Leased], turn: Turn) -> list[shapes.LeasedMessage]:

@@ -43,8 +43,8 @@ from ...observe.tracing import Traces
 from ...settings.config import Limits
 from ...settings.times import format_ms, time_text, wall_time
 from ..access import changes, charge, owns, rights_of, sees, user_of
-from ..answers import asked, json_answer, raw_answer, refusals
-from ..by_key import SEES_ONLY, Act, ByKey
+from ..answers import answer_of, json_answer, raw_answer, refusals
+from ..by_key import SEES_ONLY, Act, KeyedMessage
 from ..calls import READ, SCHEDULE, WRITES, Gives, described
 from ..claims import claims_of
 from ..intake import Coming, Intake, Trace, Wrong
@@ -196,7 +196,7 @@ class Messages:
     async def get(self, request: web.Request) -> web.Response:
         message = id_of(request, self.timeline.number)
         found = visible(self.timeline, message, sees(request))
-        return await (self._kept(request, message) if found is None else self._shown(request, found))
+        return await (self._kept(request, message) if found is None else self._found_answer(request, found))
 
     @described(
         "Look at the message under an idempotency key",
@@ -213,7 +213,7 @@ class Messages:
             if row is None or found.slug != "gone":
                 raise found
             return await self._kept(request, row.id, found)
-        return await self._shown(request, found)
+        return await self._found_answer(request, found)
 
     async def _kept(
         self, request: web.Request, message: MessageId, otherwise: Problem | None = None
@@ -233,7 +233,7 @@ class Messages:
             return None
         return msgspec.structs.replace(decode(row.record), due_ms=0)
 
-    async def _shown(self, request: web.Request, found: Found) -> web.Response:
+    async def _found_answer(self, request: web.Request, found: Found) -> web.Response:
         record = decode(found.value)
         state, dispatched_ms = self.timeline.state_of(found, record)
         return await self._answer(
@@ -351,7 +351,7 @@ class Messages:
         "Make the message under an idempotency key what the body says: made, changed or cancelled",
         SCHEDULE,
         Gives(201, shapes.Upserted, PLACED, "made"),
-        Gives(200, shapes.Upserted, said="changed, cancelled, or nothing to do"),
+        Gives(200, shapes.Upserted, description="changed, cancelled, or nothing to do"),
         body=Upsert,
         example={"topic": "orders/17/reminder", "payload": "hi", "deliver_in": "1h", "version": [3, 0]},
         problems=("not-found", "already-dispatched", *WRITES),
@@ -368,7 +368,7 @@ class Messages:
         if item is None:
             charge(rights, 1)  # its version is kept as long as a message
             cancel = partial(named.cancel, version=wish.version, may_change=may_change)
-            upserted = await asked(self.ask, cancel)
+            upserted = await answer_of(self.ask, cancel)
         else:
             decide, turn = partial(named.upsert, wish=wish, may_change=may_change), self.turns.of(request)
             topics = reader.topics.values()
@@ -379,7 +379,7 @@ class Messages:
         return await self._upserted_answer(request, named, upserted)
 
     async def _upserted_answer(
-        self, request: web.Request, named: ByKey, upserted: Upserted | Problem
+        self, request: web.Request, named: KeyedMessage, upserted: Upserted | Problem
     ) -> web.Response:
         """The answer to an upsert. Raises Problem."""
         if isinstance(upserted, Problem):
@@ -417,9 +417,11 @@ class Messages:
         state = CANCELLED if is_cancelled else self.timeline.state_of(found, record)[0]
         return state, due_at(found.position, record.due_ms)
 
-    async def _decided(self, request: web.Request, named: ByKey, act: Act) -> tuple[MessageId, Control]:
+    async def _decided(
+        self, request: web.Request, named: KeyedMessage, act: Act
+    ) -> tuple[MessageId, Control]:
         """The message of a key, and the outcome of `act` on it. Raises Problem."""
-        answer: tuple[MessageId, Control] = await asked(
+        answer: tuple[MessageId, Control] = await answer_of(
             self.ask, partial(named.decide, act=act, may_change=changes(request))
         )
         return answer
@@ -433,7 +435,7 @@ class Messages:
         def decide(commit: Commit) -> Control | Problem:
             return self._barred(request, message, commit) or act(commit, message)
 
-        control: Control = await asked(self.ask, decide)
+        control: Control = await answer_of(self.ask, decide)
         return control
 
     def _barred(self, request: web.Request, message: MessageId, commit: Commit) -> Problem | None:
@@ -498,7 +500,7 @@ def _move(commit: Commit, message: MessageId, move: MoveRequest) -> Control:
     return commit.move(message, move.due_ms, row, zone=move.zone)
 
 
-def _by_key(request: web.Request) -> ByKey:
+def _by_key(request: web.Request) -> KeyedMessage:
     """The caller's key in the path. Raises FieldError."""
     key, door = request.match_info["key"], request.query.get("door", HTTP)
     if door not in (HTTP, MQTT):
@@ -506,9 +508,9 @@ def _by_key(request: web.Request) -> ByKey:
     return _named(request, key, door)
 
 
-def _named(request: web.Request, key: str, door: str = HTTP) -> ByKey:
+def _named(request: web.Request, key: str, door: str = HTTP) -> KeyedMessage:
     """A message by a key of the caller."""
-    return ByKey(key, stored_key(key, user_of(request), door), sees(request))
+    return KeyedMessage(key, stored_key(key, user_of(request), door), sees(request))
 
 
 def _id_of(upserted: Upserted | Problem) -> MessageId | Problem:

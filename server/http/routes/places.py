@@ -3,8 +3,8 @@
     POST {one}:pause :resume :replay    200 with the new state
     POST {one}:skip                     200 {"from", "to", "undone"}
 
-A `Kind` says which places a request names and how they are shown. The rest is shared: the writer decides each
-change, in steps if a name has many groups. The answer is 404 if nothing is left to change.
+A `PlaceKind` says which places a request names and how they are shown. The rest is shared: the writer decides
+each change, in steps if a name has many groups. The answer is 404 if nothing is left to change.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -28,13 +28,8 @@ from ...engine.clock import Clock
 from ...engine.writer import Ask
 from ...settings.times import time_text
 from ..access import Rights, rights_of
-from ..answers import asked
-from ..calls import WRITES, Gives, described
-from ..problems import Problem
-from ..requests import body_of
-from ..timeline import Timeline
-from ..turns import Turns
-from ..undone import (
+from ..answers import answer_of
+from ..backlog import (
     DROP,
     LIST_LOOK_ROWS,
     LOOK_ROWS,
@@ -47,6 +42,11 @@ from ..undone import (
     retries_of,
     undone_of,
 )
+from ..calls import WRITES, Gives, described
+from ..problems import Problem
+from ..requests import body_of
+from ..timeline import Timeline
+from ..turns import Turns
 from ..values import shapes
 from ..values.scalars import Query
 from ..values.views import position_view
@@ -59,7 +59,7 @@ View = TypeVar("View")
 
 
 @dataclass(frozen=True, slots=True)
-class Kind(Generic[P, A]):
+class PlaceKind(Generic[P, A]):
     """One kind of place: how its routes differ from the others."""
 
     noun: str
@@ -94,10 +94,10 @@ class Places:
     router: Router
     replay: Replay
 
-    def shown(self, place: Place, look_rows: int) -> shapes.PlaceShown:
-        """What places show alike, reading at most `look_rows` rows."""
+    def status_of(self, place: Place, look_rows: int) -> shapes.PlaceStatus:
+        """The fields that all kinds of places have, reading at most `look_rows` rows."""
         lag, session = self._lag(place, look_rows), place.session
-        return shapes.PlaceShown(
+        return shapes.PlaceStatus(
             **asdict(lag),
             name=place.name,
             position=position_view(session.read_at(self.timeline.horizon.position)),
@@ -153,21 +153,21 @@ class Places:
 class Verbs(Generic[P, A]):
     """The verbs of one kind of place."""
 
-    def __init__(self, kind: Kind[P, A], places: Places) -> None:
+    def __init__(self, kind: PlaceKind[P, A], places: Places) -> None:
         self._kind = kind
         self._places = places
 
     def routes(self) -> list[web.RouteDef]:
-        shown = Gives(200, self._kind.shape)
+        answer = Gives(200, self._kind.shape)
         rewind = {"body": Rewind, "example": {"from": "PT1H"}}
         skip = {"body": Skip, "example": {"to": "now", "undone": "dead"}}
         pausing = [
-            self._route("pause", "Deliver nothing until it is resumed; its place stays", shown),
-            self._route("resume", "Go on where it was paused", shown),
+            self._route("pause", "Deliver nothing until it is resumed; its place stays", answer),
+            self._route("resume", "Go on where it was paused", answer),
         ]
         return [
             *(pausing if self._kind.pause else ()),
-            self._route("replay", "Set the read position back", shown, **rewind),
+            self._route("replay", "Set the read position back", answer, **rewind),
             self._route("skip", "Set the read position forward, past the backlog", **skip),
         ]
 
@@ -245,7 +245,7 @@ class Verbs(Generic[P, A]):
                 left.remove(place)
 
         while left:
-            await asked(self._places.ask, step)
+            await answer_of(self._places.ask, step)
         if not changed:
             raise kind.unknown(request)
         return changed

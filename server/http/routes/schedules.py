@@ -32,7 +32,7 @@ from ...settings.times import format_ms
 from ...webhook.targets import NAME
 from ...webhook.webhooks import Webhooks
 from ..access import check_send, may_send, not_to_send, rights_of, sees
-from ..answers import asked, put_answer, refusals
+from ..answers import answer_of, put_answer, refusals
 from ..calls import ADMIN, READ, WRITES, Gives, described
 from ..problems import Problem
 from ..requests import body_of, limit_of, name_of, number_parameter, whole_body
@@ -113,7 +113,7 @@ class ScheduleRoutes:
         "Make a schedule, or change it in place",
         ADMIN,
         Gives(201, shapes.Schedule, {"Location": Location}),
-        Gives(200, shapes.Schedule, said="it was there"),
+        Gives(200, shapes.Schedule, description="it was there"),
         body=Annotated[ScheduleRequest, rules(*ONE_RULE, TO_SOMETHING)],
         example={
             "cron": "30 3 * * *",
@@ -274,10 +274,10 @@ class ScheduleRoutes:
             records = [new] if row is None else [new, row.record]
             if all(may_send(rights, topic_of(one), deliver_to_of(one)) for one in records if one):
                 return decide(commit)
-            is_told = bool(new) or (row is not None and _is_seen(request, row))
-            return not_to_send(rights) if is_told else _unknown(name)
+            may_know = bool(new) or (row is not None and _is_seen(request, row))
+            return not_to_send(rights) if may_know else _unknown(name)
 
-        return await asked(self._ask, allowed)
+        return await answer_of(self._ask, allowed)
 
     async def _in_thread(self, request: web.Request, work: Callable[[], Found]) -> Found:
         return await self._turns.of(request).in_thread(self._thread, work)
@@ -290,8 +290,8 @@ class ScheduleRoutes:
         return name, row
 
     def _view(self, name: str, row: ScheduleRow) -> shapes.Schedule:
-        shown_ms = self._timeline.horizon.clock_ms
-        return schedule_view(name, row, self._upcoming.pending(row), self._clock.wall_ms(), shown_ms)
+        clock_ms = self._timeline.horizon.clock_ms
+        return schedule_view(name, row, self._upcoming.pending(row), self._clock.wall_ms(), clock_ms)
 
 
 async def _read(request: web.Request, decoder: "msgspec.json.Decoder[Body]") -> Body:

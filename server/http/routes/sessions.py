@@ -1,6 +1,6 @@
 """`/v1/sessions`: subscribers and how far each has read; set one back, or delete it.
 
-The lag of one session is counted over at most 10,000 rows (../undone.py), in a list over 1,000.
+The lag of one session is counted over at most 10,000 rows (../backlog.py), in a list over 1,000.
 
 A key sees the sessions of clients that have connected with it. A key with the scope admin sees all.
 
@@ -20,16 +20,16 @@ from ...delivery.place import Place
 from ...delivery.sessions import Sessions
 from ...delivery.shared import ENDPOINT_PREFIX
 from ..access import Rights, is_own, rights_of, sees_every_session
-from ..answers import asked
+from ..answers import answer_of
+from ..backlog import LIST_LOOK_ROWS, LOOK_ROWS
 from ..calls import READ, WRITES, described
 from ..problems import Problem
 from ..requests import limit_of
 from ..turns import least
-from ..undone import LIST_LOOK_ROWS, LOOK_ROWS
 from ..values import shapes
 from ..values.scalars import PAGED
 from ..values.views import session_view
-from .places import Kind, Places, Verbs
+from .places import PlaceKind, Places, Verbs
 
 ELSEWHERE = {"$share/": "/v1/groups", ENDPOINT_PREFIX: "/v1/endpoints"}
 """Prefix of names that are not sessions -> where those are listed."""
@@ -41,7 +41,9 @@ class SessionRoutes:
         self._sessions = sessions
         self._groups = groups
         self._clients = clients
-        self._kind = Kind("session", "client_id", READ, shapes.Session, self._found, self._has, self._answer)
+        self._kind = PlaceKind(
+            "session", "client_id", READ, shapes.Session, self._found, self._has, self._answer
+        )
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -64,7 +66,7 @@ class SessionRoutes:
             subscriber = self._sessions.get(name)
             if subscriber is None or not is_own(rights, subscriber):
                 return None
-            return session_view(subscriber, name, self._places.shown(subscriber, LIST_LOOK_ROWS))
+            return session_view(subscriber, name, self._places.status_of(subscriber, LIST_LOOK_ROWS))
 
         found = await least(self._places.turns.of(request), [*self._sessions], wanted, limit + 1)
         views, following = await self._places.page(request, [name for name, _ in found], limit, view)
@@ -91,7 +93,7 @@ class SessionRoutes:
                 self._clients.drop(name)
             return may
 
-        if not await asked(self._places.ask, drop):
+        if not await answer_of(self._places.ask, drop):
             raise self._unknown(request)
 
     # -- helpers
@@ -112,8 +114,8 @@ class SessionRoutes:
         (subscriber,) = changed
         if not is_own(rights_of(request), subscriber):
             raise self._unknown(request)
-        name, shown = request.match_info["client_id"], self._places.shown(subscriber, LOOK_ROWS)
-        return session_view(subscriber, name, shown)
+        name, place_status = request.match_info["client_id"], self._places.status_of(subscriber, LOOK_ROWS)
+        return session_view(subscriber, name, place_status)
 
     def _unknown(self, request: web.Request) -> Problem:
         """The 404 of a name; for names of groups and endpoints, which are no client ids, it says where to

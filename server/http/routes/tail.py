@@ -66,7 +66,12 @@ class TailRoutes:
     @described(
         "Messages as they are dispatched, as server-sent events",
         READ,
-        Gives(200, str, media=MEDIA, said="events `message`, their data as TailMessage in JSON; `skipped`"),
+        Gives(
+            200,
+            str,
+            media=MEDIA,
+            description="events `message`, their data as TailMessage in JSON; `skipped`",
+        ),
         query={"topic": Filter},
         problems=("over-quota",),
     )
@@ -86,8 +91,8 @@ class TailRoutes:
                     break
                 events, skipped, count = self._look(turn, count, rights, fits)
                 if skipped:
-                    shown = skipped if sees(request) is None else None
-                    events.append(_event(b"skipped", {"messages": shown}))
+                    skipped_messages = skipped if sees(request) is None else None
+                    events.append(_event(b"skipped", {"messages": skipped_messages}))
                 quiet_s = 0.0 if events else quiet_s + EVERY_S
                 if quiet_s >= QUIET_S:
                     events, quiet_s = [b":\n\n"], 0.0
@@ -132,14 +137,14 @@ class TailRoutes:
         as_is: Encoding = ENCODINGS[message.record.encoding]
         if is_cut and as_is == "json":
             as_is = "text"
-        shown, encoding = payload_view(_cut(payload, as_is), as_is)
+        text, encoding = payload_view(_cut(payload, as_is), as_is)
         return shapes.TailMessage(
             id=message.id_text(self.node) if message.is_stored else None,
             topic=message.topic.decode(),
             deliver_at=time_text(message.due_ms),
             late_ms=message.late_ms,
             qos=message.qos,
-            payload=shown,
+            payload=text,
             encoding=encoding,
             payload_bytes=len(payload),
             is_cut=is_cut,

@@ -21,7 +21,7 @@ from ..turns import Turn, Turns
 from ..values import shapes
 from ..values.bodies import FieldError, delay_ms
 from ..values.scalars import FLAG, Delay, Filter, Point
-from .kept import Wanted, is_there, may_of, until
+from .kept import KeptSelection, is_there, may_of, until
 
 BUCKETS_MAX = 10_000
 BUCKET_BYTES = 64
@@ -76,7 +76,7 @@ class TimelineRoutes:
     ) -> list[int]:
         """Retries by the bucket of their next try, of those that the caller may see."""
         may = may_of(rights_of(request), sees(request))
-        wanted = Wanted(*span_of(starts.start, end_ms), topic=topic or None)
+        wanted = KeptSelection(*span_of(starts.start, end_ms), topic=topic or None)
         counts, is_end = [0] * len(starts), False
         start = wanted.start
         while not is_end and request.transport is not None:

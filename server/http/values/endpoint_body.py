@@ -16,7 +16,7 @@ from ...settings.config import POST_MS_MAX, POST_MS_MIN, POSTS_MAX, Config
 from ...webhook.request import HEADERS_BYTES_MAX, is_header
 from ...webhook.signing import SecretError, secret_of
 from ...webhook.targets import TargetError, check_allowed, checked_url
-from ...webhook.webhooks import Wanted
+from ...webhook.webhooks import EndpointSettings
 from .bodies import FieldError, delay_ms
 from .group_body import KeepingRequest, RetryRequest, field_of, limits_of
 from .scalars import Delay
@@ -40,7 +40,7 @@ class EndpointRequest(KeepingRequest, kw_only=True):
     retry: RetryRequest | None = None
 
 
-def wanted_of(request: EndpointRequest, config: Config) -> Wanted:
+def wanted_of(request: EndpointRequest, config: Config) -> EndpointSettings:
     """Check an endpoint request. Raises FieldError."""
     try:
         check_allowed(checked_url(request.url), config.webhook)
@@ -56,7 +56,7 @@ def wanted_of(request: EndpointRequest, config: Config) -> Wanted:
         raise FieldError(field, error.detail) from None
     if not keeping.expiry_s:
         raise FieldError("expiry", "must be longer than 0, or never")
-    return Wanted(
+    return EndpointSettings(
         request.url,
         _secret(request.secret),
         _headers(request.headers or {}),

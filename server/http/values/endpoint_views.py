@@ -5,7 +5,7 @@ from typing import Any
 from msgspec import UNSET
 
 from ...settings.times import format_ms
-from ...webhook.last_posts import Answer
+from ...webhook.last_posts import PostResult
 from ...webhook.registry import signing
 from ...webhook.signing import fingerprint
 from ...webhook.webhooks import EndpointStatus
@@ -14,15 +14,15 @@ from .views import group_fields, retry_view
 
 
 def endpoint_view(
-    status: EndpointStatus, shown: shapes.PlaceShown | None, now_ms: int, answers: int
+    status: EndpointStatus, place_status: shapes.PlaceStatus | None, now_ms: int, answers: int
 ) -> shapes.Endpoint:
-    """`shown`: its group; `now_ms`: the machine's time, which decides the valid secrets; `answers`: how
+    """`status_of`: its group; `now_ms`: the machine's time, which decides the valid secrets; `answers`: how
     many last ones."""
     endpoint, group, last_posts = status
     row, failing = endpoint.row, last_posts.failing
     of_group: dict[str, Any] = {}
-    if group is not None and shown is not None:
-        of_group = group_fields(group, shown) | {"retry": retry_view(group)}
+    if group is not None and place_status is not None:
+        of_group = group_fields(group, place_status) | {"retry": retry_view(group)}
     of_group["name"] = endpoint.name
     return shapes.Endpoint(
         **of_group,
@@ -41,8 +41,8 @@ def endpoint_view(
     )
 
 
-def _answer(answer: Answer) -> shapes.Answer:
-    return shapes.Answer(
+def _answer(answer: PostResult) -> shapes.PostResult:
+    return shapes.PostResult(
         at=format_ms(answer.at_ms),
         id=answer.message,
         status=answer.status or None,

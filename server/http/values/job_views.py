@@ -33,7 +33,7 @@ def job_view(job: Job | JobRow, slices: Slices) -> shapes.JobView:
         view.slices, view.archive = pieces, row.archive or None
     if isinstance(job, Job):
         view.checkpoint = (job.folder / "plan").resolve().as_uri()
-        view.progress = shapes.Progress(*job.progress) if job.progress else None
+        view.progress = shapes.JobProgress(*job.progress) if job.progress else None
     if row.state in ENDED:
         view.ended_at, view.detail, view.rows = time_text(row.ended_ms), row.detail or None, row.rows
     return view

@@ -19,10 +19,10 @@ from .message_body import MEMBERS
 
 
 def schedule_view(
-    name: str, row: ScheduleRow, pending: shapes.Fire | None, now_ms: int, shown_ms: int
+    name: str, row: ScheduleRow, pending: shapes.Fire | None, now_ms: int, clock_ms: int
 ) -> shapes.Schedule:
     """With all members of its definition. `pending`: the occurrence on the timeline;
-    `shown_ms`: the latest time of the clock."""
+    `clock_ms`: the highest time of the clock so far."""
     timing = row.timing
     state = shapes.ScheduleState(
         timezone=timing.zone,
@@ -34,7 +34,7 @@ def schedule_view(
         count=row.count,
         next=pending,
         last=_last(row),
-        silent=_silence(row, now_ms, shown_ms),
+        silent=_silence(row, now_ms, clock_ms),
         reason=row.stopped or UNSET,
     )
     # The definition may have members that its description leaves out.
@@ -49,16 +49,16 @@ def _state(row: ScheduleRow) -> Literal["active", "paused", "stopped", "finished
     return "stopped" if row.stopped else "finished"
 
 
-def _silence(row: ScheduleRow, now_ms: int, shown_ms: int) -> shapes.Silence | None:
+def _silence(row: ScheduleRow, now_ms: int, clock_ms: int) -> shapes.Silence | None:
     """When the schedule sends nothing, and why; None: steps of the clock that are waited out cause no
     silence."""
     occurrence, timing = row.occurrence, row.timing
-    if occurrence is None or shown_ms - now_ms <= GRACE_MS:
+    if occurrence is None or clock_ms - now_ms <= GRACE_MS:
         return None
     base_ms = occurrence.base_ms
-    sent_ms = max((last for first, last in row.sent if first <= shown_ms and last < base_ms), default=0)
+    sent_ms = max((last for first, last in row.sent if first <= clock_ms and last < base_ms), default=0)
     if sent_ms - now_ms > GRACE_MS:
-        why = f"the clock was ahead, up to {format_ms(shown_ms)}: fires up to {format_ms(sent_ms)} were sent"
+        why = f"the clock was ahead, up to {format_ms(clock_ms)}: fires up to {format_ms(sent_ms)} were sent"
     elif timing.kind == "rrule" and not timing.start_ms and row.anchor_ms - now_ms > GRACE_MS:
         why = f"the clock was ahead when the rule was saved: it starts at {format_ms(row.anchor_ms)}"
     else:

@@ -254,7 +254,7 @@ class Position(Body):
     seq: int
 
 
-class Place(Body, kw_only=True):
+class MessageLocation(Body, kw_only=True):
     """Where a message is stored. A held one is in no slice."""
 
     id: Id
@@ -465,7 +465,7 @@ class Child(Body):
     generation: int
 
 
-class Progress(Body):
+class JobProgress(Body):
     """In the job's own unit."""
 
     done: int
@@ -491,7 +491,7 @@ class JobView(Body):
     archive: str | UnsetType | None = UNSET
     files: list[ArchivedFile] | UnsetType = UNSET
     checkpoint: str | UnsetType = UNSET
-    progress: Progress | UnsetType | None = UNSET
+    progress: JobProgress | UnsetType | None = UNSET
     ended_at: Instant | UnsetType = UNSET
     detail: str | UnsetType | None = UNSET
     rows: int | UnsetType = UNSET
@@ -559,7 +559,7 @@ class Member(Body):
     in_flight: int
 
 
-class PlaceShown(Body):
+class PlaceStatus(Body):
     """The fields that sessions, groups and endpoints share.
 
     `position`: the read position. `delivered`, `failed`: deliveries and failed ones since the server started.
@@ -583,7 +583,7 @@ class PlaceShown(Body):
     left_at: Instant | UnsetType = UNSET
 
 
-class Session(PlaceShown, kw_only=True):
+class Session(PlaceStatus, kw_only=True):
     """A client's subscriptions, and its read position. `client_id`, `read_position` and `expiry_s` are older
     names of `name`, `position` and `expiry`."""
 
@@ -615,7 +615,7 @@ class Retry(Body):
     backoff: list[float]
 
 
-class Group(PlaceShown, kw_only=True):
+class Group(PlaceStatus, kw_only=True):
     """A shared subscription and its members, if any. Durations in seconds; 0: for ever."""
 
     filter: str
@@ -696,7 +696,7 @@ class Failing(Body):
     last_reason: str | None
 
 
-class Answer(Body):
+class PostResult(Body):
     """Answer to a post. `at`: when the post had ended, by the machine's clock; `id`: the message; `status`
     null: there was none; `reason`: of a failure, null if the message is done; `seconds`: how long it took."""
 
@@ -710,7 +710,7 @@ class Answer(Body):
 class Endpoint(Body, kw_only=True):
     """A webhook endpoint and its read position. `headers`: their names; `timeout`: seconds; `rate`: messages
     a second, 0: no limit; `reason`: why the server has paused it; `last_answers`: since the server started,
-    newest first, up to 20, or 5 in a list. If its group could not be read, the fields of `PlaceShown` are
+    newest first, up to 20, or 5 in a list. If its group could not be read, the fields of `PlaceStatus` are
     missing."""
 
     name: str
@@ -744,7 +744,7 @@ class Endpoint(Body, kw_only=True):
     incarnation: int | UnsetType = UNSET
     left_at: Instant | UnsetType = UNSET
     failing: Failing
-    last_answers: list[Answer]
+    last_answers: list[PostResult]
 
 
 class EndpointPage(Page):

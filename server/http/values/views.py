@@ -134,26 +134,26 @@ def shard_view(piece: Slice, shard: Shard, caps: Shards, reader: Reader, clock_m
 # -- sessions
 
 
-def session_view(subscriber: Place, client_id: str, shown: shapes.PlaceShown) -> shapes.Session:
+def session_view(subscriber: Place, client_id: str, place_status: shapes.PlaceStatus) -> shapes.Session:
     is_connected = isinstance(subscriber, Subscriber) and subscriber.link is not None
     return shapes.Session(
-        **asdict(shown),
+        **asdict(place_status),
         client_id=client_id,
         connected=subscriber.is_here,
         connected_at=time_text(subscriber.presence.connected_ms) if is_connected else UNSET,
-        expiry_s=shown.expiry,
+        expiry_s=place_status.expiry,
         subscriptions=[
             shapes.Subscription(s.filter, s.qos, time_text(at_of(s.since)))
             for s in subscriber.session.subscriptions.values()
         ],
-        read_position=shown.position,
+        read_position=place_status.position,
     )
 
 
-def group_fields(group: Group, shown: shapes.PlaceShown) -> dict[str, Any]:
+def group_fields(group: Group, place_status: shapes.PlaceStatus) -> dict[str, Any]:
     """The fields that groups and endpoints share."""
     kept = group.keeping
-    return asdict(shown) | {
+    return asdict(place_status) | {
         "rate": kept.rate or 0.0,
         "order": bool(kept.order),
         "on_dead": group.on_dead,
@@ -168,10 +168,10 @@ def retry_view(group: Group) -> shapes.Retry:
     return shapes.Retry(terms.max_attempts, [step_ms / 1_000 for step_ms in terms.backoff_ms])
 
 
-def group_view(shape: type[G], group: Group, shown: shapes.PlaceShown) -> G:
+def group_view(shape: type[G], group: Group, place_status: shapes.PlaceStatus) -> G:
     ordered = sorted(group.members, key=lambda member: member.session.client_id)
     members = [_member_view(group, member) for member in ordered]
-    fields = group_fields(group, shown)
+    fields = group_fields(group, place_status)
     # Its own flights are those of QoS 1, including those that wait for another member.
     fields["in_flight"] = len(group.session.resends) + sum(member.in_flight for member in members)
     return shape(

@@ -13,8 +13,8 @@ from server.delivery.settling.lives import Outcome
 from server.delivery.shared import Group
 from server.delivery.terms import NEVER_S, Keeping
 from server.delivery.write_barrier import Secured
+from server.http.backlog import lag_of
 from server.http.timeline import Timeline
-from server.http.undone import lag_of
 from shards import delivery_rows
 from shards.commit import Commit
 from shards.order import HOUR_MS, clear_index, keys_name, rebuild_index, rows_under

@@ -6,8 +6,8 @@ from itertools import pairwise
 import pytest
 
 from server.codec import wire
+from server.http.backlog import lag_of
 from server.http.timeline import Timeline
-from server.http.undone import lag_of
 from shards import delivery_rows
 from shards.order import rebuild_index
 from shards.store import Table

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from server.http import desk, usual
-from server.http.batching import said
-from server.http.usual import Kind, Request, read_request
+from server.http.batching import result_texts
+from server.http.usual import Request, RequestKind, read_request
 from server.net import loop_time
 from tests.fuzz.fuzzer import Run
 from tests.fuzz.targets import BODY_WORDS, HEAD, TARGETS
@@ -152,7 +152,7 @@ async def test_small_batches_are_answered_at_the_front(
     data += b"Content-Length: %d\r\n\r\n" % len(body) + body
     request = read_request(data)
     assert request is not None
-    assert (request.kind, request.end) == (Kind.ALL, len(data))
+    assert (request.kind, request.end) == (RequestKind.ALL, len(data))
     found = await asyncio.gather(*[answered(at.front_port, data) for _ in range(12)])
     assert {status for status, _, _ in found} == {201}, found
     assert [(status, said["accepted"]) for status, _, said in found] == [(201, 110)] * 12
@@ -201,9 +201,9 @@ async def test_of_batches_that_were_there_one_is_looked_up_in_a_turn_of_the_loop
     def marked(*arguments: Any) -> Iterator[bytes]:
         marks.append("told")
         asyncio.get_running_loop().call_soon(marks.append, "turn")
-        return said(*arguments)
+        return result_texts(*arguments)
 
-    monkeypatch.setattr(desk, "said", marked)
+    monkeypatch.setattr(desk, "result_texts", marked)
     found = await asyncio.gather(*[answered(at.front_port, data) for _ in range(4)])
     assert marks == ["told", "turn"] * 4
     ids = [result["id"] for result in first[2]["results"]]
@@ -250,7 +250,7 @@ async def test_the_same_answer_to_a_call_for_leases(server: Running, group: str)
         data += b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body
         request = read_request(data)
         assert request is not None
-        assert (request.kind, request.group, request.verb) == (Kind.LEASES, group, verb)
+        assert (request.kind, request.group, request.verb) == (RequestKind.LEASES, group, verb)
         first, second = [await answered(port, data) for port in (at.front_port, aiohttp_port)]
         assert first[2].pop("lease_until", "")[:17] == second[2].pop("lease_until", "")[:17]
         assert first == second, (verb, wish)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fasti.transport import quoted
-from server.http.routes import keys
+from server.http.routes import ordering_keys
 
 from ..conftest import Running
 
@@ -79,7 +79,7 @@ async def test_pages(ordered: Running) -> None:
 
 
 async def test_a_long_count_is_not_exact(ordered: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keys, "COUNT_KEY", 10)
+    monkeypatch.setattr(ordering_keys, "COUNT_KEY", 10)
     await send(ordered, *[f"a{n:02}" for n in range(30)])
     await lease(ordered)
     (one,) = (await ordered.call("GET", KEYS)).body["keys"]

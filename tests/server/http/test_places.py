@@ -1,10 +1,10 @@
 """The fields that sessions, groups and endpoints share."""
 
-from server.http.values.shapes import PlaceShown
+from server.http.values.shapes import PlaceStatus
 
 from ..conftest import START, Running, with_settings
 
-SHARED = {*PlaceShown.__annotations__} - {"left_at"}
+SHARED = {*PlaceStatus.__annotations__} - {"left_at"}
 
 
 pytestmark = with_settings(webhook={"allow_private": True})

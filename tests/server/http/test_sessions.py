@@ -5,7 +5,7 @@ import pytest
 from server.delivery.link import Closing
 from server.engine.commit_hook import Done
 from server.engine.writer import Decide
-from server.http import undone
+from server.http import backlog
 from server.http.routes import sessions
 from shards.store import Table
 from tests.support.build import OPENED
@@ -52,7 +52,7 @@ async def test_a_session_that_keeps_up(server: Running) -> None:
 async def test_of_large_messages_fewer_are_counted(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounded in bytes, too: a thousand of 250 KB took 60 ms of the loop."""
     monkeypatch.setattr(sessions, "LIST_LOOK_ROWS", 100)
-    monkeypatch.setattr(undone, "LOOK_ROW_BYTES", 10)
+    monkeypatch.setattr(backlog, "LOOK_ROW_BYTES", 10)
     subscriber, _ = await server.connect("away", "a/#")
     server.app.core.clients.leave(subscriber, is_clean=False)
     for _ in range(5):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from server.engine.clock import SimulatedClock
-from server.http import undone
+from server.http import backlog
 from server.observe.metrics import Collected
 from server.reports import status
 from server.reports.status import LABEL_MAX, label_of, measured
@@ -39,7 +39,7 @@ async def test_a_group_with_nobody_there_is_behind(server: Running, monkeypatch:
     assert (found[f"group_in_flight{there}"], found[f"group_unacked_seconds{there}"]) == (3, 240)
     assert found[f"group_unacked_seconds{gone}"] == 0
     assert not any(name.startswith("session_") for name in found)
-    monkeypatch.setattr(undone, "LOOK_ROW_BYTES", 1)
+    monkeypatch.setattr(backlog, "LOOK_ROW_BYTES", 1)
     assert (await figures(server))[f"group_lag_is_exact{gone}"] == 0
 
 

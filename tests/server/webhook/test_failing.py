@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from server.reports import status
-from server.webhook.last_posts import LAST_POSTS, Answer, Failing, LastPosts
+from server.webhook.last_posts import LAST_POSTS, Failing, LastPosts, PostResult
 from server.webhook.verdicts import DONE, Outcome, Reply, Verdict
 from tests.server.conftest import Running
 from tests.support.receiver import Receiver, answer, drop, receiving
@@ -42,8 +42,8 @@ def test_the_last_posts_count_and_no_others() -> None:
         note(verdict, code)
     assert last.failing == Failing(0.5, 4, "HTTP 410 Gone")
     assert [*last.answers(2)] == [
-        Answer(1_410, f"{410:032x}", 410, 12, "HTTP 410 Gone"),
-        Answer(1_204, f"{204:032x}", 204, 12, ""),
+        PostResult(1_410, f"{410:032x}", 410, 12, "HTTP 410 Gone"),
+        PostResult(1_204, f"{204:032x}", 204, 12, ""),
     ]
     for _ in range(LAST_POSTS - 1):
         note(DONE)

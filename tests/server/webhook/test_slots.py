@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from server.webhook.slots import BEGINS, GRANT_S, Kind, Lane, Slots
+from server.webhook.slots import BEGINS, GRANT_S, Lane, Slots, Speed
 
 CAPACITY, EACH = 400, 10
 
@@ -45,16 +45,16 @@ class World:
             if not one.is_cancelled:
                 one.call()
 
-    def lane(self, owner: str = "", kind: Kind = Kind.UNKNOWN) -> Lane:
+    def lane(self, owner: str = "", speed: Speed = Speed.UNKNOWN) -> Lane:
         made = Lane(owner, lambda: self._wake(made))
-        made.kind = kind
+        made.speed = speed
         return made
 
     def _wake(self, lane: Lane) -> bool:
         self.woken.append(lane)
         return lane not in self.idle
 
-    def fill(self, lane: Lane) -> list[Kind]:
+    def fill(self, lane: Lane) -> list[Speed]:
         """Begin as much as there is room for."""
         taken = []
         while self.slots.has_room(lane):
@@ -62,8 +62,8 @@ class World:
             self.turn()
         return taken
 
-    def lanes(self, count: int, owner: str = "", kind: Kind = Kind.UNKNOWN) -> list[Lane]:
-        return [self.lane(owner, kind) for _ in range(count)]
+    def lanes(self, count: int, owner: str = "", speed: Speed = Speed.UNKNOWN) -> list[Lane]:
+        return [self.lane(owner, speed) for _ in range(count)]
 
 
 def post(world: World, lane: Lane, took_ms: float) -> None:
@@ -75,8 +75,8 @@ def test_an_origin_that_has_not_answered_has_one_and_its_bound_when_it_has() -> 
     world = World()
     lane = world.lane()
     assert len(world.fill(lane)) == 1
-    world.slots.give(lane, Kind.UNKNOWN, 20.0)
-    assert lane.kind is Kind.QUICK
+    world.slots.give(lane, Speed.UNKNOWN, 20.0)
+    assert lane.speed is Speed.QUICK
     assert len(world.fill(lane)) == EACH
 
 
@@ -85,13 +85,13 @@ def test_one_that_hangs_is_slow_and_one_that_fails_at_once_is_not() -> None:
     hangs, fails = world.lane(), world.lane()
     post(world, hangs, 15_000.0)
     post(world, fails, 1.0)
-    assert (hangs.kind, fails.kind) == (Kind.SLOW, Kind.QUICK)
+    assert (hangs.speed, fails.speed) == (Speed.SLOW, Speed.QUICK)
 
 
 def test_however_many_hang_a_new_origin_and_a_quick_one_find_room() -> None:
     world = World()
-    quick = world.lane(kind=Kind.QUICK)
-    taken = [world.fill(lane) for lane in world.lanes(2_000, kind=Kind.SLOW)]
+    quick = world.lane(speed=Speed.QUICK)
+    taken = [world.fill(lane) for lane in world.lanes(2_000, speed=Speed.SLOW)]
     assert sum(map(len, taken)) <= CAPACITY // 2
     assert len(world.fill(world.lane())) == 1
     assert len(world.fill(quick)) == EACH
@@ -118,12 +118,12 @@ def test_200_that_are_asked_for_the_first_time_leave_room_for_one_more() -> None
 
 
 def test_a_key_with_any_number_of_origins_leaves_room_for_another_key() -> None:
-    for kind in Kind:
+    for speed in Speed:
         world = World()
-        for lane in world.lanes(2_000, "a", kind):
+        for lane in world.lanes(2_000, "a", speed):
             world.fill(lane)
-        for theirs in Kind:
-            assert world.fill(world.lane("b", theirs)), (kind, theirs)
+        for theirs in Speed:
+            assert world.fill(world.lane("b", theirs)), (speed, theirs)
 
 
 def test_who_waits_is_served_in_turn_by_key_and_nobody_overtakes() -> None:
@@ -134,7 +134,7 @@ def test_who_waits_is_served_in_turn_by_key_and_nobody_overtakes() -> None:
     waiting = [lane for lane in waiting if id(lane) not in taken]
     assert [lane.owner for lane in waiting] == ["a", "a", "a", "b", "c"]
     for lane in hung:
-        world.slots.give(lane, Kind.UNKNOWN, 5_000.0)
+        world.slots.give(lane, Speed.UNKNOWN, 5_000.0)
     served = [lane for lane in world.woken if lane not in hung]
     assert [lane.owner for lane in served] == ["b", "c", "a", "a", "a"]  # of a there are enough
     late = world.lane("a")
@@ -144,16 +144,16 @@ def test_who_waits_is_served_in_turn_by_key_and_nobody_overtakes() -> None:
 
 def test_what_is_granted_and_not_used_goes_to_the_next() -> None:
     world = World(capacity=4)
-    hung = [lane for lane in world.lanes(4, kind=Kind.SLOW) if world.fill(lane)]
+    hung = [lane for lane in world.lanes(4, speed=Speed.SLOW) if world.fill(lane)]
     world.turn()
-    first, second = world.lanes(2, kind=Kind.SLOW)
-    for lane in world.lanes(4, kind=Kind.SLOW):
+    first, second = world.lanes(2, speed=Speed.SLOW)
+    for lane in world.lanes(4, speed=Speed.SLOW):
         world.slots.remove(lane)
     waiting = [one for one in (first, second) if not world.slots.has_room(one)]
     assert waiting == [first, second]
     for lane in [lane for lane in world.woken if lane not in (first, second)]:
         world.slots.remove(lane)
-    world.slots.give(hung[0], Kind.SLOW, 5_000.0)
+    world.slots.give(hung[0], Speed.SLOW, 5_000.0)
     while first.granted is None:
         world.now_s += GRANT_S
         world.turn()
@@ -161,7 +161,7 @@ def test_what_is_granted_and_not_used_goes_to_the_next() -> None:
     world.now_s += GRANT_S
     world.turn()
     assert first.granted is None
-    assert second.granted is Kind.SLOW
+    assert second.granted is Speed.SLOW
     post(world, second, 5_000.0)
 
 
@@ -171,7 +171,7 @@ def test_of_unknown_ones_the_newest_and_the_oldest_are_served_by_turns() -> None
     hung = [lane for lane in lanes if world.fill(lane)]
     waiting = [lane for lane in lanes if lane.is_waiting]
     for lane in hung:
-        world.slots.give(lane, Kind.UNKNOWN, 5_000.0)
+        world.slots.give(lane, Speed.UNKNOWN, 5_000.0)
     served = [waiting.index(lane) for lane in world.woken if lane in waiting]
     last = len(waiting) - 1
     assert served[:4] == [last, 0, last - 1, 1]
@@ -184,7 +184,7 @@ def test_one_with_nothing_to_post_takes_none() -> None:
     waiting = [lane for lane in lanes if lane.is_waiting]
     world.idle = waiting[:1]
     for lane in hung:
-        world.slots.give(lane, Kind.UNKNOWN, 5_000.0)
+        world.slots.give(lane, Speed.UNKNOWN, 5_000.0)
     assert [lane.granted is None for lane in waiting[:2]] == [True, False]
 
 
@@ -196,7 +196,7 @@ def test_one_that_is_closed_is_not_served_and_gives_back_what_it_had() -> None:
     for lane in waiting:
         world.slots.remove(lane)
     for lane in hung:
-        world.slots.give(lane, Kind.UNKNOWN, 10.0)
+        world.slots.give(lane, Speed.UNKNOWN, 10.0)
         world.slots.remove(lane)
     assert not set(world.woken) & set(waiting)
     assert sum(world.slots._open) == 0
@@ -209,7 +209,7 @@ def test_of_two_keys_each_has_its_oldest_served_too() -> None:
     hung = [lane for lane in lanes if world.fill(lane)]
     waiting = [[one for one in lanes if one.is_waiting and one.owner == owner] for owner in ("one", "two")]
     for lane in hung[:16]:
-        world.slots.give(lane, Kind.UNKNOWN, 5_000.0)
+        world.slots.give(lane, Speed.UNKNOWN, 5_000.0)
         world.turn()
     for own in waiting:
         served = [own.index(lane) for lane in world.woken if lane in own]
@@ -218,15 +218,15 @@ def test_of_two_keys_each_has_its_oldest_served_too() -> None:
 
 def test_an_end_looks_at_few_queues_however_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
-    lanes = [world.lane(f"key-{number}", Kind.QUICK) for number in range(2_000)]
-    open_ = [(lane, kind) for lane in lanes for kind in world.fill(lane)]
+    lanes = [world.lane(f"key-{number}", Speed.QUICK) for number in range(2_000)]
+    open_ = [(lane, speed) for lane in lanes for speed in world.fill(lane)]
     assert sum(world.slots._open) == CAPACITY
     looks = list[str]()
     free = Slots._free
 
-    def counted(slots: Slots, kind: Kind, owner: str) -> int:
+    def counted(slots: Slots, speed: Speed, owner: str) -> int:
         looks.append(owner)
-        return free(slots, kind, owner)
+        return free(slots, speed, owner)
 
     monkeypatch.setattr(Slots, "_free", counted)
     world.slots.give(open_[0][0], open_[0][1], 1.0)
@@ -239,21 +239,21 @@ def test_none_waits_that_there_is_room_for(seed: int) -> None:
     """However lanes begin, end, close and leave what they were granted."""
     dice = random.Random(seed)
     world = World(capacity=24)
-    lanes = [world.lane(dice.choice("abc"), dice.choice(list(Kind))) for _ in range(60)]
-    posts: list[tuple[Lane, Kind]] = []
+    lanes = [world.lane(dice.choice("abc"), dice.choice(list(Speed))) for _ in range(60)]
+    posts: list[tuple[Lane, Speed]] = []
     for _ in range(2_000):
         lane = dice.choice(lanes)
         match dice.choice(("begin", "begin", "end", "turn", "wait", "close")):
             case "begin" if world.slots.has_room(lane):
                 posts.append((lane, world.slots.take(lane)))
             case "end" if posts:
-                lane, kind = posts.pop(dice.randrange(len(posts)))
-                world.slots.give(lane, kind, dice.choice((1.0, 5_000.0)))
+                lane, speed = posts.pop(dice.randrange(len(posts)))
+                world.slots.give(lane, speed, dice.choice((1.0, 5_000.0)))
             case "wait":
                 world.now_s += dice.choice((0.1, GRANT_S))
             case "close" if not lane.open:
                 world.slots.remove(lane)
             case _:
                 world.turn()
-        free = [kind for kind in Kind if world.slots._next(kind) is not None]
+        free = [speed for speed in Speed if world.slots._next(speed) is not None]
         assert not free or world.slots._begun >= BEGINS, seed

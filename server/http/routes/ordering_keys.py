@@ -39,7 +39,7 @@ from ..values import shapes
 from ..values.bodies import FieldError
 from ..values.message_body import ordering_key_bytes
 from ..values.scalars import PAGED
-from .places import Kind, Places, Verbs
+from .places import PlaceKind, Places, Verbs
 
 COUNT_KEY = 1_000
 """Maximum waiting messages counted for one key, ..."""
@@ -77,10 +77,10 @@ class _Counting:
         return _Lag(max(len(one.known), behind), len(found) < most and upto >= read)
 
 
-class KeyRoutes:
+class OrderingKeyRoutes:
     """The routes of one kind of place."""
 
-    def __init__(self, kind: Kind[Group, Any], places: Places, holds: Holds) -> None:
+    def __init__(self, kind: PlaceKind[Group, Any], places: Places, holds: Holds) -> None:
         self._kind = kind
         self._places = places
         self._holds = holds
@@ -109,7 +109,7 @@ class KeyRoutes:
             query={**(kind.query or {}), **(paged or {})},
             problems=problems,
         )
-        return MethodType(mark(getattr(KeyRoutes, verb)), self)
+        return MethodType(mark(getattr(OrderingKeyRoutes, verb)), self)
 
     async def list(self, request: web.Request) -> shapes.GroupKeyPage:
         found, limit = self._kind.find(request), limit_of(request)
@@ -126,9 +126,9 @@ class KeyRoutes:
 
             best = await least(turn, order.keys, rank, limit + 1)
             chosen = nsmallest(limit + 1, [*chosen, *((rank, (group, key)) for rank, key in best)])
-        shown = [(entry, _Lag(-rank[0], rank[3])) for rank, entry in chosen[:limit]]
+        rows = [(entry, _Lag(-rank[0], rank[3])) for rank, entry in chosen[:limit]]
         last = chosen[limit - 1][0] if len(chosen) > limit else None
-        return await self._answer(request, found, shown, last)
+        return await self._answer(request, found, rows, last)
 
     async def hold(self, request: web.Request) -> shapes.GroupKeyPage:
         return await self._change(request, self._holds.hold)
@@ -146,19 +146,19 @@ class KeyRoutes:
             return True
 
         changed, counting = await self._verbs.change(request, act), _Counting(self._store)
-        shown = [((group, key), counting.lag(group, order, key)) for group, order in _ordered(changed)]
-        return await self._answer(request, changed, shown, None)
+        rows = [((group, key), counting.lag(group, order, key)) for group, order in _ordered(changed)]
+        return await self._answer(request, changed, rows, None)
 
     async def _answer(
         self,
         request: web.Request,
         found: Sequence[Group],
-        shown: Sequence[tuple[Entry, _Lag]],
+        rows: Sequence[tuple[Entry, _Lag]],
         following: Rank | None,
     ) -> shapes.GroupKeyPage:
         turn, views = self._places.turns.of(request), []
         await turn.begin()
-        for number, ((group, key), lag) in enumerate(shown, 1):
+        for number, ((group, key), lag) in enumerate(rows, 1):
             order = group.session.order
             if order.is_on:
                 views.append(self._view(group, order, key, lag))
