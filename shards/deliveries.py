@@ -175,10 +175,10 @@ def drop_older(commit: Commit, running_ms: int, limit: int) -> int:
     """In the writer: drop at most `limit` of the oldest dead letters, of those that died before `running_ms`.
     Returns the number."""
     gone = 0
-    for letter in _oldest(commit):
-        if gone == limit or letter.running_ms >= running_ms:
+    for dead_letter in _oldest(commit):
+        if gone == limit or dead_letter.running_ms >= running_ms:
             break
-        _drop(commit, letter)
+        _drop(commit, dead_letter)
         gone += 1
     return gone
 
@@ -188,8 +188,8 @@ def _drop_oldest(commit: Commit, max_messages: int, max_bytes: int) -> int:
     now, gone = totals(commit.open_batch), 0
     if now.count <= max_messages and now.bytes <= max_bytes:
         return 0
-    for letter in _oldest(commit):
-        _drop(commit, letter)
+    for dead_letter in _oldest(commit):
+        _drop(commit, dead_letter)
         gone += 1
         now = totals(commit.open_batch)
         if now.count <= max_messages and now.bytes <= max_bytes:
@@ -197,11 +197,11 @@ def _drop_oldest(commit: Commit, max_messages: int, max_bytes: int) -> int:
     return gone
 
 
-def _drop(commit: Commit, letter: DeliveryRow) -> None:
+def _drop(commit: Commit, dead_letter: DeliveryRow) -> None:
     """Drop the oldest, and note where the next search begins, so that it passes no deleted rows."""
-    end(commit, letter.name)
+    end(commit, dead_letter.name)
     now = totals(commit.open_batch)
-    set_totals(commit.open_batch, KeptTotals(now.count, now.bytes, Position(letter.at + 1)))
+    set_totals(commit.open_batch, KeptTotals(now.count, now.bytes, Position(dead_letter.at + 1)))
 
 
 def _oldest(commit: Commit) -> Iterator[DeliveryRow]:

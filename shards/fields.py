@@ -33,7 +33,7 @@ class Retry(msgspec.Struct, frozen=True, gc=False):
     """The last tries, as far as they are known."""
     returns: int = 0
     """Times that the message was returned in order, without a try."""
-    told: int = 0
+    recorded: int = 0
     """Deliveries from this row that `tries` already has."""
 
 

@@ -37,7 +37,7 @@ from .unreadable import readable
 log = logging.getLogger(__name__)
 
 
-class Letter(msgspec.Struct, frozen=True, array_like=True):
+class DeadLetterRow(msgspec.Struct, frozen=True, array_like=True):
     """A dead letter of format 1."""
 
     addressee: str
@@ -50,7 +50,7 @@ class Letter(msgspec.Struct, frozen=True, array_like=True):
     record: bytes
 
 
-_letter = tables.reading(Letter)
+_read_dead_letter = tables.reading(DeadLetterRow)
 
 
 def upgrade(store: Store, directory: Directory) -> None:
@@ -62,41 +62,41 @@ def upgrade(store: Store, directory: Directory) -> None:
     for piece in directory:
         if piece.borrowed:
             batch.put(Table.SLICES, keys.slice_key(piece.home), tables.slice_value(piece))
-    letters = {row.name: row for row in _letters(store)}
-    if letters:
-        _keep(batch, letters)
+    dead_letters = {row.name: row for row in _dead_letters(store)}
+    if dead_letters:
+        _keep(batch, dead_letters)
     batch.put(Table.META, tables.META_FORMAT, b"%d" % tables.FORMAT)
     store.write(batch)
     store.flush()
     log.warning("upgrade: the data has format %d now, an older fasti cannot open it", tables.FORMAT)
 
 
-def _letters(store: Store) -> Iterator[DeliveryRow]:
+def _dead_letters(store: Store) -> Iterator[DeliveryRow]:
     """In the order of their deaths."""
     for key, value in readable(store, Table.DEAD, b"\0", b"\1"):
         try:
-            yield _row(keys.place_of(key), _letter(value))
+            yield _row(keys.place_of(key), _read_dead_letter(value))
         except Corrupt as error:
             log.error("upgrade: a dead letter is unreadable, skipped: %s", error)
 
 
-def _row(at: Position, letter: Letter) -> DeliveryRow:
+def _row(at: Position, old: DeadLetterRow) -> DeliveryRow:
     """Raises Corrupt."""
-    if len(letter.id) != ID_BYTES:
-        raise Corrupt(f"{len(letter.id)} bytes are no id")
-    message, place, tries = keys.message_of(letter.id), keys.place(at), letter.attempts
+    if len(old.id) != ID_BYTES:
+        raise Corrupt(f"{len(old.id)} bytes are no id")
+    message, place, tries = keys.message_of(old.id), keys.place(at), old.attempts
     shard = 0 if is_held(message) else id_shard(message)
-    state = tables.StateRow(tables.DEAD, place, tries, tries, letter.reason, letter.keeper, letter.running_ms)
-    record = tables.RecordRow(letter.addressee, letter.group, 0, letter.id, shard, letter.record)
-    return of_rows(Name(whose(letter.addressee, 0), id_position(message)), state, record)
+    state = tables.StateRow(tables.DEAD, place, tries, tries, old.reason, old.keeper, old.running_ms)
+    record = tables.RecordRow(old.addressee, old.group, 0, old.id, shard, old.record)
+    return of_rows(Name(whose(old.addressee, 0), id_position(message)), state, record)
 
 
-def _keep(batch: Batch, letters: dict[Name, DeliveryRow]) -> None:
+def _keep(batch: Batch, dead_letters: dict[Name, DeliveryRow]) -> None:
     batch.delete_range(Table.DEAD, b"", ROWS_END)
-    for name, row in letters.items():
+    for name, row in dead_letters.items():
         batch.put(Table.DELIVERIES, keys.state(*name), tables.encode_row(state_of(row)))
         batch.put(Table.DELIVERIES, keys.record(name.root, name.whose), tables.encode_row(record_of(row)))
         for key in names_of(row):
             batch.put(Table.DELIVERIES, key, pointer_of(key, name))
-    totals = tables.KeptTotals(len(letters), sum(map(size_of, letters.values())), START)
+    totals = tables.KeptTotals(len(dead_letters), sum(map(size_of, dead_letters.values())), START)
     batch.put(Table.META, tables.META_DEAD, tables.kept_totals_value(totals))

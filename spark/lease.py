@@ -14,7 +14,7 @@ from .job import Job
 from .remote import Remote
 
 EVERY_S = 15.0
-Progress = Callable[[], tuple[int, int] | None]
+ProgressSource = Callable[[], tuple[int, int] | None]
 
 
 class Lease:
@@ -26,12 +26,12 @@ class Lease:
         self._every_s = min(every_s, job.lease_s / 4)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
-        self._progress: Progress = lambda: None
+        self._progress: ProgressSource = lambda: None
         self._is_committing = False
         self.why = ""
         """Why it was lost; empty: it was not."""
 
-    def follow(self, progress: Progress) -> None:
+    def follow(self, progress: ProgressSource) -> None:
         """Report progress from now on: `progress` gives (done, total)."""
         self._progress = progress
 

@@ -47,7 +47,7 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Predicate:
     """What all filters together accept. None: any."""
 
     due: Range = Range()
@@ -85,14 +85,14 @@ class Wanted:
         return None
 
 
-NOTHING_SAID = Wanted()
+ANY_ROW = Predicate()
 
 
 OPTIONS = frozenset({"path", "node", "due_from", "due_to", "slice", "topic", "state"})
 """Options of a read, as Spark passes them: in lower case."""
 
 
-def wanted_by(options: Mapping[str, str]) -> Wanted:
+def predicate_of(options: Mapping[str, str]) -> Predicate:
     """Parse the options of a read. Raises ValueError naming the option.
 
     `due_from` and `slice`: RFC 3339 with an offset, or Unix ms; `due_to` too, exclusive; `topic`: an MQTT
@@ -111,7 +111,7 @@ def wanted_by(options: Mapping[str, str]) -> Wanted:
     found = frozenset(part.strip() for part in states.split(",")) if states else None
     if found and found - set(STATES):
         raise ValueError(f"option state: {states!r} is not one or several of {', '.join(STATES)}")
-    return Wanted(
+    return Predicate(
         due=Range(LOW if low is None else low, HIGH if high is None else high - 1),
         slice=Range() if start is None else Range(start, start),
         filters=(topic,) if topic else (),
@@ -134,25 +134,25 @@ def _instant(options: Mapping[str, str], name: str) -> int | None:
     return -(-(found - EPOCH) // MS)
 
 
-def wanted_from(filters: Iterable[Filter], wanted: Wanted = NOTHING_SAID) -> Wanted:
-    """`wanted` combined with all of `filters`; a filter that is not understood accepts everything."""
+def narrowed(filters: Iterable[Filter], predicate: Predicate = ANY_ROW) -> Predicate:
+    """`predicate` combined with all of `filters`; a filter that is not understood accepts everything."""
     for one in filters:
-        wanted = _with(wanted, one)
-    return wanted
+        predicate = _with(predicate, one)
+    return predicate
 
 
-def _with(wanted: Wanted, one: Filter) -> Wanted:
+def _with(predicate: Predicate, one: Filter) -> Predicate:
     column = getattr(one, "attribute", ())
     if column in (("due",), ("at",), ("slice",)):
         name = column[0]
-        return replace(wanted, **{name: getattr(wanted, name).within(_range(one))})
+        return replace(predicate, **{name: getattr(predicate, name).within(_range(one))})
     if column == ("topic",):
         if isinstance(one, StringStartsWith):
-            return replace(wanted, starts=(*wanted.starts, one.value))
-        return replace(wanted, topics=_values(one, wanted.topics))
+            return replace(predicate, starts=(*predicate.starts, one.value))
+        return replace(predicate, topics=_values(one, predicate.topics))
     if column == ("state",):
-        return replace(wanted, states=_values(one, wanted.states))
-    return wanted
+        return replace(predicate, states=_values(one, predicate.states))
+    return predicate
 
 
 def _values(one: Filter, known: frozenset[str] | None) -> frozenset[str] | None:

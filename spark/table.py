@@ -37,7 +37,7 @@ from timeline.position import AT_MAX, HELD_SHARD, Position, before
 from timeline.slices import Slice
 
 from .columns import HEADERS, Batch, batches, times
-from .pushdown import Range, Wanted, wanted_by, wanted_from
+from .pushdown import Predicate, Range, narrowed, predicate_of
 from .snapshot import Snapshot, opened_snapshot
 from .tasks import grouped
 
@@ -77,7 +77,7 @@ def register(session: SparkSession, *, pushdown: bool = False) -> None:
 
 class FastiSource(DataSource):
     """Options: `path`, a directory or file:// URI; `node`, the server's node number (0); and those of
-    `wanted_by`."""
+    `predicate_of`."""
 
     @classmethod
     def name(cls) -> str:
@@ -89,11 +89,11 @@ class FastiSource(DataSource):
     def reader(self, schema: StructType) -> "FastiReader":  # noqa: ARG002
         return FastiReader(*self.read_options())
 
-    def read_options(self) -> tuple[str, int, Wanted]:
+    def read_options(self) -> tuple[str, int, Predicate]:
         path = self.options.get("path")
         if not path:
             raise ValueError('the directory is missing: spark.read.format("fasti").load(DIR)')
-        return path, int(self.options.get("node", "0")), wanted_by(self.options)
+        return path, int(self.options.get("node", "0")), predicate_of(self.options)
 
 
 class PushingSource(FastiSource):
@@ -122,101 +122,101 @@ class Part(InputPartition):
 class FastiReader(DataSourceReader):
     """Plans partitions on the driver, reads them in tasks."""
 
-    def __init__(self, path: str, node: int, wanted: Wanted) -> None:
+    def __init__(self, path: str, node: int, predicate: Predicate) -> None:
         self._path = path
         self._node = node
-        self._wanted = wanted
+        self._predicate = predicate
 
     def partitions(self) -> Sequence[Part]:
         with opened_snapshot(self._path) as snapshot:
-            return parts(snapshot, self._wanted)
+            return parts(snapshot, self._predicate)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Part)
         with opened_snapshot(self._path) as snapshot:
-            yield from read_part(snapshot, partition, self._wanted, self._node)
+            yield from read_part(snapshot, partition, self._predicate, self._node)
 
 
 class PushingReader(FastiReader):
     """Spark checks every row again: here its filters only reduce reading."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802
-        self._wanted = wanted_from(filters, self._wanted)
+        self._predicate = narrowed(filters, self._predicate)
         yield from filters
 
 
-def parts(snapshot: Snapshot, wanted: Wanted) -> list[Part]:
+def parts(snapshot: Snapshot, predicate: Predicate) -> list[Part]:
     """Partitions of about `PARTITION_ROWS` rows each; one empty part if there is nothing to read."""
-    groups = grouped(list(_runs(snapshot, wanted)), lambda one: one[1], PARTITION_ROWS)
+    groups = grouped(list(_runs(snapshot, predicate)), lambda one: one[1], PARTITION_ROWS)
     return [Part([run for run, _ in group]) for group in groups or [[]]]
 
 
-def _runs(snapshot: Snapshot, wanted: Wanted) -> Iterator[tuple[Run, int]]:
+def _runs(snapshot: Snapshot, predicate: Predicate) -> Iterator[tuple[Run, int]]:
     """(run, its rows) of everything that the filters accept."""
-    low, high = _stretch(snapshot, wanted)
-    filters = wanted.topic_filters()
+    low, high = _stretch(snapshot, predicate)
+    filters = predicate.topic_filters()
     structures = None if filters is None else snapshot.reader.structures.overlapping(filters)
     for piece in snapshot.reader.directory.over(low, high):
-        if not wanted.slice.holds(piece.start_ms):
+        if not predicate.slice.holds(piece.start_ms):
             continue
         shards = [(shard.number, shard.count) for shard in piece.over(low, high, structures)]
         for group in grouped(shards, lambda one: one[1], PARTITION_ROWS):
             numbers, counts = zip(*group, strict=True)
             yield Run(piece.start_ms, numbers), sum(counts)
-    is_placed = wanted.at != Range() or wanted.slice != Range()
-    if not is_placed and (wanted.states is None or wanted.states & {PENDING, CANCELLED}):
+    is_placed = predicate.at != Range() or predicate.slice != Range()
+    if not is_placed and (predicate.states is None or predicate.states & {PENDING, CANCELLED}):
         yield Run(HELD, ()), 0
 
 
-def _stretch(snapshot: Snapshot, wanted: Wanted) -> tuple[Position, Position]:
+def _stretch(snapshot: Snapshot, predicate: Predicate) -> tuple[Position, Position]:
     """The range [low, high) of a wanted row's position."""
-    within = wanted.at_range(snapshot.cursor.bound_ms)
+    within = predicate.at_range(snapshot.cursor.bound_ms)
     low = before(min(max(within.low, 0), AT_MAX))
     high = before(min(max(within.high, -1) + 1, AT_MAX))
     after = Position(snapshot.cursor.horizon + 1)
-    if wanted.states is not None:
-        if wanted.states <= {PENDING}:
+    if predicate.states is not None:
+        if predicate.states <= {PENDING}:
             low = max(low, after)
-        elif not wanted.states & {PENDING, CANCELLED}:
+        elif not predicate.states & {PENDING, CANCELLED}:
             high = min(high, after)
     return low, high
 
 
-def read_part(snapshot: Snapshot, part: Part, wanted: Wanted, node: int) -> Iterator[pa.RecordBatch]:
+def read_part(snapshot: Snapshot, part: Part, predicate: Predicate, node: int) -> Iterator[pa.RecordBatch]:
     """The batches of one task."""
     for run in part.runs:
-        yield from _read(snapshot, run, wanted, node)
+        yield from _read(snapshot, run, predicate, node)
 
 
-def _read(snapshot: Snapshot, run: Run, wanted: Wanted, node: int) -> Iterator[pa.RecordBatch]:
+def _read(snapshot: Snapshot, run: Run, predicate: Predicate, node: int) -> Iterator[pa.RecordBatch]:
     if run.start_ms == HELD:
-        yield from _sent(snapshot, snapshot.reader.held(), None, wanted, node)
+        yield from _sent(snapshot, snapshot.reader.held(), None, predicate, node)
         return
     piece = snapshot.reader.directory.get(run.start_ms)
     assert piece is not None
-    low, high = _stretch(snapshot, wanted)
+    low, high = _stretch(snapshot, predicate)
     for number in run.shards:
         shard = piece.shard(number)
         assert shard is not None
-        yield from _sent(snapshot, snapshot.reader.run(piece, shard, low, high), piece, wanted, node)
+        yield from _sent(snapshot, snapshot.reader.run(piece, shard, low, high), piece, predicate, node)
 
 
 def _sent(
-    snapshot: Snapshot, rows: Iterator[Row], piece: Slice | None, wanted: Wanted, node: int
+    snapshot: Snapshot, rows: Iterator[Row], piece: Slice | None, predicate: Predicate, node: int
 ) -> Iterator[pa.RecordBatch]:
     journal = Journal(snapshot.store)
-    for batch in batches(_kept(rows, wanted), BATCH_ROWS, BATCH_BYTES):
+    for batch in batches(_kept(rows, predicate), BATCH_ROWS, BATCH_BYTES):
         made = _record_batch(Batch(batch, node), snapshot, journal, piece)
-        if wanted.states is not None:
-            made = made.filter(pc.is_in(made["state"], pa.array(sorted(wanted.states))))
+        if predicate.states is not None:
+            made = made.filter(pc.is_in(made["state"], pa.array(sorted(predicate.states))))
         yield made
 
 
-def _kept(rows: Iterator[Row], wanted: Wanted) -> Iterator[Row]:
+def _kept(rows: Iterator[Row], predicate: Predicate) -> Iterator[Row]:
     """Rows without stubs of moves, and without obviously unwanted ones."""
-    no_stubs = wanted.states is not None and CANCELLED not in wanted.states
-    only_stubs = wanted.states is not None and wanted.states <= {CANCELLED}
-    due = wanted.due if wanted.due != Range() else None
+    no_stubs = predicate.states is not None and CANCELLED not in predicate.states
+    only_stubs = predicate.states is not None and predicate.states <= {CANCELLED}
+    due = predicate.due if predicate.due != Range() else None
     for row in rows:
         value = row[2]
         if is_stub(value):
@@ -224,7 +224,7 @@ def _kept(rows: Iterator[Row], wanted: Wanted) -> Iterator[Row]:
                 continue
         elif only_stubs or is_moved(value):
             continue
-        if wanted.has_topic and not wanted.wants_topic(topic_of(value).decode()):
+        if predicate.has_topic and not predicate.wants_topic(topic_of(value).decode()):
             continue
         if due is not None and not due.holds(due_at(row[0], due_of(value))):
             continue

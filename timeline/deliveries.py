@@ -336,8 +336,8 @@ def given_up(one: Delivery) -> Fate:
         return drops(one)
     row, terms = _counted(one, one.seen.out), one.terms._replace(dead_holds=False)
     fate = _dead(one._replace(terms=terms), row, one.case.reason)
-    is_told = one.event is Event.SKIP and one.state is State.WAITING and not one.is_former
-    return fate if is_told else fate._replace(effects=fate.effects - {Effect.OBITUARY})
+    has_obituary = one.event is Event.SKIP and one.state is State.WAITING and not one.is_former
+    return fate if has_obituary else fate._replace(effects=fate.effects - {Effect.OBITUARY})
 
 
 def unread(one: Delivery) -> Fate:

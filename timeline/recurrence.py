@@ -114,13 +114,13 @@ def parse_rule(text: str, start: datetime, *, strict: bool = True) -> Rule:
     return made
 
 
-def untold_times(text: str) -> list[str]:
+def implied_times(text: str) -> list[str]:
     """The parts about the time of day that a rule does not have, and takes from its start."""
     freq = re.search(r"FREQ=(\w+)", text.upper())
-    return [name for name in _told_times(freq[1] if freq else "") if name not in text.upper()]
+    return [name for name in _time_parts(freq[1] if freq else "") if name not in text.upper()]
 
 
-def _told_times(freq: str) -> tuple[str, ...]:
+def _time_parts(freq: str) -> tuple[str, ...]:
     """The parts about the time of day that make times of a period; the others only limit."""
     fixed = 3 - _FREQS.index(freq) if freq in _FREQS[:3] else 0
     return ("BYHOUR", "BYMINUTE", "BYSECOND")[fixed:]
@@ -251,7 +251,7 @@ def _bounded(parts: Mapping[str, str], name: str, most: int) -> int:
 
 
 def _check_times(parts: Mapping[str, str]) -> None:
-    times = prod(len(parts.get(name, "").split(",")) for name in _told_times(parts["FREQ"]))
+    times = prod(len(parts.get(name, "").split(",")) for name in _time_parts(parts["FREQ"]))
     if times > TIMES_MAX:
         raise RuleError(f"makes {times} times a day or hour, at most {TIMES_MAX}: use FREQ=SECONDLY")
 

@@ -177,7 +177,7 @@ class Message:
 
     def tried(self, attempts: int, tries: Sequence[TryRow]) -> "Message":
         """The message after so many deliveries from its row, with what is known of all its tries."""
-        retry = replace(self.record.retry or Retry(), tries=tries, told=attempts)
+        retry = replace(self.record.retry or Retry(), tries=tries, recorded=attempts)
         record = replace(self.record, retry=retry)
         if self.is_again:
             return Again(self.position, self.shard, record, self.as_of_ms, at=self.at)

@@ -48,8 +48,8 @@ def tries_before(message: Message, attempt: int) -> Sequence[TryRow]:
     if attempt <= 1:
         return message.tries
     retry = message.record.retry
-    told = 0 if retry is None else retry.told
-    return _with_lost(message.tries, attempt - 1 - told, message.as_of_ms)
+    recorded = 0 if retry is None else retry.recorded
+    return _with_lost(message.tries, attempt - 1 - recorded, message.as_of_ms)
 
 
 def _with_lost(before: Sequence[TryRow], count: int, at_ms: int) -> Sequence[TryRow]:

@@ -30,7 +30,7 @@ from spark.archive import archive_slice
 from spark.expire import archive_all
 from spark.job import Job, Source, Span, path_of
 from spark.plan import cut_points
-from spark.pushdown import Wanted
+from spark.pushdown import Predicate
 from spark.session import spark_session
 from spark.snapshot import opened_snapshot
 from spark.split import counted, sketch_sources, sketches
@@ -120,8 +120,10 @@ def _scanned(session: SparkSession, uri: str, copies: list[float], rows: int) ->
 
     def plain() -> int:
         with opened_snapshot(uri) as snapshot:
-            found = parts(snapshot, Wanted())
-            return sum(batch.num_rows for part in found for batch in read_part(snapshot, part, Wanted(), 0))
+            found = parts(snapshot, Predicate())
+            return sum(
+                batch.num_rows for part in found for batch in read_part(snapshot, part, Predicate(), 0)
+            )
 
     scan({"due_to": str(FAR)})
     whole, count = _timed(lambda: scan({}))

@@ -57,7 +57,7 @@ from shards.rocks import RocksStore
 from shards.schedules import schedule_of
 from shards.store import Table
 from shards.tables import FORMAT_FIRST, META_FORMAT, META_RETAINED, encode_row, owned_value
-from shards.upgrade import Letter
+from shards.upgrade import DeadLetterRow
 from shards.verify import verify_counts
 from tests.server.conftest import START_MS, running
 from tests.server.schedules.rig import Zoned
@@ -418,7 +418,7 @@ def _past(folder: Path) -> None:
     batch = store.batch()
     batch.delete(Table.META, META_RETAINED)
     message = int(past.pieces[-1].cancelled, 16).to_bytes(16, "big")
-    letter = Letter("away", "away", message, 4, "busy", "", 0, encode(Record(b"t", b"given up")))
+    letter = DeadLetterRow("away", "away", message, 4, "busy", "", 0, encode(Record(b"t", b"given up")))
     batch.put(Table.DEAD, b"\0" + message[:6] + message[10:], encode_row(letter))
     batch.put(Table.META, META_FORMAT, b"%d" % FORMAT_FIRST)
     store.write(batch)

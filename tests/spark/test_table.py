@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from shards.commit import Caps
-from spark.pushdown import Range, wanted_by, wanted_from
+from spark.pushdown import Range, narrowed, predicate_of
 from spark.snapshot import opened_snapshot
 from spark.table import FastiReader, FastiSource, PushingReader, PushingSource, parts, register
 from timeline.slices import DAY_MS
@@ -239,7 +239,7 @@ def test_spark_still_mixes_up_what_it_pushed_down(spark: SparkSession, uri: str)
 )
 def test_an_option_that_cannot_be_read_is_refused(option: str, value: str, word: str) -> None:
     with pytest.raises(ValueError, match=re.escape(word)):
-        wanted_by({option: value})
+        predicate_of({option: value})
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_an_option_that_cannot_be_read_is_refused(option: str, value: str, word:
 )
 def test_filters_read_less(timeline: Timeline, tmp_path: Path, filters: list[Filter], most: int) -> None:
     with opened_snapshot(timeline.checkpoint(tmp_path / "cp")) as snapshot:
-        made = parts(snapshot, wanted_from(filters))
+        made = parts(snapshot, narrowed(filters))
         directory = snapshot.reader.directory
         pieces = [(directory.get(run.start_ms), run) for part in made for run in part.runs if run.shards]
         read = sum(piece.shards[number].count for piece, run in pieces for number in run.shards)
@@ -266,10 +266,10 @@ def test_filters_read_less(timeline: Timeline, tmp_path: Path, filters: list[Fil
 
 
 def test_an_upper_bound_on_due_does_not_lose_what_came_late() -> None:
-    wanted = wanted_from([LessThan(("due",), at(1_000))])
+    wanted = narrowed([LessThan(("due",), at(1_000))])
     assert wanted.at_range(5_000) == Range(high=5_000)
     assert wanted.at_range(500) == Range(high=1_000)
-    assert wanted_from([GreaterThanOrEqual(("due",), at(7_000))]).at_range(5_000).low == 7_000
+    assert narrowed([GreaterThanOrEqual(("due",), at(7_000))]).at_range(5_000).low == 7_000
 
 
 def test_held_messages_are_pending(spark: SparkSession, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from msgspec import UNSET, to_builtins
 
 from shards.schedules import ScheduleRow, TimingRow
 from timeline.fires import GRACE_MS, Fire, local_text
-from timeline.recurrence import untold_times
+from timeline.recurrence import implied_times
 
 from ...settings.times import format_ms
 from . import shapes
@@ -68,7 +68,7 @@ def _silence(row: ScheduleRow, now_ms: int, clock_ms: int) -> shapes.Silence | N
 
 def start_note(timing: TimingRow, note: str = "") -> str:
     """The note of a schedule's next fire. Also names the parts of its time that the rule does not give."""
-    names = untold_times(timing.expression) if timing.kind == "rrule" and not timing.start_ms else []
+    names = implied_times(timing.expression) if timing.kind == "rrule" and not timing.start_ms else []
     hint = f"without start, {', '.join(names)} come from the time when the rule was sent: give them, or start"
     return "; ".join(filter(None, (note, hint if names else "")))
 
