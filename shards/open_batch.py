@@ -170,14 +170,14 @@ class OpenBatch:
         self._fresh[table][key] = value
 
     def keep_extra(self, key: bytes, extra: KeyExtra) -> None:
-        """What the key has besides its message, if this group places a new message under it."""
+        """Set the values stored with the key, for a new message that this batch places under it."""
         if extra != NO_EXTRA:
             self._extras[key] = extra
         else:
             self._extras.pop(key, None)
 
     def extra_of(self, key: bytes) -> KeyExtra:
-        """What `keep_extra` was last told of the key."""
+        """The values that the last `keep_extra` set for the key."""
         return self._extras.get(key, NO_EXTRA)
 
     def hold_back(self, place: Position) -> None:

@@ -47,12 +47,12 @@ _SHARD = Struct(">i")
 
 
 def keys_name(whose: bytes) -> bytes:
-    """What the names of a group's key rows begin with."""
+    """Prefix of the names of a group's key rows."""
     return b"\1" + whose
 
 
 def _index_name(whose: bytes, ordering_key: bytes) -> bytes:
-    """What stands between the hour and the position."""
+    """The part of an index key between the hour and the position."""
     return whose + blake2b(ordering_key, digest_size=HASH_BYTES).digest()
 
 

@@ -106,10 +106,10 @@ class StoredCursor(msgspec.Struct, frozen=True):
 
 
 class KeyExtra(msgspec.Struct, frozen=True):
-    """What a key has besides its message."""
+    """Values stored with an idempotency key, besides its message."""
 
     version: tuple[int, int] | None = None
-    """The highest version that an upsert has named; None: none has."""
+    """The highest version of an upsert; None: no upsert had one."""
     until_ms: int = 0
     """Until when a debounce may move the message; 0: it was not debounced."""
 
@@ -205,7 +205,8 @@ class GroupRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True)
     incarnation: Whole = 0
     """Number of the group among those of its name; 0: an older version had none."""
     order: Whole = 0
-    """1: messages of one ordering key one at a time, in order; 2: no more, but for what is behind by that."""
+    """1: messages of an ordering key are delivered one at a time, in order. 2: the group no longer orders,
+    but messages that waited for their keys are still delivered in order. 0: it does not order."""
     holds_dead: bool = False
     """A dead letter holds its key."""
     concurrency: Whole = 0

@@ -76,23 +76,23 @@ class Upserted(msgspec.Struct, frozen=True):
 
 
 class Under(msgspec.Struct, frozen=True):
-    """What is under a key, as the open group leaves it."""
+    """The message and version under an idempotency key, including changes of the open batch."""
 
     key: bytes
     row: DedupeRow | None
     found: Found | None
     """The message; None: there is none, or its slice is gone."""
     is_kept: bool
-    """Its slice is gone, and some place has still to try it."""
+    """The message's slice is gone, but some place has still to try it."""
 
     @property
     def version(self) -> Version | None:
-        """The highest version that was named."""
+        """The highest version of an upsert; None: no upsert had one."""
         return None if self.row is None else self.row.extra.version
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether nobody gets the message that is there."""
+        """Whether the message was cancelled."""
         return self.found is not None and is_stub(self.found.value)
 
 

@@ -389,7 +389,7 @@ class KeyOrder:
         self._advance(key, found, found.next if is_all else Position(read + 1))
 
     def drop(self, key: bytes) -> Address:
-        """The first follower is passed on: it is given, or nobody wants it any more."""
+        """Remove and return the first follower: it was delivered, or it is no longer wanted."""
         found = self._keys[key]
         address = found.known.pop(0)
         found.gives_retry = True

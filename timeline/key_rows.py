@@ -142,7 +142,7 @@ class KeyRoom:
         self.is_stopped = True
 
     def may_read_on(self) -> bool:
-        """Whether the reader, which has stopped, may go on; says so once."""
+        """Whether the stopped reader may continue. Restarts it, so a second call returns False."""
         may = self.is_stopped and not self.is_full
         if may:
             self._read_on()

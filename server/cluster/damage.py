@@ -17,7 +17,7 @@ from collections.abc import Callable
 from .members import TEXT_MAX, Members
 
 LAG_RECORDS = 10_000
-"""By so many records an heir may be behind."""
+"""Maximum records by which a node that could take over may be behind."""
 AGAIN_S = 60.0
 """Pause after a copy that failed: meanwhile the node follows with what it has."""
 

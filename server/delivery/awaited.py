@@ -55,7 +55,8 @@ LOOK_S = 60.0
 
 
 SPANS_MAX = 16
-"""Of an owner that comes and goes. Beyond it the last one goes on: a message goes out twice, none is lost."""
+"""Maximum spans of an owner that comes and goes. Beyond it the last span grows: a message may be delivered
+twice, but none is lost."""
 
 
 @dataclass(slots=True, eq=False)

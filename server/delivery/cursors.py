@@ -53,21 +53,20 @@ OWN_BYTES_PER_S = 4 << 20
 BURST_S = 0.5
 """Maximum debt of a session, in seconds of that rate."""
 ROW_COST = 16
-"""What a row costs besides the flights (subscriptions) that it holds, ..."""
+"""Cost of a row, without its flights and subscriptions."""
 ORDER_BYTES = 70
-"""About what a row of a group that orders has in the log."""
+"""Approximate bytes in the log of a row of a group that orders."""
 SUBSCRIPTION_COST = 6
-"""... and what a subscription does, counted in flights: 0.1 us."""
+"""Cost of a subscription. The unit is the cost of a flight, 0.1 us."""
 LAZY_COST = 8_192
 ASKED_COST = 32_768
-"""Flights and subscriptions that one batch takes in, of those whom nobody waits for, and in all. About 1 ms
-and 4 ms."""
+"""Maximum cost of a batch: of the cursors that no caller waits for (about 1 ms), and of all (4 ms)."""
 LAST_COST = 262_144
-"""The same at shutdown, of both."""
+"""Both maxima at shutdown."""
 LAZY_PAUSE = 9
-"""After writing those whom nobody waits for, so many times as long as it took is for something else, ..."""
+"""Pause after writing cursors that no caller waits for, in multiples of the time that the write took."""
 LAZY_PAUSE_MAX_S = 0.2
-"""... but no longer than this: on a busy machine most of the time that it took was others' already."""
+"""Maximum of this pause: on a busy machine other work has already had most of the measured time."""
 NEVER = float("inf")
 
 
@@ -94,23 +93,23 @@ class Cursors(CommitHook):
         """Names whose rows must go; True: they are gone when the open batches are durable. At most as many as
         there were sessions."""
         self._heirs: dict[str, list[Subscriber]] = {}
-        """Whose cursors go with them, because they own now what was in flight there."""
+        """Sessions that took over messages in flight, by the former owner: their cursors share its batch."""
         self._requests: dict[Place, list[Secured]] = {}
-        """Who waits for which sessions to be durable, in the order of asking."""
+        """Callbacks that wait for a place's cursor to be durable, in the order of the requests."""
         self._now: dict[Place, None] = {}
-        """Whose cursors have to be in the batch that is open."""
+        """Places whose cursors must be in the open batch."""
         self._wanted_at = NEVER
         """Time by which a waiting session needs a batch, s of monotonic time."""
         self._is_nudged = False
         """Whether the writer has been asked for a batch."""
         self._round: deque[Place] = deque()
-        """Those who were dirty when the round began and have not had their turn."""
+        """Places that were dirty at the start of the round and are not written yet."""
         self._round_at = self._lazy_from = -NEVER
         self._is_last = False
         self._over: list[tuple[Place, list[Position]]] = []
-        """Roots of the rows that the batch that is open deletes, by whose they were."""
+        """Roots of the rows that the open batch deletes, by their place."""
         self._ordered: list[KeyOrder] = []
-        """Whose rows are in it."""
+        """Groups that order whose key rows are in the open batch."""
         writer.add_hook(self)
 
     def recover(self) -> None:

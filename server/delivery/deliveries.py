@@ -47,11 +47,11 @@ from .tries import Try, tries_of_flight, tries_view
 
 RECEIVERS_MAX = 100
 LOOKS_MAX = 100_000
-"""Flights and members looked at, ..."""
+"""Maximum flights and members looked at."""
 UNDONE_LOOKS_MAX = 20_000
-"""The same in the writer, where everybody waits: 1 to 4 ms."""
+"""The same maximum in the writer, where it delays everybody by 1 to 4 ms."""
 LOOKS_EACH = 50
-"""... and so many for each session or group: some 5 ms in all."""
+"""The same maximum for each session or group: some 5 ms in all."""
 ROWS_MAX = 500
 
 DeliveryState = Literal["in_flight", "retry", "waiting", "dead", "dropped", "done"]

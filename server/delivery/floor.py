@@ -121,7 +121,7 @@ class Floor:
         return looked == LOOK
 
     def _is_theirs(self, group: Group, place: Position, value: bytes) -> bool:
-        """What cannot be read may be."""
+        """Whether the group still wants the message. An unreadable one counts as wanted."""
         if is_stub(value) or is_moved(value) or place in group.session.finished:
             return False
         try:
@@ -198,7 +198,7 @@ class Floor:
         self._groups.read_on(one)
 
     def _stored(self, one: Place) -> list[Flight]:
-        """What a session or group has in flight that stands on the timeline."""
+        """The flights of a session or group whose messages are stored on the timeline."""
         groups, flights = self._groups, [one for one in one.session.flights.values() if one.is_stored]
         return [it for it in flights if it.position not in groups.loans.place_of(one, it).rows.out]
 

@@ -41,7 +41,7 @@ from .terms import HOLD, LASTING, UNSAID, InForce, Keeping, in_force
 
 GROUP_WINDOW = 65_535
 RESERVED = 8
-"""One part in so many of `limits.groups` is for groups that somebody asks for, not for origins of URLs."""
+"""One RESERVED-th of `limits.groups` is for groups that clients create: origins of URLs may not use it."""
 END_MEMBERS = 500
 """Members that leave a group in one step when the group is deleted."""
 
@@ -234,7 +234,7 @@ class Membership:
         return is_given
 
     def is_over(self, group: Group) -> bool:
-        """Its expiry has come, and nobody holds it or has leased of it; an endpoint: it is paused."""
+        """Whether the group has expired: no member, or for an endpoint paused, and no lease."""
         is_held = group.is_reachable if group.is_endpoint else bool(group.members)
         return not is_held and self._sessions.is_over(group) and not self.loans.is_working(group)
 
@@ -319,7 +319,7 @@ class Membership:
         return is_new
 
     def _agreed(self, group: Group) -> None:
-        """Its terms may be others: it may go on sooner, or is not to be stored any more."""
+        """Apply changed terms: wake the group, and delete its rows if it is no longer stored."""
         if group.cursor.is_stored and not group.session.is_persistent:
             self._cursors.drop_group(group, self.loans.release(group, is_last=False))
         self._ready.look(group)

@@ -93,13 +93,13 @@ class Line:
         return self._places.values()
 
     def discard(self, member: Subscriber) -> None:
-        """The member stands here no more."""
+        """Remove a member, if present."""
         self._places.pop(member, None)
         if not self._places:
             self._heap.clear()
 
     def first(self) -> Entry | None:
-        """Who is next; None if nobody is here."""
+        """The entry of the next member; None if there is no member."""
         heap, places = self._heap, self._places
         while heap:
             place = heap[0]

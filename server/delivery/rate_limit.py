@@ -117,7 +117,7 @@ class RateLimited:
             self.wait(group, next_ms / 1_000)
 
     def forget(self, group: Place) -> None:
-        """It waits no more: it is over, or as fast as it is now it may go on sooner."""
+        """Stop waiting: the group has ended, or its rate has changed."""
         at = self._waiting.pop(group, None)
         if at is not None:
             del self._by_time[at]

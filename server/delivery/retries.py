@@ -170,12 +170,12 @@ class Retries:
             self.look_again(one, following)
 
     def waiting(self, one: Place, start: Position = START, end: Position | None = None) -> Iterator[Again]:
-        """The same, from `start` on and before `end` (None: what is due by now), for who only looks."""
+        """Retries of a place from `start` on and before `end`, only to look at. `end` None: those due now."""
         first = max(start, self._first.get(one, START))
         yield from self._between(one, first, before(self._clock.wall_ms() + 1) if end is None else end)
 
     def at(self, one: Place, place: Position) -> Again | None:
-        """A retry that was due and stands in the line of its key; None: it waits no more."""
+        """The retry at this position, which waits for its ordering key; None: it no longer waits."""
         return next(self._between(one, place, Position(place + 1)), None)
 
     def _between(self, one: Place, first: Position, end: Position) -> Iterator[Again]:

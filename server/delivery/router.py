@@ -41,12 +41,12 @@ TOPIC_OVERHEAD = 150
 """Bytes of a cached topic besides its own."""
 ANSWER_OVERHEAD = 400
 PAIR_BYTES = 170
-"""Of a subscriber and its subscription in an answer."""
+"""Bytes of a subscriber and its subscription in a cached answer."""
 
 URLS = "*"
-"""What stands for every full URL among the names of endpoints."""
+"""Stands for every full URL where endpoints are listed by name."""
 ORIGIN_CHARS_MAX = 300
-"""A longer one is no origin that could be found: it has no endpoint of its own."""
+"""Maximum length of an origin. A longer one gets no endpoint of its own."""
 ORIGINS_REMEMBERED = 10_000
 """At most 12 MiB."""
 _HEAD = re.compile(rb"[^/?#]*://[^/?#]*")
@@ -132,7 +132,7 @@ class Router:
                 self.discard(subscriber, topic_filter)
 
     def add_endpoint(self, name: str, group: Place, subscription: Subscription) -> None:
-        """What is delivered to the endpoint of that name goes to this group from now on."""
+        """Route messages for the endpoint of that name to this group."""
         self._posted[name] = subscription, {group: (subscription,)}
 
     def discard_endpoint(self, name: str) -> None:

@@ -154,8 +154,10 @@ class Group(Place):
         self._follow()
 
     def begin_order(self, rule: Rule) -> None:
-        """Give messages by their ordering keys. Messages that are in flight hold no key. With the empty rule,
-        what is behind by its key goes, and then the keys count no more."""
+        """Start to deliver in the order of ordering keys. Messages already in flight hold no key.
+
+        The empty rule ends this: the messages that wait for their keys are delivered first.
+        """
         if not self.session.order.is_on:
             self.session.order = KeyOrder(self._key_bound, rule)
             self.session.order.room.belong_to(self.owner)

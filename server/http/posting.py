@@ -40,16 +40,16 @@ many that they take 50 ms are decided in several turns of the loop."""
 
 
 class Given(NamedTuple):
-    """What goes with drafts."""
+    """Properties of drafts that are given beside them."""
 
     late: Sequence[int] = ()
-    """Indices of those whose time has passed, and that are not wanted late."""
+    """Indices of drafts whose time has passed, and that must not be delivered late."""
     names: Sequence[MessageId] = ()
-    """Of an import: an id for each."""
+    """Ids of the drafts of an import, one each."""
     terms: Terms = AS_EVER
-    """Of their keys."""
+    """Terms of the idempotency keys."""
     barred: Mapping[int, str] = NOT_BARRED
-    """By index: why some cannot be delivered to their target."""
+    """Why a draft cannot be delivered to its target, by index."""
 
 
 USUAL = Given()

@@ -160,7 +160,7 @@ class Holds(CommitHook):
         return partial(self._follow, heads) if heads else None
 
     def recover(self) -> None:
-        """What has failed may be stored all the same."""
+        """Reread the store: a batch whose sync failed may still be there."""
         if self._writer.broken is None:
             return  # a request has spoiled its group, of which nothing was written
         for group in self._ordering():

@@ -514,7 +514,7 @@ def _named(request: web.Request, key: str, door: str = HTTP) -> KeyedMessage:
 
 
 def _id_of(upserted: Upserted | Problem) -> MessageId | Problem:
-    """What a span is told of it."""
+    """The id for a span, or the problem."""
     return upserted.id if isinstance(upserted, Upserted) else upserted
 
 
