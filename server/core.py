@@ -32,11 +32,11 @@ from .delivery.retries import Retries
 from .delivery.sent import Sent
 from .delivery.sessions import Sessions
 from .delivery.settling.burying import Burying
+from .delivery.settling.dead_letter_queue import DeadLetterQueue
 from .delivery.settling.events import Events
 from .delivery.settling.holds import Holds
 from .delivery.settling.kept import DeadLetters, KeptRetries
 from .delivery.settling.leases import Leases
-from .delivery.settling.letters import Letters
 from .delivery.settling.lives import Lives
 from .delivery.settling.settling import Settling
 from .delivery.settling.siblings import Siblings
@@ -211,13 +211,15 @@ class Core:
         config, clock, writer = self.config, self.clock, self.writer
         store = self.opened.store
         self.holds = Holds(store, self.groups, self.retries, self.cursors, self.decisions, writer)
-        self.letters = Letters(store, config.dead, self.owners, self.publishing, self.decisions)
+        self.dead_letter_queue = DeadLetterQueue(
+            store, config.dead, self.owners, self.publishing, self.decisions
+        )
         self.lives = Lives(
             self.horizon,
             self.groups,
             self.cursors,
             self.sent,
-            self.letters,
+            self.dead_letter_queue,
             self.retries,
             self.holds,
             self.decisions,
@@ -229,7 +231,7 @@ class Core:
         self.dead_letters = DeadLetters(store, self.groups, self.url_groups, self.retries, self.lives)
         self.wills = Wills(self.sessions, self.publishing, writer, clock, config.limits)
         self.burying = Burying(
-            self.opened, self.burials, self.letters, self.lives, self.router, writer, clock
+            self.opened, self.burials, self.dead_letter_queue, self.lives, self.router, writer, clock
         )
         self.siblings = Siblings(self.groups, self.retries, self.events, clock)
         self.settling = Settling(

@@ -154,7 +154,7 @@ class SubscriptionRow(msgspec.Struct, frozen=True, array_like=True, omit_default
     since: bytes
     options: int = 0
     identifier: int = 0
-    asked: int = 0
+    retained_request: int = 0
     """Number of its last request for retained messages, counted per session; 0: never."""
     ack_timeout_ms: Whole | None = None
     """The subscription's terms (timeline/session.py); None: not set."""
@@ -244,7 +244,7 @@ class CursorRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True
 
     place: bytes
     flights: list[FlightRow] = []
-    asked: int = 0
+    retained_done: int = 0
     """Subscriptions numbered up to this have been sent all their retained messages, ..."""
     topic: bytes = b""
     """... and the next one up to this topic."""

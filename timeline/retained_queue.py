@@ -45,7 +45,7 @@ class RetainedQueue:
         """Append a subscription, to be served from the first topic on."""
         self.discard(subscription.filter)
         self._count += 1
-        self._queue[subscription.filter] = subscription.asked = self._count
+        self._queue[subscription.filter] = subscription.retained_request = self._count
 
     def discard(self, topic_filter: str) -> None:
         """Remove a subscription."""
@@ -60,7 +60,8 @@ class RetainedQueue:
 
     def restore(self, subscriptions: Iterable[Subscription], done: int, topic: bytes) -> None:
         """Restore the queue from `done` and `topic`, as stored, and the number of each subscription."""
-        left = sorted((s for s in subscriptions if s.asked > done), key=lambda s: s.asked)
-        self._queue = {subscription.filter: subscription.asked for subscription in left}
-        self._count = left[-1].asked if left else done
-        self.topic = topic if left and left[0].asked == done + 1 else b""
+        waiting = [one for one in subscriptions if one.retained_request > done]
+        left = sorted(waiting, key=lambda one: one.retained_request)
+        self._queue = {subscription.filter: subscription.retained_request for subscription in left}
+        self._count = left[-1].retained_request if left else done
+        self.topic = topic if left and left[0].retained_request == done + 1 else b""

@@ -251,7 +251,7 @@ class Subscription:
     no_local: bool = False
     retain_as_published: bool = False
     identifier: int = 0
-    asked: int = 0
+    retained_request: int = 0
     """Number of its last request for retained messages (timeline/retained_queue.py); 0: never."""
     terms: Terms = USUAL
     lease_ms: int = field(default=0, compare=False)
@@ -334,7 +334,7 @@ class Session:
         known = self.subscriptions.get(wanted.filter)
         self.subscriptions[wanted.filter] = wanted
         if known is not None:
-            wanted.since, wanted.asked = known.since, known.asked
+            wanted.since, wanted.retained_request = known.since, known.retained_request
             self.changes += wanted != known
             return False
         self.changes += 1

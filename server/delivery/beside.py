@@ -20,7 +20,7 @@ from timeline.session import Flight, Subscription
 from .membership import Membership
 from .message import Again, Message
 from .place import Place
-from .ready import Progress
+from .ready import TurnResult
 from .retries import Retries
 from .router import Router
 from .sent import Sent
@@ -71,21 +71,21 @@ class Beside:
 
     # -- what was in flight
 
-    def resend(self, subscriber: Place) -> Progress:
+    def resend(self, subscriber: Place) -> TurnResult:
         """Send again what the window takes, TURN_RESENDS at most."""
         resends = subscriber.session.resends
         for _ in range(TURN_RESENDS):
             if not resends:
-                return Progress.DONE
+                return TurnResult.DONE
             if not subscriber.can_resend:
-                return Progress.BLOCKED
+                return TurnResult.BLOCKED
             flight = resends.first()
             if not self._send_again(subscriber, flight):
-                return Progress.BLOCKED
+                return TurnResult.BLOCKED
             resends.discard(flight.packet_id)
             if not resends and isinstance(subscriber, Subscriber):
                 self._groups.meet(subscriber)
-        return Progress.MORE if resends else Progress.DONE
+        return TurnResult.MORE if resends else TurnResult.DONE
 
     def _send_again(self, subscriber: Place, flight: Flight) -> bool:
         """Send a flight again or end it; False: there is no room for this one."""

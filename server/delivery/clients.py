@@ -76,7 +76,7 @@ class Clients:
             if subscriber.wills.current is not None:
                 self._wills.publish(subscriber, at_once=False)
                 self._cursors.mark_dirty(subscriber)
-                self._cursors.secure(subscriber, ignore)
+                self._cursors.persist(subscriber, ignore)
 
     def take_id(self) -> int:
         """A number for a client id that the server makes, unique over restarts."""
@@ -198,7 +198,7 @@ class Clients:
         self._sessions.leave(subscriber)
         self._wills.publish(subscriber, at_once=False)
         self._cursors.mark_dirty(subscriber)
-        self._cursors.secure(subscriber, ignore)
+        self._cursors.persist(subscriber, ignore)
 
     def farewell(self, subscriber: Subscriber, expiry_s: int | None, *, keeps_will: bool) -> bool:
         """Handle DISCONNECT with a new session expiry (None: as agreed), and whether the will is kept. False:
@@ -214,7 +214,7 @@ class Clients:
 
     def store(self, subscriber: Subscriber, done: Callable[[bool], None]) -> None:
         """Make the session durable as it is when it is written. `done` says whether it is."""
-        self._cursors.secure(subscriber, lambda waiting: done(waiting >= 0))
+        self._cursors.persist(subscriber, lambda waiting: done(waiting >= 0))
 
     def store_groups(
         self, subscriber: Subscriber, texts: Iterable[str], done: Callable[[bool], None]
@@ -233,7 +233,7 @@ class Clients:
                 done(not failed)
 
         for one in list(waiting):
-            self._cursors.secure(one, lambda durable, one=one: stored(one, durable >= 0))  # type: ignore[misc]
+            self._cursors.persist(one, lambda durable, one=one: stored(one, durable >= 0))  # type: ignore[misc]
 
     def end_expired(self, subscribers: Sequence[Place]) -> int:
         """In the writer: end those of these sessions and groups whose expiry has come. Returns how many."""

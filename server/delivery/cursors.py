@@ -42,7 +42,7 @@ from .place import Place
 from .session_rows import cursor_row, group_row, session_row
 from .shared import Group
 from .subscriber import Subscriber
-from .write_barrier import Secured
+from .write_barrier import Persisted
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ ORDER_BYTES = 70
 SUBSCRIPTION_COST = 6
 """Cost of a subscription. The unit is the cost of a flight, 0.1 us."""
 LAZY_COST = 8_192
-ASKED_COST = 32_768
+REQUESTED_COST = 32_768
 """Maximum cost of a batch: of the cursors that no caller waits for (about 1 ms), and of all (4 ms)."""
 LAST_COST = 262_144
 """Both maxima at shutdown."""
@@ -94,7 +94,7 @@ class Cursors(CommitHook):
         there were sessions."""
         self._heirs: dict[str, list[Subscriber]] = {}
         """Sessions that took over messages in flight, by the former owner: their cursors share its batch."""
-        self._requests: dict[Place, list[Secured]] = {}
+        self._requests: dict[Place, list[Persisted]] = {}
         """Callbacks that wait for a place's cursor to be durable, in the order of the requests."""
         self._now: dict[Place, None] = {}
         """Places whose cursors must be in the open batch."""
@@ -145,7 +145,7 @@ class Cursors(CommitHook):
             if s.session.tailing and mono - s.cursor.written_at > IDLE_CURSOR_S
         )
 
-    def secure(self, subscriber: Place, done: Secured) -> None:
+    def persist(self, subscriber: Place, done: Persisted) -> None:
         """Persist a session in its state at that time. Later requests share the batch."""
         self._requests.setdefault(subscriber, []).append(done)
         self._want(subscriber.cursor.even_at - BURST_S)
@@ -155,7 +155,7 @@ class Cursors(CommitHook):
         """Why what was requested is not durable."""
         return StoreFailed(str(self._writer.broken or "not durable"))
 
-    def begin(self, subscriber: Subscriber, done: Secured, *, is_new: bool) -> None:
+    def begin(self, subscriber: Subscriber, done: Persisted, *, is_new: bool) -> None:
         """The same for a client that connects, behind all that was asked for before. `is_new`: nothing is
         left of an earlier session."""
         self.mark_dirty(subscriber)
@@ -180,7 +180,7 @@ class Cursors(CommitHook):
         except (Busy, StoreFailed):
             done(-1)
 
-    def _withdraw(self, subscriber: Place, done: Secured) -> bool:
+    def _withdraw(self, subscriber: Place, done: Persisted) -> bool:
         """Remove `done` from the waiting; whether it was there."""
         waiting = self._requests.get(subscriber, [])
         if done not in waiting:
@@ -251,7 +251,7 @@ class Cursors(CommitHook):
         except Busy:
             return  # the next round asks again
         except StoreFailed:
-            self._refuse_asked()
+            self._refuse_requests()
             return
         self._is_nudged = True
 
@@ -266,9 +266,9 @@ class Cursors(CommitHook):
     def _nudged(self, answer: object) -> None:
         if isinstance(answer, Exception):
             self._is_nudged = False
-            self._refuse_asked()
+            self._refuse_requests()
 
-    def _refuse_asked(self) -> None:
+    def _refuse_requests(self) -> None:
         """The store takes no writes: fail the waiting. The first batch it takes deletes ended sessions."""
         requests, self._requests, self._wanted_at = self._requests, {}, NEVER
         for waiting in requests.values():
@@ -284,7 +284,7 @@ class Cursors(CommitHook):
         self._over, self._ordered = [], []
         gone, heirs, cost = self._erase_ended(commit)
         now = dict(self._now)
-        cost, answers = self._write_asked(commit, heirs, cost)
+        cost, answers = self._write_requested(commit, heirs, cost)
         self._write_dirty(commit, cost)
         over, ordered = self._over, self._ordered
 
@@ -305,8 +305,8 @@ class Cursors(CommitHook):
                 elif self._ended.get(name):
                     del self._ended[name]
                     self._heirs.pop(name, None)
-            for secured, waiting in answers:
-                secured(waiting if is_durable else -1)
+            for persisted, waiting in answers:
+                persisted(waiting if is_durable else -1)
 
         return done
 
@@ -332,9 +332,9 @@ class Cursors(CommitHook):
                 self.dirty.add(heir)
         return gone, heirs, cost
 
-    def _write_asked(
+    def _write_requested(
         self, commit: Commit, written: set[Place], cost: int
-    ) -> tuple[int, list[tuple[Secured, int]]]:
+    ) -> tuple[int, list[tuple[Persisted, int]]]:
         """Write sessions that somebody waits for, unless they owe. Returns the cost of the batch, and whom to
         call. `written`: in the batch already, for `cost`."""
         mono = self._clock.mono()
@@ -345,8 +345,8 @@ class Cursors(CommitHook):
                 self._end_over(commit, subscriber)
             elif subscriber not in requests and subscriber not in written:
                 cost += self._write_cursor(commit, subscriber, mono)
-        answers: list[tuple[Secured, int]] = []
-        most = LAST_COST if self._is_last else ASKED_COST
+        answers: list[tuple[Persisted, int]] = []
+        most = LAST_COST if self._is_last else REQUESTED_COST
         for subscriber, waiting in requests.items():
             owes = cost >= most or (subscriber.cursor.even_at > mono + BURST_S and not self._is_last)
             if owes and not (subscriber in now or subscriber in written):

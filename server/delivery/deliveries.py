@@ -110,11 +110,13 @@ class Deliveries:
             looks -= LOOKS_EACH + members + len(subscriber.session.flights) + sum(map(len, lent))
             if len(listed) == RECEIVERS_MAX or looks < 0:
                 return listed, True
-            letter, drop = dead.pop(name, None), dropped.pop(name, None)
+            dead_letter, drop = dead.pop(name, None), dropped.pop(name, None)
             if not may(subscriber.owners):
                 continue
             is_behind = waits or _is_behind(subscriber, place, record)
-            found = self._one(subscriber, place, retries.get(name), letter, drop, lent, is_behind=is_behind)
+            found = self._one(
+                subscriber, place, retries.get(name), dead_letter, drop, lent, is_behind=is_behind
+            )
             if found is not None:
                 listed.append(found)
         if b"://" in record.deliver_to and not self._posted(record, place) and may(("",)):
@@ -149,8 +151,8 @@ class Deliveries:
         receivers = self.router.route(record.topic), self._posted(record, place)
         for one, subscriptions in chain(*(targets.items() for targets in receivers)):
             session = one.session
-            is_asked = any(subscription.since < place for subscription in subscriptions)
-            if is_asked and (session.is_ahead(place, horizon) or _is_behind(one, place, record)):
+            is_subscribed = any(subscription.since < place for subscription in subscriptions)
+            if is_subscribed and (session.is_ahead(place, horizon) or _is_behind(one, place, record)):
                 return True
             lent = _lent(one) if record.qos == 2 else []
             looks -= 1 + len(session.flights) + sum(map(len, lent))
@@ -162,8 +164,8 @@ class Deliveries:
         """A retry or dead letter of a message whose slice has gone. Raises StoreFailed."""
         rows, _ = self._rows(message)
         current = (row for row in rows if row.is_waiting and self.groups.place_of(row) is not None)
-        letters = (row for row in rows if row.is_dead)
-        return next((row for row in chain(current, letters) if may((row.keeper,))), None)
+        dead_letters = (row for row in rows if row.is_dead)
+        return next((row for row in chain(current, dead_letters) if may((row.keeper,))), None)
 
     def _posted(self, record: Record, place: Position) -> Targets:
         return self.router.posted(record.deliver_to, record.owner, place)

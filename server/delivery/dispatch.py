@@ -42,7 +42,7 @@ from ..observe.tracing import DISPATCH_COST, Traces
 from .giving import Giving
 from .message import Message
 from .run import RUN_MAX
-from .verdict import Answer, Verdict
+from .verdict import OnVerdict, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class Dispatch(CommitHook):
         self._clock = clock
         self._traces = traces
         self._node = node
-        self._live: deque[tuple[Message, Answer | None, int, int]] = deque()
+        self._live: deque[tuple[Message, OnVerdict | None, int, int]] = deque()
         """With the size of each and its deliveries."""
         self.live_bytes = 0
         """RAM of the plain publishes that wait for the horizon."""
@@ -101,7 +101,7 @@ class Dispatch(CommitHook):
         """Number of plain publishes that wait for the horizon."""
         return len(self._live)
 
-    def add_live(self, message: Message, answer: Answer | None) -> None:
+    def add_live(self, message: Message, answer: OnVerdict | None) -> None:
         """A message that is not stored; positions come in rising order. `answer`: once it is handed on."""
         size = message.size()
         reach = 1 if self._part.now == 1.0 else max(1, len(self._router.route(message.topic)))
@@ -250,7 +250,7 @@ class Dispatch(CommitHook):
 
     def _next_run(
         self, before: Position, most: int, matched: int
-    ) -> tuple[list[Message], list[Answer], list[int]]:
+    ) -> tuple[list[Message], list[OnVerdict], list[int]]:
         """The next plain publish and those behind it that go to the same `matched` subscribers in the same
         way, while they cost less than `most`; with their answers and sizes."""
         live = self._live
@@ -286,5 +286,5 @@ class Dispatch(CommitHook):
             return 0
         headers, _ = headers_of(properties)
         name, attempt = message.id_text(self._node) if message.is_stored else "", message.try_number(0)
-        is_told = traces.dispatched(headers, message.topic, name, message.due_ms, message.late_ms, attempt)
-        return DISPATCH_COST if is_told else 0
+        has_span = traces.dispatched(headers, message.topic, name, message.due_ms, message.late_ms, attempt)
+        return DISPATCH_COST if has_span else 0

@@ -296,7 +296,7 @@ class Membership:
         read = self._horizon.position
         session = Session(name, read=read, expiry_s=0, window=GROUP_WINDOW)
         session.join(read)
-        member = Inside(session, self._cursors.secure, keeps_overdue, rights)
+        member = Inside(session, self._cursors.persist, keeps_overdue, rights)
         member.link = link
         self.join(member, group.text, Subscription(group.text, 1, read))
         group.picker.meet(member)

@@ -42,13 +42,13 @@ class Message:
         "_body_at",
         "_record",
         "_value",
-        "asked_ms",
         "due_ms",
         "is_judged",
         "is_usual",
         "late_ms",
         "position",
         "qos",
+        "requested_ms",
         "shard",
         "topic",
         "wire",
@@ -77,12 +77,12 @@ class Message:
                 is_usual = True
                 self.is_judged = owner_of(value) != b""
                 """Whether `Owners` is asked before it is handed out: it has an owner, or is retained."""
-                self.qos, self.asked_ms, topic_at, end = layout
+                self.qos, self.requested_ms, topic_at, end = layout
                 self.topic = value[topic_at:end]
                 self._body_at = end
         if record is not None:
             self.qos = record.qos
-            self.asked_ms = record.due_ms
+            self.requested_ms = record.due_ms
             self.topic = record.topic
             self.is_judged = record.owner != b"" or record.retain
             self._body_at = 0
@@ -91,8 +91,10 @@ class Message:
         self.is_usual = is_usual
         """It has a topic, a payload, a QoS, perhaps a due, an owner and an ordering key; nothing expires or
         asks for more."""
-        self.due_ms = due_ms = self.asked_ms or position >> 48  # `due_at`, which would cost a call a message
-        """When it was due; of a plain publish, when it came. `asked_ms`: 0 for that."""
+        self.due_ms = due_ms = (
+            self.requested_ms or position >> 48
+        )  # `due_at`, which would cost a call a message
+        """When it was due; of a plain publish, when it came. `requested_ms`: 0 for that."""
         self.late_ms = late_from_ms - due_ms if late_from_ms > due_ms else 0
         self.wire: dict[int, tuple[bytes, bytes]] | None = None
         """Encoded forms; None: not encoded yet."""

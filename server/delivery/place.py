@@ -19,11 +19,11 @@ from .ahead import Ahead
 from .message import Message, publisher_of
 from .place_state import CursorState, PlaceRows, Presence
 from .run import Run
-from .write_barrier import Secured
+from .write_barrier import Persisted
 
 log = logging.getLogger(__name__)
 
-Secure = Callable[["Place", Secured], None]
+Persist = Callable[["Place", Persisted], None]
 """Makes a cursor durable, then calls back."""
 
 

@@ -40,7 +40,7 @@ from .message import Message
 from .place import Place
 from .publish_request import PublishRequest
 from .subscriber import Subscriber
-from .verdict import Answer, RunAnswer, Verdict
+from .verdict import OnVerdict, RunAnswer, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +149,7 @@ class Publishing:
 
     def publish(
         self,
-        requests: Sequence[tuple[PublishRequest, Answer | None]],
+        requests: Sequence[tuple[PublishRequest, OnVerdict | None]],
         owner: str = "",
         reach: int = 0,
         *,
@@ -166,7 +166,7 @@ class Publishing:
 
     def _publish(
         self,
-        requests: Sequence[tuple[PublishRequest, Answer | None]],
+        requests: Sequence[tuple[PublishRequest, OnVerdict | None]],
         owner: str,
         weight: int,
         can_refuse: bool,
@@ -341,10 +341,10 @@ class Publishing:
             self._writer.submit(decide, lambda answer: None, cost=len(records), writes=False)
 
     def _place(
-        self, commit: Commit, requests: Sequence[tuple[PublishRequest, Answer | None]]
-    ) -> list[tuple[Answer, Verdict, int]]:
+        self, commit: Commit, requests: Sequence[tuple[PublishRequest, OnVerdict | None]]
+    ) -> list[tuple[OnVerdict, Verdict, int]]:
         """In the writer: give each a position; the answers of those that are stored or refused."""
-        answers: list[tuple[Answer, Verdict, int]] = []
+        answers: list[tuple[OnVerdict, Verdict, int]] = []
         # Asked once for everything that one client has sent in one go: that adds little.
         is_full = self._is_full()
         known: Judged = {}
@@ -416,7 +416,7 @@ class Publishing:
         answered([0] * count, dict.fromkeys(range(count), verdict))
 
     def _place_live(
-        self, commit: Commit, request: PublishRequest, answer: Answer | None, *, is_full: bool
+        self, commit: Commit, request: PublishRequest, answer: OnVerdict | None, *, is_full: bool
     ) -> None:
         """Not stored: it takes a position like all and waits for the horizon in RAM."""
         message = _live(commit, request.record, is_usual=request.is_plain)
@@ -470,14 +470,16 @@ class Publishing:
         dispatch, spill = self._dispatch, self._spill
         return dispatch.live_bytes + spill.bytes >= spill.max_bytes or dispatch.live >= LIVE_MAX
 
-    def _answer_all(self, requests: Sequence[tuple[PublishRequest, Answer | None]], verdict: Verdict) -> None:
+    def _answer_all(
+        self, requests: Sequence[tuple[PublishRequest, OnVerdict | None]], verdict: Verdict
+    ) -> None:
         self.traffic.refused += len(requests)
         for _, answer in requests:
             if answer is not None:
                 answer(verdict, 0)
 
 
-def _size(requests: Sequence[tuple[PublishRequest, Answer | None]]) -> int:
+def _size(requests: Sequence[tuple[PublishRequest, OnVerdict | None]]) -> int:
     """Bytes of RAM of publishes that wait for the writer, about."""
     return sum([REQUEST_BYTES + request.record.size for request, _ in requests])
 

@@ -16,7 +16,7 @@ from .place import Place
 from .shared import Group
 
 
-class Progress(Enum):
+class TurnResult(Enum):
     """Result of a part of a turn."""
 
     DONE = auto()

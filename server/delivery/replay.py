@@ -30,7 +30,7 @@ from .burials import KEPT_TOO_LONG, Burials
 from .cursors import Cursors
 from .message import Message
 from .place import Place
-from .ready import Progress, Ready
+from .ready import Ready, TurnResult
 from .retained import Retained
 from .retries import Retries
 from .router import Router
@@ -161,7 +161,7 @@ class Replay:
 
         if not order.is_awaited:
             order.is_awaited = True
-            self._cursors.secure(subscriber, stored)
+            self._cursors.persist(subscriber, stored)
 
     def begin(self, subscriber: Subscriber) -> None:
         """Resume a session on a new connection: resend what was in flight first, in order."""
@@ -172,22 +172,22 @@ class Replay:
         if has_more or not session.join(self._horizon.position):
             self._ready.wake(subscriber)
 
-    def _send_retained(self, subscriber: Subscriber) -> Progress:
+    def _send_retained(self, subscriber: Subscriber) -> TurnResult:
         """Send retained messages to new subscriptions. Newer ones are passed over: they are read like any
         other."""
         waiting, session, left = subscriber.retained_queue, subscriber.session, TURN_COST
         if subscriber.unanswered:
-            return Progress.BLOCKED
+            return TurnResult.BLOCKED
         while waiting:
             if left <= 0:
-                return Progress.MORE
+                return TurnResult.MORE
             subscription = session.subscriptions[waiting.first]
             left -= COST_FILTER
             # What retention has dropped does not come live any more.
             upto = max(session.read, subscription.since, self._unread.floor_of(session.read))
             for topic, size, kept in self._retained.walk(subscription.filter, waiting.topic, upto):
                 if left <= 0:
-                    return Progress.MORE
+                    return TurnResult.MORE
                 left -= 1 + size // COST_BYTES
                 if (
                     kept is not None
@@ -195,27 +195,27 @@ class Replay:
                     and subscriber.may_receive(topic)
                 ):
                     if not subscriber.can_take_retained:
-                        return Progress.BLOCKED
+                        return TurnResult.BLOCKED
                     message = self._retained.load(kept)
                     if message is not None:
                         left -= COST_SENT
                         may_have = self._unread.owners.allow(message)
                         left -= self._unread.owners.take_cost()
                         if may_have and not subscriber.offer_retained(message, subscription):
-                            return Progress.BLOCKED
+                            return TurnResult.BLOCKED
                 waiting.topic = topic
                 subscriber.dirty.add(subscriber)
             waiting.finish()
-        return Progress.DONE
+        return TurnResult.DONE
 
     def _read_on(self, subscriber: Place) -> bool:
         """Read a stretch; True if there is more and room for it."""
         session, horizon = subscriber.session, self._horizon.position
         progress = self._beside.resend(subscriber)
-        if progress is Progress.DONE and isinstance(subscriber, Subscriber):
+        if progress is TurnResult.DONE and isinstance(subscriber, Subscriber):
             progress = self._send_retained(subscriber)
-        if progress is not Progress.DONE:
-            return progress is Progress.MORE
+        if progress is not TurnResult.DONE:
+            return progress is TurnResult.MORE
         floor = self._unread.floor_of(session.read)
         if not subscriber.is_group and self._burials.passed > floor:
             floor = self._burials.passed

@@ -88,7 +88,7 @@ class Sessions:
             raise TooManySessions(why)
         stored, cursors = self.stored, self.cursors
         session = stored.session(client_id, expiry_s, window, self._horizon.position)
-        places = cursors.dirty, cursors.secure, stored.barrier_bytes
+        places = cursors.dirty, cursors.persist, stored.barrier_bytes
         subscriber = Subscriber(session, *places, owner, rights, self._horizon.issue())
         self._by_id[client_id] = subscriber
         self._share.add(owner)
@@ -170,7 +170,7 @@ class Sessions:
         doubt = Position(horizon.bound_ms << SEQ_BITS | horizon.seq)
         now_ms, running_ms = self._clock.wall_ms(), max(1, self._writer.running_ms)
         for subscriber in self._by_id.values():
-            subscriber.dirty, subscriber.secure = cursors.dirty, cursors.secure
+            subscriber.dirty, subscriber.persist = cursors.dirty, cursors.persist
             cursors.restored(subscriber, is_whole=subscriber.presence.left_running_ms > 0)
             subscriber.rights = self.rights_of(subscriber.owner, subscriber.session.client_id)
             if not subscriber.presence.left_ms:

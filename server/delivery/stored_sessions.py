@@ -38,7 +38,7 @@ from .quota import Quota
 from .router import Router
 from .session_rows import resume, subscription_of
 from .subscriber import Subscriber
-from .write_barrier import Secured
+from .write_barrier import Persisted
 
 log = logging.getLogger(__name__)
 
@@ -246,7 +246,8 @@ class StoredSessions:
             self.cursorless.add(subscriber)
         else:
             self.cursorless.discard(subscriber)
-            subscriber.retained_queue.restore(subscriber.session.subscriptions.values(), row.asked, row.topic)
+            subscriptions = subscriber.session.subscriptions.values()
+            subscriber.retained_queue.restore(subscriptions, row.retained_done, row.topic)
             resume(subscriber, row)
 
     def cursor(self, name: str) -> CursorRow | None:
@@ -286,6 +287,6 @@ class StoredSessions:
         log.error("session %r: unreadable, skipped: %s", key, error)
 
 
-def _nobody(_: Place, done: Secured) -> None:
+def _nobody(_: Place, done: Persisted) -> None:
     """Before `Sessions.load` nothing is made durable."""
     done(-1)

@@ -10,7 +10,7 @@ from timeline.session import Flight, Loan, Session, Subscription
 from ..auth.rights import Rights
 from .link import PERHAPS, Closing, Link
 from .message import Message
-from .place import Place, Secure
+from .place import Persist, Place
 from .place_state import WillState
 from .run import Run
 from .tries import tries_of_flight
@@ -21,7 +21,7 @@ class Subscriber(Place):
     """Session and link. `link` is None while the client is away."""
 
     __slots__ = (
-        *("barrier", "barrier_bytes", "doubt", "groups", "link", "retained_queue", "secure"),
+        *("barrier", "barrier_bytes", "doubt", "groups", "link", "retained_queue", "persist"),
         *("unanswered", "wills"),
     )
 
@@ -32,14 +32,14 @@ class Subscriber(Place):
         self,
         session: Session,
         dirty: set[Place],
-        secure: Secure,
+        persist: Persist,
         barrier_bytes: int = 1 << 20,
         owner: str = "",
         rights: Rights | None = None,
         incarnation: int = 0,
     ) -> None:
         super().__init__(session, dirty, owner, rights, incarnation)
-        self.secure = secure
+        self.persist = persist
         self.link: Link | None = None
         self.retained_queue = RetainedQueue()
         """Subscriptions whose retained messages are still to be sent."""
@@ -158,7 +158,7 @@ class Subscriber(Place):
         flight.begin_again(message.as_of_ms, self.presence.ended_ms)
         self.redelivered += 1
         self.dirty.add(self)
-        if flight.losses is not None and flight.losses.known and message.asked_ms:
+        if flight.losses is not None and flight.losses.known and message.requested_ms:
             tries = tries_of_flight(message.tries, flight, self.name)
             message = message.tried(flight.attempts - 1, tries)
         qos, is_retained = flight.qos, flight.is_retained
@@ -239,7 +239,7 @@ class Subscriber(Place):
         """Hold a delivery at the write barrier."""
         if self.barrier is None:
             assert self.link is not None
-            self.barrier = WriteBarrier(self.link, self.barrier_bytes, partial(self.secure, self))
+            self.barrier = WriteBarrier(self.link, self.barrier_bytes, partial(self.persist, self))
         self.barrier.hold(message, send)
 
     def drop_barrier(self) -> None:
@@ -261,8 +261,8 @@ class Inside(Subscriber):
     is_inside = True
 
     def __init__(
-        self, session: Session, secure: Secure, keeps_overdue: bool, rights: Rights | None = None
+        self, session: Session, persist: Persist, keeps_overdue: bool, rights: Rights | None = None
     ) -> None:
         """`keeps_overdue`: what it has not acked in time stays under its packet id, for a late ack."""
-        super().__init__(session, set(), secure, owner="" if rights is None else rights.name, rights=rights)
+        super().__init__(session, set(), persist, owner="" if rights is None else rights.name, rights=rights)
         self.keeps_overdue = keeps_overdue

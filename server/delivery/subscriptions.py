@@ -186,7 +186,7 @@ class Subscriptions:
                     break
                 has_ended = self._end_denied(subscriber, text, rights) or has_ended
             if has_ended and subscriber.session.is_persistent:
-                self._cursors.secure(subscriber, ignore)
+                self._cursors.persist(subscriber, ignore)
         for group in list(self._groups):
             yield
             # A group that stays until it is deleted stays: whoever may subscribe to it takes its messages.

@@ -21,7 +21,7 @@ class Verdict(IntEnum):
     """The message under its key was cancelled: nobody gets it."""
 
 
-Answer = Callable[[Verdict, int], None]
+OnVerdict = Callable[[Verdict, int], None]
 """Called with the verdict and, if the message is stored, its id."""
 RunAnswer = Callable[[Sequence[int], Mapping[int, Verdict]], None]
 """Called with the ids of a run of publishes in their order, and what became of those that were not taken, by

@@ -14,7 +14,7 @@ from .message import Message
 WAITING_MAX = 1_000
 """Deliveries that may wait. Beyond it, or `limits.out_bytes` of them, the session falls behind."""
 
-Secured = Callable[[int], None]
+Persisted = Callable[[int], None]
 """Called when a cursor is durable, with the number of deliveries that waited when it was written; -1: the
 store has failed."""
 
@@ -22,13 +22,13 @@ store has failed."""
 class WriteBarrier:
     """Sends what it was given when it may be sent."""
 
-    __slots__ = ("_bytes_max", "_is_planned", "_link", "_secure", "bytes", "waiting")
+    __slots__ = ("_bytes_max", "_is_planned", "_link", "_persist", "bytes", "waiting")
 
-    def __init__(self, link: Link, bytes_max: int, secure: Callable[[Secured], None]) -> None:
-        """`secure`: makes the session's cursor durable."""
+    def __init__(self, link: Link, bytes_max: int, persist: Callable[[Persisted], None]) -> None:
+        """`persist`: makes the session's cursor durable."""
         self._link: Link | None = link
         self._bytes_max = bytes_max
-        self._secure = secure
+        self._persist = persist
         self._is_planned = False
         self.waiting: deque[tuple[Message, Callable[[], None]]] = deque()
         """Each with the call that sends it."""
@@ -55,9 +55,9 @@ class WriteBarrier:
         """Have the cursor made durable, then send what waited when it was written."""
         if not self._is_planned:
             self._is_planned = True
-            self._secure(self._secured)
+            self._persist(self._persisted)
 
-    def _secured(self, waiting: int) -> None:
+    def _persisted(self, waiting: int) -> None:
         self._is_planned = False
         link = self._link
         if link is None:

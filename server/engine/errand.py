@@ -38,18 +38,18 @@ DECIDE_S = 0.008
 NEVER = float("inf")
 
 Item = TypeVar("Item", bound=Hashable)
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
-class Errand(Generic[Item, Answer]):
+class Errand(Generic[Item, Result]):
     """Queued writer requests of one part of the server."""
 
     def __init__(
         self,
         writer: Writer,
         clock: Clock,
-        decide: Callable[[Commit, Item], Answer],
-        done: Callable[[Item, Answer], None],
+        decide: Callable[[Commit, Item], Result],
+        done: Callable[[Item, Result], None],
         failed: Callable[[Item, Exception], float | None],
         *,
         most: int = MOST,
@@ -194,9 +194,9 @@ class Errand(Generic[Item, Answer]):
             waiting, self._waiting, self._taken = self._waiting, {}, 0
             self._all_failed([*piece, *chain.from_iterable(waiting.values())], error)
 
-    def _decide_piece(self, commit: Commit, piece: list[Item]) -> list[Answer | Refused | Corrupt]:
+    def _decide_piece(self, commit: Commit, piece: list[Item]) -> list[Result | Refused | Corrupt]:
         """In the writer: one item after the other, as far as there is time and room."""
-        answers: list[Answer | Refused | Corrupt] = []
+        answers: list[Result | Refused | Corrupt] = []
         group, until = commit.open_batch, self._clock.mono() + DECIDE_S
         self._begin(piece)
         for item in piece:

@@ -24,7 +24,7 @@ from ..codec.publish import joined, publish_parts, with_dup
 from ..codec.wire import varint
 from ..delivery.message import Message
 from ..delivery.run import Run
-from ..delivery.settling.letters import DEAD_REASON
+from ..delivery.settling.dead_letter_queue import DEAD_REASON
 from ..delivery.tries import tries_before, tries_text
 from ..settings.times import format_ms
 
@@ -197,13 +197,13 @@ def _usual_tail(message: Message, level: int, node: int, lease_ms: int) -> bytes
     order = message.ordering_key
     if order:
         order = _ORDER + len(order).to_bytes(2, "big") + order
-    if not message.asked_ms:
+    if not message.requested_ms:
         if lease_ms:
             order += _lease_property(lease_ms)
         return varint(len(order)) + order + payload
     place = message.position
     opening, closing = _of_millisecond(
-        place >> 48, max(0, message.shard), node, message.asked_ms, message.late_ms, lease_ms, len(order)
+        place >> 48, max(0, message.shard), node, message.requested_ms, message.late_ms, lease_ms, len(order)
     )
     return opening + hexlify((place & SEQ_MAX).to_bytes(_SEQ_BYTES, "big")) + closing + order + payload
 

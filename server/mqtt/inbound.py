@@ -29,7 +29,7 @@ from ..delivery.publish_request import PublishRequest
 from ..delivery.publishing import Publishing
 from ..delivery.settling.settling import Outcome, Settling
 from ..delivery.subscriber import Subscriber
-from ..delivery.verdict import Answer, Verdict
+from ..delivery.verdict import OnVerdict, Verdict
 from ..engine.clock import Clock
 from ..observe.logs import TOLD_MAX, shown
 from ..observe.trace_context import context_in
@@ -104,7 +104,7 @@ class Inbound:
         """Publishes that wait for an answer, in order."""
         self._aliases: dict[int, bytes] = {}
         self._alias_bytes = 0
-        self._requests: list[tuple[PublishRequest, Answer | None]] = []
+        self._requests: list[tuple[PublishRequest, OnVerdict | None]] = []
         self._drafts: list[Draft] = []
         """Usual delayed publishes, of which each is before all of `_requests`."""
         self._drafted: list[PendingAck | None] = []
@@ -522,7 +522,9 @@ def _check_rights(rights: Rights, request: PublishRequest) -> None:
         raise PublishRefused(Reason.QUOTA_EXCEEDED, "the key is above its rate of messages a second")
 
 
-def _traced(traces: Traces, packet: Publish, request: PublishRequest, answer: Answer | None) -> Answer | None:
+def _traced(
+    traces: Traces, packet: Publish, request: PublishRequest, answer: OnVerdict | None
+) -> OnVerdict | None:
     """`answer`, with the span of a publish that belongs to a trace: it ends then."""
     if packet.properties is None:
         return answer
@@ -530,7 +532,7 @@ def _traced(traces: Traces, packet: Publish, request: PublishRequest, answer: An
     return answer if span is None else partial(_end_span, span, answer)
 
 
-def _end_span(span: Scheduling, answer: Answer | None, verdict: Verdict, message: int) -> None:
+def _end_span(span: Scheduling, answer: OnVerdict | None, verdict: Verdict, message: int) -> None:
     """End the span of a publish, and answer it."""
     span.end(message if verdict in _GOOD else verdict.name)
     if answer is not None:

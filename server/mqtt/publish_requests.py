@@ -93,7 +93,7 @@ def read_publish(
     key = zone = order = b""
     terms = AS_EVER
     if properties is not None and properties.user_properties:
-        due_ms = _asked_due(properties, now_ms) or due_ms
+        due_ms = _requested_due(properties, now_ms) or due_ms
         zone = wall_time(properties.user("deliver-at") or "")
         key = (properties.user("idempotency-key") or "").encode()
         if len(key) > 256:
@@ -305,7 +305,7 @@ def _delayed(topic: bytes, now_ms: int) -> tuple[bytes, int]:
     return rest, due_ms
 
 
-def _asked_due(properties: Properties, now_ms: int) -> int:
+def _requested_due(properties: Properties, now_ms: int) -> int:
     at, delay = properties.user("deliver-at"), properties.user("deliver-in")
     if at is not None and delay is not None:
         raise PublishRefused(Reason.TOPIC_NAME_INVALID, "deliver-at and deliver-in exclude each other")

@@ -83,7 +83,7 @@ class Settled:
             self._answered(self)
 
     def stored(self, waiting: int) -> None:
-        """Callback of `Cursors.secure`: -1 if it is not durable."""
+        """Callback of `Cursors.persist`: -1 if it is not durable."""
         if waiting < 0:
             self.error = self._cursors.failure
         self.end()
@@ -326,7 +326,7 @@ class Pull:
             open_groups = 1
             stored(0)
         for group in groups:
-            self._cursors.secure(group, stored)
+            self._cursors.persist(group, stored)
 
     def _leased(self, call: Call, groups: Mapping[str, Group | None]) -> list[Leased]:
         """Begin the leases of a call's messages."""
@@ -409,7 +409,7 @@ class Pull:
                 self._events.finish(group, lease.position, lease.shard, decided, rights)
         for member, packet_ids in held.items():
             self._settling.ack_run(member, packet_ids)
-        self._secure(touched, settled)
+        self._persist(touched, settled)
 
     def nack(
         self,
@@ -460,12 +460,12 @@ class Pull:
                 touched.add(group)
             else:
                 settled.gone.append(lease)
-        self._secure(touched, settled)
+        self._persist(touched, settled)
 
-    def _secure(self, groups: Iterable[Group], settled: Settled) -> None:
+    def _persist(self, groups: Iterable[Group], settled: Settled) -> None:
         for group in groups:
             settled.left += 1
-            self._cursors.secure(group, settled.stored)
+            self._cursors.persist(group, settled.stored)
         settled.end()
 
     def _flight(self, lease: LeaseId, rights: Rights | None) -> tuple[Subscriber, Flight] | None:

@@ -161,11 +161,11 @@ class Figures(Scraped):
         yield "webhook_posts_failed", endpoint + "failed: the message comes again or is dead", failed
         yield "messages_cancelled", "Cancels that succeeded", self._metrics.cancelled
         yield "messages_moved", "Moves that succeeded", self._metrics.moved
-        letters = self._core.letters
-        yield "dead_letters_buried", "Messages that became dead letters", letters.buried
+        dead_letter_queue = self._core.dead_letter_queue
+        yield "dead_letters_buried", "Messages that became dead letters", dead_letter_queue.buried
         text = "Dead letters dropped because 100,000, or dead.max_bytes of them, are kept"
-        yield "dead_letters_crowded_out", text, letters.crowded_out
-        yield "dead_letters_expired", "Dead letters dropped after dead.retention", letters.expired
+        yield "dead_letters_crowded_out", text, dead_letter_queue.crowded_out
+        yield "dead_letters_expired", "Dead letters dropped after dead.retention", dead_letter_queue.expired
         refused = self._core.retained.refused
         text = "Messages not retained because 100,000 topics have one or the store takes nothing"
         yield "retained_refused", text, refused
@@ -224,7 +224,7 @@ class Figures(Scraped):
     def _limits(self) -> Iterator[tuple[str, int, float]]:
         """Name, bound and usage of each limit."""
         core, config = self._core, self._core.config
-        limits, quota, dead = config.limits, core.sessions.quota, core.letters.totals
+        limits, quota, dead = config.limits, core.sessions.quota, core.dead_letter_queue.totals
         yield "limits.memory", limits.memory.bytes, resident_bytes()
         yield "limits.pool_bytes", limits.pool_bytes, self._pool.taken
         yield "http.buffered_bytes", config.http.buffered_bytes, core.pull.held_bytes
@@ -279,7 +279,7 @@ class Figures(Scraped):
             sessions=len(core.sessions),
             groups=len(core.groups),
             schedules=len(core.schedules),
-            dead_letters=core.letters.totals.count,
+            dead_letters=core.dead_letter_queue.totals.count,
             slices=len(core.directory),
             jobs_open=self._pipeline.open,
             store_writable=core.writer.broken is None,

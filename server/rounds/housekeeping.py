@@ -29,7 +29,7 @@ from shards.errors import ShardsError
 from timeline.position import Position
 
 from ..core import Core
-from ..delivery.settling.letters import SWEEP_LETTERS
+from ..delivery.settling.dead_letter_queue import SWEEP_MAX
 from ..delivery.shared import Group
 from ..engine.writer import Ask, Busy
 from ..jobs.expiring import Expiries
@@ -227,11 +227,11 @@ class Housekeeping:
 
     async def _sweep_dead(self) -> None:
         """Drop expired dead letters, a step at a time."""
-        letters, running_ms = self._core.letters, self._core.writer.running_ms
-        while letters.are_over(running_ms):
+        dead_letter_queue, running_ms = self._core.dead_letter_queue, self._core.writer.running_ms
+        while dead_letter_queue.are_over(running_ms):
             gone: int = await self._ask(
-                lambda commit: letters.drop_expired(commit, running_ms), cost=SWEEP_LETTERS
+                lambda commit: dead_letter_queue.drop_expired(commit, running_ms), cost=SWEEP_MAX
             )
             if not gone:
                 return
-            letters.note_expired(gone)
+            dead_letter_queue.note_expired(gone)

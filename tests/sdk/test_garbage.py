@@ -18,7 +18,7 @@ from fasti import delivery
 from fasti.mqtt_values import LEASE_MAX, Incoming
 from fasti.traces import NAMES
 from fasti.transport import _retry_after_s
-from server.delivery.settling.letters import DEAD_REASON
+from server.delivery.settling.dead_letter_queue import DEAD_REASON
 from server.mqtt.forms import GIVES_WAY
 from tests.sdk.conftest import QUICK
 from tests.sdk.scripted import PUBACK, PUBLISH, Peer, Script

@@ -25,7 +25,7 @@ from shards.tables import (
     kept_totals_value,
     slice_from,
 )
-from shards.upgrade import Letter
+from shards.upgrade import DeadLetterRow
 from shards.verify import verify_counts, verify_owners, verify_tables
 from tests.support.memory_store import MemoryStore
 from tests.support.stores import rewrite
@@ -55,14 +55,14 @@ def cut_by_the_first_release() -> tuple[MemoryStore, list[Counts]]:
     return split.store, [piece.part for piece in split.slices()]
 
 
-def letter(addressee: str, message: MessageId, number: int) -> Letter:
+def letter(addressee: str, message: MessageId, number: int) -> DeadLetterRow:
     record = encode(Record(b"t", b"job", NOW))
-    return Letter(
+    return DeadLetterRow(
         addressee, addressee[-1], keys.message(message), 4, f"no {number}", "ops", 77 + number, record
     )
 
 
-def with_letters() -> tuple[MemoryStore, list[Letter]]:
+def with_letters() -> tuple[MemoryStore, list[DeadLetterRow]]:
     """Such a store with dead letters: two of one message and place, and one of a message that was held."""
     store, _ = cut_by_the_first_release()
     names = [message_id(position(NOW - 60_000, 7), 3, 5), message_id(position(NOW, 8), HELD_SHARD, 5)]
@@ -164,7 +164,7 @@ def test_dead_letters_become_deliveries() -> None:
     assert rows_in(store) == raised
 
 
-def check_letters(opened: Opened, letters: list[Letter]) -> None:
+def check_letters(opened: Opened, letters: list[DeadLetterRow]) -> None:
     store = opened.store
     found = list(dead(store))
     assert [(row.addressee, row.group, row.id, row.reason) for row in found] == [

@@ -49,7 +49,7 @@ from ...observe.logs import by, shown
 from ..burials import SESSIONS, Burials
 from ..router import Router
 from ..shared import ENDPOINT_PREFIX
-from .letters import Letters
+from .dead_letter_queue import DeadLetterQueue
 from .lives import GONE, Lives
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class Burying:
         self,
         opened: Opened,
         burials: Burials,
-        letters: Letters,
+        dead_letter_queue: DeadLetterQueue,
         lives: Lives,
         router: Router,
         writer: Writer,
@@ -81,7 +81,7 @@ class Burying:
     ) -> None:
         self._opened = opened
         self._burials = burials
-        self._letters = letters
+        self._dead_letter_queue = dead_letter_queue
         self._lives = lives
         self._router = router
         self._passed: BurialRow | None = None
@@ -225,10 +225,10 @@ class Burying:
         record = None if value is None or keys.place(place) in finished else _live(commit, place, value)
         if record is None or (key is not None and key != (record.ordering_key or NO_KEY)):
             return row
-        is_asked = row.asks(place, record.topic.decode())
+        is_wanted = row.asks(place, record.topic.decode())
         if row.group.startswith(ENDPOINT_PREFIX):
-            is_asked = self._router.is_for(row.group.removeprefix(ENDPOINT_PREFIX), record, place)
-        return self._give_up(commit, row, self._delivery(row, at, record), UNREAD) if is_asked else row
+            is_wanted = self._router.is_for(row.group.removeprefix(ENDPOINT_PREFIX), record, place)
+        return self._give_up(commit, row, self._delivery(row, at, record), UNREAD) if is_wanted else row
 
     def _delivery(self, row: BurialRow, at: Address, record: Record) -> DeliveryRow:
         name = id_at(*at, self._opened.open_batch.node, record.id)
@@ -238,8 +238,10 @@ class Burying:
         """As the table says: a dead letter, while there is room, or dropped; or it stays as it is."""
         event = Event.SKIP if seen.out is None else Event.SLICE_GOES
         running_ms = commit.open_batch.running_ms
-        letter = msgspec.structs.replace(one, reason=row.reason, keeper=row.keeper, running_ms=running_ms)
-        size, (count, left) = size_of(letter), row.room or self._letters.half_of_room(commit)
+        dead_letter = msgspec.structs.replace(
+            one, reason=row.reason, keeper=row.keeper, running_ms=running_ms
+        )
+        size, (count, left) = size_of(dead_letter), row.room or self._dead_letter_queue.half_of_room(commit)
         is_dead = row.is_dead and count > 0 and size <= left
         case = Case(START, reason=row.reason, is_dead=is_dead, keeper=row.keeper)
         fate = self._lives.give_up(commit, one, Event.END_OF_PLACE if row.is_ended else event, case, seen)

@@ -47,8 +47,8 @@ from ..sent import Sent
 from ..shared import Group
 from ..subscriber import Subscriber
 from ..terms import HOLD
+from .dead_letter_queue import DeadLetterQueue
 from .holds import Holds
-from .letters import Letters
 
 UNREADABLE = "unreadable"
 """Reason of a message of which only the id is known: its slice is gone, or it cannot be read."""
@@ -134,7 +134,7 @@ class Lives:
         groups: Membership,
         cursors: Cursors,
         sent: Sent,
-        letters: Letters,
+        dead_letter_queue: DeadLetterQueue,
         retries: Retries,
         holds: Holds,
         decisions: Decisions,
@@ -147,7 +147,7 @@ class Lives:
         self._groups = groups
         self._cursors = cursors
         self._sent = sent
-        self._letters = letters
+        self._dead_letter_queue = dead_letter_queue
         self._retries = retries
         self._holds = holds
         self._decisions = decisions
@@ -184,7 +184,7 @@ class Lives:
         if not is_stored:
             what.is_try = fate.row is not None and fate.row.counted > row.counted
         elif row.is_dead:
-            self._decisions.note(ignore, partial(self._letters.note_buried, row))
+            self._decisions.note(ignore, partial(self._dead_letter_queue.note_buried, row))
         if fate.row is None:
             return Outcome.GONE
         return Outcome.DEAD if fate.row.state is State.DEAD else Outcome.AGAIN
@@ -352,7 +352,7 @@ class Lives:
             return wait(commit, after, at_of(after.at), is_owed=is_owed)
         if after.is_dead:
             has_copy = Effect.OBITUARY in fate.effects
-            return self._letters.keep(commit, after, record, has_copy=has_copy, is_logged=is_logged)
+            return self._dead_letter_queue.keep(commit, after, record, has_copy=has_copy, is_logged=is_logged)
         drop(commit, after)
         return row.at
 

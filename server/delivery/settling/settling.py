@@ -124,7 +124,7 @@ class Settling:
     def _former_of(self, group: Group) -> Inside:
         if group.text not in self._former:
             session = Session(FORMER, read=group.session.read, expiry_s=0, window=GROUP_WINDOW)
-            self._former[group.text] = group, Inside(session, self._cursors.secure, keeps_overdue=False)
+            self._former[group.text] = group, Inside(session, self._cursors.persist, keeps_overdue=False)
         return self._former[group.text][1]
 
     @property
@@ -319,7 +319,7 @@ class Settling:
                 flight.phase = 2
             done(waiting >= 0)
 
-        self._cursors.secure(subscriber, stored)
+        self._cursors.persist(subscriber, stored)
         return Receipt.LATER
 
     def complete(self, subscriber: Subscriber, packet_id: int) -> bool:

@@ -45,7 +45,7 @@ class Siblings:
         """Groups still to be looked at in this round."""
         self._from: dict[Group, Position] = {}
         """Where the next look at a group begins, if the last one did not finish it."""
-        self._asked: set[tuple[Group, Position]] = set()
+        self._requested: set[tuple[Group, Position]] = set()
         """Retries that the writer is asked to move."""
 
     def step(self) -> None:
@@ -63,8 +63,8 @@ class Siblings:
         while self._round and is_in_time:
             group = self._round.popleft()
             for root, to in self._moves(group, now_s + BUDGET_S):
-                if (group, root) not in self._asked:
-                    self._asked.add((group, root))
+                if (group, root) not in self._requested:
+                    self._requested.add((group, root))
                     may = partial(_may_move, group, root, to)
                     self._events.move(group, root, to, may, partial(self._answered, group, root))
             is_in_time = self._clock.mono() < now_s + BUDGET_S
@@ -88,7 +88,7 @@ class Siblings:
                 yield message.position, to
 
     def _answered(self, group: Group, root: Position, _: Outcome) -> None:
-        self._asked.discard((group, root))
+        self._requested.discard((group, root))
 
 
 def _may_move(group: Group, root: Position, to: Group, topic: bytes) -> bool:

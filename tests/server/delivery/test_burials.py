@@ -125,7 +125,7 @@ def test_a_burial_takes_half_of_the_room_and_drives_nobody_out() -> None:
     disband(rig)
     assert len(letters(rig)) == 4
     assert rig.core.burials.dropped == {"group deleted": 6}
-    assert rig.core.letters.crowded_out == 0
+    assert rig.core.dead_letter_queue.crowded_out == 0
 
 
 def test_unsubscribing_as_the_last_one_leaves_dead_letters_too(rig: Rig) -> None:

@@ -47,7 +47,7 @@ def act(rig: Rig, how: str, after_ms: int = 0, *, pump: bool = True) -> None:
             case "let go":
                 return core.holds.let_go(commit, rig.group(TEXT), A)
             case "expire":
-                return core.letters.drop_expired(commit, core.writer.running_ms + 10**12)
+                return core.dead_letter_queue.drop_expired(commit, core.writer.running_ms + 10**12)
             case "requeue":
                 return core.dead_letters.requeue(commit, letter(rig), at_ms, lambda *_: True)
             case "drop":

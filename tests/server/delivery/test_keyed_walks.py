@@ -548,7 +548,7 @@ class Group:
             owed = self.ledger.turns.owed(self.place)
             assert not owed, f"{owed} may be given"
         if self.rnd.random() < 0.1:
-            rig.core.cursors.secure(group, lambda _: None)
+            rig.core.cursors.persist(group, lambda _: None)
             rig.pump()
             self.sure()
             self.check_rows()

@@ -136,7 +136,7 @@ def test_when_it_is_dead() -> None:
     assert [payload for _, payload, *_ in letters(rig)] == ["job"]
     peer.ack(wire.PUBACK, packet.packet_id)
     assert letters(rig) == []
-    assert rig.core.letters.totals.count == 0
+    assert rig.core.dead_letter_queue.totals.count == 0
     assert other is not peer
 
 

@@ -275,7 +275,7 @@ def test_a_letter_whose_batch_failed_and_is_stored_is_counted(rig: Rig) -> None:
     rig.compose()
     rig.lose(1)
     rig.pass_ms(2_000)
-    assert len(letters(rig)) == rig.core.letters.buried == 1
+    assert len(letters(rig)) == rig.core.dead_letter_queue.buried == 1
 
 
 def test_a_retry_moves_to_a_filter_that_has_dropped_it_before(rig: Rig) -> None:

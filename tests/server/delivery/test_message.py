@@ -42,7 +42,7 @@ def test_it_says_the_same_as_one_of_its_record(record: Record, shard: int) -> No
         "topic",
         "payload",
         "qos",
-        "asked_ms",
+        "requested_ms",
         "due_ms",
         "late_ms",
         "retain",

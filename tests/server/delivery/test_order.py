@@ -12,7 +12,7 @@ from server.delivery.place import Place
 from server.delivery.settling.lives import Outcome
 from server.delivery.shared import Group
 from server.delivery.terms import NEVER_S, Keeping
-from server.delivery.write_barrier import Secured
+from server.delivery.write_barrier import Persisted
 from server.http.backlog import lag_of
 from server.http.timeline import Timeline
 from shards import delivery_rows
@@ -528,13 +528,13 @@ def test_a_reader_waits_a_while_if_its_rows_cannot_be_written(monkeypatch: pytes
     peer = worker(rig)
     asked: list[Place] = []
 
-    def refuse(one: Place, done: Secured) -> None:
+    def refuse(one: Place, done: Persisted) -> None:
         asked.append(one)
         done(-1)
 
     with monkeypatch.context() as patch:
         patch.setattr(unwritten, "UNWRITTEN_MAX", 0)
-        patch.setattr(rig.core.cursors, "secure", refuse)
+        patch.setattr(rig.core.cursors, "persist", refuse)
         send(rig, "a0")
         rig.pump()
         assert not came(peer)
@@ -557,7 +557,7 @@ def test_a_group_that_orders_is_stored_whatever_its_expiry(rig: Rig) -> None:
 def test_the_index_is_made_again_from_the_key_rows(rig: Rig, peer: Peer) -> None:
     send(rig, *[f"a{n}" for n in range(20)], *[f"b{n}" for n in range(3)], "-1")
     out = came(peer)
-    rig.core.cursors.secure(rig.group(TEXT), lambda _: None)
+    rig.core.cursors.persist(rig.group(TEXT), lambda _: None)
     rig.pump()
     index = list(rig.store.scan(Table.ORDER, b"\2", b"\3"))
     assert len(index) == 18 + 1, "the first one is in the key row"
@@ -575,7 +575,7 @@ def test_the_index_is_made_again_from_the_key_rows(rig: Rig, peer: Peer) -> None
 
 def test_the_index_of_hours_that_have_gone_goes_with_their_slices(rig: Rig, peer: Peer) -> None:
     send(rig, "a0", "a1", "a2")
-    rig.core.cursors.secure(rig.group(TEXT), lambda _: None)
+    rig.core.cursors.persist(rig.group(TEXT), lambda _: None)
     drain(rig, peer)
     assert list(rig.store.scan(Table.ORDER, b"\2", b"\3"))
     floor = Position(rig.core.horizon.position + (HOUR_MS << 48))

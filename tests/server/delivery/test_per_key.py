@@ -253,7 +253,7 @@ def test_what_waits_for_its_key_is_found_again_by_a_repair(rig: Rig) -> None:
     out = came(peer)
     assert list(out) == ["-0", "a1"]
     assert ack(peer, out, "-0") == ["-2"], "the reader goes on when there is room"
-    rig.core.cursors.secure(rig.group(TEXT), lambda _: None)
+    rig.core.cursors.persist(rig.group(TEXT), lambda _: None)
     rig.pump()
     batch = rig.store.batch()
     batch.delete_range(Table.ORDER, b"\2", b"\3")

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from server.delivery.picker import CAPACITY_FIRST, STALE_MAX, Picker
 from server.delivery.subscriber import Subscriber
-from server.delivery.write_barrier import Secured
+from server.delivery.write_barrier import Persisted
 from tests.support.link import FakeLink
 from tests.support.soak import SOAK
 from timeline.position import Position
@@ -21,12 +21,12 @@ ONE = st.integers(0, MEMBERS - 1)
 
 
 def member(name: str, window: int = 1_000) -> Subscriber:
-    made = Subscriber(Session(name, read=Position(0), expiry_s=0, window=window), set(), _secure)
+    made = Subscriber(Session(name, read=Position(0), expiry_s=0, window=window), set(), _persist)
     made.link = FakeLink()
     return made
 
 
-def _secure(_: Subscriber, __: Secured) -> None:
+def _persist(_: Subscriber, __: Persisted) -> None:
     raise AssertionError("nothing here is QoS 2")
 
 

@@ -12,12 +12,12 @@ import pytest
 from server.codec import wire
 from server.codec.packets import Ack, Suback, Subscribe, SubscribeOptions
 from server.delivery.cursors import (
-    ASKED_COST,
     BURST_S,
     LAST_COST,
     LAZY_COST,
     LAZY_PAUSE_MAX_S,
     OWN_BYTES_PER_S,
+    REQUESTED_COST,
     ROW_COST,
     SUBSCRIPTION_COST,
 )
@@ -286,9 +286,9 @@ def test_they_wait_no_longer_than_they_may_where_others_have_the_processor(rig: 
 def test_who_is_waited_for_goes_in_turns_too(rig: Rig) -> None:
     told: list[int] = []
     for one in _busy(rig, 80, 1_000):
-        rig.core.cursors.secure(one, told.append)
+        rig.core.cursors.persist(one, told.append)
     _group(rig)
-    assert len(told) == -(-ASKED_COST // (1_000 + 2 * ROW_COST))
+    assert len(told) == -(-REQUESTED_COST // (1_000 + 2 * ROW_COST))
     rig.pump()
     assert told == [0] * 80
 

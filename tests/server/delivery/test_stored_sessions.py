@@ -125,7 +125,7 @@ def _values(one: object) -> object:
     if not type(one).__module__.startswith(("server.", "timeline.")) or isinstance(one, int):
         return one
     slots = [name for kind in type(one).__mro__ for name in getattr(kind, "__slots__", ())]
-    names = {*getattr(one, "__dict__", ()), *slots} - {"secure"}
+    names = {*getattr(one, "__dict__", ()), *slots} - {"persist"}
     return {name: _values(getattr(one, name)) for name in sorted(names)}
 
 
@@ -192,7 +192,7 @@ def test_a_core_takes_over_what_was_read_before() -> None:
     late = Core(CONFIG, clock, rows.store, wake=lambda: None, chance=lambda: 0.5)
     for core in (early, late):
         for one in core.sessions:
-            assert one.secure == core.cursors.secure
+            assert one.persist == core.cursors.persist
             assert one.dirty is core.cursors.dirty
     assert {
         one.session.client_id: (one.presence.left_ms, one.doubt, one.session.read) for one in early.sessions

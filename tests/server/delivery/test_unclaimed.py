@@ -94,7 +94,7 @@ def test_the_server_s_own_do_not_count_and_clients_topics_with_a_dollar_do() -> 
     peer.publish1("jobs")
     rig.peers[0].drop()
     rig.lasting("w")
-    assert rig.core.letters.buried == 1
+    assert rig.core.dead_letter_queue.buried == 1
     rig.core.publishing.publish_system(sys_records(rig.core, "1", 5), rig.core.retained.note_volatile)
     rig.pump()
     assert unclaimed(rig) == 0, "nobody subscribes to $dead and $SYS"

@@ -269,7 +269,7 @@ async def test_at_the_bounds_the_oldest_go(tmp_path: Path, config: Config, clock
     async with running(tmp_path / "few", replace(config, dead=Dead(max_messages=3)), clock) as server:
         names = await poison(server, *"12345")
         assert [letter["id"] for letter in await listed(server)] == names[2:]
-        assert server.app.core.letters.crowded_out == 2
+        assert server.app.core.dead_letter_queue.crowded_out == 2
         assert await act(server, "drop", ids=names) == {"matched": 3, "changed": 3}
     tight = replace(config, dead=Dead(max_bytes=70_000))
     async with running(tmp_path / "small", tight, clock) as server:
@@ -295,7 +295,7 @@ async def test_retention_counts_running_time(tmp_path: Path, config: Config, clo
         server.app.core.writer.ran(day_ms + 60_000)
         await server.app.housekeeping.run_due()
         assert [letter["payload"] for letter in await listed(server)] == ["2"]
-        assert server.app.core.letters.expired == 1
+        assert server.app.core.dead_letter_queue.expired == 1
 
 
 @with_settings(dead={"retention_ms": 60_000})

@@ -275,9 +275,9 @@ def test_a_nack_of_the_last_attempt_is_the_end_and_an_ack_takes_it_back() -> Non
     rig, puller = _rig(1, max_attempts=1)
     leases = puller.lease()
     assert puller.nack(leases, 0, "bad")[0].dead == 1
-    assert rig.core.letters.totals.count == 1
+    assert rig.core.dead_letter_queue.totals.count == 1
     assert puller.ack(leases)[0].done == 1
-    assert rig.core.letters.totals.count == 0
+    assert rig.core.dead_letter_queue.totals.count == 0
     assert puller.ack(leases)[0].gone == leases
 
 

@@ -35,13 +35,13 @@ from ..publishing import Publishing
 
 log = logging.getLogger(__name__)
 
-SWEEP_LETTERS = 250
+SWEEP_MAX = 250
 """Maximum expired dead letters dropped in one step."""
 DEAD_REASON = "fasti-dead-reason"
 """User property with the reason, the last one of a copy."""
 
 
-class Letters:
+class DeadLetterQueue:
     """The dead letters of one server. `buried`, `crowded_out`, `expired`: counts since the start."""
 
     def __init__(
@@ -107,7 +107,7 @@ class Letters:
 
         `running_ms`: now. The open group's own is from the last write, which may be long ago.
         """
-        return drop_older(commit, running_ms - self._bounds.retention_ms, SWEEP_LETTERS)
+        return drop_older(commit, running_ms - self._bounds.retention_ms, SWEEP_MAX)
 
     def note_expired(self, gone: int) -> None:
         """Count expired dead letters."""
