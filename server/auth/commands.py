@@ -67,8 +67,8 @@ def listed(path: Path, data: Path) -> list[str]:
     their last use, which is unknown if the note is not there. Raises KeysFileError."""
     used, keys = None if unknown_use(data) else read_last_use(data), read_keys(path)
     bounds = [bound.name for bound in BOUNDS if any(getattr(key.grant, bound.name) for key in keys)]
-    shown = [name.upper() for name in bounds]
-    rows: list[tuple[str, ...]] = [("NAME", "SCOPES", *shown, "CREATED", "LAST USED", "TOPICS")]
+    columns = [name.upper() for name in bounds]
+    rows: list[tuple[str, ...]] = [("NAME", "SCOPES", *columns, "CREATED", "LAST USED", "TOPICS")]
     rows += [_row(key, used, bounds) for key in keys]
     return in_columns(rows)
 
@@ -84,7 +84,7 @@ def unknown_use(data: Path) -> str:
     )
 
 
-def _row(key: StoredKey, used: Mapping[str, int] | None, shown: Sequence[str]) -> tuple[str, ...]:
+def _row(key: StoredKey, used: Mapping[str, int] | None, bound_names: Sequence[str]) -> tuple[str, ...]:
     grant = key.grant
     scopes = ADMIN if ADMIN in grant.scopes else ",".join(sorted(grant.scopes))
     used_ms = used and used.get(key.name)
@@ -93,7 +93,7 @@ def _row(key: StoredKey, used: Mapping[str, int] | None, shown: Sequence[str]) -
         last = "unknown"
     if key.revoked is not None:
         last = f"revoked {_day(key.revoked)}"
-    bounds = (str(getattr(grant, name) or "-") for name in shown)
+    bounds = (str(getattr(grant, name) or "-") for name in bound_names)
     clients = f" client_ids={','.join(grant.client_ids)}" if grant.client_ids else ""
     return key.name, scopes, *bounds, _day(key.created), last, _topics(grant) + clients
 

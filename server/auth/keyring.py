@@ -32,7 +32,7 @@ from shards.owned import Quota
 
 from ..engine.clock import Clock
 from ..net.networks import network_of
-from ..observe.logs import by, shown
+from ..observe.logs import by, clean
 from ..settings.config import Config
 from ..settings.watch import stamps_of
 from .backoff import Backoff
@@ -364,7 +364,7 @@ class Keyring:
                 if user == OWN_NAME:
                     raise KeysFileError(password_path, 0, f"{OWN_NAME} is the server itself", "user")
                 if user in entries:
-                    raise KeysFileError(password_path, 0, f"{shown(user)} is in auth.keys_file too", "user")
+                    raise KeysFileError(password_path, 0, f"{clean(user)} is in auth.keys_file too", "user")
                 grant = EVERYTHING if acl is None else acl.grant(user)
                 entries[user] = Entry(stored, grant, is_password=True)
         anonymous = EVERYTHING if acl is None else acl.grant("")
@@ -418,10 +418,10 @@ def _remember(known: dict[bytes, Value], digest: bytes, value: Value, most: int)
 def _log_name(name: str) -> str:
     """A name for the log. Some clients send their whole key as the name."""
     if not name.startswith(PREFIX):
-        return shown(name) or "nobody"
-    return shown(name_in(name.encode())) or "what looks like a key"
+        return clean(name) or "nobody"
+    return clean(name_in(name.encode())) or "what looks like a key"
 
 
-def split_shown(key: str) -> tuple[str, bytes]:
+def split_credential(key: str) -> tuple[str, bytes]:
     """Name and key of an HTTP credential; if it has another format, a name that no key has."""
     return name_in(key.encode()), key.encode()

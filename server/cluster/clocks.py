@@ -84,7 +84,7 @@ class Clocks:
         """This node's clock is another from now on."""
         self._measured.clear()
 
-    def told(self) -> dict[str, tuple[int, int]]:
+    def measurements(self) -> dict[str, tuple[int, int]]:
         """The fresh measurements, for the report."""
         return {node: (low, high) for node, (low, high, _) in self._since(FRESH_S).items()}
 

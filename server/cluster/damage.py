@@ -60,7 +60,7 @@ class Damage:
         return f"this node's data is damaged, {' or '.join(self.heirs)} can lead: {self.found}"
 
     @property
-    def told(self) -> str:
+    def problem(self) -> str:
         """What is wrong; empty: nothing is known."""
         if not self.found:
             return ""

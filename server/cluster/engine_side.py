@@ -28,7 +28,7 @@ class LogSide:
     async def state(self) -> LogState | None:
         """First and last record, the bytes and the clock; None: the log does not answer."""
         try:
-            state = await self._asked(lambda log: log.state())
+            state = await self._in_thread(lambda log: log.state())
         except LogError as error:
             self.unfit = str(error) if isinstance(error, Unfit) else self.unfit
             return None
@@ -49,12 +49,12 @@ class LogSide:
 
     async def _fault_of(self, work: Callable[[ChainedLog], None]) -> str:
         try:
-            await self._asked(work)
+            await self._in_thread(work)
         except LogError as error:
             return str(error)
         return ""
 
-    async def _asked(self, question: Callable[[ChainedLog], T]) -> T:
+    async def _in_thread(self, question: Callable[[ChainedLog], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._ask, question)
 
     def _ask(self, question: Callable[[ChainedLog], T]) -> T:

@@ -96,7 +96,7 @@ def _init(config: Config, heard: dict[str, Standing | None]) -> int:
 
 def _heal(config: Config, heard: dict[str, Standing | None], *, accepts_loss: bool) -> int:
     for url, one in heard.items():
-        _say(f"{url}: {'no answer' if one is None else _told(one)}")
+        _say(f"{url}: {'no answer' if one is None else _status_line(one)}")
     nodes = [one for one in heard.values() if one is not None]
     furthest = max(nodes, key=_place)
     last, reason = _look(config, nodes)
@@ -199,7 +199,7 @@ def _timeline(hand: ChainedLog, last: int) -> str:
     return hand.origin.timeline
 
 
-def _told(one: Standing) -> str:
+def _status_line(one: Standing) -> str:
     if not one.seq:
         return f"node {one.node}, {'a timeline of its own' if one.has_rows else 'no data'}"
     state = "leads" if one.leads else "finds no log" if one.is_lost else "does not lead"

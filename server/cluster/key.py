@@ -22,7 +22,7 @@ from aiohttp import web
 from ..auth.backoff import Backoff
 from ..http.problems import Problem, address_of
 from ..net.networks import network_of
-from ..observe.logs import by, shown
+from ..observe.logs import by, clean
 from ..settings.kinds import Address
 from .members import MEMBERS_MAX
 
@@ -59,7 +59,7 @@ class ClusterKey:
             self._warned.add(url)
             if not Address(parts.hostname or "", 0).is_loopback:
                 text = "cluster.key is sent to %s over plain http: others can read it and the data; use https"
-                log.warning(text, shown(url))
+                log.warning(text, clean(url))
         return {"Authorization": self._bearers[0]}
 
     async def check(self, request: web.Request) -> None:

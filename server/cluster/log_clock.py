@@ -8,7 +8,7 @@ has this node's clock. So it confirms a step of that only if its own clock has n
 from .clocks import FRESH_S, NodeClock, differ
 from .reports import CALL_S, SET_S
 
-Asked = tuple[int, float]
+ClockReading = tuple[int, float]
 """Wall time, ms, and elapsed time, s."""
 
 
@@ -21,13 +21,13 @@ class LogClock:
         self._ahead_ms: float | None = None
         """The server's clock minus the time that has elapsed here."""
 
-    def now(self) -> Asked:
+    def now(self) -> ClockReading:
         """Take it before the log is asked."""
         return self._clock.system_ms(), self._clock.mono()
 
-    def told(self, server_ms: int, asked: Asked) -> None:
+    def answered(self, server_ms: int, before: ClockReading) -> None:
         """The server has answered with its time; 0: it has told none."""
-        (before_wall_ms, before_s), (now_ms, now_s) = asked, self.now()
+        (before_wall_ms, before_s), (now_ms, now_s) = before, self.now()
         took_s = now_s - before_s
         if not server_ms or took_s > CALL_S or abs((now_ms - before_wall_ms) / 1000 - took_s) > SET_S:
             return

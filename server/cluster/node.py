@@ -145,7 +145,7 @@ class Node:
             config, self._key, self._members, lambda: self._store, lambda: self._server is not None
         )
         self._listeners = RedirectingListeners(
-            config, http_tls, mqtt_tls, self._figures, self._other_leader, self._told_why
+            config, http_tls, mqtt_tls, self._figures, self._other_leader, self._why_text
         )
         self._copies = CopyRoutes(lambda: self._store, self._data, self._key, self._damage.met)
         self._scrub = Scrub(self._data, cluster.scrub_every_ms, lambda: self._store, system_ms)
@@ -463,7 +463,7 @@ class Node:
             before = self._judge.log_clock.now()
             answers = await self._trimming.look(self._store)
             if answers:
-                self._judge.log_clock.told(self._trimming.state.wall_ms, before)
+                self._judge.log_clock.answered(self._trimming.state.wall_ms, before)
             self._give_up(self._side.unfit)
             server, store = self._server, self._store
             if server is not None and store is not None and server.app.is_ready:
@@ -522,7 +522,7 @@ class Node:
             self._durable,
             server_version(),
             VERSION,
-            self._judge.clocks.told(),
+            self._judge.clocks.measurements(),
             self._keys_digest,
             self._settings_digest,
             self._beginning.timeline,
@@ -565,7 +565,7 @@ class Node:
         """The number of nodes that the settings name."""
         return len({*self._config.cluster.peers, self._listeners.places.http})
 
-    def _told_why(self) -> str:
+    def _why_text(self) -> str:
         """What keeps this node from following or leading, and what is wrong with the log."""
         lines = [self._why] if self._why and self._server is None else []
         if self._server is not None and not self._server.app.is_ready:
@@ -582,9 +582,9 @@ class Node:
                     f"the log has messages of others, {strays.many} from record"
                     f" {strays.first} to {strays.last}: passed over"
                 )
-        lines += self._trimming.told()
+        lines += self._trimming.problems()
         judge = self._judge
-        faults = judge.waits, judge.fault, self._side.unfit, self._damage.told, judge.doubts
+        faults = judge.waits, judge.fault, self._side.unfit, self._damage.problem, judge.doubts
         lines += [fault for fault in faults if fault not in ("", UNASKED, *lines)]
         if self._members.doubled:
             lines.append(f"two nodes have the name {', '.join(self._members.doubled)} (cluster.node)")
@@ -630,7 +630,7 @@ class Node:
             if bounds is None
             else {"url": without_password(cluster.log), "first": first, "last": last},
             "takeovers": self._takeovers,
-            "why": self._told_why(),
+            "why": self._why_text(),
             "fit": self._is_fit,
             "clock_offset_ms": self._judge.offset_ms,
             "scrubbed_at": format_ms(self._scrub.scrubbed_ms) if self._scrub.scrubbed_ms else None,

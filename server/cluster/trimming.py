@@ -157,7 +157,7 @@ class Trimming:
             return ""
         return f"the log is full, at {used:,} of {most:,} bytes: no messages are taken until it is trimmed"
 
-    def told(self) -> list[str]:
+    def problems(self) -> list[str]:
         """What is wrong, in words."""
         first = self.state.first
         lines = [

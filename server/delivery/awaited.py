@@ -37,7 +37,7 @@ from ..engine.clock import Clock
 from ..engine.commit_hook import CommitHook, Done
 from ..engine.errand import RETRY_S, Errand
 from ..engine.writer import Writer
-from ..observe.logs import by, shown
+from ..observe.logs import by, clean
 from .message import Message
 from .owners import Owners
 from .place import Place
@@ -195,7 +195,7 @@ class Awaited(CommitHook):
         oldest = before(max(0, self._oldest_ms))
         for note in list(self._notes.values()):
             if note.first < oldest and note.owner not in self.owners.held:
-                name = shown(note.owner)
+                name = clean(note.owner)
                 log.warning("messages given up: key %s has not come back", name, extra=by(name))
                 note.drop(oldest)
                 if not note.bounds or oldest > self._opened.horizon.position:
@@ -212,7 +212,7 @@ class Awaited(CommitHook):
             self._ready.wake(subscriber)
 
     def _forget(self, note: Note, why: str) -> None:
-        name = shown(note.owner)
+        name = clean(note.owner)
         log.warning("messages of key %s wait no longer: %s", name, why, extra=by(name))
         del self._notes[note.owner]
         self._gone.add(note.owner)
@@ -271,14 +271,14 @@ class Awaited(CommitHook):
             return
         note.drop(rest)
         if not note.bounds:
-            log.info("messages of key %s have been released", shown(note.owner))
+            log.info("messages of key %s have been released", clean(note.owner))
             del self._notes[note.owner]
             self._gone.add(note.owner)
             self.owners.held.pop(note.owner, None)
 
     def _not_released(self, note: Note, error: Exception) -> None:
         if not isinstance(error, StoreFailed):
-            log.warning("messages of key %s: release postponed: %s", shown(note.owner), error)
+            log.warning("messages of key %s: release postponed: %s", clean(note.owner), error)
         self._release_from = self._clock.mono() + RETRY_S
 
     def _found(self, place: Position, number: int, value: bytes) -> Found | None:

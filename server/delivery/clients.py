@@ -15,7 +15,7 @@ from ..auth.rights import Rights
 from ..engine.clock import Clock
 from ..engine.commit_hook import ignore
 from ..fair import Share
-from ..observe.logs import by, shown
+from ..observe.logs import by, clean
 from .burials import GROUP_EXPIRED, Burials
 from .link import Closing, Link
 from .membership import Membership
@@ -88,7 +88,7 @@ class Clients:
         link: Link,
         client_id: str,
         *,
-        clean: bool,
+        clean_start: bool,
         expiry_s: int,
         window: int,
         rights: Rights | None = None,
@@ -104,7 +104,7 @@ class Clients:
         is_present = (
             known is not None
             and known.session.is_persistent
-            and not clean
+            and not clean_start
             and not self._sessions.is_over(known)
         )
         if known is not None:
@@ -243,7 +243,7 @@ class Clients:
             is_there = self._groups.named(client_id) is subscriber
             if isinstance(subscriber, Group) and is_there and self._groups.is_over(subscriber):
                 self._groups.end(subscriber, GROUP_EXPIRED)
-                log.info("group %s: expired", shown(subscriber.text))
+                log.info("group %s: expired", clean(subscriber.text))
                 ended += 1
             elif isinstance(subscriber, Subscriber) and is_there and self._sessions.is_over(subscriber):
                 self._forget(subscriber)

@@ -31,7 +31,7 @@ from timeline.position import Position
 
 from ..auth.rights import Rights
 from ..fair import Bounds
-from ..observe.logs import by, shown
+from ..observe.logs import by, clean
 from .message import Message
 from .router import URLS
 
@@ -194,12 +194,12 @@ class Owners:
         answer, rules = self._auth.may_send(*names, topic)
         self.cost += ANSWER_COST + rules // COST_RULES
         if not answer:
-            name = shown(owner) or "a client without a name"
+            name = clean(owner) or "a client without a name"
             cause = by(name, key=name, topic=topic)
             if self.is_absent(owner):
                 log.warning("message waits: there is no key %s", name, extra=cause)
             else:
-                log.warning("message withheld: %s may not send to %s", name, shown(topic), extra=cause)
+                log.warning("message withheld: %s may not send to %s", name, clean(topic), extra=cause)
         self._known[owner, publisher, topic] = answer
         self._bytes += size
         return answer

@@ -24,7 +24,7 @@ from timeline.position import START, Position
 from timeline.session import Resends, Subscription
 
 from ..engine.errand import RETRY_S
-from ..observe.logs import by, shown
+from ..observe.logs import by, clean
 from .beside import ALTERNATE, Beside
 from .burials import KEPT_TOO_LONG, Burials
 from .cursors import Cursors
@@ -225,7 +225,7 @@ class Replay:
             unstored = self._unread.spill.of(subscriber)
             self._burials.dropped[KEPT_TOO_LONG] += sum(one.position <= floor for one in unstored)
             self.lost += 1
-            who = shown(session.client_id)
+            who = clean(session.client_id)
             log.warning("%s: unread messages expired", who, extra=by(who))
         subscriber.dirty.add(subscriber)
         if isinstance(subscriber, Group) and (picker := subscriber.picker).looks_again:

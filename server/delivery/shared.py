@@ -32,7 +32,7 @@ from timeline.position import START, Position
 from timeline.session import USUAL, Flight, Loan, Returned, Session, Subscription, Terms
 
 from ..auth.rights import Rights
-from ..observe.logs import by, shown
+from ..observe.logs import by, clean
 from ..settings.config import Sessions
 from .ahead import Ahead
 from .message import Message
@@ -340,7 +340,7 @@ class Group(Place):
         if now_s < self._warn_at:
             return
         self._warn_at = now_s + WARN_S
-        names, cause = (shown(self.name), shown(topic)), by(self.name)
+        names, cause = (clean(self.name), clean(topic)), by(self.name)
         if waits:
             log.warning("group %s: a message waits, no connected member may receive %s", *names, extra=cause)
         else:

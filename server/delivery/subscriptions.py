@@ -17,7 +17,7 @@ from timeline.slices import Directory
 
 from ..auth.rights import Rights
 from ..engine.commit_hook import ignore
-from ..observe.logs import by, shown
+from ..observe.logs import by, clean
 from ..settings.config import Config
 from .burials import GROUP_DELETED, Burials
 from .membership import Membership
@@ -194,7 +194,7 @@ class Subscriptions:
             if rights is not None and rights.is_live and not rights.may_subscribe(group.filter):
                 log.info(
                     "group %s: ended, %s may not subscribe",
-                    shown(group.text),
+                    clean(group.text),
                     rights.name,
                     extra=by(rights.name),
                 )
@@ -204,6 +204,6 @@ class Subscriptions:
         """End a subscription that these rights do not allow. False: they do."""
         if rights.may_subscribe(parse_share(text)[1]) or not self.unsubscribe(subscriber, text):
             return False
-        names = (shown(subscriber.session.client_id), shown(text), rights.name or "nobody")
+        names = (clean(subscriber.session.client_id), clean(text), rights.name or "nobody")
         log.info("session %s: subscription to %s ended, %s may not", *names, extra=by(rights.name))
         return True

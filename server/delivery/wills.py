@@ -29,7 +29,7 @@ from timeline.position import MessageId
 from ..engine.clock import Clock
 from ..engine.commit_hook import Done
 from ..engine.writer import Busy, Decide, Writer
-from ..observe.logs import by, shown
+from ..observe.logs import by, clean
 from ..settings.config import Limits
 from .publish_request import PublishRequest, Will
 from .publishing import Publishing
@@ -134,7 +134,7 @@ class Wills:
             subscriber.wills.current = None
             self._publishing.traffic.refused += 1
             cause = by("clients")
-            log.info("will not published: %s may not send to its topic", shown(subscriber.owner), extra=cause)
+            log.info("will not published: %s may not send to its topic", clean(subscriber.owner), extra=cause)
             return
         delay_s = 0 if at_once else min(will.delay_s, subscriber.session.expiry_s)
         leaving = Leaving(subscriber, will, self._clock.wall_ms() + delay_s * 1000 if delay_s else 0)

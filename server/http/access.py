@@ -25,7 +25,7 @@ from typing import Any
 
 from aiohttp import web
 
-from ..auth.keyring import Keyring, Refusal, Why, split_shown
+from ..auth.keyring import Keyring, Refusal, Why, split_credential
 from ..auth.rights import READ, Principal
 from ..auth.rights import Rights as Rights  # routes take it from here
 from ..delivery.owners import posting_topic
@@ -66,7 +66,7 @@ class Access:
         key = _key_in(authorization)
         if key is None:
             return None
-        principal = self._keyring.recall(*split_shown(key))
+        principal = self._keyring.recall(*split_credential(key))
         is_it = principal is not None and (scope is None or principal.has(scope))
         return principal.here if principal is not None and is_it else None
 
@@ -118,7 +118,7 @@ class Access:
             if not found.done():
                 found.set_result(answer)
 
-        self._keyring.check(*split_shown(key), address_of(request), done)
+        self._keyring.check(*split_credential(key), address_of(request), done)
         answer = await found
         if isinstance(answer, Principal):
             if isinstance(request.protocol, Protocol):

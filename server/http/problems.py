@@ -28,7 +28,7 @@ from aiohttp import web
 
 from shards.errors import Corrupt, ShardsError, StoreFailed
 
-from ..observe.logs import by, shown
+from ..observe.logs import by, clean
 from .values.batch_body import BatchError, TooMany
 from .values.bodies import FieldError, NotReadable, RequestError, UnsupportedMedia
 
@@ -185,10 +185,10 @@ def _answer(request: web.Request, error: Exception) -> web.Response:
             return problem_of_store(error).response()
         case Corrupt():
             cause = by(address_of(request))
-            log.error("%s %s: %s", request.method, shown(request.raw_path, 200), error, extra=cause)
+            log.error("%s %s: %s", request.method, clean(request.raw_path, 200), error, extra=cause)
             return Problem("unreadable").response()
     cause = by(address_of(request))
-    log.error("%s %s failed", request.method, shown(request.raw_path, 200), exc_info=error, extra=cause)
+    log.error("%s %s failed", request.method, clean(request.raw_path, 200), exc_info=error, extra=cause)
     return Problem("internal").response()
 
 

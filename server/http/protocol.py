@@ -18,7 +18,7 @@ from aiohttp.web_protocol import RequestHandler
 
 from ..net.lingering import LINGER_S
 from ..net.unsent import counting
-from ..observe.logs import by, shown
+from ..observe.logs import by, clean
 from .answers import SERVER
 from .problems import Problem
 
@@ -88,7 +88,7 @@ class Protocol(RequestHandler):
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has already begun")
         if 400 <= status < 500:
-            log.debug("not readable: %s", shown((message or "").partition("\n")[0]))
+            log.debug("not readable: %s", clean((message or "").partition("\n")[0]))
             problem = Problem("not-readable", "Not an HTTP/1.1 request.")
         else:
             log.error("a request failed", exc_info=exc, extra=by(self.address))

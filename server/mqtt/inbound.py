@@ -31,7 +31,7 @@ from ..delivery.settling.settling import Outcome, Settling
 from ..delivery.subscriber import Subscriber
 from ..delivery.verdict import OnVerdict, Verdict
 from ..engine.clock import Clock
-from ..observe.logs import TOLD_MAX, shown
+from ..observe.logs import TEXT_MAX, clean
 from ..observe.trace_context import context_in
 from ..observe.tracing import Scheduling, Traces
 from ..settings.config import Config
@@ -234,9 +234,9 @@ class Inbound:
         except PublishRefused as error:
             self._publishing.traffic.refused += 1
             if pending is not None:
-                pending.detail = shown(error, TOLD_MAX)
+                pending.detail = clean(error, TEXT_MAX)
             self._answer(pending, error.reason, 0, session)
-            log.info("publish refused: %s, %s", self._peer, error, extra=self._peer.told(error.reason, error))
+            log.info("publish refused: %s, %s", self._peer, error, extra=self._peer.why(error.reason, error))
             return
         if request is None:
             return
@@ -373,7 +373,7 @@ class Inbound:
         """End the connection after a fault of the client, with a reason at level 5. What came before is
         handed on."""
         log.info(
-            "connection closed: %s, 0x%02x %s", self._peer, reason, why, extra=self._peer.told(reason, why)
+            "connection closed: %s, 0x%02x %s", self._peer, reason, why, extra=self._peer.why(reason, why)
         )
         if not self._outbox.is_closed:
             self.flush()

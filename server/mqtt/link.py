@@ -37,7 +37,7 @@ from ..net.pool import Pool
 from ..net.revoked import CertificateId
 from ..net.tls import client_certificate_id, common_name
 from ..net.unsent import counting
-from ..observe.logs import by, shown
+from ..observe.logs import by, clean
 from .authenticator import Authenticator
 from .parts import Parts
 from .state import Connection
@@ -552,7 +552,7 @@ class MqttLink(Inner):
             self._check_alive()
         elif connection.outbox.is_open:
             cause = by(self.address, client=connection.client_id)
-            log.info("connection closed: %s, keep alive timeout", shown(connection.client_id), extra=cause)
+            log.info("connection closed: %s, keep alive timeout", clean(connection.client_id), extra=cause)
             connection.close(Closing.TIMED_OUT)
             self.flush()
         else:

@@ -24,7 +24,7 @@ from ..delivery.message import Message
 from ..delivery.publishing import Traffic
 from ..delivery.run import Run
 from ..engine.commit_hook import ignore
-from ..observe.logs import TOLD_MAX, shown
+from ..observe.logs import TEXT_MAX, clean
 from .forms import Shape, fasti_id, is_refused, parts, puback_with_id, run_pieces
 from .peer import Peer
 
@@ -195,7 +195,7 @@ class Outbox:
         """Drop a delivery that is larger than the client allows, or whose topic clients refuse."""
         if is_refused(message):
             text = "delivery dropped: %s, control characters in the topic %s"
-            log.warning(text, self._peer, shown(message.topic), extra=self._peer.cause)
+            log.warning(text, self._peer, clean(message.topic), extra=self._peer.cause)
         self._traffic.dropped += 1
         self._drop(packet_id)
 
@@ -253,7 +253,7 @@ class Outbox:
     def with_why(self, packet: Suback, why: str) -> Suback:
         """The answer with a reason string, if the client wants one."""
         if self.level == 5 and self._tells_more:
-            return msgspec.structs.replace(packet, properties=Properties(reason_string=shown(why, TOLD_MAX)))
+            return msgspec.structs.replace(packet, properties=Properties(reason_string=clean(why, TEXT_MAX)))
         return packet
 
     def put_ack(self, kind: int, packet_id: int, reason: int, more: bytes) -> None:
@@ -287,7 +287,7 @@ class Outbox:
     def say_why(self, reason: int, why: str = "") -> None:
         """DISCONNECT, which only level 5 has and which may not come before CONNACK."""
         if self.level == 5 and self.is_open:
-            properties = Properties(reason_string=shown(why, TOLD_MAX)) if why else None
+            properties = Properties(reason_string=clean(why, TEXT_MAX)) if why else None
             self.put(Disconnect(reason, properties))
 
     def write(self, data: bytes) -> None:

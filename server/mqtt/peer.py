@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from ..observe.logs import by, shown
+from ..observe.logs import by, clean
 
 
 class Peer:
@@ -22,9 +22,9 @@ class Peer:
         """For `extra`: the address without the port, which is another with each connection."""
         return by(self.host, client=self.client_id)
 
-    def told(self, reason: int, why: object = None) -> Mapping[str, object]:
+    def why(self, reason: int, why: object = None) -> Mapping[str, object]:
         """`cause`, with a reason code and what was wrong."""
         return by(self.host, client=self.client_id, reason=f"0x{reason:02x}", why=why)
 
     def __str__(self) -> str:
-        return f"{self.address} ({shown(self.client_id)})"
+        return f"{self.address} ({clean(self.client_id)})"

@@ -437,7 +437,7 @@ class Connection:
         subscriber, is_present = clients.claim(
             self.outbox,
             self.client_id,
-            clean=packet.clean_start,
+            clean_start=packet.clean_start,
             expiry_s=expiry_s,
             window=granted_window(packet, config),
             rights=self._rights,
@@ -476,7 +476,7 @@ class Connection:
 
     def _refuse_connect(self, reason: int) -> None:
         log.info(
-            "connect refused: %s, reason 0x%02x", self._peer.address, reason, extra=self._peer.told(reason)
+            "connect refused: %s, reason 0x%02x", self._peer.address, reason, extra=self._peer.why(reason)
         )
         self._publishing.traffic.answer(reason)
         self.outbox.put(Connack(False, reason))
@@ -485,7 +485,7 @@ class Connection:
     def _refuse_bytes(self, error: MqttError) -> None:
         """Refuse bytes that are not a CONNECT."""
         log.info(
-            "connect refused: %s, %s", self._peer.address, error, extra=self._peer.told(error.reason, error)
+            "connect refused: %s, %s", self._peer.address, error, extra=self._peer.why(error.reason, error)
         )
         self._publishing.traffic.answer(error.reason)
         answer = answer_to(error)

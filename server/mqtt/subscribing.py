@@ -29,7 +29,7 @@ from ..delivery.subscriptions import Denial, Subscriptions
 from ..delivery.terms import UNSAID, Keeping, TermsError, TermsForbidden, read_keeping, read_terms
 from ..engine.clock import Clock
 from ..engine.commit_hook import ignore
-from ..observe.logs import shown
+from ..observe.logs import clean
 from ..settings.config import Config
 from ..settings.durations import TimeError
 from ..settings.times import instant_or_back
@@ -171,7 +171,7 @@ class Subscribing:
             try:
                 return self._subscribe(subscriber, text, options, properties)
             except TopicError as error:
-                invalid[:] = [shown(error, FAULT_CHARS)]
+                invalid[:] = [clean(error, FAULT_CHARS)]
                 return Reason.TOPIC_FILTER_INVALID
             except TermsError as error:
                 invalid[:] = [_fault_text(error)]

@@ -1,7 +1,7 @@
 """Logging: one line an event, as text or JSON, safe against clients' input.
 
 Text from a client (its id, a topic, a reason) may be long, and may contain line ends to forge lines. So every
-line is escaped and cut when it is formatted, in one place; `shown` does the same for one value, so that the
+line is escaped and cut when it is formatted, in one place; `clean` does the same for one value, so that the
 rest of its line remains.
 
 A client may cause a line with every packet, so every line is rate limited except `EACH`. A *kind* is the
@@ -28,8 +28,8 @@ import msgspec
 
 LINE_MAX = 1_000
 """Maximum characters of an event."""
-SHOWN_MAX = 64
-TOLD_MAX = 200
+CLEAN_MAX = 64
+TEXT_MAX = 200
 """Maximum characters of a field in JSON."""
 BURST = 20
 KIND_BURST = 100
@@ -42,7 +42,7 @@ EACH: Mapping[str, object] = {"each": True}
 """`extra` of a line that is never limited. Only for lines that no client can cause."""
 
 
-def shown(text: object, length_max: int = SHOWN_MAX) -> str:
+def clean(text: object, length_max: int = CLEAN_MAX) -> str:
     """Client input for a log line: printable characters, shortened."""
     if isinstance(text, bytes):
         text = text[: length_max + 1].decode(errors="backslashreplace")
@@ -85,7 +85,7 @@ class _Kind:
 
     def admits(self, record: logging.LogRecord) -> bool:
         """Count a line; returns whether it is written."""
-        name = shown(getattr(record, "by", ""))
+        name = clean(getattr(record, "by", ""))
         cause = self._causes.get(name)
         if cause is not None and cause.count >= BURST:
             cause.count += 1
@@ -121,7 +121,7 @@ class _Cause:
 
 
 def _text(record: logging.LogRecord) -> str:
-    return shown(record.getMessage(), 200)
+    return clean(record.getMessage(), 200)
 
 
 class _Stream(logging.StreamHandler):  # type: ignore[type-arg]
@@ -186,12 +186,12 @@ class _TextFormatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         cause = str(getattr(record, "by", ""))
         is_named = cause in record.message or not _is_address(cause)
-        record.message = ("" if is_named else f"{cause}: ") + shown(record.message, LINE_MAX)
+        record.message = ("" if is_named else f"{cause}: ") + clean(record.message, LINE_MAX)
         return super().formatMessage(record)
 
     def formatException(self, ei: object) -> str:  # noqa: N802
         lines = super().formatException(ei).split("\n")  # type: ignore[arg-type]
-        return "\n".join(f"    {shown(line, LINE_MAX)}" for line in lines)
+        return "\n".join(f"    {clean(line, LINE_MAX)}" for line in lines)
 
 
 class _JsonFormatter(logging.Formatter):
@@ -200,19 +200,19 @@ class _JsonFormatter(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "event": shown(record.getMessage(), LINE_MAX),
+            "event": clean(record.getMessage(), LINE_MAX),
         }
         cause, fields = getattr(record, "by", None), getattr(record, "fields", {})
         if cause is not None:
-            event["from"] = shown(cause)
+            event["from"] = clean(cause)
         event |= {
-            name: value if isinstance(value, bool) else shown(value, TOLD_MAX)
+            name: value if isinstance(value, bool) else clean(value, TEXT_MAX)
             for name, value in fields.items()
             if value not in ("", None)
         }
         if record.exc_info:
             lines = self.formatException(record.exc_info).split("\n")
-            event["exception"] = "\n".join(shown(line, LINE_MAX) for line in lines)
+            event["exception"] = "\n".join(clean(line, LINE_MAX) for line in lines)
         return msgspec.json.encode(event).decode()
 
 

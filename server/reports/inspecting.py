@@ -100,8 +100,8 @@ def lines_of(found: Report) -> Iterator[str]:
 def summary_lines(found: Report) -> Iterator[str]:
     """The summary as text, a line each."""
     for name, value in found.items():
-        shown = f"{value:,}" if isinstance(value, int) else "-" if value is None else value
-        yield f"{name.replace('_', ' '):10} {shown}"
+        text = f"{value:,}" if isinstance(value, int) else "-" if value is None else value
+        yield f"{name.replace('_', ' '):10} {text}"
 
 
 def _slice(piece: Slice) -> Report:

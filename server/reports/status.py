@@ -45,7 +45,7 @@ from ..http.backlog import LIST_LOOK_ROWS, lag_of, retries_of
 from ..http.timeline import Timeline
 from ..http.turns import Turn, least
 from ..observe.history import SessionSample
-from ..observe.logs import shown
+from ..observe.logs import clean
 from ..observe.metrics import Scraped, labelled
 from ..webhook.last_posts import LAST_POSTS, Failing
 from ..webhook.webhooks import Webhooks
@@ -302,7 +302,7 @@ def label_of(text: str) -> str:
     if len(text) <= LABEL_MAX and text.isprintable() and text[-1 - DIGITS : -DIGITS] != "#":
         return text
     digest = sha256(text.encode(errors="surrogatepass")).hexdigest()[:DIGITS]
-    return f"{shown(text, LABEL_MAX)}#{digest}"
+    return f"{clean(text, LABEL_MAX)}#{digest}"
 
 
 def _group_labels(group: Group) -> tuple[str, str]:

@@ -36,7 +36,7 @@ from ..jobs.expiring import Expiries
 from ..jobs.garbage import GarbageCollector
 from ..jobs.overfull import Overfull
 from ..jobs.pipeline import Pipeline
-from ..observe.logs import by, shown
+from ..observe.logs import by, clean
 from ..reports.figures import Figures
 from ..webhook.webhooks import Webhooks
 from .timetable import Timetable
@@ -187,7 +187,7 @@ class Housekeeping:
         ):
             steps += 1
         if steps:
-            log.warning("group %s: given up: %s", shown(group.text), why, extra=by(group.name))
+            log.warning("group %s: given up: %s", clean(group.text), why, extra=by(group.name))
 
     async def _is_nearly_full(self) -> bool:
         store = self._core.config.store

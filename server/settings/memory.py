@@ -172,8 +172,8 @@ def automatic(root: Path, machine_bytes: int) -> Memory:
     if allowed and min(allowed) < machine_bytes:
         whole, parts, where = min(allowed), CGROUP_SHARE, "half of the cgroup's"
     if whole // parts < MEMORY_MIN:
-        return Memory(MEMORY_MIN, f"auto: the least, there are {_shown(whole)}")
-    return Memory(whole // parts, f"auto: {where} {_shown(whole)}")
+        return Memory(MEMORY_MIN, f"auto: the least, there are {_in_gib(whole)}")
+    return Memory(whole // parts, f"auto: {where} {_in_gib(whole)}")
 
 
 def _limit(file: Path) -> int | None:
@@ -185,7 +185,7 @@ def _limit(file: Path) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-def _shown(size: int) -> str:
+def _in_gib(size: int) -> str:
     return f"{size / (1 << 30):.3g} GiB"
 
 

@@ -197,8 +197,8 @@ def _section(name: str, given: Mapping[str, tuple[object, str]]) -> Any:
             try:
                 changes[item.name] = item.metadata["kind"].read(value)
             except (ValueError, RecursionError) as error:
-                shown = HIDDEN if item.metadata["kind"].is_secret else without_password(repr(value))
-                raise ConfigError(key, f"{without_password(str(error))}, got {shown} ({origin})") from None
+                excerpt = HIDDEN if item.metadata["kind"].is_secret else without_password(repr(value))
+                raise ConfigError(key, f"{without_password(str(error))}, got {excerpt} ({origin})") from None
     return replace(default, **changes)
 
 

@@ -57,8 +57,8 @@ log = logging.getLogger(__name__)
 
 FINISH_S = 10.0
 """Time for posts under way when the server stops. Then they are aborted, which is no attempt."""
-_CHARS_SHOWN = 100
-"""Of a URL in an error."""
+_EXCERPT_CHARS = 100
+"""Maximum length of a URL in an error."""
 LOOKED_AT = 200
 """Targets checked in one turn of the loop: some 4 ms."""
 OPENED = 20
@@ -331,7 +331,7 @@ class Webhooks(CommitHook):
         try:
             check_allowed(checked_url(target), self._config)
         except TargetError as error:
-            return f"{target[:_CHARS_SHOWN]!r} {error}"
+            return f"{target[:_EXCERPT_CHARS]!r} {error}"
         return ""
 
     # -- changed

@@ -94,7 +94,9 @@ class Hand:
         """A persistent session with a connection and its filters; durable when this returns."""
         core = self.core
         link = FakeLink(taken)
-        subscriber, _ = core.clients.claim(link, client_id, clean=False, expiry_s=10_000_000, window=window)
+        subscriber, _ = core.clients.claim(
+            link, client_id, clean_start=False, expiry_s=10_000_000, window=window
+        )
         assert subscriber is not None
         core.clients.store(subscriber, lambda is_durable: None)
         core.clients.resume(subscriber)

@@ -36,7 +36,7 @@ def _put(draft: Draft, commit: Commit) -> list[MessageId | Known]:
 
 def _subscribed(app: App, got: list[str]) -> None:
     link = FakeLink(lambda message, *_: got.append(message.record.payload.decode()))
-    subscriber, _ = app.core.clients.claim(link, "c", clean=True, expiry_s=0, window=100)
+    subscriber, _ = app.core.clients.claim(link, "c", clean_start=True, expiry_s=0, window=100)
     assert subscriber is not None
     app.core.clients.resume(subscriber)
     app.core.subscriptions.subscribe(subscriber, Subscription("a", 1, app.core.horizon.position), None)

@@ -96,7 +96,7 @@ class Judge:
             self._members.hear(member)
 
     def told(self, name: str) -> Member:
-        return Member(name, "", "", "follower", 1, 1, "", clocks=self._judge.clocks.told())
+        return Member(name, "", "", "follower", 1, 1, "", clocks=self._judge.clocks.measurements())
 
     def judge(self) -> None:
         self._judge.judge(self._members, self._named)

@@ -299,7 +299,7 @@ class Rig:
         subscriber, is_present = self.core.clients.claim(
             client.link,
             client_id,
-            clean=clean,
+            clean_start=clean,
             expiry_s=10 * 365 * 86_400 if is_persistent else 0,
             window=WINDOWS[client_id],
         )

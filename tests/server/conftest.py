@@ -119,7 +119,9 @@ class Running:
     ) -> tuple[Subscriber, FakeLink]:
         """A session with a connection."""
         link, core = FakeLink(), self.app.core
-        subscriber, _ = core.clients.claim(link, client_id, clean=False, expiry_s=expiry_s, window=window)
+        subscriber, _ = core.clients.claim(
+            link, client_id, clean_start=False, expiry_s=expiry_s, window=window
+        )
         assert subscriber is not None
         core.clients.resume(subscriber)
         for topic_filter in filters:

@@ -45,7 +45,7 @@ from timeline.position import START, Position, at_of
 from ...engine.clock import Clock
 from ...engine.errand import RETRY_S, Errand
 from ...engine.writer import Writer
-from ...observe.logs import by, shown
+from ...observe.logs import by, clean
 from ..burials import SESSIONS, Burials
 from ..router import Router
 from ..shared import ENDPOINT_PREFIX
@@ -120,7 +120,7 @@ class Burying:
     def _failed(self, number: int, error: Exception) -> float:
         row = self._burials.active[number]
         self._burials.stepped.clear()
-        log.warning("%s: its unfinished messages wait: %s", shown(row.group), error, extra=by(row.group))
+        log.warning("%s: its unfinished messages wait: %s", clean(row.group), error, extra=by(row.group))
         return RETRY_S
 
     # -- parts of a step
@@ -274,4 +274,4 @@ def _sound(place: Position, read: Callable[..., Found], *arguments: object) -> F
 def _tell(row: BurialRow) -> None:
     if row.buried or row.dropped:
         text = "%s: %s: %d unfinished messages became dead letters, %d were dropped"
-        log.warning(text, shown(row.group), row.reason, row.buried, row.dropped, extra=by(row.group))
+        log.warning(text, clean(row.group), row.reason, row.buried, row.dropped, extra=by(row.group))

@@ -27,7 +27,7 @@ from timeline.position import Position, id_text
 
 from ...engine.commit_hook import ignore
 from ...engine.decisions import Decisions
-from ...observe.logs import by, shown
+from ...observe.logs import by, clean
 from ...settings.config import Dead as Bounds
 from ..owners import Owners
 from ..publish_request import PublishRequest
@@ -94,7 +94,7 @@ class DeadLetterQueue:
         if gone:
             log.warning("dead letters: %d dropped, the limit or dead.max_bytes is reached", gone)
         if row is not None:
-            details = shown(row.group), id_text(row.id), shown(topic), row.reason
+            details = clean(row.group), id_text(row.id), clean(topic), row.reason
             log.warning("%s: message %s moved to %s: %s", *details, extra=by(row.group))
 
     def are_over(self, running_ms: int) -> bool:

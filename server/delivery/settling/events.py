@@ -41,7 +41,7 @@ from ...engine.clock import Clock
 from ...engine.commit_hook import ignore
 from ...engine.errand import RETRY_S, Errand
 from ...engine.writer import Busy, Writer
-from ...observe.logs import by, shown
+from ...observe.logs import by, clean
 from ..cursors import Cursors, cursor_cost
 from ..membership import Membership
 from ..place import Place
@@ -191,7 +191,7 @@ class Events:
 
     def _finish(self, what: Happening) -> None:
         if self.room <= 0:
-            name = shown(what.place.name)
+            name = clean(what.place.name)
             log.warning("%s: too many late acks wait, a message is redelivered", name, extra=by(name))
             what.answered(Outcome.GONE)
             return
@@ -284,7 +284,7 @@ class Events:
         if flight is not None and flight.fate == SETTLED:
             flight.fate = FAILED
             owner.session.retired.pop(flight.packet_id, None)
-        name = shown(owner.name)
+        name = clean(owner.name)
         log.warning(
             "%s: %s: %s", name, NOT_WRITTEN.get(what.event, "an unacked message stays"), why, extra=by(name)
         )

@@ -34,7 +34,7 @@ from timeline.position import Position
 from ...engine.commit_hook import CommitHook, Done
 from ...engine.decisions import Decisions
 from ...engine.writer import Writer
-from ...observe.logs import by, shown
+from ...observe.logs import by, clean
 from ..cursors import Cursors
 from ..membership import Membership
 from ..place import Place
@@ -215,6 +215,6 @@ def _settle(group: Group, root: Position, state: int | None) -> None:
         order.set_head(key, root, is_dead=state == DEAD)
         return
     if found.is_dead:
-        name, text = shown(group.name), shown(key.decode(errors="replace"))
+        name, text = clean(group.name), clean(key.decode(errors="replace"))
         log.info("group %s: key %s goes on, its dead letter is gone", name, text, extra=by(group.name))
     order.end_head(key)

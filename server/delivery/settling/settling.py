@@ -38,7 +38,7 @@ from ...auth.rights import Rights
 from ...engine.clock import Clock
 from ...engine.commit_hook import ignore
 from ...engine.decisions import Decisions
-from ...observe.logs import by, shown
+from ...observe.logs import by, clean
 from ..cursors import Cursors
 from ..membership import GROUP_WINDOW, Membership
 from ..place import Place
@@ -145,7 +145,7 @@ class Settling:
             assert loan is not None, "a lease is a loan"
             loan.is_overdue = True
             if loan.flight is not None and group.session.has(loan.flight):
-                log.info("%s: ack timeout of %s", shown(group.name), shown(member.name), extra=by(group.name))
+                log.info("%s: ack timeout of %s", clean(group.name), clean(member.name), extra=by(group.name))
                 why = f"not acked within {loan.term_ms / 1_000:g} s"
                 since_s = loan.since_s
                 self._events.fail(group, loan.flight, Event.LAPSE, why, by=member.name, since_s=since_s)

@@ -119,10 +119,10 @@ def test_only_what_is_certain_contradicts() -> None:
     assert clocks.contradicting(said) == ["b", "c"]
     gone = [Row(said[0].member, int(ALIVE_S * 1000) + 1)]
     assert clocks.contradicting(gone) == ["b"], "what one that is gone has said counts no more"
-    assert clocks.told().keys() == {"b", "c"}
+    assert clocks.measurements().keys() == {"b", "c"}
     machine.elapsed_s += KEPT_S - 1
     assert clocks.contradicting([]) == ["b"], "who was right stays right for a while"
-    assert clocks.told() == {}
+    assert clocks.measurements() == {}
     assert not clocks.agree()
     machine.elapsed_s += 2
     assert clocks.contradicting([]) == []
@@ -197,7 +197,7 @@ async def test_a_clock_that_is_right_again_is_not_judged_by_what_was_measured_me
 def told_by_log(node: Node, ahead_ms: int) -> None:
     """The log's server has answered; its clock is ahead of the machine's by so much."""
     asked = node._judge.log_clock.now()
-    node._judge.log_clock.told(asked[0] + ahead_ms, asked)
+    node._judge.log_clock.answered(asked[0] + ahead_ms, asked)
     node._judge_clock()
 
 
@@ -281,11 +281,11 @@ async def test_what_the_log_says_late_or_while_the_clock_is_set_says_nothing(nod
     machine = on_machine(node)
     asked = node._judge.log_clock.now()
     machine.pass_s(CALL_S + 1)
-    node._judge.log_clock.told(asked[0], asked)
+    node._judge.log_clock.answered(asked[0], asked)
     asked = node._judge.log_clock.now()
     machine.system_ms += 1_000
-    node._judge.log_clock.told(asked[0], asked)
-    node._judge.log_clock.told(0, node._judge.log_clock.now())
+    node._judge.log_clock.answered(asked[0], asked)
+    node._judge.log_clock.answered(0, node._judge.log_clock.now())
     assert node._judge.log_clock.offset_ms is None
     assert not node._judge.log_clock.agrees
     told_by_log(node, 7)

@@ -61,13 +61,13 @@ def test_what_is_said_and_done() -> None:
     damage = world.damage
     world.hear("b")
     damage.met("")
-    assert (damage.fault, damage.told, damage.needs_copy) == ("", "", False)
+    assert (damage.fault, damage.problem, damage.needs_copy) == ("", "", False)
     damage.met("table messages: " + "x" * 1_000)
     damage.met("more")
     found = damage.found
     assert len(found) == TEXT_MAX
     assert found.startswith("table messages")
-    assert damage.told == damage.fault == f"this node's data is damaged, b can lead: {found}"
+    assert damage.problem == damage.fault == f"this node's data is damaged, b can lead: {found}"
     assert damage.needs_copy
     damage.copying()
     assert not damage.needs_copy
@@ -76,10 +76,10 @@ def test_what_is_said_and_done() -> None:
     assert damage.needs_copy
     world.hear("b", damage="too")
     assert (damage.fault, damage.needs_copy) == ("", False)
-    assert damage.told == f"this node's data is damaged, no other node is fit to lead: {found}"
+    assert damage.problem == f"this node's data is damaged, no other node is fit to lead: {found}"
     damage.copying()
     damage.mended()
-    assert damage.told == ""
+    assert damage.problem == ""
     world.hear("b")
     damage.met("table messages: new")
     assert damage.needs_copy, "the last copy has not failed"

@@ -109,7 +109,7 @@ async def test_who_lacks_most_of_a_bounded_log_is_given_up(cluster: Cluster, *, 
     assert cluster.shelf.used_bytes < BOUND * 3 // 4 + 20 * SIZE
     assert cluster.clock.now > ALIVE_S
     lacks = "the log no longer has what c lacks: it takes a copy when it is back"
-    assert cluster.trimming.told() == [lacks], "what b has said is as old, but it is here"
+    assert cluster.trimming.problems() == [lacks], "what b has said is as old, but it is here"
 
 
 async def test_a_log_filled_by_others_comes_back(cluster: Cluster) -> None:
@@ -181,9 +181,9 @@ async def test_messages_are_refused_before_claims_are(cluster: Cluster) -> None:
     while not cluster.trimming.full(store.passed_bytes):
         cluster.write(1)
     assert BOUND - cluster.shelf.used_bytes > BOUND // RESERVE - 10 * SIZE, "without another look"
-    assert cluster.trimming.told() == []
+    assert cluster.trimming.problems() == []
     assert await cluster.trimming.look(store)
-    (line,) = cluster.trimming.told()
+    (line,) = cluster.trimming.problems()
     assert line.startswith("the log is full, at ")
     cluster.store.follow()
     cluster.store.lead("b", "http://b")
@@ -202,11 +202,11 @@ async def test_a_log_without_a_bound_gets_one(cluster: Cluster, monkeypatch: pyt
 
 async def test_why_it_gets_none_is_told(cluster: Cluster) -> None:
     await cluster.trimming.look(None)
-    assert cluster.trimming.told() == []
+    assert cluster.trimming.problems() == []
     cluster.clock.now += LIMIT_S + 1
     cluster.network.plan.extend([None, *[Lost.REQUEST] * 100])
     assert await cluster.trimming.look(None)
-    assert cluster.trimming.told() == ["the log has no bound, and may fill its servers: planted: request"]
+    assert cluster.trimming.problems() == ["the log has no bound, and may fill its servers: planted: request"]
 
 
 async def test_why_it_is_not_trimmed_is_told(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +220,7 @@ async def test_why_it_is_not_trimmed_is_told(cluster: Cluster, monkeypatch: pyte
     with monkeypatch.context() as patched:
         patched.setattr(cluster.network, "drop", refused)
         await cluster.look(count=int(SURE_S) + EVERY)
-        assert cluster.trimming.told() == ["the log is not trimmed: permissions violation"]
+        assert cluster.trimming.problems() == ["the log is not trimmed: permissions violation"]
     await cluster.look(count=EVERY)
-    assert cluster.trimming.told() == []
+    assert cluster.trimming.problems() == []
     assert cluster.shelf.first == 21

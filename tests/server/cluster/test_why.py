@@ -138,7 +138,7 @@ def of_the_others(folder: Path) -> Iterator[str]:
     made._server = cast("Any", SimpleNamespace(app=SimpleNamespace(is_ready=False)))
     yield made.view()["why"]
     made = leading(folder / "log", Shelf())
-    made._judge.log_clock.told(made._clock.system_ms() + 10_000, made._judge.log_clock.now())
+    made._judge.log_clock.answered(made._clock.system_ms() + 10_000, made._judge.log_clock.now())
     yield made.view()["why"]
 
 

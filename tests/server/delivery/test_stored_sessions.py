@@ -57,7 +57,9 @@ class Rows:
         return SessionRow(
             chance.randrange(1, 3),
             [
-                SubscriptionRow(text, chance.randrange(2), self._place(), asked=chance.randrange(2))
+                SubscriptionRow(
+                    text, chance.randrange(2), self._place(), retained_request=chance.randrange(2)
+                )
                 for text in chosen
             ],
             left_ms,

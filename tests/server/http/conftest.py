@@ -57,7 +57,9 @@ async def connected(keyed: Keyed, name: str, client_id: str, *filters: str) -> N
     """A session whose client has shown the key of that name."""
     core, link = keyed.server.app.core, FakeLink()
     rights = keyed.server.app.keyring.rights_of(name, client_id)
-    subscriber, _ = core.clients.claim(link, client_id, clean=False, expiry_s=3_600, window=10, rights=rights)
+    subscriber, _ = core.clients.claim(
+        link, client_id, clean_start=False, expiry_s=3_600, window=10, rights=rights
+    )
     assert subscriber is not None
     for text in filters:
         core.subscriptions.subscribe(subscriber, Subscription(text, 1, core.horizon.position), None)

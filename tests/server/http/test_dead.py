@@ -336,7 +336,7 @@ async def _owned_letter(keyed: Keyed, owner: str, client_id: str) -> str:
     await server.app.quiet()
     core.clients.leave(subscriber, is_clean=False)
     link = FakeLink()
-    again, _ = core.clients.claim(link, client_id, clean=False, expiry_s=3_600, window=10)
+    again, _ = core.clients.claim(link, client_id, clean_start=False, expiry_s=3_600, window=10)
     assert again is subscriber
     core.clients.resume(subscriber)
     await server.app.quiet()

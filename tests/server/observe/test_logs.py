@@ -14,11 +14,11 @@ from server.observe.logs import (
     KIND_BURST,
     KINDS_MAX,
     LINE_MAX,
-    TOLD_MAX,
+    TEXT_MAX,
     WINDOW_S,
     by,
+    clean,
     configure_logging,
-    shown,
     telling,
 )
 
@@ -77,7 +77,7 @@ EVIL = "evil\n2026-01-01 00:00:00,000 INFO    server.run forged\x1b[2J\u2028\u20
     ],
 )
 def test_what_is_shown(text: object, expected: str) -> None:
-    assert shown(text) == expected
+    assert clean(text) == expected
 
 
 def test_an_event_is_one_line_of_text(begin: Begin) -> None:
@@ -103,7 +103,7 @@ def test_what_a_line_says_is_in_fields(begin: Begin) -> None:
     refused, started, plain = map(json.loads, written.getvalue().splitlines())
     assert (refused["from"], refused["reason"], refused["topic"]) == ("10.0.0.7", "0x87", "a/\\xff")
     assert refused["client"].startswith("evil\\n")
-    assert len(refused["client"]) < 2 * TOLD_MAX
+    assert len(refused["client"]) < 2 * TEXT_MAX
     assert (started["version"], started["open"]) == ("1.2", True)
     assert "why" not in refused
     assert set(plain) == {"time", "level", "logger", "event"}
