@@ -154,15 +154,15 @@ class Server:
         for key, address in self.config.open_beyond:
             text = "%s %s: other machines can reach it without a key (auth.allow_open)"
             log.warning(text, key, address)
-        has_keys = self.app.keyring.has_keys
+        has_api_keys = self.app.keyring.has_api_keys
         self._log_start([{"transport": "http", "host": http.host, "port": http_port}, *listening])
         at = where(http.host, http_port)
-        _announce(at, listening, self._data, has_tls=tls is not None, has_keys=has_keys)
+        _announce(at, listening, self._data, has_tls=tls is not None, has_api_keys=has_api_keys)
 
     def _log_start(self, listening: Sequence[dict[str, object]]) -> None:
         """Log version, listeners and whether keys are needed, in one line."""
         at = ", ".join(f"{one['transport']} {where(one['host'], one['port'])}" for one in listening)
-        version, is_open = server_version(), not self.app.keyring.has_keys
+        version, is_open = server_version(), not self.app.keyring.has_api_keys
         asks = "no keys required" if is_open else "keys required"
         fields = telling(version=version, data=self._data, listening=at, open=is_open)
         text = "started: version %s, data in %s, listening on %s; %s"
@@ -244,11 +244,11 @@ def _reachable(host: str) -> str:
 
 
 def _announce(
-    http: str, listening: list[dict[str, object]], data: Path, *, has_tls: bool, has_keys: bool
+    http: str, listening: list[dict[str, object]], data: Path, *, has_tls: bool, has_api_keys: bool
 ) -> None:
     """Print the listeners, where the data is and a command to try, for people and for scripts."""
     first, *more = listening
-    key = "-H 'authorization: Bearer KEY' " if has_keys else ""
+    key = "-H 'authorization: Bearer KEY' " if has_api_keys else ""
     others = "".join(f" {at['transport']}={where(at['host'], at['port'])}" for at in more)
     lines = (
         f"listening http={http} mqtt={where(first['host'], first['port'])}{others}",

@@ -142,7 +142,7 @@ def build_site(
             mqtt=partial(public_mqtt, config, listening),
             is_ready=lambda: app.is_ready and app.has_lease,
         ),
-        OpenApi(has_keys=app.keyring.has_keys),
+        OpenApi(has_api_keys=app.keyring.has_api_keys),
         Console(shipped()),
     ):
         site.router.add_routes([_routed(route) for route in resource.routes()])

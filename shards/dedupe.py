@@ -31,7 +31,7 @@ BATCH_MISMATCH = "batch-mismatch"
 """Why a batch is refused whose key another batch has used."""
 
 
-def key_of(user: str, key: bytes) -> bytes:
+def dedupe_key(user: str, key: bytes) -> bytes:
     """Row key of a user's idempotency key: 16 bytes."""
     hashing = _hash_of(user).copy()
     hashing.update(key)

@@ -30,7 +30,7 @@ from .delivery_rows import is_waiting_in, name_in
 from .errors import Corrupt
 from .record import names_of
 from .store import Store, Table
-from .tables import DedupeRow, key_row_of
+from .tables import DedupeRow, dedupe_row_of
 from .unreadable import readable
 
 log = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ def forget(commit: Commit, names: Iterable[Name]) -> int:
             continue
         if table is Table.DELIVERIES:
             end_dropped(commit, name_in(key))
-        row = key_row_of(value) if table is Table.DEDUPE else None
+        row = dedupe_row_of(value) if table is Table.DEDUPE else None
         if isinstance(row, DedupeRow) and is_waiting_in(commit.open_batch, row.id):
             continue  # the walk through the whole table finds it later
         commit.row(table, key, None)
@@ -132,6 +132,6 @@ def _place(table: Table, key: bytes, value: bytes) -> Position:
     if table is Table.DELIVERIES:
         return keys.root_of(key)
     if table is Table.DEDUPE:
-        return key_row_of(value).position
+        return dedupe_row_of(value).position
     row = keys.message_of(value)
     return END if id_shard(row) == HELD_SHARD else id_position(row)

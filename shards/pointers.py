@@ -73,7 +73,7 @@ def _moved_to(store: Store, directory: Directory, key: bytes, value: bytes) -> b
 
 def _known_as(store: Store, directory: Directory, value: bytes) -> bool:
     """Whether the row is right. A batch may outlive its messages: it is decided again for those."""
-    row = tables.key_row_of(value)
+    row = tables.dedupe_row_of(value)
     if isinstance(row, tables.BatchRow) or row.position < directory.floor or not row.id:
         return True
     return find(store.get, directory, row.id) is not None

@@ -230,7 +230,7 @@ class ReplicatedStore:
 
     def _check_fit(self) -> None:
         """Check that the store is a prefix of this log, as far as the log still reaches. Raises OtherLog,
-        OtherKey, LogError.
+        OtherClusterKey, LogError.
 
         What is trimmed is checked by the first record that is read: it must be chained to the last one here.
         """
@@ -248,7 +248,7 @@ class ReplicatedStore:
             raise OtherLog(f"record {applied.seq} of the log differs from that in this node's data")
         claim = self._store.get(Table.META, META_LEADER)
         if claim is not None:
-            self._log.check_key(claim, applied)
+            self._log.check_cluster_key(claim, applied)
         self._has_fit = there is not None
 
     def _take(self, place: Seal, data: bytes) -> None:

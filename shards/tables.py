@@ -472,7 +472,7 @@ def batch_from(value: bytes) -> BatchRow:
     return BatchRow(fingerprint, keys.place_of(place), names)
 
 
-def key_row_of(value: bytes) -> DedupeRow | BatchRow:
+def dedupe_row_of(value: bytes) -> DedupeRow | BatchRow:
     """Either row of `dedupe`: their lengths differ. Raises Corrupt."""
     is_of_message = len(value) in (_DEDUPE.size, _DEDUPE.size + _KEY_EXTRA.size)
     return dedupe_from(value) if is_of_message else batch_from(value)

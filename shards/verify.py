@@ -237,7 +237,7 @@ _DECODERS: Mapping[Table, Callable[[bytes, bytes], object]] = MappingProxyType(
         Table.STRUCTURES: tables.structure_from,
         Table.SESSIONS: _check_session,
         Table.CURSORS: _value(tables.cursor_row_of),
-        Table.DEDUPE: _value(tables.key_row_of),
+        Table.DEDUPE: _value(tables.dedupe_row_of),
         Table.MOVED: _value(_check_id),
         Table.HELD: _value(decode),
         Table.DISPATCHES: _value(tables.number_from),

@@ -118,7 +118,7 @@ class Keyring:
             for text in (config.auth.keys_file, config.mqtt.password_file, config.mqtt.acl_file)
         )
         self.paths = tuple(path for path in self._paths if path is not None)
-        self.has_keys = self._paths[0] is not None
+        self.has_api_keys = self._paths[0] is not None
         """Whether there are keys, which HTTP requires."""
         self.is_open = not self.paths
         """Whether there are no files, so that everything is allowed."""
@@ -153,7 +153,7 @@ class Keyring:
 
     def own_key(self) -> str:
         """Key for programs that the server starts; valid until the server stops."""
-        return self._own_key if self.has_keys else ""
+        return self._own_key if self.has_api_keys else ""
 
     # -- identity
 

@@ -17,7 +17,7 @@ NAMES: dict[str, Callable[[Member], str]] = {
 }
 
 
-def keys_digest(config: Config) -> str:
+def api_keys_digest(config: Config) -> str:
     """Digest of the files with keys, passwords and rules; "none": there are none. Empty: one cannot be
     read."""
     texts = (config.auth.keys_file, config.mqtt.password_file, config.mqtt.acl_file)

@@ -57,7 +57,7 @@ from .clocks import NodeClock
 from .copy_in import CopyFailed, Rounds, fetch
 from .copy_out import CopyRoutes
 from .damage import LAG_RECORDS, Damage
-from .digests import differing, keys_digest, settings_digest
+from .digests import api_keys_digest, differing, settings_digest
 from .engine_side import LogSide
 from .figures import ClusterFigures
 from .follower import Follower
@@ -440,7 +440,7 @@ class Node:
     async def _report(self) -> None:
         """Report to the others now and then, and compare clocks."""
         while True:
-            self._keys_digest = await to_thread(keys_digest, self._config)
+            self._keys_digest = await to_thread(api_keys_digest, self._config)
             leader = self._other_leader()
             await self._reports.tell(self._member(), "" if leader is None else leader["url"])
             await self._decide_doubt()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from shards.log.chained import ChainedLog
 from shards.log.engine import Origin
-from shards.log.errors import Damaged, NoLog, OtherKey, Trimmed, UnknownVersion
+from shards.log.errors import Damaged, NoLog, OtherClusterKey, Trimmed, UnknownVersion
 from shards.log.opening import NAME, open_log, unopened_log
 from shards.log.record import Seal, claim_of
 from shards.recover import check_number, format_of
@@ -115,7 +115,7 @@ def _check_records(config: Config, hand: ChainedLog, mine: Standing, *, may_begi
     try:
         if first <= last:
             found = next(hand.read(0), None)  # None: there are only strays
-    except (Trimmed, OtherKey, Damaged, UnknownVersion):  # told as it follows
+    except (Trimmed, OtherClusterKey, Damaged, UnknownVersion):  # told as it follows
         is_whole = False
     if is_whole and found is None:
         if may_begin or (mine.seq == 0 and first == 1 and hand.origin.node == mine.node):

@@ -58,12 +58,12 @@ class Access:
 
     def __init__(self, keyring: Keyring) -> None:
         self._keyring = keyring
-        self.is_open = not keyring.has_keys
+        self.is_open = not keyring.has_api_keys
         """Whether no keys are needed."""
 
     def recall(self, authorization: str, scope: str | None) -> Rights | None:
         """Rights of a known key with this scope (None: any scope). None: the key must be checked fully."""
-        key = _key_in(authorization)
+        key = _api_key_in(authorization)
         if key is None:
             return None
         principal = self._keyring.recall(*split_credential(key))
@@ -106,7 +106,7 @@ class Access:
             raise _unauthorized("A key is required: send Authorization: Bearer <key>.")
         if "Origin" in request.headers and values[0][:6].lower() == BASIC_SCHEME:
             raise _unauthorized("Pages must send the key as Bearer: browsers send Basic by themselves.")
-        key = _key_in(values[0]) if len(values) == 1 else None
+        key = _api_key_in(values[0]) if len(values) == 1 else None
         if key is None:
             raise _unauthorized(
                 "Authorization must be `Bearer <key>`, or Basic with a key.",
@@ -228,7 +228,7 @@ def _check_scope(principal: Principal, scope: str) -> None:
         raise Problem("forbidden", f"Key '{principal.name}' lacks the scope '{scope}'.")
 
 
-def _key_in(authorization: str) -> str | None:
+def _api_key_in(authorization: str) -> str | None:
     scheme, _, key = authorization.partition(" ")
     key = key.strip(" ")
     if scheme.lower() == "basic":

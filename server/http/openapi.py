@@ -67,9 +67,9 @@ _LAST = "server"
 class OpenApi:
     """The routes. The document is made on first use, when all routes are known."""
 
-    def __init__(self, *, has_keys: bool) -> None:
-        """`has_keys`: calls need a key."""
-        self._has_keys = has_keys
+    def __init__(self, *, has_api_keys: bool) -> None:
+        """`has_api_keys`: calls need a key."""
+        self._has_api_keys = has_api_keys
         self._document: Json = {}
 
     def routes(self) -> list[web.RouteDef]:
@@ -86,12 +86,12 @@ class OpenApi:
 
     def _of(self, request: web.Request) -> Json:
         if not self._document:
-            self._document = document_of(request.app.router.routes(), has_keys=self._has_keys)
+            self._document = document_of(request.app.router.routes(), has_api_keys=self._has_api_keys)
         return self._document
 
 
-def document_of(routes: Iterable[web.AbstractRoute], *, has_keys: bool = False) -> Json:
-    """The OpenAPI document of these routes; `has_keys`: those that are not open need a key."""
+def document_of(routes: Iterable[web.AbstractRoute], *, has_api_keys: bool = False) -> Json:
+    """The OpenAPI document of these routes; `has_api_keys`: those that are not open need a key."""
     types = Types()
     types.of(shapes.Problem)
     paths: dict[str, Json] = {}
@@ -99,12 +99,12 @@ def document_of(routes: Iterable[web.AbstractRoute], *, has_keys: bool = False) 
         call = call_of(route.handler)
         if call is not None and route.resource is not None and route.method != "HEAD":
             path, method = route.resource.canonical, route.method.lower()
-            paths.setdefault(path, {})[method] = _operation(method, path, call, types, has_keys)
-            if has_keys:
+            paths.setdefault(path, {})[method] = _operation(method, path, call, types, has_api_keys)
+            if has_api_keys:
                 paths[path][method]["security"] = _security(call.scope)
     used = {_tag(path) for path in paths}
     components: Json = {"schemas": dict(sorted(types.components.items()))}
-    if has_keys:
+    if has_api_keys:
         components["securitySchemes"] = {KEY: {"type": "http", "scheme": "bearer", "description": KEY_TEXT}}
     return {
         "openapi": "3.1.0",
@@ -141,14 +141,14 @@ def _sorted(operations: Json) -> Json:
     return {verb: operations[verb] for verb in _VERBS if verb in operations}
 
 
-def _operation(method: str, path: str, call: Call, types: Types, has_keys: bool) -> Json:
+def _operation(method: str, path: str, call: Call, types: Types, has_api_keys: bool) -> Json:
     operation: Json = {
         "operationId": re.sub(r"\W+", "_", f"{method} {path.removeprefix('/v1')}").strip("_"),
         "tags": [_tag(path)],
         "summary": call.summary,
         "description": _needed(call),
         "x-codeSamples": [
-            {"lang": "Shell", "label": "curl", "source": _sample(method, path, call, has_keys)}
+            {"lang": "Shell", "label": "curl", "source": _sample(method, path, call, has_api_keys)}
         ],
         "parameters": [
             *(
@@ -176,12 +176,12 @@ def _needed(call: Call) -> str:
     return needed.get(call.scope, scope) + lines
 
 
-def _sample(method: str, path: str, call: Call, has_keys: bool) -> str:
+def _sample(method: str, path: str, call: Call, has_api_keys: bool) -> str:
     """The call as a shell command."""
     filled = re.sub(r"\{(\w+)\}", lambda found: quote(PATH_EXAMPLES[found[1]], safe=":"), path)
     parts = ["curl"] if method == "get" else ["curl", "-X", method.upper()]
     parts.append(f'"$FASTI_URL{filled}"')
-    if has_keys and call.scope != OPEN:
+    if has_api_keys and call.scope != OPEN:
         parts.append('-H "Authorization: Bearer $FASTI_KEY"')
     if call.body is not None:
         parts += [f"-H 'Content-Type: {JSON}'", "-d", shlex.quote(json.dumps(call.example))]

@@ -36,7 +36,7 @@ def trace_of(request: web.Request) -> Headers:
     return context_of(parents[0], ",".join(request.headers.getall(STATE, ())))
 
 
-def key_of(request: web.Request) -> str | None:
+def idempotency_key_of(request: web.Request) -> str | None:
     """The idempotency key of a request. Raises FieldError for several."""
     keys = request.headers.getall(KEY_HEADER, ())
     if len(keys) > 1:

@@ -17,7 +17,7 @@ from typing import Annotated
 
 import msgspec
 
-from shards.dedupe import key_of
+from shards.dedupe import dedupe_key
 from shards.draft import AS_EVER, Terms
 from shards.fate import AT_ONCE_MS
 from shards.fields import Record
@@ -116,7 +116,7 @@ def read_publish(
         expires_ms=expires_ms(properties),
         publisher=publisher,
         properties=handed_on(properties),
-        key=key_of("mqtt", key) if key else b"",
+        key=dedupe_key("mqtt", key) if key else b"",
         zone=zone,
         owner=owner,
         ordering_key=order,

@@ -52,10 +52,10 @@ class Pages:
         *,
         hosts: Sequence[str],
         origins: Sequence[str],
-        has_keys: bool,
+        has_api_keys: bool,
         public_url: str = "",
     ) -> None:
-        """`hosts` are names, with a port or for any port; `has_keys`: nothing is served without a key.
+        """`hosts` are names, with a port or for any port; `has_api_keys`: nothing is served without a key.
         `public_url`: that of HTTP, if there is one."""
         own = f"[{listen.host}]" if ":" in listen.host else listen.host
         self._names = frozenset((*LOCAL, own.lower()))
@@ -65,7 +65,7 @@ class Pages:
         self._hosts = frozenset((*hosts, public) if public else hosts)
         own_origin = f"{scheme}://{public.removesuffix(DEFAULT_PORTS.get(scheme, ''))}"
         self._origins = frozenset((*origins, own_origin) if public else origins)
-        self._is_any = "*" in hosts or (has_keys and not hosts and not listen.is_loopback)
+        self._is_any = "*" in hosts or (has_api_keys and not hosts and not listen.is_loopback)
 
     def check(
         self, host: str, origin: str | None, fetch_site: str, transport: BaseTransport, *, changes: bool
@@ -109,21 +109,21 @@ class Pages:
 
 def http_pages(config: Config) -> Pages:
     """The rule for the HTTP listener."""
-    has_keys = bool(config.auth.keys_file)
-    return _pages(config, config.http.listen, has_keys=has_keys)
+    has_api_keys = bool(config.auth.keys_file)
+    return _pages(config, config.http.listen, has_api_keys=has_api_keys)
 
 
 def websocket_pages(config: Config, listen: Address) -> Pages:
     """The rule for an MQTT listener over websockets."""
     # If clients without a key are let in, a page gets much without one, even if there are keys.
-    has_keys = bool(config.auth.keys_file) and not config.lets_anybody(listen)
-    return _pages(config, listen, has_keys=has_keys)
+    has_api_keys = bool(config.auth.keys_file) and not config.lets_anybody(listen)
+    return _pages(config, listen, has_api_keys=has_api_keys)
 
 
-def _pages(config: Config, listen: Address, *, has_keys: bool) -> Pages:
+def _pages(config: Config, listen: Address, *, has_api_keys: bool) -> Pages:
     http = config.http
     return Pages(
-        listen, hosts=http.hosts, origins=http.origins, has_keys=has_keys, public_url=http.public_url
+        listen, hosts=http.hosts, origins=http.origins, has_api_keys=has_api_keys, public_url=http.public_url
     )
 
 

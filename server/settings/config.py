@@ -464,7 +464,7 @@ class Config:
     cluster: Cluster = Cluster()
 
     @property
-    def has_keys(self) -> bool:
+    def has_credentials(self) -> bool:
         """Whether there are keys or passwords."""
         return bool(self.auth.keys_file or self.mqtt.password_file)
 
@@ -486,7 +486,7 @@ class Config:
         allowed = self.mqtt.allow_anonymous
         if isinstance(allowed, tuple):
             return any(is_same(listener, one) for one in allowed)
-        return not self.has_keys if allowed is None else allowed
+        return not self.has_credentials if allowed is None else allowed
 
 
 def is_same(listener: Address, other: Address) -> bool:

@@ -9,7 +9,7 @@ What stands at `next` is one of these:
     a frame chained to `link`, of its epoch or a claim    the next record
     bytes that name this place, or `link`                 Damaged: a record of ours has changed
     a frame chained to another record                     Unchained: records are missing, or it is another log
-    a claim without a MAC by our keys                     OtherKey
+    a claim without a MAC by our keys                     OtherClusterKey
     a frame sent ahead, and not chained to what stands    *void*: it is passed over
     directly before it
     anything else                                         a *stray*: it is passed over
@@ -52,7 +52,7 @@ node with another key reads nothing, and never writes.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .errors import Damaged, OtherKey, Unchained, UnknownVersion
+from .errors import Damaged, OtherClusterKey, Unchained, UnknownVersion
 from .record import Record, Seal, follows, is_of, is_signed, opened
 
 
@@ -92,7 +92,7 @@ class Chain:
 
     def judged(self, frame: bytes) -> Record | None:
         """The next record, if the frame at `next` is it; None: a stray, or void. Raises Damaged, Unchained,
-        OtherKey, UnknownVersion."""
+        OtherClusterKey, UnknownVersion."""
         seq, link = self.next, self.link
         try:
             record = opened(frame, seq)
@@ -105,7 +105,7 @@ class Chain:
                 return None
             raise Unchained(f"record {seq} of the log does not continue record {link.seq}")
         if record.seal.epoch == seq and not is_signed(record.data, seq, self._keys):
-            raise OtherKey(f"the claim at record {seq} of the log is signed with another cluster.key")
+            raise OtherClusterKey(f"the claim at record {seq} of the log is signed with another cluster.key")
         return record
 
     def skip(self, frame: bytes) -> bool:

@@ -78,7 +78,7 @@ from .errors import (
     LogDown,
     LogError,
     NoLog,
-    OtherKey,
+    OtherClusterKey,
     Trimmed,
     Unchained,
     Unfit,
@@ -124,7 +124,7 @@ def without_lease(write: Callable[[], None]) -> None:
 class ChainedLog:
     """One opened log. For one thread at a time; each thread opens its own.
 
-    Errors of every call: LogDown, Unfit; of those that read: Damaged, UnknownVersion, OtherKey.
+    Errors of every call: LogDown, Unfit; of those that read: Damaged, UnknownVersion, OtherClusterKey.
     """
 
     def __init__(self, engine: Engine, clock: Clock, deadline_s: float, keys: Sequence[str]) -> None:
@@ -205,10 +205,10 @@ class ChainedLog:
             self._chain = Chain(seal, self._keys, self._chain.strays)
         self._chain.is_last = is_last
 
-    def check_key(self, claim: bytes, seal: Seal) -> None:
-        """Raise OtherKey unless the claim, of the epoch of `seal`, was made with a key of this cluster."""
+    def check_cluster_key(self, claim: bytes, seal: Seal) -> None:
+        """Raise OtherClusterKey unless the claim, of the epoch of `seal`, was made with a key of ours."""
         if not is_signed(claim, seal.epoch, self._keys):
-            raise OtherKey(
+            raise OtherClusterKey(
                 f"the claim at record {seal.epoch} in this node's data is signed with another cluster.key"
             )
 
@@ -550,7 +550,7 @@ def _fenced(chain: Chain, frame: bytes) -> Fenced | None:
 
 
 def _judged(chain: Chain, frame: bytes, *, is_sure: bool) -> Record | None:
-    """The next record; None: a stray, or a damaged copy of a near server. Raises Damaged, OtherKey,
+    """The next record; None: a stray, or a damaged copy of a near server. Raises Damaged, OtherClusterKey,
     UnknownVersion."""
     try:
         return chain.judged(frame)

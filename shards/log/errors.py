@@ -44,7 +44,7 @@ class OtherLog(LogError):
     """A store has records that this log lacks: it is another log, or it has lost its end."""
 
 
-class OtherKey(LogError):
+class OtherClusterKey(LogError):
     """The log, or the store, is of nodes with another key of the cluster."""
 
 

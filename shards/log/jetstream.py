@@ -120,7 +120,7 @@ class Message(msgspec.Struct):
     data: bytes = b""
 
 
-class Answer(msgspec.Struct):
+class ApiReply(msgspec.Struct):
     """Any answer of the API, and the ack of a publish."""
 
     error: ApiError | None = None
@@ -132,7 +132,7 @@ class Answer(msgspec.Struct):
 
 
 T = TypeVar("T")
-_ANSWER = msgspec.json.Decoder(Answer)
+_API_REPLY = msgspec.json.Decoder(ApiReply)
 _CONFIG = msgspec.json.Decoder(Config)
 
 
@@ -182,7 +182,7 @@ class JetStream:
         self._sent.clear()
         self._judge_put(seq, self._line.call(self._put, timeout_s, seq, frame))
 
-    def _put(self, connection: NatsConnection, timeout_s: float, seq: int, frame: bytes) -> Answer:
+    def _put(self, connection: NatsConnection, timeout_s: float, seq: int, frame: bytes) -> ApiReply:
         connection.forget()
         connection.ignore()
         self._feed = None
@@ -200,9 +200,9 @@ class JetStream:
             self._judge_put(self._sent.popleft(), answer)
         return answer is not None
 
-    def _next(self, connection: NatsConnection, timeout_s: float) -> Answer | None:
+    def _next(self, connection: NatsConnection, timeout_s: float) -> ApiReply | None:
         reply = connection.answer(timeout_s)
-        return None if reply is None else _ANSWER.decode(reply.data)
+        return None if reply is None else _API_REPLY.decode(reply.data)
 
     def _publish(self, seq: int, frame: bytes) -> Request:
         headers = b"NATS/1.0\r\nNats-Expected-Last-Sequence: %d\r\nNats-Expected-Stream: %s\r\n\r\n"
@@ -221,7 +221,7 @@ class JetStream:
         if connection is not None:
             connection.nudge()
 
-    def _judge_put(self, seq: int, answer: Answer) -> None:
+    def _judge_put(self, seq: int, answer: ApiReply) -> None:
         if answer.error is not None:
             if answer.error.err_code in WRONG_LAST:
                 self._sent.clear()
@@ -288,24 +288,24 @@ class JetStream:
     def close(self) -> None:
         self._line.close()
 
-    def _api(self, timeout_s: float, verb: bytes, body: bytes = b"") -> Answer:
+    def _api(self, timeout_s: float, verb: bytes, body: bytes = b"") -> ApiReply:
         answer = self._line.call(self._ask, timeout_s, verb, body)
         if answer.error is not None:
             raise self._refused(answer.error)
         return answer
 
-    def _ask(self, connection: NatsConnection, timeout_s: float, verb: bytes, body: bytes = b"") -> Answer:
+    def _ask(self, connection: NatsConnection, timeout_s: float, verb: bytes, body: bytes = b"") -> ApiReply:
         return self._answer_to(connection, timeout_s, self._request(b"STREAM.%s" % verb, body))
 
-    def _answer_to(self, connection: NatsConnection, timeout_s: float, request: Request) -> Answer:
+    def _answer_to(self, connection: NatsConnection, timeout_s: float, request: Request) -> ApiReply:
         (reply,) = connection.ask([request], timeout_s)
-        return _ANSWER.decode(reply.data)
+        return _API_REPLY.decode(reply.data)
 
     def _request(self, verb: bytes, body: bytes) -> Request:
         return Request(b"$JS.API.%s.%s" % (verb, self._stream), body)
 
     def _limit(self, connection: NatsConnection, timeout_s: float, wanted_bytes: int) -> None:
-        def update(max_bytes: int) -> Answer:
+        def update(max_bytes: int) -> ApiReply:
             body = msgspec.json.encode({**config, "max_bytes": max_bytes})
             return self._ask(connection, timeout_s, b"UPDATE", body)
 
@@ -362,7 +362,7 @@ class JetStream:
             raise self._refused(answer.error)
         return _CONFIG.decode(answer.config)
 
-    def _make(self, connection: NatsConnection, origin: Origin, replicas: int, timeout_s: float) -> Answer:
+    def _make(self, connection: NatsConnection, origin: Origin, replicas: int, timeout_s: float) -> ApiReply:
         metadata = {key: value for key, value in ((TIMELINE, origin.timeline), (NODE, origin.node)) if value}
         wanted = Config(subjects=[self._subject], num_replicas=replicas, metadata=metadata)
         settings = {key: value for key, value in msgspec.to_builtins(wanted).items() if value is not None}
@@ -405,7 +405,7 @@ def _check_version(version: str) -> None:
 
 
 def _stored(_seq: int, reply: Reply) -> bytes | None:
-    answer = _ANSWER.decode(reply.data)
+    answer = _API_REPLY.decode(reply.data)
     if answer.error is not None and answer.error.err_code != NO_MESSAGE:
         raise NoAnswer(_reason(answer.error))
     return None if answer.message is None else answer.message.data

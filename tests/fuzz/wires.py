@@ -241,7 +241,9 @@ class Loopback(asyncio.Transport):
         return ("127.0.0.1", 9001) if name == "sockname" else default
 
 
-PAGES = Pages(Address("127.0.0.1", 9001, "ws"), hosts=(), origins=("http://page.example",), has_keys=False)
+PAGES = Pages(
+    Address("127.0.0.1", 9001, "ws"), hosts=(), origins=("http://page.example",), has_api_keys=False
+)
 FRIENDS = ("http://page.example", "http://localhost:9001", "http://127.0.0.1:9001", "http://[::1]:9001")
 
 

@@ -17,7 +17,7 @@ from shards.log.errors import (
     Fenced,
     LogDown,
     NoLog,
-    OtherKey,
+    OtherClusterKey,
     Trimmed,
     Unchained,
     Unfit,
@@ -666,13 +666,13 @@ def test_who_has_another_key_does_not_read_and_lead(place: Place) -> None:
     ours, alien = place.open(keys=("ours",)), place.open(keys=("theirs",))
     filled(ours, 3)
     for _ in range(2):
-        with pytest.raises(OtherKey, match="another cluster"):
+        with pytest.raises(OtherClusterKey, match="another cluster"):
             next(alien.read(0))
     claim = ours.seal_at(1)
     ((_, _, said),) = itertools.islice(ours.read(0), 1)
-    ours.check_key(said, claim)
-    with pytest.raises(OtherKey):
-        alien.check_key(said, claim)
+    ours.check_cluster_key(said, claim)
+    with pytest.raises(OtherClusterKey):
+        alien.check_cluster_key(said, claim)
 
 
 def test_a_claim_of_a_node_whose_key_was_changed_too_early_is_not_passed_over(place: Place) -> None:
@@ -682,7 +682,7 @@ def test_a_claim_of_a_node_whose_key_was_changed_too_early_is_not_passed_over(pl
     assert seqs(early) == [1, 2]
     assert early.claim(3, "b", "") == 3
     early.append(4, 3, b"acknowledged")
-    with pytest.raises(OtherKey):
+    with pytest.raises(OtherClusterKey):
         seqs(ours, 2)
     for write in (lambda: ours.append(3, epoch, b""), lambda: ours.claim(3, "a", "")):
         with pytest.raises(Fenced, match="another cluster"):

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from shards.dedupe import Refused, key_of, keys_in_steps, woven
+from shards.dedupe import Refused, dedupe_key, keys_in_steps, woven
 from shards.draft import Draft, Known
 from shards.steps import at_once
 from shards.tables import DedupeRow
@@ -12,8 +12,8 @@ from timeline.position import MessageId, Position
 
 
 def test_a_key_belongs_to_its_user() -> None:
-    assert len({key_of(user, key) for user in ("http", "mqtt", "") for key in (b"a", b"b", b"")}) == 9
-    assert len(key_of("http", b"a" * 1_000)) == 16
+    assert len({dedupe_key(user, key) for user in ("http", "mqtt", "") for key in (b"a", b"b", b"")}) == 9
+    assert len(dedupe_key("http", b"a" * 1_000)) == 16
 
 
 def draft(key: bytes, fingerprint: bytes = b"f") -> Draft:

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from shards.changes import Recorded, decode_changes
 from shards.errors import Corrupt, StoreFailed, UnreleasedFormat
 from shards.log.chained import open_engine
-from shards.log.errors import Fenced, LogError, OtherKey, OtherLog, Trimmed, UnknownVersion
+from shards.log.errors import Fenced, LogError, OtherClusterKey, OtherLog, Trimmed, UnknownVersion
 from shards.log.record import EXTRA_BYTES, ORIGIN, Claim, claim_of, opened
 from shards.replicated import ReplicatedStore, applied_of
 from shards.store import Table
@@ -494,7 +494,7 @@ def test_a_node_whose_key_was_changed_does_not_go_on(pair: tuple[Shelf, Node, No
     for keys, below in ((("new",), one.below), (("new",), MemoryStore())):
         store = ReplicatedStore(below, open_engine(one.engine, one.clock, 2.0, keys))
         for _ in range(2):
-            with pytest.raises(OtherKey):
+            with pytest.raises(OtherClusterKey):
                 store.follow()
     both = ReplicatedStore(one.below, open_engine(one.engine, one.clock, 2.0, ("new", "")))
     assert both.follow() == 0

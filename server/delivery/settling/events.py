@@ -245,7 +245,9 @@ class Events:
             return Outcome.GONE
         flight = self._flights[group].get(what.root)
         is_out = flight is not None and flight.fate != SETTLED and group.session.has(flight)
-        is_ended = self._lives.late_ack(commit, what, is_out=is_out, key=partial(_key_of, commit, message))
+        is_ended = self._lives.late_ack(
+            commit, what, is_out=is_out, key=partial(_ordering_key_of, commit, message)
+        )
         if flight is not None and is_out:
             group.session.ack(flight.packet_id)
         self._cursors.store(commit, group)
@@ -332,7 +334,7 @@ def _may_end(commit: Commit, message: MessageId | None, group: Group, rights: Ri
     return bool(topics) and all(map(rights.may_receive, topics))
 
 
-def _key_of(commit: Commit, message: MessageId | None) -> bytes:
+def _ordering_key_of(commit: Commit, message: MessageId | None) -> bytes:
     """The ordering key of a message; empty: none, or it cannot be read."""
     found = None if message is None else _found(commit, message)
     return b"" if found is None else decode(found.value).ordering_key

@@ -333,7 +333,7 @@ class Lives:
             done = stands if after is not None and after.state is State.WAITING else None
             undone = min(row.at, stands) if life is not None and life.state is State.WAITING else stands
             self._retries.changes(place, row.root, undone, done, is_out=what is not None)
-            self._tell_key(commit, place, row.root, fate, what)
+            self._update_ordering_key(commit, place, row.root, fate, what)
             if Effect.CURSOR in fate.effects:
                 self._cursors.store(commit, place)
         if what is not None:
@@ -358,7 +358,7 @@ class Lives:
 
     # -- keys
 
-    def _tell_key(
+    def _update_ordering_key(
         self, commit: Commit, place: Place, root: Position, fate: Fate, what: Happening | None
     ) -> None:
         """The key whose head it is waits for it, or is held by it. That a head with a row goes on waiting, or

@@ -30,7 +30,7 @@ from ..calls import SCHEDULE, WRITES, Gives, described
 from ..intake import YIELD_EVERY, Coming, Intake, Trace, Wrong
 from ..posting import TERMS, place_all, place_each, terms_of
 from ..problems import Problem
-from ..requests import KEY_HEADER, flag, key_of, trace_of, whole_body
+from ..requests import KEY_HEADER, flag, idempotency_key_of, trace_of, whole_body
 from ..timeline import Timeline
 from ..turns import OneThread, Turn, Turns
 from ..values import shapes
@@ -136,7 +136,7 @@ class Batch:
         self, request: web.Request, user: str, body: bytes, count: int, turn: Turn
     ) -> BatchKey | None:
         """The key of the batch. Raises FieldError."""
-        key = key_of(request)
+        key = idempotency_key_of(request)
         if key is None:
             return None
         keyed = partial(batch_key, key, user, body, count)

@@ -50,7 +50,7 @@ from ..claims import claims_of
 from ..intake import Coming, Intake, Trace, Wrong
 from ..posting import TERMS, debounced_answer, first_answer, place, terms_of
 from ..problems import Problem
-from ..requests import KEY_HEADER, body_of, flag, id_of, key_of, trace_of, whole_body
+from ..requests import KEY_HEADER, body_of, flag, id_of, idempotency_key_of, trace_of, whole_body
 from ..selection import visible
 from ..timeline import Timeline
 from ..turns import Turns
@@ -151,7 +151,7 @@ class Messages:
         trace = Trace(self.traces, trace_of(request), is_one=True)
         user, are_drafts = "" if rights is None else rights.name, self.traces is None
         reader = Reader(now_ms, self.limits, user, trace.context, as_drafts=are_drafts)
-        item, terms = reader.one(body, key_of(request)), terms_of(request)
+        item, terms = reader.one(body, idempotency_key_of(request)), terms_of(request)
         with_claims = flag(request, "claims")
         topics = reader.topics.values()
         coming = Coming([item], topics, now_ms, terms, rights, turn, trace, place, _refuse)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 
-from shards.dedupe import key_of
+from shards.dedupe import dedupe_key
 from shards.draft import BatchKey, Draft
 from shards.fields import Record
 from shards.properties import properties_of
@@ -81,7 +81,7 @@ def draft_of(
 
 def stored_key(key: str, user: str, door: str = HTTP) -> bytes:
     """The stored form of a user's idempotency key; `user` empty: shared by all, when no keys are needed."""
-    return key_of(door, f"{user}\0{key}".encode() if user else key.encode())
+    return dedupe_key(door, f"{user}\0{key}".encode() if user else key.encode())
 
 
 def batch_key(key: str, user: str, body: bytes, count: int) -> BatchKey:

@@ -94,7 +94,7 @@ def test_a_right_key_is_let_in_and_a_wrong_one_is_not(file: KeysFile, clock: Clo
     assert shown(keyring, "", "") == WRONG
     assert shown(keyring, "a", "x" * 2_000, "other") == WRONG
     assert keyring.refused == 5
-    assert keyring.has_keys
+    assert keyring.has_api_keys
     assert not keyring.is_open
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace as replaced
 from server.cluster import digests
 from server.cluster.clock_judge import UNASKED
 from server.cluster.clocks import FRESH_S, KEPT_S, SKEW_MS, Clocks, NodeClock
-from server.cluster.digests import differing, keys_digest, settings_digest
+from server.cluster.digests import api_keys_digest, differing, settings_digest
 from server.cluster.log_clock import LogClock
 from server.cluster.members import ALIVE_S, Member, Members, Row
 from server.cluster.node import Node
@@ -305,13 +305,13 @@ def test_different_keys_and_settings_are_told(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text("one")
     config, _ = load(None, {}, {"auth.keys_file": str(path)})
-    first = keys_digest(config)
+    first = api_keys_digest(config)
     path.write_text("two")
-    assert first != keys_digest(config)
+    assert first != api_keys_digest(config)
     assert len(first) == digests.DIGITS
     path.unlink()
-    assert keys_digest(config) == ""
-    assert keys_digest(Config()) == "none"
+    assert api_keys_digest(config) == ""
+    assert api_keys_digest(Config()) == "none"
     mine = member("a", "1", "s")
     others = rows(mine, member("b", "1", "s"), member("c", "2", "s"), member("d", "none", "t"), member("e"))
     assert differing(mine, others) == [

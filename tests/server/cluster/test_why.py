@@ -19,7 +19,7 @@ from server.cluster.standing import HEAL
 from server.settings.config import Config
 from shards.log.chained import ChainedLog, open_engine
 from shards.log.engine import LogState
-from shards.log.errors import Damaged, LogDown, LogError, OtherKey, OtherLog, Trimmed, UnknownVersion
+from shards.log.errors import Damaged, LogDown, LogError, OtherClusterKey, OtherLog, Trimmed, UnknownVersion
 from shards.replicated import ReplicatedStore
 from tests.support.logs import Elapsing
 from tests.support.memory_store import MemoryStore
@@ -209,7 +209,7 @@ async def test_every_sentence_comes_up(tmp_path: Path, monkeypatch: pytest.Monke
     assert not missing, "\n".join(sorted([*missing, *said]))
 
 
-@pytest.mark.parametrize("kind", [LogDown, OtherKey, OtherLog, UnknownVersion])
+@pytest.mark.parametrize("kind", [LogDown, OtherClusterKey, OtherLog, UnknownVersion])
 def test_what_the_log_says_is_told_as_it_is(kind: Callable[[str], LogError]) -> None:
     waiting = Following(Shelf(), "a")
 

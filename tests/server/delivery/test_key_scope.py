@@ -8,7 +8,7 @@ import pytest
 from server.codec import wire
 from server.codec.packets import Publish
 from server.delivery import deliveries, publishing
-from shards.dedupe import Refused, key_of
+from shards.dedupe import Refused, dedupe_key
 from shards.draft import AS_EVER, Draft, Known, Outcome, Terms
 from shards.fields import Record
 from shards.record import encode
@@ -18,7 +18,7 @@ from tests.support.rig import Rig, config, props
 from .test_retries import letters, requeue
 
 GROUP = "$share/g/t"
-KEY = key_of("mqtt", b"k")
+KEY = dedupe_key("mqtt", b"k")
 PENDING = (("idempotency-key", "k"), ("idempotency-key-scope", "pending"))
 KEPT = PENDING[:1]
 

@@ -58,7 +58,7 @@ def _no_collection() -> Iterator[None]:
 
 CALLER = Caller("127.0.0.1", 1, cast(socket.socket, None))
 """Nobody touches its socket here."""
-PAGES = Pages(Address("127.0.0.1", 0), hosts=("*",), origins=(), has_keys=False)
+PAGES = Pages(Address("127.0.0.1", 0), hosts=("*",), origins=(), has_api_keys=False)
 
 
 class Transport:

@@ -36,7 +36,7 @@ class Plain(asyncio.Transport):
 
 def answer(data: bytes, *origins: str) -> bytes:
     where = Address("0.0.0.0", 9001, "ws")
-    pages = Pages(where, hosts=("broker.example",), origins=origins, has_keys=False)
+    pages = Pages(where, hosts=("broker.example",), origins=origins, has_api_keys=False)
     return answer_handshake(data, pages, Plain())
 
 

@@ -16,9 +16,9 @@ class Link(asyncio.Transport):
 
 
 def pages(
-    listen: str = "127.0.0.1", hosts: tuple[str, ...] = (), *origins: str, has_keys: bool = False
+    listen: str = "127.0.0.1", hosts: tuple[str, ...] = (), *origins: str, has_api_keys: bool = False
 ) -> Pages:
-    return Pages(Address(listen, 0), hosts=hosts, origins=origins, has_keys=has_keys)
+    return Pages(Address(listen, 0), hosts=hosts, origins=origins, has_api_keys=has_api_keys)
 
 
 def is_ours(rule: Pages, host: str) -> bool:
@@ -55,9 +55,9 @@ def test_hosts(host: str, on_loopback: bool, elsewhere: bool) -> None:
     assert is_ours(pages("0.0.0.0"), host) == elsewhere
     for listen in ("127.0.0.1", "0.0.0.0"):
         assert is_ours(pages(listen, ("*",)), host)
-    assert is_ours(pages("0.0.0.0", has_keys=True), host)
-    assert is_ours(pages(has_keys=True), host) == on_loopback
-    assert is_ours(pages("0.0.0.0", ("other.example",), has_keys=True), host) == elsewhere
+    assert is_ours(pages("0.0.0.0", has_api_keys=True), host)
+    assert is_ours(pages(has_api_keys=True), host) == on_loopback
+    assert is_ours(pages("0.0.0.0", ("other.example",), has_api_keys=True), host) == elsewhere
 
 
 def test_hosts_that_are_named() -> None:
@@ -106,15 +106,15 @@ def test_origins(origin: str | None, site: str, allowed: bool) -> None:
 
 @pytest.mark.parametrize("url", ["https://Fasti.example.com", "https://fasti.example.com:443/queue"])
 def test_the_public_url_is_a_name_and_an_origin(url: str) -> None:
-    rule = Pages(Address("127.0.0.1", 0), hosts=(), origins=(), has_keys=False, public_url=url)
+    rule = Pages(Address("127.0.0.1", 0), hosts=(), origins=(), has_api_keys=False, public_url=url)
     assert is_ours(rule, "fasti.example.com:443")
     assert not is_ours(rule, "other.example.com")
     assert may(rule, "https://fasti.example.com", "same-origin")
     assert rule.opens_to("https://fasti.example.com")
     assert not may(rule, "https://other.example.com", "cross-site")
-    has_keys = Pages(Address("0.0.0.0", 0), hosts=(), origins=(), has_keys=True, public_url=url)
-    assert is_ours(has_keys, "10.0.0.7:8080"), "with keys and without http.hosts: any name"
-    assert is_ours(has_keys, "fasti.internal")
+    has_api_keys = Pages(Address("0.0.0.0", 0), hosts=(), origins=(), has_api_keys=True, public_url=url)
+    assert is_ours(has_api_keys, "10.0.0.7:8080"), "with keys and without http.hosts: any name"
+    assert is_ours(has_api_keys, "fasti.internal")
 
 
 def test_an_origin_has_the_scheme_and_its_port() -> None:

@@ -292,7 +292,7 @@ def test_mqtt_has_the_certificate_of_http_unless_it_has_its_own() -> None:
 def test_http_listens_elsewhere_with_keys(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text('[http]\nlisten = "0.0.0.0:8080"\n[auth]\nkeys_file = "k"\n')
-    assert load(path, {}, {})[0].has_keys
+    assert load(path, {}, {})[0].has_credentials
     path.write_text('[http]\nlisten = "0.0.0.0:8080"\n[mqtt]\npassword_file = "p"\n')
     with pytest.raises(ConfigError, match="keys_file set"):
         load(path, {}, {})
