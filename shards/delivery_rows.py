@@ -306,7 +306,7 @@ def first_waiting(store: Store, whose: bytes, start: Position = START) -> Positi
 
 
 def waiting(store: Store, start: Position = START) -> Iterator[DeliveryRow]:
-    """Those of all places that wait, from `start` on, in the order of their tries."""
+    """Waiting deliveries of all places, from `start` on, in the order of their tries."""
     return _listed(store, WAITING, keys.WAITS, start)
 
 
@@ -361,7 +361,7 @@ def _between(
 
 
 def _listed(store: Store, state: int, prefix: bytes, start: Position) -> Iterator[DeliveryRow]:
-    """Those of a list that are as it says: of that state, since then."""
+    """Deliveries of an index whose rows still have that state, since that time."""
     for key, value in _between(store, prefix, start):
         row = _stored(store, Name(value[: keys.WHOSE_BYTES], keys.place_of(value)))
         if row is not None and row.state == state and row.at == keys.place_of(key):

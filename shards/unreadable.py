@@ -69,7 +69,7 @@ class CorruptRange:
     kept: list[bytes] = field(default_factory=list)
     """Keys within it, in order, that `get` may find."""
     is_cut: bool = False
-    """There may be more kept keys."""
+    """Whether there may be more kept keys."""
 
     @property
     def home(self) -> tuple[Home, int]:

@@ -66,7 +66,7 @@ class DeliveryRow(NamedTuple):
 
     state: State
     at: Position = START
-    """Of the next try, or the death."""
+    """Time of the next try, or of the death."""
     attempts: int = 0
     """All tries."""
     counted: int = 0
@@ -114,16 +114,16 @@ class Seen(NamedTuple):
 
 
 class Case(NamedTuple):
-    """What belongs to an event."""
+    """Details of an event."""
 
     now: Position
-    """Of this batch: time of a death, and the seq of a next try."""
+    """Position of this batch: the time of a death, and the seq of a next try."""
     running_ms: int = 0
     due_ms: int = 0
-    """The message's own."""
+    """The message's due time."""
     expires_ms: int = 0
     delay_ms: int | None = None
-    """Of the next try; None: the back-off; NEVER: dead. PUT_OFF: None is at once."""
+    """Delay of the next try. None: the back-off, or for PUT_OFF at once; NEVER: dead."""
     reason: str = ""
     by: str = ""
     outcome: str = "failed"

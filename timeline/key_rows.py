@@ -40,11 +40,11 @@ NO_RULE = Rule()
 
 @dataclass(frozen=True, slots=True)
 class KeyRow:
-    """What is stored of a key. Positions are NOWHERE if there is none."""
+    """The stored state of an ordering key. A position is NOWHERE if there is none."""
 
     next: Position = NOWHERE
     shard: int = NO_SHARD
-    """Of the message at `next`; NO_SHARD: it is not known whether there is one."""
+    """Shard of the message at `next`; NO_SHARD: it is unknown whether there is one."""
     root: Position = NOWHERE
     """The head, if it is not in flight: its delivery's row says whether it waits or is dead."""
     by_hand: bool = False

@@ -36,7 +36,7 @@ class Standing(msgspec.Struct, frozen=True):
     epoch: int = 0
     digest: str = ""
     version: int = VERSION
-    """Of its last record."""
+    """Format version of its last record."""
     timeline: str = ""
     """The timeline's id; empty: none."""
     has_rows: bool = False
@@ -64,12 +64,12 @@ class Standing(msgspec.Struct, frozen=True):
 
     @property
     def time(self) -> str:
-        """That of its last record."""
+        """Time of its last record, as text."""
         return format_ms(self.at_ms) if self.at_ms else "an unknown time"
 
 
 def standing_of(node: str, store: Store) -> Standing:
-    """That of a node with this store. Raises StoreFailed, Corrupt, Damaged."""
+    """The standing of a node with this store. Raises StoreFailed, Corrupt, Damaged."""
     place, has_rows = place_in_log(store), store.get(Table.META, META_FORMAT) is not None
     mine = Standing(node, has_rows=has_rows, at_ms=written_ms(store))
     return mine if place is None else mine.up_to(place, timeline_in(store))

@@ -80,7 +80,7 @@ class Places(NamedTuple):
 
     @classmethod
     def of(cls, claimed: str) -> Self:
-        """Those of a claim."""
+        """The addresses in a claim."""
         http, *mqtt = claimed.split(" ")
         return cls(http, tuple(mqtt))
 

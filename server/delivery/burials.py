@@ -51,14 +51,14 @@ SESSIONS = 0
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What is in the first batch of a burial, besides its row."""
+    """Content of the first batch of a burial, besides its row."""
 
     over: Sequence[Position] = ()
     """Roots of rows that have no effect any more."""
     waiting: Sequence[tuple[bytes, KeyRow]] = ()
-    """Keys whose followers are to be settled, unless the rows of its keys say so."""
+    """Ordering keys whose followers are to be settled, except those that the stored key rows name."""
     order: KeyOrder = NO_ORDER
-    """Of a group that has ended: what is not written of it."""
+    """Ordering keys of an ended group, for what is not stored yet."""
 
 
 class Burials(CommitHook):
@@ -71,7 +71,7 @@ class Burials(CommitHook):
         self._retries = retries
         self.active: dict[int, BurialRow] = dict(burials(store))
         self.stepped: dict[int, BurialRow] = {}
-        """What a step has written of one of these, and is not durable yet."""
+        """Rows of active burials that a step has written and that are not durable yet."""
         self._fresh: dict[int, Beginning] = {}
         """Burials that are not in a batch yet."""
         self.dropped: Counter[str] = Counter()

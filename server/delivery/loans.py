@@ -1,4 +1,4 @@
-"""What members have in flight on behalf of their groups, and how it comes back (shared.py lends it)."""
+"""Messages that members have in flight for their groups, and their return (shared.py lends them)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -26,7 +26,7 @@ class Loans:
         return None if flight.loan is None else self._groups.get(flight.loan.share)
 
     def place_of(self, one: Place, flight: Flight) -> Place:
-        """Whose delivery a flight of a session or group is: its own, or the group's that lent it."""
+        """The place whose delivery a flight is: the group that lent it, or the session or group itself."""
         return self.lender(flight) or one
 
     def lend_again(self, group: Group, member: Subscriber, flight: Flight, term_ms: int) -> None:

@@ -37,16 +37,16 @@ class Place:
 
     is_group = False
     is_endpoint = False
-    """It gets what says that it is delivered there, whatever the topic."""
+    """Gets the messages that name it as their endpoint, on any topic."""
     ahead: Ahead | None = None
-    """Of an endpoint: where what it has still to read stands."""
+    """Positions that an endpoint has still to read; None for other places."""
 
     def __init__(
         self, session: Session, dirty: "set[Place]", owner: str, rights: Rights | None, incarnation: int
     ) -> None:
         self.session = session
         self.name = session.client_id
-        """What people call it: the client id; of a group its name, without the filter."""
+        """Its name for users: the client id, or the name of the group without the filter."""
         self._whose = -1, b""
         """For which incarnation, and `whose`."""
         self.incarnation = incarnation
@@ -69,7 +69,7 @@ class Place:
 
     @property
     def whose(self) -> bytes:
-        """What it is called in the rows of its deliveries."""
+        """Its identifier in the rows of its deliveries."""
         if self._whose[0] != self.incarnation:
             self._whose = self.incarnation, whose(self.session.client_id, self.incarnation)
         return self._whose[1]

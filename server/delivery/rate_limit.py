@@ -76,7 +76,7 @@ class RateLimited:
 
     @property
     def now_ms(self) -> float:
-        """Of that clock."""
+        """Time of the monotonic clock, ms."""
         return self._mono() * 1_000
 
     def wait(self, group: Place, until_s: float) -> None:

@@ -44,8 +44,8 @@ from .unread import RUN_BYTES, TURN_OWNERS, TURN_ROWS, Unread
 log = logging.getLogger(__name__)
 
 TURN_SENT = 100
-"""Of them, how many are sent while others wait: so that the last of 2,000 sessions need not wait for whole
-backlogs."""
+"""Maximum messages sent to a session in a turn while others wait: the last of 2,000 sessions need not wait
+for whole backlogs."""
 WAITING = 100
 """Messages that wait for their next try, and are given up in one step."""
 TURN_COST = 1_000

@@ -50,7 +50,7 @@ PROMISE_MS = 60_000
 """How long a place is kept for an accepted message, which fires with one of the next turns."""
 INDEX_ROWS = 1_000
 INDEX_BYTES = 1 << 20
-"""Of a batch of rows by position, in topics."""
+"""Maximum bytes of topics in a batch of index rows."""
 TOPIC_END = b"\xff"
 """Behind every topic, which is UTF-8, and before the rows by position."""
 Kept = bytes | Message
@@ -72,7 +72,7 @@ class Retained(CommitHook):
         self._fresh: SortedDict[bytes, Message] = SortedDict()
         """Not durable yet; an empty payload: cleared."""
         self._unwritten: dict[bytes, Message] = {}
-        """Of these, what no batch has yet, or one that was lost: it goes with the next one."""
+        """Messages of `_fresh` that are in no batch, or in one that was lost. They go with the next batch."""
         self.fresh_bytes = 0
         self._unstored: dict[bytes, Message] = {}
         self.refused = 0
@@ -93,12 +93,12 @@ class Retained(CommitHook):
         return self.fresh_bytes >= FRESH_BYTES and self._writer.broken is None
 
     def recover(self) -> None:
-        """What was decided last may not have been written: all that is not durable is written again."""
+        """After a failed batch: write again all that is not durable."""
         self._unwritten = dict(self._fresh)
         self.recount()
 
     def recount(self) -> None:
-        """What is stored, with what is not durable yet laid over it."""
+        """Count the retained messages: the stored ones, changed by those that are not durable yet."""
         self._share.clear()
         for topic, value in readable(self._store, Table.RETAINED, b"", TOPIC_END):
             if topic not in self._fresh:

@@ -46,15 +46,15 @@ class Subscriber(Place):
         self.unanswered = 0
         """Such SUBSCRIBEs whose SUBACK has not left: nothing new is read before."""
         self.barrier: WriteBarrier | None = None
-        """Of its connection, once a delivery has had to wait."""
+        """Write barrier of its connection; None until a delivery had to wait."""
         self.barrier_bytes = barrier_bytes
         """Bytes that may wait at the barrier."""
         self.groups: dict[str, Place] = {}
         """Its shared subscriptions, by the filter as it was subscribed to."""
         self.wills = WillState()
         self.doubt = Position(0)
-        """What the client may have had before the server was killed: due before its ms, placed up to its seq.
-        0: nothing. At QoS 1 only; at QoS 2 the cursor tells."""
+        """Bound of what the client may have had before a kill: due before its ms, placed up to its seq. 0:
+        nothing. At QoS 1 only; at QoS 2 the cursor tells."""
 
     @property
     def is_reachable(self) -> bool:

@@ -59,13 +59,13 @@ class Keeping(NamedTuple):
     rate: float | None = None
     """Messages that it is given a second at most; 0: any number."""
     order: bool | None = None
-    """Of one ordering key it is given one message at a time, in order."""
+    """Messages of an ordering key are delivered one at a time, in order."""
     on_dead: OnDead | None = None
-    """Of a group that orders: after a dead letter its key goes on (NEXT), or the letter holds it (HOLD)."""
+    """Effect of a dead letter on its ordering key: the key continues (NEXT), or is held (HOLD)."""
     concurrency: int | None = None
-    """Of one ordering key it has at most so many messages; 0: any number."""
+    """Maximum messages of an ordering key in flight; 0: any number."""
     key_rate: float | None = None
-    """Of one ordering key it is given at most so many messages a second; 0: any number."""
+    """Maximum messages of an ordering key a second; 0: any number."""
     fair: bool | None = None
     """Ordering keys take turns."""
 

@@ -81,7 +81,7 @@ class Wills:
         self._clock = clock
         self._limits = limits
         self._kept: deque[tuple[Submit, int]] = deque()
-        """What is to be tried again, each with its bytes."""
+        """Submits to be tried again, each with its bytes."""
         self._kept_bytes = 0
         self._underway: dict[Subscriber, Will] = {}
         """Delayed wills that have no place yet, in the queue or kept."""

@@ -84,7 +84,7 @@ class Errand(Generic[Item, Result]):
         self._taken = 0
         """How many the first of them has had taken in its turn."""
         self.put_off: dict[Item, float] = {}
-        """What failed, and when it is asked for again, s of monotonic time."""
+        """Failed items, and the time of their next try, s of monotonic time."""
         self._is_under_way = False
         self._paused_until = 0.0
         """The writer has failed: the source is not asked before."""
@@ -160,7 +160,7 @@ class Errand(Generic[Item, Result]):
         return piece
 
     def _next(self, owner: Hashable, own: deque[Item]) -> Item:
-        """Of the owner whose turn it is, which goes behind the others after its turn."""
+        """The next item of the owner whose turn it is. After its turn the owner goes to the end."""
         item = own.popleft()
         self._taken += 1
         if not own or self._taken >= self._turn:
@@ -171,7 +171,7 @@ class Errand(Generic[Item, Result]):
         return item
 
     def _put_back(self, items: list[Item]) -> None:
-        """Those for which there was no time are the first of the next piece."""
+        """Put items that there was no time for at the start of the next piece."""
         waiting, self._waiting, self._taken = self._waiting, {}, 0
         for item in items:
             self._enqueue(item)

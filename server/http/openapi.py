@@ -38,9 +38,9 @@ WAITING = (429, 503)
 """Statuses with Retry-After."""
 NOBODY = "; ".join(f"{what} 'none'" for what in ("default-src", "base-uri", "form-action", "frame-ancestors"))
 POLICY = f"{NOBODY}; style-src 'unsafe-inline'"
-"""Of the page: it loads nothing, leads nowhere by itself, and may not be framed."""
+"""Content-Security-Policy of the page: it loads nothing, and may not be framed."""
 PROBLEMS = "x-problems"
-"""Of an answer: the types that its problem can have."""
+"""Member of an answer: the types that its problem can have."""
 KEY = "key"
 KEY_TEXT = "A key of this server, and the scope that it has to have; none named: any key."
 _VERBS = ("post", "put", "get", "patch", "delete")

@@ -119,7 +119,7 @@ class Acks:
         return receipt is not Receipt.WRONG
 
     def _answering(self, kind: int, packet_id: int) -> Callable[[bool], None]:
-        """What answers when something is durable, or ends the connection when it cannot be."""
+        """A callback: sends the packet once the change is durable, or ends the connection if it cannot be."""
 
         def answer(is_durable: bool) -> None:
             self.unsent -= 1

@@ -27,7 +27,7 @@ class Backlog:
         self._read = 0
         """Number of the last packet read."""
         self._bytes = 0
-        """Of all stretches."""
+        """Bytes of all stretches."""
 
     @property
     def is_empty(self) -> bool:

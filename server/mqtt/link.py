@@ -306,7 +306,7 @@ class MqttLink(Inner):
 
     @property
     def key(self) -> str:
-        """Name of the key that its client has shown; empty: none."""
+        """Name of the client's API key; empty: none."""
         return "" if self._connection is None else self._connection.key
 
     def review(self) -> None:

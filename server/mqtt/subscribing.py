@@ -41,10 +41,10 @@ from .peer import Peer
 log = logging.getLogger(__name__)
 
 PORTION_BYTES = 32 << 10
-"""Of filters, each with FILTER_OVERHEAD, that are taken in one go."""
+"""Maximum bytes of filters, each with FILTER_OVERHEAD, that are handled at a time."""
 FILTER_OVERHEAD = 32
 FAULT_CHARS = 200
-"""Of what is said about a filter that is none."""
+"""Maximum length of the reason for an invalid filter."""
 _REASONS = {Denial.NOT_ALLOWED: Reason.NOT_AUTHORIZED, Denial.OVER_QUOTA: Reason.QUOTA_EXCEEDED}
 Reasons = Generator[None, None, tuple[int, ...]]
 """Yields between portions; returns a reason code for each filter of the packet."""

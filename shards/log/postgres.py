@@ -156,7 +156,7 @@ class Postgres:
         return True
 
     def nudge(self) -> None:
-        """Who waits is in the server."""
+        """Does nothing: a reader waits in the PostgreSQL server."""
 
     def fetch(
         self,

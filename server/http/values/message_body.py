@@ -127,7 +127,7 @@ class ParsedMessage(msgspec.Struct, frozen=True, gc=False):
     while_undone: bool = False
     """Its key counts as taken only while the message is undone."""
     ordering_key: bytes = b""
-    """What it belongs to; empty: none."""
+    """The ordering key; empty: none."""
 
 
 Request = TypeVar("Request", bound=MessageRequest)
