@@ -36,7 +36,7 @@ def count(rows: Iterable[tuple[bytes, bytes]]) -> Counts:
 
 
 def part_of(store: Store, piece: Slice, shards: Iterable[Shard]) -> Counts:
-    """What a slice holds of these shards. Blocks: reads all its rows."""
+    """Counts of a slice's messages in these shards. Blocks: reads all its rows."""
     spans = (keys.span_range(shard.prefix, piece.start_ms, piece.end_ms) for shard in shards)
     return count(row for span in spans for row in readable(store, Table.MESSAGES, *span))
 

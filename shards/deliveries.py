@@ -74,7 +74,7 @@ def bury(commit: Commit, row: DeliveryRow, *, max_messages: int, max_bytes: int)
 
 
 def _looked_at(look: Callable[[OpenBatch, Name], Row | None], group: OpenBatch, name: Name) -> Row | None:
-    """What cannot be read counts as none: its rows are written anew."""
+    """The row, or None if there is none. An unreadable row counts as none, and is written anew."""
     try:
         return look(group, name)
     except Corrupt as error:

@@ -73,7 +73,7 @@ Row = TypeVar("Row")
 
 
 class Name(NamedTuple):
-    """What a delivery is called."""
+    """Identifies a delivery."""
 
     whose: bytes
     """Its place (`whose`)."""
@@ -245,7 +245,7 @@ def _names_in(group: OpenBatch, message: MessageId) -> Iterator[Name]:
 
 
 def _prefixes(message: MessageId) -> tuple[bytes, bytes]:
-    """What keys begin with that name the deliveries of a message: where it stands, and if it was moved."""
+    """Prefixes of the keys of a message's deliveries: by its position, and by its id if it was moved."""
     return keys.record(id_position(message), b""), keys.MOVED + keys.message(message)
 
 
@@ -421,7 +421,7 @@ def names_of(row: DeliveryRow) -> tuple[bytes, ...]:
 
 
 def pointer_of(key: bytes, name: Name) -> bytes:
-    """What stands under such a key."""
+    """The value of an index key."""
     if key[:1] in (keys.MOVED, keys.DROPPED):
         return b""
     root = keys.place(name.root)

@@ -91,7 +91,7 @@ class OpenBatch:
         self._slices: dict[int, Slice] = {}
         self._quarters: dict[int, Slice] = {}
         self._extras: dict[bytes, KeyExtra] = {}
-        """What keys have besides their messages, for the rows that this group writes of them."""
+        """Values stored with idempotency keys, for the rows that this batch writes."""
 
     def begin(self, wall_ms: int) -> None:
         """Open a group; `wall_ms` is the clock's reading for all of it."""

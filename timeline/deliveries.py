@@ -79,7 +79,7 @@ class CannotBe(Exception):
 
 
 class Delivery(NamedTuple):
-    """What is decided on."""
+    """A delivery and its event, to be decided."""
 
     row: DeliveryRow | None
     seen: Seen
@@ -166,7 +166,7 @@ def kept(one: Delivery) -> Fate:
 
 
 def left(one: Delivery) -> Fate:
-    """What is out is in nobody's hands."""
+    """Its member has left: nobody holds the delivery that is out."""
     return one.becomes(one.row, Effect.NEXT_MEMBER, out=one.out._replace(is_held=False))
 
 

@@ -23,7 +23,7 @@ class State(Enum):
 
 
 class Effect(Enum):
-    """What else is in the batch, and what follows when it is durable."""
+    """A change to write with the row, or an action to take when the batch is durable."""
 
     RECORD = auto()
     """The message is written beside its row, if it is not there."""
@@ -70,7 +70,7 @@ class DeliveryRow(NamedTuple):
     attempts: int = 0
     """All tries."""
     counted: int = 0
-    """Those that count toward `max_attempts`."""
+    """Tries that count toward `max_attempts`."""
     reason: str = ""
     tries: tuple[Try, ...] = ()
     returns: int = 0
@@ -102,7 +102,7 @@ class Out(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What the cursor says of a root."""
+    """State of a root by the cursor."""
 
     out: Out | None = None
     is_ahead: bool = False

@@ -79,13 +79,13 @@ LOOKED_MAX = 500
 
 
 class Meeting(Enum):
-    """What the reader does with the message that it has come to."""
+    """Action of the reader for the next message."""
 
     GIVE = auto()
     PASS = auto()
-    """It is remembered, and given later."""
+    """Remember it, and deliver it later."""
     STOP = auto()
-    """There is no room for another key in trouble."""
+    """Stop reading: there is no room for another key in trouble."""
 
 
 class KeyOrder:
@@ -173,7 +173,7 @@ class KeyOrder:
         return self._keys.get(key)
 
     def row(self, key: bytes) -> KeyRow:
-        """What would be stored of a key."""
+        """The row to store for a key."""
         found = self.find(key)
         return KeyRow() if found is None else found.row
 
@@ -337,7 +337,7 @@ class KeyOrder:
         self._change(key)
 
     def stop(self, key: bytes) -> None:
-        """Who holds the key changes with the open batch. Nothing of it is given until `go_on`."""
+        """Deliver nothing of the key until `go_on`: the open batch changes what holds it."""
         self._in_trouble(key).stops += 1
         self._settle(key)
 
@@ -476,7 +476,7 @@ class KeyOrder:
     # -- storage
 
     def take(self) -> Changes:
-        """What is to be written with the cursor, as it is now. Batches are written in the order of taking."""
+        """Take the changes to write with the cursor. Batches are written in the order of these calls."""
         self.look_on()
         every, skipped = self._keys, self._skipped
 
@@ -491,4 +491,4 @@ class KeyOrder:
 
 
 NO_ORDER: Final = KeyOrder(KeyBound(0), NO_RULE, is_on=False)
-"""Of all places whose keys do not count. Nothing is ever written to it."""
+"""Shared by all places without order. It is never changed."""

@@ -20,7 +20,7 @@ UNWRITTEN_MAX = 2_000
 
 
 class Unwritten:
-    """What is to be written of the keys of one group."""
+    """Changes of the ordering keys of one group that are not stored yet."""
 
     __slots__ = ("_count", "_followers", "_writing", "keys")
 
@@ -28,9 +28,9 @@ class Unwritten:
         self.keys: set[bytes] = set()
         """Keys whose rows have changed."""
         self._followers: dict[bytes, list[Address]] = {}
-        """Index rows that are not in a batch yet, ..."""
+        """Index rows that are not in a batch yet."""
         self._writing: list[Changes] = []
-        """... and what is in batches that may be lost, the oldest first."""
+        """Changes in batches that are not durable yet, the oldest first."""
         self._count = 0
 
     @property
@@ -49,15 +49,15 @@ class Unwritten:
         self._count += 1
 
     def followers(self, key: bytes) -> set[Address]:
-        """Those of the key that may not be read from the index yet."""
+        """Followers of the key that may not be read from the index yet."""
         found = set(self._followers.get(key, ()))
         for changes in self._writing:
             found.update(changes.index.get(key, ()))
         return found
 
     def take(self, row: Callable[[bytes], KeyRow], needs: Callable[[bytes, Address], bool]) -> Changes:
-        """What is to be written with the cursor: the key's row as it is now, and the followers that it still
-        needs. Batches are written in the order of taking."""
+        """Take the changes to write with the cursor: the key's current row, and the followers that it still
+        needs. Batches are written in the order of these calls."""
         rows = {key: row(key) for key in self.keys}
         index: dict[bytes, list[Address]] = {}
         for key, places in self._followers.items():

@@ -53,7 +53,7 @@ async def _ask(session: aiohttp.ClientSession, url: str, key: ClusterKey) -> Sta
 
 
 class Beginning:
-    """What a node does while there is no log."""
+    """State of a node while there is no log."""
 
     def __init__(
         self,
@@ -70,14 +70,14 @@ class Beginning:
         self._store = store
         self._leads = leads
         self._kept = Standing(config.cluster.node)
-        """As the store was opened or closed last."""
+        """Standing of this node when the store was last opened or closed."""
         self.lost: NoLog | None = None
         """Why there is no log; None: there is one."""
         self.may_begin = False
         """Whether this node may write the first record of a log without any."""
 
     def keep(self, standing: Standing) -> None:
-        """What this node has, as its store is opened, in a thread, or closed."""
+        """Set the standing of this node when its store is opened, in a thread, or closed."""
         self._kept = standing
 
     @property
@@ -88,7 +88,7 @@ class Beginning:
 
     @property
     def standing(self) -> Standing:
-        """What this node has now."""
+        """The current standing of this node."""
         store, mine = self._store(), self._kept
         if store is not None:
             with suppress(ShardsError):  # it is closed or damaged: the time of its opening counts

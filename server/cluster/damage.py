@@ -23,7 +23,7 @@ AGAIN_S = 60.0
 
 
 class Damage:
-    """What a node knows of its own damage."""
+    """Damage in a node's own data."""
 
     def __init__(self, node: str, members: Members, mono: Callable[[], float]) -> None:
         self._node = node
@@ -31,7 +31,7 @@ class Damage:
         self._mono = mono
         self._again_at = float("-inf")
         self.found = ""
-        """What was found, in words; empty: nothing."""
+        """The damage found, as text; empty: none."""
         self.heirs: tuple[str, ...] = ()
 
     def met(self, found: str) -> None:
@@ -61,7 +61,7 @@ class Damage:
 
     @property
     def problem(self) -> str:
-        """What is wrong; empty: nothing is known."""
+        """The damage as a sentence for the report; empty: none is known."""
         if not self.found:
             return ""
         return self.fault or f"this node's data is damaged, no other node is fit to lead: {self.found}"

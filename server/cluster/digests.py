@@ -49,7 +49,7 @@ def settings_digest(config: Config) -> str:
 
 
 def differing(mine: Member, rows: Iterable[Row]) -> list[str]:
-    """What differs, in words: one line for each kind.
+    """The differences between nodes, as text: one line for each kind.
 
     With different `takeover_after` a node may lead while the former leader still waits for its lease to end.
     """

@@ -47,7 +47,7 @@ def run(config: Config, verb: str, *, accepts_loss: bool) -> int:
 
 
 async def _heard(config: Config) -> dict[str, Standing | None]:
-    """What each node has, this one first."""
+    """The standing of each node, this one first."""
     mine = public_url(config, str(config.http.listen))
     async with aiohttp.ClientSession() as session:
         heard = await ask(session, (mine, *config.cluster.peers), ClusterKey(config.cluster.keys))
@@ -55,7 +55,7 @@ async def _heard(config: Config) -> dict[str, Standing | None]:
 
 
 def _stopped(config: Config) -> Standing:
-    """What this node has, which does not run."""
+    """The standing of this node, which does not run."""
     path = Path(config.store.dir)
     check_swapped(path)
     if not (path / "CURRENT").exists():

@@ -47,7 +47,7 @@ class Member(msgspec.Struct, frozen=True):
     takeover_ms: int = 0
     """Its `cluster.takeover_after`; 0: not told."""
     damage: str = ""
-    """What it has found of its data, in words; empty: nothing."""
+    """Damage that it has found in its data, as text; empty: none."""
     scrubbed_ms: int = 0
     """When it had read all its rows; 0: never."""
 

@@ -107,7 +107,7 @@ class Node:
         self._judge = ClockJudge(config.cluster.node, self._clock)
         self._keys_digest, self._settings_digest = "", settings_digest(config)
         self._lease: Lease
-        """Of the store that is open."""
+        """Lease of the open store."""
         self._state = "follower"
         self._process = f"{random.getrandbits(64):x}"
         self._why = ""

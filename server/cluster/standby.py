@@ -46,7 +46,7 @@ class Standby:
         return f"it is still loading sessions: {len(self.sessions.by_id)} so far"
 
     def lead(self) -> StoredSessions:
-        """What a server begins with."""
+        """The sessions for a server that starts to lead."""
         # Else a leader's garbage collector visits all of them before its first answer, for 2 s.
         gc.freeze()
         return self.sessions

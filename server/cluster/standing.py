@@ -126,7 +126,7 @@ def is_last(mine: Standing, peers: Mapping[str, Standing | None]) -> bool:
 
 
 def _first(mine: Standing, all_: list[Standing]) -> Verdict:
-    """Of a new timeline."""
+    """The verdict for a new timeline."""
     own = list(dict.fromkeys(one.node for one in all_ if one.has_rows))
     if len(own) > 1:
         names = f"{' and '.join(own)} have each a timeline of their own"
@@ -136,7 +136,7 @@ def _first(mine: Standing, all_: list[Standing]) -> Verdict:
 
 
 def _furthest(mine: Standing, all_: list[Standing]) -> Verdict:
-    """Of a lost log."""
+    """The verdict after a lost log."""
     last = max(one.seq for one in all_)
     first_of = [one for one in all_ if one.seq == last]
     if len({one.timeline for one in all_ if one.timeline}) > 1:

@@ -230,7 +230,7 @@ class Awaited(CommitHook):
         return None
 
     def recover(self) -> None:
-        """What was decided last may not have been written, and is written again."""
+        """After a failed batch: write all notes again."""
         self._gone |= self._stored().keys() - self._notes.keys()
         for note in self._notes.values():
             note.is_stored = False

@@ -456,6 +456,6 @@ class Cursors(CommitHook):
 
 
 def cursor_cost(subscriber: Place) -> int:
-    """Of its cursor and its row, if all that it subscribes to is one filter, as a group does."""
+    """Cost of the cursor and the row of a place with one filter, such as a group."""
     session = subscriber.session
     return 2 * ROW_COST + SUBSCRIPTION_COST + len(session.flights) + len(session.finished)

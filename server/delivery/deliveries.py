@@ -250,7 +250,7 @@ def _is_behind(subscriber: Place, place: Position, record: Record) -> bool:
 
 
 def _lent(subscriber: Place) -> list[dict[int, Flight]]:
-    """What a group has given out: at QoS 2 that is in flight with the member alone."""
+    """Flights of a group's members: a QoS 2 delivery is in flight only there."""
     return list(subscriber.lent.values()) if isinstance(subscriber, Group) else []
 
 
@@ -272,7 +272,7 @@ def _delivery(subscriber: Place, state: DeliveryState, **more: Any) -> Delivery:
 
 
 def _kept(row: DeliveryRow, state: DeliveryState) -> Delivery:
-    """Of a dead letter, or of what was dropped."""
+    """The delivery of a dead letter, or of a dropped message."""
     text = row.addressee.removeprefix(KEY_PREFIX)
     topic_filter = parse_share(text)[1] if text != row.addressee else None
     return _at(row.group, topic_filter, state, attempts=row.attempts, reason=row.reason, tries=row.tries)

@@ -94,7 +94,7 @@ class Membership:
         self._by_name: dict[str, dict[str, Group]] = {}
         """Groups of clients by name, the text between `$share/` and the filter; none is empty."""
         self._filter_bytes = 0
-        """Of all groups."""
+        """Bytes of the filters of all groups."""
         self._forms = Forms()
         self._notes = SharedNotes()
         self.refused = 0

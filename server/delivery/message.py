@@ -203,13 +203,13 @@ class Message:
 
     @property
     def attempts_before(self) -> int:
-        """Of a retry: deliveries to its receiver before this row was written."""
+        """Deliveries to the receiver of a retry before this row was written; else 0."""
         retry = None if self.is_usual else self.record.retry
         return 0 if retry is None else retry.attempts
 
     @property
     def tries(self) -> Sequence[TryRow]:
-        """Of a retry: the last deliveries that came to nothing."""
+        """The last failed tries of a retry."""
         retry = None if self.is_usual else self.record.retry
         return () if retry is None else retry.tries
 
@@ -219,7 +219,7 @@ class Message:
 
     @property
     def counted_before(self) -> int:
-        """Those of them that count toward `sessions.max_attempts`."""
+        """Part of `attempts_before` that counts toward `sessions.max_attempts`."""
         retry = None if self.is_usual else self.record.retry
         return 0 if retry is None else retry.counted
 

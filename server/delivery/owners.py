@@ -41,9 +41,9 @@ REMEMBERED_BYTES = 4 << 20
 ANSWER_OVERHEAD = 300
 """Bytes of a remembered answer besides its names and topic."""
 ANSWER_COST = 10
-"""What an answer costs that was not remembered, each some 2 us, ..."""
+"""Cost of an answer that was not remembered. The unit is some 2 us."""
 COST_RULES = 16
-"""... and one more for each so many rules."""
+"""Rules that add 1 to this cost."""
 
 
 def owner_of(rights: Rights | None) -> bytes:
@@ -123,10 +123,10 @@ class Owners:
         """Owners that are there again, and whether nobody gets what they have sent there: it is being moved
         to now. Only server/delivery/awaited.py writes it."""
         self._known: dict[tuple[bytes, bytes, bytes], bool] = {}
-        """By owner, publisher and topic."""
+        """Remembered answers, by owner, publisher and topic."""
         self._bytes = 0
         self.cost = 0
-        """Of answers that were not remembered, since `take_cost`."""
+        """Cost of the answers since `take_cost` that were not remembered."""
         self.withheld = 0
 
     def take_cost(self) -> int:

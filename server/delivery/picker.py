@@ -128,15 +128,15 @@ class Picker:
         self.present: set[Subscriber] = set()
         """Members that are connected."""
         self._unlimited: set[Subscriber] = set()
-        """Of these, whose clients take messages of any size, and may have all."""
+        """Present members that accept messages of any size and may receive all topics."""
         self._capacities: dict[Subscriber, int] = {}
         """Messages that each member has proven it can take."""
         self._last: set[Subscriber] = set()
         """Members that were passed over with many others and have got no message since."""
         self._usual = Line()
-        """Those of the unlimited ones that may have room."""
+        """Unlimited members that may have room."""
         self._picky = Line()
-        """The others that may."""
+        """Other members that may have room."""
         self.barred = START
         """The last message that nobody got, because no examined member may receive it."""
         self.put_by = START

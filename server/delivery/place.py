@@ -168,7 +168,7 @@ class Place:
         raise NotImplementedError
 
     def lent_alone(self) -> Sequence[Flight]:
-        """Of a group: QoS 2 deliveries, which only its members have in flight."""
+        """QoS 2 deliveries of a group, which only its members have in flight."""
         return ()
 
     def flying(self) -> set[Position]:

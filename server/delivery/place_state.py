@@ -1,4 +1,4 @@
-"""What is known of a place, in parts by who writes them."""
+"""State of a place, in parts by the module that writes each."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _NO_ROOTS: Final[frozenset[Position]] = frozenset()
 
 
 class PlaceRows:
-    """Of one place."""
+    """Delivery rows of one place."""
 
     __slots__ = ("ahead", "out", "over")
 

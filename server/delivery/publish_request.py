@@ -17,7 +17,7 @@ class PublishRequest(msgspec.Struct, frozen=True, gc=False):
     key: bytes = b""
     fingerprint: bytes = b""
     terms: Terms = AS_EVER
-    """Of its key."""
+    """Terms of its idempotency key."""
     received: bytes = b""
     """Row to write with it: the packet id of a QoS 2 publish of a session that outlives its connection."""
     is_plain: bool = False

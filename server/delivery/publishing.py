@@ -64,12 +64,12 @@ LIVE_MAX = 100_000
 UNDONE_RUN = 10
 """Publishes in one request of the writer, if a key may need a look at all receivers."""
 REQUEST_BYTES = 800
-"""What a publish that waits for the writer costs in RAM besides its record."""
+"""RAM for a publish that waits for the writer, besides its record, bytes."""
 
 
 @dataclass(slots=True)
 class Traffic:
-    """What connections have done since the start."""
+    """Counts of connections and bytes since the start."""
 
     sockets: int = 0
     """Opened, whatever came of them."""

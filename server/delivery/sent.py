@@ -65,7 +65,7 @@ class Sent:
         return None
 
     def name_at(self, place: Position, shard: int) -> MessageId | None:
-        """What the message of a row is called, also if that is a stub by now, or has gone with its slice.
+        """The id of a row's message, even if the row is now a stub or its slice has been dropped.
 
         None: it cannot be known."""
         if shard < 0:

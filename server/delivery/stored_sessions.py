@@ -63,9 +63,9 @@ class StoredSessions:
         self.quota = Quota(limits, self)
         self.share = Share("sessions", limits.sessions, "sessions", self)
         self.sharing: dict[Subscriber, None] = {}
-        """Those with shared subscriptions."""
+        """Sessions with shared subscriptions."""
         self.cursorless: set[Subscriber] = set()
-        """Those without a readable cursor: they start from now."""
+        """Sessions and groups without a readable cursor: they start from now."""
         self.strays: set[str] = set()
         """Client ids with rows in `received`, placed when the session had ended."""
         self.unreadable: set[bytes] = set()

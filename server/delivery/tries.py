@@ -26,7 +26,7 @@ more often than is free."""
 UNANSWERED = "no answer before the connection or the server ended"
 """Reason of a failed try without a known reason."""
 BYTES_MAX = 4_096
-"""Of the JSON: the last tries that fit."""
+"""Maximum bytes of the JSON, which has the last tries that fit."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -44,7 +44,7 @@ def tries_of_flight(before: Sequence[TryRow], flight: Flight, holder: str) -> Se
 
 
 def tries_before(message: Message, attempt: int) -> Sequence[TryRow]:
-    """Those of a message before it is sent, for the `attempt`-th time from its row; 0: not known."""
+    """Tries of a message before it is sent for the `attempt`-th time from its row; 0: not known."""
     if attempt <= 1:
         return message.tries
     retry = message.record.retry

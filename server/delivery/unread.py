@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 TURN_ROWS = 1_000
 """Messages read in a turn, over all sessions."""
 RUN_BYTES = 1 << 16
-"""Of messages that are read before they are sent."""
+"""Maximum bytes of messages that are read before they are sent."""
 TURN_OWNERS = 2_000
 """Maximum cost in a turn of checks that are not cached, of owners and receivers (owners.py, router.py)."""
 RESTORED_MS, RESTORED_ROWS, RESTORED_BYTES = 300_000, 200_000, 256 << 20

@@ -107,7 +107,7 @@ class Busy(Exception):
 
 
 def entry(shard: int, value: bytes | None) -> tuple[Entry, int]:
-    """What the wheel holds of a row, and its size. `value`: None if it is to be read when it is due."""
+    """The wheel's entry for a row, and its size. `value`: None if it is to be read when it is due."""
     if value is not None and len(value) <= ENTRY_PAYLOAD_BYTES:
         return (shard, value), len(value) + ENTRY_OVERHEAD
     return (shard, None), ENTRY_OVERHEAD
@@ -503,7 +503,7 @@ class Writer:
         return True
 
     def _failed(self, deciding: Deciding, error: Exception, mark: tuple[int, int, int]) -> Exception:
-        """What a request has raised, which is its answer. `mark`: of the group before it."""
+        """The answer to a request that raised `error`. `mark`: the state of the batch before the request."""
         if not isinstance(error, Refused):
             deciding.is_whole = isinstance(error, Corrupt) and self._open_batch.mark == mark
             if not isinstance(error, Corrupt):

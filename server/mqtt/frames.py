@@ -43,7 +43,7 @@ class Frames:
 
     @property
     def kept_bytes(self) -> int:
-        """What has come and is not read."""
+        """Bytes received and not read yet."""
         return len(self._rest)
 
     def next(self) -> tuple[int, bytes] | None:

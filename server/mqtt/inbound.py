@@ -138,7 +138,7 @@ class Inbound:
         self._is_usual = rights is None and self._mqtt.maximum_qos > 0
 
     def begin_turn(self) -> None:
-        """What is handed over from now on counts as published in this turn."""
+        """Begin a turn: later publishes count as published in it."""
         self.has_published = False
         self.reach = self._reach_before = 0
 

@@ -98,7 +98,7 @@ class Subscribing:
         self._wake = wake
         self._in_turn = in_turn
         self._portion = PORTION_BYTES
-        """Of filters that may be taken before a later round has to come."""
+        """Bytes of filters that may still be handled in this round."""
 
     def end(self) -> None:
         """The connection is gone: let go of its link."""
@@ -278,7 +278,7 @@ class Subscribing:
 
 
 def size_of(packet: Subscribe | Unsubscribe) -> int:
-    """What its filters count for in a portion, but at most one of these."""
+    """Bytes that a packet's filters take of a portion; at most one portion."""
     texts = (
         one if isinstance(one, str) else one[0] for one in packet.filters[: PORTION_BYTES // FILTER_OVERHEAD]
     )

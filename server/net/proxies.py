@@ -55,7 +55,7 @@ class Header(NamedTuple):
 
 
 class Proxies:
-    """Those that are trusted."""
+    """The trusted proxies."""
 
     def __init__(self, networks: Sequence[Network], *, has_header: bool) -> None:
         """`has_header`: they send PROXY headers."""

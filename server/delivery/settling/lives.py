@@ -56,11 +56,11 @@ GONE = Record(b"", b"")
 """Stands for the record of such a message."""
 UNSEEN = Seen()
 ASKED_FOR = (Event.REQUEUE, Event.COME)
-"""What waits by these counts toward the bound on pending messages."""
+"""Retries that wait because of these events count toward the bound on pending messages."""
 
 
 class Outcome(Enum):
-    """What has become of a delivery."""
+    """Outcome of a delivery."""
 
     AGAIN = auto()
     """It is tried again later: durable."""
@@ -69,7 +69,7 @@ class Outcome(Enum):
     DONE = auto()
     """It is done, late: durable."""
     GONE = auto()
-    """There was nothing to end: it was no longer in flight, or done already, or nobody is to get it."""
+    """Nothing to end: the delivery was no longer in flight, already done, or has no receiver any more."""
     FAILED = auto()
     """It cannot be written now. What is in flight stays, and is tried again each second."""
 
@@ -87,10 +87,10 @@ class Happening:
     """Something happens to a delivery, for which the writer is asked."""
 
     place: Place
-    """Whose delivery it is, ..."""
+    """The place of the delivery."""
     owner: Place
-    """... and whose cursor is written with it: the session or group that has the flight, if there is one. At
-    QoS 2 it is the group's member."""
+    """The place whose cursor is written with it: the session or group that has the flight, if there is one.
+    At QoS 2 it is the group's member."""
     event: Event
     root: Position
     shard: int

@@ -104,7 +104,7 @@ class Settling:
         self._clock = clock
         self._running_ms = running_ms
         self._former: dict[str, tuple[Group, Inside]] = {}
-        """Who holds the leases of a group from before the start, by its text."""
+        """Members that hold leases from before the start, by the text of the group."""
         self._look_at = 0.0
 
     def restore(self) -> None:
