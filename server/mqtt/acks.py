@@ -14,11 +14,12 @@ session is a new one). One of the wrong kind is a protocol error.
 """
 
 from collections.abc import Callable
+from typing import Protocol
 
 from timeline.deliveries import NEVER
 
 from ..codec import wire
-from ..codec.packets import Ack, AckRun, Properties
+from ..codec.packets import Ack, AckRun, Packet, Properties
 from ..codec.reasons import Reason
 from ..delivery.link import Closing
 from ..delivery.publishing import Publishing
@@ -26,12 +27,28 @@ from ..delivery.settling.settling import Receipt, Settling
 from ..delivery.subscriber import Subscriber
 from ..engine.commit_hook import ignore
 from ..settings.durations import NEVER_TEXT, TimeError, parse_delay
-from .outbox import Outbox
 
 WRONG_KIND = "wrong kind of ack"
 RETRY_IN = "retry-in"
 AUTO = ("", "auto")
 """Value of `retry-in` that leaves the time to the back-off."""
+
+
+class Sink(Protocol):
+    """What Acks needs of a connection's outbox. The model of the tests has a client of its own instead."""
+
+    @property
+    def level(self) -> int: ...
+
+    @property
+    def is_closed(self) -> bool: ...
+
+    @property
+    def has_refused(self) -> bool: ...
+
+    def put(self, packet: Packet) -> None: ...
+
+    def close(self, why: Closing) -> None: ...
 
 
 class Acks:
@@ -41,7 +58,7 @@ class Acks:
         self,
         settling: Settling,
         publishing: Publishing,
-        outbox: Outbox,
+        outbox: Sink,
         refuse: Callable[[Reason, str], None],
         *,
         max_delay_ms: int,
