@@ -68,11 +68,12 @@ class LeaseRoutes:
     @described(
         "Lease messages of a group: they are yours for a while",
         READ,
+        Gives(200, shapes.LeasedMessages),
         body=LeaseMessages,
         example={"max": 10, "filter": "jobs/#", "wait": "20s", "lease": "1m"},
         problems=("not-found", *WRITES),
     )
-    async def lease(self, request: web.Request) -> shapes.LeasedMessages:
+    async def lease(self, request: web.Request) -> web.Response:
         leasing, name, rights = self.leasing, request.match_info["group"], rights_of(request)
         wanted = leasing.call_of(await json_of(request))
         if wanted.filter is None:
@@ -90,8 +91,9 @@ class LeaseRoutes:
                 if isinstance(leased, Exception):
                     raise leased
             views = await self._views(leased, self.turns.of(request))
+            answer = json_answer(shapes.LeasedMessages(views))  # what cannot be encoded is not read
             is_read = not is_gone()
-            return shapes.LeasedMessages(views)
+            return answer
         finally:
             leasing.done(call, is_read=is_read)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from typing import Any
@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from server.http.leasing import Leasing
 from server.http.values import shapes
-from server.pull.call import Call
+from server.pull.call import Call, Leased
 from server.pull.lease_id import lease_text, parse_leases
 from tests.support.fresh import fresh
 from tests.support.http import Http
@@ -47,6 +48,26 @@ async def test_the_bound_is_told_with_what_is_taken_of_it(server: Running) -> No
     assert (await _figures(server))['fasti_limit_used{name="limits.leases"}'] == 2
     await server.call("POST", f"{PATH}:ack", {"lease_ids": [leased[0]["lease_id"]]})
     assert (await _figures(server))['fasti_limit_used{name="limits.leases"}'] == 1
+
+
+@pytest.mark.parametrize("most", [1, 101])
+async def test_an_answer_that_cannot_be_made_gives_its_leases_back(
+    server: Running, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """From the quick path (1) and from the routes (101)."""
+    await server.call("PUT", "/v1/groups/workers", {"filter": "jobs/#"}, status=201)
+    await server.schedule("jobs/1")
+    await server.app.quiet()
+    views = Leasing.views
+
+    def unencodable(self: Leasing, leased: Sequence[Leased]) -> Iterator[shapes.LeasedMessage]:
+        return (msgspec.structs.replace(view, topic="\ud800") for view in views(self, leased))
+
+    monkeypatch.setattr(Leasing, "views", unencodable)
+    await server.call("POST", f"{PATH}:lease", {"max": most}, status=500)
+    monkeypatch.undo()
+    (again,) = await _lease(server, most)
+    assert again["topic"] == "jobs/1"
 
 
 def _ids(messages: list[dict[str, Any]]) -> dict[str, Any]:
