@@ -173,7 +173,7 @@ class Core:
         self.ready = Ready(self.horizon, wake)
         kept_ms = config.slices.kept_behind_ms
         self.awaited = Awaited(self.opened, self.owners, self.ready, self.writer, clock, kept_ms=kept_ms)
-        self.leases = Leases(clock)
+        self.leases = Leases(clock, lambda: self.sessions.running_ms)
         store, writer = self.opened.store, self.writer
         self.decisions = Decisions(writer)
         self.retries = Retries(store, self.horizon, self.ready, self.decisions, clock)

@@ -215,6 +215,8 @@ class GroupRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True)
     """Maximum messages of one ordering key a second; 0: no limit."""
     is_fair: bool = False
     """Ordering keys take turns."""
+    doubt: bytes = b""
+    """As of a session."""
 
 
 class FlightRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -237,6 +239,8 @@ class FlightRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True
     """Group: number of that lease (timeline/session.py `Loan.number`); 0: unknown."""
     lost_ms: Whole = 0
     """When it was resent, wall ms; 0: never, or unknown in an older version."""
+    holder: Whole = 0
+    """Group: the client that has it over MQTT; 0: none. Without `until_ms` its lease has no end."""
 
 
 class CursorRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):

@@ -43,7 +43,7 @@ are answered with REFUSED. Nothing here knows keys, members, filters or time: `C
 counts.
 
 **Who asks.** The server does whatever changes a row, or may: server/delivery/settling/lives.py. It gives and
-acks what has no row without asking, as each would cost a call (GIVE, ACK, TOO_LARGE, STOP, KILL, INHERIT),
+acks what has no row without asking, as each would cost a call (GIVE, ACK, TOO_LARGE, KILL, INHERIT),
 and a dead letter beyond a bound goes with its row (EVICT). There the walks say what the table says. The
 effects that the server looks at are CURSOR, REFUSED, OBITUARY and those of the key.
 
@@ -232,7 +232,7 @@ def fails(one: Delivery) -> Fate:
 
 
 def killed(one: Delivery) -> Fate:
-    """With its server. It is given again, or is a group's failed try, if there are too many of these."""
+    """Its server was away. It is given again, or is a group's failed try, if there are too many of these."""
     if one.terms.is_session or one.terms.has_room or not one.out.is_held:
         return left(one)
     return fails(one._replace(case=one.case._replace(delay_ms=0)))
@@ -241,11 +241,6 @@ def killed(one: Delivery) -> Fate:
 def lost(one: Delivery) -> Fate:
     """The connection has ended. A session gets its flights again, of a group it is a try."""
     return left(one) if one.terms.is_session else fails(one)
-
-
-def stopped(one: Delivery) -> Fate:
-    """In order: what is in a hand is returned."""
-    return returns(one) if one.out.is_held else stays(one)
 
 
 def returns(one: Delivery) -> Fate:
@@ -471,7 +466,6 @@ LIFE: dict[Event, tuple[Rule, ...]] = {
     E.RETURN:       (_,        returns,  returns,  _,        stored,   _,        stored,   _,       _),
     E.PUT_BACK:     (_,        put_back, put_back, _,        stored,   _,        stored,   _,       _),
     E.LOST:         (_,        lost,     fails,    stays,    stored,   _,        stored,   _,       _),
-    E.STOP:         (stays,    stopped,  stays,    stays,    stays,    stays,    stays,    stays,   stays),
     E.KILL:         (stays,    killed,   stays,    stays,    stays,    stays,    stays,    stays,   stays),
     E.TOO_LARGE:    (_,        acked,    _,        acked,    _,        _,        _,        _,       _),
 

@@ -199,9 +199,8 @@ class Event(Enum):
     """It can be given to nobody now: its owner is absent, or no member that is there may receive it."""
     LOST = auto()
     """The connection."""
-    STOP = auto()
-    """The server, in order."""
     KILL = auto()
+    """The server was away: it stopped, or was killed."""
     TOO_LARGE = auto()
     """For the packets that the client takes."""
     TRY = auto()

@@ -29,7 +29,7 @@ The class reads no clock. The caller says what the wall shows.
 
 from collections import deque
 
-from .position import END, SEQ_BITS, Position, at_of, before
+from .position import END, SEQ_BITS, Position, at_of, before, position
 
 BOUND_MS = 2_000
 """Reach of the bound beyond T, ms: a heartbeat must reach the disk within it."""
@@ -99,6 +99,11 @@ class Horizon:
     def close_group(self) -> None:
         """Note that the oldest open group is durable."""
         _, self.bound_ms = self._open.popleft()
+
+    @property
+    def reach(self) -> Position:
+        """How far dispatch may have come: due before its ms, placed up to its seq."""
+        return position(self.bound_ms, self.seq)
 
     def drop_groups(self, stored_bound_ms: int) -> None:
         """No open group will become durable: the store was reopened with `stored_bound_ms`."""

@@ -65,6 +65,8 @@ class Flight:
     """Group's flight: end of the durable lease, ms of running time; 0: none."""
     number: int = 0
     """Group's flight: `Loan.number` of that lease; 0: none, or an older version's."""
+    holder: int = 0
+    """Group's flight: the client that has it over MQTT (server/delivery/subscriber.py); 0: none."""
     losses: "Losses | None" = None
     """Its attempts but for the last, as their connection, or the server, was lost before an answer; None: it
     was not sent again, or an older version did."""
@@ -105,7 +107,16 @@ class Flight:
 
     def end_lease(self) -> None:
         """Group's flight: end its durable lease."""
-        self.until_ms, self.number, self.stored_as = 0, 0, -1
+        self.until_ms, self.number, self.holder, self.stored_as = 0, 0, 0, -1
+
+    def lease_until(self, until_ms: int) -> None:
+        """Group's flight: its durable lease ends then, ms of running time."""
+        self.until_ms, self.stored_as = until_ms, -1
+
+    @property
+    def is_leased(self) -> bool:
+        """Group's flight: a start leases it on to whoever has it."""
+        return self.until_ms > 0 or self.holder > 0
 
     @property
     def is_of_group(self) -> bool:

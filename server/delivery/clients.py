@@ -25,7 +25,7 @@ from .replay import Replay
 from .sessions import Sessions, TooManySessions
 from .settling.settling import Settling
 from .shared import Group
-from .subscriber import Subscriber
+from .subscriber import Subscriber, holder_of
 from .subscriptions import Subscriptions
 from .wills import Wills
 
@@ -92,15 +92,18 @@ class Clients:
         expiry_s: int,
         window: int,
         rights: Rights | None = None,
+        token: str = "",
     ) -> tuple[Subscriber | None, bool]:
         """The session for a new connection, and whether it existed before; None: too many sessions exist.
 
-        `rights`: what the client may do from now on; None: the server asks nobody for keys.
+        `rights`: what the client may do from now on; None: the server asks nobody for keys. `token`: what it
+        shows that it had before; empty: its client id tells.
 
         Another connection of this session is told, and closed. The caller has the session at once, but the
         session gets no messages before `resume`.
         """
         known = self._sessions.get(client_id)
+        holder = holder_of("" if rights is None else rights.name, token or f"\0{client_id}")
         is_present = (
             known is not None
             and known.session.is_persistent
@@ -113,6 +116,7 @@ class Clients:
                 known.session.expiry_s = expiry_s
                 known.session.resize(window)
                 known.link, known.presence.left_ms, known.presence.left_running_ms = link, 0, 0
+                known.holder = holder
                 if rights is not None:
                     if known.owner != rights.name:
                         self._subscriptions.keep_allowed(known, rights)
@@ -125,7 +129,7 @@ class Clients:
         except TooManySessions as error:
             log.warning("connect refused: %s", error, extra=by("clients"))
             return None, False
-        fresh.link = link
+        fresh.link, fresh.holder = link, holder
         self._meet(fresh)
         return fresh, False
 
@@ -184,13 +188,13 @@ class Clients:
         self._replay.begin(subscriber)
         self._groups.meet(subscriber)
 
-    def leave(self, subscriber: Subscriber, *, is_clean: bool) -> None:
+    def leave(self, subscriber: Subscriber, *, is_clean: bool, is_stopping: bool = False) -> None:
         """Handle the end of the connection: a persistent session stays, any other ends. `is_clean`: by
-        DISCONNECT, or because the server stops."""
+        DISCONNECT. `is_stopping`: by the server, which stops."""
         session = subscriber.session
         subscriber.presence.ended_ms = self._clock.wall_ms()
         self.present.discard(subscriber)
-        self._settling.disconnected(subscriber, is_clean=is_clean)
+        self._settling.disconnected(subscriber, is_clean=is_clean, is_stopping=is_stopping)
         if not session.is_persistent:
             self._wills.publish(subscriber, at_once=True)
             self._forget(subscriber)

@@ -127,7 +127,7 @@ class Loans:
         """The same for who has counted the try, and wakes the group."""
         if not self.returned.has_room:
             return False
-        if flight.until_ms:
+        if flight.is_leased:
             flight.end_lease()
         group.session.resends.add(flight, flight.position)
         return True

@@ -9,6 +9,7 @@ there are is shared by owner (server/fair.py).
 from collections.abc import Callable, Iterator
 from itertools import islice
 
+from shards import keys
 from shards.commit import Commit, Refused
 from shards.delivery_rows import DeliveryRow
 from shards.tables import GroupRow
@@ -174,8 +175,12 @@ class Membership:
             (group, flight)
             for group in self._by_text.values()
             for flight in group.session.flights.values()
-            if flight.until_ms <= self._sessions.running_ms and not self.loans.await_member(group, flight)
+            if not self._is_leased(flight) and not self.loans.await_member(group, flight)
         ]
+
+    def _is_leased(self, flight: Flight) -> bool:
+        """At start: whether its lease goes on. Without an end it does, for a while."""
+        return flight.until_ms > self._sessions.running_ms or (flight.holder > 0 and not flight.until_ms)
 
     def _restore(self, text: str, row: GroupRow) -> None:
         """Restore a group from its row."""
@@ -187,6 +192,9 @@ class Membership:
         self._give(group, row.owner, self._sessions.rights_of(row.owner, row.client), row.client)
         group.presence.left_ms = row.left_ms or group.presence.left_ms
         group.presence.left_running_ms = row.left_running_ms or group.presence.left_running_ms
+        group.doubt = keys.place_of(row.doubt) if row.doubt else Position(0)
+        if not row.left_ms:
+            group.doubt = self._horizon.reach
         self._cursors.restored(group, is_whole=row.left_ms > 0)
         self._sessions.restore_cursor(group)
 
@@ -437,16 +445,16 @@ class Membership:
         elif isinstance(subscriber, Group):
             self._ready.look(subscriber)
 
-    def disconnected(self, member: Subscriber) -> list[tuple[Group, Flight, Loan]]:
+    def disconnected(self, member: Subscriber, *, keeps: bool) -> list[tuple[Group, Flight, Loan]]:
         """The member's connection has ended. Returns its unacked messages of groups: the group, the group's
-        own flight, and the loan."""
+        own flight, and the loan. `keeps`: they stay leased to its client, as the server stops."""
         member.session.fall_behind(self._horizon.position)
         touched = {self._by_text[text] for text in member.groups}
         for group in touched:
             group.picker.remove(member)
             self._look(group)
         left: list[tuple[Group, Flight, Loan]] = []
-        for lent in list(member.session.flights.values()):
+        for lent in () if keeps else list(member.session.flights.values()):
             if lent.loan is None or not lent.is_of_group:
                 continue
             lender = self.loans.lender(lent)

@@ -217,6 +217,10 @@ class Message:
         """Number of a delivery to its receiver, from 1. `attempt`: since this row was written; 0: unknown."""
         return self.attempts_before + max(1, attempt)
 
+    def is_redelivered(self, attempt: int) -> bool:
+        """Whether its receiver may have had it before."""
+        return attempt != 1 or self.attempts_before > 0
+
     @property
     def counted_before(self) -> int:
         """Part of `attempts_before` that counts toward `sessions.max_attempts`."""

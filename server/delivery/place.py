@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from shards.delivery_rows import whose
 from shards.fields import Record
 from timeline.filters import matches
-from timeline.position import Position
+from timeline.position import Position, at_of, seq_of
 from timeline.session import SETTLED, Flight, Session, Subscription
 
 from ..auth.rights import Rights
@@ -31,7 +31,7 @@ class Place:
     """Its reader, its rows, and who it belongs to."""
 
     __slots__ = (
-        *("_whose", "cursor", "delivered", "dirty", "failed", "incarnation", "is_ready", "name"),
+        *("_whose", "cursor", "delivered", "dirty", "doubt", "failed", "incarnation", "is_ready", "name"),
         *("owner", "presence", "reads_next", "redelivered", "rights", "rows", "session"),
     )
 
@@ -66,6 +66,14 @@ class Place:
         """Behind, with retries that are due: whether unread messages are next, or those."""
         self.delivered = self.redelivered = self.failed = 0
         """Numbers of deliveries, of those that were not the first, and of failed tries."""
+        self.doubt = Position(0)
+        """Bound of what it may have been given before a kill: due before its ms, placed up to its seq. 0:
+        nothing. At QoS 1 only; at QoS 2 the cursor tells."""
+
+    def doubts(self, message: Message) -> bool:
+        """Whether it may have been given the message before the server was killed."""
+        doubt, place = self.doubt, message.at or message.position
+        return at_of(place) < at_of(doubt) and seq_of(place) <= seq_of(doubt)
 
     @property
     def whose(self) -> bytes:

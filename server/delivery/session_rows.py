@@ -41,7 +41,7 @@ def session_row(subscriber: Subscriber) -> bytes:
         subscriber.presence.left_ms,
         will_id,
         left_running_ms=subscriber.presence.left_running_ms,
-        doubt=keys.place(subscriber.doubt) if subscriber.doubt else b"",
+        doubt=_doubt_value(subscriber),
         owner=subscriber.owner,
         incarnation=subscriber.incarnation,
     )
@@ -69,8 +69,13 @@ def group_row(group: Group) -> bytes:
         concurrency=group.keeping.concurrency or 0,
         key_rate=group.keeping.key_rate or 0.0,
         is_fair=bool(group.keeping.fair),
+        doubt=_doubt_value(group),
     )
     return encode_row(row)
+
+
+def _doubt_value(place: Place) -> bytes:
+    return keys.place(place.doubt) if place.doubt else b""
 
 
 def _subscription_row(s: Subscription) -> SubscriptionRow:
@@ -152,9 +157,9 @@ def _flight_row(flight: Flight) -> bytes:
                 lost_ms=0 if losses is None else losses.at_ms,
             )
         )
-    if flight.returns or flight.until_ms or losses is not None:
+    if flight.returns or flight.is_leased or losses is not None:
         lost_ms = 0 if losses is None else losses.at_ms
-        more = (False, "", flight.returns, flight.until_ms, flight.number, lost_ms)
+        more = (False, "", flight.returns, flight.until_ms, flight.number, lost_ms, flight.holder)
         flight.stored = encode_row((flight.packet_id, place, 1, 0, flight.attempts, flight.shard, *more))
     elif flight.attempts == 1 and not flight.shard:
         flight.stored = encode_row((flight.packet_id, place))
@@ -184,6 +189,7 @@ def resume(subscriber: Place, cursor: CursorRow) -> None:
                 returns=f.returns,
                 until_ms=f.until_ms,
                 number=f.number,
+                holder=f.holder,
                 losses=Losses(f.lost_ms) if f.lost_ms else None,
             )
             for f in cursor.flights

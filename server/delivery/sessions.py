@@ -15,7 +15,6 @@ from shards.store import Store, Table
 from shards.tables import GroupRow, group_of
 from shards.unreadable import readable
 from timeline.horizon import Horizon
-from timeline.position import SEQ_BITS, Position
 
 from ..auth.rights import Rights
 from ..engine.clock import Clock
@@ -166,15 +165,13 @@ class Sessions:
         server was killed leave now."""
         stored, cursors, horizon = self.stored, self.cursors, self._horizon
         stored.step(self._clock.mono, END_OF_TIME)
-        # Dispatch may have come as far as the bound.
-        doubt = Position(horizon.bound_ms << SEQ_BITS | horizon.seq)
         now_ms, running_ms = self._clock.wall_ms(), max(1, self._writer.running_ms)
         for subscriber in self._by_id.values():
             subscriber.dirty, subscriber.persist = cursors.dirty, cursors.persist
             cursors.restored(subscriber, is_whole=subscriber.presence.left_running_ms > 0)
             subscriber.rights = self.rights_of(subscriber.owner, subscriber.session.client_id)
             if not subscriber.presence.left_ms:
-                subscriber.doubt, subscriber.presence.left_ms = doubt, now_ms
+                subscriber.doubt, subscriber.presence.left_ms = horizon.reach, now_ms
             if not subscriber.presence.left_running_ms:
                 subscriber.presence.left_running_ms = running_ms
         for subscriber in stored.cursorless:

@@ -28,13 +28,14 @@ from shards.keys import GROUP_PREFIX
 from timeline.filters import SHARE_PREFIX, parse_share
 from timeline.key_order import KeyOrder, Meeting
 from timeline.key_rows import NO_RULE, KeyBound, Rule
-from timeline.position import START, Position
+from timeline.position import START, Position, at_of
 from timeline.session import USUAL, Flight, Loan, Returned, Session, Subscription, Terms
 
 from ..auth.rights import Rights
 from ..observe.logs import by, clean
 from ..settings.config import Sessions
 from .ahead import Ahead
+from .link import PERHAPS
 from .message import Message
 from .picker import Picker
 from .place import Place
@@ -365,7 +366,7 @@ class Group(Place):
 
     def offer_run(self, run: Run, subscriptions: tuple[Subscription, ...]) -> int:  # noqa: ARG002
         """Lend messages of a run, several in a row to each member."""
-        if self.session.finished or self.all_returned.failing >= self.all_returned.most:
+        if self.session.finished or self.doubt or self.all_returned.failing >= self.all_returned.most:
             return 0
         order, messages = self.session.order, run.messages
         if not order.is_on:
@@ -498,6 +499,17 @@ class Group(Place):
             member.close_failed()  # as in `_lend`
         return True
 
+    def _doubted(self, message: Message) -> int:
+        """The attempt of a first delivery: a member may have had it before a kill, and still have it. At most
+        a window of them were out."""
+        if self.delivered >= self.session.window or at_of(message.position) >= at_of(self.doubt):
+            self.doubt = Position(0)
+            return 1
+        if not self.doubts(message):
+            return 1
+        self.redelivered += 1
+        return PERHAPS
+
     def _head(self, message: Message, key: bytes) -> Flight:
         """The group's flight of a message that is the head of its key from now on."""
         flight = self.session.launch(message.position, message.shard, 1)
@@ -524,6 +536,8 @@ class Group(Place):
             qos, flight = 1, self._head(message, key)
         elif qos == 1:
             flight = session.launch(message.position, message.shard, 1)
+        if self.doubt and attempt == 1:
+            attempt = self._doubted(message)
         self.delivered += 1
         self.dirty.add(self)
         if self.rate_limiter is not None:

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from hashlib import blake2b
 
-from timeline.position import Position, at_of, seq_of
+from timeline.position import Position, at_of
 from timeline.retained_queue import RetainedQueue
 from timeline.session import Flight, Loan, Session, Subscription
 
@@ -17,11 +18,17 @@ from .tries import tries_of_flight
 from .write_barrier import WriteBarrier
 
 
+def holder_of(owner: str, token: str) -> int:
+    """What stands for a client in the cursors of groups, above 0: the name of its key, and the token that it
+    showed, or its client id."""
+    return 1 | int.from_bytes(blake2b(f"{owner}\0{token}".encode(), digest_size=8).digest(), "big")
+
+
 class Subscriber(Place):
     """Session and link. `link` is None while the client is away."""
 
     __slots__ = (
-        *("barrier", "barrier_bytes", "doubt", "groups", "link", "retained_queue", "persist"),
+        *("barrier", "barrier_bytes", "groups", "holder", "link", "retained_queue", "persist"),
         *("unanswered", "wills"),
     )
 
@@ -51,10 +58,10 @@ class Subscriber(Place):
         """Bytes that may wait at the barrier."""
         self.groups: dict[str, Place] = {}
         """Its shared subscriptions, by the filter as it was subscribed to."""
+        self.holder = 0
+        """Messages of groups stay leased to its client under it while the server is away (`holder_of`). 0:
+        none do."""
         self.wills = WillState()
-        self.doubt = Position(0)
-        """Bound of what the client may have had before a kill: due before its ms, placed up to its seq. 0:
-        nothing. At QoS 1 only; at QoS 2 the cursor tells."""
 
     @property
     def is_reachable(self) -> bool:
@@ -193,7 +200,9 @@ class Subscriber(Place):
         link = self.link
         assert link is not None
         self.delivered += 1
-        is_first = not self.doubt or is_retained or not self._is_doubted(message, qos)
+        is_first = attempt != PERHAPS and (
+            not self.doubt or is_retained or not (qos == 1 and self.doubts(message))
+        )
         if attempt == 1 and not is_first:
             attempt = PERHAPS
         if self.has_held or (qos == 2 and self.session.is_persistent):
@@ -208,6 +217,8 @@ class Subscriber(Place):
         """Take a message from a group into flight; the window has room."""
         flight = self.session.launch(message.position, message.shard, qos)
         flight.loan = loan
+        if loan.flight is not None:
+            loan.flight.holder = self.holder
         self.dirty.add(self)
         if qos == 2:
             self.cursor.is_entangled = True
@@ -216,16 +227,12 @@ class Subscriber(Place):
     def borrow_run(self, run: Run, share: str, lent: Sequence[Flight], since_s: float) -> Sequence[Flight]:
         """`borrow` of a run at QoS 1 that it takes. `lent`: the group's own flights."""
         flights = self.session.launch_run(run.addresses, 1)
+        holder = self.holder
         for flight, own in zip(flights, lent, strict=True):
             flight.loan = loan = Loan(share, own)
-            loan.since_s = since_s
+            loan.since_s, own.holder = since_s, holder
         self.dirty.add(self)
         return flights
-
-    def _is_doubted(self, message: Message, qos: int) -> bool:
-        """Whether the client may have had the message before the server was killed."""
-        doubt, place = self.doubt, message.at or message.position
-        return qos == 1 and at_of(place) < at_of(doubt) and seq_of(place) <= seq_of(doubt)
 
     def close_failed(self) -> None:
         super().close_failed()

@@ -282,7 +282,7 @@ class _Shared(NamedTuple):
         """Written for speed: of messages that are alike only one is looked at as a whole. `head`: of its
         `lease_id`."""
         message = leased.given.message
-        alike = message.likeness if leased.given.attempt == 1 else b""
+        alike = b"" if leased.given.is_redelivered else message.likeness
         model = self.models.get(alike)
         if model is None:
             view = self._whole(leased, head)
@@ -315,6 +315,7 @@ class _Shared(NamedTuple):
             DISPATCHED,
             filter=self.filter,
             attempt=given.attempt,
+            redelivered=given.is_redelivered,
             reason=None if retry is None else retry.reason.decode(errors="replace"),
             tries=tries_view(tries),
             lease_id=head + self.tail,

@@ -42,10 +42,12 @@ from .pending_ack import PendingAck
 from .publish_requests import (
     DONE,
     EXTEND,
+    HOLDING,
     PublishRefused,
     is_as_declared,
     read_done,
     read_extension,
+    read_holding,
     read_plain,
     read_publish,
     usual_delayed,
@@ -65,6 +67,8 @@ _REASONS: tuple[int, ...] = (
 )
 """By `Verdict`."""
 _GOOD = (Verdict.TAKEN, Verdict.UNWANTED, Verdict.CANCELLED)
+HOLDING_COST = 10
+"""What a message that a client still has costs in a turn, in deliveries: it may be looked up."""
 RECEIVED_FACTOR = 4
 """Times `mqtt.receive_maximum` that a session may hold packet ids of QoS 2 that are not released."""
 
@@ -405,6 +409,10 @@ class Inbound:
             self._extend(packet, subscriber)
             self._answer(pending, 0, 0, subscriber.session)
             return None
+        elif packet.topic == HOLDING:
+            self._hold(packet, subscriber)
+            self._answer(pending, 0, 0, subscriber.session)
+            return None
         elif packet.topic == DONE:
             self._finish(packet, subscriber, pending)
             return None
@@ -427,6 +435,15 @@ class Inbound:
         packet_id, for_ms = read_extension(packet)
         if not self._settling.extend(subscriber, packet_id, for_ms):
             detail = f"$control/extend: packet id {packet_id} is no longer leased to this client"
+            raise PublishRefused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, detail)
+
+    def _hold(self, packet: Publish, subscriber: Subscriber) -> None:
+        """Hold leases from before the start. Raises PublishRefused if one is not the client's."""
+        text, messages = read_holding(packet)
+        self.reach += HOLDING_COST * len(messages)
+        lost = self._settling.hold(subscriber, text, messages)
+        if lost:
+            detail = f"$control/holding: not leased to this client: {', '.join(map(id_text, lost))}"
             raise PublishRefused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, detail)
 
     def _finish(self, packet: Publish, subscriber: Subscriber, pending: PendingAck | None) -> None:

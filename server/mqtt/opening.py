@@ -13,6 +13,8 @@ from .publish_requests import BRIDGE_STATE, expires_ms, handed_on, is_as_declare
 
 SUBSCRIPTION_IDS = "subscription-identifiers"
 """User property of CONNECT."""
+TOKEN = "fasti-token"
+"""User property of CONNECT: what a client shows on each of its connections, and nobody else knows."""
 BRIDGE_WINDOW = 20
 """mosquitto's default `max_inflight_messages`. It drops QoS 2 beyond that, and cannot announce the number
 below level 5."""
@@ -87,6 +89,11 @@ def granted_expiry_s(packet: Connect, config: Config) -> int:
         requested = packet.properties.session_expiry if packet.properties is not None else None
         return min(requested or 0, longest)
     return 0 if packet.clean_start else longest
+
+
+def shown_token(packet: Connect) -> str:
+    """What tells the process behind a client id from another; empty: nothing."""
+    return "" if packet.properties is None else packet.properties.user(TOKEN) or ""
 
 
 def is_bridge(packet: Connect) -> bool:

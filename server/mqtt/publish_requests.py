@@ -8,12 +8,12 @@ Three ways to delay: `$delayed/{n}/{topic}` (n seconds, as EMQX reads it below 4
 ordering key.
 
 A publish to `$control/extend` asks for more time for a delivery; one to `$control/done` acks a message of a
-group from an earlier connection. Other reserved topics are the server's, except one where bridges of
-mosquitto tell whether they are connected.
+group from an earlier connection, and one to `$control/holding` says which of them the client still has.
+Other reserved topics are the server's, except one where bridges of mosquitto tell whether they are connected.
 """
 
 from hashlib import blake2b
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -36,6 +36,9 @@ from ..settings.times import SECONDS_MAX, format_ms, other_reading, parse_due, w
 DELAYED = b"$delayed/"
 EXTEND = b"$control/extend"
 DONE = b"$control/done"
+HOLDING = b"$control/holding"
+HOLDING_MAX = 200
+"""Ids in one publish there."""
 _NUMBER_AT = len(DELAYED)
 NUMBER_DIGITS = 12
 BRIDGE_STATE = "$SYS/broker/connection/+/state"
@@ -52,6 +55,8 @@ OWN_PREFIX = "fasti-"
 
 
 _RESERVED = "the topic is reserved for the server"
+Control = TypeVar("Control")
+"""Payload of a command."""
 
 
 class PublishRefused(Exception):
@@ -139,21 +144,43 @@ class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: str
 
 
+class Holding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Payload of `$control/holding`: messages of a group, from before the server's start, that the client
+    still has."""
+
+    group: str
+    ids: Annotated[list[str], msgspec.Meta(max_length=HOLDING_MAX)]
+
+
 _extension = msgspec.json.Decoder(Extension)
 _done = msgspec.json.Decoder(Done)
+_holding = msgspec.json.Decoder(Holding)
+
+
+def _control(packet: Publish, decoder: msgspec.json.Decoder[Control]) -> Control:
+    """The payload of a command. Raises PublishRefused."""
+    topic = packet.topic.decode()
+    if packet.qos == 2:
+        raise PublishRefused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, f"{topic} must be published at QoS 1")
+    try:
+        return decoder.decode(packet.payload)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise PublishRefused(Reason.PAYLOAD_FORMAT_INVALID, f"{topic}: {error}") from error
+
+
+def _named(packet: Publish, name: str) -> MessageId:
+    """Raises PublishRefused."""
+    try:
+        return parse_id(name)
+    except BadId as error:
+        raise PublishRefused(Reason.PAYLOAD_FORMAT_INVALID, f"{packet.topic.decode()}: {error}") from error
 
 
 def read_extension(packet: Publish) -> tuple[int, int]:
     """(packet id, for how many ms). Raises PublishRefused."""
-    if packet.qos == 2:
-        raise PublishRefused(
-            Reason.IMPLEMENTATION_SPECIFIC_ERROR, "$control/extend must be published at QoS 1"
-        )
+    extension = _control(packet, _extension)
     try:
-        extension = _extension.decode(packet.payload)
         for_ms = parse_delay(extension.for_)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise PublishRefused(Reason.PAYLOAD_FORMAT_INVALID, f"$control/extend: {error}") from error
     except TimeError as error:
         raise PublishRefused(Reason.PAYLOAD_FORMAT_INVALID, f"$control/extend: for: {error}") from error
     if not 0 < for_ms <= ACK_MS_MAX:
@@ -164,13 +191,14 @@ def read_extension(packet: Publish) -> tuple[int, int]:
 
 def read_done(packet: Publish) -> tuple[str, MessageId]:
     """(the group, as it is subscribed to; the message). Raises PublishRefused."""
-    if packet.qos == 2:
-        raise PublishRefused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, "$control/done must be published at QoS 1")
-    try:
-        done = _done.decode(packet.payload)
-        return done.group, parse_id(done.id)
-    except (msgspec.DecodeError, UnicodeDecodeError, BadId) as error:
-        raise PublishRefused(Reason.PAYLOAD_FORMAT_INVALID, f"$control/done: {error}") from error
+    done = _control(packet, _done)
+    return done.group, _named(packet, done.id)
+
+
+def read_holding(packet: Publish) -> tuple[str, list[MessageId]]:
+    """(the group, as it is subscribed to; the messages). Raises PublishRefused."""
+    holding = _control(packet, _holding)
+    return holding.group, [_named(packet, name) for name in holding.ids]
 
 
 def may_publish(topic: bytes) -> bool:

@@ -56,6 +56,7 @@ from .opening import (
     granted_window,
     is_bridge,
     read_will,
+    shown_token,
 )
 from .outbox import Outbox
 from .parts import Parts
@@ -140,8 +141,8 @@ class Connection:
             in_turn=in_turn,
         )
         self._is_bridge = False
-        self._is_clean = False
-        """Whether it ends in order: by DISCONNECT, or because the server stops."""
+        self._is_clean = self._is_stopping = False
+        """Whether it ends by DISCONNECT, or because the server stops, or leads no longer."""
         self.is_opening = False
         """Its key is being checked, or its session has been claimed and is not durable yet."""
         self.keep_alive_s = 0
@@ -212,7 +213,7 @@ class Connection:
             self._clients.connections.add(rights.name, -1)
         subscriber, self._subscriber = self._subscriber, None
         if subscriber is not None and subscriber.link is self.outbox:
-            self._clients.leave(subscriber, is_clean=self._is_clean)
+            self._clients.leave(subscriber, is_clean=self._is_clean, is_stopping=self._is_stopping)
 
     def drained(self) -> None:
         """Note that all output has been sent."""
@@ -441,6 +442,7 @@ class Connection:
             expiry_s=expiry_s,
             window=granted_window(packet, config),
             rights=self._rights,
+            token=shown_token(packet),
         )
         if subscriber is None:
             self._refuse_connect(Reason.QUOTA_EXCEEDED)
@@ -526,7 +528,7 @@ class Connection:
 
     def close(self, why: Closing) -> None:
         """Send the reason, at level 5, and close."""
-        self._is_clean = self._is_clean or why in (Closing.STOPPING, Closing.MOVED)
+        self._is_stopping = self._is_stopping or why in (Closing.STOPPING, Closing.MOVED)
         self.outbox.close(why)
 
 

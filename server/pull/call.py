@@ -23,6 +23,7 @@ class Given(NamedTuple):
     packet_id: int
     message: Message
     attempt: int
+    is_redelivered: bool = False
 
 
 class Leased(NamedTuple):

@@ -100,8 +100,8 @@ class Consumer:
         is_retained: bool = False,
         is_first: bool = False,
     ) -> None:
-        attempt = message.try_number(attempt)
-        self._give([Given(self.text, self.member, packet_id, message, attempt)])
+        number, is_again = message.try_number(attempt), message.is_redelivered(attempt)
+        self._give([Given(self.text, self.member, packet_id, message, number, is_again)])
 
     def takes_run(self, run: Run, qos: int) -> bool:
         """Whether the waiting calls take the whole run, and none of them is full of bytes before."""

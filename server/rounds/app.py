@@ -233,6 +233,7 @@ class App:
         await self.pipeline.start()
         await self.webhooks.start()
         self.workers.later(self.garbage.sweep())
+        self.core.settling.ready()
         self.is_ready = not self._is_dead
 
     async def finish(self) -> None:

@@ -156,11 +156,12 @@ class EndpointPoster:
         """Join the group. Raises UnknownGroup."""
         self._inside = self._groups.enlist(self, self._text, name=self._text)
 
-    def leave(self) -> None:
-        """Leave the group. Messages in flight are redelivered."""
+    def leave(self, *, is_stopping: bool = False) -> None:
+        """Leave the group. Messages in flight are redelivered: as the next try, if the server stops, as a
+        receiver may be busy with them."""
         inside, self._inside = self._inside, None
         if inside is not None:
-            self._settling.leave(inside, is_clean=True)
+            self._settling.leave(inside, is_clean=True, is_stopping=is_stopping)
 
     def change(self, endpoint: Endpoint) -> None:
         """Post to the changed endpoint. A new receiver starts without results of posts."""
@@ -216,8 +217,8 @@ class EndpointPoster:
         if self._inside is not None:
             self._settling.extend(self._inside, packet_id, int(endpoint.timeout_s * 1_000) + LEASE_MORE_MS)
         try:
-            url, number = self._url_of(endpoint, message), message.try_number(attempt)
-            request = request_for(endpoint, message, url, number, now_ms, node=self._node)
+            url = self._url_of(endpoint, message)
+            request = request_for(endpoint, message, url, attempt, now_ms, node=self._node)
         except Exception as error:
             self._ended(endpoint, packet_id, name, unreadable(error), Reply(0))
             return

@@ -131,7 +131,8 @@ def envelope(message: Message, content_type: str | None) -> bytes:
 def request_for(
     endpoint: Endpoint, message: Message, url: URL, attempt: int, now_ms: int, *, node: int
 ) -> WebhookRequest:
-    """The webhook request for the `attempt`-th try of a message. Raises Corrupt for unreadable properties."""
+    """The webhook request for a message. `attempt`: as for a link. Raises Corrupt for unreadable
+    properties."""
     record = message.record
     theirs, content_type = headers_of(record.properties)
     body = record.payload
@@ -141,9 +142,11 @@ def request_for(
         content_type = _PLAIN.get(ENCODINGS[record.encoding], "application/octet-stream")
     more = {
         "fasti-due": format_ms(message.due_ms),
-        "fasti-attempt": str(attempt),
+        "fasti-attempt": str(message.try_number(attempt)),
         "fasti-topic": quote(record.topic, safe="/$!*'()+,;:@&=~"),
     }
+    if message.is_redelivered(attempt):
+        more["fasti-redelivered"] = "true"
     if record.ordering_key:
         more["fasti-ordering-key"] = quote(record.ordering_key, safe="")
     headers = headers_for(endpoint, message.id_text(node), body, now_ms, content_type, more)

@@ -181,8 +181,8 @@ class Webhooks(CommitHook):
     async def stop(self, within_s: float | None = None) -> None:
         """Begin no more posts, wait for those under way, FINISH_S unless it is said, then abort them.
 
-        Members leave in order, so aborted messages are returned without an attempt. If the writer is broken
-        (the node leads no more), no answer could be stored: it waits for none.
+        An aborted one was a try: its receiver may be busy with it. If the writer is broken (the node leads no
+        more), no answer could be stored: it waits for none.
         """
         posters = list(self._posters.values())
         self._posters = {}
@@ -194,7 +194,7 @@ class Webhooks(CommitHook):
             wait_s = 0.0
         await asyncio.gather(*[posts.close(wait_s) for posts in outlets or ()])
         for poster in posters:
-            poster.leave()
+            poster.leave(is_stopping=True)
         for task in self._pausing:
             task.cancel()
 

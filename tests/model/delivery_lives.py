@@ -564,19 +564,17 @@ class Life:
         self.ledger.settling.leased(stake, until / 1_000)
 
     def stop(self) -> None:
-        """In order: what is out is given back, and leases go on."""
+        """In order: what its client does not have yet is given back, and leases go on."""
         if any(place.pending for place in self.places.values()):
             return
         for place in self.places.values():
             for root in [root for root in place.hands if place.state(root) is State.OUT]:
                 if place.is_session:
-                    place.apply(Event.STOP, root)
+                    place.apply(Event.LOST, root)
                     self.ledger.losses.left(place.account, by="s")
                 else:
                     with self.sound():
                         place.put_back(root)
-            for root in place.roots(State.OUT):
-                place.apply(Event.STOP, root)  # what is in nobody's hands
         with self.sound():
             self.places["s"].save()
 

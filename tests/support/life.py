@@ -27,7 +27,7 @@ SHOWN: dict[str, list[Where]] = {
     "done": [(None, Seen())],
 }
 """The states of docs/http.md, and all that is shown so."""
-BY_HOLDERS = {E.ACK, E.NACK, E.LAPSE, E.LOST, E.RETURN, E.PUT_BACK, E.STOP, E.KILL, E.TOO_LARGE, E.INHERIT}
+BY_HOLDERS = {E.ACK, E.NACK, E.LAPSE, E.LOST, E.RETURN, E.PUT_BACK, E.KILL, E.TOO_LARGE, E.INHERIT}
 """Of what is in flight alone, ..."""
 BY_GIVER = {E.GIVE, E.PUT_OFF, E.EXPIRE, E.BAR, E.UNREADABLE}
 """... and of what is in nobody's hands."""
@@ -53,8 +53,7 @@ WAYS = [
     Way("lease over", (E.LAPSE,)),
     Way("connection lost", (E.LOST,)),
     Way("returned", (E.RETURN, E.PUT_BACK)),
-    Way("server stopped", (E.STOP,)),
-    Way("server killed", (E.KILL,)),
+    Way("server stopped or killed", (E.KILL,)),
     Way("reject", (E.NACK,), {"delay_ms": NEVER}),
     Way("no try left", (E.GIVE, E.NACK, E.LAPSE, E.LOST), max_attempts=1),
     Way("owner absent", (E.PUT_OFF,)),

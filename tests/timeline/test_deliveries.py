@@ -280,14 +280,6 @@ def test_what_is_dropped_at_the_end_of_a_place_is_known_as_long_as_the_message()
         assert (fate.row, fate.out) == (None, None)
 
 
-def test_a_stop_returns_what_is_in_a_hand() -> None:
-    returned = at(None, OUT, Event.STOP).out
-    assert returned == Out(0, 0, 1, is_held=False)
-    assert at(None, Seen(returned), Event.STOP) == Fate(None, returned)
-    given = at(None, Seen(returned), Event.GIVE).out
-    assert given == Out(1, 1, 1)
-
-
 def test_a_pause_of_what_has_no_try_is_the_first_one() -> None:
     row = at(None, Seen(Out(0, 0, 10)), Event.NACK, Terms(backoff_ms=(10, 300))).row
     assert row is not None
@@ -374,7 +366,7 @@ def test_what_is_handed_over_is_out_until_its_member_has_done_or_refused_it() ->
     out = at(WAITS, Seen(), Event.GIVE, is_handed=True).out
     assert out == Out(2, 2, is_handed=True)
     seen = Seen(out)
-    for event in (Event.LOST, Event.STOP, Event.KILL, Event.SKIP, Event.EXPIRE, Event.SLICE_GOES):
+    for event in (Event.LOST, Event.KILL, Event.SKIP, Event.EXPIRE, Event.SLICE_GOES):
         assert at(WAITS, seen, event) == Fate(WAITS, out)
     assert at(WAITS, seen, Event.ACK) == Fate(None, None, frozenset({Effect.LATER}))
     fate = at(WAITS, seen, Event.NACK, Terms())

@@ -53,8 +53,6 @@ ENTRIES = [
     Entry(7, E.END_OF_PLACE, S.WAITING, table.stays),
     Entry(7, E.END_OF_PLACE, S.DEAD, table.ends),
     Entry(7, E.DROP, S.DEAD, table.stays),
-    Entry(8, E.STOP, S.OUT, table.fails),
-    Entry(8, E.STOP, S.OUT, table.returns),
     Entry(8, E.RETURN, S.OUT, table.fails),
     Entry(8, E.PUT_BACK, S.LEASED, table.fails),
     Entry(8, E.PUT_BACK, S.LEASED, table.returns),

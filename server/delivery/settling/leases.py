@@ -16,6 +16,8 @@ group whose short leases always lapse does not delay others.
 A lease with an id has a *number*, by which it is found while it runs: 64 random bits, which nobody can guess.
 So a later lease of the same message has another number, also after a restart, when the server has forgotten
 ended leases.
+
+What an MQTT client has is leased to it over the server's absence too, under the client's `holder`.
 """
 
 import secrets
@@ -43,9 +45,15 @@ NUMBER_MIN = 1 << 28
 class Leases:
     """All running leases. At most as many as loans."""
 
-    def __init__(self, clock: Clock, token: Callable[[int], bytes] = secrets.token_bytes) -> None:
-        """`token`: so many random bytes."""
+    def __init__(
+        self,
+        clock: Clock,
+        running_ms: Callable[[], int],
+        token: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> None:
+        """`running_ms`: running time of the server over all starts. `token`: so many random bytes."""
         self._clock = clock
+        self._running_ms = running_ms
         self._token = token
         self.turn_s = clock.mono()
         """Start of this turn of the server, s of monotonic time: for inexact uses."""
@@ -67,8 +75,11 @@ class Leases:
         """Begin leases of the group's usual time; `run`: one flight or more."""
         lease, now_s = self._given, self._clock.mono()
         until_s, queue = now_s + term_ms / 1000, self._queues.setdefault(term_ms, {})
+        until_ms = self._running_ms() + term_ms if member.holder else 0
         for lent in run:
             loan = _loan_of(lent)
+            if until_ms and loan.flight is not None:
+                loan.flight.until_ms = until_ms
             lease += 1
             loan.lease, loan.until_s, loan.term_ms = lease, until_s, term_ms
             loan.since_s = loan.since_s or now_s

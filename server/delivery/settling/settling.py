@@ -11,8 +11,12 @@
     disconnected          the connection has ended, with all that it had in flight
     leave                 a part of the server leaves its group
 
-Returning a message in order is not a try: `release`, a clean DISCONNECT, a server that stops. This holds for
-the first RETURNS_FREE times, so that a message that always stops its worker in order does not loop for ever.
+Returning a message in order is not a try: `release`, a clean DISCONNECT. This holds for the first
+RETURNS_FREE times, so that a message that always stops its worker in order does not loop for ever.
+
+The server's absence ends no lease. As it stops, its clients keep what they have; so they do after a kill, as
+far as a cursor was written. After the start a member without a connection, a *former* one, has it until the
+lease's end (`restore_leases`). The client says what it still has (`hold`), and acks it by its id.
 
 A message of a group is in flight twice: in the session of the member, and in the group that lent it
 (shared.py). Here the member's flight ends. The table then decides about the group's (events.py, lives.py).
@@ -23,15 +27,17 @@ all.
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from enum import Enum, auto
 from functools import partial
 
 from shards.commit import Commit
 from shards.draft import Known
+from shards.errors import Corrupt
 from shards.read import Reader
 from timeline.deliveries import RETURNS_FREE
 from timeline.delivery_rows import Event
-from timeline.position import MessageId
+from timeline.position import START, MessageId, Position, id_position
 from timeline.session import IN_FLIGHT, SETTLED, Flight, Session
 
 from ...auth.rights import Rights
@@ -60,7 +66,11 @@ LOOK_S = 0.25
 LAPSED = 1_000
 """... and maximum lapsed ones taken in one look: some 2 ms."""
 FORMER = "(pull)"
-"""Display name of members that lease over HTTP."""
+"""Display name of members that lease over HTTP, ..."""
+AWAY = "(away)"
+"""... and of those that had a message over MQTT before the start."""
+HELD_MS = 30_000
+"""How long a message is leased from the start on to a client that had it without an ack timeout."""
 Placed = MessageId | Known
 
 
@@ -103,8 +113,8 @@ class Settling:
         self._reader = reader
         self._clock = clock
         self._running_ms = running_ms
-        self._former: dict[str, tuple[Group, Inside]] = {}
-        """Members that hold leases from before the start, by the text of the group."""
+        self._former: dict[tuple[str, int], tuple[Group, Inside]] = {}
+        """Members that hold leases from before the start, by the text of the group and the holder."""
         self._look_at = 0.0
 
     def restore(self) -> None:
@@ -113,25 +123,60 @@ class Settling:
             self._events.fail(group, flight, Event.LOST, UNANSWERED, delay_ms=0)
 
     def restore_leases(self) -> None:
-        """At start, after that: a worker keeps what it leased over HTTP until the lease's end, in running
-        time. A member without a connection holds it. What was sent over MQTT ends with its connection."""
+        """At start, after that: a worker keeps what it has until the lease's end, in running time. A member
+        without a connection holds it."""
         for group in self._groups:
             for flight in group.session.flights.values():
-                if flight.until_ms and not flight.fate:
-                    left_ms = max(1, flight.until_ms - self._running_ms())
-                    self._groups.loans.lend_again(group, self._former_of(group), flight, left_ms)
+                if flight.is_leased and not flight.fate:
+                    left_ms = max(1, flight.until_ms - self._running_ms()) if flight.until_ms else HELD_MS
+                    self._groups.loans.lend_again(group, self._former_of(group, flight), flight, left_ms)
 
-    def _former_of(self, group: Group) -> Inside:
-        if group.text not in self._former:
-            session = Session(FORMER, read=group.session.read, expiry_s=0, window=GROUP_WINDOW)
-            self._former[group.text] = group, Inside(session, self._cursors.persist, keeps_overdue=False)
-        return self._former[group.text][1]
+    def ready(self) -> None:
+        """The server is ready for clients: leases without an end last HELD_MS from now on."""
+        for _, member in self._former.values():
+            for lent in member.session.flights.values():
+                if lent.loan is not None and lent.loan.flight is not None and not lent.loan.flight.until_ms:
+                    self.extend(member, lent.packet_id, HELD_MS)
+
+    def _former_of(self, group: Group, flight: Flight) -> Inside:
+        name = group.text, flight.holder
+        if name not in self._former:
+            called = AWAY if flight.holder else FORMER
+            session = Session(called, read=group.session.read, expiry_s=0, window=GROUP_WINDOW)
+            member = Inside(session, self._cursors.persist, keeps_overdue=False)
+            member.holder = flight.holder
+            self._former[name] = group, member
+        return self._former[name][1]
+
+    def hold(self, member: Subscriber, text: str, messages: Iterable[MessageId]) -> list[MessageId]:
+        """The client has these messages of its group still, from before the start: their leases begin anew.
+        Returns those that are not leased to it (any more)."""
+        group, (_, former) = self._groups.get(text), self._former.get((text, member.holder), (None, None))
+        if group is None or former is None or text not in member.groups:
+            return list(messages)
+        term_ms = group.in_force.ack_timeout_ms or HELD_MS
+        until_s, lost = self._clock.mono() + term_ms / 1_000, list[MessageId]()
+        theirs = {lent.position: lent for lent in former.session.flights.values()}
+        for message in messages:
+            lent = theirs.get(id_position(message)) or theirs.get(self._position_of(message))
+            if lent is None or lent.loan is None or not group.is_held(lent):
+                lost.append(message)
+            elif lent.loan.until_s < until_s:
+                self.extend(former, lent.packet_id, term_ms)
+        return lost
+
+    def _position_of(self, message: MessageId) -> Position:
+        """Where a message is that was moved; START: nowhere."""
+        with suppress(Corrupt):
+            found = self._reader.find(message)
+            return START if found is None else found.position
+        return START
 
     @property
     def former(self) -> int:
         """Number of leases from before the start. Forgets who has none any more."""
         held = {text: one for text, one in self._former.items() if one[1].session.flights}
-        self._former = {text: one for text, one in held.items() if self._groups.get(text) is one[0]}
+        self._former = {name: one for name, one in held.items() if self._groups.get(name[0]) is one[0]}
         return sum(len(member.session.flights) for _, member in self._former.values())
 
     def step(self) -> None:
@@ -255,8 +300,7 @@ class Settling:
             return False
         if loan.until_s:
             self._leases.extend(group, subscriber, (flight,), for_ms)
-        if loan.flight.number:
-            loan.flight.until_ms, loan.flight.stored_as = self._running_ms() + for_ms, -1
+            loan.flight.lease_until(self._running_ms() + for_ms)
             group.dirty.add(group)
         return True
 
@@ -360,17 +404,17 @@ class Settling:
         self._return(*held, member.name, since_s)
         return True
 
-    def disconnected(self, subscriber: Subscriber, *, is_clean: bool) -> None:
+    def disconnected(self, subscriber: Subscriber, *, is_clean: bool, is_stopping: bool = False) -> None:
         """The connection has ended. Messages on their way stay in flight, and the read position stands still.
 
         Messages of groups go to other members: at once, as returned in order (`is_clean`), or later, as
-        failed deliveries.
+        failed deliveries. If the server stops they stay leased to the client.
         """
         subscriber.link = None
         subscriber.session.resends.clear()
         subscriber.unanswered = 0
         subscriber.drop_barrier()
-        left = self._groups.disconnected(subscriber)
+        left = self._groups.disconnected(subscriber, keeps=is_stopping)
         subscriber.cursor.has_given_back = 0 < len(subscriber.groups) <= TOGETHER_MAX
         # It keeps flights of groups as its own.
         flights = subscriber.session.flights.values()
@@ -382,10 +426,10 @@ class Settling:
                 why, who = "connection lost", subscriber.name
                 self._events.fail(group, flight, Event.LOST, why, by=who, since_s=loan.since_s)
 
-    def leave(self, member: Inside, *, is_clean: bool) -> None:
+    def leave(self, member: Inside, *, is_clean: bool, is_stopping: bool = False) -> None:
         """A part of the server leaves its group: its unacked messages go to another member (`is_clean`: in
-        order), or are retried."""
-        self.disconnected(member, is_clean=is_clean)
+        order), or are retried. If the server stops they stay in flight, as after a kill."""
+        self.disconnected(member, is_clean=is_clean, is_stopping=is_stopping)
         self._groups.forget(member)
 
     def _taken_back(self, member: Subscriber, packet_id: int) -> tuple[Group, Flight] | None:

@@ -198,11 +198,12 @@ class RetryPage(CountedPage, kw_only=True):
 
 
 class LeasedMessage(Message, kw_only=True):
-    """A message leased to you until `lease_until`. `filter`: of the group; `reason`: of the last failure,
-    null on the first try; `tries`: the last failed ones."""
+    """A message leased to you until `lease_until`. `filter`: of the group; `redelivered`: somebody may have
+    had it before; `reason`: of the last failure, null on the first try; `tries`: the last failed ones."""
 
     filter: str
     attempt: int
+    redelivered: bool
     reason: str | None
     tries: list[Try]
     lease_id: str
