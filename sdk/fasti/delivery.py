@@ -89,6 +89,12 @@ class Received:
         return max(1, readable(self._properties.get("fasti-attempt"), int, 1))
 
     @property
+    def redelivered(self) -> bool:
+        """Whether somebody may have had it before: it is not the first attempt, or nobody knows whether it
+        is, as the server was killed."""
+        return self.attempt > 1 or self._came.dup
+
+    @property
     def tries(self) -> tuple[Try, ...]:
         """The last failed attempts before this one, at most 20, oldest first."""
         return readable(self._properties.get("fasti-tries"), lambda text: each(Try.of, json.loads(text)), ())
@@ -196,8 +202,9 @@ class Delivery(Received):
         """Extend the lease: the server gives the message to no other member until `span` has passed.
 
         Needed only where the subscription has an `ack_timeout`. True: it is ours until then. False: it is not
-        ours any more, as that time was over, or its connection has ended. Raises Refused for more than 12 h,
-        ValueError for less than nothing.
+        ours any more, as that time was over, or its connection has ended. In a group it waits for the next
+        connection: if the server was away and holds it for us still, the `ack_timeout` begins anew. Raises
+        Refused for more than 12 h, ValueError for less than nothing.
         """
         held = _span(span)
         return self._answer is None and await self._given_by._extend(self._incoming, held)

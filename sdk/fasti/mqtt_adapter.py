@@ -40,7 +40,7 @@ import socket
 import ssl
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import aiomqtt
@@ -70,6 +70,7 @@ from .tls import CUT, is_cut, trouble, unaccepted
 from .wire import dumps
 
 _SETTLE_S = 2.0
+_TOKEN = "fasti-token"
 _HTTP = "this port speaks HTTP: leave out mqtt= (--mqtt), or give the port of MQTT"
 _TLS = "this port speaks TLS: give mqtts:// or wss://, or another port"
 _NO_WEBSOCKET = "no websocket of MQTT is there: give wss:// if the port speaks TLS, or another port or path"
@@ -81,7 +82,7 @@ _PINGREQ = b"\xc0\x00"
 _BOM, _REPLACEMENT = "\ufeff".encode(), "\ufffd".encode()
 _UNSPECIFIED = 0x80  # the first reason code that is a no
 _NOT_OURS = 0x83  # answer to an extension: the message is no longer ours
-_EXTEND, _DONE = "$control/extend", "$control/done"
+_EXTEND, _DONE, _HOLDING = "$control/extend", "$control/done", "$control/holding"
 
 
 class Connection:
@@ -240,29 +241,30 @@ class Connection:
         return incoming.ack is not None
 
     async def extend(self, incoming: Incoming, span: str) -> bool:
-        """Ask for more time. False: it is no longer ours, or the connection ended before the answer.
+        """Ask for more time. False: it is no longer ours.
 
-        Raises Refused if the server does not grant the time.
+        Raises Refused if the server does not grant the time, Ended.
         """
-        if not self.is_open:
-            return False
-        try:
-            code, why = await self._published(_EXTEND, dumps({"packet_id": incoming.mid, "for": span}))
-        except Ended:
-            return False
+        code, why = await self._published(_EXTEND, dumps({"packet_id": incoming.mid, "for": span}))
         if code.value >= _UNSPECIFIED and code.value != _NOT_OURS:
             raise refused("extend", code, why)
         return code.value < _UNSPECIFIED
 
     async def done(self, group: str, message: str) -> bool:
         """Ack a group's message from an earlier connection. False: nothing is left of it. Raises Ended."""
-        if not self.is_open:
-            raise Ended("closed")
         code, _ = await self._published(_DONE, dumps({"group": group, "id": message}))
+        return code.value < _UNSPECIFIED
+
+    async def holding(self, group: str, messages: Sequence[str]) -> bool:
+        """Say that we have these messages of the group still, from an earlier connection. False: some of them
+        are not held for us any more. Raises Ended."""
+        code, _ = await self._published(_HOLDING, dumps({"group": group, "ids": messages}))
         return code.value < _UNSPECIFIED
 
     async def _published(self, topic: str, payload: bytes) -> tuple[ReasonCode, str]:
         """PUBLISH at QoS 1; the answer's reason code and string. Raises Ended."""
+        if not self.is_open:
+            raise Ended("closed")
         mid = self._paho.publish(topic, payload, qos=1).mid
         self._answers[mid] = asyncio.get_running_loop().create_future()
         try:
@@ -556,6 +558,8 @@ def _connect_properties(target: Target) -> Properties:
     properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
     properties.SessionExpiryInterval = target.expiry_s
     properties.ReceiveMaximum = target.receive_maximum
+    if target.token:
+        properties.UserProperty = (_TOKEN, target.token)
     return properties
 
 

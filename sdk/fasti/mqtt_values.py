@@ -49,7 +49,8 @@ def fits(topic_filter: str, topic: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where and how to connect. `expiry_s` > 0 makes the session outlive the connection."""
+    """Where and how to connect. `expiry_s` > 0 makes the session outlive the connection. `token`: tells the
+    server, on each connection, that it is us; empty: not needed."""
 
     broker: Broker
     tls: Tls
@@ -58,6 +59,7 @@ class Target:
     expiry_s: int
     receive_maximum: int
     password: str | None = None
+    token: str = ""
     keep_alive_s: int = 30
     timeout_s: float = 10.0
 
@@ -91,7 +93,8 @@ class Origin(Protocol):
         """Without waiting for it."""
 
     async def extend(self, incoming: Incoming, span: str) -> bool:
-        """True: the server holds it for us that long, an ISO 8601 duration from now on. Raises Refused."""
+        """True: the server holds it for us that long, an ISO 8601 duration from now on. Raises Refused,
+        Ended."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -104,6 +107,7 @@ class Came:
     retain: bool = False
     properties: UserProperties = ()
     content_type: str | None = None
+    dup: bool = False
 
     def says(self, name: str) -> str | None:
         """The last user property of that name, because the server appends its own."""
@@ -116,7 +120,7 @@ class Came:
         return lease if lease and timedelta() < lease <= LEASE_MAX else None
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
+@dataclass(slots=True, eq=False, kw_only=True, weakref_slot=True)
 class Incoming(Came):
     """A received PUBLISH. Its ack must go out on `connection`; `ack` is the one that did or will.
 
@@ -124,7 +128,6 @@ class Incoming(Came):
     """
 
     mid: int
-    dup: bool
     connection: Origin
     ack: OutPacket | None = None
     arrived_s: float = 0.0
@@ -135,9 +138,9 @@ class Incoming(Came):
         """The message's, the same at every delivery; None: it has none, or the server is not ours."""
         return self.says(MESSAGE_ID)
 
-    def adopt(self, connection: Origin) -> None:
+    def adopt(self, again: Incoming) -> None:
         """It was redelivered: an answer on an earlier connection is void."""
-        self.connection, self.ack = connection, None
+        self.connection, self.mid, self.ack = again.connection, again.mid, None
 
     def is_again(self, earlier: Incoming) -> bool:
         """Whether this, under the same packet id, is the message that came earlier.

@@ -298,4 +298,5 @@ def _came(raw: Json) -> Came:
         qos=int(raw.get("qos", 1)),
         properties=(*headers, *known),
         content_type=raw.get("content_type"),
+        dup=raw.get("redelivered") is True,
     )

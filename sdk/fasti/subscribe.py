@@ -20,10 +20,13 @@ A session (`session=`), for `expiry`.
 - If the server has lost the session (`session_present` is 0): as for nobody.
 
 The group (`group=`), for `expiry`, with nobody there too. Its members need no session and leave none behind.
-- At QoS 1, waiting here: dropped; the server gives it to another member, or to us when we are back.
-- In the loop's hands at QoS 1: `ack()` finishes it over the next connection, by the message's id, wherever
-  it is by then (`$control/done`). Did it come again meanwhile and waits here, it is not handed out. Without
-  an id (a plain publish), or if there is no connection within `LATE_S`: False, and it goes to another.
+If the server was away, it holds for us what we had: on the next connection we say what that is
+(`$control/holding`), at QoS 1 and by the messages' ids.
+- Waiting here: handed out if it is held for us. Else dropped: another member gets it, or we do.
+- In the loop's hands: `ack()` finishes it over the next connection, wherever it is by then
+  (`$control/done`). If it comes again it is not handed out a second time: the answer to the first one goes
+  out on the connection that it came again on. Without an id (a plain publish of a group without an
+  `ack_timeout`), or if there is no connection within `LATE_S` or the lease: False, and it goes to another.
 - A QoS 2 message is its member's: as for a session with one, else as for nobody.
 
 Nobody. What waits here is still handed out, because nobody will send it again, its `ack()` gives False, and
@@ -52,7 +55,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Self
-from weakref import WeakSet
+from weakref import WeakSet, WeakValueDictionary
 
 from .addresses import HOPS, Broker, Brokers
 from .delivery import Delivery, refusal
@@ -70,7 +73,9 @@ if TYPE_CHECKING:
 DEFAULT_IN_FLIGHT = 64
 _RATE_MAX = 1e18
 LATE_S = 30.0
-"""Time for which an ack waits for the next connection."""
+"""Time for which an ack waits for the next connection, at least."""
+HOLDING_MAX = 200
+"""Messages in one `$control/holding`."""
 _log = logging.getLogger("fasti.subscribe")
 _OVERDUE = refusal(None, "waited too long in a member's buffer")
 
@@ -136,6 +141,7 @@ class SubscribeRequest:
             expiry_s=self.expiry_s,
             receive_maximum=self.max_in_flight,
             password=password,
+            token=uuid.uuid4().hex if self.is_member else "",
         )
 
     @property
@@ -201,7 +207,7 @@ class Ledger:
         here)."""
         earlier = self._held.get(incoming.mid) or self._acked.get(incoming.mid)
         if earlier is not None and incoming.is_again(earlier):
-            earlier.adopt(incoming.connection)
+            earlier.adopt(incoming)
             if incoming.mid in self._acked:
                 earlier.connection.send_ack(earlier)
             return False
@@ -277,6 +283,8 @@ class Subscription:
         self._set_aside: list[Incoming] = []  # of an ended connection, the server sends them again
         self._orphans: deque[Incoming] = deque()  # messages of an ended connection that are not resent
         self._finished: dict[str, float] = {}  # when, of messages that were acked on a later connection
+        self._in_hand: WeakValueDictionary[str, Incoming] = WeakValueDictionary()  # of groups, unanswered
+        self._left_over: list[Incoming] = []  # of groups: waited here when their connection ended
         self._connecting = asyncio.Lock()
         self._connection: Connection | None = None
         self._closed = False
@@ -296,7 +304,7 @@ class Subscription:
             except _Closed:
                 break
             if self._orphans:
-                return Delivery(self._orphans.popleft(), self)
+                return self._handed_out(self._orphans.popleft())
             try:
                 incoming = await connection.receive()
             except Ended as ended:
@@ -307,12 +315,28 @@ class Subscription:
                 continue
             self._fruitless = 0
             if self._is_to_be_handed_out(incoming, connection):
-                return Delivery(incoming, self)
+                return self._handed_out(incoming)
         raise StopAsyncIteration
+
+    def _handed_out(self, incoming: Incoming) -> Delivery:
+        if incoming.id is not None and self._group_of(incoming):
+            self._in_hand[incoming.id] = incoming
+        return Delivery(incoming, self)
+
+    def _group_of(self, incoming: Incoming) -> str:
+        """The group that gave it at QoS 1, as subscribed to; empty: none."""
+        numbered = dict(enumerate(self._requests, 1))
+        request = numbered.get(incoming.numbers[0] if incoming.numbers else 1, self._request)
+        return request.wire_filter if request.is_member and incoming.qos == 1 else ""
 
     def _is_to_be_handed_out(self, incoming: Incoming, connection: Connection) -> bool:
         is_lost = incoming.qos > 0 and not connection.is_open
         if is_lost and incoming.qos == 1 and self._request.is_member:
+            self._left_over.append(incoming)
+            return False
+        earlier = self._in_hand.get(incoming.id or "") if incoming.qos == 1 else None
+        if earlier is not None and earlier.connection is not connection:
+            earlier.adopt(incoming)
             return False
         if is_lost and self._keeps:
             self._set_aside.append(incoming)
@@ -355,21 +379,25 @@ class Subscription:
             case 0:
                 return refusal is None
             case 1:
-                is_sent = await incoming.connection.ack(incoming, refusal)
-                return is_sent or (refusal is None and await self._finish(incoming))
+                try:
+                    is_sent = await incoming.connection.ack(incoming, refusal)
+                    return is_sent or (refusal is None and await self._finish(incoming))
+                finally:
+                    self._in_hand.pop(incoming.id or "", None)
         if refusal is not None:
             return await self._ledger.nack(incoming, refusal)
         return await self._ledger.ack(incoming)
 
     async def _finish(self, incoming: Incoming) -> bool:
         """Ack a group's message over the current connection, if there is one in time."""
-        numbered = dict(enumerate(self._requests, 1))
-        request = numbered.get(incoming.numbers[0] if incoming.numbers else 1, self._request)
-        if incoming.id is None or not request.is_member:
+        group, message, lease = self._group_of(incoming), incoming.id, incoming.lease
+        if message is None or not group:
             return False
         with contextlib.suppress(TimeoutError, Error, _Closed):
-            async with asyncio.timeout(LATE_S):
-                return await self._finish_somewhere(request.wire_filter, incoming.id)
+            async with asyncio.timeout(LATE_S if lease is None else max(LATE_S, lease.total_seconds())):
+                is_done = await self._finish_somewhere(group, message)
+                incoming.connection.send_ack(incoming)  # if it has come again: the packet id is free
+                return is_done
         return False
 
     async def _finish_somewhere(self, group: str, message: str) -> bool:
@@ -388,7 +416,22 @@ class Subscription:
         return False
 
     async def _extend(self, incoming: Incoming, span: str) -> bool:
-        return await incoming.connection.extend(incoming, span)
+        group, message = self._group_of(incoming), incoming.id
+        is_held = message is not None and self._in_hand.get(message) is incoming
+        with contextlib.suppress(Ended):
+            return await incoming.connection.extend(incoming, span)
+        while is_held and message is not None and not self._closed:
+            try:
+                connection = await self._connected()
+                if incoming.connection is connection:
+                    return await connection.extend(incoming, span)
+                return await connection.holding(group, [message])
+            except Ended as ended:
+                if await self._left(connection, ended) is not None:
+                    return False
+            except (Error, _Closed):
+                return False
+        return False
 
     async def _connected(self) -> Connection:
         """The connection; made if there is none.
@@ -455,6 +498,7 @@ class Subscription:
             await connection.open()
             self._sort_out(connection.session_present)
             await self._subscribe(connection)
+            await self._say_what_we_hold(connection)
         except Ended as ended:
             await connection.close()
             raise ended.error or Unreachable(f"mqtt: {ended}") from ended
@@ -473,6 +517,20 @@ class Subscription:
             if self._is_first and request.replay_text:
                 properties = (("replay-from", request.replay_text), *properties)
             await connection.subscribe(request.wire_filter, request.qos, properties, 0 if is_one else number)
+
+    async def _say_what_we_hold(self, connection: Connection) -> None:
+        """Of what waited here only what the server holds for us is handed out. Raises Ended."""
+        held: dict[str, list[str]] = {}
+        for message, incoming in self._in_hand.items():
+            held.setdefault(self._group_of(incoming), []).append(message)
+        for group, messages in held.items():
+            for at in range(0, len(messages), HOLDING_MAX):
+                await connection.holding(group, messages[at : at + HOLDING_MAX])
+        while self._left_over:
+            incoming = self._left_over[0]
+            if incoming.id is not None and await connection.holding(self._group_of(incoming), [incoming.id]):
+                self._orphans.append(incoming)
+            del self._left_over[0]
 
     def _sort_out(self, session_present: bool) -> None:
         """Decide about the messages of the connection before this one."""

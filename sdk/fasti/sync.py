@@ -361,8 +361,9 @@ class Delivery(Received):
         """Extend the lease: the server gives the message to no other member until `span` has passed.
 
         Needed only where the subscription has an `ack_timeout`. True: it is ours until then. False: it is not
-        ours any more, as that time was over, or its connection has ended. Raises Refused for more than 12 h,
-        ValueError for less than nothing.
+        ours any more, as that time was over, or its connection has ended. In a group it waits for the next
+        connection: if the server was away and holds it for us still, the `ack_timeout` begins anew. Raises
+        Refused for more than 12 h, ValueError for less than nothing.
         """
         return self._loop.run(self._inner.extend(span))
 

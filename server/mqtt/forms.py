@@ -3,8 +3,9 @@
 At level 5 deliveries of a scheduled message carry its id and due: `fasti-id`, `fasti-due`, `fasti-late-ms`;
 `fasti-schedule` if a recurring schedule wrote it; `fasti-attempt` from the second delivery on. A retry also
 carries its failed tries, `fasti-tries`. A plain publish goes out as it came in, and with `fasti-ordering-key`
-if it has one. `fasti-ack-timeout` tells members of a group with an ack timeout how long it is. None of these
-keeps a message from a client whose Maximum Packet Size it fits without them (`GIVES_WAY`).
+if it has one. `fasti-ack-timeout` tells members of a group with an ack timeout how long it is. There a stored
+plain publish has its `fasti-id` too, by which it is acked after the server was away. None of these keeps a
+message from a client whose Maximum Packet Size it fits without them (`GIVES_WAY`).
 """
 
 import sys
@@ -199,7 +200,8 @@ def _usual_tail(message: Message, level: int, node: int, lease_ms: int) -> bytes
         order = _ORDER + len(order).to_bytes(2, "big") + order
     if not message.requested_ms:
         if lease_ms:
-            order += _lease_property(lease_ms)
+            name = fasti_id(message.id_text(node)) if message.is_stored else b""
+            order = name + order + _lease_property(lease_ms)
         return varint(len(order)) + order + payload
     place = message.position
     opening, closing = _of_millisecond(
@@ -248,8 +250,9 @@ def added_properties(message: Message, node: int, attempt: int, lease_ms: int) -
     """The server's own user properties by name, for the `attempt`-th delivery from its row."""
     record, before = message.record, message.attempts_before
     added: dict[str, bytes] = {}
-    if record.due_ms:
+    if record.due_ms or (lease_ms and message.is_stored):
         added[ID] = fasti_id(message.id_text(node))
+    if record.due_ms:
         added[DUE] = _due_property(record.due_ms)
         added[LATE] = _late_property(message.late_ms)
         if record.schedule:

@@ -35,6 +35,7 @@ KINDS: Mapping[str, tuple[type, ...]] = {
     "payload": (bytes,),
     "qos": (int,),
     "retain": (bool,),
+    "redelivered": (bool,),
     "attempt": (int,),
     "due": (NoneType, datetime),
     "lateness": (NoneType, timedelta),
