@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 STOP_S = 5.0
 CLOSE_S = 3.0
 """Maximum time for answers over HTTP when the server stops."""
+END_S = 1.0
+"""How often the server looks whether a rotated key's overlap has ended."""
 HAND_OVER_S = 0.5
 """Maximum time that a leader which stops waits for running requests and posts, before another may lead."""
 INSIDE = Address("127.0.0.1", 0)
@@ -142,6 +144,7 @@ class Server:
         self.app.sampling.begin()
         self.app.housekeeping.start(
             (self._last_use.note, NOTE_S),
+            (partial(self.app.keyring.end_former, self._review), END_S),
             (self._idle_trim.look, LOOK_S),
             (self.app.counting.look, INTERVAL_S),
             (self.app.sampling.look, FINE_S),

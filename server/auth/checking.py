@@ -33,9 +33,9 @@ WAITING_MAX = 256
 """Maximum keys being checked or waiting: some 3 s of work."""
 NAME_WAITING = FREE + 1
 
-Work = Callable[[], bool]
-Found = Callable[[bool | None], None]
-"""Called on the loop: whether the key is right; None: it could not be checked."""
+Work = Callable[[], str]
+Found = Callable[[str | None], None]
+"""Called on the loop: the stored hash that the key matches; empty: none; None: it could not be checked."""
 Offload = Callable[[Work, Found], None]
 """Does the work elsewhere."""
 
@@ -104,22 +104,22 @@ class Checking:
                 self._count += 1
                 self._verify(check)
             else:
-                self._end(check, False)
+                self._end(check, "")
 
     def _verify(self, check: _Check) -> None:
-        def verified(is_right: bool | None) -> None:
+        def verified(stored: str | None) -> None:
             self._count -= 1
-            self._end(check, is_right)
+            self._end(check, stored)
             self._go_on()
 
         self._offload(check.work, verified)
 
-    def _end(self, check: _Check, is_right: bool | None) -> None:
+    def _end(self, check: _Check, stored: str | None) -> None:
         del self._underway[check.network, check.digest]
         _less(self._by_network, check.network)
         _less(self._by_name, (check.network, check.name))
         for found in check.found:
-            found(is_right)
+            found(stored)
 
 
 def _less(counts: Counter, key: object) -> None:  # type: ignore[type-arg]
@@ -135,7 +135,7 @@ class Threads:
         self._pool = ThreadPoolExecutor(THREADS, "keys", step_back)
 
     def __call__(self, work: Work, done: Found) -> None:
-        def ended(future: asyncio.Future[bool]) -> None:
+        def ended(future: asyncio.Future[str]) -> None:
             if not future.cancelled():
                 done(None if future.exception() is not None else future.result())
 

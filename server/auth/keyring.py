@@ -5,6 +5,9 @@ against argon2id or a mosquitto hash costs 25 ms, so a thread does it, and a val
 hash with a key of this process. A cache entry names the stored hash that it was checked against, so it no
 longer counts when the file has another.
 
+While a key is being rotated its name has two hashes, and a principal for each: the former one ends by the
+clock (`end_former`), as if it were revoked. Both share rights, bounds and rate, which belong to the name.
+
     unknown name     checked like any other, against some user's hash: it takes as long as a wrong key
     wrong key        counted against its network and name (backoff.py), logged, answered `Refusal`
     the same again   refused without a check, until the files change
@@ -24,6 +27,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
 from hashlib import blake2b
+from itertools import chain
+from math import inf
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 from weakref import WeakValueDictionary
@@ -39,8 +44,9 @@ from .backoff import Backoff
 from .checking import Checking, Offload
 from .hashes import Verify, argon2id, digest_in, is_of, mosquitto
 from .keys_file import PREFIX, KeysFileError, is_made, name_in, new_key, read_keys
+from .last_use import noted
 from .mosquitto import EVERYTHING, NAME_BYTES_MAX, AclFile, read_acl, read_passwords
-from .rights import EVERY_SCOPE, Grant, Principal, Rights
+from .rights import EVERY_SCOPE, NO_GRANT, Grant, Principal, Rights
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +96,8 @@ class Entry:
     """A password of a mosquitto user."""
     digest: bytes | None = None
     """Digest of a key that is checked at once."""
+    until_ms: float = inf
+    """Wall time at which it ends."""
 
     @property
     def verify(self) -> Verify:
@@ -102,6 +110,8 @@ class Read:
     """Parsed files."""
 
     entries: dict[str, Entry]
+    former: dict[str, Entry]
+    """What rotated keys were before."""
     anonymous: Grant
     acl: AclFile | None = None
     revoked: frozenset[str] = frozenset()
@@ -128,9 +138,8 @@ class Keyring:
         self._clock = clock
         self._salt = secrets.token_bytes(32)
         self._backoff = Backoff(clock.mono)
-        self._entries: dict[str, Entry] = {}
-        self._names: list[str] = []
-        self._principals: dict[str, Principal] = {}
+        self._principals: dict[tuple[str, str], Principal] = {}
+        """By name and stored hash."""
         self.anonymous = Principal("", EVERYTHING, clock.mono)
         """A client without a key, where that is allowed."""
         self._takes_names = self._paths[1] is None and any(map(config.lets_anybody, config.mqtt.listen))
@@ -159,12 +168,15 @@ class Keyring:
 
     def recall(self, name: str, key: bytes) -> Principal | None:
         """The principal of a key, if it is known without a slow check; not for passwords."""
-        entry = self._entries.get(name)
-        if entry is None or entry.is_password or len(key) > KEY_BYTES_MAX:
-            return None
-        if entry.digest is not None:
-            return self._used(name) if is_of(entry.digest, key) else None
-        return self._used(name) if self._right.get(self._digest(name, key)) == (name, entry.hash) else None
+        for entry in self._valid(name) if len(key) <= KEY_BYTES_MAX else ():
+            if entry.digest is not None:
+                is_right = is_of(entry.digest, key)
+            else:
+                proved = None if entry.is_password else self._right.get(self._digest(name, key))
+                is_right = proved == (name, entry.hash)
+            if is_right:
+                return self._used(name, entry)
+        return None
 
     def check(self, name: str, key: bytes, address: str, done: Done) -> None:
         """Check a key; calls `done` at once, or later on the loop."""
@@ -176,7 +188,7 @@ class Keyring:
             done(self._own)
             return
         credential, checking = _Credential(name, key, network_of(address), address), self._checking
-        if not key or len(key) > KEY_BYTES_MAX or not self._entries:
+        if not key or len(key) > KEY_BYTES_MAX or not self._read.entries:
             self._refuse(credential, done)
             return
         wait_s = self._held_s(credential)
@@ -184,14 +196,15 @@ class Keyring:
             done(Refusal(Why.HELD, wait_s))
             return
         digest = self._digest(name, key)
-        entry = self._entries.get(name)
-        against = entry or self._somebody(name)
-        if entry is not None and self._right.get(digest) == (name, entry.hash):
-            done(self._used(name))
-        elif against.digest is not None or digest in self._wrong:
+        valid = self._valid(name)
+        against = [one for one in valid or self._valid(self._somebody(name)) if one.digest is None]
+        proved = next((one for one in valid if self._right.get(digest) == (name, one.hash)), None)
+        if proved is not None:
+            done(self._used(name, proved))
+        elif not against or digest in self._wrong:
             self._refuse(credential, done)
         elif checking.joins(
-            credential.network, digest, found := partial(self._found, credential, digest, entry, done)
+            credential.network, digest, found := partial(self._found, credential, digest, valid, done)
         ):
             return
         elif checking.has_many(credential.network, name):
@@ -199,19 +212,19 @@ class Keyring:
         elif not checking.has_room(credential.network):
             done(Refusal(Why.BUSY, 1.0))
         else:
-            verify = against.verify
             checking.begin(
                 credential.network,
                 name,
                 digest,
                 lambda: not self._held_s(credential),
-                lambda: verify(key),
+                lambda: next((one.hash for one in against if one.verify(key)), ""),
                 found,
             )
 
     def named(self, name: str) -> Principal | None:
         """Rights by name, for clients that were authenticated another way, such as by a certificate."""
-        return self._used(name) if name in self._entries else None
+        entry = self._read.entries.get(name)
+        return None if entry is None else self._used(name, entry)
 
     def unproven(self, name: str) -> Principal | None:
         """The user of that name in the ACL file, who proves nothing; None: the name needs a key or password.
@@ -231,21 +244,22 @@ class Keyring:
         return 0.0 if is_made(credential.key) else self._backoff.wait_s(credential.network, credential.name)
 
     def _found(
-        self, credential: "_Credential", digest: bytes, entry: Entry | None, done: Done, is_right: bool | None
+        self, credential: "_Credential", digest: bytes, before: list[Entry], done: Done, stored: str | None
     ) -> None:
-        """Result of a slow check. `entry`: checked against; None: another user's hash."""
-        if is_right is None:
+        """Result of a slow check. `before`: checked against; empty: somebody's. `stored`: what matches."""
+        if stored is None:
             log.error("keys: a check failed")
             done(Refusal(Why.BUSY, 1.0))
             return
-        now = self._entries.get(credential.name)
-        if not is_right or entry is None or now is None or now.hash != entry.hash:
-            if entry is now:
+        now = self._valid(credential.name)
+        entry = next((one for one in now if one.hash == stored), None)
+        if entry is None:
+            if before == now:
                 _remember(self._wrong, digest, credential.name, WRONG_REMEMBERED)
             self._refuse(credential, done)
             return
         _remember(self._right, digest, (credential.name, entry.hash), REMEMBERED)
-        done(self._used(credential.name))
+        done(self._used(credential.name, entry))
 
     def _refuse(self, credential: "_Credential", done: Done) -> None:
         """Refuse a wrong key. While its name is held back in its network it is neither counted nor logged."""
@@ -263,13 +277,19 @@ class Keyring:
         )
         done(Refusal(Why.WRONG))
 
-    def _somebody(self, name: str) -> Entry:
+    def _valid(self, name: str) -> list[Entry]:
+        """The entry of a name, and its former one until that ends; empty: there is no such name."""
+        both, now_ms = (self._read.entries.get(name), self._read.former.get(name)), self._clock.wall_ms()
+        valid = (one for one in both if one is not None and now_ms < one.until_ms)
+        return [one for one in valid if (name, one.hash) in self._principals]
+
+    def _somebody(self, name: str) -> str:
         """The user against whose hash an unknown name is checked: always the same for a name."""
         at = int.from_bytes(self._digest(name, b"")[:8], "big") % len(self._names)
-        return self._entries[self._names[at]]
+        return self._names[at]
 
-    def _used(self, name: str) -> Principal:
-        principal = self._principals[name]
+    def _used(self, name: str, entry: Entry) -> Principal:
+        principal = self._principals[name, entry.hash]
         principal.last_used_ms = self._clock.wall_ms()
         return principal
 
@@ -293,16 +313,18 @@ class Keyring:
         """The principal of a name; empty: of a client without a key."""
         if not name:
             return self.anonymous
-        return self._own if name == OWN_NAME else self._principals.get(name) or self.unproven(name)
+        entry = self._read.entries.get(name)
+        if entry is None:
+            return self._own if name == OWN_NAME else self.unproven(name)
+        return self._principals[name, entry.hash]
 
     def is_absent(self, name: str) -> bool:
         """Whether the files have no key or user of that name, nor a revoked one."""
-        is_known = self.is_open or name == OWN_NAME or name in self._entries or name in self._revoked
-        return not is_known and self.unproven(name) is None
+        return not self.is_open and name not in self._unavailable and self.unproven(name) is None
 
     def is_revoked(self, name: str) -> bool:
         """Whether the files have a revoked key of that name, and no other."""
-        return not self.is_open and name in self._revoked and name not in self._entries
+        return not self.is_open and name in self._read.revoked and name not in self._read.entries
 
     def may_send(self, name: str, client_id: str, topic: bytes) -> tuple[bool, int]:
         """Whether the client may publish to the topic, and the number of rules checked."""
@@ -317,24 +339,29 @@ class Keyring:
 
     def bound_of(self, owner: str, name: str) -> int:
         """A key's own bound of that name (BOUNDS); 0: it has none, or is no longer valid."""
-        entry = self._entries.get(owner)
+        entry = self._read.entries.get(owner)
         return 0 if entry is None else getattr(entry.grant, name)
 
     def is_proven(self, owner: str) -> bool:
         """Whether the owner has a key or a password, or no name: the reserve of a shared bound is for it
         too."""
-        return not owner or owner == OWN_NAME or owner in self._entries
+        return not owner or owner == OWN_NAME or owner in self._read.entries
 
     def quota_of(self, owner: bytes) -> Quota:
         """A key's bounds on pending messages and their bytes."""
-        entry = self._entries.get(owner.decode())
+        entry = self._read.entries.get(owner.decode())
         if entry is None:
             return Quota(is_proven=self.is_proven(owner.decode()))
         return Quota(entry.grant.pending, entry.grant.pending_bytes)
 
     def used(self) -> dict[str, int]:
-        """Name -> last use of its key, wall ms; only used keys."""
-        return {name: p.last_used_ms for name, p in self._principals.items() if p.last_used_ms}
+        """Last use of used keys by name, and of each hash of a rotated one (`noted`; 0: none), wall ms."""
+        entries, former = self._read.entries, self._read.former
+        used = {noted(name, one[name].hash): 0 for name in former for one in (entries, former)}
+        for (name, stored), principal in self._principals.items():
+            for at in (name, noted(name, stored)) if name in former else (name,):
+                used[at] = max(principal.last_used_ms, used.get(at, 0))
+        return {at: last_ms for at, last_ms in used.items() if last_ms or ":" in at}
 
     # -- files
 
@@ -346,6 +373,7 @@ class Keyring:
         """Parse the files; changes nothing, may take a second, in any thread. Raises KeysFileError."""
         keys_path, password_path, acl_path = self._paths
         entries: dict[str, Entry] = {}
+        former: dict[str, Entry] = {}
         revoked: set[str] = set()
         if keys_path is not None:
             for key in read_keys(keys_path):
@@ -356,8 +384,10 @@ class Keyring:
                 else:
                     if key.lacks_deliver:
                         log.warning(LACKS_DELIVER, key.name, keys_path, key.line, extra=by(key.name))
-                    digest = digest_in(key.hash)
-                    entries[key.name] = Entry(key.hash, key.grant, is_password=False, digest=digest)
+                    entries[key.name] = Entry(key.hash, key.grant, False, digest_in(key.hash))
+                    if key.former_hash and key.former_until:
+                        digest, until_ms = digest_in(key.former_hash), key.former_until.timestamp() * 1_000
+                        former[key.name] = Entry(key.former_hash, key.grant, False, digest, until_ms)
         acl = None if acl_path is None else read_acl(acl_path)
         if password_path is not None:
             for user, stored in read_passwords(password_path).items():
@@ -368,33 +398,42 @@ class Keyring:
                 grant = EVERYTHING if acl is None else acl.grant(user)
                 entries[user] = Entry(stored, grant, is_password=True)
         anonymous = EVERYTHING if acl is None else acl.grant("")
-        return Read(entries, anonymous, acl, frozenset(revoked))
+        return Read(entries, former, anonymous, acl, frozenset(revoked))
 
     def take(self, read: Read) -> None:
-        """Put parsed files in place: rules are replaced, keys that are gone or changed are revoked."""
-        before, self._entries = self._entries, read.entries
+        """Put parsed files in place: rules are replaced, keys that are gone or have ended are revoked."""
+        self._read = read
         self._wrong.clear()
         self._names = list(read.entries)
-        for name, principal in list(self._principals.items()):
-            entry = read.entries.get(name)
-            if entry is None or entry.hash != before[name].hash:
-                principal.revoke()
-                del self._principals[name]
-            else:
+        before, self._principals = self._principals, {}
+        limiters = {name: principal.rate_limiter for (name, _), principal in before.items()}
+        now_ms, self._end_ms = self._clock.wall_ms(), inf
+        for name, entry in chain(read.entries.items(), read.former.items()):
+            if now_ms < entry.until_ms:
+                self._end_ms = min(self._end_ms, entry.until_ms)
+                known = before.pop((name, entry.hash), None)
+                principal = known or Principal(name, NO_GRANT, self._clock.mono)
+                principal.rate_limiter = limiters.setdefault(name, principal.rate_limiter)
                 principal.replace(entry.grant)
-        for name, entry in read.entries.items():
-            if name not in self._principals:
-                self._principals[name] = Principal(name, entry.grant, self._clock.mono)
+                self._principals[name, entry.hash] = principal
+        for principal in before.values():
+            principal.revoke()
         self.anonymous.replace(read.anonymous)
         self._acl = read.acl if self._takes_names else None
-        self._revoked = read.revoked
-        self._unavailable = read.revoked | self._entries.keys() | {OWN_NAME}
+        self._unavailable = read.revoked | read.entries.keys() | {OWN_NAME}
         for name, principal in list(self._unproven.items()):
             if self._acl is None or name in self._unavailable:
                 principal.revoke()
                 del self._unproven[name]
             else:
                 principal.replace(self._acl.grant(name))
+
+    async def end_former(self, review: Callable[[], None]) -> None:
+        """A chore: revoke former keys whose time is over. `review`: called if there were any."""
+        if self._clock.wall_ms() >= self._end_ms:
+            self.take(self._read)
+            log.info("keys: the overlap of a rotation has ended")
+            review()
 
 
 class _Credential(NamedTuple):

@@ -12,13 +12,16 @@
     created = 2026-11-22T05:00:00Z
 
 Without `publish` or `subscribe` every topic is allowed; an empty list allows none. Without `deliver` the key
-receives what `subscribe` says. Entries can be edited by hand, or by `keys add` and `keys revoke`. These write
-a new file beside it and rename it: a server that reads meanwhile sees the old or the new one. A revoked key
-stays in the file, with the time; a new key can have its name.
+receives what `subscribe` says. Entries can be edited by hand, or by `keys add`, `rotate` and `revoke`. These
+write a new file beside it and rename it: a server that reads meanwhile sees the old or the new one. A revoked
+key stays in the file, with the time; a new key can have its name.
 
 A key contains its name, `fasti_{name}_{secret}`, so that one check finds it. The secret has 256 random bits,
 which cannot be guessed in any number of tries. So one SHA-256 of the whole key is enough (hashes.py). An
 entry may have an argon2id hash: of a password, or of an older version's key.
+
+`keys rotate` gives an entry a new hash, and keeps the old one as `former_hash` until `former_until`. Older
+versions refuse a file with these fields.
 
 A reader of the file learns all names, and a writer can become anybody: a file that others can read, or that
 the group can write, is refused.
@@ -31,10 +34,11 @@ import re
 import secrets
 import tempfile
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -55,7 +59,8 @@ _HEADER = re.compile(r"\s*\[\[\s*key\s*\]\]")
 RULES = ("publish", "subscribe", "deliver")
 _NUMBERS = tuple(bound.name for bound in BOUNDS)
 Read = TypeVar("Read")
-_FIELDS = ("name", "hash", "scopes", *RULES, *_NUMBERS, "client_ids", "created", "revoked")
+_WRITTEN = ("former_hash", "former_until", "revoked")
+_FIELDS = ("name", "hash", "scopes", *RULES, *_NUMBERS, "client_ids", "created", *_WRITTEN)
 
 
 class KeysFileError(ValueError):
@@ -83,6 +88,9 @@ class StoredKey:
     """Its first line."""
     lacks_deliver: bool = False
     """Whether it receives what `subscribe` says because `deliver` is omitted."""
+    former_hash: str | None = None
+    former_until: datetime | None = None
+    """The hash before a rotation, and when it ends."""
 
 
 def split_key(key: str) -> tuple[str, str] | None:
@@ -149,21 +157,44 @@ def add_key(path: Path, name: str, grant: Grant) -> str:
 
 def revoke_key(path: Path, name: str) -> None:
     """Mark the key of that name as revoked, now. Raises KeysFileError."""
+    now = _now()
+    _change(path, name, lambda key: replace(key, revoked=now))
+
+
+def rotate_key(path: Path, name: str, overlap: timedelta) -> tuple[str, StoredKey]:
+    """Replace the key of that name; it stays valid for `overlap`, and a former one ends at once. Returns the
+    new key, which is stored nowhere, and the entry as it was. Raises KeysFileError."""
+    text, until = new_key(name), _now() + overlap if overlap else None
+
+    def rotated(key: StoredKey) -> StoredKey:
+        former_hash = key.hash if until else None
+        return replace(key, hash=hashed(text), former_hash=former_hash, former_until=until)
+
+    return text, _change(path, name, rotated)
+
+
+def _change(path: Path, name: str, change: Callable[[StoredKey], StoredKey]) -> StoredKey:
+    """Change `hash` and _WRITTEN of the valid key of that name, and nothing else in the file. Returns the
+    entry as it was. Raises KeysFileError."""
     with _locked(path) as real:
         text = secured_text(real)
-        keys = _parsed(real, text)
+        keys, lines, places = _parsed(real, text), text.split("\n"), _Places(text)
         index = next((i for i, key in enumerate(keys) if key.name == name and key.revoked is None), None)
         if index is None:
             raise KeysFileError(real, 0, f"has no key {name}")
-        lines = text.split("\n")
-        lines.insert(keys[index].line, f"revoked = {_now()}")
+        was, keys[index] = keys[index], change(keys[index])
+        at = places.field(index, "hash") - 1
+        lines[at] = lines[at].replace(was.hash, keys[index].hash)
+        gone = {places.field(index, field) for field in _WRITTEN} - {was.line}
+        lines = [line for number, line in enumerate(lines, 1) if number not in gone]
+        values = {field: getattr(keys[index], field) for field in _WRITTEN}
+        lines[was.line : was.line] = [f"{field} = {_toml(value)}" for field, value in values.items() if value]
         changed = "\n".join(lines)
-        again = _parsed(real, changed)
-        if [key.name for key in again if key.revoked is None] != [
-            key.name for key in keys if key.revoked is None and key.name != name
-        ]:
-            raise KeysFileError(real, keys[index].line, "cannot be changed here: add `revoked` by hand")
+        found = [replace(key, line=0) for key in _parsed(real, changed)]
+        if found != [replace(key, line=0) for key in keys]:
+            raise KeysFileError(real, was.line, "cannot be changed here: change it by hand")
         _replace(real, changed)
+    return was
 
 
 def _parsed(path: Path, text: str) -> list[StoredKey]:
@@ -188,6 +219,11 @@ def _parsed(path: Path, text: str) -> list[StoredKey]:
             if key.name in live:
                 raise KeysFileError(path, key.line, f"{key.name} stands at line {live[key.name]} too", "name")
             live[key.name] = key.line
+    count = Counter(stored for key in keys for stored in (key.hash, key.former_hash))
+    for index, key in enumerate(keys):
+        if key.former_hash is not None and count[key.former_hash] > 1:
+            at = places.field(index, "former_hash")
+            raise KeysFileError(path, at, "must differ from all other hashes", "former_hash")
     return keys
 
 
@@ -230,12 +266,11 @@ class _Reading:
         name = self._text("name")
         if not NAME.fullmatch(name):
             raise self._fault("name", "needs 1 to 128 characters of A-Z, a-z, 0-9, '.', '_' and '-'")
-        hash_text = self._text("hash")
-        try:
-            if digest_in(hash_text) is None:
-                argon2id(hash_text)
-        except BadHash as error:
-            raise self._fault("hash", str(error)) from None
+        hash_text, former_hash, former_until = self._hash("hash"), None, self._time("former_until")
+        if "former_hash" in self._table or former_until is not None:
+            former_hash = self._hash("former_hash")
+            if former_until is None:
+                raise self._fault("former_until", "is missing")
         lacks_deliver = "subscribe" in self._table and "deliver" not in self._table
         grant = Grant(
             self._read("scopes", scopes_of, None),
@@ -248,7 +283,16 @@ class _Reading:
         line = self._places.header(self._index)
         lacks_deliver = lacks_deliver and READ in grant.scopes
         times = self._time("created"), self._time("revoked")
-        return StoredKey(name, hash_text, grant, *times, line, lacks_deliver)
+        return StoredKey(name, hash_text, grant, *times, line, lacks_deliver, former_hash, former_until)
+
+    def _hash(self, field: str) -> str:
+        hash_text = self._text(field)
+        try:
+            if digest_in(hash_text) is None:
+                argon2id(hash_text)
+        except BadHash as error:
+            raise self._fault(field, str(error)) from None
+        return hash_text
 
     def _text(self, field: str) -> str:
         value = self._table.get(field)
@@ -282,9 +326,10 @@ class _Reading:
         value = self._table.get(field)
         if value is None:
             return None
-        if not isinstance(value, datetime) or value.tzinfo is None:
-            raise self._fault(field, "must be a time with an offset, such as 2026-11-22T05:00:00Z")
-        return value
+        if isinstance(value, datetime) and value.tzinfo is not None:
+            with suppress(OverflowError):  # it has no UTC: the year 1 or 9999
+                return value.astimezone(UTC)
+        raise self._fault(field, "must be a time with an offset, such as 2026-11-22T05:00:00Z")
 
     def _fault(self, field: str, detail: str) -> KeysFileError:
         return KeysFileError(self._path, self._places.field(self._index, field), detail, field)
@@ -327,17 +372,20 @@ def _block(name: str, hash_text: str, grant: Grant) -> str:
     lines += [f"{field} = {getattr(grant, field)}" for field in _NUMBERS if getattr(grant, field)]
     if grant.client_ids:
         lines.append(f"client_ids = {_toml(list(grant.client_ids))}")
-    lines.append(f"created = {_now()}")
+    lines.append(f"created = {_toml(_now())}")
     return "\n".join(lines) + "\n"
 
 
 def _toml(value: object) -> str:
-    """Text and lists of texts in TOML: as in JSON, except DEL."""
+    """Text and lists of texts in TOML: as in JSON, except DEL; and times."""
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+def _now() -> datetime:
+    """In whole seconds."""
+    return datetime.now(UTC).replace(microsecond=0)
 
 
 @contextmanager

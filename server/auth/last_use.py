@@ -4,6 +4,7 @@ The server keeps it in RAM and writes it beside its data now and then, never int
 read-only. It is a hint: a kill loses the uses since the last write.
 
     {"meter-7": 1795248000000}      name -> wall ms
+    {"meter-7:0c9d81aa": 0}         of a rotated key also each hash, by its end: names contain no colon
 """
 
 import asyncio
@@ -21,6 +22,11 @@ log = logging.getLogger(__name__)
 FILE = "keys-used.json"
 NOTE_S = 60.0
 """How often changes are written."""
+
+
+def noted(name: str, stored: str) -> str:
+    """What stands for one of the hashes of a name."""
+    return f"{name}:{stored[-8:]}"
 
 
 class LastUse:
@@ -54,11 +60,11 @@ def read_last_use(folder: Path) -> dict[str, int]:
 
 
 def write_last_use(folder: Path, used: Mapping[str, int]) -> None:
-    """Merge last uses into the file. Raises OSError."""
+    """Merge last uses into the file; hashes that are not in `used` are forgotten. Raises OSError."""
     known = read_last_use(folder)
     both = {name: max(at_ms, known.get(name, 0)) for name, at_ms in used.items()}
     path = folder / FILE
     beside = path.with_suffix(".new")
     with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        json.dump(known | both, file)
+        json.dump({name: at_ms for name, at_ms in known.items() if ":" not in name} | both, file)
     beside.replace(path)

@@ -133,7 +133,7 @@ class Principal:
         self.is_proven = is_proven
         self.grant = grant
         self.is_live = True
-        """False: the key was revoked or changed; nothing is allowed."""
+        """False: the key was revoked or replaced; nothing is allowed."""
         self.last_used_ms = 0
         self.rate_limiter = RateLimiter(grant.rate, mono)
         self.here = Rights(self, "")
@@ -147,7 +147,8 @@ class Principal:
             self.grant = grant
             self._sends = None
             self._shared = None
-            self.rate_limiter.resize(grant.rate)
+            if self.is_live:  # another key of its name may go on with the same one
+                self.rate_limiter.resize(grant.rate)
 
     def revoke(self) -> None:
         """Invalidate: the key is revoked."""

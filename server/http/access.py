@@ -95,7 +95,7 @@ class Access:
         if rights is not None and request.body_exists and call is not None and call.body is not None:
             await request.read()
             if not rights.is_live:
-                raise _unauthorized("The key has been revoked.", ', error="invalid_token"')
+                raise _unauthorized("The key is no longer valid.", ', error="invalid_token"')
             _check_scope(rights.principal, call.scope)
         return await handler(request)
 

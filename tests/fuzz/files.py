@@ -4,11 +4,12 @@ import atexit
 import shutil
 import tempfile
 from contextlib import suppress
+from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from unittest.mock import Mock
 
-from server.auth.keys_file import KeysFileError, StoredKey, read_keys, revoke_key
+from server.auth.keys_file import KeysFileError, StoredKey, read_keys, revoke_key, rotate_key
 from server.auth.mosquitto import read_acl, read_passwords
 from server.auth.rights import Principal, Rights
 from server.http.routes.export import Reading
@@ -57,12 +58,17 @@ def _file(data: bytes) -> Path:
 
 
 def keys(data: bytes) -> None:
-    """Read or refused; of what was read one key is revoked, and all others stay as they were."""
+    """Read or refused; of what was read one key is rotated and revoked, and all others stay as they were."""
     path = _file(data)
     try:
         found = read_keys(path)
         live = [key for key in found if key.revoked is None]
         if live:
+            with suppress(KeysFileError):
+                rotate_key(path, live[0].name, timedelta(days=1))
+                rotated = [key for key in read_keys(path) if key.revoked is None]
+                assert rotated[0].former_hash == live[0].hash != rotated[0].hash
+                assert [_said(key) for key in rotated[1:]] == [_said(key) for key in live[1:]]
             revoke_key(path, live[0].name)
     except KeysFileError as error:
         str(error)
@@ -217,6 +223,9 @@ scopes = ["admin"]
 revoked = 2026-11-22T05:00:00+02:00
 """.encode()
 TWO = KEYS + f'[[key]]\nname="y"\nhash="""{HASH}"""\nscopes=[\n"read"]\nsubscribe=["a/+",\n"#"]'.encode()
+ROTATED = KEYS.replace(
+    b"scopes", b'former_hash = "$sha256$' + b"0b" * 32 + b'"\nformer_until = 2026-11-22T05:00:00Z\nscopes', 1
+).replace(HASH.encode(), b"$sha256$" + b"0a" * 32, 1)
 TOML_WORDS = (
     *(b"[[key]]\n", b"[key]\n", b"[", b"]", b'"', b"'", b'"""', b"\\", b"\n", b"#", b"= ", b".", b"{", b"}"),
     *(b"name = ", b"revoked = 2026-01-01", b"1979-05-27T07:32:00Z", b"-1", b"1e9", b"0x", b"true", b"inf"),
@@ -228,7 +237,7 @@ SETTINGS = (Path(__file__).parents[2] / "config.toml").read_bytes()
 SECTIONS = tuple(b"\n[" + part.rstrip() for part in SETTINGS.split(b"\n[")[1:])
 
 TARGETS = (
-    Target("keys", keys, (KEYS, TWO, b""), TOML_WORDS, steps=10_000, steps_per_byte=400),
+    Target("keys", keys, (KEYS, TWO, ROTATED, b""), TOML_WORDS, steps=10_000, steps_per_byte=400),
     Target(
         "passwords",
         passwords,

@@ -41,6 +41,11 @@ class Keyed(Rig):
         self.file.revoke(name)
         self.read_keys()
 
+    def rotate(self, name: str, for_ms: int) -> None:
+        """The former key stays for so long."""
+        self.keys[name] = self.file.rotate(name, self.clock.wall_ms() + for_ms)
+        self.read_keys()
+
     def come(self, name: str, client_id: str = "", level: int = 5, **options: Any) -> Peer:
         return self.connected(client_id or name, level, username=name, key=self.keys[name], **options)
 

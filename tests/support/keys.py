@@ -1,6 +1,7 @@
 """Keys for tests: cheap to check, in a file."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,17 @@ class KeysFile:
         lines.append(f"scopes = {list(scopes or ('schedule', 'read'))}".replace("'", '"'))
         lines += [f"{field} = {value}".replace("'", '"') for field, value in fields.items()]
         self._blocks[name] = "\n".join(["[[key]]", *lines, ""])
+        self.write()
+        return key
+
+    def rotate(self, name: str, until_ms: int) -> str:
+        """The new key of that name; the one that it has ends at `until_ms`, and the one before that now."""
+        key, lines = new_key(name), self._blocks[name].splitlines()
+        stored = next(line for line in lines if line.startswith("hash = "))
+        until = datetime.fromtimestamp(until_ms / 1000, UTC).isoformat()
+        fresh = [f'hash = "{hashed(key)}"', f"former_{stored}", f"former_until = {until}"]
+        kept = [line for line in lines if not line.startswith(("hash = ", "former_"))]
+        self._blocks[name] = "\n".join([*kept, *fresh, ""])
         self.write()
         return key
 

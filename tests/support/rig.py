@@ -380,6 +380,10 @@ class Rig:
     def read_keys(self) -> None:
         """Read the files of keys again, as the server does."""
         self.keyring.take(self.keyring.read())
+        self.review()
+
+    def review(self) -> None:
+        """Apply the keys to whoever is there, as the server does."""
         for peer in self.peers:
             peer.connection.review()
         self.core.review()

@@ -337,7 +337,7 @@ class Settling:
         if found is None or group is None or found[0] is not group:
             return None
         _, member, flight = found
-        is_own = rights is None or member.rights is rights or rights.may_receive_all(group.filter)
+        is_own = rights is None or member.owner == rights.name or rights.may_receive_all(group.filter)
         return (member, flight) if is_own or self._events.may_finish(group, flight, rights) else None
 
     def received(

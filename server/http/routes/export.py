@@ -77,7 +77,7 @@ class Export:
         await response.prepare(request)
         while lines or not reading.is_over:
             if rights is not None and not rights.is_live:
-                raise Problem("unauthorized", "the key has been revoked")  # which closes the connection
+                raise Problem("unauthorized", "The key is no longer valid.")  # which closes the connection
             if lines:
                 await response.write(b"\n".join(lines) + b"\n")
             await turn.begin()

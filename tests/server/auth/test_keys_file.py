@@ -15,6 +15,11 @@ from tests.support.keys import Clock, KeysFile, ring
 
 HASH = "$argon2id$v=19$m=8,t=1,p=1$c29tZXNhbHQ$KW266AuAfNzqrUSudBtQbxTbCVkmexg7EY+bJCKbx8s"
 GOOD = f'[[key]]\nname = "a"\nhash = "{HASH}"\nscopes = ["read"]\n'
+UNTIL = "former_until = 2026-11-22T05:00:00Z\n"
+FORMER = f'former_hash = "$sha256${"0a" * 32}"\n'
+OTHER = f'\n[[key]]\nname = "b"\nhash = "$sha256${"0a" * 32}"\nscopes = ["read"]\n'
+OTHER_ROTATED = OTHER.replace("0a", "0b") + FORMER + UNTIL
+REVOKED = "revoked = 2026-11-22T05:00:00Z\n"
 
 
 def is_right(stored: str, key: str) -> bool:
@@ -134,6 +139,18 @@ def test_a_file_that_others_can_read_is_refused(path: Path, mode: int) -> None:
         (f"{GOOD}pending = 1.5\n", 5, "pending", "whole number of messages"),
         (f'{GOOD}created = "today"\n', 5, "created", "a time"),
         (f"{GOOD}revoked = 2026-11-22\n", 5, "revoked", "a time"),
+        (f"{GOOD}created = 0001-01-01T00:00:00+01:00\n", 5, "created", "a time"),
+        (f"{GOOD}{UNTIL}", 1, "former_hash", "is missing"),
+        (f"{GOOD}{FORMER}former_until = 9999-12-31T23:59:59-01:00\n", 6, "former_until", "a time"),
+        (f"{GOOD}{FORMER}", 1, "former_until", "is missing"),
+        (f"{GOOD}{UNTIL}former_hash = 3\n", 6, "former_hash", "must be a string"),
+        (f"{GOOD}{UNTIL}{FORMER.replace('$sha256$', '')}", 6, "former_hash", "is neither"),
+        (f"{GOOD}{FORMER}former_until = 2026-11-22\n", 6, "former_until", "a time with an offset"),
+        (f'{GOOD}{FORMER}former_until = "1d"\n', 6, "former_until", "a time with an offset"),
+        (f'{GOOD}{UNTIL}former_hash = "{HASH}"\n', 6, "former_hash", "must differ from all other hashes"),
+        (f"{GOOD}{FORMER}{UNTIL}{OTHER}", 5, "former_hash", "must differ from all other hashes"),
+        (f"{GOOD}{FORMER}{UNTIL}{OTHER}{REVOKED}", 5, "former_hash", "must differ from all other hashes"),
+        (f"{GOOD}{FORMER}{UNTIL}{OTHER_ROTATED}", 5, "former_hash", "must differ from all other hashes"),
         (f'{GOOD}\n[[key]]\nhash = "{HASH}"\n', 6, "name", "is missing"),
         (f'{GOOD}\n[[key]]\nname = "b"\nhash = "{HASH}"\n', 6, "scopes", "is missing"),
     ],

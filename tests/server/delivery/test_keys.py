@@ -1,5 +1,6 @@
 """Keys over MQTT: who comes in, what rules let through, also those that are made later, and what ends."""
 
+import asyncio
 import logging
 import random
 from collections.abc import Callable
@@ -326,6 +327,30 @@ def test_a_key_that_is_changed_for_another_keeps_its_sessions(rig: Keyed) -> Non
     assert peer.is_closed
     assert rig.come("ops").publish1("t").reason == 0
     assert [packet.topic for packet in rig.stay("a").deliveries()] == [b"t"]
+
+
+def test_a_key_that_is_rotated_ends_connections_of_the_former_one_only(rig: Keyed) -> None:
+    """Sessions, groups and messages of the name stay as they are."""
+    rig.add("a")
+    old = rig.stay("a", "s").subscribed("t", qos=1)
+    worker = rig.come("a", "w1").subscribed("$share/g/jobs", qos=1)
+    rig.come("a", "sender").publish1("$delayed/3/t", "later")
+    rig.rotate("a", 1_000)
+    new = rig.come("a", "w2").subscribed("$share/g/jobs", qos=1)
+    assert old.publish1("jobs").reason == 0
+    assert len(worker.publishes()) == 1  # it has it still when its key ends
+    rig.clock.now_ms += 999
+    asyncio.run(rig.keyring.end_former(rig.review))
+    assert not old.is_closed
+    rig.clock.now_ms += 1
+    asyncio.run(rig.keyring.end_former(rig.review))
+    assert [peer.is_closed for peer in (old, worker, new)] == [True, True, False]
+    assert old.gone_with == 0x87
+    assert rig.peer(5).connect("s", username="a", key="fasti_a_x").reason == 0x86
+    rig.pass_ms(4_000)
+    assert len(new.deliveries()) == 1
+    assert rig.group("$share/g/jobs").owner == "a"
+    assert rig.stay("a", "s").payloads() == ["later"]
 
 
 @pytest.mark.parametrize("how", ["here", "away", "crash"])

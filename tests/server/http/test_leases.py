@@ -334,6 +334,32 @@ async def test_who_waits_with_a_key_that_is_revoked_is_answered(keyed: Keyed) ->
     await _as(keyed, "one", "lease", {"max": 1, "filter": "a"}, 401)
 
 
+@pytest.mark.parametrize("when", ["overlap", "ended"])
+async def test_leases_of_a_former_key_are_the_new_one_s_too(keyed: Keyed, when: str) -> None:
+    """Also those of topics that the name has lost meanwhile, as without a rotation."""
+    keyed.add("one", "admin", subscribe=["jobs/#"], deliver=["#"])
+    await _as(keyed, "one", "lease", {"max": 1, "filter": "jobs/#"})
+    for n in range(2):
+        await keyed.schedule("ops", f"jobs/{n}", deliver_in=0)
+    await keyed.server.app.quiet()
+    ids = _ids((await _as(keyed, "one", "lease", {"max": 2, "filter": "jobs/#", "lease": "10m"}))["messages"])
+    app, clock, former = keyed.server.app, keyed.server.clock, keyed.keys["one"]
+    keyed.keys["one"] = keyed.file.rotate("one", clock.now_ms + 1_000)
+    keyed.file.change("one", '["#"]', '["else/#"]')
+    keyed.take()
+    shown = {"Authorization": f"Bearer {former}"}
+    wish = {"max": 1, "filter": "jobs/#", "wait": 60}
+    waits = asyncio.create_task(keyed.server.call("POST", f"{PATH}:lease", wish, **shown))
+    await _waiting(keyed.server)
+    if when == "ended":
+        clock.now_ms += 1_000
+        await app.keyring.end_former(app.core.review)
+        assert (await waits).body == {"messages": []}
+        await keyed.server.call("GET", "/v1/info", status=401, **shown)
+    waits.cancel()
+    assert await _as(keyed, "one", "ack", ids) == {"acked": 2, "gone": []}
+
+
 async def test_acks_that_come_late_are_refused_when_too_many_wait(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
