@@ -7,7 +7,7 @@
     fasti-server verify [--repair] --data DIR
     fasti-server leave --data DIR
     fasti-server cluster init | heal [--accept-loss]
-    fasti-server keys add NAME --scope SCOPE ... | ls | revoke NAME   [--file FILE]
+    fasti-server keys add NAME --scope SCOPE ... | ls | revoke NAME | rotate NAME   [--file FILE]
 
 Exit codes: 0 ended in order; 1 the data is damaged or the server could not continue; 2 wrong usage or
 configuration, an address that cannot be listened at, or a data directory that is in use, of another format,
@@ -186,6 +186,10 @@ def _keys(options: argparse.Namespace, config: Config) -> int:
             )
             print(key)  # noqa: T201
             _warn("The key is shown only once; the file contains its hash.")
+        elif options.verb == "rotate":
+            key, effects = keys.rotate(path, options.name, options.overlap)
+            print(key)  # noqa: T201
+            _warn(effects)
         elif options.verb == "revoke":
             print(keys.revoke(path, options.name))  # noqa: T201
         else:
@@ -246,7 +250,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     heal.add_argument("--accept-loss", action="store_true", help="let it go on from there")
     check.add_argument("--repair", action="store_true", help="rebuild derived data")
-    _add_keys(commands.add_parser("keys", parents=[quiet], help="add, list and revoke keys"), quiet)
+    _add_keys(commands.add_parser("keys", parents=[quiet], help="add, list, rotate and revoke keys"), quiet)
     return parser
 
 
@@ -255,7 +259,7 @@ def _add_keys(parser: argparse.ArgumentParser, quiet: argparse.ArgumentParser) -
     there = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     there.add_argument("--file", help="keys file; default: auth.keys_file")
     parser.set_defaults(file=None)
-    verbs = parser.add_subparsers(dest="verb", metavar="{add,ls,revoke}", required=True)
+    verbs = parser.add_subparsers(dest="verb", metavar="{add,ls,revoke,rotate}", required=True)
     add = verbs.add_parser("add", parents=[quiet, there], help="create a key and print it once")
     add.add_argument("name")
     add.add_argument(
@@ -291,6 +295,10 @@ def _add_keys(parser: argparse.ArgumentParser, quiet: argparse.ArgumentParser) -
     verbs.add_parser("ls", parents=[quiet, there], help="list the keys")
     revoke = verbs.add_parser("revoke", parents=[quiet, there], help="revoke a key and close its connections")
     revoke.add_argument("name")
+    rotate = verbs.add_parser("rotate", parents=[quiet, there], help="replace a key, print the new one once")
+    rotate.add_argument("name")
+    overlap = "how long the former key stays valid; default: 1d"
+    rotate.add_argument("--overlap", default="1d", metavar="DURATION", help=overlap)
 
 
 def _instant_ms(text: str) -> int:

@@ -1,14 +1,15 @@
-"""`keys add|ls|revoke`: the keys file from the command line, whether the server runs or not.
+"""`keys add|ls|revoke|rotate`: the keys file from the command line, whether the server runs or not.
 
 A running server sees the change within seconds (server/run.py), at once with SIGHUP.
 """
 
 import os
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from ..settings.durations import TimeError, parse_delay
 from ..settings.memory import in_columns
 from .keys_file import (
     KeysFileError,
@@ -17,10 +18,11 @@ from .keys_file import (
     client_ids_of,
     read_keys,
     revoke_key,
+    rotate_key,
     rules_of,
     scopes_of,
 )
-from .last_use import FILE, read_last_use
+from .last_use import FILE, noted, read_last_use
 from .rights import ADMIN, BOUNDS, READ, SCHEDULE, Grant
 
 
@@ -62,6 +64,19 @@ def revoke(path: Path, name: str) -> str:
     )
 
 
+def rotate(path: Path, name: str, overlap: str) -> tuple[str, str]:
+    """The new key, to be shown once, and a text about former ones. Raises KeysFileError."""
+    try:
+        key, before = rotate_key(path, name, timedelta(milliseconds=parse_delay(overlap)))
+    except (TimeError, OverflowError) as error:
+        why = str(error) if isinstance(error, TimeError) else "is too long"
+        raise KeysFileError(path, 0, why, "overlap") from None
+    text = f"The key is shown only once; the file contains its hash. The former key ends in {overlap}."
+    if before.former_until and before.former_until > datetime.now(UTC):
+        text += f" The one before it, valid until {_day(before.former_until)}, has ended."
+    return key, text
+
+
 def listed(path: Path, data: Path) -> list[str]:
     """A line for each key, in columns; bounds that no key has are left out. `data`: where the server notes
     their last use, which is unknown if the note is not there. Raises KeysFileError."""
@@ -69,7 +84,11 @@ def listed(path: Path, data: Path) -> list[str]:
     bounds = [bound.name for bound in BOUNDS if any(getattr(key.grant, bound.name) for key in keys)]
     columns = [name.upper() for name in bounds]
     rows: list[tuple[str, ...]] = [("NAME", "SCOPES", *columns, "CREATED", "LAST USED", "TOPICS")]
-    rows += [_row(key, used, bounds) for key in keys]
+    for key in keys:
+        rows.append(_row(key, used, bounds))
+        if key.former_hash and key.revoked is None:
+            last, until = _last(used, noted(key.name, key.former_hash)), _day(key.former_until)
+            rows.append((key.name, "former key", *("-" for _ in bounds), "-", last, f"valid until {until}"))
     return in_columns(rows)
 
 
@@ -87,15 +106,20 @@ def unknown_use(data: Path) -> str:
 def _row(key: StoredKey, used: Mapping[str, int] | None, bound_names: Sequence[str]) -> tuple[str, ...]:
     grant = key.grant
     scopes = ADMIN if ADMIN in grant.scopes else ",".join(sorted(grant.scopes))
-    used_ms = used and used.get(key.name)
-    last = _day(datetime.fromtimestamp(used_ms / 1000, UTC)) if used_ms else "-"
-    if used is None:
-        last = "unknown"
+    last = _last(used, noted(key.name, key.hash) if key.former_hash else key.name)
     if key.revoked is not None:
         last = f"revoked {_day(key.revoked)}"
     bounds = (str(getattr(grant, name) or "-") for name in bound_names)
     clients = f" client_ids={','.join(grant.client_ids)}" if grant.client_ids else ""
     return key.name, scopes, *bounds, _day(key.created), last, _topics(grant) + clients
+
+
+def _last(used: Mapping[str, int] | None, name: str) -> str:
+    """Last use; `used` None: unknown."""
+    last_ms = used and used.get(name)
+    return (
+        "unknown" if used is None else _day(datetime.fromtimestamp(last_ms / 1000, UTC) if last_ms else None)
+    )
 
 
 def _topics(grant: Grant) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from server.__main__ import main
 from server.auth import checking
 from server.auth.keyring import Keyring, Refusal, Why
 from server.auth.keys_file import KeysFileError, StoredKey, add_key, read_keys, revoke_key, rotate_key
@@ -116,6 +117,51 @@ def test_a_key_that_cannot_be_found_in_the_text_is_not_rotated(path: Path, befor
     with pytest.raises(KeysFileError):
         rotate_key(path, "a", timedelta(days=1))
     assert path.read_text() == text
+
+
+def test_the_command_line(path: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    where = ["--file", str(path), "--data", str(tmp_path)]
+    first = add_key(path, "a", Grant(groups=3))
+    (stored,) = read_keys(path)
+    assert main(["keys", "rotate", "a", *where]) == 0
+    told = capsys.readouterr()
+    second = told.out.strip()
+    assert told.err == (
+        "The key is shown only once; the file contains its hash. The former key ends in 1d.\n"
+    )
+    assert lets_in(path, first, second) == [True, True]
+    (key,) = read_keys(path)
+    write_last_use(tmp_path, {"a": NOW_MS, noted("a", stored.hash): NOW_MS, noted("a", key.hash): 0})
+    assert main(["keys", "ls", *where]) == 0
+    head, now, former = capsys.readouterr().out.splitlines()
+    assert [line.split()[:3] for line in (head, now, former)] == [
+        ["NAME", "SCOPES", "GROUPS"],
+        ["a", "admin", "3"],
+        ["a", "former", "key"],
+    ]
+    assert now.split()[-2:] == ["-", "all"]
+    assert key.former_until is not None
+    until = key.former_until.strftime("%Y-%m-%d %H:%M")
+    assert former.split("2026-11-21 08:00")[1].strip() == f"valid until {until}"
+    assert main(["keys", "rotate", "a", "--overlap", "2h", *where]) == 0
+    told = capsys.readouterr()
+    third = told.out.strip()
+    assert f"ends in 2h. The one before it, valid until {until}, has ended." in told.err
+    assert lets_in(path, first, second, third) == [False, True, True]
+    assert main(["keys", "revoke", "a", *where]) == 0
+    capsys.readouterr()
+    assert main(["keys", "ls", *where]) == 0
+    (line,) = capsys.readouterr().out.splitlines()[1:]
+    assert " revoked 20" in line
+    for wrong, why in (
+        ("soon", "'soon' is not"),
+        ("-1", "a delay must not be negative"),
+        (f"{10**14}w", "is too long"),
+    ):
+        assert main(["keys", "rotate", "a", "--overlap", wrong, *where]) == 2
+        assert f"overlap: {why}" in capsys.readouterr().err
+    assert main(["keys", "rotate", "b", *where]) == 2
+    assert "has no key b" in capsys.readouterr().err
 
 
 # -- a server
