@@ -297,8 +297,7 @@ def _add_keys(parser: argparse.ArgumentParser, quiet: argparse.ArgumentParser) -
     revoke.add_argument("name")
     rotate = verbs.add_parser("rotate", parents=[quiet, there], help="replace a key, print the new one once")
     rotate.add_argument("name")
-    overlap = "how long the former key stays valid; default: 1d"
-    rotate.add_argument("--overlap", default="1d", metavar="DURATION", help=overlap)
+    rotate.add_argument("--overlap", default="1d", help="how long the former key stays valid; default: 1d")
 
 
 def _instant_ms(text: str) -> int:

@@ -281,7 +281,7 @@ class Keyring:
         """The entry of a name, and its former one until that ends; empty: there is no such name."""
         both, now_ms = (self._read.entries.get(name), self._read.former.get(name)), self._clock.wall_ms()
         valid = (one for one in both if one is not None and now_ms < one.until_ms)
-        return [one for one in valid if (name, one.hash) in self._principals]
+        return [one for one in valid if self._principals[name, one.hash].is_live]
 
     def _somebody(self, name: str) -> str:
         """The user against whose hash an unknown name is checked: always the same for a name."""
@@ -356,10 +356,9 @@ class Keyring:
 
     def used(self) -> dict[str, int]:
         """Last use of used keys by name, and of each hash of a rotated one (`noted`; 0: none), wall ms."""
-        entries, former = self._read.entries, self._read.former
-        used = {noted(name, one[name].hash): 0 for name in former for one in (entries, former)}
+        used: dict[str, int] = {}
         for (name, stored), principal in self._principals.items():
-            for at in (name, noted(name, stored)) if name in former else (name,):
+            for at in (name, noted(name, stored)) if name in self._read.former else (name,):
                 used[at] = max(principal.last_used_ms, used.get(at, 0))
         return {at: last_ms for at, last_ms in used.items() if last_ms or ":" in at}
 
@@ -409,13 +408,16 @@ class Keyring:
         limiters = {name: principal.rate_limiter for (name, _), principal in before.items()}
         now_ms, self._end_ms = self._clock.wall_ms(), inf
         for name, entry in chain(read.entries.items(), read.former.items()):
-            if now_ms < entry.until_ms:
-                self._end_ms = min(self._end_ms, entry.until_ms)
-                known = before.pop((name, entry.hash), None)
-                principal = known or Principal(name, NO_GRANT, self._clock.mono)
-                principal.rate_limiter = limiters.setdefault(name, principal.rate_limiter)
+            is_over, principal = now_ms >= entry.until_ms, before.pop((name, entry.hash), None)
+            if principal is None or not (principal.is_live or is_over):
+                principal = Principal(name, NO_GRANT, self._clock.mono)
+            principal.rate_limiter = limiters.setdefault(name, principal.rate_limiter)
+            self._principals[name, entry.hash] = principal
+            if is_over:
+                principal.revoke()  # kept for its last use
+            else:
                 principal.replace(entry.grant)
-                self._principals[name, entry.hash] = principal
+                self._end_ms = min(self._end_ms, entry.until_ms)
         for principal in before.values():
             principal.revoke()
         self.anonymous.replace(read.anonymous)
