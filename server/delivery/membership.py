@@ -9,7 +9,6 @@ there are is shared by owner (server/fair.py).
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from shards import keys
 from shards.commit import Commit, Refused
 from shards.delivery_rows import DeliveryRow
 from shards.tables import GroupRow
@@ -33,7 +32,7 @@ from .quota import LEVELS_MAX, Forms
 from .rate_limit import RateLimited
 from .ready import Ready
 from .router import Router
-from .session_rows import subscription_of
+from .session_rows import doubt_of, subscription_of
 from .sessions import Sessions
 from .settling.leases import Leases
 from .shared import ENDPOINT_PREFIX, KEY_PREFIX, Group
@@ -192,9 +191,7 @@ class Membership:
         self._give(group, row.owner, self._sessions.rights_of(row.owner, row.client), row.client)
         group.presence.left_ms = row.left_ms or group.presence.left_ms
         group.presence.left_running_ms = row.left_running_ms or group.presence.left_running_ms
-        group.doubt = keys.place_of(row.doubt) if row.doubt else Position(0)
-        if not row.left_ms:
-            group.doubt = self._horizon.reach
+        group.doubt = doubt_of(row) if row.left_ms else self._horizon.reach
         self._cursors.restored(group, is_whole=row.left_ms > 0)
         self._sessions.restore_cursor(group)
 

@@ -75,6 +75,10 @@ class Place:
         doubt, place = self.doubt, message.at or message.position
         return at_of(place) < at_of(doubt) and seq_of(place) <= seq_of(doubt)
 
+    def end_doubt(self) -> None:
+        """What it is given from now on it was never given before."""
+        self.doubt = Position(0)
+
     @property
     def whose(self) -> bytes:
         """Its identifier in the rows of its deliveries."""

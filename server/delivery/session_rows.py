@@ -78,6 +78,10 @@ def _doubt_value(place: Place) -> bytes:
     return keys.place(place.doubt) if place.doubt else b""
 
 
+def doubt_of(row: SessionRow | GroupRow) -> Position:
+    return keys.place_of(row.doubt) if row.doubt else Position(0)
+
+
 def _subscription_row(s: Subscription) -> SubscriptionRow:
     options = NO_LOCAL * s.no_local | RETAIN_AS_PUBLISHED * s.retain_as_published
     row = SubscriptionRow(s.filter, s.qos, keys.place(s.since), options, s.identifier, s.retained_request)

@@ -503,7 +503,7 @@ class Group(Place):
         """The attempt of a first delivery: a member may have had it before a kill, and still have it. At most
         a window of them were out."""
         if self.delivered >= self.session.window or at_of(message.position) >= at_of(self.doubt):
-            self.doubt = Position(0)
+            self.end_doubt()
             return 1
         if not self.doubts(message):
             return 1

@@ -36,7 +36,7 @@ from .place import Place
 from .publish_request import Will
 from .quota import Quota
 from .router import Router
-from .session_rows import resume, subscription_of
+from .session_rows import doubt_of, resume, subscription_of
 from .subscriber import Subscriber
 from .write_barrier import Persisted
 
@@ -190,7 +190,7 @@ class StoredSessions:
         subscriber.wills.delayed_id = keys.message_of(row.will_id) if row.will_id else 0
         subscriber.presence.left_ms = subscriber.presence.ended_ms = row.left_ms
         subscriber.presence.left_running_ms = row.left_running_ms
-        subscriber.doubt = keys.place_of(row.doubt) if row.doubt else Position(0)
+        subscriber.doubt = doubt_of(row)
         if not is_same:
             self._marks[name] = mark
             self._subscribe(subscriber, subscriptions)

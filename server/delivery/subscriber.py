@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from hashlib import blake2b
 
-from timeline.position import Position, at_of
+from timeline.position import at_of
 from timeline.retained_queue import RetainedQueue
 from timeline.session import Flight, Loan, Session, Subscription
 
@@ -139,7 +139,7 @@ class Subscriber(Place):
         if self.barrier is not None and self.barrier.is_full:
             return False
         if self.doubt and at_of(message.at or message.position) >= at_of(self.doubt) and not self.groups:
-            self.doubt = Position(0)
+            self.end_doubt()
         if subscriptions[0].no_local or len(subscriptions) > 1:
             subscriptions = self.theirs(message.record, subscriptions)
             if not subscriptions:

@@ -18,6 +18,7 @@ again before PUBREL.
 
 import logging
 from collections.abc import Callable, Sequence
+from enum import Enum, auto
 from functools import partial
 
 from ..auth.rights import Rights
@@ -74,6 +75,14 @@ REACH_MAX = 1_000
 """Deliveries of what one connection publishes in a turn, while several owners are there."""
 TURN_S = 0.002
 """Time for one connection in a turn, s; then the others have theirs."""
+
+
+class Ending(Enum):
+    """How a connection ends: lost, by DISCONNECT, or as the server stops or leads no longer."""
+
+    LOST = auto()
+    CLEAN = auto()
+    STOPPING = auto()
 
 
 class Connection:
@@ -141,8 +150,7 @@ class Connection:
             in_turn=in_turn,
         )
         self._is_bridge = False
-        self._is_clean = self._is_stopping = False
-        """Whether it ends by DISCONNECT, or because the server stops, or leads no longer."""
+        self._ending = Ending.LOST
         self.is_opening = False
         """Its key is being checked, or its session has been claimed and is not durable yet."""
         self.keep_alive_s = 0
@@ -213,7 +221,8 @@ class Connection:
             self._clients.connections.add(rights.name, -1)
         subscriber, self._subscriber = self._subscriber, None
         if subscriber is not None and subscriber.link is self.outbox:
-            self._clients.leave(subscriber, is_clean=self._is_clean, is_stopping=self._is_stopping)
+            is_clean, is_stopping = self._ending is Ending.CLEAN, self._ending is Ending.STOPPING
+            self._clients.leave(subscriber, is_clean=is_clean, is_stopping=is_stopping)
 
     def drained(self) -> None:
         """Note that all output has been sent."""
@@ -517,7 +526,8 @@ class Connection:
     def _on_disconnect(self, packet: Disconnect, subscriber: Subscriber) -> None:
         expiry_s = packet.properties.session_expiry if packet.properties is not None else None
         if self._clients.farewell(subscriber, expiry_s, keeps_will=packet.reason != 0):
-            self._is_clean = packet.reason in (Reason.SUCCESS, Reason.DISCONNECT_WITH_WILL)
+            if packet.reason in (Reason.SUCCESS, Reason.DISCONNECT_WITH_WILL):
+                self._ending = Ending.CLEAN
             self._leave()
         else:
             self.refuse(Reason.PROTOCOL_ERROR, "DISCONNECT sets an expiry for a session that had none")
@@ -528,7 +538,8 @@ class Connection:
 
     def close(self, why: Closing) -> None:
         """Send the reason, at level 5, and close."""
-        self._is_stopping = self._is_stopping or why in (Closing.STOPPING, Closing.MOVED)
+        if why in (Closing.STOPPING, Closing.MOVED):
+            self._ending = Ending.STOPPING
         self.outbox.close(why)
 
 
