@@ -350,6 +350,9 @@ class Core:
 
     def step(self) -> None:
         """Do work whose time has come, and ask the writer for what is to be done."""
+        if self.leases.is_unwritten:
+            self.leases.is_unwritten = False
+            self.cursors.soon()
         self.cursors.step()
         self.groups.step()
         self.wills.step()

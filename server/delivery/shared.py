@@ -483,6 +483,7 @@ class Group(Place):
             self.rate_limiter.spend(len(messages))
         flights: Sequence[Flight] = ()
         if qos:
+            self._leases.is_unwritten = True
             launched = self.session.launch_run(run.addresses, 1)
             for flight, key in zip(launched, keys, strict=False):
                 flight.key = key
@@ -544,6 +545,7 @@ class Group(Place):
             self.rate_limiter.spend()
         packet_id = 0
         if qos:
+            self._leases.is_unwritten = True
             loan = Loan(self.text, flight)
             retry = message.record.retry if message.is_again else None
             if retry is not None and flight is not None:

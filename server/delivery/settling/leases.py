@@ -57,6 +57,8 @@ class Leases:
         self._token = token
         self.turn_s = clock.mono()
         """Start of this turn of the server, s of monotonic time: for inexact uses."""
+        self.is_unwritten = False
+        """Messages were given to clients since somebody looked here: it is to be written whose they are."""
         self._given = 0
         self._queues: dict[int, dict[int, Lease]] = {}
         """Queues by lease time, ms; none is empty."""
