@@ -137,6 +137,7 @@ def build_site(
             metrics,
             app.status,
             turns,
+            core.groups.loans.drain,
             node=core.node,
             url=partial(public_url, config),
             mqtt=partial(public_mqtt, config, listening),

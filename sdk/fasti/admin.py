@@ -145,6 +145,14 @@ class Server(Calls):
         answer = await self._transport.ask("POST", "/v1/backups", body, repeatable=False, timeout_s=0)
         return str(answer["dir"])
 
+    async def drain(self, *, cancel: bool = False) -> Json:
+        """Give groups and endpoints nothing new, for maintenance, or (`cancel`) let them go on.
+
+        Gives `draining`, `since` and `out`: how many messages workers and endpoints still have. Call it again
+        to see how that falls. Raises Refused: the server is stopping, which cannot be cancelled.
+        """
+        return await self._transport.ask("POST", "/v1/drain:cancel" if cancel else "/v1/drain")
+
 
 def _session(client_id: str) -> str:
     return f"/v1/sessions/{quoted(client_id)}"

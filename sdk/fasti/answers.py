@@ -26,6 +26,7 @@ class Info:
     build: str = "pure"
     url: str = ""
     mqtt: tuple[Mapping[str, Any], ...] = ()
+    draining: bool = False
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -38,6 +39,7 @@ class Info:
             build=answer.get("build") or "pure",
             url=answer.get("url") or "",
             mqtt=listed(answer.get("mqtt")),
+            draining=answer.get("draining") or False,
             raw=answer,
         )
 

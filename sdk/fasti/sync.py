@@ -948,6 +948,14 @@ class Server(Facade[_admin.Server]):
         """
         return self._loop.run(self._inner.backup(directory))
 
+    def drain(self, *, cancel: bool = False) -> Json:
+        """Give groups and endpoints nothing new, for maintenance, or (`cancel`) let them go on.
+
+        Gives `draining`, `since` and `out`: how many messages workers and endpoints still have. Call it again
+        to see how that falls. Raises Refused: the server is stopping, which cannot be cancelled.
+        """
+        return self._loop.run(self._inner.drain(cancel=cancel))
+
 
 class Sessions(Facade[_admin.Sessions]):
     """Calls on `/v1/sessions`."""

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from timeline.session import SETTLED, Flight, Loan, Returned
 
+from .drain import Drain
 from .place import Place
 from .ready import Ready
 from .settling.leases import Leases
@@ -20,6 +21,7 @@ class Loans:
         self._ready = ready
         self.leases = leases
         self.returned = returned
+        self.drain = Drain(groups, ready, leases)
 
     def lender(self, flight: Flight) -> Group | None:
         """The group that lent it, if there is one."""

@@ -240,7 +240,7 @@ class Membership:
 
     def is_over(self, group: Group) -> bool:
         """Whether the group has expired: no member, or for an endpoint paused, and no lease."""
-        is_held = group.is_reachable if group.is_endpoint else bool(group.members)
+        is_held = group.is_served if group.is_endpoint else bool(group.members)
         return not is_held and self._sessions.is_over(group) and not self.loans.is_working(group)
 
     def make(
@@ -340,7 +340,7 @@ class Membership:
     def _look(self, group: Group) -> None:
         """Start or stop the group's expiry, which elapses while no member is connected. That of an endpoint,
         whose poster is always connected, elapses while it is paused."""
-        if group.is_reachable if group.is_endpoint else group.is_here:
+        if group.is_served if group.is_endpoint else group.is_here:
             group.presence.left_ms = group.presence.left_running_ms = 0
         elif not group.presence.left_ms:
             self._sessions.leave(group)

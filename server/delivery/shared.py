@@ -220,6 +220,11 @@ class Group(Place):
 
     @property
     def is_reachable(self) -> bool:
+        return self.is_served and self._leases.drained_since_ms is None
+
+    @property
+    def is_served(self) -> bool:
+        """Whether a member is connected, and the group is not paused; a drain does not count."""
         return bool(self.picker.present) and not self.is_paused
 
     @property

@@ -210,6 +210,11 @@ class Figures(Scraped):
             core.writer.given_up,
         )
         yield "store_writable", "1: the store takes writes; 0: it is read-only", core.writer.broken is None
+        drain = core.groups.loans.drain
+        is_draining = drain.since_ms is not None
+        yield "draining", "1: groups and endpoints are given nothing new (POST /v1/drain)", is_draining
+        text = "While it drains: messages that workers and endpoints have not finished; else 0"
+        yield "draining_out", text, drain.out if is_draining else 0
         text = "Groups and endpoints that read no further, as limits.ordering_keys is reached"
         yield "groups_standing", text, core.groups.key_bound.stopped
         yield "live_publishes", "Plain publishes that wait for the horizon", core.dispatch.live
@@ -283,6 +288,7 @@ class Figures(Scraped):
             slices=len(core.directory),
             jobs_open=self._pipeline.open,
             store_writable=core.writer.broken is None,
+            draining=core.groups.loans.drain.since_ms is not None,
             lateness=self._metrics.late(),
         )
 

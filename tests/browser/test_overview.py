@@ -135,6 +135,18 @@ async def test_a_dead_endpoint_leads_to_its_dead_letters(browser: Browser, tmp_p
         assert console.faults == []
 
 
+async def test_a_banner_says_on_every_page_that_the_server_drains(browser: Browser, tmp_path: Path) -> None:
+    async with looking(browser, tmp_path / "data") as console:
+        banner = console.page.get_by_text("The server drains")
+        for address in ("overview", "messages"):
+            await console.http.call("POST", "/v1/drain", status=200)
+            await console.open(address)
+            await banner.wait_for()
+            await console.http.call("POST", "/v1/drain:cancel", status=200)
+            await banner.wait_for(state="hidden")
+        assert console.faults == []
+
+
 async def test_an_empty_server_says_what_to_do_first(console: Console) -> None:
     page = console.page
     await console.page.goto(console.server.url)

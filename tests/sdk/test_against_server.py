@@ -308,3 +308,13 @@ def test_command_line_subscribe(server: Server) -> None:
     assert child.returncode == 0
     assert [line.split("  ")[-1] for line in out.splitlines()] == ["number 0", "number 1"]
     assert " ms  a/b" in out
+
+
+async def test_a_drain_begins_and_ends(server: Server) -> None:
+    async with fasti.Client(server.url) as c:
+        await c.groups.put("workers", "work/#")
+        assert not (await c.info()).draining
+        drained = await c.server.drain()
+        assert (drained["draining"], drained["out"], await c.server.drain()) == (True, 0, drained)
+        assert (await c.info()).draining
+        assert await c.server.drain(cancel=True) == {"draining": False, "since": None, "out": 0}

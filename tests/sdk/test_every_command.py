@@ -115,6 +115,8 @@ def script(ids: list[str], start: str, export: Path, dead: str) -> list[tuple[st
         ("session skip", ("audit", "--undone", "drop")),
         ("session rm", ("audit",)),
         ("server status", ()),
+        ("server drain", ()),
+        ("server drain", ("--cancel",)),
     ]
 
 

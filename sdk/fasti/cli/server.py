@@ -42,6 +42,16 @@ async def backup(
     out.one({"dir": made})
 
 
+@command_of(app)
+async def drain(
+    client: fasti.Client,
+    out: Printer,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Let groups and endpoints go on.")] = False,
+) -> None:
+    """Give groups and endpoints nothing new, for maintenance, and say how much is still out."""
+    out.one(await client.server.drain(cancel=cancel))
+
+
 @command_of(cluster, "status")
 async def status_of_nodes(client: fasti.Client, out: Printer) -> None:
     """Show the leader and the lag of the others, as seen by the node that answers."""

@@ -152,6 +152,7 @@ function tools() {
 function standing(figures) {
   const line = document.getElementById("live");
   line.classList.toggle("off", !figures);
+  document.getElementById("draining").hidden = !figures?.draining;
   if (!figures) { line.textContent = "No live figures at the moment"; return; }
   const parts = [];
   const say = (value, text) => { if (value !== undefined && value !== null) parts.push(`${count(value)} ${text}`); };

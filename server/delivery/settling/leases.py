@@ -59,6 +59,8 @@ class Leases:
         """Start of this turn of the server, s of monotonic time: for inexact uses."""
         self.is_unwritten = False
         """Messages were given to clients since somebody looked here: it is to be written whose they are."""
+        self.drained_since_ms: int | None = None
+        """Since when groups lend nothing (server/delivery/drain.py), wall ms; None: they lend."""
         self._given = 0
         self._queues: dict[int, dict[int, Lease]] = {}
         """Queues by lease time, ms; none is empty."""

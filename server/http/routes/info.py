@@ -1,6 +1,7 @@
-"""`/v1/info`, and calls for machines: `/livez`, `/readyz`, `/metrics`.
+"""`/v1/info`, `/v1/drain`, and calls for machines: `/livez`, `/readyz`, `/metrics`.
 
-The process is live if its loop turns. It is ready if it has caught up with its timeline and can write.
+The process is live if its loop turns. It is ready if it has caught up with its timeline and can write. While
+it drains it stays ready: behind a load balancer workers could not ack what they have otherwise.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from msgspec import UNSET, UnsetType
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from ...build import form
+from ...delivery.drain import Drain, StopFollows
 from ...engine.clock import Clock
 from ...engine.writer import Writer
 from ...observe.metrics import Metrics
@@ -21,7 +23,7 @@ from ...settings.kinds import Address
 from ...settings.times import format_ms
 from ..access import sees, sees_totals
 from ..answers import RETRY_AFTER
-from ..calls import ANY, OPEN, READ, Gives, described
+from ..calls import ADMIN, ANY, OPEN, READ, Gives, described
 from ..problems import Problem, why_unavailable
 from ..turns import OneThread, Turn, Turns
 from ..values import shapes
@@ -57,6 +59,7 @@ class Info:
     status: Looking
     """Takes costly measurements."""
     turns: Turns
+    drain: Drain
     _: KW_ONLY
     node: int
     url: Callable[[str], str]
@@ -69,6 +72,8 @@ class Info:
     def routes(self) -> list[web.RouteDef]:
         return [
             web.get("/v1/info", self.info),
+            web.post("/v1/drain", self.begin_drain),
+            web.post("/v1/drain:cancel", self.cancel_drain),
             web.get("/livez", self.live),
             web.get("/readyz", self.ready),
             web.get("/metrics", self.metrics),
@@ -84,7 +89,26 @@ class Info:
             now=format_ms(self.clock.wall_ms()),
             url=self.url(request.host),
             mqtt=[listener_view(one, str(one)) for one in self.mqtt(request.host)],
+            draining=self.drain.since_ms is not None,
         )
+
+    @described("Give groups and endpoints nothing new, for maintenance", ADMIN)
+    async def begin_drain(self, _: web.Request) -> shapes.Drain:
+        self.drain.begin(self.clock.wall_ms())
+        return self._drained()
+
+    @described("End the drain: groups and endpoints go on", ADMIN, problems=("wrong-state",))
+    async def cancel_drain(self, _: web.Request) -> shapes.Drain:
+        try:
+            self.drain.cancel()
+        except StopFollows as error:
+            raise Problem("wrong-state", str(error)) from None
+        return self._drained()
+
+    def _drained(self) -> shapes.Drain:
+        since_ms = self.drain.since_ms
+        since = None if since_ms is None else format_ms(since_ms)
+        return shapes.Drain(since_ms is not None, since, self.drain.out)
 
     @described("Whether the process lives", OPEN, query=None)
     async def live(self, _: web.Request) -> shapes.Status:
@@ -99,7 +123,7 @@ class Info:
         if self.writer.broken is not None:
             why = why_unavailable(self.writer.broken)
             raise Problem("not-ready", f"The store takes no writes. {why}", headers=RETRY_AFTER)
-        return shapes.Status("ok")
+        return shapes.Status("ok") if self.drain.since_ms is None else shapes.Status("draining", True)
 
     @described("Prometheus metrics", READ, Gives(200, str, media="text/plain"), query=None)
     async def metrics(self, request: web.Request) -> web.Response:

@@ -789,6 +789,7 @@ class Figures(Body):
     slices: int | UnsetType = UNSET
     jobs_open: int | UnsetType = UNSET
     store_writable: bool | UnsetType = UNSET
+    draining: bool | UnsetType = UNSET
     lateness: list[tuple[str, int]] | UnsetType = UNSET
 
 
@@ -901,9 +902,23 @@ class Info(Body):
     now: Instant
     url: str
     mqtt: list[Listener]
+    draining: bool
 
 
 class Status(Body):
-    """Always ok: an error is a problem."""
+    """Always well: an error is a problem. While the server drains, /readyz says so; else `draining` is
+    missing."""
 
-    status: str
+    status: Literal["ok", "draining"]
+    draining: bool | UnsetType = UNSET
+
+
+class Drain(Body):
+    """Whether groups and endpoints are given nothing new, and since when (null: they are given messages).
+
+    `out`: messages that workers have leased or not acked, and posts under way.
+    """
+
+    draining: bool
+    since: Instant | None
+    out: int

@@ -28,6 +28,7 @@ async def test_info(server: Running) -> None:
         "now": START,
         "url": str(server.http.make_url("")).rstrip("/"),
         "mqtt": [{"transport": "tcp", "host": "127.0.0.1", "port": 1883, "url": "mqtt://127.0.0.1:1883"}],
+        "draining": False,
     }
 
 
@@ -42,6 +43,44 @@ async def test_probes(server: Running) -> None:
     server.app.is_ready = False
     assert (await server.call("GET", "/livez")).body == {"status": "ok"}
     assert (await server.call("GET", "/readyz", status=503)).slug == "not-ready"
+
+
+async def test_a_drain_is_told_of_and_begins_and_ends_once(server: Running) -> None:
+    """By calls that may be repeated; how it holds messages, tests/server/delivery/test_drain.py sees."""
+    idle = {"draining": False, "since": None, "out": 0}
+    assert (await server.call("POST", "/v1/drain:cancel")).body == idle
+    await server.call("PUT", "/v1/groups/workers", {"filter": "jobs/#"}, status=201)
+    await server.schedule("jobs/1")
+    await server.app.quiet()
+    lease = (await server.call("POST", "/v1/groups/workers/messages:lease", {"max": 1})).body
+    found = await metrics(server)
+    assert (found["fasti_draining"], found["fasti_draining_out"]) == (0, 0)
+    drained = {"draining": True, "since": START, "out": 1}
+    assert (await server.call("POST", "/v1/drain")).body == drained
+    await server.pass_time(MINUTE_MS // 4)
+    assert (await server.call("POST", "/v1/drain")).body == drained
+    assert (await server.call("GET", "/readyz")).body == {"status": "draining", "draining": True}
+    assert (await server.call("GET", "/livez")).body == {"status": "ok"}
+    assert (await server.call("GET", "/v1/info")).body["draining"] is True
+    found = await metrics(server)
+    assert (found["fasti_draining"], found["fasti_draining_out"]) == (1, 1)
+    await server.schedule("jobs/2")
+    wanted = {"max": 1, "wait": 0}
+    answer = await server.call("POST", "/v1/groups/workers/messages:lease", wanted)
+    assert answer.body["messages"] == []
+    ids = {"lease_ids": [lease["messages"][0]["lease_id"]]}
+    assert (await server.call("POST", "/v1/groups/workers/messages:ack", ids)).body["acked"] == 1
+    assert (await server.call("POST", "/v1/drain:cancel")).body == idle
+    assert (await server.call("GET", "/readyz")).body == {"status": "ok"}
+    answer = await server.call("POST", "/v1/groups/workers/messages:lease", wanted)
+    assert [one["topic"] for one in answer.body["messages"]] == ["jobs/2"]
+
+
+async def test_a_drain_that_a_stop_follows_is_not_cancelled(server: Running) -> None:
+    server.app.core.groups.loans.drain.begin(server.clock.wall_ms(), is_last=True)
+    refused = await server.call("POST", "/v1/drain:cancel", status=409)
+    assert (refused.slug, "is stopping" in refused.body["detail"]) == ("wrong-state", True)
+    assert (await server.call("POST", "/v1/drain")).body["draining"] is True
 
 
 async def test_metrics_follow_what_happens(server: Running) -> None:
@@ -119,6 +158,7 @@ EXPECTED = {
     "unreadable_rows": 0,
     "groups_given_up": 0,
     "store_writable": 1,
+    "draining": 0,
     "horizon_behind_seconds": 0,
     "wills_lost_total": 0,
     "messages_dropped_total": 0,
