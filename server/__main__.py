@@ -1,8 +1,8 @@
 """`fasti-server`: run the server, or work on a stopped server's data.
 
     fasti-server [--config FILE] [--data DIR] [--http HOST:PORT] [--mqtt HOST:PORT]
-                 [--clock system|simulated] [--clock-start INSTANT] [--log text|json] [--check]
-                 [--version]
+                 [--clock system|simulated] [--clock-start INSTANT] [--drain DURATION]
+                 [--log text|json] [--check] [--version]
     fasti-server inspect [-o json] [--summary] --data DIR
     fasti-server verify [--repair] --data DIR
     fasti-server leave --data DIR
@@ -21,7 +21,8 @@ import gc
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from shards.errors import NotOurs, ShardsError, SharedData, StoreLocked, WrongFormat, WrongNumber
@@ -32,7 +33,7 @@ from .auth.rights import BOUNDS
 from .observe.logs import EACH, configure_logging
 from .observe.version import server_version
 from .settings.config import Config, ConfigError
-from .settings.durations import TimeError
+from .settings.durations import TimeError, parse_delay
 from .settings.kinds import CannotListen
 from .settings.memory import part_lines
 from .settings.reading import exposed, load, remarks, table
@@ -142,7 +143,8 @@ def _serve(options: argparse.Namespace, config: Config, umask: int) -> int:
     named = (config.auth.keys_file, config.mqtt.password_file, config.mqtt.acl_file)
     check_ours(Path(config.store.dir), [Path(one) for one in (options.config, *named) if one])
     is_simulated = options.clock == "simulated"
-    return serve(config, is_simulated=is_simulated, start_ms=options.clock_start, umask=umask)
+    start_ms, drain_ms = options.clock_start, options.drain
+    return serve(config, is_simulated=is_simulated, start_ms=start_ms, drain_ms=drain_ms, umask=umask)
 
 
 def _check(config: Config, origins: Mapping[str, str], warnings: Sequence[str]) -> int:
@@ -216,10 +218,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--clock", choices=("system", "simulated"), default="system")
     parser.add_argument(
         "--clock-start",
-        type=_instant_ms,
+        type=partial(_ms, parse_deliver_at),
         default=None,
         metavar="INSTANT",
         help="start of a simulated clock, unless the stored one is later; default: the machine's time",
+    )
+    parser.add_argument(
+        "--drain",
+        type=partial(_ms, parse_delay),
+        default=0,
+        metavar="DURATION",
+        help="at SIGTERM, wait so long for what workers and endpoints have, before the stop; default: 0",
     )
     parser.add_argument("--log", choices=("text", "json"), default="text")
     parser.add_argument(
@@ -300,9 +309,9 @@ def _add_keys(parser: argparse.ArgumentParser, quiet: argparse.ArgumentParser) -
     rotate.add_argument("--overlap", default="1d", help="how long the former key stays valid; default: 1d")
 
 
-def _instant_ms(text: str) -> int:
+def _ms(parse: Callable[[str], int], text: str) -> int:
     try:
-        return parse_deliver_at(text)
+        return parse(text)
     except TimeError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

@@ -5,6 +5,9 @@ import gc
 import logging
 import os
 import signal
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Protocol
@@ -31,6 +34,9 @@ from .settings.config import Config, ConfigError
 
 log = logging.getLogger(__name__)
 
+DRAIN_LOOK_S = 0.1
+"""How often a drain looks whether anything is still out."""
+
 
 class Process(Protocol):
     """A standalone server, or a node of a cluster."""
@@ -43,12 +49,15 @@ class Process(Protocol):
     def reload(self) -> None: ...
 
 
-def serve(config: Config, *, is_simulated: bool, start_ms: int | None = None, umask: int) -> int:
+def serve(
+    config: Config, *, is_simulated: bool, start_ms: int | None = None, drain_ms: int = 0, umask: int
+) -> int:
     """Run until SIGTERM or SIGINT; returns the exit code. Raises ConfigError, and what opening the store
     raises.
 
-    `start_ms`: start of a simulated clock, unless it was later before; None: the machine's time. `umask`: the
-    process's at its start, for its jobs.
+    `start_ms`: start of a simulated clock, unless it was later before; None: the machine's time. `drain_ms`:
+    how long the stop of a standalone server waits for what is out, by the machine's time; a leader of a
+    cluster hands over at once. `umask`: the process's at its start, for its jobs.
     """
     http_tls, mqtt_tls = http_certificates(config), mqtt_certificates(config)
     log.info("version %s, build: %s", server_version(), form())
@@ -68,7 +77,7 @@ def serve(config: Config, *, is_simulated: bool, start_ms: int | None = None, um
 
                 return runner.run(_serve(Node(config, http_tls, mqtt_tls, traces)))
             server = _alone(config, http_tls, mqtt_tls, traces, is_simulated=is_simulated, start_ms=start_ms)
-            return runner.run(_serve(server))
+            return runner.run(_serve(server, partial(_drain, server, drain_ms / 1_000)))
     finally:
         if traces is not None:
             traces.close()
@@ -99,15 +108,42 @@ def _alone(
     return Server(config, clock, store, http_tls, mqtt_tls, traces=traces)
 
 
-async def _serve(server: Process) -> int:
-    loop = asyncio.get_running_loop()
+async def _serve(server: Process, drain: Callable[[asyncio.Event], Awaitable[None]] | None = None) -> int:
+    """`drain`: awaited before the stop; ends when the event is set by a second signal."""
+    loop, again = asyncio.get_running_loop(), asyncio.Event()
+
+    def signalled() -> None:
+        (again if server.stopping.is_set() else server.stopping).set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, server.stopping.set)
+        loop.add_signal_handler(number, signalled)
     loop.add_signal_handler(signal.SIGHUP, server.reload)
     try:
         await server.start()
         if not server.exit_code:
             await server.stopping.wait()
+            if drain is not None:
+                await drain(again)
     finally:
         await server.stop()
     return server.exit_code
+
+
+async def _drain(server: Server, most_s: float, again: asyncio.Event) -> None:
+    """Give groups and endpoints nothing new, and wait until nothing is out, `most_s` at most. A failure of
+    the server ends the wait."""
+    loop, core = asyncio.get_running_loop(), server.app.core
+    if not most_s or server.exit_code:
+        return
+    drain = core.groups.loans.drain
+    drain.begin(core.clock.wall_ms(), is_last=True)
+    began_s = loop.time()
+    text = "drain: groups and endpoints get nothing new; %d messages are out, waiting %g s at most"
+    log.info(text, drain.out, most_s)
+    while (left_s := began_s + most_s - loop.time()) > 0 and not drain.is_done and not server.exit_code:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(left_s, DRAIN_LOOK_S)):
+                await again.wait()
+                break
+    text = "drain: ended after %.1f s; %d messages are still out, %d of them leased over the stop"
+    log.info(text, loop.time() - began_s, drain.out, drain.leased)

@@ -86,7 +86,8 @@ class Node:
         given = ["--data", str(self.data), "--http", where[0], "--mqtt", where[1]]
         env = {**environment(self.settings), **self.environ}
         if self.root == ROOT and can_fork(env):
-            self._process = Forked(given, ROOT, env, self.log, self.module)
+            # A node does not drain: its followers have everything, and a leader hands over at once.
+            self._process = Forked([*given, "--drain", "1h"], ROOT, env, self.log, self.module)
             return
         env["PYTHONPATH"] = str(self.root)
         with self.log.open("ab") as out:
