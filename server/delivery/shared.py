@@ -220,7 +220,8 @@ class Group(Place):
 
     @property
     def is_reachable(self) -> bool:
-        return self.is_served and self._leases.drained_since_ms is None
+        # As `is_served`: it is asked for each ack.
+        return bool(self.picker.present) and not self.is_paused and self._leases.drained_since_ms is None
 
     @property
     def is_served(self) -> bool:

@@ -3,7 +3,8 @@
 Two filters of one name, each a group of its own. Messages are scheduled, moved and cancelled, and expire.
 Workers of MQTT, and one that pulls, ack, nack, ack late, leave and are lost; leases are acked, some with what
 follows, extended, given back and end, some of a call and not others, and hold over kills. People hold keys
-and let them go, try, bury, drop, requeue, replay, skip, and delete a group. The server is killed anywhere.
+and let them go, try, bury, drop, requeue, replay, skip, and delete a group. The server drains, and is killed
+anywhere.
 
 What comes, waits, is dead or over is where the account says that it may be (tests/support/ledger/), in its
 turn among those of its key; and what may be given has been, when nothing moves any more. What the account
@@ -187,6 +188,7 @@ class Group:
     def came(self, key: str, by: str, lapses: float | None = None) -> Stake:
         stake = self.place.stakes.get(key)
         assert stake is None or not self.ledger.fates.has_expired(stake), f"{stake} has expired"
+        assert not self.life.is_draining, f"{key} is given in a drain"
         self.ledger.given(self.place, key, by=by, lapses=lapses, is_leased=lapses is not None)
         return self.place.stakes[key]
 
@@ -544,7 +546,7 @@ class Group:
         check(order)
         rig = self.life.rig
         assert rig.core.floor.needed <= order.firsts.needed, "no slice goes that is needed"
-        if self.life.window > 50:
+        if self.life.window > 50 and not self.life.is_draining:
             owed = self.ledger.turns.owed(self.place)
             assert not owed, f"{owed} may be given"
         if self.rnd.random() < 0.1:
@@ -610,6 +612,7 @@ class Life:
     def __init__(self, seed: int, terms: str, *, has_nodes: bool = False) -> None:
         self.rnd, self.terms = random.Random(seed), TERMS[terms]
         self.pace = random.Random(seed)
+        self.drains = random.Random(seed)
         self.rig = Nodes(self.rnd) if has_nodes else Rig()
         self.window = 2 if terms in ("fair", "rate") else 1_000
         self.ledger = Deliveries(self.now, grace=LAPSE_MS / 1_000, near=0)
@@ -709,6 +712,21 @@ class Life:
         self.ledger.moved(message, to_ms) if is_move else self.ledger.cancelled(message)
         self.look()
 
+    # -- drains
+
+    @property
+    def is_draining(self) -> bool:
+        return self.rig.core.groups.loans.drain.since_ms is not None
+
+    def drain(self) -> None:
+        """One begins or ends, when nothing moves."""
+        drain = self.rig.core.groups.loans.drain
+        drain.cancel() if self.is_draining else drain.begin(self.now)
+        self.rig.pump()
+        for group in self.groups:
+            group.look()
+        assert drain.out == sum(len(group.out) for group in self.groups)
+
     # -- faults
 
     def kill(self) -> None:
@@ -745,6 +763,8 @@ class Life:
     def act(self) -> None:
         # After a replay few keys are looked at with a cursor, or none: so much happens before they all are.
         key_order.LOOKED_MAX = self.pace.choice((0, 0, 0, 1))
+        if self.drains.random() < (0.2 if self.is_draining else 0.04):
+            self.drain()
         op, self.ledger.book.step = self.rnd.random(), self.ledger.book.step + 1
         if op < 0.22:
             self.send()
@@ -769,6 +789,7 @@ class Life:
 
     def end(self) -> None:
         """All is acked, each message as soon as it comes."""
+        self.rig.core.groups.loans.drain.cancel()
         key_order.LOOKED_MAX = 1
         for turn in range(2_400):
             self.pass_ms(STEP_MS)
