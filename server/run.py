@@ -138,8 +138,7 @@ async def _drain(server: Server, most_s: float, again: asyncio.Event) -> None:
     drain = core.groups.loans.drain
     drain.begin(core.clock.wall_ms(), is_last=True)
     began_s = loop.time()
-    text = "drain: groups and endpoints get nothing new; %d messages are out, waiting %g s at most"
-    log.info(text, drain.out, most_s)
+    log.info("drain: waiting %g s at most for %d messages that are out", most_s, drain.out)
     while (left_s := began_s + most_s - loop.time()) > 0 and not drain.is_done and not server.exit_code:
         with suppress(TimeoutError):
             async with asyncio.timeout(min(left_s, DRAIN_LOOK_S)):

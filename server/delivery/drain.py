@@ -1,9 +1,9 @@
 """Drain: groups and endpoints are given nothing new, so that what is out can be finished before a stop.
 
-All groups and endpoints share one value, and are paused by it like a paused group: their read positions
-stand, retries and what came back wait, and members keep what they have. Sessions are not concerned. A group
-that is made or joined meanwhile is paused too. Nothing of it is stored: it ends with the process, or with the
-term of a cluster's leader.
+All groups and endpoints share one value, which holds them like a pause of their own: their read positions
+stand, retries and returned messages wait, and members keep what they have. Sessions are not concerned. Groups
+that are made or joined meanwhile are held too. It is not stored: it ends with the process, or with the term
+of a cluster's leader.
 
     begin      groups stop tailing; messages for them are stored, or wait in the tail at QoS 0
     cancel     all groups read on
@@ -13,6 +13,7 @@ A message whose ack timeout is over is not out: its group goes on without that m
 belongs to the member, and is out while that member is connected.
 """
 
+import logging
 from collections.abc import Iterator, Mapping
 
 from timeline.session import Flight
@@ -20,6 +21,8 @@ from timeline.session import Flight
 from .ready import Ready
 from .settling.leases import Leases
 from .shared import Group
+
+log = logging.getLogger(__name__)
 
 
 class StopFollows(Exception):
@@ -48,6 +51,7 @@ class Drain:
         self._is_last = self._is_last or is_last
         if self.since_ms is None:
             self._switch(now_ms)
+            log.info("drain: groups and endpoints get nothing new; %d messages are out", self.out)
 
     def cancel(self) -> None:
         """Let all go on; nothing if there is no drain. Raises StopFollows."""
@@ -55,6 +59,7 @@ class Drain:
             raise StopFollows("the server is stopping: its drain cannot be cancelled")
         if self.since_ms is not None:
             self._switch(None)
+            log.info("drain: cancelled, groups and endpoints go on")
 
     def _switch(self, since_ms: int | None) -> None:
         self._leases.drained_since_ms = since_ms
