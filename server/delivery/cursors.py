@@ -375,7 +375,7 @@ class Cursors(CommitHook):
         most = LAST_COST if self._is_last else LAZY_COST
         if cost >= most or (started < self._lazy_from and not self._is_last):
             return
-        if not self._round and (started - self._round_at >= CURSOR_INTERVAL_S or self._is_last):
+        if not self._round and (started >= self._round_at + CURSOR_INTERVAL_S or self._is_last):
             self._round, self._round_at, self._soon_at = deque(self.dirty), started, NEVER
         while self._round and cost < most:
             subscriber = self._round.popleft()

@@ -79,7 +79,7 @@ class Drain:
     @property
     def leased(self) -> int:
         """How many of them are leased over the stop. O(messages out)."""
-        return sum(1 for lent in self._out() if lent.loan and lent.loan.flight and lent.loan.flight.until_ms)
+        return sum(1 for lent in self._out() if lent.loan and lent.loan.flight and lent.loan.flight.is_leased)
 
     def _out(self) -> Iterator[Flight]:
         for group in self._groups.values():

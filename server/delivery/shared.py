@@ -506,17 +506,6 @@ class Group(Place):
             member.close_failed()  # as in `_lend`
         return True
 
-    def _doubted(self, message: Message) -> int:
-        """The attempt of a first delivery: a member may have had it before a kill, and still have it. At most
-        a window of them were out."""
-        if self.delivered >= self.session.window or at_of(message.position) >= at_of(self.doubt):
-            self.end_doubt()
-            return 1
-        if not self.doubts(message):
-            return 1
-        self.redelivered += 1
-        return PERHAPS
-
     def _head(self, message: Message, key: bytes) -> Flight:
         """The group's flight of a message that is the head of its key from now on."""
         flight = self.session.launch(message.position, message.shard, 1)
@@ -544,7 +533,7 @@ class Group(Place):
         elif qos == 1:
             flight = session.launch(message.position, message.shard, 1)
         if self.doubt and attempt == 1:
-            attempt = self._doubted(message)
+            attempt = _in_doubt(self, message)
         self.delivered += 1
         self.dirty.add(self)
         if self.rate_limiter is not None:
@@ -572,3 +561,15 @@ class Group(Place):
         except Exception:
             # It is the member's, and comes back when its connection has ended; the others are sent theirs.
             member.close_failed()
+
+
+def _in_doubt(group: Group, message: Message) -> int:
+    """The attempt of a first delivery: a member may have had it before a kill, and still have it. At most a
+    window of them were out."""
+    if group.delivered >= group.session.window or at_of(message.position) >= at_of(group.doubt):
+        group.end_doubt()
+        return 1
+    if not group.doubts(message):
+        return 1
+    group.redelivered += 1
+    return PERHAPS
