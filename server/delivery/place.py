@@ -77,7 +77,7 @@ class Place:
 
     def end_doubt(self) -> None:
         """What it is given from now on it was never given before."""
-        self.doubt = Position(0)
+        self.doubt, self.cursor.changes = Position(0), -1
 
     @property
     def whose(self) -> bytes:

@@ -566,10 +566,12 @@ class Group(Place):
 def _in_doubt(group: Group, message: Message) -> int:
     """The attempt of a first delivery: a member may have had it before a kill, and still have it. At most a
     window of them were out."""
-    if group.delivered >= group.session.window or at_of(message.position) >= at_of(group.doubt):
+    session, order = group.session, group.session.order
+    if group.doubts(message) and group.delivered < session.window:
+        group.redelivered += 1
+        return PERHAPS
+    read = session.read_at(message.position)
+    given = order.read_from(read) if order.is_on else read  # not what waits for its key
+    if group.delivered >= session.window or at_of(given) >= at_of(group.doubt):
         group.end_doubt()
-        return 1
-    if not group.doubts(message):
-        return 1
-    group.redelivered += 1
-    return PERHAPS
+    return 1

@@ -92,6 +92,7 @@ class Leases:
 
     def extend(self, group: Place, member: Subscriber, run: Sequence[Flight], for_ms: int) -> None:
         """Begin leases of `for_ms` from now, in place of the former ones."""
+        self.is_unwritten |= member.holder > 0
         for lent in run:
             if lent.loan is not None and lent.loan.until_s:
                 self._take_out(lent.loan)
