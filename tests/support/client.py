@@ -175,7 +175,11 @@ def finish(rig: Rig, clients: list[Client]) -> None:
 
 
 def _wait_for_a_retry(rig: Rig) -> bool:
-    """What came to nothing comes again later: let that time pass. False: nothing waits."""
+    """What came to nothing comes again later, and what members had before a start: let that time pass. False:
+    nothing waits."""
+    if rig.core.settling.former:
+        rig.lapse()
+        return True
     next_ms = rig.core.retries.next_ms
     if next_ms is not None:
         rig.pass_ms(next_ms + 1 - rig.clock.now_ms)

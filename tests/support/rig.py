@@ -35,6 +35,7 @@ from server.codec.publish import Decoder
 from server.core import Core
 from server.delivery.link import Closing
 from server.delivery.session_rows import cursor_row, group_row, session_row
+from server.delivery.settling.settling import HELD_MS
 from server.delivery.shared import Group
 from server.delivery.subscriber import Subscriber
 from server.mqtt.authenticator import Authenticator
@@ -562,6 +563,18 @@ class Rig:
         if how != "stays":
             getattr(self, how)()
             self.pump()
+
+    def disown(self) -> None:
+        """Nobody has what groups have in flight: so it is with posts, and in what older versions have stored.
+        A start gives it to whoever comes."""
+        for group in self.core.groups:
+            for flight in group.session.flights.values():
+                flight.end_lease()
+            self.core.cursors.dirty.add(group)
+
+    def lapse(self) -> None:
+        """What members have had since before the start lapses, and its pause passes."""
+        self.pass_ms(HELD_MS + 5_000)
 
     def kill(self) -> None:
         """Killed once everything is durable, and started again."""

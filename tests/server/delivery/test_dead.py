@@ -17,6 +17,7 @@ def _unacked(rig: Rig, *texts: str) -> None:
     rig.lasting("grave").subscribe("$dead/#")
     rig.lasting("a").subscribe(*texts, qos=1)
     rig.connected("p").publish1("t", "bad")
+    rig.disown()
     rig.kill()  # a member of a group that is lost has failed then and there; one that leaves has not
 
 
@@ -142,6 +143,7 @@ def test_many_at_once_write_one_cursor(text: str) -> None:
     for number in range(200):
         publisher.publish("t", str(number), 1, pump=False)
     rig.pump()
+    rig.disown()
     rig.kill()
     mark = len(rig.store.log)
     rig.lasting("a")

@@ -101,6 +101,7 @@ def test_a_requeued_letter_is_the_head_again(rig: Rig, peer: Peer, is_killed: bo
     dead(rig, peer)
     act(rig, "requeue")
     if is_killed:
+        rig.disown()
         rig.kill()
         peer = holder(rig)
     rig.pass_ms(500)
@@ -350,7 +351,7 @@ def test_somebody_holds_a_key_and_lets_it_go(rig: Rig, is_killed: bool) -> None:
     if is_killed:
         rig.kill()
         peer = worker(rig)
-        rig.pass_ms(5_000)
+        rig.lapse()
         assert list(came(peer)) == ["c1"], "it was out"
     assert held(rig) == {A, B}
 
@@ -426,7 +427,7 @@ def test_a_key_is_held_in_a_group_with_a_limit_too(rig: Rig) -> None:
     assert (held(rig), list(came(peer))) == ({A}, ["b1"])
     rig.kill()
     peer = worker(rig, order="false", per_key_concurrency="2")
-    rig.pass_ms(5_000)
+    rig.lapse()
     assert (held(rig), list(came(peer))) == ({A}, ["b1"]), "it was out"
     rig.decide(lambda commit: rig.core.holds.let_go(commit, rig.group(TEXT), A))
     rig.pass_ms(1_000)

@@ -24,7 +24,7 @@ def _give(leases: Leases, who: Subscriber, term_ms: int, packet_id: int, *, aske
 def test_those_that_ended_first_are_first_whatever_their_length() -> None:
     """A group whose short ones lapse on and on, more than a look takes, keeps nobody else's from lapsing."""
     clock = HandClock(1_000)
-    leases, who = Leases(clock), _somebody()
+    leases, who = Leases(clock, lambda: 0), _somebody()
     for packet_id in range(1, 11):
         _give(leases, who, 1, packet_id, asked_ms=3 if packet_id % 2 else 0)
     victim = _give(leases, who, 1_000, 100)
@@ -47,7 +47,7 @@ def test_numbers_are_the_bits_that_are_drawn_and_never_one_that_runs() -> None:
         (7).to_bytes(8, "big") + (1 << 63).to_bytes(8, "big"),
         *(n.to_bytes(8, "big") for n in (1 << 63, 9 << 40)),
     ]
-    leases, who = Leases(HandClock(0), lambda count: drawn.pop(0)), _somebody()
+    leases, who = Leases(HandClock(0), lambda: 0, lambda count: drawn.pop(0)), _somebody()
     lent = _give(leases, who, 1, 1)
     assert lent.loan is not None
     leases.name(who, who, lent, lent.loan, 1 << 63)

@@ -330,6 +330,7 @@ def test_a_group_that_orders_no_more_lets_what_is_behind_go_also_after_a_start(r
     group = rig.group(TEXT)
     rig.make(TEXT, terms=group.terms, keeping=Keeping(NEVER_S, order=False))
     rig.pass_ms(1_000)
+    rig.disown()
     rig.restart()
     peer = rig.connected("w").subscribed(TEXT, qos=1)
     group = rig.group(TEXT)
@@ -397,6 +398,7 @@ def test_a_message_that_waits_for_its_key_may_be_acked_late(rig: Rig, peer: Peer
         rig.core.events.finish(group, *rows[payload], told.append)
         rig.pump()
     assert told == [Outcome.DONE, Outcome.DONE, Outcome.GONE]
+    rig.disown()
     rig.kill()
     peer = worker(rig)
     assert drain(rig, peer, came(peer)) == ["a1", "a3", "a4", "a5", "a6", "a8"]
@@ -411,6 +413,7 @@ def test_a_message_acked_late_behind_its_key_is_done_after_a_replay_and_a_kill(r
     to, _ = rows[b"a3"]
     rig.core.events.finish(group, *rows[b"a2"], lambda _: None)
     rig.pump()
+    rig.disown()
     rig.rewind(TEXT, to, pump=False)
     rig.write()
     rig.crash()
@@ -567,6 +570,7 @@ def test_the_index_is_made_again_from_the_key_rows(rig: Rig, peer: Peer) -> None
     assert rebuild_index(rig.store, rig.core.reader) == 19 + 2
     assert {*rig.store.scan(Table.ORDER, b"\2", b"\3")} > {*index}
     assert out
+    rig.disown()
     rig.kill()
     peer = worker(rig)
     order = drain(rig, peer)
@@ -675,6 +679,7 @@ def test_an_order_that_ends_and_begins_again_over_kills(rig: Rig, steps: int, su
 
     def kill(steps: int) -> list[str]:
         """What comes after it, acked one by one."""
+        rig.disown()
         rig.take_steps(steps)
         rig.crash(survivors)
         return drain(rig, joined(rig))

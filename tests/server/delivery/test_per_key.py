@@ -185,6 +185,7 @@ def test_messages_without_a_key_come_once_when_keys_take_no_turns_any_more(
     rig.pass_ms(2_000)
     out |= came(peer)
     if is_killed:
+        rig.disown()
         rig.kill()
     peer = worker(rig, window=3, fair="false", order=order)
     out = came(peer) if is_killed else {**out, **came(peer)}
@@ -233,6 +234,7 @@ def test_what_is_behind_is_undone_and_comes_when_the_rule_ends(rig: Rig) -> None
     group = rig.group(TEXT)
     timeline = Timeline(rig.core.opened, rig.core.writer.journal, node=0)
     assert lag_of(group, timeline, rig.core.router, 100).lag_messages == 2
+    rig.disown()
     rig.kill()
     peer = worker(rig)
     group = rig.group(TEXT)
@@ -259,6 +261,7 @@ def test_what_waits_for_its_key_is_found_again_by_a_repair(rig: Rig) -> None:
     batch.delete_range(Table.ORDER, b"\2", b"\3")
     rig.store.write(batch)
     assert rebuild_index(rig.store, rig.core.reader) > 30
+    rig.disown()
     rig.kill()
     peer, seen = worker(rig, window=2, fair="true"), list[str]()
     out = came(peer)
@@ -403,6 +406,7 @@ def test_a_key_with_a_rate_goes_on_after_its_flights_were_sent_again(rig: Rig) -
     for _ in range(2):
         rig.pass_ms(600)
     assert list(came(peer)) == ["a1", "a2", "a3"]
+    rig.disown()
     rig.kill()
     peer = by_rate(rig)
     again = came(peer)

@@ -756,5 +756,5 @@ def test_a_row_that_cannot_be_read_keeps_nothing_up(
     assert (len(retries(rig)), letters(rig)) == (int(verb == "nack"), [])
     rig.restart()
     peer = rig.connected("a").subscribed(GROUP, qos=1)
-    rig.pass_ms(3_000)
+    rig.lapse()
     assert [one.payload for one in peer.publishes()] == [b"job"] * (verb == "nack")

@@ -76,6 +76,7 @@ def test_what_was_in_flight_at_a_kill_and_has_no_room_to_wait_comes_all_the_same
     rig = Rig(config(returned=4))
     worker(rig, 0)
     payloads = published(rig, SHOWN)
+    rig.disown()
     rig.core.cursors.persist(rig.group(text(0)), lambda _: None)
     rig.pump()
     rig.crash()

@@ -40,6 +40,7 @@ def test_a_worker_of_another_filter_that_fits_gets_the_retry_and_its_attempt_goe
     (came,) = worker.publishes()
     assert came.payload == b"job"
     assert user(came, "fasti-attempt") == "2"
+    rig.disown()
     rig.kill()
     assert rig.lasting("w").payloads() == ["job"]
     assert rig.core.events.moved == 0

@@ -61,6 +61,7 @@ def test_a_try_that_a_kill_has_ended_is_told(rig: Rig, text: str) -> None:
     """With the message, where it is looked up, and in the row of the retry."""
     _published(rig, text)
     assert one(rig).tries is UNSET
+    rig.disown()
     rig.kill()
     rig.pass_ms(5_000)
     packet = _back(rig)
@@ -70,6 +71,7 @@ def test_a_try_that_a_kill_has_ended_is_told(rig: Rig, text: str) -> None:
         2,
         tries_view([TryRow(DUE_MS + 5_000, "", LOST, UNANSWERED)]),
     )
+    rig.disown()
     rig.kill()
     rig.pass_ms(5_000)
     assert one(rig).attempts == 2
@@ -200,6 +202,7 @@ def test_a_packet_without_properties_is_sent_again(rig: Rig) -> None:
 
 def test_who_leases_what_a_kill_took_from_a_member_is_told(rig: Rig) -> None:
     _published(rig, GROUP)
+    rig.disown()
     rig.kill()
     (leased,) = Puller(rig, GROUP).ask().leased
     assert leased.given.attempt == 2
@@ -212,6 +215,7 @@ def test_a_dead_letter_has_as_many_tries_as_attempts(text: str) -> None:
     rig = Rig(config(max_attempts=3))
     _published(rig, text)
     for _ in range(3):
+        rig.disown()
         rig.kill()
         rig.lasting("a")
     (row,) = list(rig.core.dead_letters.read())
@@ -233,6 +237,7 @@ def test_what_has_no_room_to_wait_after_a_kill_has_failed_a_try() -> None:
     rig = Rig(config(returned=1))
     rig.lasting("a").subscribe(GROUP)
     rig.send("t", *"xy")
+    rig.disown()
     rig.kill()
     (row,) = delivery_rows.waiting(rig.core.opened.store, START)
     (tried,) = row.tries

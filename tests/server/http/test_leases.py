@@ -103,12 +103,13 @@ async def test_a_message_is_leased_as_it_is_shown_and_acked(server: Running) -> 
     (message,) = await _lease(server, lease="1m")
     assert msgspec.to_builtins(msgspec.convert(message, shapes.LeasedMessage)) == message
     shown = (await server.call("GET", f"/v1/messages/{id_}")).body
-    names = ("filter", "attempt", "reason", "tries", "lease_id", "lease_until")
+    names = ("filter", "attempt", "redelivered", "reason", "tries", "lease_id", "lease_until")
     own = {name: message.pop(name) for name in names}
     shown.pop("dispatched_at", None)
     assert {name: shown[name] for name in message} == message
     assert (message["headers"], message["payload"]) == ({"a": "b"}, {"id": 17})
     assert (own["filter"], own["attempt"], own["reason"], own["tries"]) == ("jobs/#", 1, None, [])
+    assert own["redelivered"] is False
     assert own["lease_until"] == "2026-11-21T08:01:02.000Z"
     lease_id = own["lease_id"]
     extended = (await server.call("POST", f"{PATH}:extend", {"lease_ids": [lease_id], "lease": 120})).body

@@ -452,12 +452,12 @@ async def test_many_that_are_lost_at_once_leave_in_turns(monkeypatch: pytest.Mon
     core = served.rig.core
     leave, left = core.clients.leave, list[str]()
 
-    def slow(subscriber: Subscriber, *, is_clean: bool) -> None:
+    def slow(subscriber: Subscriber, **how: bool) -> None:
         until = time.monotonic() + PIECE_S
         while time.monotonic() < until:
             """It leaves its groups."""
         left.append(subscriber.name)
-        leave(subscriber, is_clean=is_clean)
+        leave(subscriber, **how)
 
     monkeypatch.setattr(core.clients, "leave", slow)
     for link in links:

@@ -52,6 +52,7 @@ def test_what_every_post_says() -> None:
         "webhook-timestamp": str(NOW_S),
         "fasti-due": "2026-11-21T08:00:00.250Z",
         "fasti-attempt": "3",
+        "fasti-redelivered": "true",
         "fasti-topic": "orders/17",
         "content-type": "text/plain; charset=utf-8",
     }
