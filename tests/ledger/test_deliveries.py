@@ -81,7 +81,22 @@ STORIES: dict[str, dict[str, str]] = {
         "requeued to what may have it": (
             "unread e; given m of=e lapses=1; lapse 1; sending; sent; shown leased of=e"
         ),
-        "a kill takes with it that it was given": EXPIRING + "given n; kill 1; at 6000; shown done n",
+        "a kill takes with it that it was given": (
+            EXPIRING + "lapse 1; given n; kill 1; at 6000; shown done n"
+        ),
+        "what a member has is its own after a stop, until its lease ends": (
+            "given m; stop; lapse 32; given m attempt=2"
+        ),
+        "and after a kill": "given m lapses=3; kill 1; lapse 4; given m attempt=2",
+        "no connection ends it then": "given m; stop; left; shown leased",
+        "given right before a kill it comes again": "lapse 1; given m; kill 1; given m attempt=1 again=1",
+        "or it counts as a try": "lapse 1; given m; kill 1; given m attempt=2 again=0",
+        "or it does not, and is its own": "lapse 1; given m; kill 1; shown leased",
+        "an extend right before a kill may be lost": (
+            "given m lapses=2; lapse 1; extend 90; kill 1; lapse 4; given m"
+        ),
+        "held after a start": "given m lapses=9; stop; held 20; lapse 10; shown leased",
+        "held for less than it has": "given m lapses=20; stop; held 9; lapse 10; shown leased",
         "a session has lost what was too old, and its count died": (
             "session c; accept n 3; at 3; ack; ack key=n; walk 168h; kill 1; end"
         ),
@@ -159,7 +174,7 @@ STORIES: dict[str, dict[str, str]] = {
             "grace; lease lapses=1; lapse 1; lies in_flight; nack; lies waits"
         ),
         "counted from the last word of the server": (
-            "given m; kill 1; given m attempt=1; kill 2; given m attempt=3"
+            "lapse 1; given m; kill 1; given m attempt=1; kill 1; given m attempt=3"
         ),
         "requeued, it has all its tries": THRICE + "; requeue; lease attempt=4; nack; lies waits",
         "the last try": THRICE + "; lies dead",
@@ -179,7 +194,7 @@ STORIES: dict[str, dict[str, str]] = {
         ),
         "two of a key": FOUR + "lease k1; lease k2; ack key=k1; lease k3",
         "a failed one of a limited key is behind": FOUR + "lease k1; nack key=k1; lease k2",
-        "held, and what was out goes out again": KEYED + "given k1; hold k; kill 1; given k1",
+        "held, and what was out goes out again": KEYED + "lapse 1; given k1; hold k; kill 1; given k1",
         "released by hand": KEYED + "hold k; unhold k; lease k1",
         "a letter holds its key until it is released": HOLDS + "lease k1; bury key=k1; unhold k; lease k2",
         "a letter holds its key until it is requeued": (
@@ -235,10 +250,10 @@ STORIES: dict[str, dict[str, str]] = {
             FOUR + "waits; lease k1; nack 1h key=k1; setback; skip dead; lies dead key=k1"
         ),
         "skipped, after what nobody had in hand was set back": (
-            "given m; kill 1; lies in_flight; setback; skip dead; lies dead"
+            "given m; left g orderly; lies in_flight; setback; skip dead; lies dead"
         ),
         "what a kill may have put before it is not owed": (
-            KEYED + "lease m; given k1; setback; kill 1; given k1; nack 1h key=k1; owed"
+            KEYED + "lease m; lapse 1; given k1; setback; kill 1; given k1; nack 1h key=k1; owed"
         ),
         "what is held is not owed": KEYED + "lease m; hold k; owed",
     },
@@ -249,7 +264,7 @@ STORIES: dict[str, dict[str, str]] = {
     "two retries": {"of one message": "lease; nack 1h; listed times=2"},
     "a retry in flight": {"it is leased": "lease; listed 0"},
     "not finished any more": {
-        "unread, and skipped": "given m; kill 1; lies unread; skip dropped; lies unread",
+        "unread, and skipped": "lapse 1; given m; kill 1; lies unread; skip dropped; lies unread",
         "its former letter is on disk for ever": "lease; bury; setback; given m; lapse 9; ack; lies dead",
         "dropped and listed": "lease; nack 1h; drop; listed 0",
         "done, and leased": "lease; ack; lapse 9; shown leased",
@@ -296,6 +311,12 @@ STORIES: dict[str, dict[str, str]] = {
         "requeued, and given before the answer": "lease; bury; sending; given m of=e; sent; given m of=e",
         "the connection of its worker ends": "lease; left; lease",
         "a lease ends with the server": "lease; kill; lapse 2; lease",
+        "pulled right before a kill": "lapse 1; lease; kill 1; lease",
+        "over a stop": "given m; stop; lapse 29; given m",
+        "long before a kill": "given m; kill 1; given m",
+        "an extend long before a kill": "given m lapses=2; extend 90; kill 1; lapse 4; given m",
+        "it was held after a start": "given m lapses=9; stop; held 20; lapse 15; given m",
+        "held for less than it has": "given m lapses=20; stop; held 9; lapse 15; given m",
         "an extend is lost": "lease lapses=2; extend 1000; kill; lapse 3; lease",
         "requeued to what has it": "post; sending; sent; given m of=e",
         "a lease ends with a step ahead": "lease; at 1000h; lapse 2; lease",
@@ -366,7 +387,7 @@ STORIES: dict[str, dict[str, str]] = {
     },
     "counted too seldom": {
         "a nack": "lease; nack; lease attempt=1",
-        "a good while before a kill": "lapse 1; given m; nack; given m; kill 9; given m attempt=1",
+        "a good while before a kill": "lapse 1; given m; nack; given m; kill 9; lapse 40; given m attempt=1",
     },
     "counted wrongly": {"of a dead letter": "lease; bury; lies dead attempts=2"},
     "dead for no cause": {
@@ -375,13 +396,13 @@ STORIES: dict[str, dict[str, str]] = {
         ),
         "after three orderly leaves": "given m; left g orderly; " * 3 + "letters",
         "as a 409 says": "lease; uncancelled g dead",
-        "the server says how often": "given m; kill 1; given m attempt=2; nack; lies dead",
+        "the server says how often": "lapse 1; given m; kill 1; given m attempt=2; nack; lies dead",
         "the server counts anew": (
             "lease; bury; requeue; lease; nack; lease; nack; setback; lease attempt=1; nack; lies dead"
         ),
         "its letter is gone since a stop": "lease; bury; setback; given m; stop; lies dead",
         "after three releases": RETURNED * 3 + "letters",
-        "after three orderly stops": "given m; stop; " * 3 + "letters",
+        "a stop is no end of a lease": "given m; stop; letters",
         "after a nack": "lease; nack; lies dead",
         "after two of three tries": "lease; nack; lease; nack; letters",
     },
@@ -416,6 +437,9 @@ STORIES: dict[str, dict[str, str]] = {
         "it is not done": "lease; unsure; kill; lies in_flight; after there=1",
         "what follows is not there": "lease; ack; after there=0",
     },
+    "a second copy says nothing": {
+        "right before a kill": "lapse 1; given m; kill 1; given m attempt=1 again=0",
+    },
     "a lease is gone": {
         "before its end": "lease; denied 1 release",
         "as its ack is told": "lease; acking; refused",
@@ -448,6 +472,7 @@ STORIES: dict[str, dict[str, str]] = {
         "it is told later": "given m; toolate",
     },
     "too many of a key out": {
+        "beside what a member has since before a stop": KEYED + "given k1; stop; lease k2",
         "of an ordered one": KEYED + "lease k1; lease k2",
         "of a limited one": FOUR + "lease k1; lease k2; lease k3",
         "what was out at a kill": FOUR + "lease k1; lease k2; given k3",
@@ -463,7 +488,7 @@ STORIES: dict[str, dict[str, str]] = {
             "keyed order; accept k2 4 k row=2; at 4; lease k2; ack key=k2; accept k1 3 k row=1; lease k1"
         ),
         "before a retry": KEYED + "lease k1; nack 1h key=k1; lease k2",
-        "before what was out at a kill": KEYED + "given k1; kill 1; lease k2",
+        "before what was out at a kill": KEYED + "lapse 1; given k1; kill 1; lease k2",
         "after a replay": KEYED + "lease k1; ack key=k1; setback; lease k2",
     },
     "a key is given away": {"of what is undone": "one m; another"},
@@ -644,11 +669,15 @@ class Story(Teller):
 
     # -- deliveries
 
-    def given(self, key: str | int, *, of: str = "g", **more: Any) -> None:
+    def given(self, key: str | int, *, of: str = "g", again: int | None = None, **more: Any) -> None:
+        more |= {} if again is None else {"is_again": bool(again)}
+        if "lapses" in more:
+            more["lapses"] = float(more["lapses"])
+        more.setdefault("is_leased", False)
         self.ledger.given(self.place(of), str(key), **more)
 
     def lease(self, key: str | int = "m", *, lapses: float = 1_000.0, **more: Any) -> None:
-        self.given(key, lapses=float(lapses), **more)
+        self.given(key, lapses=float(lapses), is_leased=True, **more)
 
     def unread(self, of: str) -> None:
         self.stake(of=of)
@@ -691,6 +720,9 @@ class Story(Teller):
 
     def extend(self, seconds: float) -> None:
         self.ledger.settling.extended(self.stake(), float(seconds))
+
+    def held(self, seconds: float) -> None:
+        self.ledger.settling.held(self.stake(), float(seconds))
 
     def release(self) -> None:
         self.ledger.settling.returned(self.group, self.stake())

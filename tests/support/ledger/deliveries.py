@@ -19,7 +19,7 @@ Here is what becomes due, is given and lapses. What else happens is told to a pa
     turns.py      the turns of ordering keys
     settling.py   what becomes of what was given
     leases.py     calls that name leases
-    losses.py     connections that end, kills
+    losses.py     connections that end, stops, kills
     lives.py      places that begin, are set back, skip and end
     looks.py      what the server shows
 
@@ -44,7 +44,20 @@ from .messages import Clock, Message, Messages
 from .settling import Settling
 from .stakes import Place, Stake
 from .turns import Turns
-from .words import DEAD, DONE, DROPPED, FLIGHT, NEAR_MS, SHOWN, SURE_S, UNDONE, WAITING, Book, Fault
+from .words import (
+    DEAD,
+    DONE,
+    DROPPED,
+    FLIGHT,
+    NEAR_MS,
+    SHOWN,
+    SURE_S,
+    UNDONE,
+    WAITING,
+    WRITTEN_S,
+    Book,
+    Fault,
+)
 
 
 class Deliveries:
@@ -56,13 +69,15 @@ class Deliveries:
         sure: float = SURE_S,
         soon: float = 0.0,
         near: int = NEAR_MS,
+        written: float = WRITTEN_S,
     ) -> None:
         """`grace`: seconds after which a lease that is over has ended for certain, if that is known.
 
         `sure`: so long after it was sent what has no answer is on disk. `soon`: what was on its way when an
-        ack was sent is here then. `near`: by which a lease may end early in running time.
+        ack was sent is here then. `near`: by which a lease may end early in running time. `written`: so long
+        after it was given a lease over MQTT outlasts a kill.
         """
-        self.known = Known(now, grace=grace, sure=sure, soon=soon, near=near)
+        self.known = Known(now, grace=grace, sure=sure, soon=soon, near=near, written=written)
         self.fates = Fates(self.known)
         self.turns = Turns(self.known, self.fates)
         self.settling = Settling(self.known, self.fates)
@@ -252,10 +267,12 @@ class Deliveries:
         attempt: int | None = None,
         by: str = "",
         is_leased: bool = True,
+        is_again: bool | None = None,
         due: int = 0,
     ) -> None:
         """`attempt`: which one the server says that it is. `by`: who got it. `is_leased`: what ends at
-        `lapses` is its own, whatever becomes of its connection. `due`: as the delivery says."""
+        `lapses` is its own, whatever becomes of its connection. `is_again`: whether it says that somebody may
+        have had it before, by DUP or `redelivered`, if that is known. `due`: as the delivery says."""
         high = high or self.clock.top
         message = self.messages.by_id.get(key)
         if message is None:
@@ -288,6 +305,11 @@ class Deliveries:
             self.known.blame(rule, kind, place, stake)
         elif stake.not_before > high or not self.clock.has_shown(stake.not_before, stake.epoch):
             self.known.blame(1, "retry early", place, stake, f"; not before {stake.not_before}, it is {high}")
+        if stake.may_run and is_again is not None:
+            self.seen["given twice by a kill"] += 1
+            if not is_again and (attempt or 1) == 1:
+                self.known.blame(6, "a second copy says nothing", place, stake)
+        stake.may_run = False
         self.turns.in_turn(place, stake)
         self.known.note(stake, f"given {by}")
         stake.tries.up()

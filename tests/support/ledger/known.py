@@ -14,9 +14,11 @@ from .words import ANY, DEAD, DROPPED, SLACK_MS, UNDONE, Book
 
 
 class Known:
-    def __init__(self, now: int, *, grace: float | None, sure: float, soon: float, near: int) -> None:
+    def __init__(
+        self, now: int, *, grace: float | None, sure: float, soon: float, near: int, written: float
+    ) -> None:
         """As for `Deliveries`."""
-        self.grace, self.sure, self.soon, self.near = grace, sure, soon, near
+        self.grace, self.sure, self.soon, self.near, self.written = grace, sure, soon, near, written
         self.book = Book()
         self.messages = Messages(now, self.book)
         self.places: list[Place] = []

@@ -1,10 +1,10 @@
-"""What ends with a connection or with the server, and what a kill may take with it."""
+"""What ends with a connection, what the end of the server leaves leased, and what a kill may take with it."""
 
 from .known import Known
 from .settling import Settling
 from .stakes import Place, Stake
 from .turns import Turns
-from .words import DEAD, DONE, DROPPED, FLIGHT, WAITING
+from .words import DEAD, DONE, DROPPED, FLIGHT, HELD_S, WAITING
 
 
 class Losses:
@@ -42,18 +42,18 @@ class Losses:
             stake.is_returned, stake.not_before = True, 0
         stake.lapses = stake.ended = None
 
-    def restarted(self, mono: float, *, was_killed: bool) -> None:
-        """After a kill the last steps that had no answer may be undone."""
+    def restarted(self, mono: float, *, was_killed: bool, ready: float | None = None) -> None:
+        """After a kill the last steps that had no answer may be undone. `mono`: when it was gone; `ready`:
+        when it served again, if that is not then."""
         for place, stake in self._known.all_stakes():
             stake.passed, stake.acked_at = "", 0.0
             if stake.ack_read:
                 self._settling.finished(stake, stake.ack_read)
             if stake.is_leased or stake.may_be_nobodys:
                 continue
-            if not was_killed and stake.may == {FLIGHT} and place.kind != "session":
-                self._settling.comes_back(place, stake)
-            if was_killed and FLIGHT in stake.may and stake.tries.least <= 1:
-                stake.was_given = False  # the server may have forgotten that: it is unread again
+            if place.kind == "group" and FLIGHT in stake.may:
+                self._stays_leased(stake, mono, mono if ready is None else ready, was_killed=was_killed)
+                continue
             stake.may_lead |= was_killed and FLIGHT in stake.may and not stake.is_in_line
             self._sent_anew(place, stake, *([DONE] if place.kind == "endpoint" else []))
         for place, stake in self._known.all_stakes():
@@ -79,6 +79,22 @@ class Losses:
         if was_killed:
             for place in self._known.open():
                 self.perhaps_taken(place)
+
+    def _stays_leased(self, stake: Stake, mono: float, ready: float, *, was_killed: bool) -> None:
+        """Its client has it until the end of the lease, whatever becomes of connections. After a kill that is
+        so if the group's cursor had said who has it; else it is unread again, or the retry that it was."""
+        self._known.note(stake, "leased on")
+        if was_killed and stake.former_lapses is not None and mono - stake.extended_at < self._known.written:
+            self._settling.leased(stake, stake.former_lapses)
+        if stake.lapses is None and stake.ended is None:
+            self._settling.leased(stake, ready + HELD_S)
+        stake.is_leased, stake.former_lapses = True, None
+        if was_killed and mono - stake.given_at < self._known.written:
+            self._known.seen["given right before a kill"] += 1
+            stake.may |= {WAITING}
+            stake.not_before, stake.is_returned, stake.may_run = 0, True, True
+            stake.was_given &= stake.tries.least > 1  # the server may have forgotten that
+            stake.may_lead |= not stake.is_in_line
 
     def _forgets(self, stake: Stake, mono: float) -> None:
         """What a kill may take: of the counts (the last delivery may have been returned since), and that a

@@ -94,7 +94,13 @@ class Settling:
 
     def extended(self, stake: Stake, lapses: float) -> None:
         self._known.note(stake, "extended")
+        stake.former_lapses, stake.extended_at = stake.lapses, self._known.clock.mono
         self.leased(stake, lapses, is_leased=stake.is_leased)
+
+    def held(self, stake: Stake, lapses: float) -> None:
+        """Its client has said after a start that it has it still: it is leased for that time, at least."""
+        if stake.lapses is None or stake.lapses < lapses:
+            self.extended(stake, lapses)
 
     def leased(self, stake: Stake, lapses: float | None, *, is_leased: bool = True) -> None:
         stake.lapses, stake.is_leased, stake.wall_until = lapses, is_leased and lapses is not None, 0

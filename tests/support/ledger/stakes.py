@@ -50,6 +50,12 @@ class Stake:
     """When it was over; it may go on for `Deliveries.grace`."""
     is_leased: bool = False
     """Whoever has or had it last leases, so no connection and no restart ends that."""
+    extended_at: float = 0.0
+    """When it was extended last (mono), ..."""
+    former_lapses: float | None = None
+    """... and when it would have been over without that: a kill may undo it."""
+    may_run: bool = False
+    """Who had it at a kill may have it still, and the server may not know: the next delivery says so."""
     until: int = 0
     """The same in running time, which counts for what is leased after a restart."""
     wall_until: int = 0

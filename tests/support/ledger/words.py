@@ -28,6 +28,10 @@ DEAD_MS = 29 * DAY
 """So long a dead letter is there at least."""
 BOUND_MS = 2_000
 """So far ahead a message may count as dispatched after a start."""
+HELD_S = 30
+"""A member without an ack timeout has what it was given for so long after a start."""
+WRITTEN_S = 0.5
+"""So long after it was given, or extended, a lease over MQTT is on disk, also if the server is killed."""
 SURE_S = 2.5
 """So long after it was sent, an ack without an answer of its own is on disk, also if the server is killed."""
 BACKOFF_MAX = 4_320_000
