@@ -9,6 +9,7 @@ What a kill leaves open (an ack that was not on disk, a step that was under way)
 way; whichever it is, it is one of them.
 """
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -26,6 +27,7 @@ from server.codec import wire
 from server.codec.packets import Ack, Publish
 from server.delivery import unread
 from server.delivery.burials import SKIPPED
+from server.delivery.link import Closing
 from server.delivery.shared import Group
 from shards import delivery_rows
 from shards.commit import Commit
@@ -36,7 +38,7 @@ from tests.support.ledger.messages import Message
 from tests.support.ledger.stakes import Stake
 from tests.support.ledger.words import DEAD, DONE, DROPPED, FLIGHT, WAITING, Fault
 from tests.support.planted import finds
-from tests.support.rig import Peer, Rig, config, props
+from tests.support.rig import Peer, Rig, about, config, props
 from tests.support.soak import SOAK
 from tests.support.whereabouts import where
 from timeline import key_order
@@ -66,6 +68,8 @@ class Work(RuleBasedStateMachine):
         super().__init__()
         self.rig = Rig(config(receive_maximum=1_000))
         self.peers: dict[str, Peer] = {}
+        self.ids: dict[str, str] = {}
+        """By key, as deliveries say it."""
         self.had: list[tuple[str, int, Stake, int]] = []
         """Of each member: packet ids that it has not answered, of which message, and which delivery of it."""
         self.ledger = Deliveries(self.now, grace=GRACE_S)
@@ -103,7 +107,16 @@ class Work(RuleBasedStateMachine):
             for packet in peer.publishes():
                 key, lapses = packet.payload.decode(), (self.now + LEASE_MS) / 1_000
                 attempt = int((packet.properties and packet.properties.user("fasti-attempt")) or 1)
-                self.ledger.given(self.place, key, lapses=lapses, attempt=attempt, by=name, is_leased=False)
+                self.ids[key] = (packet.properties and packet.properties.user("fasti-id")) or ""
+                self.ledger.given(
+                    self.place,
+                    key,
+                    lapses=lapses,
+                    attempt=attempt,
+                    by=name,
+                    is_leased=False,
+                    is_again=packet.dup,
+                )
                 stake = self.stakes[key]
                 self.had.append((name, packet.packet_id, stake, stake.number))
 
@@ -304,6 +317,69 @@ class Work(RuleBasedStateMachine):
         self.had.clear()
         self.ledger.losses.restarted(self.now / 1_000, was_killed=True)
         self.each_is_in_one_place()
+
+    @rule(why=st.sampled_from([Closing.STOPPING, Closing.MOVED]), is_ready=st.booleans())
+    def stop(self, why: Closing, is_ready: bool) -> None:
+        """In order, or as another node leads; started again."""
+        self.each_is_in_one_place()
+        self.rig.restart(why)
+        if is_ready:
+            self.rig.core.settling.ready()
+            self.rig.pump()
+        self.peers.clear()
+        self.had.clear()
+        self.ledger.losses.is_durable()
+        self.ledger.losses.restarted(self.now / 1_000, was_killed=False)
+        self.each_is_in_one_place()
+
+    def _told(self, peer: Peer, topic: str, body: object) -> tuple[int, str]:
+        """The reason of what the server answers to a command, and its text."""
+        peer.publish(topic, json.dumps(body), 1)
+        (answer,) = [packet for packet in peer.inbox if isinstance(packet, Ack)]
+        peer.inbox = [packet for packet in peer.inbox if isinstance(packet, Publish)]
+        return answer.reason, about(answer).reason_string or ""
+
+    @precondition(lambda self: self.peers and self.ids)
+    @rule(data=st.data(), is_theirs=st.booleans())
+    def hold(self, data: st.DataObject, is_theirs: bool) -> None:
+        """A client says what it has still: what it has, or anything."""
+        self.each_is_in_one_place()
+        name = data.draw(st.sampled_from(sorted(self.peers)))
+        keys = [key for key in self.ids if not is_theirs or self._is_left(self.stakes[key], name)]
+        keys = data.draw(st.lists(st.sampled_from(keys), max_size=4, unique=True)) if keys else []
+        reason, why = self._told(
+            self.peers[name], "$control/holding", {"group": GROUP, "ids": [self.ids[key] for key in keys]}
+        )
+        held = [key for key in keys if self.ids[key] not in why]
+        assert (reason == 0) == (held == keys), why
+        for key in keys:
+            stake = self.stakes[key]
+            if key in held:
+                assert self._is_left(stake, name), f"{name} holds {stake}"
+                stake.may = frozenset({FLIGHT})
+                self.ledger.settling.held(stake, (self.now + LEASE_MS) / 1_000)
+            else:
+                is_sure = self._is_left(stake, name) and stake.may == {FLIGHT}
+                assert not is_sure, f"{name} does not hold {stake}"
+
+    @staticmethod
+    def _is_left(stake: Stake, name: str) -> bool:
+        """Whether the client may have it since before the start."""
+        return stake.is_leased and stake.by == name and FLIGHT in stake.may
+
+    @precondition(lambda self: self.peers and self.ids)
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
+        """A client acks something by its id, whoever has it."""
+        self.each_is_in_one_place()
+        name, key = data.draw(st.sampled_from(sorted(self.peers))), data.draw(st.sampled_from([*self.ids]))
+        stake = self.stakes[key]
+        reason, _ = self._told(self.peers[name], "$control/done", {"group": GROUP, "id": self.ids[key]})
+        is_undone = bool(stake.may & {WAITING, FLIGHT, DEAD}) or stake.was_finished
+        assert reason == 0 or not stake.may <= {WAITING, FLIGHT}, f"nothing is left of {stake}"
+        assert reason or is_undone, f"{stake} is over"
+        if not stake.may <= {DONE, DROPPED}:
+            self.ledger.settling.finished(stake)
 
     def teardown(self) -> None:
         """Everything comes to its end: done, or dead."""

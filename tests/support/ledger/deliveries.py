@@ -147,7 +147,7 @@ class Deliveries:
             if (
                 stake.ended is not None
                 and self.known.grace is not None
-                and mono >= stake.ended + self.known.grace
+                and mono >= stake.ended + self.known.grace + stake.late
             ):
                 stake.may, stake.ended = (stake.may - {FLIGHT}) or stake.may, None
             if stake.read_again > 0 and mono - stake.read_again >= self.known.sure:

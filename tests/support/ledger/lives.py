@@ -78,6 +78,7 @@ class Lives:
             stake.is_in_line = False
         if stake.may <= {FLIGHT} or stake.was_finished:
             return
+        stake.may_run = False  # who asks for it again has it from the beginning
         if stake.is_returned:  # in flight, and in nobody's hands
             stake.may, stake.is_exact, stake.not_before = stake.may | {WAITING}, False, 0
             stake.stays, stake.tries.least, stake.total.least = False, 0, 0

@@ -75,7 +75,7 @@ class Looks:
             self._known.blame(2, "in two places", place, stake, f"; {where}")
             return
         state = where[0] if where else "over"
-        flying = {FLIGHT} if FLIGHT in stake.may else UNDONE
+        flying = {FLIGHT} if FLIGHT in stake.may and stake.ended is None else UNDONE
         allowed = {"unread": {WAITING}, "in flight": flying, "waits": {WAITING}, "dead": {DEAD}}
         self._narrow(place, stake, frozenset(allowed.get(state, {DONE, DROPPED})), f"; {state}", sure_s=0)
         if state in ("unread", "waits"):

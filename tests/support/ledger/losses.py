@@ -4,7 +4,7 @@ from .known import Known
 from .settling import Settling
 from .stakes import Place, Stake
 from .turns import Turns
-from .words import DEAD, DONE, DROPPED, FLIGHT, HELD_S, WAITING
+from .words import DEAD, DONE, DROPPED, FLIGHT, HELD_S, RUN_S, WAITING
 
 
 class Losses:
@@ -49,6 +49,7 @@ class Losses:
             stake.passed, stake.acked_at = "", 0.0
             if stake.ack_read:
                 self._settling.finished(stake, stake.ack_read)
+            stake.late += RUN_S * was_killed
             if stake.is_leased or stake.may_be_nobodys:
                 continue
             if place.kind == "group" and FLIGHT in stake.may:
@@ -60,6 +61,9 @@ class Losses:
             if was_killed and stake.since and mono - stake.since < self._known.sure:
                 stake.may, stake.not_before, stake.is_exact = stake.may | {WAITING}, 0, False
                 stake.is_returned = True
+                if place.kind == "group" and stake.former_lapses is not None and not stake.is_leased:
+                    stake.may |= {FLIGHT}  # its client has it since before the ack
+                    self._settling.leased(stake, stake.former_lapses)
             if (
                 was_killed
                 and stake.former

@@ -31,6 +31,7 @@ class Settling:
     def unsure(self, stake: Stake, then: frozenset[str] = frozenset({WAITING, DONE, DEAD})) -> None:
         """A step was sent and the server died before it answered; it would have become `then`."""
         self._known.note(stake, "unsure")
+        self._has_ended(stake)
         stake.may, stake.lapses, stake.not_before = stake.may | then, None, 0
         stake.may_be_nobodys = stake.is_leased
 
@@ -104,6 +105,7 @@ class Settling:
 
     def leased(self, stake: Stake, lapses: float | None, *, is_leased: bool = True) -> None:
         stake.lapses, stake.is_leased, stake.wall_until = lapses, is_leased and lapses is not None, 0
+        stake.late = 0.0
         if lapses is not None:
             stake.until = self._known.clock.walked + round(1_000 * lapses) - self._known.near * is_leased
             stake.wall_until = self._known.clock.high + round(1_000 * (lapses - self._known.clock.mono))
@@ -237,8 +239,14 @@ class Settling:
             self._becomes(stake, WAITING)
             stake.tries.anew()
 
+    def _has_ended(self, stake: Stake) -> None:
+        """Its lease, unless a kill undoes that."""
+        if stake.lapses is not None:
+            stake.former_lapses, stake.extended_at = stake.lapses, self._known.clock.mono
+
     def _becomes(self, stake: Stake, state: str) -> None:
         self._known.note(stake, state)
+        self._has_ended(stake)
         stake.may, stake.lapses, stake.not_before, stake.since = frozenset({state}), None, 0, 0.0
         stake.is_exact, stake.stays, stake.reason, stake.ended = False, False, "", None
         stake.ack_read, stake.passed = 0.0, ""

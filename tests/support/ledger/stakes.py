@@ -54,6 +54,8 @@ class Stake:
     """When it was extended last (mono), ..."""
     former_lapses: float | None = None
     """... and when it would have been over without that: a kill may undo it."""
+    late: float = 0.0
+    """By which it may end later, as kills have taken running time with them."""
     may_run: bool = False
     """Who had it at a kill may have it still, and the server may not know: the next delivery says so."""
     until: int = 0

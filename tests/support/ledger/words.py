@@ -30,6 +30,8 @@ BOUND_MS = 2_000
 """So far ahead a message may count as dispatched after a start."""
 HELD_S = 30
 """A member without an ack timeout has what it was given for so long after a start."""
+RUN_S = 2.0
+"""So much of its running time a server may forget with a kill: leases end later by that."""
 WRITTEN_S = 0.5
 """So long after it was given, or extended, a lease over MQTT is on disk, also if the server is killed."""
 SURE_S = 2.5
