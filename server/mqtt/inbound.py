@@ -31,7 +31,7 @@ from ..delivery.settling.settling import Outcome, Settling
 from ..delivery.subscriber import Subscriber
 from ..delivery.verdict import OnVerdict, Verdict
 from ..engine.clock import Clock
-from ..observe.logs import TEXT_MAX, clean
+from ..observe.logs import clean
 from ..observe.trace_context import context_in
 from ..observe.tracing import Scheduling, Traces
 from ..settings.config import Config
@@ -43,6 +43,7 @@ from .publish_requests import (
     DONE,
     EXTEND,
     HOLDING,
+    REFUSED_MAX,
     PublishRefused,
     is_as_declared,
     read_done,
@@ -238,7 +239,7 @@ class Inbound:
         except PublishRefused as error:
             self._publishing.traffic.refused += 1
             if pending is not None:
-                pending.detail = clean(error, TEXT_MAX)
+                pending.detail = clean(error, error.most)
             self._answer(pending, error.reason, 0, session)
             log.info("publish refused: %s, %s", self._peer, error, extra=self._peer.why(error.reason, error))
             return
@@ -444,7 +445,7 @@ class Inbound:
         lost = self._settling.hold(subscriber, text, messages)
         if lost:
             detail = f"$control/holding: not leased to this client: {', '.join(map(id_text, lost))}"
-            raise PublishRefused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, detail)
+            raise PublishRefused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, detail, REFUSED_MAX)
 
     def _finish(self, packet: Publish, subscriber: Subscriber, pending: PendingAck | None) -> None:
         """Finish a group's message from an earlier connection. Raises PublishRefused."""

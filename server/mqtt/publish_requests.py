@@ -29,6 +29,7 @@ from ..codec.packets import Properties, Publish
 from ..codec.properties import forwarded
 from ..codec.reasons import Reason
 from ..delivery.publish_request import PublishRequest
+from ..observe.logs import TEXT_MAX
 from ..settings.config import ACK_MS_MAX
 from ..settings.durations import TimeError, parse_delay
 from ..settings.times import SECONDS_MAX, format_ms, other_reading, parse_due, wall_time
@@ -38,7 +39,9 @@ EXTEND = b"$control/extend"
 DONE = b"$control/done"
 HOLDING = b"$control/holding"
 HOLDING_MAX = 200
-"""Ids in one publish there."""
+"""Ids in one publish there, ..."""
+REFUSED_MAX = 100 + 34 * HOLDING_MAX
+"""... and characters of a refusal that names them all."""
 _NUMBER_AT = len(DELAYED)
 NUMBER_DIGITS = 12
 BRIDGE_STATE = "$SYS/broker/connection/+/state"
@@ -60,11 +63,11 @@ Control = TypeVar("Control")
 
 
 class PublishRefused(Exception):
-    """An invalid publish; `reason` goes into its PUBACK."""
+    """An invalid publish; `reason` goes into its PUBACK, with at most `most` characters of the detail."""
 
-    def __init__(self, reason: Reason, detail: str) -> None:
+    def __init__(self, reason: Reason, detail: str, most: int = TEXT_MAX) -> None:
         super().__init__(detail)
-        self.reason = reason
+        self.reason, self.most = reason, most
 
 
 def read_plain(

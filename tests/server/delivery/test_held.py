@@ -448,6 +448,13 @@ def test_200_ids_are_held_at_once(rig: Rig) -> None:
     assert holding(member, *(50 * [*map(name, given)])).reason == 0
 
 
+def test_a_refusal_names_200_ids(rig: Rig) -> None:
+    ids = [id_text(MessageId(n << 70)) for n in range(1, 201)]
+    answer = holding(came(rig), *ids)
+    assert answer.reason == 0x83
+    assert all(one in (about(answer).reason_string or "") for one in ids)
+
+
 def test_holding_at_qos_0_and_2(rig: Rig) -> None:
     member = came(rig, terms=TERMS["timeout"])
     put(rig, "a")

@@ -2,9 +2,9 @@
 
 Two filters of one name, each a group of its own. Messages are scheduled, moved and cancelled, and expire.
 Workers of MQTT, and one that pulls, ack, nack, ack late, leave and are lost; leases are acked, some with what
-follows, extended, given back and end, some of a call and not others, and hold over kills. People hold keys
-and let them go, try, bury, drop, requeue, replay, skip, and delete a group. The server drains, and is killed
-anywhere.
+follows, extended, given back and end, some of a call and not others, and hold over kills. What workers of
+MQTT have holds too: they say so, and ack it by its id. People hold keys and let them go, try, bury, drop,
+requeue, replay, skip, and delete a group. The server drains, stops, hands over, and is killed anywhere.
 
 What comes, waits, is dead or over is where the account says that it may be (tests/support/ledger/), in its
 turn among those of its key; and what may be given has been, when nothing moves any more. What the account
@@ -12,6 +12,7 @@ does not ask is asked here: nobody gets what has expired, a lease ends soon, a k
 one on, the rows of keys say what the server knows.
 """
 
+import json
 import random
 from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, replace
@@ -22,7 +23,11 @@ import pytest
 
 from server.codec import wire
 from server.codec.packets import Ack
+from server.delivery.link import Closing
+from server.delivery.settling import settling
+from server.delivery.settling.settling import AWAY
 from server.delivery.shared import Group as Shared
+from server.delivery.subscriber import Subscriber, holder_of
 from server.pull.lease_id import LeaseId
 from server.pull.pull import Settled
 from server.settings.config import Config
@@ -44,17 +49,18 @@ from tests.support.ledger.words import Fault as Found
 from tests.support.memory_store import MemoryStore
 from tests.support.planted import Fault, finds
 from tests.support.pulling import Asked, Puller, lease_of
-from tests.support.rig import Peer, Rig, props
+from tests.support.rig import Peer, Rig, about, props
 from tests.support.stepper import Stepper
 from tests.support.whereabouts import where
 from timeline import key_order
 from timeline.deliveries import NEVER
-from timeline.position import END, START, MessageId, Position, at_of, before, message_id
+from timeline.position import END, START, MessageId, Position, at_of, before, id_text, message_id
+from timeline.session import Flight
 
 ALL, SOME = "$share/workers/jobs/#", "$share/workers/jobs/y"
 WORKERS = 2
 STEP_MS, BACKOFF_MS, NEVER_MS = 500, 1_000, 1 << 60
-LEASES_MS, EXTENDED_MS = (1_500, 6_000), 8_000
+LEASES_MS, EXTENDED_MS, HELD_MS = (1_500, 6_000), 8_000, 5_000
 LAPSE_MS = 3_000
 """A lease ends so long after its time at the latest, over kills too."""
 TERMS: dict[str, dict[str, str]] = {
@@ -103,6 +109,10 @@ class Group:
         """Acks with what follows, which have no answer."""
         self.until: dict[str, int] = {}
         """The lease does not end before."""
+        self.away: dict[str, tuple[Subscriber, Flight]] = {}
+        """By payload, what a worker of MQTT has had since before the start, ..."""
+        self.ending: set[str] = set()
+        """... and whose lease has an end that the next start knows."""
         self.puller = Puller(life.rig, text)
         self.asked: Asked | None = None
         """The puller's call that waits."""
@@ -149,8 +159,13 @@ class Group:
         ]
 
     @property
-    def pulled(self) -> list[Stake]:
+    def leased_on(self) -> list[Stake]:
+        """What no connection has."""
         return [one for one in self.out if one.message.id not in self.packets]
+
+    @property
+    def pulled(self) -> list[Stake]:
+        return [one for one in self.leased_on if not self.is_away(one.message.id)]
 
     def lease(self, stake: Stake) -> Lease:
         return self.leases[stake.message.id]
@@ -158,7 +173,12 @@ class Group:
     def is_leased(self, key: str) -> bool:
         lease = self.leases.get(key)
         leased = self.life.rig.core.settling.leased
-        return lease is not None and leased(self.text, lease.name.number) is not None
+        is_pulled = lease is not None and leased(self.text, lease.name.number) is not None
+        return is_pulled or self.is_away(key)
+
+    def is_away(self, key: str) -> bool:
+        found = self.away.get(key)
+        return found is not None and found[0].session.has(found[1]) and self.group.is_held(found[1])
 
     # -- what comes
 
@@ -176,27 +196,32 @@ class Group:
         for n, peer in enumerate(self.peers):
             for packet in peer.publishes():
                 key = packet.payload.decode()
-                self.came(key, str(n))
+                number = int(about(packet).user("fasti-attempt") or 1)
+                self.came(key, str(n), is_again=packet.dup or number > 1)
                 self.packets[key] = peer, packet.packet_id
         if self.asked is None or self.asked.answer is None:
             assert self.asked is None or not self.asked.call.given, "who has messages is answered"
             return
         for one in self.asked.leased:
-            self.leased(one.given.message.record.payload.decode(), lease_of(one), one.until_ms)
+            key, is_again = one.given.message.record.payload.decode(), one.given.is_redelivered
+            self.leased(key, lease_of(one), one.until_ms, is_again=is_again)
         self.asked = None
 
-    def came(self, key: str, by: str, lapses: float | None = None) -> Stake:
+    def came(self, key: str, by: str, lapses: float | None = None, *, is_again: bool | None = None) -> Stake:
         stake = self.place.stakes.get(key)
         assert stake is None or not self.ledger.fates.has_expired(stake), f"{stake} has expired"
         assert not self.life.is_draining, f"{key} is given in a drain"
-        self.ledger.given(self.place, key, by=by, lapses=lapses, is_leased=lapses is not None)
+        self.away.pop(key, None)
+        self.ending.discard(key)
+        is_leased = lapses is not None
+        self.ledger.given(self.place, key, by=by, lapses=lapses, is_leased=is_leased, is_again=is_again)
         return self.place.stakes[key]
 
-    def leased(self, key: str, lease: LeaseId, until_ms: int) -> Stake:
+    def leased(self, key: str, lease: LeaseId, until_ms: int, *, is_again: bool | None = None) -> Stake:
         self.packets.pop(key, None)
         if key in self.leases:
             self.former.append(self.leases[key])
-        stake, self.until[key] = self.came(key, "pull", until_ms / 1_000), until_ms
+        stake, self.until[key] = self.came(key, "pull", until_ms / 1_000, is_again=is_again), until_ms
         self.leases[key] = Lease(self.place, stake, stake.number, lease)
         return stake
 
@@ -243,7 +268,7 @@ class Group:
         elif op < 0.6 and out:
             self.nack(rnd.choice(out))
         elif op < 0.67:
-            rnd.choice((self.leave, self.leave, self.hand_back, self.extend, self.hang_up))()
+            rnd.choice((self.leave, self.leave, self.hand_back, self.extend, self.hang_up, self.hold_on))()
         elif op < 0.74:
             rnd.choice((self.hold, self.let_go))()
         elif op < 0.82:
@@ -262,11 +287,21 @@ class Group:
 
     def ack(self, stake: Stake, *, pump: bool = True) -> None:
         key = stake.message.id
-        self.acked.append(stake)
+        if pump or not self.is_away(key):
+            self.acked.append(stake)  # an ack by its id goes through the writer
         if key in self.packets:
             peer, packet_id = self.packets.pop(key)
             peer.ack(wire.PUBACK, packet_id, pump=pump)
             self.ledger.settling.finished(stake, self.life.now / 1_000)
+            return
+        if self.is_away(key):
+            reason = self.tell("done", "id", self.life.id_of(key), pump=pump)[0]
+            if not pump:
+                self.ledger.settling.unsure(stake, frozenset({DONE}))
+                return
+            assert reason == 0, f"{stake} is acked by its id, and was gone"
+            self.ledger.settling.finished(stake)
+            self.sure()
             return
         settled = self.puller.ack([self.lease(stake).name], pump=pump)
         if not pump:
@@ -278,6 +313,8 @@ class Group:
 
     def nack(self, stake: Stake, *, pump: bool = True) -> None:
         wait, key = self.rnd.choice(("0s", "1s", "4s", "never") if pump else ("0s",)), stake.message.id
+        if self.is_away(key):
+            return  # a nack needs the connection that it came by
         if key in self.packets:
             peer, packet_id = self.packets.pop(key)
             asked = props(user_properties=(("retry-in", wait),))
@@ -294,6 +331,36 @@ class Group:
             self.ledger.settling.failed(self.place, stake, not_before=due_ms, is_exact=True)
         if pump:
             self.sure()
+
+    def tell(self, topic: str, name: str, value: object, n: int = 0, *, pump: bool = True) -> tuple[int, str]:
+        """A worker tells it by `$control/`; the reason of the answer, and its text."""
+        peer, body = self.peers[n], json.dumps({"group": self.text, name: value})
+        peer.publish(f"$control/{topic}", body, 1, pump=pump)
+        if not pump:
+            return 0, ""
+        (answer,) = [packet for packet in peer.inbox if isinstance(packet, Ack)]
+        peer.inbox.remove(answer)
+        return answer.reason, about(answer).reason_string or ""
+
+    def hold_on(self) -> None:
+        """A worker says what it has had since before the start, and what it has not."""
+        n, stakes = self.rnd.randrange(WORKERS), [*self.place.stakes.values()]
+        named = self.rnd.sample(stakes, min(len(stakes), self.rnd.randrange(3)))
+        named += [one for one in self.leased_on if one not in named and self.is_away(one.message.id)][:3]
+        holder = holder_of("", "\0" + self.peers[n].connection.client_id)
+        theirs = [one for one in named if self.is_away(one.message.id)]
+        theirs = [one for one in theirs if self.away[one.message.id][0].holder == holder]
+        ids = {one.message.id: self.life.id_of(one.message.id) for one in named}
+        reason, why = self.tell("holding", "ids", [*ids.values()], n)
+        assert [one for one in named if ids[one.message.id] not in why] == theirs
+        assert (reason == 0) == (theirs == named)
+        for stake in theirs:
+            until_ms = self.until[stake.message.id] = max(
+                self.until[stake.message.id], self.life.now + HELD_MS
+            )
+            self.ending.add(stake.message.id)
+            stake.may = frozenset({FLIGHT})
+            self.ledger.settling.held(stake, until_ms / 1_000)
 
     def some(self) -> list[Lease]:
         """Some leases that the puller has."""
@@ -443,7 +510,7 @@ class Group:
         to_ms = max(to_ms, self.place.since + 100)
         self.decided(lambda commit, one: self.life.rig.core.replay.rewind(commit, one, self.spot(to_ms)))
         self.sure()
-        ending = [one for one in self.pulled if one.may == UNDONE]
+        ending = [one for one in self.leased_on if one.may == UNDONE]
         for stake in ending:  # the server says that it is leased still
             stake.may = frozenset({FLIGHT})
         self.ledger.lives.set_back(self.place, to_ms, is_sure=True)
@@ -524,8 +591,23 @@ class Group:
                 assert message is not None
                 key = message.record.payload.decode()
                 leases[key] = LeaseId(self.text, flight.number, *found[1].origin)
+        self.away = {
+            self.payload_of(lent): (member, lent)
+            for member, theirs in self.group.lent.items()
+            for lent in theirs.values()
+            if member.session.client_id == AWAY
+        }
+        for key in self.away:
+            stake = self.place.stakes[key]
+            if key not in self.ending:
+                self.until[key] = self.life.now + HELD_MS
+            assert stake.may & UNDONE, f"{stake} is leased"
+            stake.may, stake.is_returned = frozenset({FLIGHT}), False
+            late = stake.late * (key in self.ending)
+            self.ledger.settling.leased(stake, self.until[key] / 1_000)
+            stake.late = late
         for key, stake in self.place.stakes.items():
-            if key not in leases and stake.may > {FLIGHT}:
+            if key not in leases and key not in self.away and stake.may > {FLIGHT}:
                 stake.may -= {FLIGHT}  # what had been said of its lease
         for key, lease in leases.items():
             if key not in self.leases or self.leases[key].name != lease:
@@ -536,6 +618,11 @@ class Group:
         kept = [stake.may == {DONE} for stake in self.acked if len(stake.may) == 1]
         assert kept == sorted(kept, reverse=True), f"an ack before one that is kept is not: {self.acked}"
         self.sure()
+
+    def payload_of(self, flight: Flight) -> str:
+        message = self.life.rig.core.sent.message(self.group, flight)
+        assert message is not None
+        return message.record.payload.decode()
 
     # -- what is always true
 
@@ -729,6 +816,9 @@ class Life:
 
     # -- faults
 
+    def id_of(self, key: str) -> str:
+        return id_text(self.sent[key].id)
+
     def kill(self) -> None:
         for group in self.groups:
             group.strike()
@@ -740,14 +830,15 @@ class Life:
         self.take()
 
     def restart(self) -> None:
-        self.rig.kill()
+        """In order; another node may lead then."""
+        self.rnd.choice((self.rig.kill, self.rig.restart, partial(self.rig.restart, Closing.MOVED)))()
         for group in self.groups:
             group.sure()
-        self.begin()
+        self.begin(was_killed=False)
 
-    def begin(self) -> None:
-        """The server has started after a kill."""
-        self.ledger.losses.restarted(self.now / 1_000, was_killed=True)
+    def begin(self, *, was_killed: bool = True) -> None:
+        """The server has started."""
+        self.ledger.losses.restarted(self.now / 1_000, was_killed=was_killed)
         rows = self.rig.core.reader.read(START, END, None)
         there = {decode(value).payload.decode() for _, _, value in rows if not is_stub(value)}
         for group in self.groups:
@@ -816,6 +907,7 @@ class Life:
 def _pace(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lives change it."""
     monkeypatch.setattr(key_order, "LOOKED_MAX", 1)
+    monkeypatch.setattr(settling, "HELD_MS", HELD_MS)
 
 
 def walks(seeds: Iterable[int], terms: str) -> None:
