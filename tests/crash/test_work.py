@@ -1,4 +1,4 @@
-"""kill -9 under a pool of workers that fail in every way, again and again on one data directory.
+"""kill -9, and stops, under a pool of workers that fail in every way, again and again on one data directory.
 
 FASTI_SOAK=1 makes it 100 lives (eight minutes), FASTI_CYCLES=n so many; FASTI_SEED=n repeats a run's choices.
 """
@@ -52,9 +52,13 @@ async def test_kill_9_with_a_pool_at_work(
             async with asyncio.timeout(60):
                 while len(pool.jobs) <= JOBS * (life + 1):
                     await asyncio.sleep(0.02)
+            is_killed = chance.random() < 0.7
             await pool.struck()
-            pool.kill(server)
-            await pool.died()
+            if is_killed:
+                pool.kill(server)
+            else:
+                assert await pool.stop(server) == 0, server.output
+            await pool.died(was_killed=is_killed)
         found = verified(data)
         assert not found, f"life {life}, FASTI_SEED={seed}: {found[:5]}"
     async with serving(data, settings=SETTINGS) as server:

@@ -10,7 +10,8 @@
     holder    of what orders: holds a key and lets it go
     mover     if all workers pull: moves messages
 
-A puller's leases are its own over a kill: it goes on with them on the next server.
+What a worker has is its own over a kill and over a stop: a puller goes on with its leases on the next server.
+Who has a message over MQTT says so on the next connection, and acks it by its id, or forgets it.
 
 The account (tests/support/ledger/) hears what was asked and answered, given, acked, nacked, extended and let
 go, and what was killed when, by the wall clock: what a client has sent is read a little later, or with the
@@ -18,6 +19,7 @@ end of its connection perhaps not at all.
 """
 
 import asyncio
+import json
 import random
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
@@ -92,7 +94,9 @@ class Came:
     until_ms: int
     """End of the lease."""
     is_leased: bool = False
-    """By a pull: over a kill too."""
+    """By a pull: over the end of a connection too."""
+    is_again: bool = False
+    """It says that somebody may have had it before."""
     stake: Stake = field(default_factory=lambda: Stake(Message("", "", 0)))
     number: int = 0
     """Which delivery of its message it is."""
@@ -125,6 +129,9 @@ class Pool:
         """What workers did, how often."""
         self.left: list[Came] = []
         """Leases that a kill has left to whoever pulls next."""
+        self.kept: dict[str, list[Came]] = {}
+        """By worker, what it has had over MQTT since before the start."""
+        self.is_stopping = False
         self.held: set[str] = set()
         """Keys that may be held by hand."""
         self.acking = asyncio.Event()
@@ -156,7 +163,7 @@ class Pool:
         await peer.close()
 
     def begin(self, server: Server) -> None:
-        self.account.down_until = self.now()
+        self.account.down_until, self.is_stopping = self.now(), False
         jobs: list[Callable[[Server], Coroutine[Any, Any, None]]] = [
             self._post,
             self._post,
@@ -179,11 +186,19 @@ class Pool:
         self._killed_at = self.now()
         server.kill()
 
-    async def died(self) -> None:
+    async def stop(self, server: Server) -> int:
+        """In order; the exit code. Nobody leaves meanwhile, or who knows which came first."""
+        self.is_stopping = True
+        await asyncio.sleep(READ_S)
+        code = await asyncio.to_thread(server.stop)
+        self._killed_at = self.now()
+        return code or 0
+
+    async def died(self, *, was_killed: bool = True) -> None:
         async with asyncio.timeout(60):
             await asyncio.gather(*self._tasks)
         self.now()
-        self.account.losses.restarted(self._killed_at, was_killed=True)
+        self.account.losses.restarted(self._killed_at, was_killed=was_killed)
         self.account.down_until = inf
         self.life, self._killed_at = self.life + 1, 0.0
 
@@ -328,23 +343,28 @@ class Pool:
                     async with asyncio.timeout(3600 if self.is_kind else 0.2 + 2 * self.chance.random()):
                         await worker.serve()
                 except TimeoutError:
-                    await worker.go()
+                    if not self.is_stopping:
+                        await worker.go()
                 finally:
                     worker.end()
                     door.drop()
-                    if not server.is_running:
-                        self.left += worker.leases
+                    if pulls and not server.is_running:
+                        self.left += worker.undone
+                    elif not pulls and (self.is_stopping or not server.is_running):
+                        self.kept[name] = self.kept.get(name, []) + worker.undone
                 await asyncio.sleep(LEFT_S)
                 self.now()
-                self.account.losses.perhaps_taken(self.place, is_leased=pulls)
+                is_leased = pulls or self.is_stopping or not server.is_running
+                self.account.losses.perhaps_taken(self.place, is_leased=is_leased)
 
     async def _dialled(self, server: Server, name: str) -> "_Mqtt":
-        """With another id each time, or the same."""
+        """With another id each time, or the same; its token says who it is."""
         client = name if self.chance.random() < 0.5 else f"{name}-{self.chance.randrange(1 << 30)}"
         peer = await dial(server.mqtt)
-        await peer.connect(client, receive_maximum=WINDOW)
+        token = (("fasti-token", name),)
+        await peer.connect(client, receive_maximum=WINDOW, user_properties=token)
         await peer.subscribe(SHARE, user_properties=self.terms)
-        return _Mqtt(peer)
+        return _Mqtt(peer, self.kept.pop(name, []))
 
     async def posted(self, got: Got, writer: asyncio.StreamWriter) -> bool:
         """A post has come to the receiver."""
@@ -408,6 +428,7 @@ class Pool:
             attempt=came.attempt,
             by=by,
             is_leased=came.is_leased,
+            is_again=came.is_again or came.attempt > 1,
             due=came.due_ms,
         )
         if job.id in self.place.stakes:
@@ -426,8 +447,10 @@ class _Mqtt:
 
     is_leased = False
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: Peer, kept: list[Came]) -> None:
+        """`kept`: what its worker has had since before the start."""
         self._peer = peer
+        self.kept = kept
 
     @property
     def is_closed(self) -> bool:
@@ -438,7 +461,8 @@ class _Mqtt:
         due_ms = parse_deliver_at(user(packet, "fasti-due") or "")
         attempt, late_ms = int(user(packet, "fasti-attempt") or 1), int(user(packet, "fasti-late-ms") or 0)
         tag, name = packet.payload.decode(), user(packet, "fasti-id") or ""
-        return [Came(tag, name, attempt, due_ms, packet, due_ms + late_ms + LEASE_MS - SLACK_MS)]
+        until_ms = due_ms + late_ms + LEASE_MS - SLACK_MS
+        return [Came(tag, name, attempt, due_ms, packet, until_ms, is_again=packet.dup)]
 
     async def ack(self, packet: Publish) -> bool:
         self._peer.ack(packet)
@@ -451,6 +475,24 @@ class _Mqtt:
 
     async def extend(self, packet: Publish) -> None:
         self._peer.put("$control/extend", f'{{"packet_id":{packet.packet_id},"for":"{EXTENDED_MS}ms"}}')
+
+    async def holds(self, *names: str) -> bool:
+        """Whether the server says that the worker has all of these messages still."""
+        return await self._told("$control/holding", {"group": SHARE, "ids": names})
+
+    async def done(self, name: str) -> bool:
+        """An ack by id: whether it has ended anything."""
+        return await self._told("$control/done", {"group": SHARE, "id": name})
+
+    async def _told(self, topic: str, body: object) -> bool:
+        number = self._peer.put(topic, json.dumps(body))
+        while True:
+            for packet in self._peer.inbox:
+                if isinstance(packet, Ack) and packet.packet_id == number:
+                    return packet.reason == 0
+            if self._peer.is_closed:
+                raise Closed(topic)
+            await asyncio.sleep(0.01)
 
     async def go(self, way: str, _: Iterable[Publish]) -> None:
         if way == "disconnect":
@@ -470,6 +512,7 @@ class _Pull:
 
     is_leased = True
     is_closed = False
+    kept = ()
 
     def __init__(self, calls: Http, chance: random.Random) -> None:
         self._calls = calls
@@ -488,6 +531,7 @@ class _Pull:
                 one["lease_id"],
                 parse_deliver_at(one["lease_until"]),
                 is_leased=True,
+                is_again=one["redelivered"],
             )
             for one in answer.body["messages"]
         ]
@@ -529,6 +573,8 @@ class _Worker:
             left, self._pool.left = self._pool.left, []
             for came in left:
                 self._begin(came)
+        for came in self._door.kept:
+            self._start(self._go_on(came))
         while True:
             for came in await self._door.take():
                 if self._pool.arrived(came, self._name):
@@ -536,14 +582,38 @@ class _Worker:
 
     def _begin(self, came: Came) -> None:
         self._given.append(came)
-        task = asyncio.create_task(self._treat(came))
+        self._start(self._treat(came))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     @property
-    def leases(self) -> list[Came]:
-        """What it has neither acked nor let go, of a puller."""
-        return [came for came in self._given if came.is_leased and not came.is_over]
+    def undone(self) -> list[Came]:
+        """What it has neither acked nor let go."""
+        return [came for came in self._given if not came.is_over]
+
+    async def _go_on(self, came: Came) -> None:
+        """With what it has had over MQTT since before the start."""
+        pool, settling, stake = self._pool, self._pool.account.settling, came.stake
+        way = pool.chance.choice(("hold", "hold and ack", "ack", "forget"))
+        pool.note(f"{way} after a start")
+        with suppress(*GONE):
+            if "hold" in way:
+                sent = pool.now()
+                must_hold = settling.has(stake, came.number) and stake.is_leased
+                if await self._door.holds(came.id):
+                    if came.number == stake.number and FLIGHT in stake.may and stake.is_leased:
+                        settling.held(stake, sent + (LEASE_MS - SLACK_MS) / 1_000)
+                elif must_hold and settling.has(stake, came.number):
+                    pool.account.settling.held_no_more(pool.place, stake, came.number, "holding")
+            await asyncio.sleep(0.3 * pool.chance.random())
+            if "ack" in way:
+                sent = pool.now()
+                settling.acking(stake)
+                if await self._door.done(came.id):
+                    pool.is_read(came, sent)
 
     async def go(self) -> None:
         """The connection ends, one way or another."""

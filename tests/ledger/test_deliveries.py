@@ -95,6 +95,12 @@ STORIES: dict[str, dict[str, str]] = {
         "an extend right before a kill may be lost": (
             "given m lapses=2; lapse 1; extend 90; kill 1; lapse 4; given m"
         ),
+        "its ack was lost with a kill, and its client has it": (
+            "lapse 1; given m lapses=9; ack 1; kill 1; lies in_flight; lapse 10; given m"
+        ),
+        "perhaps sent to a session three times": (
+            "session c; accept n 3; at 3; ack; ack key=n; kill; kill; kill; end"
+        ),
         "held after a start": "given m lapses=9; stop; held 20; lapse 10; shown leased",
         "held for less than it has": "given m lapses=20; stop; held 9; lapse 10; shown leased",
         "a session has lost what was too old, and its count died": (

@@ -434,7 +434,8 @@ class Program:
         held = []
         self.ledger.looks.took(place, {one["id"] for one in got.body["messages"]}, waited)
         for one in got.body["messages"]:
-            self.ledger.given(place, one["id"], lapses=lapses, attempt=one.get("attempt"))
+            said = {"attempt": one.get("attempt"), "is_again": one.get("redelivered")}
+            self.ledger.given(place, one["id"], lapses=lapses, **said)
             if one["id"] not in self.ledger.messages.by_id:  # of a schedule: it is found by listing
                 await self.world.settle()
             if taken := place.stakes.get(one["id"]):

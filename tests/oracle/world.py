@@ -260,7 +260,8 @@ class World:
         def came(peer: Peer, packet: Publish, _: int) -> None:
             key = user(packet, "fasti-id")
             assert key is not None, packet
-            self.ledger.given(place, key, attempt=int(user(packet, "fasti-attempt") or 1))
+            attempt = int(user(packet, "fasti-attempt") or 1)
+            self.ledger.given(place, key, attempt=attempt, is_again=packet.dup or attempt > 1)
             self.write("mqtt", place, key)
             self.inbox.append((place, peer, packet))
 

@@ -224,6 +224,16 @@ def test_once_ready_such_a_lease_has_its_end_over_the_next_start_too(rig: Rig) -
     assert number(other.one()) == 2
 
 
+def test_a_lease_is_written_within_a_moment_though_nothing_else_is(rig: Rig) -> None:
+    member = came(rig)
+    rig.pass_ms(300)
+    put(rig, "a")
+    assert member.payloads() == ["a"]
+    rig.pass_ms(150)
+    rig.crash(pump=True)
+    assert came(rig, "other").payloads() == []
+
+
 # -- what a kill leaves open
 
 

@@ -355,12 +355,12 @@ class Group:
         assert [one for one in named if ids[one.message.id] not in why] == theirs
         assert (reason == 0) == (theirs == named)
         for stake in theirs:
-            until_ms = self.until[stake.message.id] = max(
-                self.until[stake.message.id], self.life.now + HELD_MS
-            )
-            self.ending.add(stake.message.id)
+            key, until_ms = stake.message.id, self.life.now + HELD_MS
             stake.may = frozenset({FLIGHT})
-            self.ledger.settling.held(stake, until_ms / 1_000)
+            if until_ms > self.until[key]:
+                self.until[key] = until_ms
+                self.ending.add(key)
+                self.ledger.settling.held(stake, until_ms / 1_000)
 
     def some(self) -> list[Lease]:
         """Some leases that the puller has."""
@@ -704,6 +704,7 @@ class Life:
         self.window = 2 if terms in ("fair", "rate") else 1_000
         self.ledger = Deliveries(self.now, grace=LAPSE_MS / 1_000, near=0)
         self.ledger.book.tell = _fails
+        self.ledger.lapse(self.now / 1_000)  # so that it knows the time
         self.sent: dict[str, Sent] = {}
         self.dead: list[tuple[bytes, bytes]] = []
         """Rows of dead letters at the last look."""
@@ -831,7 +832,7 @@ class Life:
 
     def restart(self) -> None:
         """In order; another node may lead then."""
-        self.rnd.choice((self.rig.kill, self.rig.restart, partial(self.rig.restart, Closing.MOVED)))()
+        self.rig.restart(self.rnd.choice((Closing.STOPPING, Closing.MOVED)))
         for group in self.groups:
             group.sure()
         self.begin(was_killed=False)

@@ -82,7 +82,7 @@ class Losses:
         self._known.unknown = []
         if was_killed:
             for place in self._known.open():
-                self.perhaps_taken(place)
+                self.perhaps_taken(place, is_leased=place.kind == "group")
 
     def _stays_leased(self, stake: Stake, mono: float, ready: float, *, was_killed: bool) -> None:
         """Its client has it until the end of the lease, whatever becomes of connections. After a kill that is

@@ -241,8 +241,7 @@ class Settling:
 
     def _has_ended(self, stake: Stake) -> None:
         """Its lease, unless a kill undoes that."""
-        if stake.lapses is not None:
-            stake.former_lapses, stake.extended_at = stake.lapses, self._known.clock.mono
+        stake.former_lapses, stake.extended_at = stake.lapses or stake.former_lapses, self._known.clock.mono
 
     def _becomes(self, stake: Stake, state: str) -> None:
         self._known.note(stake, state)
