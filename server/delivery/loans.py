@@ -31,8 +31,8 @@ class Loans:
         """The place whose delivery a flight is: the group that lent it, or the session or group itself."""
         return self.lender(flight) or one
 
-    def lend_again(self, group: Group, member: Subscriber, flight: Flight, term_ms: int) -> None:
-        """At start: the member has the message for `term_ms` from now."""
+    def lend_again(self, group: Group, member: Subscriber, flight: Flight, term_ms: int) -> Flight:
+        """At start: the member has the message for `term_ms` from now. Returns the member's flight."""
         loan = Loan(group.text, flight)
         lent = member.session.launch(flight.position, flight.shard, 1)
         lent.loan = loan
@@ -40,6 +40,7 @@ class Loans:
         self.leases.resume(group, member, lent, loan, term_ms)
         if flight.number:
             self.leases.name(group, member, lent, loan, flight.number)
+        return lent
 
     def acked(self, member: Subscriber, ended: Iterable[Flight]) -> list[tuple[Group, Flight]]:
         """A member's client has acked these; loans make room in their groups. Returns late acks, where the

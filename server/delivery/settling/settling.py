@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from enum import Enum, auto
 from functools import partial
+from typing import NamedTuple
 
 from shards.commit import Commit
 from shards.draft import Known
@@ -91,6 +92,15 @@ class Receipt(Enum):
     """The message may be released when the receipt is durable."""
 
 
+class Former(NamedTuple):
+    """A member that has leases from before the start. `lent`: its flights, by position, and those that were
+    its own once."""
+
+    group: Group
+    member: Inside
+    lent: dict[Position, Flight]
+
+
 class Settling:
     """Settles deliveries: decides what becomes of each."""
 
@@ -113,7 +123,7 @@ class Settling:
         self._reader = reader
         self._clock = clock
         self._running_ms = running_ms
-        self._former: dict[tuple[str, int], tuple[Group, Inside]] = {}
+        self._former: dict[tuple[str, int], Former] = {}
         """Members that hold leases from before the start, by the text of the group and the holder."""
         self._look_at = 0.0
 
@@ -129,40 +139,42 @@ class Settling:
             for flight in group.session.flights.values():
                 if flight.is_leased and not flight.fate:
                     left_ms = max(1, flight.until_ms - self._running_ms()) if flight.until_ms else HELD_MS
-                    self._groups.loans.lend_again(group, self._former_of(group, flight), flight, left_ms)
+                    former = self._former_of(group, flight)
+                    lent = self._groups.loans.lend_again(group, former.member, flight, left_ms)
+                    former.lent[lent.position] = lent
 
     def ready(self) -> None:
         """The server is ready for clients: leases without an end last HELD_MS from now on."""
-        for _, member in self._former.values():
-            for lent in member.session.flights.values():
+        for _, member, flights in self._former.values():
+            for lent in flights.values():
                 if lent.loan is not None and lent.loan.flight is not None and not lent.loan.flight.until_ms:
                     self.extend(member, lent.packet_id, HELD_MS)
 
-    def _former_of(self, group: Group, flight: Flight) -> Inside:
+    def _former_of(self, group: Group, flight: Flight) -> Former:
         name = group.text, flight.holder
         if name not in self._former:
             called = AWAY if flight.holder else FORMER
             session = Session(called, read=group.session.read, expiry_s=0, window=GROUP_WINDOW)
             member = Inside(session, self._cursors.persist, keeps_overdue=False)
             member.holder = flight.holder
-            self._former[name] = group, member
-        return self._former[name][1]
+            self._former[name] = Former(group, member, {})
+        return self._former[name]
 
     def hold(self, member: Subscriber, text: str, messages: Iterable[MessageId]) -> list[MessageId]:
         """The client has these messages of its group still, from before the start: their leases begin anew.
         Returns those that are not leased to it (any more)."""
-        group, (_, former) = self._groups.get(text), self._former.get((text, member.holder), (None, None))
+        group, former = self._groups.get(text), self._former.get((text, member.holder))
         if group is None or former is None or text not in member.groups:
             return list(messages)
         term_ms = group.in_force.ack_timeout_ms or HELD_MS
         until_s, lost = self._clock.mono() + term_ms / 1_000, list[MessageId]()
-        theirs = {lent.position: lent for lent in former.session.flights.values()}
         for message in messages:
-            lent = theirs.get(id_position(message)) or theirs.get(self._position_of(message))
-            if lent is None or lent.loan is None or not group.is_held(lent):
+            lent = former.lent.get(id_position(message)) or former.lent.get(self._position_of(message))
+            is_theirs = lent is not None and former.member.session.has(lent) and group.is_held(lent)
+            if lent is None or lent.loan is None or not is_theirs:
                 lost.append(message)
             elif lent.loan.until_s < until_s:
-                self.extend(former, lent.packet_id, term_ms)
+                self.extend(former.member, lent.packet_id, term_ms)
         return lost
 
     def _position_of(self, message: MessageId) -> Position:
@@ -175,9 +187,9 @@ class Settling:
     @property
     def former(self) -> int:
         """Number of leases from before the start. Forgets who has none any more."""
-        held = {text: one for text, one in self._former.items() if one[1].session.flights}
-        self._former = {name: one for name, one in held.items() if self._groups.get(name[0]) is one[0]}
-        return sum(len(member.session.flights) for _, member in self._former.values())
+        held = {name: one for name, one in self._former.items() if one.member.session.flights}
+        self._former = {name: one for name, one in held.items() if self._groups.get(name[0]) is one.group}
+        return sum(len(one.member.session.flights) for one in self._former.values())
 
     def step(self) -> None:
         """Handle lapsed leases."""
@@ -300,6 +312,7 @@ class Settling:
             return False
         if loan.until_s:
             self._leases.extend(group, subscriber, (flight,), for_ms)
+        if loan.until_s and (loan.flight.number or loan.flight.holder):  # not a post's
             loan.flight.lease_until(self._running_ms() + for_ms)
             group.dirty.add(group)
         return True

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -113,11 +114,19 @@ def test_posts_have_ten_seconds() -> None:
 
 
 @pytest.mark.usefixtures("cut_soon")
+@pytest.mark.parametrize("ack_timeout_ms", [0, 60_000])
 @pytest.mark.parametrize(("target", "tries"), [("billing", 1), ("billing", 2), ("url", 2)])
 async def test_a_post_that_the_stop_cuts_comes_again(
-    tmp_path: Path, config: Config, clock: SimulatedClock, receiver: Receiver, target: str, tries: int
+    tmp_path: Path,
+    config: Config,
+    clock: SimulatedClock,
+    receiver: Receiver,
+    target: str,
+    tries: int,
+    ack_timeout_ms: int,
 ) -> None:
-    """As after a kill it was a try: its receiver may be busy with it."""
+    """As after a kill it was a try: its receiver may be busy with it. It is leased to nobody."""
+    config = replace(config, sessions=replace(config.sessions, ack_timeout_ms=ack_timeout_ms))
     deliver_to = receiver.url() if target == "url" else target
     async with running(tmp_path, config, clock) as server:
         receiver.behave = silent
