@@ -370,7 +370,10 @@ class Pool:
         """A post has come to the receiver."""
         said, due_ms = got.headers, parse_deliver_at(got.headers["fasti-due"])
         until_ms, attempt = wall_ms() + LEASE_MS - SLACK_MS, int(said["fasti-attempt"])
-        came = Came(got.body.decode(), said["webhook-id"], attempt, due_ms, writer, until_ms)
+        is_again = said.get("fasti-redelivered") == "true"
+        came = Came(
+            got.body.decode(), said["webhook-id"], attempt, due_ms, writer, until_ms, is_again=is_again
+        )
         life, is_known = self.life, self.arrived(came, "")
         ways = ("now", "soon", "500", "503", "never", "drop")
         what = "now" if self.is_kind else self.chance.choices(ways, (40, 20, 15, 5, 8, 12))[0]

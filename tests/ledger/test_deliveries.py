@@ -445,6 +445,7 @@ STORIES: dict[str, dict[str, str]] = {
     },
     "a second copy says nothing": {
         "right before a kill": "lapse 1; given m; kill 1; given m attempt=1 again=0",
+        "a post that a stop has cut off": "unread e; given m of=e; stop; given m of=e attempt=1 again=0",
     },
     "a lease is gone": {
         "before its end": "lease; denied 1 release",

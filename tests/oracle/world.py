@@ -231,7 +231,8 @@ class World:
         _, name, number = got.path.strip("/").split("/")
         places = [place for place in self.ledger.places if place.name == name]
         place, key, life = places[int(number) - 1], got.headers["webhook-id"], self.lives
-        self.ledger.given(place, key, attempt=int(got.headers["fasti-attempt"]))
+        is_again = got.headers.get("fasti-redelivered") == "true"
+        self.ledger.given(place, key, attempt=int(got.headers["fasti-attempt"]), is_again=is_again)
         while (
             key not in self.ledger.messages.by_id
             and self.server.process.poll() is None

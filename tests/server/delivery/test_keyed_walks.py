@@ -50,6 +50,7 @@ from tests.support.memory_store import MemoryStore
 from tests.support.planted import Fault, finds
 from tests.support.pulling import Asked, Puller, lease_of
 from tests.support.rig import Peer, Rig, about, props
+from tests.support.soak import SOAK
 from tests.support.stepper import Stepper
 from tests.support.whereabouts import where
 from timeline import key_order
@@ -59,6 +60,7 @@ from timeline.session import Flight
 
 ALL, SOME = "$share/workers/jobs/#", "$share/workers/jobs/y"
 WORKERS = 2
+LIVES = 100 if SOAK else 6
 STEP_MS, BACKOFF_MS, NEVER_MS = 500, 1_000, 1 << 60
 LEASES_MS, EXTENDED_MS, HELD_MS = (1_500, 6_000), 8_000, 5_000
 LAPSE_MS = 3_000
@@ -919,7 +921,7 @@ def walks(seeds: Iterable[int], terms: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("terms", TERMS)
 def test_random_lives(terms: str) -> None:
-    walks(range(6), terms)
+    walks(range(LIVES), terms)
 
 
 @pytest.mark.long
@@ -927,7 +929,7 @@ def test_random_lives(terms: str) -> None:
 def test_a_node_that_leads_keeps_each_key(terms: str) -> None:
     """Order, holds and key rows, over failovers; and all nodes have the same rows."""
     took_over = 0
-    for seed in range(4):
+    for seed in range(LIVES if SOAK else 4):
         life = Life(seed, terms, has_nodes=True)
         life.live()
         assert isinstance(life.rig, Nodes)

@@ -56,6 +56,7 @@ class Losses:
                 self._stays_leased(stake, mono, mono if ready is None else ready, was_killed=was_killed)
                 continue
             stake.may_lead |= was_killed and FLIGHT in stake.may and not stake.is_in_line
+            stake.may_run |= place.kind == "endpoint" and FLIGHT in stake.may
             self._sent_anew(place, stake, *([DONE] if place.kind == "endpoint" else []))
         for place, stake in self._known.all_stakes():
             if was_killed and stake.since and mono - stake.since < self._known.sure:
