@@ -345,6 +345,8 @@ class Pool:
                 except TimeoutError:
                     if not self.is_stopping:
                         await worker.go()
+                    while self.is_stopping and server.is_running:
+                        await asyncio.sleep(0.02)
                 finally:
                     worker.end()
                     door.drop()
