@@ -60,9 +60,9 @@ class Value(NamedTuple):
     has_raw: bool = True
 
 
-SENT = "-payload -encoding -headers"
+SENT = "-payload -encoding -headers -cancelled_at -withheld_by"
 """Members that `values.Content` reads."""
-KEPT = f"id topic group attempts reason {SENT} -retain -late -expires_in -local -publisher -cancelled_at"
+KEPT = f"id topic group attempts reason {SENT} -retain -late -expires_in -local -publisher"
 RARE = "-position -lag_messages_is_exact"
 """Members of places that `raw` has."""
 VALUES = {
@@ -166,10 +166,10 @@ MEANINGS = {
     "Handling": """Delivery state of a dispatched message in one group (`group`, `filter`), or in one
     `session`.
 
-    `state`: "in_flight" (until `lease_until`, if it is leased), "waiting" (not read yet), "retry" (next try
-    at `retry_at`), "dead", "dropped" (its retry was dropped), or "done" (nothing is left). `attempts`:
-    deliveries so far, None if they are no longer known; `tries`: the last ones, at most 20. `reason`: why
-    the last one failed, "" if unknown.""",
+    `state`: "in_flight" (until `lease_until`, if it is leased), "withheld" (its sender may not send it now:
+    `withheld_by`), "waiting" (not read yet), "retry" (next try at `retry_at`), "dead", "dropped" (its retry
+    was dropped), or "done" (nothing is left). `attempts`: deliveries so far, None if they are no longer
+    known; `tries`: the last ones, at most 20. `reason`: why the last one failed, "" if unknown.""",
 }
 """What the SDK says of a value in place of the server's text."""
 

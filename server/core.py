@@ -13,7 +13,6 @@ from shards.store import Store
 from timeline.tail import Tail
 from timeline.wheel import Wheel
 
-from .delivery.awaited import Awaited
 from .delivery.beside import Beside
 from .delivery.burials import Burials
 from .delivery.clients import Clients
@@ -38,6 +37,7 @@ from .delivery.settling.holds import Holds
 from .delivery.settling.kept import DeadLetters, KeptRetries
 from .delivery.settling.leases import Leases
 from .delivery.settling.lives import Lives
+from .delivery.settling.releasing import Releasing
 from .delivery.settling.settling import Settling
 from .delivery.settling.siblings import Siblings
 from .delivery.spill_buffer import SpillBuffer
@@ -105,7 +105,7 @@ class Core:
             self.held.errand,
             self.schedules.errand,
             self.quarantine.errand,
-            self.awaited.errand,
+            self.releasing.errand,
         )
         """Requests to the writer in steps."""
         self._build_protocols(wake, auth)
@@ -169,10 +169,8 @@ class Core:
         self.spill = SpillBuffer(max_bytes=config.tail.max_bytes)
         share = Share("retained", limits.retained, "topics with a retained message", auth, "the server")
         self.retained = Retained(self.opened.store, clock.wall_ms, self.writer, share=share)
-        self.owners = Owners(auth)
+        self.owners = Owners(auth, self.opened.withheld)
         self.ready = Ready(self.horizon, wake)
-        kept_ms = config.slices.kept_behind_ms
-        self.awaited = Awaited(self.opened, self.owners, self.ready, self.writer, clock, kept_ms=kept_ms)
         self.leases = Leases(clock, lambda: self.sessions.running_ms)
         store, writer = self.opened.store, self.writer
         self.decisions = Decisions(writer)
@@ -198,7 +196,7 @@ class Core:
         """Delivery to places when messages are due, or at once."""
         config, clock, writer = self.config, self.clock, self.writer
         giving = Giving(
-            self.tail, self.router, self.ready, self.spill, self.retained, self.url_groups, self.awaited
+            self.tail, self.router, self.ready, self.spill, self.retained, self.url_groups, self.owners
         )
         self.dispatch = Dispatch(
             self.opened, self.wheel, giving, writer, clock, self.traces, self.part, node=self.node
@@ -244,7 +242,7 @@ class Core:
             lambda: self.sessions.running_ms,
         )
         self.deliveries = Deliveries(
-            self.opened.store, self.horizon, self.router, self.groups, self.dead_letters, self.awaited, clock
+            self.opened.store, self.horizon, self.router, self.groups, self.dead_letters, self.owners, clock
         )
 
     def _build_replay(self) -> None:
@@ -255,10 +253,11 @@ class Core:
             self.tail,
             self.router,
             self.spill,
-            self.awaited,
+            self.owners,
             self.groups,
             wall_ms=self.clock.wall_ms,
             dispatched_ms=self.writer.dispatched_ms,
+            kept_ms=self.config.slices.kept_behind_ms,
         )
         beside = Beside(
             self.horizon, self.router, self.groups, self.events, self.sent, self.retries, self.unread
@@ -284,7 +283,20 @@ class Core:
             self.burials,
             self.events,
             self.replay,
-            self.awaited,
+            self.opened.withheld,
+        )
+        self.releasing = Releasing(
+            self.opened,
+            self.lives,
+            self.retries,
+            self.groups,
+            self.router,
+            self.burials,
+            self.dead_letter_queue,
+            self.unread,
+            self.ready,
+            self.writer,
+            self.clock,
         )
 
     def _build_protocols(self, wake: Callable[[], None], auth: Auth) -> None:
@@ -359,7 +371,7 @@ class Core:
         self.settling.step()
         self.siblings.step()
         self.quarantine.step()
-        self.awaited.step()
+        self.releasing.step()
         for errand in self.errands:
             errand.step()
 
@@ -373,11 +385,11 @@ class Core:
         self.sessions.review()
         self.groups.review()
         self.owners.forget()
-        self.awaited.review()
+        self.releasing.review()
 
     def can_advance(self) -> bool:
         horizon = self.horizon
-        return horizon.limit(self.wheel.loaded) > horizon.position and not self.retained.is_full
+        return horizon.limit(self.wheel.loaded) > horizon.position and not self.dispatch.is_full
 
     def is_settled(self) -> bool:
         horizon = self.horizon

@@ -55,6 +55,7 @@ from .tables import (
     dedupe_value,
 )
 from .waiting import Waiting
+from .withheld import Withheld
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +76,7 @@ class Commit:
         open_batch: OpenBatch,
         waiting: Waiting,
         owned: Owned,
+        withheld: Withheld,
         *,
         caps: Caps,
         quota_of: QuotaOf,
@@ -88,6 +90,7 @@ class Commit:
         self.caps = caps
         self._waiting = waiting
         self._owned = owned
+        self._withheld = withheld
         self._quota_of = quota_of
         self._is_undone = is_undone
 
@@ -175,7 +178,7 @@ class Commit:
         return row
 
     def cancel(self, wanted: MessageId) -> Control:
-        """Cancel the message, if dispatch has not reached it."""
+        """Cancel the message, if nobody has been given it."""
         control = self.winnable(wanted)
         if control.outcome is Outcome.CANCELLED:
             return Control(Outcome.DONE, control.found)
@@ -219,7 +222,9 @@ class Commit:
         return self._put_again(control.found, with_id(draft.value, wanted, draft.due_ms), draft.due_ms)
 
     def _put_again(self, found: Found, value: bytes, due_ms: int) -> Control:
-        """Put a message that dispatch has not reached to another place, as `value`. Raises Refused."""
+        """Put a message that nobody has been given to another place, as `value`. Raises Refused."""
+        if self._withheld.has_in(self.open_batch, found):
+            self.check_pending(1, owner_of(value), len(value))
         reserved = self.open_batch.reserve([Draft(due_ms, b"", b"")])
         taken = self.taken_by(value)
         self._retire(found, MOVED)
@@ -227,17 +232,16 @@ class Commit:
         row = self.rehome(found.id, value, due_ms, reserved[0], taken)
         return Control(Outcome.DONE, found, row)
 
-    def revive(self, found: Found, *, was_passed: bool = False) -> None:
-        """Place a message again at T, late: dispatch could not read it at its time, or gave it to nobody
-        (`was_passed`). Raises Refused."""
+    def revive(self, found: Found) -> None:
+        """Place a message again at T, late: dispatch could not read it at its time, or it is withheld. Raises
+        Refused."""
         reserved = self.open_batch.reserve([Draft(0, b"", b"")])
         due_ms = decode(found.value).due_ms
         value = with_id(found.value, found.id, due_ms)
         taken = self._if_readable(value)
+        if not self._withheld.has_in(self.open_batch, found):
+            self._waiting.placed(1)  # its owner has had it pending all the time
         self._retire(found, MOVED)
-        self._waiting.placed(1)
-        if was_passed:  # else its owner has had it pending all the time
-            self._owned.placed(owner_of(found.value), 1, len(found.value))
         self._resized(found.value, value)
         self.rehome(found.id, value, due_ms, reserved[0], taken)
 
@@ -468,19 +472,24 @@ class Commit:
             return None
 
     def winnable(self, wanted: MessageId) -> Control:
-        """Whether a cancel or move of the message can still win."""
+        """Whether a cancel or move of the message can still win: nobody has been given it."""
         found = self.find(wanted)
         if found is None:
             return Control(Outcome.NOT_FOUND)
         if is_stub(found.value):
             return Control(Outcome.CANCELLED, found)
-        if found.shard is not None and not self.horizon.undecided(found.position):
+        is_passed = found.shard is not None and not self.horizon.undecided(found.position)
+        if is_passed and not self._withheld.has_in(self.open_batch, found):
             return Control(Outcome.ALREADY_DISPATCHED, found)
         return Control(Outcome.DONE, found)
 
     def _retire(self, found: Found, kind: int) -> None:
-        """Overwrite the row by a stub, so that nobody gets the message from it."""
+        """Overwrite the row by a stub, so that nobody gets the message from it. A withheld one is pending
+        again."""
         group = self.open_batch
+        if self._withheld.has_in(group, found):
+            self._withheld.end(group, found.position)
+            self.placed(1, owner_of(found.value), len(found.value))
         # A move stores the seq of its next row here, so that a list as of a moment finds messages moved
         # since.
         left = stub(decode(found.value), kind, self.horizon.seq + 1 if kind == MOVED else group.wall_ms)

@@ -40,16 +40,17 @@ Row = TypeVar("Row")
 
 
 def wait(commit: Commit, row: DeliveryRow, due_ms: int, *, is_owed: bool) -> Position:
-    """In the writer: the delivery waits until `due_ms`; returns its position in that order.
+    """In the writer: the delivery waits until `due_ms`, or is withheld; returns its position in that order.
 
     `is_owed`: it was promised before, whatever the bound on pending. Raises Refused before anything is
     changed.
     """
     group, name = commit.open_batch, row.name
+    row = row if row.is_withheld else msgspec.structs.replace(row, state=WAITING)
     before = _looked_at(state_at, group, name)
-    if before is not None and before.state == WAITING:
+    if before is not None and before.state not in (DEAD, DROPPED):
         place = position(due_ms, commit.horizon.issue())
-        _wait_on(group, name, keys.place_of(before.at), msgspec.structs.replace(row, state=WAITING, at=place))
+        _wait_on(group, name, keys.place_of(before.at), msgspec.structs.replace(row, at=place))
         return place
     over = None if before is None else _looked_at(at, group, name)
     record = row.record if over is None or over.is_dropped else over.record
@@ -57,7 +58,7 @@ def wait(commit: Commit, row: DeliveryRow, due_ms: int, *, is_owed: bool) -> Pos
         commit.check_pending(1, owner_of(record), len(record))
     commit.retry_kept(1, record)
     place = position(due_ms, commit.horizon.issue())
-    _put(group, name, msgspec.structs.replace(row, state=WAITING, at=place), over)
+    _put(group, name, msgspec.structs.replace(row, at=place), over)
     return place
 
 

@@ -5,7 +5,8 @@ position of the message when the place was given it. It is called so for its lif
 has one row, so it never waits and is dead at a time, and comes once after a kill. `whose`, its place, and
 `name`, what users call that, are hashes of 8 bytes, `root` and `at` positions of 12, `id` has 16.
 
-    0 · whose · root    StateRow: whether it waits or is dead, since when, its tries. Small, written anew
+    0 · whose · root    StateRow: whether it waits or is dead, since when, its tries. Small, written anew.
+                        A withheld one waits too, until it is given up
     1 · root · whose    RecordRow: the message as it first failed, and the names of its place. Written once
     2 · whose · at      root: those of a place that wait, by the time of their next try
     3 · at              whose and root: the same of all places
@@ -50,7 +51,9 @@ from .tables import (
     DEAD,
     DROPPED,
     META_DEAD,
+    UNDONE,
     WAITING,
+    WITHHELD,
     KeptTotals,
     RecordRow,
     StateRow,
@@ -67,7 +70,7 @@ log = logging.getLogger(__name__)
 ROW_BYTES = 100
 """Bytes of a dead letter besides the values of its state and its record: the keys of its rows."""
 NONE = KeptTotals(0, 0, START)
-_STATES = {WAITING: State.WAITING, DEAD: State.DEAD, DROPPED: State.DROPPED}
+_STATES = {WAITING: State.WAITING, DEAD: State.DEAD, DROPPED: State.DROPPED, WITHHELD: State.WITHHELD}
 _NUMBERS = {state: number for number, state in _STATES.items()}
 Row = TypeVar("Row")
 
@@ -112,7 +115,12 @@ class DeliveryRow(msgspec.Struct, frozen=True):
 
     @property
     def is_waiting(self) -> bool:
-        return self.state == WAITING
+        """Whether it is given again: when it is due, or when its sender may send it."""
+        return self.state in UNDONE
+
+    @property
+    def is_withheld(self) -> bool:
+        return self.state == WITHHELD
 
     @property
     def is_dead(self) -> bool:
@@ -225,7 +233,7 @@ def is_waiting_in(group: OpenBatch, message: MessageId) -> bool:
     """In the writer: whether some place has the message waiting for its next try."""
     for name in _names_in(group, message):
         state = state_at(group, name)
-        if state is not None and state.state == WAITING:
+        if state is not None and state.state in UNDONE:
             row = _with_record(group, name, state)
             if row is not None and row.id == message:
                 return True
@@ -272,11 +280,11 @@ def stored(store: Store, name: Name) -> DeliveryRow | None:
     return of_rows(name, state_row_of(state), record_row_of(record))
 
 
-def is_there(store: Store, name: Name, state: int) -> bool:
-    """Whether the delivery has a row of that state."""
+def is_there(store: Store, name: Name, *states: int) -> bool:
+    """Whether the delivery has a row of one of these states."""
     with suppress(Corrupt):
         value = store.get(Table.DELIVERIES, keys.state(*name))
-        return value is not None and state_row_of(value).state == state
+        return value is not None and state_row_of(value).state in states
     return False
 
 
@@ -307,17 +315,25 @@ def first_waiting(store: Store, whose: bytes, start: Position = START) -> Positi
 
 def waiting(store: Store, start: Position = START) -> Iterator[DeliveryRow]:
     """Waiting deliveries of all places, from `start` on, in the order of their tries."""
-    return _listed(store, WAITING, keys.WAITS, start)
+    return _listed(store, UNDONE, keys.WAITS, start)
+
+
+def withheld(store: Store, start: Position) -> Iterator[tuple[Position, Name | None]]:
+    """Waiting deliveries of all places, from `start` on, in that order: (at, name; None: it is not withheld).
+    Reads no records."""
+    for key, value in _between(store, keys.WAITS, start):
+        name = Name(value[: keys.WHOSE_BYTES], keys.place_of(value))
+        yield keys.place_of(key), name if is_there(store, name, WITHHELD) else None
 
 
 def dead(store: Store, start: Position = START) -> Iterator[DeliveryRow]:
     """Dead letters of all places, by time of death, from `start` on."""
-    return _listed(store, DEAD, keys.DEAD, start)
+    return _listed(store, (DEAD,), keys.DEAD, start)
 
 
 def dead_of(store: Store, name: str, start: Position = START) -> Iterator[DeliveryRow]:
     """Dead letters of the places that users call so."""
-    found = _listed(store, DEAD, keys.DEAD_OF + keys.hash_of(name), start)
+    found = _listed(store, (DEAD,), keys.DEAD_OF + keys.hash_of(name), start)
     return (row for row in found if row.group == name)
 
 
@@ -360,11 +376,11 @@ def _between(
     return readable(store, Table.DELIVERIES, first, last)
 
 
-def _listed(store: Store, state: int, prefix: bytes, start: Position) -> Iterator[DeliveryRow]:
-    """Deliveries of an index whose rows still have that state, since that time."""
+def _listed(store: Store, states: tuple[int, ...], prefix: bytes, start: Position) -> Iterator[DeliveryRow]:
+    """Deliveries of an index whose rows still have such a state, since that time."""
     for key, value in _between(store, prefix, start):
         row = _stored(store, Name(value[: keys.WHOSE_BYTES], keys.place_of(value)))
-        if row is not None and row.state == state and row.at == keys.place_of(key):
+        if row is not None and row.state in states and row.at == keys.place_of(key):
             yield row
 
 
@@ -394,7 +410,7 @@ def _tell(name: Name, error: Corrupt) -> None:
 
 def listed(row: DeliveryRow) -> tuple[bytes, ...]:
     """Keys of the lists that it is in, by its state."""
-    if row.state == WAITING:
+    if row.is_waiting:
         return waiting_keys(row.whose, row.at)
     if row.state == DEAD:
         of_name = keys.DEAD_OF + keys.hash_of(row.group)

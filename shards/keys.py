@@ -10,7 +10,8 @@
     structures   number (2)                                                          2
     deliveries   kind (1) · the parts that delivery_rows.py lists              9 to 37
     meta         a name (tables.py) · of an owner's counters "owned/" and its name, UTF-8 ·
-                 of a slice's cells "cells/" · start (6) · generation (2)
+                 of a slice's cells "cells/" · start (6) · generation (2) · of a withheld message
+                 "withheld/" · at (6) · seq (6)
     received     client id, UTF-8 · 0 · packet id (2)
     sessions, cursors, schedules, endpoints, retained: the name or topic, UTF-8
     retained by position   0xff · at (6) · seq (6), behind every topic              13
@@ -94,6 +95,14 @@ CELLS = b"cells/"
 def cells_key(home: Home) -> bytes:
     """The row of `meta` with the cells of a slice."""
     return CELLS + slice_key(home)
+
+
+WITHHELD = b"withheld/"
+
+
+def withheld(position: Position) -> bytes:
+    """The row of `meta` of a withheld message."""
+    return WITHHELD + place(position)
 
 
 OWNED = b"owned/"

@@ -33,6 +33,7 @@ from .store import ROWS_END, Store, Table
 from .unreadable import CorruptRange, notes
 from .upgrade import upgrade
 from .waiting import Waiting
+from .withheld import Withheld
 
 log = logging.getLogger(__name__)
 Value = TypeVar("Value")
@@ -52,6 +53,7 @@ class Opened:
     commit: Commit
     waiting: Waiting
     owned: Owned
+    withheld: Withheld
     owed: list[CorruptRange]
     """Ranges that dispatch could not read in time, and that are readable now."""
 
@@ -65,7 +67,8 @@ class Opened:
         pending = count_pending(self.reader, self.horizon.position)
         retries = sum(waiting_counts(self.store).values())
         held = sum(1 for _ in self.reader.held())
-        self.waiting.recounted(pending, held, retries)
+        withheld = sum(1 for _ in self.store.scan(Table.META, *keys.under(keys.WITHHELD)))
+        self.waiting.recounted(pending, held, retries, withheld)
 
 
 def open_timeline(
@@ -112,8 +115,9 @@ def open_timeline(
         caps=caps,
         running_ms=cursor.running_ms,
     )
-    commit = Commit(open_batch, waiting, owned, caps=caps, quota_of=quota_of, is_undone=is_undone)
-    opened = Opened(store, directory, horizon, reader, open_batch, commit, waiting, owned, owed)
+    withheld = Withheld(store, waiting)
+    commit = Commit(open_batch, waiting, owned, withheld, caps=caps, quota_of=quota_of, is_undone=is_undone)
+    opened = Opened(store, directory, horizon, reader, open_batch, commit, waiting, owned, withheld, owed)
     opened.recount()
     return opened
 

@@ -5,6 +5,7 @@ here:
 
     a stub that a cancel left                        cancelled
     in the table `held`, or beyond the horizon       pending
+    it has a row in `meta` (withheld.py)             withheld
     else                                             dispatched; or expired if dispatch dropped it: its time
                                                      to live, counted from its due, was over, or it had
                                                      `late: drop` and was late (fate.py)
@@ -33,14 +34,16 @@ from .record import due_at
 from .store import Store, Table
 from .tables import number_from
 
-State = Literal["pending", "dispatched", "cancelled", "expired"]
+State = Literal["pending", "dispatched", "cancelled", "expired", "withheld"]
 
 PENDING: Final = "pending"
 DISPATCHED: Final = "dispatched"
 CANCELLED: Final = "cancelled"
 EXPIRED: Final = "expired"
-STATES: Final[tuple[State, ...]] = (PENDING, DISPATCHED, CANCELLED, EXPIRED)
+WITHHELD: Final = "withheld"
+STATES: Final[tuple[State, ...]] = (PENDING, DISPATCHED, CANCELLED, EXPIRED, WITHHELD)
 
+IsWithheld = Callable[[Position], bool]
 Turns = Callable[[Position], int | None]
 """When dispatch passed a position, wall ms; None: unknown."""
 
@@ -50,14 +53,19 @@ def _nobody_knows(place: Position) -> None:
 
 
 class Journal:
-    """Times at which dispatch reached positions. Cheap for rising positions: one scan for all.
+    """Times at which dispatch reached positions, and what it withheld there. Cheap for rising positions: one
+    scan for all.
 
     The scan does not see turns written after it was opened; it asks `latest` for those.
     """
 
-    def __init__(self, store: Store, latest: Turns = _nobody_knows) -> None:
+    def __init__(
+        self, store: Store, latest: Turns = _nobody_knows, is_withheld: IsWithheld | None = None
+    ) -> None:
+        """`is_withheld` None: as the store says."""
         self._store = store
         self._latest = latest
+        self._is_withheld = is_withheld
         self._turns: Iterator[tuple[bytes, bytes]] = iter(())
         self._last: Position | None = None
         self._turn: tuple[Position, int] | None = None
@@ -72,6 +80,15 @@ class Journal:
         while self._turn is not None and self._turn[0] < place:
             self._next()
         return self._latest(place) if self._turn is None else self._turn[1]
+
+    def is_withheld(self, place: Position) -> bool:
+        """Whether dispatch has passed the message there, and given it to nobody. Raises Corrupt."""
+        if self._is_withheld is None:
+            store, first = self._store, next(self._store.scan(Table.META, *keys.under(keys.WITHHELD)), None)
+            self._is_withheld = lambda at: (
+                bool(first) and store.get(Table.META, keys.withheld(at)) is not None
+            )
+        return self._is_withheld(place)
 
     def _next(self) -> None:
         row = next(self._turns, None)
@@ -96,6 +113,8 @@ def state_of(
         return CANCELLED, None
     if is_held or place > horizon:
         return PENDING, None
+    if journal.is_withheld(place):
+        return WITHHELD, None
     may_be_dropped = record.expires_ms != 0 or record.drop_late
     dispatched_ms = journal.dispatched_ms(place) if with_time or may_be_dropped else None
     if may_be_dropped:

@@ -46,10 +46,12 @@ RowAddress = tuple[Position, int]
 FORMAT_FIRST = 1
 """Format of release 0.1.0, which has no owners, no retries and no rows of groups. Opening raises it to
 FORMAT."""
-FORMAT = 7
+FORMAT = 8
 """The format that this program writes. No release wrote those between: they are refused."""
-WAITING, DEAD, DROPPED = 1, 2, 3
-"""States of a delivery that has a row: it waits for its next try, is a dead letter, or was dropped undone."""
+WAITING, DEAD, DROPPED, WITHHELD = 1, 2, 3, 4
+"""States of a delivery that has a row: it waits for its next try, is a dead letter, was dropped undone, or
+waits until its sender may send it."""
+UNDONE = WAITING, WITHHELD
 META_CURSOR = b"cursor"
 NEVER_S = 0xFFFF_FFFF
 """The expiry of a group that stays until it is deleted."""
@@ -262,9 +264,9 @@ class StateRow(msgspec.Struct, frozen=True, array_like=True):
     """The state of a delivery: of a message at one place."""
 
     state: int
-    """WAITING, DEAD or DROPPED."""
+    """WAITING, DEAD, DROPPED or WITHHELD."""
     at: bytes
-    """Position: when its next try is due, or when it died."""
+    """Position: when its next try is due, when it died, or when it is given up."""
     attempts: int
     """Deliveries to the place, in all."""
     counted: Whole
@@ -334,7 +336,7 @@ _record_row = reading(RecordRow)
 def state_row_of(value: bytes) -> StateRow:
     """Raises Corrupt."""
     row = _state_row(value)
-    if len(row.at) != POSITION_BYTES or row.state not in (WAITING, DEAD, DROPPED):
+    if len(row.at) != POSITION_BYTES or row.state not in (WAITING, DEAD, DROPPED, WITHHELD):
         raise Corrupt(f"state {row.state} at {row.at.hex()} is none")
     return row
 

@@ -272,10 +272,15 @@ def put_off(one: Delivery) -> Fate:
 
 
 def withheld(one: Delivery) -> Fate:
-    """Its owner is absent: it waits, which is no try. The reason stays that of its last try."""
+    """Its sender may not send it now: it waits, which is no try. The reason stays that of its last try. It is
+    looked at again when it has expired, or after `delay_ms`."""
     if _is_readers(one):
         return stays(one)
-    row = _counted(one, one.seen.out)._replace(state=State.WITHHELD, at=one.case.now)
+    row, case, delay_ms = _counted(one, one.seen.out), one.case, one.case.delay_ms or 0
+    if case.expires_ms:
+        left_ms = (row.due_ms or case.due_ms) + case.expires_ms - at_of(case.now)
+        delay_ms = min(delay_ms, max(0, left_ms))
+    row = row._replace(state=State.WITHHELD, at=position(at_of(case.now) + delay_ms, seq_of(case.now)))
     return one.becomes(row, Effect.RECORD, *one.key(Effect.KEY_WAITS))
 
 

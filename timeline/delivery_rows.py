@@ -16,7 +16,7 @@ class State(Enum):
     """In flight, handed over at QoS 2: only its member gets it again (MQTT-4.8.2), until that refuses it."""
     WAITING = auto()
     WITHHELD = auto()
-    """Waits until its owner is there again."""
+    """Waits until its sender may send it again."""
     DEAD = auto()
     DROPPED = auto()
     DONE = auto()
@@ -66,7 +66,7 @@ class DeliveryRow(NamedTuple):
 
     state: State
     at: Position = START
-    """Time of the next try, or of the death."""
+    """Time of the next try, of the death, or, if it is withheld, when it is given up."""
     attempts: int = 0
     """All tries."""
     counted: int = 0
@@ -123,7 +123,8 @@ class Case(NamedTuple):
     """The message's due time."""
     expires_ms: int = 0
     delay_ms: int | None = None
-    """Delay of the next try. None: the back-off, or for PUT_OFF at once; NEVER: dead."""
+    """Delay of the next try. None: the back-off, or for PUT_OFF at once; NEVER: dead. Of what is withheld,
+    until it is given up."""
     reason: str = ""
     by: str = ""
     outcome: str = "failed"
@@ -196,7 +197,7 @@ class Event(Enum):
     PUT_BACK = auto()
     """It could not be given after all."""
     PUT_OFF = auto()
-    """It can be given to nobody now: its owner is absent, or no member that is there may receive it."""
+    """It can be given to nobody now: no member that is there may receive it."""
     LOST = auto()
     """The connection."""
     KILL = auto()
@@ -220,9 +221,11 @@ class Event(Enum):
     SKIP = auto()
     EXPIRE = auto()
     WITHHOLD = auto()
+    """Its sender may not send it now."""
     OWNER_BACK = auto()
+    """Its sender may send it again."""
     BAR = auto()
-    """Its sender may not send it, no subscription asks for it, or the place may not receive it."""
+    """It was withheld for too long, no subscription asks for it, or the place may not receive it."""
     UNREADABLE = auto()
     SLICE_GOES = auto()
     INHERIT = auto()

@@ -842,10 +842,10 @@ class Upserted:
 class Handling:
     """Delivery state of a dispatched message in one group (`group`, `filter`), or in one `session`.
 
-    `state`: "in_flight" (until `lease_until`, if it is leased), "waiting" (not read yet), "retry" (next
-    try at `retry_at`), "dead", "dropped" (its retry was dropped), or "done" (nothing is left). `attempts`:
-    deliveries so far, None if they are no longer known; `tries`: the last ones, at most 20. `reason`: why
-    the last one failed, "" if unknown.
+    `state`: "in_flight" (until `lease_until`, if it is leased), "withheld" (its sender may not send it
+    now: `withheld_by`), "waiting" (not read yet), "retry" (next try at `retry_at`), "dead", "dropped" (its
+    retry was dropped), or "done" (nothing is left). `attempts`: deliveries so far, None if they are no
+    longer known; `tries`: the last ones, at most 20. `reason`: why the last one failed, "" if unknown.
     """
 
     state: str
@@ -858,6 +858,7 @@ class Handling:
     by: str | None = None
     lease_until: datetime | None = None
     tries: tuple[Try, ...] = ()
+    withheld_by: str | None = None
 
     @classmethod
     def of(cls, answer: Json) -> Self:
@@ -872,4 +873,5 @@ class Handling:
             by=answer.get("by"),
             lease_until=parsed(answer.get("lease_until")),
             tries=each(Try.of, answer.get("tries")),
+            withheld_by=answer.get("withheld_by"),
         )

@@ -62,7 +62,7 @@ class Message:
     deliver_at: datetime
     """Due time, UTC."""
     state: str
-    """State in the last answer: pending, dispatched, cancelled or expired."""
+    """State in the last answer: pending, dispatched, cancelled, expired or withheld."""
     raw: Mapping[str, Any] = field(repr=False)
     """The message object of the last answer."""
     _calls: Messages = field(repr=False, compare=False)

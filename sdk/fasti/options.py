@@ -19,7 +19,7 @@ from typing import Literal, TypedDict
 from .wire import Key, KeyScope, Late, Qos, Span, When
 
 Door = Literal["http", "mqtt"]
-State = Literal["pending", "dispatched", "cancelled", "expired", "all"]
+State = Literal["pending", "dispatched", "cancelled", "expired", "withheld", "all"]
 Body = Literal["raw", "envelope"]
 OnDead = Literal["next", "hold"]
 Gap = Literal["skip", "after", "before"]
@@ -134,7 +134,7 @@ class Selection(TypedDict, total=False):
 class Listed(Selection, total=False):
     """Selects messages to list.
 
-    `state`: "pending" (the default), "dispatched", "cancelled", "expired", or "all".
+    `state`: "pending" (the default), "dispatched", "cancelled", "expired", "withheld", or "all".
     """
 
     state: State | None

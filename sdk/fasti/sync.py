@@ -546,7 +546,7 @@ class Message(Value[_messages.Message]):
 
     @property
     def state(self) -> str:
-        """State in the last answer: pending, dispatched, cancelled or expired."""
+        """State in the last answer: pending, dispatched, cancelled, expired or withheld."""
         return self._inner.state
 
     @property

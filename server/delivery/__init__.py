@@ -32,7 +32,6 @@ then who has what:
     retained.py      the last message of each topic that has one
     ready.py         who may read on
     sent.py          the message of a flight, read again
-    awaited.py       messages of owners that do not exist wait until they do
     retries.py       whose retries are due
     burials.py       what places that end, or are set forward, leave undone
     loans.py         what members have in hand of their groups, and how it comes back

@@ -3,20 +3,25 @@ messages by their keys.
 
 What was in flight is sent again, or ended. A retry that is due goes out beside what is read, or stands in
 line until its key is free. A message that was passed over, as its key was not free, is read by its address
-when it is (timeline/key_order.py). Keys take turns. What may no longer be sent becomes a dead letter, or
-waits for its owner as a retry.
+when it is (timeline/key_order.py). Keys take turns. What may no longer be sent becomes a dead letter.
+
+What its sender may not send now is *withheld*: its row waits untried until the sender may send it
+(settling/releasing.py), or for `slices.kept_behind`. So does what a reader comes to and others have had. It
+stands still before the next one when its place has WITHHELD_MAX rows.
 """
 
 import logging
 from itertools import islice
 
+from shards.delivery_rows import count_waiting
 from timeline.deliveries import EXPIRED
 from timeline.delivery_rows import Event
 from timeline.horizon import Horizon
-from timeline.key_order import KeyOrder
+from timeline.key_order import KeyOrder, Meeting
 from timeline.key_rows import NO_KEY, NOWHERE, Address
 from timeline.session import Flight, Subscription
 
+from .burials import KEPT_TOO_LONG
 from .membership import Membership
 from .message import Again, Message
 from .place import Place
@@ -35,9 +40,10 @@ log = logging.getLogger(__name__)
 TURN_RESENDS = 250
 """Messages resent in a turn: some 5 ms."""
 FORBIDDEN = "its place may not receive the topic any more"
-WITHHELD = "its sender may not send there any more"
-WAIT_MS = 60_000
-"""Delay of a retry whose owner is absent."""
+WITHHELD = "its sender may not send it"
+WITHHELD_MAX = 10_000
+"""Rows that wait, and messages in flight, of one place while more of what it reads may be withheld: each row
+has its message."""
 NOT_WANTED = "no subscription matches any more"
 FOLLOWERS = 12
 """Messages of a key that waited for it, and are looked at in a turn."""
@@ -111,8 +117,8 @@ class Beside:
         elif flight.is_stored and not may_receive:
             lender = loans.lender(flight)
             events.fail(subscriber, flight, Event.BAR, FORBIDDEN, place=lender)
-        elif flight.is_stored and not may_have and self._unread.awaited.waits(message):
-            events.fail(subscriber, flight, Event.PUT_OFF, WITHHELD, delay_ms=WAIT_MS, is_sent=False)
+        elif flight.is_stored and not may_have:
+            self._fail_withheld(subscriber, flight, loans.lender(flight))
         elif is_over or not may_have:
             loans.give_up(subscriber, flight)
         elif (
@@ -154,18 +160,22 @@ class Beside:
         root = message.position
         subscriptions = self._router.subscriptions_of(subscriber, message.topic)
         subscriber.rows.note_out(root)
-        why = self._why_not(message, subscriptions, self._unread.wall_ms())
+        # A withheld one is looked at in the ms before it has expired.
+        why = self._why_not(message, subscriptions, self._unread.wall_ms() + message.is_withheld)
         if not why and not subscriber.may_receive(message.topic):
             why = FORBIDDEN
         if self._is_read_again(subscriber, message):
             subscriber.dirty.add(subscriber)
-        elif why:
+        elif why or message.is_withheld:
             flight = subscriber.session.launch(root, message.shard, 1)
             subscriber.session.resume(flight)
-            event = Event.EXPIRE if why == EXPIRED else Event.BAR
-            if why == WITHHELD and self._unread.awaited.waits(message):
-                event = Event.PUT_OFF
-            self._events.fail(subscriber, flight, event, why, delay_ms=WAIT_MS, is_sent=False)
+            if why == WITHHELD and not message.is_withheld:
+                self._fail_withheld(subscriber, flight)
+                return True
+            event = Event.EXPIRE if why == EXPIRED else Event.BAR if why else Event.OWNER_BACK
+            if why == WITHHELD:
+                why = f"{KEPT_TOO_LONG}: {self._owners.why_not(message.record)}"
+            self._events.fail(subscriber, flight, event, why, is_sent=False)
         elif subscriber.offer(message, subscriptions):
             subscriber.dirty.add(subscriber)
             if subscriber.rows.ahead:  # it may have still to be read again: it comes once
@@ -214,6 +224,34 @@ class Beside:
             return EXPIRED
         return "" if self._owners.allow(message) else WITHHELD
 
+    # -- what its sender may not send now
+
+    def withhold(self, subscriber: Place, message: Message) -> bool:
+        """The place reads a message that is withheld; False: there is no room for its row."""
+        session, returned = subscriber.session, self._groups.returned
+        flights, is_full = len(session.flights), returned.failing >= returned.most
+        returned.is_missed = returned.is_missed or is_full
+        rows = count_waiting(self._unread.store, subscriber.whose)
+        if is_full or flights >= session.window or rows + flights >= WITHHELD_MAX:
+            return False
+        key = session.order.key_of(message.ordering_key)
+        if key:
+            meeting = session.order.meet(key, message.position, message.shard)
+            subscriber.dirty.add(subscriber)
+            if meeting is not Meeting.GIVE:
+                return meeting is Meeting.PASS
+        flight = session.launch(message.position, message.shard, 1)
+        session.lead(flight, key)
+        # What is before it may be given later.
+        session.finish_ahead(message.position, self._horizon.position)
+        self._fail_withheld(subscriber, flight)
+        return True
+
+    def _fail_withheld(self, subscriber: Place, flight: Flight, place: Place | None = None) -> None:
+        """It waits; its key too, if the group orders."""
+        kept, event = self._unread.kept_ms, Event.WITHHOLD
+        self._events.fail(subscriber, flight, event, WITHHELD, place=place, delay_ms=kept, is_sent=False)
+
     # -- by its key
 
     def give_following(self, subscriber: Place, order: KeyOrder, most: int) -> bool:
@@ -258,16 +296,13 @@ class Beside:
             if message is None:
                 order.drop(key)
                 subscriber.dirty.add(subscriber)
-            elif not self._owners.allow(message) and self._unread.awaited.waits(message):
-                # It waits for its owner like a failed one; if the group orders, its key too.
-                flight = session.launch(*address, 1)
-                order.drop(key)
-                session.lead(flight, key)
-                self._events.fail(
-                    subscriber, flight, Event.PUT_OFF, WITHHELD, delay_ms=WAIT_MS, is_sent=False
-                )
             elif not self._owners.allow(message):
                 order.drop(key)
+                if self._unread.is_kept_back(subscriber, message):
+                    # Like a failed one; if the group orders, its key waits for it.
+                    flight = session.launch(*address, 1)
+                    session.lead(flight, key)
+                    self._fail_withheld(subscriber, flight)
             elif not subscriber.offer(message, tuple(session.subscriptions.values())):
                 return False
         return True

@@ -4,8 +4,9 @@ They are stored nowhere. They follow from read positions, messages in flight, re
 first state in this list that applies counts:
 
     in_flight    sent and not acked
+    withheld     its sender may not send it now
     retry        comes again at `retry_ms`
-    waiting      not read yet, or given back and nobody has it, or it waits for its owner (awaited.py)
+    waiting      not read yet, or given back and nobody has it
     dead         a dead letter
     dropped      somebody has dropped it, or nobody wanted it any longer, before anybody had it done
     done         read, and nothing of it is left: acked, or it was not to be sent any more
@@ -37,8 +38,8 @@ from timeline.session import SETTLED, Flight
 
 from ..engine.clock import Clock
 from ..settings.times import Instant, time_text
-from .awaited import Awaited
 from .membership import Membership
+from .owners import Owners
 from .place import Place
 from .router import Router, Targets, endpoint_names
 from .settling.kept import DeadLetters
@@ -54,7 +55,7 @@ LOOKS_EACH = 50
 """The same maximum for each session or group: some 5 ms in all."""
 ROWS_MAX = 500
 
-DeliveryState = Literal["in_flight", "retry", "waiting", "dead", "dropped", "done"]
+DeliveryState = Literal["in_flight", "withheld", "retry", "waiting", "dead", "dropped", "done"]
 May = Callable[[Iterable[str]], bool]
 """Whether the caller may see what belongs to clients with these keys."""
 
@@ -63,7 +64,8 @@ class Delivery(Struct, kw_only=True, gc=False):
     """Delivery state of a message in one group (`group`, `filter`), or in one session.
 
     `attempts`: deliveries so far, if still known; `retry_at`: time of the next try; `reason`: of the last
-    failure; `by`: the group's member that has it; `lease_until`: for how long; `tries`: the last failed ones.
+    failure; `by`: the group's member that has it; `lease_until`: for how long; `tries`: the last failed ones;
+    `withheld_by`: why its sender may not send it now.
     """
 
     group: str | UnsetType = UNSET
@@ -76,6 +78,10 @@ class Delivery(Struct, kw_only=True, gc=False):
     by: str | UnsetType = UNSET
     lease_until: Instant | UnsetType = UNSET
     tries: list[Try] | UnsetType = UNSET
+    withheld_by: str | UnsetType = UNSET
+
+
+Listed = tuple[list[Delivery], bool]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,20 +93,24 @@ class Deliveries:
     router: Router
     groups: Membership
     dead_letters: DeadLetters
-    awaited: Awaited
+    owners: Owners
     clock: Clock
 
-    def of(
-        self, message: MessageId, place: Position, record: Record, may: May
-    ) -> tuple[list[Delivery], bool]:
-        """Deliveries of a dispatched message whose row is at `place`, groups first, and whether there are
-        more. Raises Corrupt, StoreFailed."""
+    def of(self, message: MessageId, place: Position, record: Record, may: May) -> Listed:
+        """Deliveries of a dispatched or withheld message whose row is at `place`, groups first, and whether
+        there are more. Raises Corrupt, StoreFailed."""
+        listed, is_cut = self._of(message, place, record, may)
+        for one in listed:
+            one.withheld_by = (self.owners.why_not(record) if one.state == "withheld" else "") or UNSET
+        return listed, is_cut
+
+    def _of(self, message: MessageId, place: Position, record: Record, may: May) -> Listed:
         rows, is_cut = self._rows(message)
         retries = {row.addressee: row for row in rows if row.is_waiting and self.groups.place_of(row)}
         dead = {row.addressee: row for row in rows if row.is_dead and may((row.keeper,))}
         dropped = {row.addressee: row for row in rows if row.is_dropped and may((row.keeper,))}
         named = {*retries, *dead, *dropped}
-        waits = self.awaited.keeps(record.owner, place)
+        is_noted = self.owners.noted.has(place)
         listed: list[Delivery] = []
         looks = LOOKS_MAX
         for subscriber in self._receivers(place, record, named):
@@ -113,7 +123,11 @@ class Deliveries:
             dead_letter, drop = dead.pop(name, None), dropped.pop(name, None)
             if not may(subscriber.owners):
                 continue
-            is_behind = waits or _is_behind(subscriber, place, record)
+            if is_noted and name not in retries:
+                if subscriber.is_group:
+                    listed.append(_delivery(subscriber, "withheld", attempts=0))
+                continue
+            is_behind = _is_behind(subscriber, place, record)
             found = self._one(
                 subscriber, place, retries.get(name), dead_letter, drop, lent, is_behind=is_behind
             )
@@ -122,7 +136,8 @@ class Deliveries:
         if b"://" in record.deliver_to and not self._posted(record, place) and may(("",)):
             own = endpoint_text(endpoint_names(record.deliver_to, record.owner)[0])
             if KEY_PREFIX + own not in named:
-                listed.append(_at(own, own, "waiting" if waits else "done"))  # or the group would be there
+                state: DeliveryState = "withheld" if is_noted else "done"  # or the group would be there
+                listed.append(_at(own, own, state))
         others: list[tuple[DeliveryState, dict[str, DeliveryRow]]] = [("dead", dead), ("dropped", dropped)]
         for state, left in others:
             for row in left.values():
@@ -138,7 +153,7 @@ class Deliveries:
         flight, or waiting for its next try. Dead letters are not undone; beyond UNDONE_LOOKS_MAX places and
         flights it counts as undone. Raises Corrupt."""
         record, place = decode(found.value), found.position
-        if self.awaited.keeps(record.owner, place):
+        if self.owners.noted.has_in(group, found):
             return True
         horizon, looks = self.horizon.position, UNDONE_LOOKS_MAX
         for row in of_message_in(group, found.id):
@@ -200,8 +215,7 @@ class Deliveries:
         *,
         is_behind: bool,
     ) -> Delivery | None:
-        """None: a session with which there is nothing left of it. `is_behind`: it waits for its key, or for
-        its owner."""
+        """None: a session with which there is nothing left of it. `is_behind`: it waits for its key."""
         if waiting is not None and waiting.root in subscriber.rows.over:
             waiting = None
         root, before = (place, 0) if waiting is None else (waiting.root, waiting.attempts)
@@ -218,8 +232,9 @@ class Deliveries:
             )
         if waiting is not None and root not in subscriber.rows.out:
             ms = at_of(waiting.at)
-            is_due = ms <= self.clock.wall_ms()
+            is_due = ms <= self.clock.wall_ms() or waiting.is_withheld
             state, retry_ms = ("waiting", None) if is_due else ("retry", ms)
+            state = "withheld" if waiting.is_withheld else state
             return _delivery(
                 subscriber, state, attempts=before, retry_ms=retry_ms, reason=reason, tries=tries
             )

@@ -13,9 +13,8 @@ A turn has a budget in deliveries and bytes, and ends between two messages once 
 sessions want one message, the rest fall behind and read on in turns of their own. How many entries are taken
 from the wheel at once follows from the cost of those before.
 
-What its owner may no longer send goes to nobody and is not retained (owners.py); what an absent owner has
-sent waits (awaited.py). An unstored plain publish
-was checked when it came.
+What its owner may not send now goes to nobody and is not retained: it is withheld (owners.py). An unstored
+plain publish was checked when it came.
 
 An unreadable row is passed over. A session to which nothing can be sent loses its connection.
 
@@ -101,6 +100,11 @@ class Dispatch(CommitHook):
         """Number of plain publishes that wait for the horizon."""
         return len(self._live)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether dispatch waits for a batch, as too much of what it has noted is in RAM alone."""
+        return self._giving.retained.is_full or self._opened.withheld.is_full
+
     def add_live(self, message: Message, answer: OnVerdict | None) -> None:
         """A message that is not stored; positions come in rising order. `answer`: once it is handed on."""
         size = message.size()
@@ -132,8 +136,8 @@ class Dispatch(CommitHook):
         self.counts.turns += 1
         passed = spent = 0
         most = int(TURN_COST * self._part.now)
-        if self._giving.retained.is_full:
-            return False  # the batch that empties it plans a round
+        if self.is_full:
+            return False  # the batch that changes it plans a round
         while True:
             to, count, cost = self._pass_run(end, min(self._run, limit), most - spent, wall_ms)
             horizon.advance(to)
@@ -215,7 +219,8 @@ class Dispatch(CommitHook):
                 if self._owners.cost:
                     cost += self._owners.take_cost()
                 if not may_have:
-                    self._giving.withhold(message, size)
+                    owner = message.sender[0]
+                    self._opened.withheld.note(message.position, message.id(self._node), owner)
                     continue
             if self._traces is not None and not message.is_usual:
                 cost += self._tell(self._traces, message, wall_ms)

@@ -21,13 +21,13 @@ from shards.commit import Commit
 from shards.errors import Corrupt
 from shards.read import Reader
 from shards.record import is_moved, is_stub
+from shards.withheld import Withheld
 from timeline.deliveries import NEVER
 from timeline.delivery_rows import Event
 from timeline.horizon import Horizon
 from timeline.position import END, START, Position
 from timeline.session import SETTLED, Flight
 
-from .awaited import Awaited
 from .burials import KEPT_TOO_LONG, SESSIONS, Burials
 from .membership import Membership
 from .place import Place
@@ -61,7 +61,7 @@ class Floor:
         burials: Burials,
         events: Events,
         replay: Replay,
-        awaited: Awaited,
+        withheld: Withheld,
     ) -> None:
         self._reader = reader
         self._horizon = horizon
@@ -72,7 +72,7 @@ class Floor:
         self._burials = burials
         self._events = events
         self._replay = replay
-        self._awaited = awaited
+        self._withheld = withheld
         self.settled = START
         """No session has anything undone before it."""
         self._walk: tuple[Position, deque[Subscriber]] = (START, deque())
@@ -85,8 +85,8 @@ class Floor:
 
     @property
     def needed(self) -> Position:
-        """No group or endpoint needs what is before, nor what is left of any place, nor what waits."""
-        return min([self._burials.floor, self._awaited.floor, *map(self._needs, self._groups)])
+        """No group or endpoint needs what is before, nor what is left of any place, nor what is withheld."""
+        return min([self._burials.floor, self._withheld.floor, *map(self._needs, self._groups)])
 
     def holders(self, before: Position) -> list[Group]:
         """The groups and endpoints that need something before that position, the furthest behind first."""

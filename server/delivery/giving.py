@@ -17,8 +17,8 @@ from timeline.position import Position
 from timeline.session import Subscription
 from timeline.tail import Tail
 
-from .awaited import Awaited
 from .message import Message
+from .owners import Owners
 from .place import Place
 from .ready import Ready
 from .retained import Retained
@@ -65,7 +65,7 @@ class Giving:
         spill: SpillBuffer,
         retained: Retained,
         url_groups: UrlGroups,
-        awaited: Awaited,
+        owners: Owners,
     ) -> None:
         self.tail = tail
         self.router = router
@@ -73,8 +73,7 @@ class Giving:
         self.spill = spill
         self.retained = retained
         self._url_groups = url_groups
-        self._awaited = awaited
-        self.owners = awaited.owners
+        self.owners = owners
         self.counts = Counts()
 
     def give(self, message: Message, wall_ms: int, size: int, most: int) -> int:
@@ -132,19 +131,6 @@ class Giving:
                     self._put_off(subscriber, messages[given])
             for message in messages[given:]:
                 self._pass_over(message, subscriber, subscriptions)
-
-    def withhold(self, message: Message, size: int) -> None:
-        """Nobody gets the message now. It waits for its owner, or places that are behind read it, as that may
-        be allowed again."""
-        if self._awaited.note(message):
-            return
-        self.tail.append(message.position, message, size)
-        if message.is_usual:
-            return
-        record = message.record
-        for endpoint in self.router.posted(record.deliver_to, record.owner, message.position):
-            if endpoint.ahead is not None and not endpoint.session.tailing:
-                endpoint.ahead.note(message.position, message.shard)
 
     def _pass_over(
         self, message: Message, subscriber: Place, subscriptions: tuple[Subscription, ...]

@@ -231,10 +231,12 @@ class Message:
 class Again(Message):
     """A message that its place gets again."""
 
-    __slots__ = ("at",)
+    __slots__ = ("at", "is_withheld")
 
     is_again = True
 
     def __init__(self, root: Position, shard: int, record: Record, wall_ms: int, *, at: Position) -> None:
         super().__init__(root, shard, record, wall_ms)
         self.at = at
+        self.is_withheld = False
+        """Until then, as its sender may not send it."""

@@ -7,10 +7,9 @@ that published it. A key that no longer exists may do nothing. A new key of the 
 messages of the old one. A message with `deliver_to` also needs the right to `$deliver/{endpoint}`, or
 `$deliver/*` for a URL.
 
-A key that the files do not even have as revoked is *absent*: its messages wait (awaited.py).
-
-What is not handed out is *withheld*: nobody gets it, it is not retained, read positions pass it. Its row
-stays, for readers that come to it when the owner may send again.
+What is not handed out is *withheld*: nobody gets it, it is not retained, read positions pass it. It waits
+until its owner may send it: a message that dispatch passes as a row of its own (shards/withheld.py), what one
+place alone has still to get as a delivery (beside.py). Both are given again by settling/releasing.py.
 
 Without an owner the server made it, or no key was needed: then it is handed out. But a retained message of an
 MQTT client without a name is judged by what such clients may publish now, as mosquitto does (CVE-2018-12546):
@@ -22,12 +21,11 @@ new answers is summed up (`cost`) for callers with a budget. The usual case, no 
 """
 
 import logging
-from collections.abc import Callable
 from typing import Protocol
 
 from shards.fields import Record
 from shards.owned import Quota
-from timeline.position import Position
+from shards.withheld import Withheld
 
 from ..auth.rights import Rights
 from ..fair import Bounds
@@ -117,11 +115,10 @@ OPEN = Open()
 class Owners:
     """Asked by dispatch and by replay. `withheld`: how often the answer was no."""
 
-    def __init__(self, auth: Auth) -> None:
+    def __init__(self, auth: Auth, noted: Withheld) -> None:
+        """`noted`: messages that nobody is given where they stand, whatever their owners may send by now."""
         self._auth = auth
-        self.held: dict[bytes, Callable[[Position], bool]] = {}
-        """Owners that are there again, and whether nobody gets what they have sent there: it is being moved
-        to now. Only server/delivery/awaited.py writes it."""
+        self.noted = noted
         self._known: dict[tuple[bytes, bytes, bytes], bool] = {}
         """Remembered answers, by owner, publisher and topic."""
         self._bytes = 0
@@ -136,22 +133,16 @@ class Owners:
 
     def allow(self, message: Message) -> bool:
         """Whether a message may be handed out; if not, that is counted."""
-        if self.held and self._is_held(message):
+        if not message.is_judged:
+            return True
+        if self.is_noted(message):
             self.withheld += 1
             return False
-        return not message.is_judged or self.is_known(message) or self.allow_record(message.record)
+        return self.is_known(message) or self.allow_record(message.record)
 
-    def is_absent(self, owner: bytes) -> bool:
-        """Whether no key of that name exists, and none was revoked: a keys file may lack it by mistake."""
-        return bool(owner) and self._auth.is_absent(owner.decode(errors="replace"))
-
-    def is_revoked(self, owner: bytes) -> bool:
-        """Whether the key of that name was revoked."""
-        return self._auth.is_revoked(owner.decode(errors="replace"))
-
-    def _is_held(self, message: Message) -> bool:
-        has = self.held.get(message.sender[0]) if message.is_judged else None
-        return has is not None and message.is_stored and not message.is_again and has(message.position)
+    def is_noted(self, message: Message) -> bool:
+        """Whether dispatch has withheld it: it comes again at another position, if its owner may send it."""
+        return message.is_stored and not message.is_again and self.noted.has(message.position)
 
     def is_known(self, message: Message) -> bool:
         """Whether it is remembered that a usual message may be handed out: nothing is asked or counted."""
@@ -159,19 +150,38 @@ class Owners:
 
     def allow_record(self, record: Record) -> bool:
         """`allow` of a record."""
-        owner = record.owner
+        is_allowed = self._refused(record) is None
+        self.withheld += not is_allowed
+        return is_allowed
+
+    def why_not(self, record: Record) -> str:
+        """Why its owner may not send it now, in words; empty: it may."""
+        topic = self._refused(record)
+        return "" if topic is None else self._in_words(record.owner, topic)
+
+    def _in_words(self, owner: bytes, topic: bytes) -> str:
+        name, text = owner.decode(errors="replace"), clean(topic)
+        if not name:
+            return f"clients without a name may not publish to '{text}'"
+        if self._auth.is_absent(name):
+            return f"key '{clean(name)}' does not exist"
+        is_revoked = self._auth.is_revoked(name)
+        return f"key '{clean(name)}' " + ("is revoked" if is_revoked else f"may not publish to '{text}'")
+
+    def _refused(self, record: Record) -> bytes | None:
+        """The topic that its owner may not send to; None: it may send it."""
+        owner, topic = record.owner, record.topic
         if not owner and not self._is_anonymous(record):
-            return True
-        key = owner, record.publisher, record.topic
+            return None
+        key = owner, record.publisher, topic
         answer = self._known.get(key)
         if answer is None:
             answer = self._find(*key)
         if answer and record.deliver_to:
-            key = owner, record.publisher, posting_topic(record.deliver_to)
+            topic = posting_topic(record.deliver_to)
+            key = owner, record.publisher, topic
             answer = self._known.get(key) or self._find(*key)
-        if not answer:
-            self.withheld += 1
-        return answer
+        return None if answer else topic
 
     def _is_anonymous(self, record: Record) -> bool:
         """Whether a client without a name has retained it, and such clients may not publish everything.
@@ -196,10 +206,7 @@ class Owners:
         if not answer:
             name = clean(owner) or "a client without a name"
             cause = by(name, key=name, topic=topic)
-            if self.is_absent(owner):
-                log.warning("message waits: there is no key %s", name, extra=cause)
-            else:
-                log.warning("message withheld: %s may not send to %s", name, clean(topic), extra=cause)
+            log.warning("message withheld: %s", self._in_words(owner, topic), extra=cause)
         self._known[owner, publisher, topic] = answer
         self._bytes += size
         return answer

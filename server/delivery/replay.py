@@ -300,11 +300,21 @@ class Replay:
         ahead, again = self._retries.ahead(subscriber, read), set[Position]()
         give += subscriber.delivered
         for place, messages, found in unread.stretch(subscriber, read, horizon, left):
-            if unread.is_blocked:
-                break
+            has_rows = ahead is not None or subscriber.rows.out or self._retries.is_changing
+            if unread.withheld is not None:
+                message, unread.withheld = unread.withheld, None
+                if session.order.is_on and run:  # keys are met in their order
+                    if not self._send(subscriber, run, by, again):
+                        return False
+                    run, size = [], 0
+                has_it = not self._retries.may_read(subscriber, place)
+                has_it = has_it or bool(self._retries.having(subscriber, ahead, [place]))
+                if not (has_it or self._beside.withhold(subscriber, message)):
+                    unread.is_blocked = True
+                    unread.blocked.add(subscriber)
+                    break
             read = place
             rows -= len(messages) or 1
-            has_rows = ahead is not None or subscriber.rows.out or self._retries.is_changing
             if messages and (has_rows or session.finished):
                 messages = [one for one in messages if self._retries.may_read(subscriber, one.position)]
                 again |= self._retries.having(subscriber, ahead, [one.position for one in messages])

@@ -25,7 +25,7 @@ from shards.delivery_rows import DeliveryRow, Name, RowsAhead
 from shards.errors import Corrupt
 from shards.fields import Record
 from shards.store import Store
-from shards.tables import WAITING
+from shards.tables import UNDONE
 from timeline.horizon import Horizon
 from timeline.position import END, START, Position, at_of, before
 
@@ -71,8 +71,8 @@ class Retries:
         """Which of these are among the `waiting` that wait: by whichever are fewer."""
         if waiting < len(flying):
             return flying.intersection(root for _, root in delivery_rows.waiting_of(self._store, one.whose))
-        is_there = partial(delivery_rows.is_there, self._store, state=WAITING)
-        return {root for root in flying if is_there(Name(one.whose, root))}
+        is_there = delivery_rows.is_there
+        return {root for root in flying if is_there(self._store, Name(one.whose, root), *UNDONE)}
 
     # -- what changes
 
@@ -183,7 +183,9 @@ class Retries:
             if (one, row.root) in self._changing:
                 continue
             try:
-                yield Again(row.root, row.shard, row.message(), self._clock.wall_ms(), at=row.at)
+                again = Again(row.root, row.shard, row.message(), self._clock.wall_ms(), at=row.at)
+                again.is_withheld = row.is_withheld
+                yield again
             except Corrupt as error:
                 log.error("retry: unreadable: %s", error)
 

@@ -1,7 +1,7 @@
 """What a place has still to read: the next messages of the tail or of the store that it is to get.
 
-A row is passed over if no subscription wants it, if it is unreadable or over, or if its owner may no longer
-send it (owners.py). The reader stands still before a message whose owner is absent (awaited.py).
+A row is passed over if no subscription wants it, or if it is unreadable or over. If its owner may not send it
+now, though others have had it, the delivery is withheld (`withheld`, beside.py).
 
 An endpoint that is behind reads the rows that dispatch has noted for it (ahead.py), then all that there are.
 The notes are in RAM: a start makes them again for what was dispatched last.
@@ -26,9 +26,9 @@ from timeline.session import Subscription
 from timeline.tail import Tail
 
 from .ahead import Ahead
-from .awaited import Awaited
 from .membership import Membership
 from .message import Message
+from .owners import Owners
 from .place import Place
 from .router import Router
 from .run import RUN_MAX
@@ -57,24 +57,32 @@ class Unread:
         tail: Tail[Message],
         router: Router,
         spill: SpillBuffer,
-        awaited: Awaited,
+        owners: Owners,
         groups: Membership,
         *,
         wall_ms: Callable[[], int],
         dispatched_ms: Callable[[Position], int | None],
+        kept_ms: int,
     ) -> None:
+        """`kept_ms`: for how long a delivery is withheld."""
         self._reader = reader
+        self.store = reader.store
         self._horizon = horizon
         self._tail = tail
         self._router = router
         self.spill = spill
-        self.awaited = awaited
-        self.owners = awaited.owners
+        self.owners = owners
+        self.kept_ms = kept_ms
         self._groups = groups
         self.wall_ms = wall_ms
         self._dispatched_ms = dispatched_ms
+        self.withheld: Message | None = None
+        """The message where the stretch stands, if its owner may not send it now, and the place is to have it
+        when it may."""
         self.is_blocked = False
-        """Whether the last stretch ended before a message whose owner is absent."""
+        """Whether the last stretch ended before one that cannot be withheld now."""
+        self.blocked: set[Place] = set()
+        """Places that stand still there."""
         self.most = 1
         """How many messages the stretch reads before they are sent: as many as there is room for, and more
         while all wait for their keys."""
@@ -114,6 +122,7 @@ class Unread:
     def begin(self, subscriber: Place) -> None:
         """Forget what others have spent, and where they stood."""
         self.is_blocked = False
+        self.withheld = None
         self.owners.take_cost()
         self._router.take_cost()
         self.look_at_room(subscriber)
@@ -146,7 +155,7 @@ class Unread:
                         found
                         and not _is_missed(subscriber, message)
                         and not message.is_dropped(wall_ms, self._dispatched_ms)
-                        and self._may_have(subscriber, message)
+                        and self._may_have(subscriber, message, found)
                     )
                     if is_wanted:
                         left -= 1
@@ -155,7 +164,7 @@ class Unread:
             return
         for place, shard, value in islice(self._rows(subscriber, read, horizon), TURN_ROWS):
             whole, found = self._of_row(subscriber, place, shard, value, wall_ms)
-            if whole is None or (whole.is_judged and not self._may_have(subscriber, whole)):
+            if whole is None or (whole.is_judged and not self._may_have(subscriber, whole, found)):
                 yield place, (), ()
             else:
                 yield place, (whole,), found
@@ -209,12 +218,21 @@ class Unread:
             return self._router.wanted_in(subscriber, place, value)
         return self._wanted(subscriber, place, topic_of(value))
 
-    def _may_have(self, subscriber: Place, message: Message) -> bool:
-        """Whether the owner may send it. If not, the subscriber passes it, or stands still before it."""
+    def _may_have(self, subscriber: Place, message: Message, found: tuple[Subscription, ...]) -> bool:
+        """Whether the owner may send it. If not, the place passes it, or it is `withheld`."""
         if self.owners.allow(message):
             return True
-        self.is_blocked = self.awaited.blocks(subscriber, message)
+        is_promised = subscriber.is_group or (message.qos and any(one.qos for one in found))
+        if is_promised and self.is_kept_back(subscriber, message):
+            self.withheld = message
         return False
+
+    def is_kept_back(self, subscriber: Place, message: Message) -> bool:
+        """Whether a message that its owner may not send now waits for a place that has passed it: not one
+        that comes again for everybody, or is too old, or is for a session that ends with its connection."""
+        is_lasting = subscriber.session.is_persistent and message.is_stored
+        is_old = at_of(message.position) < self.wall_ms() - self.kept_ms
+        return is_lasting and not is_old and not self.owners.is_noted(message)
 
     def _run(
         self, subscriber: Place, rows: Sequence[tuple[Position, Message]], wall_ms: int

@@ -9,6 +9,7 @@ its arrival.
     dispatched start            horizon        no stub, not expired
     expired    start            horizon        time to live over when it was dispatched
     cancelled  start            end            stubs of cancels
+    withheld   start            horizon        those that have a row of their own for it; no others are read
     all        start            end            all except stubs of moves
 
 A message that is moved between two pages must come once. So the pages of a listing, an export and a bulk call
@@ -34,7 +35,7 @@ from shards.errors import Corrupt
 from shards.fields import Record
 from shards.read import Found, Row
 from shards.record import MOVED, decode, is_moved, is_stub, topic_of
-from shards.state import CANCELLED, PENDING, State, state_of
+from shards.state import CANCELLED, PENDING, WITHHELD, State, state_of
 from timeline.filters import TopicError, check_filter, matches
 from timeline.position import END, HELD_SHARD, START, MessageId, Position, at_of, before, seq_of
 
@@ -192,6 +193,8 @@ class Selection:
         """Rows at or behind `start` that may be selected, including held ones."""
         query, timeline = self._query, self._timeline
         low, high = start, query.end
+        if query.state == WITHHELD:
+            return timeline.withheld.messages(timeline.reader, low, high)
         if query.state == PENDING:
             horizon = Position(self._horizon + 1)
             low = max(low, horizon if query.as_of is None else min(horizon, before(at_of(query.as_of))))
@@ -262,7 +265,8 @@ class Selection:
             return None
         record, state, at_ms = fields
         name = self._timeline.id_at(place, number, record)
-        return message_view(shapes.Message, name, place, record, state, at_ms)
+        why = self._timeline.withheld_by(state, record)
+        return message_view(shapes.Message, name, place, record, state, at_ms, withheld_by=why)
 
     def _has_order(self, value: bytes) -> bool:
         """Whether it has the ordering key; most others are told by their bytes."""

@@ -6,12 +6,14 @@ store itself is not accessible.
 
 from collections.abc import Callable, Container, Iterable
 
+from msgspec import UNSET, UnsetType
+
 from shards.delivery_rows import count_dead, count_waiting, waiting_of
 from shards.fields import Record
 from shards.read import Found
 from shards.record import id_at
 from shards.recover import Opened
-from shards.state import Journal, State, state_of
+from shards.state import WITHHELD, Journal, State, state_of
 from shards.store import Table
 from shards.tables import DedupeRow, dedupe_from
 from timeline.position import MessageId, Position, message_id
@@ -19,13 +21,18 @@ from timeline.position import MessageId, Position, message_id
 from .values.drafts import HTTP, MQTT, stored_key
 from .values.message_body import KEY_CHARS_MAX, check_words
 
+WhyNot = Callable[[Record], str]
+"""Why the sender of a message may not send it now; empty: it may."""
+
 
 class Timeline:
     """One server's timeline, for reading."""
 
-    def __init__(self, opened: Opened, journal: Callable[[], Journal], *, node: int) -> None:
+    def __init__(self, opened: Opened, journal: Callable[[], Journal], why_not: WhyNot, *, node: int) -> None:
         """`journal`: makes one, for positions in rising order. `node`: the timeline's number in ids."""
         self._opened = opened
+        self.withheld = opened.withheld
+        self._why_not = why_not
         self.reader, self.horizon, self.directory = opened.reader, opened.horizon, opened.directory
         self.journal = journal
         self.number = node
@@ -91,3 +98,7 @@ class Timeline:
         """The state of a message found by id; wall ms of its dispatch, if known."""
         is_held = found.shard is None
         return state_of(found.position, record, self.horizon.position, self.journal(), is_held=is_held)
+
+    def withheld_by(self, state: State, record: Record) -> str | UnsetType:
+        """Why a withheld message is."""
+        return (self._why_not(record) if state == WITHHELD else "") or UNSET

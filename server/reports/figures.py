@@ -189,11 +189,10 @@ class Figures(Scraped):
     def _gauges(self) -> Iterator[tuple[str, str, float]]:
         core = self._core
         yield "messages_pending", "Messages neither dispatched nor cancelled", core.opened.waiting.pending
-        yield (
-            "messages_held",
-            "Messages that wait because the clock was set back",
-            core.opened.waiting.held,
-        )
+        text = "Messages that wait because the clock was set back"
+        yield "messages_held", text, core.opened.waiting.held
+        text = "Messages that nobody has been given, as their senders may not send them now"
+        yield "withheld_messages", text, core.opened.withheld.count
         yield (
             "unreadable_stretches",
             "Ranges of messages that cannot be read",

@@ -195,7 +195,7 @@ class App:
         core = self.core
         self.figures = Figures(core, self.metrics, self.pipeline, self.expiries, self.webhooks, self.pool)
         self.metrics.registry.register(self.figures)
-        timeline = Timeline(core.opened, core.writer.journal, node=core.node)
+        timeline = Timeline(core.opened, core.writer.journal, core.owners.why_not, node=core.node)
         self.status = Status(core, timeline, self.webhooks, Path(config.store.dir))
         self.metrics.registry.register(self.status)
         self.streams = Streams(config.http.event_streams)

@@ -13,7 +13,7 @@ from shards.fields import Record
 from shards.read import Reader
 from shards.record import CANCELLED as CANCEL
 from shards.record import MOVED, due_at, encode, is_moved, stub
-from shards.state import CANCELLED, DISPATCHED, EXPIRED, PENDING, STATES, Journal, State, state_of
+from shards.state import CANCELLED, DISPATCHED, EXPIRED, PENDING, STATES, WITHHELD, Journal, State, state_of
 from shards.store import Table
 from shards.tables import number_value
 from tests.support.memory_store import MemoryStore
@@ -165,7 +165,7 @@ def test_states(store: Counting, place: Position, record: Record, expected: Stat
 
 def test_the_journal_is_asked_only_where_it_decides(store: Counting) -> None:
     plain, expiring = Record(b"t", b"", 9_000), Record(b"t", b"", 9_000, expires_ms=5)
-    journal = Journal(store)
+    journal = Journal(store, is_withheld=lambda _: False)
     assert state_of(PASSED, plain, HORIZON, journal, is_held=False, with_time=False)[0] == DISPATCHED
     assert state_of(AHEAD, expiring, HORIZON, journal, is_held=False) == (PENDING, None)
     assert store.scans == 0
@@ -173,8 +173,21 @@ def test_the_journal_is_asked_only_where_it_decides(store: Counting) -> None:
     assert store.scans == 1
 
 
+def test_what_has_a_row_is_withheld_unless_it_is_cancelled_or_ahead(store: Counting) -> None:
+    plain = Record(b"t", b"", 9_000)
+    batch = store.batch()
+    for place in (PASSED, AHEAD):
+        batch.put(Table.META, keys.withheld(place), b"")
+    store.write(batch)
+    expiring, cancelled = Record(b"t", b"", 9_000, expires_ms=1), Record(b"t", b"", 9_000, stub=CANCEL)
+    journal = Journal(store)
+    asked = [(PASSED, plain), (PASSED, expiring), (PASSED, cancelled), (HORIZON, plain), (AHEAD, plain)]
+    states = [state_of(place, record, HORIZON, journal, is_held=False)[0] for place, record in asked]
+    assert states == [WITHHELD, WITHHELD, CANCELLED, DISPATCHED, PENDING]
+
+
 def test_the_states_have_these_names() -> None:
-    assert STATES == ("pending", "dispatched", "cancelled", "expired")
+    assert STATES == ("pending", "dispatched", "cancelled", "expired", "withheld")
 
 
 # -- what a row is

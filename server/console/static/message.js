@@ -13,7 +13,7 @@ const REFRESH_MS = 3_000;
 const KINDS = { expired: "warn", cancelled: "warn" };
 export const stateTag = (state) => tag(state, KINDS[state]);
 /** What may still change by itself. */
-const UNDONE = ["in_flight", "waiting", "retry"];
+const UNDONE = ["in_flight", "withheld", "waiting", "retry"];
 
 export async function openMessage(root, { api, every }, id) {
   const path = `/v1/messages/${part(id)}`;
@@ -33,7 +33,7 @@ export async function openMessage(root, { api, every }, id) {
   }
 
   function draw(message, place) {
-    const isPending = message.state === "pending";
+    const isPending = ["pending", "withheld"].includes(message.state);
     isMoving = isPending || (message.deliveries ?? []).some((one) => UNDONE.includes(one.state));
     fill(root,
       h("h1", {}, message.topic, " ", h("span", { id: "state" }, stateTag(message.state))),

@@ -16,7 +16,7 @@ const KEY_MOST = 256;
 const SHOWN = 100, SHOWN_OF_TWO = 20, SEARCHED = 1_000;
 /** What one search reads at most before it asks whether to go on. */
 const READ_MOST = 20_000, READ_MS = 60_000, COUNT_MS = 5_000;
-const STATES = ["pending", "dispatched", "cancelled", "expired", "all"];
+const STATES = ["pending", "dispatched", "cancelled", "expired", "withheld", "all"];
 
 export async function open(root, context) {
   const [id] = context.path;

@@ -9,7 +9,7 @@ import { addressOf, ENDPOINT, placeOf } from "./history.js";
 
 /** What became of a try, by the API's word. */
 export const OUTCOMES = { failed: "failed", lapsed: "no answer before its lease ended", lost: "the connection or the server was lost", returned: "returned too often" };
-const STATES = { in_flight: ["in flight"], waiting: ["waiting"], retry: ["waits for its next try", "warn"], dead: ["dead letter", "bad"], dropped: ["dropped", "warn"], done: ["done", "good"] };
+const STATES = { in_flight: ["in flight"], withheld: ["withheld", "warn"], waiting: ["waiting"], retry: ["waits for its next try", "warn"], dead: ["dead letter", "bad"], dropped: ["dropped", "warn"], done: ["done", "good"] };
 
 /** `place`: as explain tells it, or null. `acts`: { post(path, group, done), change }. */
 export function story(message, place, acts) {
@@ -23,16 +23,19 @@ export function story(message, place, acts) {
     isMoved ? event(first, "First due time, before it was moved") : null,
     event(message.deliver_at, isAhead ? ["Due ", away(message.deliver_at, server.now())] : "Due", isAhead ? "ahead" : null),
     message.cancelled_at ? event(message.cancelled_at, "Cancelled: nobody gets it", "warn") : null,
+    message.state === "withheld" ? event(null, withheldBy(message), "warn") : null,
     message.state === "expired" ? event(message.dispatched_at ?? null, "Expired: it was not delivered, because its time was over", "warn")
       : message.dispatched_at ? event(message.dispatched_at, `Dispatched${late > 1_000 ? `, ${span(late)} late` : ""}`) : null,
-    message.deliveries?.map((one) => delivery(one, acts)),
-    message.deliveries?.length === 0 ? event(null, "No group or endpoint asked for it. Sessions that have finished it are not listed.", "warn") : null,
+    message.deliveries?.map((one) => delivery(one, acts, message)),
+    message.deliveries?.length === 0 && message.state !== "withheld" ? event(null, "No group or endpoint asked for it. Sessions that have finished it are not listed.", "warn") : null,
     message.deliveries_truncated ? event(null, "There are more places than are shown.") : null);
 }
 
+const withheldBy = ({ withheld_by: why }) => why ? `Withheld: ${why}` : "Withheld until a moment ago: it goes out now";
+
 const event = (at, what, kind = null, ...below) => h("li", { "data-kind": kind }, h("div", {}, at === null ? null : [moment(at), " "], what), below);
 
-function delivery(one, { post }) {
+function delivery(one, { post }, message) {
   const place = one.group ? placeOf(one.group, one.filter) : { kind: "session", name: one.session };
   const [words, kind = null] = STATES[one.state] ?? [one.state];
   const isPosted = one.group?.startsWith(ENDPOINT) ?? false;
@@ -44,6 +47,7 @@ function delivery(one, { post }) {
   };
   const now = {
     in_flight: () => [event(null, ["Being delivered", one.by ? ` to ${person(one.by)}` : "", one.lease_until ? [", until ", moment(one.lease_until)] : ""])],
+    withheld: () => message.state === "withheld" ? [] : [event(null, withheldBy(one))],
     waiting: () => [event(null, tries.length ? "Waits for a member with room" : "Not read yet")],
     retry: () => [event(one.retry_at, `Next try ${away(one.retry_at, server.now())}`, "ahead", h("div", { class: "row" },
       button("Try now", () => post("/v1/retries:try", group, "Next try is now")), button("Bury", () => post("/v1/retries:bury", group, "Moved to the dead letters"), null, { title: "Give up: make a dead letter of it" }),

@@ -8,5 +8,6 @@ events.py             what happens to what is out, or is acked late, on its way 
 kept.py               retries and dead letters for people: listed, tried again, buried, requeued, dropped
 siblings.py           retries of a filter without members, moved to a group of the same name
 burying.py            unfinished messages of ended places: dead letters, or dropped and counted
+releasing.py          what was withheld goes out when its senders may send it again, or is given up
 settling.py           the verbs: ack, nack, extend, lease, release, follow, and the end of a connection
 """

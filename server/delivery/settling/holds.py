@@ -26,7 +26,7 @@ from shards.errors import Corrupt
 from shards.open_batch import OpenBatch
 from shards.order import keys_name, rows_under
 from shards.store import Store, Table
-from shards.tables import DEAD, WAITING, state_row_of
+from shards.tables import DEAD, UNDONE, state_row_of
 from timeline.key_order import KeyOrder
 from timeline.key_rows import NOWHERE, KeyRow
 from timeline.position import Position
@@ -211,7 +211,7 @@ def _settle(group: Group, root: Position, state: int | None) -> None:
     found = None if key is None else order.find(key)
     if key is None or found is None:
         return
-    if state in (WAITING, DEAD):
+    if state == DEAD or state in UNDONE:
         order.set_head(key, root, is_dead=state == DEAD)
         return
     if found.is_dead:

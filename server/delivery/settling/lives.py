@@ -55,6 +55,7 @@ UNREADABLE = "unreadable"
 GONE = Record(b"", b"")
 """Stands for the record of such a message."""
 UNSEEN = Seen()
+WAITS = (State.WAITING, State.WITHHELD)
 ASKED_FOR = (Event.REQUEUE, Event.COME)
 """Retries that wait because of these events count toward the bound on pending messages."""
 
@@ -214,6 +215,7 @@ class Lives:
         place, to, row = what.place, what.to, self._retries.waiting_in(commit, what.place, what.root)
         if (
             row is None
+            or row.is_withheld
             or to is None
             or what.may is None
             or not (self._is_there(place) and self._is_there(to))
@@ -330,8 +332,8 @@ class Lives:
             is_owed, is_logged = event not in ASKED_FOR, what is not None
             stands = self._put(commit, row, record, fate, is_owed=is_owed, is_logged=is_logged)
         if place is not None:
-            done = stands if after is not None and after.state is State.WAITING else None
-            undone = min(row.at, stands) if life is not None and life.state is State.WAITING else stands
+            done = stands if after is not None and after.state in WAITS else None
+            undone = min(row.at, stands) if life is not None and life.state in WAITS else stands
             self._retries.changes(place, row.root, undone, done, is_out=what is not None)
             self._update_ordering_key(commit, place, row.root, fate, what)
             if Effect.CURSOR in fate.effects:

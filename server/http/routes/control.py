@@ -1,8 +1,8 @@
 """`POST /v1/messages:cancel` and `:reschedule`: many messages by topic filter and due range.
 
 Each message is decided by itself: rows are read in bounded steps, and each step's matches go through the
-writer, which decides each as for a single cancel or move. `matched` counts the pending messages that the
-filter selects, `changed` those that were cancelled or moved in time.
+writer, which decides each as for a single cancel or move. `matched` counts the pending messages (or, with
+`state`, the withheld ones) that the filter selects, `changed` those that were cancelled or moved in time.
 
 A moved message can land further on in the range that is being shifted. Its seq keeps it from being moved
 again: seq only grows, so everything placed after the call began is above `as_of`, the last seq issued at that
@@ -27,7 +27,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from aiohttp import web
@@ -37,6 +37,7 @@ from shards.commit import Commit
 from shards.draft import Outcome
 from shards.errors import Corrupt
 from shards.record import decode, due_at
+from shards.state import PENDING
 from timeline.position import MessageId, Position, at_of, id_text, seq_of
 
 from ...engine.writer import GROUP_BYTES
@@ -69,6 +70,7 @@ class Filter(msgspec.Struct, forbid_unknown_fields=True):
     due_from: Point | int | None = None
     due_to: Point | int | None = None
     ordering_key: OrderingKey | None = None
+    state: Literal["pending", "withheld"] = PENDING
 
 
 class BulkRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -190,7 +192,7 @@ class Control:
                 "filter", 'must name a topic, due_from, due_to or ordering_key; {"topic": "#"} is everything'
             )
         since, until = _instant("due_from", chosen.due_from), _instant("due_to", chosen.due_to)
-        query = query_over(chosen.topic, since, until, ordering_key=chosen.ordering_key)
+        query = query_over(chosen.topic, since, until, state=chosen.state, ordering_key=chosen.ordering_key)
         start, as_of = query.start, self.parts.timeline.as_of
         if body.cursor is not None:
             last, moment = self.parts.cursors.place(body.cursor)

@@ -27,7 +27,7 @@ from shards.commit import Commit
 from shards.delivery_rows import DeliveryRow, Name
 from shards.errors import Corrupt
 from shards.record import topic_of
-from shards.state import DISPATCHED
+from shards.state import DISPATCHED, WITHHELD
 from timeline.filters import matches
 from timeline.position import (
     END,
@@ -357,7 +357,7 @@ def kept_view(shape: type[K], row: DeliveryRow, **more: Any) -> K:
         row.id,
         id_position(row.id),
         row.message(),
-        DISPATCHED,
+        WITHHELD if row.is_withheld else DISPATCHED,
         group=row.group,
         subscription=_subscription(row),
         attempts=row.attempts,

@@ -30,7 +30,7 @@ from shards.draft import AS_EVER, Control, Known, Outcome
 from shards.fields import Record
 from shards.read import Found
 from shards.record import decode, due_at, topic_of
-from shards.state import CANCELLED, DISPATCHED, EXPIRED, PENDING, State
+from shards.state import CANCELLED, DISPATCHED, EXPIRED, PENDING, WITHHELD, State
 from shards.upsert import Effect, Upserted
 from timeline.position import MessageId, Position, id_position, id_text
 
@@ -250,10 +250,11 @@ class Messages:
         dispatched_ms: int | None,
         row: MessageId,
     ) -> web.Response:
-        """A message; a dispatched one with its deliveries."""
+        """A message; a dispatched or withheld one with its deliveries."""
         view = message_view(shapes.MessageShown, message, place, record, state, dispatched_ms)
-        if state == DISPATCHED:
-            # It stays so, whatever happens while this waits for its turn.
+        view.withheld_by = self.timeline.withheld_by(state, record)
+        if state in (DISPATCHED, WITHHELD):
+            # It was so, whatever happens while this waits for its turn.
             await self.turns.of(request).begin()
             may = partial(owns, rights_of(request))
             found = self.deliveries.of(message, place, record, may)

@@ -98,7 +98,7 @@ class Results(Body):
 
 
 class Message(Body):
-    """A message as sent, and its state."""
+    """A message as sent, and its state. `withheld_by`: why its sender may not send it now."""
 
     id: Id
     topic: str
@@ -111,6 +111,7 @@ class Message(Body):
     schedule: str | UnsetType = UNSET
     dispatched_at: Instant | UnsetType = UNSET
     cancelled_at: Instant | UnsetType = UNSET
+    withheld_by: str | UnsetType = UNSET
     payload: Any | UnsetType = UNSET
     encoding: Encoding | UnsetType = UNSET
     retain: bool | UnsetType = UNSET
@@ -122,8 +123,8 @@ class Message(Body):
 
 
 class MessageShown(Message):
-    """A single message. `deliveries`, of a dispatched one: for each of its groups, and for each session that
-    has not finished it; `deliveries_truncated`: whether there are more.
+    """A single message. `deliveries`, of a dispatched or withheld one: for each of its groups, and for each
+    session that has not finished it; `deliveries_truncated`: whether there are more.
     """
 
     deliveries: list[Delivery] | UnsetType = UNSET
@@ -186,7 +187,8 @@ class DeadPage(CountedPage, kw_only=True):
 
 
 class WaitingRetry(Kept, kw_only=True):
-    """A message that waits for its next try."""
+    """A message that waits for its next try. `state` withheld: until its sender may send it, or `retry_at`,
+    when it is given up."""
 
     retry_at: Instant
 

@@ -821,7 +821,7 @@ def test_what_a_client_without_a_name_has_retained_goes_with_the_right_to_it(tmp
     assert rig.core.owners.withheld == withheld + 1
     rig.change_acl("topic readwrite a/#\n")
     again = rig.come("ops", "again").subscribed("#", qos=1)
-    assert again.payloads() == ["a/1", "a/2"]
+    assert again.payloads() == ["a/1", "later"], "what was withheld is retained by now"
 
 
 def test_a_name_beside_an_acl_file_needs_no_password(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def test_what_waits_for_its_key_is_undone_and_holds_its_slice(rig: Rig, peer: Pe
     for place, record in rows:
         told, _ = rig.core.deliveries.of(message_id(place, 0, 0), place, record, lambda _: True)
         assert [one.state for one in told] == ["in_flight" if record.payload == b"a1" else "waiting"]
-    timeline = Timeline(rig.core.opened, rig.core.writer.journal, node=0)
+    timeline = Timeline(rig.core.opened, rig.core.writer.journal, rig.core.owners.why_not, node=0)
     assert lag_of(group, timeline, rig.core.router, 100).lag_messages == 2
 
 

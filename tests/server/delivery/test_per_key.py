@@ -232,7 +232,7 @@ def test_what_is_behind_is_undone_and_comes_when_the_rule_ends(rig: Rig) -> None
     send(rig, "a1", "a2", "a3")
     came(peer)
     group = rig.group(TEXT)
-    timeline = Timeline(rig.core.opened, rig.core.writer.journal, node=0)
+    timeline = Timeline(rig.core.opened, rig.core.writer.journal, rig.core.owners.why_not, node=0)
     assert lag_of(group, timeline, rig.core.router, 100).lag_messages == 2
     rig.disown()
     rig.kill()

@@ -385,6 +385,7 @@ async def test_a_key_sees_and_changes_its_own(keyed: Keyed) -> None:
 
 async def test_what_its_owner_may_not_send_any_more_is_withheld(keyed: Keyed) -> None:
     keyed.add("app", "read", "schedule")
+    keyed.add("boss", "admin")
     name = await _owned_letter(keyed, "app", "a")
     await keyed.body("app", "POST", f"{DEAD}:requeue", {"ids": [name], "deliver_in": 60})
     core = keyed.server.app.core
@@ -398,7 +399,18 @@ async def test_what_its_owner_may_not_send_any_more_is_withheld(keyed: Keyed) ->
     assert subscriber.link is not None
     assert subscriber.link.sent == []  # type: ignore[attr-defined]
     assert core.owners.withheld > before
-    assert core.opened.owned.pending(b"ops") == 0
+    assert core.opened.owned.pending(b"ops") == 1
+    told = await keyed.body("boss", "GET", f"/v1/messages/{name}")
+    assert [(one["state"], one["withheld_by"]) for one in told["deliveries"]] == [
+        ("withheld", "key 'ops' may not publish to 'jobs/1'")
+    ]
+    (row,) = (await keyed.body("boss", "GET", "/v1/retries"))["retries"]
+    assert (row["id"], row["state"]) == (name, "withheld")
+    keyed.file.add("ops", "admin")
+    keyed.take()
+    core.review()
+    await keyed.server.app.quiet()
+    assert [message.id_text(0) for message in subscriber.link.sent] == [name]  # type: ignore[attr-defined]
 
 
 async def test_pages_while_letters_come_and_go(server: Running) -> None:

@@ -765,18 +765,26 @@ async def test_an_admin_with_rules_has_dead_letters_sent_to_no_endpoint_of_other
     await keyed.call("boss", "POST", "/v1/dead:requeue", body)
 
 
-async def test_what_falls_due_while_a_key_is_away_is_passed_and_a_new_hash_leaves_no_gap(
+async def test_what_falls_due_while_a_key_is_away_is_withheld_and_a_new_hash_leaves_no_gap(
     keyed: Keyed,
 ) -> None:
     keyed.add("shop", "schedule")
     _, link = await keyed.server.connect("audit", "o/#")
-    lost = await keyed.schedule("shop", "o/1", deliver_in=5)
+    held = await keyed.schedule("shop", "o/1", deliver_in=5)
     keyed.file.revoke("shop")
     keyed.take()
     await keyed.server.pass_time(5_000)
+    told = await keyed.body("ops", "GET", f"/v1/messages/{held}")
+    assert (told["state"], told["withheld_by"], told["deliveries"]) == (
+        "withheld",
+        "key 'shop' is revoked",
+        [],
+    )
     keyed.add("shop", "schedule")
+    keyed.server.app.core.review()
+    await keyed.server.app.quiet()
     await keyed.schedule("shop", "o/2", deliver_in=5)
     keyed.add("shop", "schedule")  # its entry has another hash
     await keyed.server.pass_time(5_000)
-    assert [message.record.topic for message in link.sent] == [b"o/2"]
-    assert (await keyed.body("ops", "GET", f"/v1/messages/{lost}"))["deliveries"] == []
+    assert [message.record.topic for message in link.sent] == [b"o/1", b"o/2"]
+    assert (await keyed.body("ops", "GET", f"/v1/messages/{held}"))["state"] == "dispatched"

@@ -1,0 +1,237 @@
+"""What was withheld goes out when its sender may send it again, or is given up.
+
+When keys or rules change, two walks begin. They go in steps; the writer decides by the rights of that moment:
+
+    messages      what dispatch has given to nobody (shards/withheld.py) is moved to now, under its id, and
+                  dispatched like any other. Until it is moved, nobody gets it from its old row
+    deliveries    what one place alone has still to get is due at once (OWNER_BACK)
+
+A third walk looks each LOOK_S for messages that have been withheld for longer than `slices.kept_behind`. They
+become dead letters of the groups and endpoints that would have got them, while there is room. What sessions
+or nobody would have got is dropped and counted. (Places give up their deliveries themselves, beside.py.)
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
+
+from shards.commit import Commit
+from shards.delivery_rows import Name, at, new_row, size_of, withheld
+from shards.errors import Corrupt, StoreFailed
+from shards.fate import is_over
+from shards.read import Found
+from shards.record import decode, is_stub
+from shards.recover import Opened
+from timeline.delivery_rows import Case, Effect, Event
+from timeline.position import START, MessageId, Position, at_of, before
+
+from ...engine.clock import Clock
+from ...engine.commit_hook import CommitHook, Done
+from ...engine.errand import RETRY_S, Errand
+from ...engine.writer import GROUP_BYTES, Writer
+from ..burials import KEPT_TOO_LONG, Burials
+from ..membership import Membership
+from ..ready import Ready
+from ..retries import Retries
+from ..router import Router
+from ..unread import TURN_OWNERS, Unread
+from .burying import PAIRS, UNREAD
+from .dead_letter_queue import DeadLetterQueue
+from .lives import Lives
+
+log = logging.getLogger(__name__)
+
+STEP_ROWS = 200
+"""Messages or deliveries changed in one request, ..."""
+LOOK_ROWS = 1_000
+"""... and rows that are looked at: some 5 ms each."""
+LOOK_S = 60.0
+
+
+class Step(NamedTuple):
+    """`rest`: where the walk goes on; None: it has ended. `dropped`: given up without a dead letter."""
+
+    rest: Position | None
+    changed: int
+    dropped: int = 0
+
+
+Walk = Callable[[Commit, Position], Step]
+"""In the writer: a step that begins at a position."""
+
+
+class Releasing(CommitHook):
+    """The walks, and the notes of dispatch on their way to the store."""
+
+    def __init__(
+        self,
+        opened: Opened,
+        lives: Lives,
+        retries: Retries,
+        groups: Membership,
+        router: Router,
+        burials: Burials,
+        dead_letter_queue: DeadLetterQueue,
+        unread: Unread,
+        ready: Ready,
+        writer: Writer,
+        clock: Clock,
+    ) -> None:
+        self._store = opened.store
+        self._noted = opened.withheld
+        self._lives = lives
+        self._retries = retries
+        self._groups = groups
+        self._router = router
+        self._burials = burials
+        self._dead_letter_queue = dead_letter_queue
+        self._unread = unread
+        self._owners = unread.owners
+        self._ready = ready
+        self._clock = clock
+        self._look_at = self._go_on_at = 0.0
+        self._walks: dict[Walk, Position] = {}
+        """Those under way, and where they go on."""
+        self._begun: set[Walk] = set()
+        """Those that have begun again since their last step was decided."""
+        self.errand: Errand[Walk, Step] = Errand(
+            writer, clock, self._decide, self._stepped, self._failed, most=1, source=self._walking
+        )
+        writer.add_hook(self)
+        self.review()
+
+    def review(self) -> None:
+        """The files say something else now."""
+        self._begin(self._release_messages, self._release_deliveries)
+
+    def step(self) -> None:
+        """Look for what is too old, and wake who stands before what could not be withheld."""
+        if self._clock.mono() >= self._look_at:
+            self._look_at = self._clock.mono() + LOOK_S
+            self._begin(self._give_up_old)
+
+    def _begin(self, *walks: Walk) -> None:
+        for walk in walks:
+            if walk == self._release_deliveries or self._noted.count:
+                self._walks[walk] = START
+                self._begun.add(walk)
+        blocked, self._unread.blocked = self._unread.blocked, set()
+        for place in blocked:
+            self._ready.wake(place)
+
+    # -- notes
+
+    def write(self, commit: Commit) -> Done | None:
+        notes = self._noted.write(commit.open_batch)
+        return partial(self._noted.written, notes) if notes else None
+
+    def recover(self) -> None:
+        self._noted.recover()
+        self.review()
+
+    # -- walks
+
+    def _walking(self) -> Iterator[Walk]:
+        if self._clock.mono() >= self._go_on_at:
+            yield from list(self._walks)[:1]
+
+    def _decide(self, commit: Commit, walk: Walk) -> Step:
+        self._begun.discard(walk)
+        self._owners.take_cost()
+        return walk(commit, self._walks[walk])
+
+    def _stepped(self, walk: Walk, step: Step) -> None:
+        if step.changed:
+            what = "given up" if walk == self._give_up_old else "released"
+            log.info("withheld messages: %d %s", step.changed, what)
+        if step.dropped:
+            self._burials.dropped[KEPT_TOO_LONG] += step.dropped
+        if walk not in self._begun:
+            del self._walks[walk]
+            self._walks.update({} if step.rest is None else {walk: step.rest})
+
+    def _failed(self, _: Walk, error: Exception) -> None:
+        if not isinstance(error, StoreFailed):
+            log.warning("withheld messages: release postponed: %s", error)
+        self._go_on_at = self._clock.mono() + RETRY_S
+
+    def _is_long(self, commit: Commit, looked: int, changed: int) -> bool:
+        """Whether a step ends after so many rows."""
+        is_long = looked >= LOOK_ROWS or changed >= STEP_ROWS or self._owners.cost >= TURN_OWNERS
+        return is_long or commit.open_batch.size >= GROUP_BYTES
+
+    def _release_messages(self, commit: Commit, start: Position) -> Step:
+        changed = 0
+        for looked, (place, message) in enumerate(self._noted.rows(start), 1):
+            found = self._found(commit, place, message)
+            if found is not None and not self._owners.why_not(decode(found.value)):
+                commit.revive(found)
+                changed += 1
+            if self._is_long(commit, looked, changed):
+                return Step(Position(place + 1), changed)
+        return Step(None, changed)
+
+    def _found(self, commit: Commit, place: Position, message: MessageId) -> Found | None:
+        """The message of a row; None: it is elsewhere by now, or cannot be read."""
+        with suppress(Corrupt):  # the store logs it
+            found = commit.find(message)
+            if found is not None and found.position == place and not is_stub(found.value):
+                decode(found.value)
+                return found
+            self._noted.end(commit.open_batch, place)
+        return None
+
+    def _release_deliveries(self, commit: Commit, start: Position) -> Step:
+        changed = 0
+        for looked, (place, name) in enumerate(withheld(self._store, start), 1):
+            changed += name is not None and self._release(commit, name)
+            if self._is_long(commit, looked, changed):
+                return Step(Position(place + 1), changed)
+        return Step(None, changed)
+
+    def _release(self, commit: Commit, name: Name) -> bool:
+        """Let a delivery wait for its place; False: its sender may not send it, or its place has ended."""
+        row = at(commit.open_batch, name)
+        place = None if row is None else self._groups.place_of(row)
+        row = None if place is None else self._retries.waiting_in(commit, place, name.root)
+        with suppress(Corrupt):  # it is looked at again when it is given up
+            if row is not None and row.is_withheld and not self._owners.why_not(decode(row.record)):
+                return self._lives.of_row(commit, row, Event.OWNER_BACK, Case(START), place)
+        return False
+
+    def _give_up_old(self, commit: Commit, start: Position) -> Step:
+        oldest = before(max(0, self._clock.wall_ms() - self._unread.kept_ms))
+        changed = dropped = places = 0
+        for looked, (place, message) in enumerate(self._noted.rows(start, oldest), 1):
+            found = self._found(commit, place, message)
+            why = "" if found is None else self._owners.why_not(decode(found.value))
+            if found is not None and why:
+                self._noted.end(commit.open_batch, place)
+                more, missed = self._give_up(commit, found, f"{KEPT_TOO_LONG}: {why}")
+                changed, dropped, places = changed + 1, dropped + missed, places + more
+            if places >= PAIRS or self._is_long(commit, looked, changed):
+                return Step(Position(place + 1), changed, dropped)
+        return Step(None, changed, dropped)
+
+    def _give_up(self, commit: Commit, found: Found, reason: str) -> tuple[int, int]:
+        """Returns the number of places that would have got it, and how many have no dead letter of it; 1 if
+        there are none."""
+        record, place = decode(found.value), found.position
+        if is_over(record.due_ms or at_of(place), record.expires_ms, commit.open_batch.wall_ms):
+            return 0, 1
+        posted = self._router.posted(record.deliver_to, record.owner, place)
+        targets = (self._router.route(record.topic) | posted).items()
+        theirs = [one for one, by in targets if any(its.since < place for its in by)]
+        dropped = 0 if theirs else 1
+        for one in theirs:
+            if not one.is_group:
+                dropped += 1
+                continue
+            row = new_row(one.whose, one.names, place, found.id, found.address[1], record)
+            count, left = self._dead_letter_queue.half_of_room(commit)
+            case = Case(START, reason=reason, is_dead=count > 0 and size_of(row) <= left, keeper=one.keeper)
+            fate = self._lives.give_up(commit, row, Event.SLICE_GOES, case, UNREAD)
+            dropped += Effect.COUNT_DROPPED in fate.effects
+        return len(theirs), dropped

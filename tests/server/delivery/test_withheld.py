@@ -1,0 +1,464 @@
+"""What its sender may not send waits, whatever the cause, and goes out when the right is back."""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from server.codec import wire
+from server.delivery import beside
+from server.delivery.settling import releasing
+from shards import withheld as withheld_module
+from shards.commit import Commit
+from shards.delivery_rows import dead
+from shards.draft import Control, Outcome
+from shards.record import decode, id_at, is_stub
+from tests.support.keyed import Keyed
+from tests.support.rig import Peer, asking
+from timeline.position import END, START
+
+KEPT_MS = 300_000
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Keyed:
+    rig = Keyed(tmp_path, kept_behind_ms=KEPT_MS)
+    rig.add("alice", publish=["#"])
+    return rig
+
+
+def remove(rig: Keyed) -> str:
+    lines = rig.file.remove("alice")
+    rig.read_keys()
+    return lines
+
+
+def put_back(rig: Keyed, lines: str) -> None:
+    rig.file.put_back("alice", lines)
+    rig.read_keys()
+    rig.pump()
+
+
+CAUSES = {
+    "absent": "key 'alice' does not exist",
+    "revoked": "key 'alice' is revoked",
+    "rule": "key 'alice' may not publish to 'm'",
+}
+
+
+def lose(rig: Keyed, cause: str) -> Callable[[], None]:
+    """Alice loses her right to send to `m`; returns what gives it back."""
+    if cause == "absent":
+        return partial(put_back, rig, remove(rig))
+    if cause == "revoked":
+        lines = remove(rig)
+        rig.file.put_back("alice", lines + "revoked = 2026-11-22T00:00:00Z\n")
+        rig.read_keys()
+
+        def add() -> None:
+            rig.file.remove("alice")
+            put_back(rig, lines)
+
+        return add
+    rig.change("alice", '"#"', '"x"')
+
+    def widen() -> None:
+        rig.change("alice", '"x"', '"#"')
+        rig.pump()
+
+    return widen
+
+
+def send(rig: Keyed, texts: str, topic: str = "m", delay_s: int = 60, **options: bool) -> None:
+    """Each letter is a message; small ones are alice's, large ones of ops."""
+    for number, text in enumerate(texts):
+        peer = rig.come("alice" if text.islower() else "ops")
+        where = f"$delayed/{delay_s + number}/{topic}" if delay_s else topic
+        peer.publish1(where, text, **options)
+        peer.disconnect()
+
+
+def reader(rig: Keyed, text: str = "m", client_id: str = "reader") -> Peer:
+    return rig.stay("ops", client_id).subscribed(text, qos=1)
+
+
+@pytest.fixture
+def peer(rig: Keyed) -> Peer:
+    return reader(rig)
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+@pytest.mark.parametrize("filter_", ["m", "$share/g/m"])
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_what_came_due_meanwhile_goes_out_once_and_in_its_order(
+    rig: Keyed, filter_: str, cause: str, *, is_killed: bool
+) -> None:
+    peer = reader(rig, filter_)
+    send(rig, "aBcD")
+    regain = lose(rig, cause)
+    rig.pass_ms(70_000)
+    assert peer.take_all() == ["B", "D"], "others do not wait"
+    assert rig.core.opened.withheld.count == 2
+    assert rig.core.opened.waiting.pending == 0
+    if is_killed:
+        rig.kill()
+        peer = rig.stay("ops", "reader")
+    regain()
+    assert peer.take_all() == ["a", "c"]
+    assert rig.core.opened.withheld.count == rig.core.opened.waiting.pending == 0
+    assert rig.core.opened.owned.pending(b"alice") == 0
+    send(rig, "e", delay_s=0)
+    assert peer.take_all() == ["e"]
+    peer.disconnect()
+    rig.restart()
+    rig.read_keys()
+    assert not rig.stay("ops", "reader").take_all(), "once"
+
+
+def test_it_is_told_as_withheld(rig: Keyed) -> None:
+    """Dispatch has passed it, and nobody has it."""
+    peer = reader(rig, "$share/g/m")
+    send(rig, "aB")
+    lines = remove(rig)
+    rig.pass_ms(70_000)
+    assert peer.take_all() == ["B"]
+    assert states(rig) == [("withheld", True), ("done", False)]
+    put_back(rig, lines)
+    assert peer.take_all() == ["a"]
+    assert states(rig) == [("done", False)] * 2
+
+
+def states(rig: Keyed) -> list[tuple[str, bool]]:
+    """Of each message with the group, and whether anything is left of it."""
+    core, told = rig.core, []
+    for place, number, value in core.reader.read(START, END):
+        if is_stub(value):
+            continue
+        record = decode(value)
+        found = core.opened.commit.find(id_at(place, number, core.node, record.id))
+        assert found is not None
+        (one,), _ = core.deliveries.of(found.id, found.position, record, lambda _: True)
+        told.append((one.state, core.deliveries.is_undone(core.opened.open_batch, found)))
+    return told
+
+
+def test_a_retained_one_is_retained_then(rig: Keyed) -> None:
+    send(rig, "a", retain=True)
+    lines = remove(rig)
+    rig.pass_ms(70_000)
+    assert reader(rig).take_all() == []
+    put_back(rig, lines)
+    assert reader(rig, client_id="new").take_all() == ["a"]
+
+
+def test_who_was_away_gets_it_once(rig: Keyed) -> None:
+    reader(rig).drop()
+    send(rig, "aB")
+    lines = remove(rig)
+    rig.pass_ms(70_000)
+    assert rig.stay("ops", "reader").take_all() == ["B"]
+    put_back(rig, lines)
+    assert rig.stay("ops", "reader").take_all() == ["a"]
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+@pytest.mark.parametrize("filter_", ["m", "$share/g/m"])
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_who_has_still_to_read_it_gets_it_then(
+    rig: Keyed, filter_: str, cause: str, *, is_killed: bool
+) -> None:
+    """Others have had it: it is not sent again to all, and what is behind it does not wait for it."""
+    reader(rig, filter_).drop()
+    other = reader(rig, client_id="other")
+    send(rig, "AbCd", delay_s=0)
+    assert other.take_all() == ["A", "b", "C", "d"]
+    regain = lose(rig, cause)
+    peer = rig.stay("ops", "reader")
+    assert peer.take_all() == ["A", "C"]
+    assert rig.core.opened.waiting.retries == 2
+    assert deliveries(rig, "b") == [("withheld", CAUSES[cause])]
+    if is_killed:
+        rig.kill()
+        peer = rig.stay("ops", "reader")
+        assert peer.take_all() == []
+    regain()
+    assert peer.take_all() == ["b", "d"]
+    assert other.take_all() == []
+    rig.pass_ms(2_000)  # a cursor is written
+    assert rig.core.opened.waiting.retries == 0
+
+
+def deliveries(rig: Keyed, text: str) -> list[tuple[str, object]]:
+    """State and cause of what is left of the message with that text."""
+    core = rig.core
+    for place, number, value in core.reader.read(START, END):
+        record = decode(value)
+        if not record.stub and record.payload == text.encode():
+            name = id_at(place, number, core.node, record.id)
+            told, _ = core.deliveries.of(name, place, record, lambda _: True)
+            return [(one.state, one.withheld_by) for one in told]
+    raise AssertionError(text)
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_a_key_of_a_group_that_orders_waits_for_it(rig: Keyed, cause: str) -> None:
+    """Others go on."""
+    worker = rig.stay("ops", "reader")
+    worker.subscribe("$share/g/m", qos=1, user_properties=asking(order="true", expiry="never"))
+    worker.inbox.clear()
+    worker.drop()
+    for text, key in (("a", "k"), ("B", "k"), ("C", "l"), ("d", "k")):
+        peer = rig.come("alice" if text.islower() else "ops")
+        peer.publish1("m", text, user_properties=(("ordering-key", key),))
+        peer.disconnect()
+    regain = lose(rig, cause)
+    worker = rig.stay("ops", "reader")
+    assert worker.take_all() == ["C"]
+    regain()
+    assert worker.take_all() == ["a", "B", "d"]
+
+
+def test_a_reader_stands_before_more_than_it_may_have(rig: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beside, "WITHHELD_MAX", 2)
+    reader(rig, "$share/g/m").drop()
+    send(rig, "abcDe", delay_s=0)
+    regain = lose(rig, "rule")
+    peer = rig.stay("ops", "reader")
+    assert peer.take_all() == []
+    assert rig.core.opened.waiting.retries == 2
+    regain()
+    assert sorted(peer.take_all()) == ["D", "a", "b", "c", "e"]
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_what_failed_waits_and_its_count_stays(rig: Keyed, cause: str) -> None:
+    """A retry that is due is not tried while its sender may not send it."""
+    peer = reader(rig, "$share/g/m")
+    send(rig, "a", delay_s=0)
+    (packet,) = peer.publishes()
+    peer.nack(packet, "1s")
+    regain = lose(rig, cause)
+    rig.pass_ms(100_000)
+    assert peer.take_all() == []
+    assert deliveries(rig, "a") == [("withheld", CAUSES[cause])]
+    regain()
+    (packet,) = peer.publishes()
+    assert dict(packet.properties.user_properties)["fasti-attempt"] == "2"
+
+
+def test_what_has_expired_meanwhile_is_not_given(rig: Keyed) -> None:
+    """Neither a message, nor a delivery, which becomes a dead letter as any retry."""
+    reader(rig, "$share/g/m").drop()
+    alice = rig.come("alice")
+    for topic in ("m", "$delayed/10/m"):
+        alice.publish1(topic, topic, message_expiry=60)
+    regain = lose(rig, "revoked")
+    peer = rig.stay("ops", "reader")
+    rig.pass_ms(100_000)
+    assert rig.core.opened.withheld.count == 1
+    regain()
+    rig.pass_ms(1_000)
+    assert peer.take_all() == []
+    assert rig.core.opened.withheld.count == 0
+    assert rig.core.dispatch.counts.expired == 1
+    assert [row.reason for row in dead(rig.core.opened.store)] == ["expired"]
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_nobody_waits_for_ever(rig: Keyed, cause: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Who would have got it has a dead letter that says why: a message, and a delivery."""
+    reader(rig, "$share/g/m").drop()
+    send(rig, "b", delay_s=0)
+    send(rig, "a")
+    regain = lose(rig, cause)
+    with caplog.at_level(logging.INFO):
+        rig.pass_ms(70_000)
+        peer = rig.stay("ops", "reader")
+        assert rig.core.opened.withheld.floor < rig.core.horizon.position, "its slice is kept"
+        rig.pass_ms(KEPT_MS + 60_000)
+        assert "withheld messages: 1 given up" in caplog.text
+    found = sorted((decode(row.record).payload, row.reason) for row in dead(rig.core.opened.store))
+    assert found == [(text, f"kept too long: {CAUSES[cause]}") for text in (b"a", b"b")]
+    assert rig.core.opened.withheld.count == rig.core.opened.waiting.retries == 0
+    regain()
+    assert peer.take_all() == []
+
+
+def test_what_nobody_would_have_got_is_counted(rig: Keyed) -> None:
+    """And what sessions would have got, once for each: that makes no dead letters."""
+    reader(rig, "m/1", client_id="one")
+    reader(rig, "m/1", client_id="two")
+    for number in range(2):
+        send(rig, "a", f"m/{number}")
+    lose(rig, "revoked")
+    rig.pass_ms(70_000)
+    assert rig.core.opened.withheld.count == 2
+    rig.pass_ms(KEPT_MS + 120_000)
+    assert rig.core.opened.withheld.count == 0
+    assert rig.core.burials.dropped["kept too long"] == 3
+    assert not list(dead(rig.core.opened.store))
+
+
+def test_a_cause_that_becomes_another_one_changes_nothing(rig: Keyed, peer: Peer) -> None:
+    send(rig, "a")
+    lines = remove(rig)
+    rig.pass_ms(70_000)
+    put_back(rig, lines + "revoked = 2026-11-22T00:00:00Z\n")
+    rig.pass_ms(2_000)
+    assert peer.take_all() == []
+    rig.file.remove("alice")
+    put_back(rig, lines)
+    assert peer.take_all() == ["a"]
+
+
+def topics(peer: Peer) -> list[str]:
+    return [packet.topic.decode() for packet in peer.deliveries()]
+
+
+def test_only_what_may_be_sent_goes_out(rig: Keyed) -> None:
+    """Of one key, by topic, in the order of before."""
+    peer = reader(rig, "#")
+    for number, topic in enumerate("mnmnm"):
+        send(rig, "a", topic, delay_s=60 + number)
+    rig.change("alice", '"#"', '"x"')
+    rig.pass_ms(70_000)
+    assert topics(peer) == []
+    rig.change("alice", '"x"', '"n"')
+    rig.pump()
+    assert topics(peer) == ["n", "n"]
+    assert rig.core.opened.withheld.count == 3
+    rig.change("alice", '"n"', '"m"')
+    rig.pump()
+    assert topics(peer) == ["m"] * 3
+
+
+def decided(rig: Keyed, what: Callable[[Commit], Control]) -> Outcome:
+    (control,) = rig.decide(what)
+    return control.outcome  # type: ignore[no-any-return]
+
+
+def test_cancelled_or_moved_it_is_withheld_no_more(rig: Keyed, peer: Peer) -> None:
+    """Nobody has it: both win. What is moved is judged anew at its time."""
+    send(rig, "abc")
+    regain = lose(rig, "rule")
+    rig.pass_ms(70_000)
+    first, second, _ = [message for _, message in rig.core.opened.withheld.rows()]
+    opened = rig.core.opened
+    assert decided(rig, lambda commit: commit.cancel(first)) is Outcome.DONE
+    later_ms = rig.clock.wall_ms() + 60_000
+    assert decided(rig, lambda commit: commit.move(second, later_ms)) is Outcome.DONE
+    assert (opened.withheld.count, opened.waiting.pending, opened.owned.pending(b"alice")) == (1, 1, 1)
+    regain()
+    assert peer.take_all() == ["c"]
+    rig.pass_ms(61_000)
+    assert peer.take_all() == ["b"]
+    assert (opened.withheld.count, opened.waiting.pending, opened.owned.pending(b"alice")) == (0, 0, 0)
+
+
+def test_a_note_is_as_good_as_its_row(rig: Keyed, peer: Peer) -> None:
+    """Before the batch that has it is written: it can be cancelled, and released."""
+    send(rig, "ab")
+    lose(rig, "rule")
+    rig.clock.now_ms += 70_000
+    rig.turn()
+    rig.write()  # the bound of the horizon
+    rig.turn()
+    withheld = rig.core.opened.withheld
+    first, second = [place for place, _ in withheld.rows()]
+    assert withheld.has(first)
+    assert withheld.floor == first
+    assert decided(rig, lambda commit: commit.cancel(next(withheld.rows())[1])) is Outcome.DONE
+    assert [place for place, _ in withheld.rows()] == [second]
+    assert peer.take_all() == []
+
+
+def test_dispatch_waits_while_too_many_are_not_stored(
+    rig: Keyed, peer: Peer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(withheld_module, "FRESH_MAX", 3)
+    send(rig, "abcd")
+    send(rig, "E", delay_s=70)
+    regain = lose(rig, "rule")
+    rig.pass_ms(80_000)
+    assert peer.take_all() == ["E"]
+    assert rig.core.opened.withheld.count == 4
+    regain()
+    assert peer.take_all() == ["a", "b", "c", "d"]
+
+
+@pytest.mark.long
+def test_thousands_go_out_in_steps(rig: Keyed, peer: Peer) -> None:
+    alice = rig.come("alice")
+    for n in range(500):
+        alice.publish1("$delayed/60/m", str(n))
+    alice.disconnect()
+    lines = remove(rig)
+    rig.pass_ms(61_000)
+    assert peer.take_all() == []
+    put_back(rig, lines)
+    got = peer.take_all()
+    assert got == [str(n) for n in range(500)]
+
+
+def release_half(rig: Keyed, lines: str) -> None:
+    """Put alice's key back, and go on until some of what waits has been released, durably."""
+    rig.file.put_back("alice", lines)
+    rig.keyring.take(rig.keyring.read())
+    rig.core.review()
+    first = rig.core.opened.withheld.floor
+    while rig.core.opened.withheld.floor == first:
+        assert rig.micro()
+    for _ in range(6):
+        rig.write()
+        rig.turn()
+        rig.deliver()
+    assert rig.core.opened.withheld.floor < rig.core.horizon.position, "some of it still waits"
+
+
+def wait_many(rig: Keyed, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], str]:
+    """More messages than go out in a few steps, which wait for alice."""
+    monkeypatch.setattr(releasing, "STEP_ROWS", 10)
+    texts = [str(n) for n in range(400)]
+    alice = rig.come("alice")
+    for text in texts:
+        alice.publish1("$delayed/600/m", text)
+    alice.disconnect()
+    lines = remove(rig)
+    rig.pass_ms(601_000)
+    return texts, lines
+
+
+@pytest.mark.long
+def test_a_kill_in_the_middle_of_the_release_doubles_nothing(
+    rig: Keyed, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts, lines = wait_many(rig, monkeypatch)
+    release_half(rig, lines)
+    got = []
+    for packet in peer.publishes():
+        got.append(packet.payload.decode())
+        peer.ack(wire.PUBACK, packet.packet_id, pump=False)
+    assert got
+    rig.core.cursors.finish()
+    for _ in range(3):
+        rig.write()
+    assert rig.core.opened.withheld.floor < rig.core.horizon.position, "some of it still waits"
+    rig.crash(pump=True)
+    got += rig.stay("ops", "reader").take_all()
+    assert len(got) == len(texts)
+    assert sorted(got) == sorted(texts)
+
+
+@pytest.mark.long
+def test_a_key_that_goes_again_in_the_middle_of_the_release_doubles_nothing(
+    rig: Keyed, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts, lines = wait_many(rig, monkeypatch)
+    release_half(rig, lines)
+    remove(rig)
+    put_back(rig, lines)
+    got = peer.take_all()
+    assert len(got) == len(texts)
+    assert sorted(got) == sorted(texts)
