@@ -102,8 +102,7 @@ class Withheld:
         group.row(Table.META, keys.withheld(place), None)
 
     def write(self, group: OpenBatch) -> dict[Position, bytes]:
-        """Put the notes that are in no batch into this one, but for what it has ended; returns them, for
-        `written`."""
+        """Put the notes that are in no batch into this one, but for those that it has ended; returns all."""
         unwritten, self._unwritten = self._unwritten, {}
         ended = {*group.deleted(Table.META, keys.WITHHELD)} if unwritten else ()
         for place, value in unwritten.items():

@@ -42,8 +42,7 @@ TURN_RESENDS = 250
 FORBIDDEN = "its place may not receive the topic any more"
 WITHHELD = "its sender may not send it"
 WITHHELD_MAX = 10_000
-"""Rows that wait, and messages in flight, of one place while more of what it reads may be withheld: each row
-has its message."""
+"""Rows of one place that wait, and its messages in flight, beyond which its reader withholds no more."""
 NOT_WANTED = "no subscription matches any more"
 FOLLOWERS = 12
 """Messages of a key that waited for it, and are looked at in a turn."""
@@ -242,8 +241,6 @@ class Beside:
                 return meeting is Meeting.PASS
         flight = session.launch(message.position, message.shard, 1)
         session.lead(flight, key)
-        # What is before it may be given later.
-        session.finish_ahead(message.position, self._horizon.position)
         self._fail_withheld(subscriber, flight)
         return True
 

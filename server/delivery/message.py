@@ -239,4 +239,3 @@ class Again(Message):
         super().__init__(root, shard, record, wall_ms)
         self.at = at
         self.is_withheld = False
-        """Until then, as its sender may not send it."""

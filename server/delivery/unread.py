@@ -77,8 +77,7 @@ class Unread:
         self.wall_ms = wall_ms
         self._dispatched_ms = dispatched_ms
         self.withheld: Message | None = None
-        """The message where the stretch stands, if its owner may not send it now, and the place is to have it
-        when it may."""
+        """Where the stretch stands, if its owner may not send it now, and the place gets it when it may."""
         self.is_blocked = False
         """Whether the last stretch ended before one that cannot be withheld now."""
         self.blocked: set[Place] = set()

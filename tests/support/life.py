@@ -1,8 +1,7 @@
 """The life of a delivery as docs/places.md shows it, drawn from the table of deliveries.
 
 Each arrow is what `decide` says of a group's delivery in that state. States and words are those of users:
-`waiting` has what is unread, and what has come back and is in nobody's hands. What is withheld is stored
-nowhere yet.
+`waiting` has what is unread, and what has come back and is in nobody's hands.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,6 +21,7 @@ SHOWN: dict[str, list[Where]] = {
     "waiting": [UNREAD, IDLE],
     "in_flight": [(None, Seen(Out())), (None, Seen(Out(is_leased=True))), (None, Seen(Out(is_handed=True)))],
     "retry": [(ROW, Seen())],
+    "withheld": [(ROW._replace(state=State.WITHHELD), Seen())],
     "dead": [(ROW._replace(state=State.DEAD), Seen())],
     "dropped": [(ROW._replace(state=State.DROPPED), Seen())],
     "done": [(None, Seen())],
@@ -29,9 +29,8 @@ SHOWN: dict[str, list[Where]] = {
 """The states of docs/http.md, and all that is shown so."""
 BY_HOLDERS = {E.ACK, E.NACK, E.LAPSE, E.LOST, E.RETURN, E.PUT_BACK, E.KILL, E.TOO_LARGE, E.INHERIT}
 """Of what is in flight alone, ..."""
-BY_GIVER = {E.GIVE, E.PUT_OFF, E.EXPIRE, E.BAR, E.UNREADABLE}
+BY_GIVER = {E.GIVE, E.PUT_OFF, E.WITHHOLD, E.EXPIRE, E.BAR, E.UNREADABLE}
 """... and of what is in nobody's hands."""
-NOT_YET = {E.WITHHOLD, E.OWNER_BACK}
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ WAYS = [
     Way("given", (E.GIVE,)),
     Way("ack", (E.ACK,)),
     Way("late ack", (E.LATE_ACK,)),
-    Way("too large for the client", (E.TOO_LARGE,)),
+    Way("too large", (E.TOO_LARGE,)),
     Way("nack", (E.NACK,)),
     Way("lease over", (E.LAPSE,)),
     Way("connection lost", (E.LOST,)),
@@ -56,7 +55,9 @@ WAYS = [
     Way("server stopped or killed", (E.KILL,)),
     Way("reject", (E.NACK,), {"delay_ms": NEVER}),
     Way("no try left", (E.GIVE, E.NACK, E.LAPSE, E.LOST), max_attempts=1),
-    Way("owner absent", (E.PUT_OFF,)),
+    Way("no member may receive it", (E.PUT_OFF,)),
+    Way("sender barred", (E.WITHHOLD,)),
+    Way("sender allowed", (E.OWNER_BACK,)),
     Way("expired", (E.EXPIRE,)),
     Way("forbidden", (E.BAR,)),
     Way("unreadable", (E.UNREADABLE,)),

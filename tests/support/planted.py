@@ -41,6 +41,7 @@ DRIVERS = {
     "work": "tests/model/test_work.py",
     "keyed": "tests/server/delivery/test_keyed_walks.py",
     "filters": "tests/server/delivery/test_filter_walks.py",
+    "withheld": "tests/server/delivery/test_withheld.py",
     "order": "tests/timeline/test_key_order.py",
     "lives": "tests/timeline/test_delivery_walks.py",
     "ordered": "tests/timeline/test_delivery_walks.py",

@@ -1,7 +1,9 @@
 """What its sender may not send waits, whatever the cause, and goes out when the right is back."""
 
 import logging
-from collections.abc import Callable
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -15,8 +17,11 @@ from shards.commit import Commit
 from shards.delivery_rows import dead
 from shards.draft import Control, Outcome
 from shards.record import decode, id_at, is_stub
+from shards.store import Table
 from tests.support.keyed import Keyed
+from tests.support.planted import Fault, finds
 from tests.support.rig import Peer, asking
+from tests.support.soak import SOAK
 from timeline.position import END, START
 
 KEPT_MS = 300_000
@@ -462,3 +467,203 @@ def test_a_key_that_goes_again_in_the_middle_of_the_release_doubles_nothing(
     got = peer.take_all()
     assert len(got) == len(texts)
     assert sorted(got) == sorted(texts)
+
+
+def test_who_reads_in_the_turn_that_notes_it_passes_it(rig: Keyed) -> None:
+    """It comes again for all: there is no delivery of its own."""
+    reader(rig).drop()
+    send(rig, "B", delay_s=0)  # so that it reads, and is not there when the other one falls due
+    send(rig, "a")
+    rig.kill()  # it reads from the store
+    regain = lose(rig, "rule")
+    rig.clock.now_ms += 70_000
+    peer = rig.opened("reader", username="ops", key=rig.keys["ops"])
+    rig.turn()
+    assert rig.core.opened.withheld.count == 1
+    rig.pump()
+    assert rig.core.opened.waiting.retries == 0
+    regain()
+    assert peer.take_all() == ["B", "a"]
+
+
+def test_a_change_while_a_step_is_written_begins_again(rig: Keyed, peer: Peer) -> None:
+    """The step was decided by the rights of before."""
+    send(rig, "ab")
+    lose(rig, "rule")
+    rig.pass_ms(70_000)
+    rig.core.review()
+    rig.turn()
+    assert rig.compose(), "the step is decided, and not durable"
+    rig.change("alice", '"x"', '"#"')
+    rig.pump()
+    assert peer.take_all() == ["a", "b"]
+
+
+def test_what_is_withheld_beside_what_is_not_sent_yet_comes_once(rig: Keyed) -> None:
+    """The reader goes back to what it had no room for, and comes again to what is behind it."""
+    reader(rig).drop()
+    send(rig, "BabCD", delay_s=0)
+    regain = lose(rig, "rule")
+    peer = rig.stay("ops", "reader", receive_maximum=2)
+    assert peer.take_all() == ["B", "C", "D"]
+    assert rig.core.opened.waiting.retries == 2
+    regain()
+    assert sorted(peer.take_all()) == ["a", "b"]
+
+
+class Walk:
+    """Anything in any order: keys come and go for each cause, batches are lost, the server is killed, places
+    are away. A message is given only while its key may send it, to each place that asks, and none is lost.
+    """
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.rnd = random.Random(seed)
+        self.is_lossy = seed % 2 == 1
+        self.rig = Keyed(folder, kept_behind_ms=KEPT_MS * 1_000)
+        self.rig.add("alice", publish=["#"])
+        self.regain: Callable[[], None] | None = None
+        self.places = {"session": "m", "group": "$share/g/m", "ordered": "$share/o/m"}
+        self.peers: dict[str, Peer | None] = {}
+        self.got: dict[str, Counter[str]] = {name: Counter() for name in self.places}
+        self.sent: list[str] = []
+        self.cancelled: set[str] = set()
+        self.lost = 0
+        """How often something that was acked may have been forgotten."""
+        for name, text in self.places.items():
+            terms = asking(expiry="never", **({"order": "true"} if name == "ordered" else {}))
+            peer = self.come(name)
+            peer.subscribe(text, qos=1, user_properties=() if name == "session" else terms)
+            peer.inbox.clear()
+            self.peers[name] = peer
+
+    def run(self, steps: int) -> None:
+        ways = (
+            self.send,
+            self.send,
+            self.key,
+            self.time,
+            self.away,
+            self.step,
+            self.take,
+            self.end,
+            self.cancel,
+        )
+        for _ in range(steps):
+            self.rnd.choice(ways)()
+        self.finish()
+
+    def come(self, name: str) -> Peer:
+        return self.rig.stay("ops", name, receive_maximum=self.rnd.choice((1, 2, 100)))
+
+    def send(self) -> None:
+        """Of alice, as long as she may, and of ops, who always may: in capitals."""
+        for _ in range(self.rnd.randrange(1, 6)):
+            is_ops = self.regain is not None or self.rnd.random() < 0.5
+            peer = self.rig.come("ops" if is_ops else "alice", "sender")
+            text, delay = (
+                f"{'OPS' if is_ops else 'alice'} {len(self.sent)}",
+                self.rnd.choice((0, 0, 1, 5, 20)),
+            )
+            where = f"$delayed/{delay}/m" if delay else "m"
+            key = (("ordering-key", self.rnd.choice("kl")),)
+            assert peer.publish1(where, text, user_properties=key).reason in (0, 0x10)
+            self.sent.append(text)
+            peer.disconnect()
+
+    def key(self) -> None:
+        if self.regain is None:
+            self.take()
+            self.regain = lose(self.rig, self.rnd.choice([*CAUSES]))
+        else:
+            self.rig.take_steps(self.rnd.randrange(6))
+            self.regain, regain = None, self.regain
+            regain()
+
+    def time(self) -> None:
+        self.rig.pass_ms(self.rnd.choice((100, 1_500, 6_000, 25_000)))
+
+    def step(self) -> None:
+        """Some single things, so that a batch is lost, or the server killed, between any two."""
+        self.rig.clock.now_ms += self.rnd.choice((0, 1_000, 5_000))
+        self.rig.take_steps(self.rnd.randrange(20))
+
+    def away(self) -> None:
+        name = self.rnd.choice([*self.places])
+        peer = self.peers[name]
+        if peer is None:
+            self.peers[name] = self.come(name)
+        else:
+            self.take()
+            peer.drop()
+            self.peers[name] = None
+
+    def end(self) -> None:
+        """Something that was acked is forgotten, or a batch fails that is stored all the same: not in each
+        walk, as what is given twice may then be given for that."""
+        if not self.is_lossy:
+            return
+        self.lost += 1
+        if self.rnd.random() < 0.5:
+            self.rig.decide(lambda commit: commit.open_batch.row(Table.META, b"walk", b""), pump=False)
+            if self.rig.compose():
+                self.rig.lose(self.rnd.randrange(2))
+        else:
+            self.rig.crash(self.rnd.randrange(2), pump=True)
+            self.rig.read_keys()
+            self.peers = {name: self.come(name) for name in self.places}
+
+    def cancel(self) -> None:
+        rows = [*self.rig.core.opened.withheld.rows()]
+        if rows:
+            _, name = self.rnd.choice(rows)
+            found = self.rig.core.opened.commit.find(name)
+            if found is not None and decided(self.rig, lambda commit: commit.cancel(name)) is Outcome.DONE:
+                self.cancelled.add(decode(found.value).payload.decode())
+
+    def take(self) -> None:
+        self.rig.pump()
+        for name, peer in self.peers.items():
+            if peer is not None:
+                texts = peer.take_all()
+                barred = [text for text in texts if text.islower() and self.regain is not None]
+                assert not barred, f"{name} got {barred}, which their key may not send"
+                self.got[name] += Counter(texts)
+                assert not self.cancelled & {*texts}
+
+    def finish(self) -> None:
+        if self.regain is not None:
+            self.key()
+        self.peers = {name: self.peers[name] or self.come(name) for name in self.places}
+        for _ in range(60):
+            self.rig.pass_ms(1_000)
+            self.take()
+        opened = self.rig.core.opened
+        assert (opened.withheld.count, opened.waiting.retries, opened.waiting.pending) == (0, 0, 0)
+        assert opened.owned.pending(b"alice") == 0
+        for name, got in self.got.items():
+            lost = {*self.sent} - {*got} - self.cancelled
+            assert not lost, f"{name} has lost {lost}"
+            most = max(got.values(), default=0)
+            assert most <= 1 + self.lost, f"{name}: {got.most_common(3)}"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(400 if SOAK else 25))
+def test_a_walk_loses_and_doubles_nothing(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(releasing, "STEP_ROWS", 2)
+    Walk(tmp_path, seed).run(60)
+
+
+@pytest.mark.long
+@finds("withheld")
+def test_each_rule_left_out_is_found(fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault.plant(monkeypatch)
+    monkeypatch.setattr(releasing, "STEP_ROWS", 2)
+    with pytest.raises((AssertionError, KeyError)):
+        walks(tmp_path, range(fault.drivers["withheld"], 80))
+
+
+def walks(folder: Path, seeds: Iterable[int]) -> None:
+    for seed in seeds:
+        (folder / str(seed)).mkdir()
+        Walk(folder / str(seed), seed).run(60)
