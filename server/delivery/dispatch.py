@@ -215,12 +215,12 @@ class Dispatch(CommitHook):
             if message.is_judged:
                 if owner := message.sender[0]:
                     self._opened.owned.passed(owner, len(value))
-                may_have = self._owners.allow(message)
+                # It is noted nowhere: the horizon has not passed it.
+                may_have = self._owners.is_known(message) or self._owners.allow_record(message.record)
                 if self._owners.cost:
                     cost += self._owners.take_cost()
                 if not may_have:
-                    owner = message.sender[0]
-                    self._opened.withheld.note(message.position, message.id(self._node), owner)
+                    self._opened.withheld.note(message.position, message.id(self._node), message.sender[0])
                     continue
             if self._traces is not None and not message.is_usual:
                 cost += self._tell(self._traces, message, wall_ms)

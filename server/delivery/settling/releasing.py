@@ -219,7 +219,8 @@ class Releasing(CommitHook):
         """Returns the number of places that would have got it, and how many have no dead letter of it; 1 if
         there are none."""
         record, place = decode(found.value), found.position
-        if is_over(record.due_ms or at_of(place), record.expires_ms, commit.open_batch.wall_ms):
+        due_ms, wall_ms = record.due_ms or at_of(place), commit.open_batch.wall_ms
+        if record.drop_late or is_over(due_ms, record.expires_ms, wall_ms):
             return 0, 1
         posted = self._router.posted(record.deliver_to, record.owner, place)
         targets = (self._router.route(record.topic) | posted).items()
