@@ -21,7 +21,17 @@ from shards.pointers import pointers
 from shards.record import encode
 from shards.recover import read_timeline_again, reopen_store, undo_group
 from shards.store import Table
-from shards.tables import DEAD, DROPPED, META_DEAD, WAITING, KeptTotals, encode_row, kept_totals_value
+from shards.tables import (
+    DEAD,
+    DROPPED,
+    META_DEAD,
+    UNDONE,
+    WAITING,
+    WITHHELD,
+    KeptTotals,
+    encode_row,
+    kept_totals_value,
+)
 from shards.verify import repair, verify_owners, verify_tables
 from tests.support.delivery_rows import failed
 from tests.support.memory_store import MemoryStore
@@ -106,11 +116,12 @@ class Lives:
         )
 
     def wait(self, commit: Commit) -> None:
-        row = self.some()
-        due_ms = NOW + self.chance.randrange(10)
+        row, due_ms = self.some(), NOW + self.chance.randrange(10)
+        state = self.chance.choice(UNDONE)
+        row = msgspec.structs.replace(row, state=state)
         at = deliveries.wait(commit, row, due_ms, is_owed=self.chance.random() < 0.5)
         assert at >> 48 == due_ms
-        self.rows[row.name] = msgspec.structs.replace(row, state=WAITING, at=at)
+        self.rows[row.name] = msgspec.structs.replace(row, state=state, at=at)
 
     def bury(self, commit: Commit) -> None:
         row = self.some()
@@ -150,7 +161,7 @@ class Lives:
         return sorted((row for row in self.rows.values() if row.state == DEAD), key=lambda row: row.at)
 
     def waiting(self) -> list[DeliveryRow]:
-        return sorted((row for row in self.rows.values() if row.state == WAITING), key=lambda row: row.at)
+        return sorted((row for row in self.rows.values() if row.state in UNDONE), key=lambda row: row.at)
 
     def oldest(self) -> list[Name]:
         """Dead letters that were written, and that the open group has not changed."""
@@ -170,7 +181,7 @@ class Lives:
             found = list(delivery_rows.of_message_in(batch, message))
             assert sorted(row.name for row in found) == sorted(row.name for row in mine)
             assert all(self.rows[row.name] == row for row in found)
-            assert delivery_rows.is_waiting_in(batch, message) == any(row.state == WAITING for row in mine)
+            assert delivery_rows.is_waiting_in(batch, message) == any(row.state in UNDONE for row in mine)
         assert (delivery_rows.totals(batch).count, delivery_rows.totals(batch).bytes) == (
             len(self.dead()),
             sum(map(size_of, self.dead())),
@@ -192,6 +203,8 @@ class Lives:
         assert all(row.at >= totals.oldest for row in self.dead())
         self.check_counts()
         assert list(delivery_rows.waiting(store)) == self.waiting()
+        withheld = [(row.at, row.name if row.state == WITHHELD else None) for row in self.waiting()]
+        assert list(delivery_rows.withheld(store, START)) == withheld
         assert list(delivery_rows.dead(store)) == self.dead()
         assert delivery_rows.oldest_dead(store) == next(iter(self.dead()), None)
         assert delivery_rows.waiting_counts(store) == dict(Counter(row.whose for row in self.waiting()))
@@ -208,7 +221,7 @@ class Lives:
             for root in ROOTS:
                 name = Name(of, root)
                 assert delivery_rows.stored(store, name) == self.rows.get(name)
-                for state in (WAITING, DEAD, DROPPED):
+                for state in (WAITING, DEAD, DROPPED, WITHHELD):
                     is_there = name in self.rows and self.rows[name].state == state
                     assert delivery_rows.is_there(store, name, state) == is_there
         for called in ("a", "g", "nobody"):
@@ -232,7 +245,7 @@ class Lives:
             at, spot = keys.place(row.at), keys.place(root)
             table[b"\0" + of + spot] = encode_row(delivery_rows.state_of(row))
             table[b"\1" + spot + of] = encode_row(delivery_rows.record_of(row))
-            if row.state == WAITING:
+            if row.state in UNDONE:
                 table[b"\2" + of + at] = spot
                 table[b"\3" + at] = of + spot
             elif row.state == DEAD:

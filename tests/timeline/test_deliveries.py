@@ -343,6 +343,21 @@ def test_the_reason_of_what_is_withheld_is_that_of_its_last_try() -> None:
     assert (row.state, row.reason) == (State.WITHHELD, "late")
 
 
+def test_what_is_withheld_is_looked_at_when_it_is_given_up_or_has_expired() -> None:
+    """It does not die by being withheld: its sender may be allowed before."""
+    for expires_ms, left_ms in ((0, 60_000), (90_000, 60_000), (5_000, 5_000), (1, 1)):
+        row = at(WAITS, Seen(), Event.WITHHOLD, delay_ms=60_000, due_ms=NOW, expires_ms=expires_ms).row
+        assert row is not None
+        assert (row.state, at_of(row.at)) == (State.WITHHELD, NOW + left_ms)
+    row = at(WAITS, Seen(), Event.WITHHOLD, delay_ms=60_000, due_ms=NOW - 9, expires_ms=5).row
+    assert row is not None
+    assert at_of(row.at) == NOW, "over already"
+    assert dead(at(row, Seen(), Event.OWNER_BACK, due_ms=NOW - 9, expires_ms=5)).reason == "expired"
+    back = at(row, Seen(), Event.OWNER_BACK, due_ms=NOW).row
+    assert back is not None
+    assert (back.state, at_of(back.at), back.attempts) == (State.WAITING, NOW, row.attempts)
+
+
 def test_a_letter_says_who_lost_its_last_try_and_when() -> None:
     before = (Try(5, "c", "lost", "no answer"),)
     fate = at(None, Seen(Out(2, 2, is_held=False)), Event.GIVE, by="c", ended_ms=7, held_ms=3, lost=before)
