@@ -223,8 +223,6 @@ class Beside:
             return EXPIRED
         return "" if self._owners.allow(message) else WITHHELD
 
-    # -- what its sender may not send now
-
     def withhold(self, subscriber: Place, message: Message) -> bool:
         """The place reads a message that is withheld; False: there is no room for its row."""
         session, returned = subscriber.session, self._groups.returned

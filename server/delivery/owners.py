@@ -205,8 +205,8 @@ class Owners:
         self.cost += ANSWER_COST + rules // COST_RULES
         if not answer:
             name = clean(owner) or "a client without a name"
-            cause = by(name, key=name, topic=topic)
-            log.warning("message withheld: %s", self._in_words(owner, topic), extra=cause)
+            what = clean(topic), self._in_words(owner, topic)
+            log.warning("message to %s withheld: %s", *what, extra=by(name, key=name, topic=topic))
         self._known[owner, publisher, topic] = answer
         self._bytes += size
         return answer

@@ -91,6 +91,13 @@ LEFT = [
     {"session": "audit/1", "state": "dead", "attempts": 3, "reason": "no"},
     {"group": "late", "filter": "#", "state": "waiting", "attempts": 0},
     {"group": "quick", "filter": "#", "state": "done"},
+    {
+        "group": "late",
+        "filter": "jobs/1",
+        "state": "withheld",
+        "attempts": 0,
+        "withheld_by": "key 'shop' is revoked",
+    },
 ]
 """Of a message that was cancelled too late."""
 SESSION = {

@@ -96,6 +96,7 @@ async def test_a_cancel_that_comes_too_late_says_what_ends_the_rest(url: str, fa
         "group workers (jobs/#) waits for try 3 at 2030-01-01T00:00:05.000Z",
         "group pool (jobs/#) has it until 2030-01-01T00:01:00.000Z",
         "group late (#) has not read it yet",
+        "group late (jobs/1) gets it when its sender may send it: key 'shop' is revoked",
     )
     assert [line.strip() for line in err.splitlines()] == [
         f"fasti: {first.id} was already dispatched: {'; '.join(left)}",

@@ -152,7 +152,8 @@ def _show(out: Printer, message: fasti.Message) -> None:
     out.one({name: value for name, value in message.raw.items() if not name.startswith("deliveries")})
     if deliveries:
         out.text("")
-        out.many([{**one, "to": one.get("session") or one["group"]} for one in deliveries], DELIVERY_COLUMNS)
+        shown = [{"reason": one.get("withheld_by"), **one} for one in deliveries]
+        out.many([{**one, "to": one.get("session") or one["group"]} for one in shown], DELIVERY_COLUMNS)
     if message.raw.get("deliveries_truncated"):
         out.errors.print("and more", style="dim")
 
@@ -198,7 +199,7 @@ def _too_late(out: Printer, kind: str, name: str, late: fasti.AlreadyDispatched)
     text = f"{name} was already dispatched"
     problem = {**(late.problem.raw or {}), "detail": text}  # which one, of several
     out.failed(": ".join([text, "; ".join(lines)]) if lines else text, problem)
-    if any(one.get("state") == "retry" for one in late.deliveries):
+    if any(one.get("state") in ("retry", "withheld") for one in late.deliveries):
         out.advise(shlex.join(["fasti", "retry", "drop", "--id" if kind == "id" else "-k", name]))
 
 
@@ -215,6 +216,8 @@ def _left(delivery: Row) -> str | None:
             return f"{who} waits for try {(delivery.get('attempts') or 0) + 1} at {delivery.get('retry_at')}"
         case "waiting":
             return f"{who} has not read it yet"
+        case "withheld":
+            return f"{who} gets it when its sender may send it: {delivery.get('withheld_by', 'now')}"
     return None
 
 

@@ -146,7 +146,6 @@ class Releasing(CommitHook):
         if step.changed:
             what = "given up" if walk == self._give_up_old else "released"
             log.info("withheld messages: %d %s", step.changed, what)
-        if step.dropped:
             self._burials.dropped[KEPT_TOO_LONG] += step.dropped
         if walk not in self._begun:
             del self._walks[walk]

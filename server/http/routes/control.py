@@ -187,7 +187,7 @@ class Control:
     ) -> Sweep:
         """Begin a call; nothing is revealed of messages that the key may not change. Raises FieldError."""
         chosen = body.filter
-        if chosen == Filter():
+        if msgspec.structs.replace(chosen, state=PENDING) == Filter():
             raise FieldError(
                 "filter", 'must name a topic, due_from, due_to or ordering_key; {"topic": "#"} is everything'
             )

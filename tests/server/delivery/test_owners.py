@@ -383,7 +383,7 @@ def test_answers_are_remembered_within_a_bound_and_no_is_said_once(caplog: pytes
     assert owners.take_cost() == 2 * (ANSWER_COST + 1)
     assert owners.withheld == 3
     assert [record.message for record in caplog.records] == [
-        "message withheld: key 'a' may not publish to 'no'"
+        "message to no withheld: key 'a' may not publish to 'no'"
     ]
     owners.forget()
     assert not owners.allow_record(Record(b"no", b"", owner=b"a", publisher=b"c"))

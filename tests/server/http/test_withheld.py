@@ -139,6 +139,7 @@ async def test_a_bulk_call_takes_them_by_their_state(keyed: Keyed) -> None:
     assert (answer["matched"], answer["changed"]) == (2, 2)
     assert (await keyed.body("ops", "GET", WITHHELD))["count"] == 0
     assert (await keyed.body("ops", "GET", f"/v1/messages/{ahead}"))["state"] == "pending"
+    await keyed.call("ops", "POST", "/v1/messages:cancel", {"filter": {"state": "withheld"}}, status=422)
     wrong = {"filter": {"topic": "o/#", "state": "gone"}}
     answer = await keyed.body("ops", "POST", "/v1/messages:cancel", wrong, status=422)
     assert answer["errors"][0]["field"] == "filter.state"
