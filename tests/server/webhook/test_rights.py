@@ -115,7 +115,7 @@ async def test_what_was_allowed_and_is_not_any_more_is_withheld(keyed: Keyed) ->
 
 
 async def test_an_endpoint_that_is_behind_posts_what_is_allowed_again(keyed: Keyed) -> None:
-    """What is withheld when it falls due is read later, like anything that a place has not read."""
+    """What is withheld when it falls due comes again, for places that were away too."""
     keyed.add("app", "schedule", publish=["a", "$deliver/billing"])
     await keyed.call("ops", "POST", "/v1/endpoints/billing:pause")
     await keyed.send("ops", topic="a", deliver_to="billing", deliver_in="1m")
@@ -128,6 +128,25 @@ async def test_an_endpoint_that_is_behind_posts_what_is_allowed_again(keyed: Key
     await keyed.call("ops", "POST", "/v1/endpoints/billing:resume")
     posts = await keyed.receiver.posts(3)
     assert withheld["id"] in [one.headers["webhook-id"] for one in posts]
+
+
+async def test_what_an_endpoint_has_still_to_post_waits_for_the_right(keyed: Keyed) -> None:
+    keyed.add("app", "schedule", publish=["a", "$deliver/billing"])
+    await keyed.call("ops", "POST", "/v1/endpoints/billing:pause")
+    name = (await keyed.send("app", topic="a", deliver_to="billing"))["id"]
+    await keyed.send("ops", topic="a", deliver_to="billing")
+    await keyed.server.app.quiet()
+    keyed.change("app", '"$deliver/billing"', '"$deliver/other"')
+    await keyed.call("ops", "POST", "/v1/endpoints/billing:resume")
+    await keyed.receiver.posts(1)
+    await keyed.server.app.quiet()
+    told = await keyed.call("ops", "GET", f"/v1/messages/{name}")
+    assert [(one["state"], one["withheld_by"]) for one in told["deliveries"]] == [
+        ("withheld", "key 'app' may not publish to '$deliver/billing'")
+    ]
+    keyed.change("app", '"$deliver/other"', '"$deliver/billing"')
+    posts = await keyed.receiver.posts(2)
+    assert name == posts[-1].headers["webhook-id"]
 
 
 async def test_a_key_does_not_see_where_others_have_things_delivered(keyed: Keyed) -> None:
