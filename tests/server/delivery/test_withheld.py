@@ -537,17 +537,8 @@ class Walk:
             self.peers[name] = peer
 
     def run(self, steps: int) -> None:
-        ways = (
-            self.send,
-            self.send,
-            self.key,
-            self.time,
-            self.away,
-            self.step,
-            self.take,
-            self.end,
-            self.cancel,
-        )
+        ways = [self.send, self.send, self.key, self.time, self.away, self.step, self.take, self.end]
+        ways += [self.cancel, self.note, self.note]
         for _ in range(steps):
             self.rnd.choice(ways)()
         self.finish()
@@ -586,6 +577,14 @@ class Walk:
         """Some single things, so that a batch is lost, or the server killed, between any two."""
         self.rig.clock.now_ms += self.rnd.choice((0, 1_000, 5_000))
         self.rig.take_steps(self.rnd.randrange(20))
+
+    def note(self) -> None:
+        """What has been noted is in no batch, and something happens."""
+        self.rig.clock.now_ms += 6_000
+        self.rig.turn()
+        self.rig.write()  # the bound of the horizon
+        self.rig.stepper.dispatch()
+        self.rnd.choice((self.end, self.cancel, self.take))()
 
     def away(self) -> None:
         name = self.rnd.choice([*self.places])
