@@ -172,7 +172,7 @@ def left(one: Delivery) -> Fate:
 
 def stored(one: Delivery) -> Fate:
     """The batch of its nack had failed, and is there: its flight has ended."""
-    key = one.key(Effect.KEY_WAITS) if one.state is State.WAITING else _dead_key(one)
+    key = _dead_key(one) if one.state is State.DEAD else one.key(Effect.KEY_WAITS)
     return one.becomes(one.row, Effect.LATER, *key)
 
 
@@ -466,7 +466,7 @@ LIFE: dict[Event, tuple[Rule, ...]] = {
     E.GIVE:         (goes,     again,    _,        _,        goes,     _,        _,        _,       _),
     E.ACK:          (_,        acked,    ends,     acked,    ends,     _,        ends,     _,       _),
     E.LATE_ACK:     (ends,     ends,     ends,     ends,     ends,     ends,     ends,     stays,   stays),
-    E.NACK:         (_,        fails,    fails,    fails,    stored,   _,        stored,   _,       _),
+    E.NACK:         (_,        fails,    fails,    fails,    stored,   stored,   stored,   _,       _),
     E.LAPSE:        (_,        fails,    fails,    _,        stored,   _,        stored,   _,       _),
     E.RETURN:       (_,        returns,  returns,  _,        stored,   _,        stored,   _,       _),
     E.PUT_BACK:     (_,        put_back, put_back, _,        stored,   _,        stored,   _,       _),

@@ -499,6 +499,35 @@ def test_a_change_while_a_step_is_written_begins_again(rig: Keyed, peer: Peer) -
     assert peer.take_all() == ["a", "b"]
 
 
+@pytest.mark.parametrize("survivors", [0, 1])
+@pytest.mark.parametrize("filter_", ["m", "$share/g/m", "$share/o/m"])
+def test_a_batch_that_has_failed_and_may_be_stored_withholds_it_once(
+    rig: Keyed, filter_: str, survivors: int
+) -> None:
+    worker = rig.stay("ops", "reader")
+    terms = asking(order="true", expiry="never") if "$share/o" in filter_ else ()
+    worker.subscribe(filter_, qos=1, user_properties=terms)
+    worker.inbox.clear()
+    worker.drop()
+    alice = rig.come("alice")
+    for text in ("1", "2"):
+        alice.publish1("m", text, user_properties=(("ordering-key", "k"),))
+    regain = lose(rig, "revoked")
+    peer = rig.opened("reader", username="ops", key=rig.keys["ops"])
+    while not rig.core.events.errand._waiting and rig.core.writer.is_idle:
+        rig.turn()
+    assert rig.compose()
+    rig.lose(survivors)
+    rig.pass_ms(3_000)
+    assert peer.take_all() == []
+    assert rig.core.opened.waiting.retries == (1 if terms else 2)
+    assert rig.core.writer.given_up == 0
+    regain()
+    assert peer.take_all() == ["1", "2"]
+    rig.pass_ms(2_000)
+    assert rig.core.opened.waiting.retries == 0
+
+
 def test_what_is_withheld_beside_what_is_not_sent_yet_comes_once(rig: Keyed) -> None:
     """The reader goes back to what it had no room for, and comes again to what is behind it."""
     reader(rig).drop()
