@@ -176,9 +176,10 @@ class Housekeeping:
         too_long = self._expiries.end_of(max(slices.kept_behind_ms, slices.retention_ms))
         for group in floor.holders(too_long) if too_long is not None else ():
             await self._give_up(group, too_long or end, "behind for longer than slices.kept_behind")
-        holders = floor.holders(end)
-        if holders and await self._is_nearly_full():
-            await self._give_up(holders[0], end, "the disk has less than store.min_free")
+        if floor.needed < end and await self._is_nearly_full():
+            self._core.releasing.give_up(end)
+            for group in floor.holders(end)[:1]:
+                await self._give_up(group, end, "the disk has less than store.min_free")
 
     async def _give_up(self, group: Group, end: Position, why: str) -> None:
         steps = 0

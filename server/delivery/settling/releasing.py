@@ -12,10 +12,10 @@ or nobody would have got is dropped and counted. (Places give up their deliverie
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from shards.commit import Commit
 from shards.delivery_rows import Name, at, new_row, size_of, withheld
@@ -37,7 +37,7 @@ from ..ready import Ready
 from ..retries import Retries
 from ..router import Router
 from ..unread import TURN_OWNERS, Unread
-from .burying import PAIRS, UNREAD
+from .burying import UNREAD
 from .dead_letter_queue import DeadLetterQueue
 from .lives import Lives
 
@@ -55,11 +55,13 @@ class Step(NamedTuple):
 
     rest: Position | None
     changed: int
-    dropped: int = 0
+    dropped: int
 
 
-Walk = Callable[[Commit, Position], Step]
-"""In the writer: a step that begins at a position."""
+Act = Callable[[Commit, Position, Any], int]
+"""In the writer: what is done with a row. Returns the cost; 0: nothing has changed."""
+Walk = Callable[[Position], tuple[Iterable[tuple[Position, Any]], Act]]
+"""Rows from a position on, and what is done with each."""
 
 
 class Releasing(CommitHook):
@@ -94,6 +96,8 @@ class Releasing(CommitHook):
         self._look_at = self._go_on_at = 0.0
         self._walks: dict[Walk, Position] = {}
         """Those under way, and where they go on."""
+        self._dropped, self._upto = 0, START
+        """By the step that is decided; and before what nothing is withheld any longer."""
         self._begun: set[Walk] = set()
         """Those that have begun again since their last step was decided."""
         self.errand: Errand[Walk, Step] = Errand(
@@ -111,6 +115,11 @@ class Releasing(CommitHook):
         if self._clock.mono() >= self._look_at:
             self._look_at = self._clock.mono() + LOOK_S
             self._begin(self._give_up_old)
+
+    def give_up(self, upto: Position) -> None:
+        """The disk is nearly full: nothing before that position waits."""
+        self._upto = upto
+        self._begin(self._give_up_old)
 
     def _begin(self, *walks: Walk) -> None:
         for walk in walks:
@@ -140,7 +149,15 @@ class Releasing(CommitHook):
     def _decide(self, commit: Commit, walk: Walk) -> Step:
         self._begun.discard(walk)
         self._owners.take_cost()
-        return walk(commit, self._walks[walk])
+        self._dropped = changed = spent = 0
+        rows, act = walk(self._walks[walk])
+        for looked, (place, what) in enumerate(rows, 1):
+            cost = act(commit, place, what)
+            changed, spent = changed + (cost > 0), spent + cost
+            is_long = looked >= LOOK_ROWS or spent >= STEP_ROWS or self._owners.cost >= TURN_OWNERS
+            if is_long or commit.open_batch.size >= GROUP_BYTES:
+                return Step(Position(place + 1), changed, self._dropped)
+        return Step(None, changed, self._dropped)
 
     def _stepped(self, walk: Walk, step: Step) -> None:
         if step.changed:
@@ -156,21 +173,22 @@ class Releasing(CommitHook):
             log.warning("withheld messages: release postponed: %s", error)
         self._go_on_at = self._clock.mono() + RETRY_S
 
-    def _is_long(self, commit: Commit, looked: int, changed: int) -> bool:
-        """Whether a step ends after so many rows."""
-        is_long = looked >= LOOK_ROWS or changed >= STEP_ROWS or self._owners.cost >= TURN_OWNERS
-        return is_long or commit.open_batch.size >= GROUP_BYTES
+    def _release_messages(self, start: Position) -> tuple[Iterable[tuple[Position, MessageId]], Act]:
+        return self._noted.rows(start), self._move
 
-    def _release_messages(self, commit: Commit, start: Position) -> Step:
-        changed = 0
-        for looked, (place, message) in enumerate(self._noted.rows(start), 1):
-            found = self._found(commit, place, message)
-            if found is not None and not self._owners.why_not(decode(found.value)):
-                commit.revive(found)
-                changed += 1
-            if self._is_long(commit, looked, changed):
-                return Step(Position(place + 1), changed)
-        return Step(None, changed)
+    def _release_deliveries(self, start: Position) -> tuple[Iterable[tuple[Position, Name | None]], Act]:
+        return withheld(self._store, start), self._release
+
+    def _give_up_old(self, start: Position) -> tuple[Iterable[tuple[Position, MessageId]], Act]:
+        oldest = before(max(0, self._clock.wall_ms() - self._unread.kept_ms))
+        return self._noted.rows(start, max(self._upto, oldest)), self._give_up
+
+    def _move(self, commit: Commit, place: Position, message: MessageId) -> int:
+        found = self._found(commit, place, message)
+        if found is None or self._owners.why_not(decode(found.value)):
+            return 0
+        commit.revive(found)
+        return 1
 
     def _found(self, commit: Commit, place: Position, message: MessageId) -> Found | None:
         """The message of a row; None: it is elsewhere by now, or cannot be read."""
@@ -182,56 +200,36 @@ class Releasing(CommitHook):
             self._noted.end(commit.open_batch, place)
         return None
 
-    def _release_deliveries(self, commit: Commit, start: Position) -> Step:
-        changed = 0
-        for looked, (place, name) in enumerate(withheld(self._store, start), 1):
-            changed += name is not None and self._release(commit, name)
-            if self._is_long(commit, looked, changed):
-                return Step(Position(place + 1), changed)
-        return Step(None, changed)
-
-    def _release(self, commit: Commit, name: Name) -> bool:
-        """Let a delivery wait for its place; False: its sender may not send it, or its place has ended."""
-        row = at(commit.open_batch, name)
+    def _release(self, commit: Commit, _: Position, name: Name | None) -> int:
+        """Let a delivery wait for its place, unless its sender may not send it, or its place has ended."""
+        row = None if name is None else at(commit.open_batch, name)
         place = None if row is None else self._groups.place_of(row)
-        row = None if place is None else self._retries.waiting_in(commit, place, name.root)
+        row = None if row is None or place is None else self._retries.waiting_in(commit, place, row.root)
         with suppress(Corrupt):  # it is looked at again when it is given up
             if row is not None and row.is_withheld and not self._owners.why_not(decode(row.record)):
-                return self._lives.of_row(commit, row, Event.OWNER_BACK, Case(START), place)
-        return False
+                return int(self._lives.of_row(commit, row, Event.OWNER_BACK, Case(START), place))
+        return 0
 
-    def _give_up_old(self, commit: Commit, start: Position) -> Step:
-        oldest = before(max(0, self._clock.wall_ms() - self._unread.kept_ms))
-        changed = dropped = places = 0
-        for looked, (place, message) in enumerate(self._noted.rows(start, oldest), 1):
-            found = self._found(commit, place, message)
-            why = "" if found is None else self._owners.why_not(decode(found.value))
-            if found is not None and why:
-                self._noted.end(commit.open_batch, place)
-                more, missed = self._give_up(commit, found, f"{KEPT_TOO_LONG}: {why}")
-                changed, dropped, places = changed + 1, dropped + missed, places + more
-            if places >= PAIRS or self._is_long(commit, looked, changed):
-                return Step(Position(place + 1), changed, dropped)
-        return Step(None, changed, dropped)
-
-    def _give_up(self, commit: Commit, found: Found, reason: str) -> tuple[int, int]:
-        """Returns the number of places that would have got it, and how many have no dead letter of it; 1 if
-        there are none."""
-        record, place = decode(found.value), found.position
-        due_ms, wall_ms = record.due_ms or at_of(place), commit.open_batch.wall_ms
-        if record.drop_late or is_over(due_ms, record.expires_ms, wall_ms):
-            return 0, 1
+    def _give_up(self, commit: Commit, place: Position, message: MessageId) -> int:
+        """A dead letter of each group and endpoint that would have got it."""
+        found = self._found(commit, place, message)
+        why = "" if found is None else self._owners.why_not(decode(found.value))
+        if found is None or not why:
+            return 0
+        self._noted.end(commit.open_batch, place)
+        record, wall_ms = decode(found.value), commit.open_batch.wall_ms
         posted = self._router.posted(record.deliver_to, record.owner, place)
         targets = (self._router.route(record.topic) | posted).items()
         theirs = [one for one, by in targets if any(its.since < place for its in by)]
-        dropped = 0 if theirs else 1
+        if record.drop_late or is_over(record.due_ms or at_of(place), record.expires_ms, wall_ms):
+            theirs = []  # it was over
+        self._dropped += sum(not one.is_group for one in theirs) if theirs else 1
         for one in theirs:
-            if not one.is_group:
-                dropped += 1
-                continue
-            row = new_row(one.whose, one.names, place, found.id, found.address[1], record)
-            count, left = self._dead_letter_queue.half_of_room(commit)
-            case = Case(START, reason=reason, is_dead=count > 0 and size_of(row) <= left, keeper=one.keeper)
-            fate = self._lives.give_up(commit, row, Event.SLICE_GOES, case, UNREAD)
-            dropped += Effect.COUNT_DROPPED in fate.effects
-        return len(theirs), dropped
+            if one.is_group:
+                row = new_row(one.whose, one.names, place, found.id, found.address[1], record)
+                count, left = self._dead_letter_queue.half_of_room(commit)
+                is_dead, reason = count > 0 and size_of(row) <= left, f"{KEPT_TOO_LONG}: {why}"
+                case = Case(START, reason=reason, is_dead=is_dead, keeper=one.keeper)
+                fate = self._lives.give_up(commit, row, Event.SLICE_GOES, case, UNREAD)
+                self._dropped += Effect.COUNT_DROPPED in fate.effects
+        return 1 + len(theirs)

@@ -291,6 +291,21 @@ def test_nobody_waits_for_ever(rig: Keyed, cause: str, caplog: pytest.LogCapture
     assert peer.take_all() == []
 
 
+def test_a_disk_that_is_nearly_full_waits_for_nobody(rig: Keyed) -> None:
+    """What is withheld before a position is given up, whenever it was."""
+    peer = reader(rig, "$share/g/m")
+    send(rig, "ab")
+    regain = lose(rig, "revoked")
+    rig.pass_ms(70_000)
+    (_, (second, _)) = rig.core.opened.withheld.rows()
+    rig.core.releasing.give_up(second)
+    rig.pass_ms(1_000)
+    assert [decode(row.record).payload for row in dead(rig.core.opened.store)] == [b"a"]
+    assert rig.core.opened.withheld.floor == second
+    regain()
+    assert peer.take_all() == ["b"]
+
+
 def test_what_nobody_would_have_got_is_counted(rig: Keyed) -> None:
     """And what sessions would have got, once for each: that makes no dead letters."""
     reader(rig, "m/1", client_id="one")

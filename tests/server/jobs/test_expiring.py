@@ -23,6 +23,7 @@ from shards.record import encode, names_of
 from shards.recover import read_directory
 from shards.store import Table
 from shards.verify import verify_counts
+from tests.support.keys import KeysFile, with_keys
 from tests.support.stores import rewrite
 from timeline.position import MessageId
 from timeline.slices import Counts
@@ -311,3 +312,30 @@ async def test_the_server_does_not_drop_what_a_caller_archives(server: Running) 
     await app.pipeline.abort(job.row.id, job.token, "")
     await app.housekeeping.run_due()
     assert app.core.reader.find(early) is None
+
+
+async def test_what_is_withheld_keeps_its_slice_until_the_disk_is_nearly_full(
+    tmp_path: Path, config: Config, clock: SimulatedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = KeysFile(tmp_path / "keys.toml")
+    file.add("shop", "schedule", publish=["x"])
+    async with running(tmp_path / "keyed", with_keys(config, file.path), clock) as server:
+        app = server.app
+        core = app.core
+        record = Record(b"a/b", b"", FAR + 60_000, owner=b"shop")
+        await put(app, Draft(FAR + 60_000, record.topic, encode(record)))
+        await pass_by(server, FAR + 7 * HOUR_MS)
+        assert core.opened.withheld.count == 1
+        await app.housekeeping.run_due()
+        assert core.opened.withheld.count == 1
+        assert not app.expiries.due()
+
+        async def is_full() -> bool:
+            return True
+
+        monkeypatch.setattr(app.housekeeping, "_is_nearly_full", is_full)
+        await app.housekeeping._look_behind()
+        await app.quiet()
+        assert core.opened.withheld.count == 0
+        assert core.burials.dropped["kept too long"] == 1
+        assert app.expiries.due()
