@@ -383,7 +383,8 @@ class Subscription:
                     is_sent = await incoming.connection.ack(incoming, refusal)
                     return is_sent or (refusal is None and await self._finish(incoming))
                 finally:
-                    self._in_hand.pop(incoming.id or "", None)
+                    if self._in_hand.get(incoming.id or "") is incoming:
+                        del self._in_hand[incoming.id or ""]
         if refusal is not None:
             return await self._ledger.nack(incoming, refusal)
         return await self._ledger.ack(incoming)
