@@ -96,7 +96,7 @@ STORIES: dict[str, dict[str, str]] = {
             "given m lapses=2; lapse 1; extend 90; kill 1; lapse 4; given m"
         ),
         "its ack was lost with a kill, and its client has it": (
-            "lapse 1; given m lapses=9; ack 1; kill 1; lies in_flight; lapse 10; given m"
+            "lapse 1; given m lapses=9; ack 1; kill 1; lies in_flight; held 4; lapse 9; given m"
         ),
         "perhaps sent to a session three times": (
             "session c; accept n 3; at 3; ack; ack key=n; kill; kill; kill; end"

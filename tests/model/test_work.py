@@ -356,16 +356,15 @@ class Work(RuleBasedStateMachine):
             stake = self.stakes[key]
             if key in held:
                 assert self._is_left(stake, name), f"{name} holds {stake}"
-                stake.may = frozenset({FLIGHT})
                 self.ledger.settling.held(stake, (self.now + LEASE_MS) / 1_000)
             else:
-                is_sure = self._is_left(stake, name) and stake.may == {FLIGHT}
+                is_sure = stake.is_leased and stake.by == name and stake.may == {FLIGHT}
                 assert not is_sure, f"{name} does not hold {stake}"
 
     @staticmethod
     def _is_left(stake: Stake, name: str) -> bool:
         """Whether the client may have it since before the start."""
-        return stake.is_leased and stake.by == name and FLIGHT in stake.may
+        return stake.by == name and FLIGHT in stake.may and (stake.is_leased or stake.may_be_nobodys)
 
     @precondition(lambda self: self.peers and self.ids)
     @rule(data=st.data())

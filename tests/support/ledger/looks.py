@@ -75,13 +75,14 @@ class Looks:
             self._known.blame(2, "in two places", place, stake, f"; {where}")
             return
         state = where[0] if where else "over"
-        flying = {FLIGHT} if FLIGHT in stake.may and stake.ended is None else UNDONE
+        is_held = FLIGHT in stake.may and stake.ended is None and not stake.may_be_nobodys
+        flying = {FLIGHT} if is_held else UNDONE
         allowed = {"unread": {WAITING}, "in flight": flying, "waits": {WAITING}, "dead": {DEAD}}
         self._narrow(place, stake, frozenset(allowed.get(state, {DONE, DROPPED})), f"; {state}", sure_s=0)
         if state in ("unread", "waits"):
             stake.is_read, stake.is_returned = state == "waits" or stake.was_finished, False
         stake.stays = state in ("waits", "in flight")
-        stake.is_returned |= state == "in flight" and FLIGHT not in stake.may
+        stake.is_returned |= state == "in flight" and (FLIGHT not in stake.may or stake.may_be_nobodys)
         if state == "unread" and stake.not_before > self._known.clock.high:
             self._known.blame(1, "retry early", place, stake, f"; unread, and not before {stake.not_before}")
         if state == "dead" and attempts is not None and not stake.total.least <= attempts <= stake.total.most:

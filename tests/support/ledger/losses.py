@@ -62,9 +62,6 @@ class Losses:
             if was_killed and stake.since and mono - stake.since < self._known.sure:
                 stake.may, stake.not_before, stake.is_exact = stake.may | {WAITING}, 0, False
                 stake.is_returned = True
-                if place.kind == "group" and stake.former_lapses is not None and not stake.is_leased:
-                    stake.may |= {FLIGHT}  # its client has it since before the ack
-                    self._settling.leased(stake, stake.former_lapses)
             if (
                 was_killed
                 and stake.former

@@ -31,7 +31,7 @@ class Settling:
     def unsure(self, stake: Stake, then: frozenset[str] = frozenset({WAITING, DONE, DEAD})) -> None:
         """A step was sent and the server died before it answered; it would have become `then`."""
         self._known.note(stake, "unsure")
-        self._has_ended(stake)
+        stake.former_lapses, stake.extended_at = stake.lapses or stake.former_lapses, self._known.clock.mono
         stake.may, stake.lapses, stake.not_before = stake.may | then, None, 0
         stake.may_be_nobodys = stake.is_leased
 
@@ -100,6 +100,7 @@ class Settling:
 
     def held(self, stake: Stake, lapses: float) -> None:
         """Its client has said after a start that it has it still: it is leased for that time, at least."""
+        stake.may, stake.is_leased, stake.may_be_nobodys = frozenset({FLIGHT}), True, False
         if stake.lapses is None or stake.lapses < lapses:
             self.extended(stake, lapses)
 
@@ -239,13 +240,8 @@ class Settling:
             self._becomes(stake, WAITING)
             stake.tries.anew()
 
-    def _has_ended(self, stake: Stake) -> None:
-        """Its lease, unless a kill undoes that."""
-        stake.former_lapses, stake.extended_at = stake.lapses or stake.former_lapses, self._known.clock.mono
-
     def _becomes(self, stake: Stake, state: str) -> None:
         self._known.note(stake, state)
-        self._has_ended(stake)
         stake.may, stake.lapses, stake.not_before, stake.since = frozenset({state}), None, 0, 0.0
         stake.is_exact, stake.stays, stake.reason, stake.ended = False, False, "", None
         stake.ack_read, stake.passed = 0.0, ""
