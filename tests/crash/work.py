@@ -404,6 +404,11 @@ class Pool:
         self.account.settling.is_read(came.stake, sent)
         self._timed[came.stake.message.id] = came.stake
 
+    def held(self, stake: Stake, lapses: float) -> None:
+        """The server says that it is leased on."""
+        self.account.settling.held(stake, lapses)
+        self._timed[stake.message.id] = stake
+
     def note(self, what: str) -> None:
         self.done[what] = self.done.get(what, 0) + 1
 
@@ -610,7 +615,7 @@ class _Worker:
                 must_hold = settling.has(stake, came.number) and stake.is_leased
                 if await self._door.holds(came.id):
                     if came.number == stake.number and FLIGHT in stake.may and stake.is_leased:
-                        settling.held(stake, sent + (LEASE_MS - SLACK_MS) / 1_000)
+                        pool.held(stake, sent + (LEASE_MS - SLACK_MS) / 1_000)
                 elif must_hold and settling.has(stake, came.number):
                     pool.account.settling.held_no_more(pool.place, stake, came.number, "holding")
             await asyncio.sleep(0.3 * pool.chance.random())
