@@ -170,7 +170,7 @@ class Settling:
             ends |= {WAITING, DEAD}
         before = frozenset() if may_be_none else stake.may - {FLIGHT}
         stake.may = before | ends | keep
-        stake.lapses, stake.epoch = None, self._known.clock.epoch
+        stake.lapses, stake.epoch, stake.is_returned = None, self._known.clock.epoch, False
         if not_before is None:
             pauses = place.backoff
             not_before = at + pauses[min(max(tries.least, 1), len(pauses)) - 1] if pauses else 0
