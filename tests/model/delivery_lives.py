@@ -52,7 +52,7 @@ class Life:
     def __init__(self, seed: int) -> None:
         self.rnd = random.Random(seed)
         self.world = World(self.rnd)
-        self.ledger = Deliveries(self.world.now_ms, grace=0.0, near=0)
+        self.ledger = Deliveries(self.world.now_ms, grace=0.0, near=0, written=None)
         self.ledger.book.tell = _fails
         self.absent: set[str] = set()
         """Owners."""

@@ -69,13 +69,14 @@ class Deliveries:
         sure: float = SURE_S,
         soon: float = 0.0,
         near: int = NEAR_MS,
-        written: float = WRITTEN_S,
+        written: float | None = WRITTEN_S,
     ) -> None:
         """`grace`: seconds after which a lease that is over has ended for certain, if that is known.
 
         `sure`: so long after it was sent what has no answer is on disk. `soon`: what was on its way when an
         ack was sent is here then. `near`: by which a lease may end early in running time. `written`: so long
-        after it was given a lease over MQTT outlasts a kill.
+        after it was given a lease over MQTT outlasts a kill. None: what members have, and did not lease, ends
+        with the server.
         """
         self.known = Known(now, grace=grace, sure=sure, soon=soon, near=near, written=written)
         self.fates = Fates(self.known)

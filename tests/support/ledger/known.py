@@ -15,7 +15,7 @@ from .words import ANY, DEAD, DROPPED, SLACK_MS, UNDONE, Book
 
 class Known:
     def __init__(
-        self, now: int, *, grace: float | None, sure: float, soon: float, near: int, written: float
+        self, now: int, *, grace: float | None, sure: float, soon: float, near: int, written: float | None
     ) -> None:
         """As for `Deliveries`."""
         self.grace, self.sure, self.soon, self.near, self.written = grace, sure, soon, near, written

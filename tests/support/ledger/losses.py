@@ -52,7 +52,7 @@ class Losses:
             stake.late += RUN_S * was_killed
             if stake.is_leased or stake.may_be_nobodys:
                 continue
-            if place.kind == "group" and FLIGHT in stake.may:
+            if place.kind == "group" and FLIGHT in stake.may and self._known.written is not None:
                 self._stays_leased(stake, mono, mono if ready is None else ready, was_killed=was_killed)
                 continue
             stake.may_lead |= was_killed and FLIGHT in stake.may and not stake.is_in_line
@@ -85,13 +85,14 @@ class Losses:
     def _stays_leased(self, stake: Stake, mono: float, ready: float, *, was_killed: bool) -> None:
         """Its client has it until the end of the lease, whatever becomes of connections. After a kill that is
         so if the group's cursor had said who has it; else it is unread again, or the retry that it was."""
+        written = self._known.written or 0.0
         self._known.note(stake, "leased on")
-        if was_killed and stake.former_lapses is not None and mono - stake.extended_at < self._known.written:
+        if was_killed and stake.former_lapses is not None and mono - stake.extended_at < written:
             self._settling.leased(stake, stake.former_lapses)
         if stake.lapses is None and stake.ended is None:
             self._settling.leased(stake, ready + HELD_S)
         stake.is_leased, stake.former_lapses = True, None
-        if was_killed and mono - stake.given_at < self._known.written:
+        if was_killed and mono - stake.given_at < written:
             self._known.seen["given right before a kill"] += 1
             stake.may |= {WAITING}
             stake.not_before, stake.is_returned, stake.may_run = 0, True, True
