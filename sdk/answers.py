@@ -1,6 +1,6 @@
 """Writes the SDK's values, sdk/fasti/answers.py, from the types of the server's answers. Part of `generate`.
 
-Each value is a frozen dataclass with the members of the answer and the reading of it. For
+Each value is a frozen dataclass with the members of the answer. `fasti.values` reads it by their types. For
 
     class Fire(Body):
         at: Instant
@@ -10,15 +10,11 @@ Each value is a frozen dataclass with the members of the answer and the reading 
 and `Value("Fire", "at")` it writes
 
     @dataclass(frozen=True, slots=True)
-    class Fire:
+    class Fire(Answer):
         at: datetime
         local: str = ""
         note: str | None = None
         raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
-
-        @classmethod
-        def of(cls, answer: Json) -> Self:
-            return cls(parse_instant(answer["at"]), answer.get("local") or "", answer.get("note"), answer)
 
 Instants become datetimes, lists tuples, and objects values, or mappings if the SDK has no value for them.
 """
@@ -40,8 +36,6 @@ SPANS = {"bucket_s": "bucket"}
 """Seconds -> name of the timedelta."""
 NAMES = {"from": "start", "to": "end", **SPANS}
 """Names of members that have another one in the SDK."""
-METHODS = {"Failing": "read"}
-"""The reading of a value that has a member `of`."""
 EMPTY = {"str": "", "bool": False}
 """What is never None, by its type."""
 
@@ -51,12 +45,12 @@ class Value(NamedTuple):
 
     `members`: those that need more than their type. `id`: without it there is no value. `lag=0`: never None.
     `next_id=next.id`: an attribute that is a member of a member. `-token`: left out. `base`: a class of
-    `fasti.values`. `has_raw`: whether it keeps the server's object.
+    `fasti.values`; empty: it is only read within another. `has_raw`: whether it keeps the server's object.
     """
 
     shape: str
     members: str
-    base: str = ""
+    base: str = "Answer"
     has_raw: bool = True
 
 
@@ -78,7 +72,7 @@ VALUES = {
     "Try": Value("Try", "at", has_raw=False),
     "DeadLetter": Value("DeadLetter", f"{KEPT} died_at", "Content"),
     "WaitingRetry": Value("WaitingRetry", f"{KEPT} retry_at", "Content"),
-    "Failing": Value("Failing", "share of", has_raw=False),
+    "Failing": Value("Failing", "share of", "", has_raw=False),
     "Endpoint": Value(
         "Endpoint",
         f"name url {RARE} -delivered -failed -lag_seconds -created_at -changed_at -left_at -last_answers",
@@ -218,12 +212,12 @@ SHAPES = {shape_of(name): name for name in VALUES}
 
 
 class Attribute(NamedTuple):
-    """One of the value: its type, how it is read, and its default as written; empty: it is needed."""
+    """One of the value: its type, its default as written (empty: it is needed), and where it is read."""
 
     name: str
     kind: str
-    read: str
     default: str
+    place: str
 
 
 def attributes(value: Value, shape: type) -> Iterator[Attribute]:
@@ -235,62 +229,50 @@ def attributes(value: Value, shape: type) -> Iterator[Attribute]:
     left = {*needs, *within, *(name[1:] for name, _, _ in words)}
     known = {each.name: each for each in members(shape)}
     for name in needs:
-        kind, read = reading(known[name], f'answer["{name}"]', is_needed=True)
+        kind = kind_of(known[name])
         kind = f"{kind} | None" if known[name].may_be_none else kind
-        yield Attribute(NAMES.get(name, name), kind, read, "")
+        yield Attribute(NAMES.get(name, name), kind, "", name)
     for name, member in known.items():
         if name not in left:
-            yield attribute(member, f'answer.get("{name}")', texts.get(name))
+            yield attribute(member, name, texts.get(name))
     for name, (outer, inner) in within.items():
         (found,) = (each for each in members(known[outer].kinds[0]) if each.name == inner)
         found = found._replace(name=name, may_be_none=found.kinds != (bool,))
-        yield attribute(found, f'inside(answer.get("{outer}"), "{inner}")')
+        yield attribute(found, f"{outer}.{inner}")
     if value.has_raw:
-        yield Attribute("raw", "Mapping[str, Any]", "answer", "field(default_factory=dict, repr=False)")
+        yield Attribute("raw", "Mapping[str, Any]", "field(default_factory=dict, repr=False)", "raw")
 
 
-def attribute(member: Member, found: str, text: str | None = None) -> Attribute:
-    """One that may be missing. `found`: where it is; `text`: its default, if that is none of its type."""
-    name = NAMES.get(member.name, member.name)
-    kind, read = reading(member, found)
+def attribute(member: Member, place: str, text: str | None = None) -> Attribute:
+    """One that may be missing. `text`: its default, if that is none of its type."""
+    name, kind = NAMES.get(member.name, member.name), kind_of(member)
     if kind.startswith("tuple"):
-        return Attribute(name, kind, read, "()")
+        return Attribute(name, kind, "()", place)
     default = None if member.may_be_none else EMPTY.get(kind)
     if text is not None:
         default = 0 if text == "0" else text
     if default is None:
-        return Attribute(name, f"{kind} | None", read, "None")
-    return Attribute(name, kind, f"{read} or {default!r}", repr(default))
+        return Attribute(name, f"{kind} | None", "None", place)
+    return Attribute(name, kind, repr(default), place)
 
 
-def reading(member: Member, found: str, *, is_needed: bool = False) -> tuple[str, str]:
-    """The type of an attribute, and what reads it."""
-    if member.name in SPANS:
-        return "timedelta", f"timedelta(seconds={found})"
-    if Literal["never"] in member.kinds:
-        return "timedelta", f"kept_for({found})"
+def kind_of(member: Member) -> str:
+    """The type of an attribute."""
+    if member.name in SPANS or Literal["never"] in member.kinds:
+        return "timedelta"
     if len(member.kinds) > 1:
-        return " | ".join(each.__name__ for each in member.kinds), found
+        return " | ".join(each.__name__ for each in member.kinds)
     (kind,) = member.kinds
     if kind == "instant":
-        return "datetime", f"{'parse_instant' if is_needed and not member.may_be_none else 'parsed'}({found})"
+        return "datetime"
     if name := SHAPES.get(kind):
-        return (
-            name,
-            f"{maker(name)}(object_of({found}))" if is_needed else f"optional({maker(name)}, {found})",
-        )
+        return name
     if get_origin(kind) is list:
         (item,) = kinds_of(get_args(kind)[0])
-        if name := SHAPES.get(item):
-            return f"tuple[{name}, ...]", f"each({maker(name)}, {found})"
-        return f"tuple[{plain(item)}, ...]", f"listed({found})"
+        return f"tuple[{SHAPES.get(item) or plain(item)}, ...]"
     if get_origin(kind) is Literal and member.may_be_none:
-        return str(kind).removeprefix("typing."), found
-    return plain(kind), found
-
-
-def maker(name: str) -> str:
-    return f"{name}.{METHODS.get(name, 'of')}"
+        return str(kind).removeprefix("typing.")
+    return plain(kind)
 
 
 def plain(kind: Any) -> str:
@@ -313,17 +295,15 @@ def written() -> Iterator[str]:
     yield '"""What the server answers, as values: one for each type of its API that the SDK hands out."""\n\n'
     yield "from __future__ import annotations\n\nfrom collections.abc import Mapping\n"
     yield "from dataclasses import dataclass, field\nfrom datetime import datetime, timedelta\n"
-    yield "from typing import Any, Literal, Self\n\n"
-    yield "from .values import Amount, Content, Pieces, Work, each, inside, kept_for, listed, object_of"
-    yield ", optional\nfrom .wire import Json, parse_instant, parsed\n"
+    yield "from typing import Any, ClassVar, Literal\n\n"
+    yield "from .values import Amount, Answer, Content, Pieces, Work\n"
     for name, value in VALUES.items():
         shape, base = shape_of(name), f"({value.base})" if value.base else ""
         own = list(attributes(value, shape))
+        places = {one.name: one.place for one in own if one.name != one.place}
         yield f"\n\n@dataclass(frozen=True, slots=True)\nclass {name}{base}:\n"
         yield f"    {docstring(MEANINGS.get(name) or shape.__doc__ or '')}\n\n"
+        if places:
+            yield f"    _PLACES: ClassVar = {places}\n"
         for one in own:
             yield f"    {one.name}: {one.kind}{f' = {one.default}' if one.default else ''}\n"
-        yield f"\n    @classmethod\n    def {METHODS.get(name, 'of')}(cls, answer: Json) -> Self:\n"
-        yield "        return cls(\n"
-        yield from (f"            {one.name}={one.read},\n" for one in own)
-        yield "        )\n"

@@ -6,14 +6,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal
 
-from .values import Amount, Content, Pieces, Work, each, inside, kept_for, listed, object_of, optional
-from .wire import Json, parse_instant, parsed
+from .values import Amount, Answer, Content, Pieces, Work
 
 
 @dataclass(frozen=True, slots=True)
-class Info:
+class Info(Answer):
     """`GET /v1/info`. `mqtt` lists the listeners: `{"transport", "host", "port", "url"}`.
 
     `build`: "compiled" where the server runs compiled modules, else "pure".
@@ -29,23 +28,9 @@ class Info:
     draining: bool = False
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
-    @classmethod
-    def of(cls, answer: Json) -> Self:
-        return cls(
-            now=parse_instant(answer["now"]),
-            version=answer.get("version") or "",
-            node=answer.get("node") or 0,
-            clock=answer.get("clock") or "system",
-            build=answer.get("build") or "pure",
-            url=answer.get("url") or "",
-            mqtt=listed(answer.get("mqtt")),
-            draining=answer.get("draining") or False,
-            raw=answer,
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class Shard:
+class Shard(Answer):
     """A capped run of messages inside a slice; `structure` says which topics are in it.
 
     `cap`: maximum messages, `cap_bytes`: maximum bytes; `sealed`: it takes no more.
@@ -64,24 +49,6 @@ class Shard:
     sealed: bool = False
     unreadable: tuple[Mapping[str, Any], ...] = ()
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
-
-    @classmethod
-    def of(cls, answer: Json) -> Self:
-        return cls(
-            shard=answer["shard"],
-            count=answer["count"],
-            live=answer["live"],
-            bytes=answer["bytes"],
-            structure=answer.get("structure") or "",
-            cap=answer.get("cap"),
-            cap_bytes=answer.get("cap_bytes"),
-            first=answer.get("first"),
-            last=answer.get("last"),
-            borrowed=answer.get("borrowed") or False,
-            sealed=answer.get("sealed") or False,
-            unreadable=listed(answer.get("unreadable")),
-            raw=answer,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,25 +70,9 @@ class Slice(Pieces):
     shards: tuple[Shard, ...] = ()
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
-    @classmethod
-    def of(cls, answer: Json) -> Self:
-        return cls(
-            start=parse_instant(answer["start"]),
-            end=parse_instant(answer["end"]),
-            generation=answer["generation"],
-            count=answer["count"],
-            live=answer["live"],
-            bytes=answer["bytes"],
-            count_is_exact=answer.get("count_is_exact") or False,
-            borrowed=answer.get("borrowed"),
-            unreadable=answer.get("unreadable"),
-            shards=each(Shard.of, answer.get("shards")),
-            raw=answer,
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class Session(Answer):
     """A subscriber as the server knows it: where it has read to, and how far that is behind."""
 
     client_id: str
@@ -143,32 +94,9 @@ class Session:
     subscriptions: tuple[Mapping[str, Any], ...] = ()
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
-    @classmethod
-    def of(cls, answer: Json) -> Self:
-        return cls(
-            client_id=answer["client_id"],
-            name=answer.get("name") or "",
-            position=answer.get("position"),
-            lag_messages=answer.get("lag_messages"),
-            lag_messages_is_exact=answer.get("lag_messages_is_exact") or False,
-            lag_seconds=answer.get("lag_seconds"),
-            in_flight=answer.get("in_flight"),
-            delivered=answer.get("delivered"),
-            failed=answer.get("failed"),
-            undone=optional(Undone.of, answer.get("undone")),
-            dead_letters=answer.get("dead_letters"),
-            expiry=kept_for(answer.get("expiry")),
-            incarnation=answer.get("incarnation"),
-            left_at=parsed(answer.get("left_at")),
-            connected=answer.get("connected") or False,
-            connected_at=parsed(answer.get("connected_at")),
-            subscriptions=listed(answer.get("subscriptions")),
-            raw=answer,
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class ClusterNode:
+class ClusterNode(Answer):
     """One of the nodes, as the leader heard of it `heard_ms` ago (None: never).
 
     `state` is leader, follower or resync. `applied`: the log record up to which its disk is complete;
@@ -187,25 +115,9 @@ class ClusterNode:
     is_alive: bool = False
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
-    @classmethod
-    def of(cls, answer: Json) -> Self:
-        return cls(
-            node=answer["node"],
-            url=answer.get("url") or "",
-            mqtt=answer.get("mqtt") or "",
-            state=answer.get("state") or "",
-            epoch=answer.get("epoch") or 0,
-            applied=answer.get("applied") or 0,
-            lag=answer.get("lag"),
-            heard_ms=answer.get("heard_ms"),
-            version=answer.get("version") or "",
-            is_alive=answer.get("is_alive") or False,
-            raw=answer,
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class ClusterState:
+class ClusterState(Answer):
     """`GET /v1/cluster`: the state of the node that answered, and what it knows about the others.
 
     `leader`: the leader's name, None if unknown. `why`: what is wrong with the node, empty if nothing.
@@ -213,6 +125,7 @@ class ClusterState:
     it takes the lead.
     """
 
+    _PLACES: ClassVar = {"leader": "leader.node", "wants_retime": "tzdata.retime"}
     name: str = ""
     timeline: str = ""
     node: str = ""
@@ -230,30 +143,9 @@ class ClusterState:
     wants_retime: bool = False
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
-    @classmethod
-    def of(cls, answer: Json) -> Self:
-        return cls(
-            name=answer.get("name") or "",
-            timeline=answer.get("timeline") or "",
-            node=answer.get("node") or "",
-            state=answer.get("state") or "",
-            epoch=answer.get("epoch") or 0,
-            applied=answer.get("applied") or 0,
-            takeovers=answer.get("takeovers") or 0,
-            why=answer.get("why") or "",
-            fit=answer.get("fit") or False,
-            clock_offset_ms=answer.get("clock_offset_ms"),
-            scrubbed_at=answer.get("scrubbed_at"),
-            keys_digest=answer.get("keys_digest") or "",
-            nodes=each(ClusterNode.of, answer.get("nodes")),
-            leader=inside(answer.get("leader"), "node"),
-            wants_retime=inside(answer.get("tzdata"), "retime") or False,
-            raw=answer,
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class Try:
+class Try(Answer):
     """A failed delivery. `at`: time of the failure; `by`: who had the message, empty: unknown; `seconds`: how
     long, None: unknown.
     """
@@ -263,16 +155,6 @@ class Try:
     outcome: str = ""
     reason: str = ""
     seconds: float | None = None
-
-    @classmethod
-    def of(cls, answer: Json) -> Self:
-        return cls(
-            at=parse_instant(answer["at"]),
-            by=answer.get("by") or "",
-            outcome=answer.get("outcome") or "",
-            reason=answer.get("reason") or "",
-            seconds=answer.get("seconds"),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,28 +184,6 @@ class DeadLetter(Content):
     tries: tuple[Try, ...] = ()
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
-    @classmethod
-    def of(cls, answer: Json) -> Self:
-        return cls(
-            id=answer["id"],
-            topic=answer["topic"],
-            group=answer["group"],
-            attempts=answer["attempts"],
-            reason=answer["reason"],
-            died_at=parse_instant(answer["died_at"]),
-            deliver_at=parsed(answer.get("deliver_at")),
-            state=answer.get("state") or "",
-            qos=answer.get("qos"),
-            deliver_to=answer.get("deliver_to"),
-            ordering_key=answer.get("ordering_key"),
-            schedule=answer.get("schedule"),
-            dispatched_at=parsed(answer.get("dispatched_at")),
-            content_type=answer.get("content_type"),
-            subscription=answer.get("subscription"),
-            tries=each(Try.of, answer.get("tries")),
-            raw=answer,
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class WaitingRetry(Content):
@@ -352,28 +212,6 @@ class WaitingRetry(Content):
     tries: tuple[Try, ...] = ()
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
-    @classmethod
-    def of(cls, answer: Json) -> Self:
-        return cls(
-            id=answer["id"],
-            topic=answer["topic"],
-            group=answer["group"],
-            attempts=answer["attempts"],
-            reason=answer["reason"],
-            retry_at=parse_instant(answer["retry_at"]),
-            deliver_at=parsed(answer.get("deliver_at")),
-            state=answer.get("state") or "",
-            qos=answer.get("qos"),
-            deliver_to=answer.get("deliver_to"),
-            ordering_key=answer.get("ordering_key"),
-            schedule=answer.get("schedule"),
-            dispatched_at=parsed(answer.get("dispatched_at")),
-            content_type=answer.get("content_type"),
-            subscription=answer.get("subscription"),
-            tries=each(Try.of, answer.get("tries")),
-            raw=answer,
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Failing:
@@ -387,17 +225,9 @@ class Failing:
     of: int
     last_reason: str | None = None
 
-    @classmethod
-    def read(cls, answer: Json) -> Self:
-        return cls(
-            share=answer["share"],
-            of=answer["of"],
-            last_reason=answer.get("last_reason"),
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(Answer):
     """An endpoint as the server knows it. `state`: active or paused; `reason`: why the server has paused it.
 
     `headers`: their names. `rate`: messages a second; 0: no limit. `undone`, `incarnation` and `expiry`:
@@ -429,35 +259,6 @@ class Endpoint:
     failing: Failing | None = None
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
-    @classmethod
-    def of(cls, answer: Json) -> Self:
-        return cls(
-            name=answer["name"],
-            url=answer["url"],
-            state=answer.get("state") or "",
-            reason=answer.get("reason"),
-            secret=answer.get("secret"),
-            headers=listed(answer.get("headers")),
-            concurrency=answer.get("concurrency"),
-            timeout=answer.get("timeout"),
-            body=answer.get("body") or "",
-            rate=answer.get("rate"),
-            order=answer.get("order"),
-            on_dead=answer.get("on_dead"),
-            per_key=answer.get("per_key"),
-            fair=answer.get("fair"),
-            keys_held=answer.get("keys_held"),
-            retry=answer.get("retry"),
-            expiry=kept_for(answer.get("expiry")),
-            lag_messages=answer.get("lag_messages"),
-            in_flight=answer.get("in_flight"),
-            undone=optional(Undone.of, answer.get("undone")),
-            dead_letters=answer.get("dead_letters"),
-            incarnation=answer.get("incarnation"),
-            failing=optional(Failing.read, answer.get("failing")),
-            raw=answer,
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Undone(Amount):
@@ -473,19 +274,9 @@ class Undone(Amount):
     next_retry_at: datetime | None = None
     oldest_at: datetime | None = None
 
-    @classmethod
-    def of(cls, answer: Json) -> Self:
-        return cls(
-            lag=answer.get("lag") or 0,
-            in_flight=answer.get("in_flight") or 0,
-            retries=answer.get("retries") or 0,
-            next_retry_at=parsed(answer.get("next_retry_at")),
-            oldest_at=parsed(answer.get("oldest_at")),
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class Group(Answer):
     """A group as the server knows it. `state`: active or paused; `members`: its sessions there now.
 
     `undone`: what it has not finished. `incarnation`: which one of that name it is, from 1. `expiry`: how
@@ -517,38 +308,9 @@ class Group:
     keys_held: int | None = None
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
-    @classmethod
-    def of(cls, answer: Json) -> Self:
-        return cls(
-            name=answer["name"],
-            filter=answer["filter"],
-            state=answer["state"],
-            lag_messages=answer.get("lag_messages"),
-            lag_seconds=answer.get("lag_seconds"),
-            in_flight=answer.get("in_flight") or 0,
-            delivered=answer.get("delivered"),
-            failed=answer.get("failed"),
-            undone=optional(Undone.of, answer.get("undone")),
-            dead_letters=answer.get("dead_letters"),
-            expiry=kept_for(answer.get("expiry")),
-            incarnation=answer.get("incarnation"),
-            left_at=parsed(answer.get("left_at")),
-            members=listed(answer.get("members")),
-            ack_timeout=answer.get("ack_timeout"),
-            max_attempts=answer.get("max_attempts"),
-            backoff=listed(answer.get("backoff")),
-            rate=answer.get("rate"),
-            order=answer.get("order") or False,
-            on_dead=answer.get("on_dead") or "",
-            per_key=answer.get("per_key"),
-            fair=answer.get("fair") or False,
-            keys_held=answer.get("keys_held"),
-            raw=answer,
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class OrderingKey:
+class OrderingKey(Answer):
     """An ordering key that is behind or in trouble. `lag`: messages that wait for the key, counted up to
     1,000; `retry_at`: of the message that waits for its try; `held`: by a dead letter, or by hand; `id`:
     of the message that waits or is the dead letter; `oldest_at`: due of the oldest one that is not in
@@ -566,39 +328,16 @@ class OrderingKey:
     oldest_at: datetime | None = None
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
-    @classmethod
-    def of(cls, answer: Json) -> Self:
-        return cls(
-            key=answer["key"],
-            filter=answer.get("filter") or "",
-            lag=answer.get("lag") or 0,
-            lag_is_exact=answer.get("lag_is_exact") or False,
-            in_flight=answer.get("in_flight") or 0,
-            retry_at=parsed(answer.get("retry_at")),
-            held=answer.get("held"),
-            id=answer.get("id"),
-            oldest_at=parsed(answer.get("oldest_at")),
-            raw=answer,
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
+class Skipped(Answer):
     """A place was moved forward from `start` to `end`; `undone`: its unfinished messages before."""
 
+    _PLACES: ClassVar = {"start": "from", "end": "to"}
     start: datetime
     end: datetime
     undone: Undone
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
-
-    @classmethod
-    def of(cls, answer: Json) -> Self:
-        return cls(
-            start=parse_instant(answer["from"]),
-            end=parse_instant(answer["to"]),
-            undone=Undone.of(object_of(answer["undone"])),
-            raw=answer,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -608,6 +347,7 @@ class Job(Work):
     A split has `slice`, an expiry `slices`.
     """
 
+    _PLACES: ClassVar = {"done": "progress.done", "total": "progress.total"}
     id: str
     state: str
     kind: str = ""
@@ -628,33 +368,9 @@ class Job(Work):
     total: int | None = None
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
-    @classmethod
-    def of(cls, answer: Json) -> Self:
-        return cls(
-            id=answer["id"],
-            state=answer["state"],
-            kind=answer.get("kind") or "",
-            run=answer.get("run") or "",
-            node=answer.get("node"),
-            created_at=parsed(answer.get("created_at")),
-            slice=answer.get("slice"),
-            parts=answer.get("parts"),
-            split_above=answer.get("split_above"),
-            children=listed(answer.get("children")),
-            slices=listed(answer.get("slices")),
-            archive=answer.get("archive"),
-            files=listed(answer.get("files")),
-            ended_at=parsed(answer.get("ended_at")),
-            detail=answer.get("detail") or "",
-            rows=answer.get("rows"),
-            done=inside(answer.get("progress"), "done"),
-            total=inside(answer.get("progress"), "total"),
-            raw=answer,
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class Fire:
+class Fire(Answer):
     """One fire of a schedule; `note` says what DST or a move changed."""
 
     at: datetime
@@ -663,30 +379,13 @@ class Fire:
     id: str | None = None
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
-    @classmethod
-    def of(cls, answer: Json) -> Self:
-        return cls(
-            at=parse_instant(answer["at"]),
-            local=answer.get("local") or "",
-            note=answer.get("note"),
-            id=answer.get("id"),
-            raw=answer,
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class Silence:
+class Silence(Answer):
     """Until when a schedule sends nothing although its rule has earlier fires, and why."""
 
     until: datetime
     why: str
-
-    @classmethod
-    def of(cls, answer: Json) -> Self:
-        return cls(
-            until=parse_instant(answer["until"]),
-            why=answer["why"],
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -700,6 +399,7 @@ class Schedule(Content):
     from_="now")` ends that.
     """
 
+    _PLACES: ClassVar = {"next_id": "next.id"}
     name: str
     timezone: str = ""
     dst: Mapping[str, Any] | None = None
@@ -719,51 +419,21 @@ class Schedule(Content):
     next_id: str | None = None
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
-    @classmethod
-    def of(cls, answer: Json) -> Self:
-        return cls(
-            name=answer["name"],
-            timezone=answer.get("timezone") or "",
-            dst=answer.get("dst"),
-            misfire=answer.get("misfire") or "",
-            state=answer.get("state") or "",
-            created_at=parsed(answer.get("created_at")),
-            changed_at=parsed(answer.get("changed_at")),
-            count=answer.get("count") or 0,
-            next=optional(Fire.of, answer.get("next")),
-            last=optional(Fire.of, answer.get("last")),
-            silent=optional(Silence.of, answer.get("silent")),
-            reason=answer.get("reason"),
-            topic=answer.get("topic") or "",
-            cron=answer.get("cron"),
-            every=answer.get("every"),
-            rrule=answer.get("rrule"),
-            next_id=inside(answer.get("next"), "id"),
-            raw=answer,
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class Bucket:
+class Bucket(Answer):
     """Number of messages pending from `at` until the next bucket."""
 
     at: datetime
     count: int
     retries: int | None = None
 
-    @classmethod
-    def of(cls, answer: Json) -> Self:
-        return cls(
-            at=parse_instant(answer["at"]),
-            count=answer["count"],
-            retries=answer.get("retries"),
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class Density:
+class Density(Answer):
     """Pending messages per bucket, in order of time."""
 
+    _PLACES: ClassVar = {"start": "from", "end": "to", "bucket": "bucket_s"}
     start: datetime
     end: datetime
     bucket: timedelta
@@ -771,52 +441,26 @@ class Density:
     buckets: tuple[Bucket, ...] = ()
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
-    @classmethod
-    def of(cls, answer: Json) -> Self:
-        return cls(
-            start=parse_instant(answer["from"]),
-            end=parse_instant(answer["to"]),
-            bucket=timedelta(seconds=answer["bucket_s"]),
-            total=answer["total"],
-            buckets=each(Bucket.of, answer.get("buckets")),
-            raw=answer,
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class BulkResult:
+class BulkResult(Answer):
     """`matched`: messages that were selected; `changed`: those of them that were changed."""
 
     matched: int
     changed: int
 
-    @classmethod
-    def of(cls, answer: Json) -> Self:
-        return cls(
-            matched=answer["matched"],
-            changed=answer["changed"],
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class Claims:
+class Claims(Answer):
     """Number of groups, endpoints and sessions that would get a message if it were dispatched now."""
 
     groups: int
     endpoints: int
     sessions: int
 
-    @classmethod
-    def of(cls, answer: Json) -> Self:
-        return cls(
-            groups=answer["groups"],
-            endpoints=answer["endpoints"],
-            sessions=answer["sessions"],
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class Upserted:
+class Upserted(Answer):
     """What `ByKey.upsert` has left under the key.
 
     `id` None: there is no message, and the server remembers the version. `changed`: whether the call has
@@ -828,18 +472,9 @@ class Upserted:
     deliver_at: datetime | None
     changed: bool
 
-    @classmethod
-    def of(cls, answer: Json) -> Self:
-        return cls(
-            id=answer["id"],
-            state=answer["state"],
-            deliver_at=parsed(answer["deliver_at"]),
-            changed=answer["changed"],
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class Handling:
+class Handling(Answer):
     """Delivery state of a dispatched message in one group (`group`, `filter`), or in one `session`.
 
     `state`: "in_flight" (until `lease_until`, if it is leased), "withheld" (its sender may not send it
@@ -859,19 +494,3 @@ class Handling:
     lease_until: datetime | None = None
     tries: tuple[Try, ...] = ()
     withheld_by: str | None = None
-
-    @classmethod
-    def of(cls, answer: Json) -> Self:
-        return cls(
-            state=answer["state"],
-            group=answer.get("group"),
-            filter=answer.get("filter"),
-            session=answer.get("session"),
-            attempts=answer.get("attempts"),
-            retry_at=parsed(answer.get("retry_at")),
-            reason=answer.get("reason") or "",
-            by=answer.get("by"),
-            lease_until=parsed(answer.get("lease_until")),
-            tries=each(Try.of, answer.get("tries")),
-            withheld_by=answer.get("withheld_by"),
-        )

@@ -1,17 +1,22 @@
 """How `answers` reads what a server sends, and what the SDK adds to it.
 
-A server may be older or newer than this client. A member without which there is no value raises Error where
-it is missing. Any other that is missing or cannot be read is None, or empty.
+The type of an attribute says how it is read: an instant is a datetime, a list a tuple, an object a value. A
+server may be older or newer than this client. A member without which there is no value, as its attribute has
+no default, raises Error where it is missing. Any other that is missing or cannot be read is None, or empty.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import timedelta
-from typing import Any, TypeVar
+from dataclasses import MISSING, fields, is_dataclass
+from datetime import datetime, timedelta
+from functools import cache, partial
+from operator import itemgetter, methodcaller
+from types import NoneType, UnionType
+from typing import Any, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from .errors import Error
-from .wire import Json, get_headers, get_payload
+from .wire import Json, get_headers, get_payload, parse_instant, parsed
 
 T = TypeVar("T")
 
@@ -56,8 +61,9 @@ def listed(found: object) -> tuple[Any, ...]:
     return tuple(found) if isinstance(found, list) else ()
 
 
-def inside(found: object, name: str) -> Any:
+def inside(outer: str, name: str, answer: Json) -> Any:
     """A member of an object that may be missing."""
+    found = answer.get(outer)
     return found.get(name) if isinstance(found, dict) else None
 
 
@@ -66,7 +72,65 @@ def kept_for(found: object) -> timedelta | None:
     return timedelta(seconds=found) if isinstance(found, (int, float)) and found else None
 
 
-class Content:
+def value_of(kind: Callable[..., T], answer: Json) -> T:
+    """An answer as a value of that class."""
+    return kind(*[read(answer) for read in _readings(kind)])
+
+
+@cache
+def _readings(kind: Any) -> tuple[Callable[[Json], Any], ...]:
+    """What reads each attribute of a class, in the order of its constructor. `_PLACES` has where one is that
+    has another name in the answer; `next.id`: within a member."""
+    hints, places = get_type_hints(kind), getattr(kind, "_PLACES", {})
+    return tuple(
+        _reading(hints[one.name], one.default, places.get(one.name, one.name)) for one in fields(kind)
+    )
+
+
+def _reading(hint: Any, default: object, place: str) -> Callable[[Json], Any]:
+    """`default`: MISSING if there is no value without it."""
+    if place == "raw":
+        return lambda answer: answer
+    is_needed, (outer, _, inner) = default is MISSING, place.rpartition(".")
+    take: Callable[[Json], Any] = itemgetter(inner) if is_needed else methodcaller("get", inner)
+    if outer:
+        take = partial(inside, outer, inner)
+    made_of = _from_json(hint, is_needed)
+    if made_of is not None:
+        return lambda answer: made_of(take(answer))
+    return take if is_needed or default is None else lambda answer: take(answer) or default
+
+
+def _from_json(hint: Any, is_needed: bool) -> Callable[[Any], Any] | None:
+    """What makes an attribute of that type of a member; None: it is taken as it comes."""
+    kinds: tuple[Any, ...] = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    kind, is_sure = kinds[0], is_needed and NoneType not in kinds
+    if kind is datetime:
+        return parse_instant if is_sure else parsed
+    if kind is timedelta:
+        return kept_for if NoneType in kinds else lambda seconds: timedelta(seconds=seconds)
+    is_list = get_origin(kind) is tuple
+    item: Any = get_args(kind)[0] if is_list else kind
+    is_value = is_dataclass(item)
+    if not is_value:
+        return listed if is_list else None
+    read: Callable[[Json], Any] = partial(value_of, item)
+    if is_list or not is_needed:
+        return partial(each if is_list else optional, read)
+    return lambda found: read(object_of(found))
+
+
+class Answer:
+    """What a server sends, as a value."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, answer: Json) -> Self:
+        return value_of(cls, answer)
+
+
+class Content(Answer):
     """What was sent, in an answer."""
 
     __slots__ = ()
@@ -83,7 +147,7 @@ class Content:
         return get_headers(self.raw)
 
 
-class Amount:
+class Amount(Answer):
     """Unfinished messages, true if there are any."""
 
     __slots__ = ()
@@ -98,7 +162,7 @@ class Amount:
         return f"{self.lag:,} unread, {self.in_flight:,} in flight, {self.retries:,} to be tried again"
 
 
-class Pieces:
+class Pieces(Answer):
     """A span of the timeline, of which a list only counts the shards."""
 
     __slots__ = ()
@@ -111,7 +175,7 @@ class Pieces:
         return len(shards) if isinstance(shards, list) else int(shards)
 
 
-class Work:
+class Work(Answer):
     """A job of the server."""
 
     __slots__ = ()
