@@ -48,11 +48,6 @@ def place_of(key: bytes) -> Position:
     return Position(int.from_bytes(key[-POSITION_BYTES:], "big"))
 
 
-def places_of(value: bytes) -> list[Position]:
-    """Positions one behind the other."""
-    return [place_of(value[: at + POSITION_BYTES]) for at in range(0, len(value), POSITION_BYTES)]
-
-
 def message(message_id: MessageId) -> bytes:
     return message_id.to_bytes(ID_BYTES, "big")
 
