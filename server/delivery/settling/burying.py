@@ -222,7 +222,9 @@ class Burying:
         """Give up a message that the place had still to get. `key`: that it waited for; one of another key
         may stand there."""
         place, _ = at
-        record = None if value is None or keys.place(place) in finished else _live(commit, place, value)
+        # What is withheld comes again, for all.
+        is_over = keys.place(place) in finished or self._opened.withheld.has(place)
+        record = None if value is None or is_over else _live(commit, place, value)
         if record is None or (key is not None and key != (record.ordering_key or NO_KEY)):
             return row
         is_wanted = row.asks(place, record.topic.decode())

@@ -555,6 +555,37 @@ def test_what_is_withheld_beside_what_is_not_sent_yet_comes_once(rig: Keyed) -> 
     assert sorted(peer.take_all()) == ["a", "b"]
 
 
+@pytest.mark.parametrize("filter_", ["m", "$share/g/m"])
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_right_that_is_back_before_the_writer_withholds_it(rig: Keyed, filter_: str, steps: int) -> None:
+    """The reader has judged it by the rights of before, and the walk over what waits has not met it yet."""
+    reader(rig, filter_).drop()
+    send(rig, "b", delay_s=0)
+    lines = remove(rig)
+    peer = rig.opened("reader", username="ops", key=rig.keys["ops"])
+    rig.take_steps(steps)
+    rig.file.put_back("alice", lines)
+    rig.keyring.take(rig.keyring.read())
+    rig.core.review()
+    rig.core.step()
+    rig.pump()
+    assert peer.take_all() == ["b"]
+
+
+def test_who_skips_gets_what_nobody_has_had_and_no_dead_letter_of_it(rig: Keyed) -> None:
+    peer = reader(rig, "$share/g/m")
+    rig.pause("$share/g/m")
+    send(rig, "aB")
+    regain = lose(rig, "revoked")
+    rig.pass_ms(70_000)
+    group, upto = rig.group("$share/g/m"), rig.core.horizon.position
+    rig.decide(lambda commit: rig.core.replay.skip(commit, group, upto, "skipped", is_dead=True))
+    regain()
+    rig.pause("$share/g/m", is_paused=False)
+    assert peer.take_all() == ["a"]
+    assert [decode(row.record).payload for row in dead(rig.core.opened.store)] == [b"B"]
+
+
 class Walk:
     """Anything in any order: keys come and go for each cause, batches are lost, the server is killed, places
     are away. A message is given only while its key may send it, to each place that asks, and none is lost.
