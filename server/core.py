@@ -221,6 +221,7 @@ class Core:
             self.retries,
             self.holds,
             self.decisions,
+            why_not=self.owners.why_not,
             chance=chance,
             node=self.node,
         )

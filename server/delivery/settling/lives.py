@@ -140,10 +140,12 @@ class Lives:
         holds: Holds,
         decisions: Decisions,
         *,
+        why_not: Callable[[Record], str],
         chance: Callable[[], float],
         node: int,
     ) -> None:
-        """`chance`: a new random number in [0, 1) each time."""
+        """`why_not`: why its sender may not send a message now; empty: it may. `chance`: a new random number
+        in [0, 1) each time."""
         self._horizon = horizon
         self._groups = groups
         self._cursors = cursors
@@ -152,6 +154,7 @@ class Lives:
         self._retries = retries
         self._holds = holds
         self._decisions = decisions
+        self._why_not = why_not
         self._chance = chance
         self._node = node
 
@@ -302,6 +305,8 @@ class Lives:
         """Ask the table and write its answer. `row`: the names and the message, `life`: its state; None: it
         has no row. `record`: the message, if it is read."""
         record, batch = record or decode(row.record), commit.open_batch
+        if event is Event.WITHHOLD and not self._why_not(record):
+            event, case = Event.PUT_OFF, case._replace(delay_ms=0)  # the right is back since it was judged
         case = case._replace(
             now=position(batch.wall_ms, 0),
             running_ms=batch.running_ms,
