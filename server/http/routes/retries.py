@@ -14,6 +14,9 @@ from typing import Annotated
 import msgspec
 from aiohttp import web
 
+from shards.delivery_rows import DeliveryRow
+from shards.state import DISPATCHED, WITHHELD, State
+
 from ...delivery.settling.kept import KeptRetries
 from ..bulk import BulkParts
 from ..calls import READ, SCHEDULE, WRITES, described
@@ -44,7 +47,7 @@ class RetryRoutes:
             steering,
             parts,
             name="the retry",
-            view_of=lambda row, at: kept_view(shapes.WaitingRetry, row, retry_at=at),
+            view_of=self._view,
             page_of=lambda following, count, found: shapes.RetryPage(following, count, retries=found),
         )
 
@@ -55,6 +58,11 @@ class RetryRoutes:
             web.post("/v1/retries:bury", self.bury),
             web.post("/v1/retries:drop", self.drop),
         ]
+
+    def _view(self, row: DeliveryRow, at: str) -> shapes.WaitingRetry:
+        state: State = WITHHELD if row.is_withheld else DISPATCHED
+        why = self._parts.timeline.withheld_by(state, row.message())
+        return kept_view(shapes.WaitingRetry, row, retry_at=at, withheld_by=why)
 
     @described("Retries: messages that wait for their next try", READ, query=CHOSEN)
     async def list(self, request: web.Request) -> shapes.RetryPage:

@@ -97,6 +97,24 @@ async def test_a_group_has_a_delivery_that_is_withheld(keyed: Keyed) -> None:
     assert leased["messages"] == []
 
 
+async def test_a_retry_that_is_withheld_says_why(keyed: Keyed) -> None:
+    """Its worker has returned it, and then the right went."""
+    keyed.add("shop", "schedule", publish=["o/#"])
+    await keyed.body("ops", "PUT", "/v1/groups/g", {"filter": "o/#"}, status=201)
+    await keyed.schedule("shop", "o/1", deliver_in=1)
+    await keyed.server.pass_time(2_000)
+    lease = await keyed.body("ops", "POST", "/v1/groups/g/messages:lease", {"max": 1})
+    back = {"lease_ids": [lease["messages"][0]["lease_id"]], "delay": "10s"}
+    await keyed.body("ops", "POST", "/v1/groups/g/messages:nack", back)
+    (told,) = (await keyed.body("ops", "GET", "/v1/retries"))["retries"]
+    assert (told["state"], told.get("withheld_by")) == ("dispatched", None)
+    lose(keyed, "revoked")
+    await keyed.server.pass_time(11_000)
+    await keyed.body("ops", "POST", "/v1/groups/g/messages:lease", {"max": 1})
+    (told,) = (await keyed.body("ops", "GET", "/v1/retries"))["retries"]
+    assert (told["state"], told["withheld_by"]) == ("withheld", CAUSES["revoked"])
+
+
 async def test_who_may_not_see_it_does_not(keyed: Keyed) -> None:
     await withhold(keyed)
     keyed.add("other", "read", subscribe=["x"])
