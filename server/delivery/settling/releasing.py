@@ -214,6 +214,8 @@ class Releasing(CommitHook):
         """A dead letter of each group and endpoint that would have got it."""
         found = self._found(commit, place, message)
         why = "" if found is None else self._owners.why_not(decode(found.value))
+        if found is None:  # what cannot be read holds its slice no longer either
+            self._noted.end(commit.open_batch, place)
         if found is None or not why:
             return 0
         self._noted.end(commit.open_batch, place)

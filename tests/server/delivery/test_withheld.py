@@ -12,6 +12,7 @@ import pytest
 from server.codec import wire
 from server.delivery import beside
 from server.delivery.settling import releasing
+from shards import keys
 from shards import withheld as withheld_module
 from shards.commit import Commit
 from shards.delivery_rows import dead
@@ -289,6 +290,23 @@ def test_nobody_waits_for_ever(rig: Keyed, cause: str, caplog: pytest.LogCapture
     assert rig.core.opened.withheld.count == rig.core.opened.waiting.retries == 0
     regain()
     assert peer.take_all() == []
+
+
+def test_one_that_cannot_be_read_holds_its_slice_no_longer(rig: Keyed) -> None:
+    """Its row is damaged after dispatch has withheld it."""
+    send(rig, "ab")
+    lose(rig, "revoked")
+    rig.pass_ms(70_000)
+    (place, name), _ = rig.core.opened.withheld.rows()
+    found = rig.core.opened.commit.find(name)
+    assert found is not None
+    assert found.shard is not None
+    batch = rig.store.batch()
+    batch.put(Table.MESSAGES, found.shard.prefix + keys.place(place), b"\xff")
+    rig.store.write(batch)
+    rig.pass_ms(KEPT_MS + 120_000)
+    assert rig.core.opened.withheld.count == 0
+    assert rig.core.opened.withheld.floor == END
 
 
 def test_a_disk_that_is_nearly_full_waits_for_nobody(rig: Keyed) -> None:
