@@ -175,6 +175,8 @@ class Lives:
         event, case = what.event, what.case
         if is_stored:
             event = Event.NACK  # whatever it was, it has failed
+            if row is not None and row.is_withheld and not self._why_not(decode(row.record)):
+                event, case = Event.OWNER_BACK, case._replace(delay_ms=0)  # who released others has passed it
         elif not is_again:
             row, record, missing = self._first(what)
             if missing:
