@@ -228,9 +228,10 @@ class Unread:
 
     def is_kept_back(self, subscriber: Place, message: Message) -> bool:
         """Whether a message that its owner may not send now waits for a place that has passed it: not one
-        that comes again for everybody, or is too old, or is for a session that ends with its connection."""
+        that comes again for everybody, or is for a session and too old, or for one that ends with its
+        connection."""
         is_lasting = subscriber.session.is_persistent and message.is_stored
-        is_old = at_of(message.position) < self.wall_ms() - self.kept_ms
+        is_old = not subscriber.is_group and at_of(message.position) < self.wall_ms() - self.kept_ms
         return is_lasting and not is_old and not self.owners.is_noted(message)
 
     def _run(

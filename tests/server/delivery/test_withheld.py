@@ -292,6 +292,19 @@ def test_nobody_waits_for_ever(rig: Keyed, cause: str, caplog: pytest.LogCapture
     assert peer.take_all() == []
 
 
+def test_a_group_that_was_away_for_long_passes_nothing_silently(rig: Keyed) -> None:
+    """Retention has not passed the message, however old it is."""
+    reader(rig, "$share/g/m").drop()
+    send(rig, "aB", delay_s=0)
+    rig.pass_ms(KEPT_MS + 60_000)
+    regain = lose(rig, "revoked")
+    peer = rig.stay("ops", "reader")
+    assert peer.take_all() == ["B"]
+    assert deliveries(rig, "a") == [("withheld", CAUSES["revoked"])]
+    regain()
+    assert peer.take_all() == ["a"]
+
+
 def test_one_that_cannot_be_read_holds_its_slice_no_longer(rig: Keyed) -> None:
     """Its row is damaged after dispatch has withheld it."""
     send(rig, "ab")
