@@ -141,6 +141,7 @@ class Incoming(Came):
     def adopt(self, again: Incoming) -> None:
         """It was redelivered: an answer on an earlier connection is void."""
         self.connection, self.mid, self.ack = again.connection, again.mid, None
+        self.arrived_s = again.arrived_s
 
     def is_again(self, earlier: Incoming) -> bool:
         """Whether this, under the same packet id, is the message that came earlier.

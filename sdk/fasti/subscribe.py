@@ -241,6 +241,10 @@ class Ledger:
         self._acked.clear()
 
 
+_Given = tuple[str, str]
+"""The group, as subscribed to, and the message's id."""
+
+
 class _Closed(Exception):
     """The subscription was closed while it was to be connected."""
 
@@ -282,8 +286,9 @@ class Subscription:
         self._ledger = Ledger(keeps=self._keeps)
         self._set_aside: list[Incoming] = []  # of an ended connection, the server sends them again
         self._orphans: deque[Incoming] = deque()  # messages of an ended connection that are not resent
-        self._finished: dict[str, float] = {}  # when, of messages that were acked on a later connection
-        self._in_hand: WeakValueDictionary[str, Incoming] = WeakValueDictionary()  # of groups, unanswered
+        # Of groups, by group and id, as several may give the same message:
+        self._finished: dict[_Given, float] = {}  # when it was acked on a later connection
+        self._in_hand: WeakValueDictionary[_Given, Incoming] = WeakValueDictionary()  # unanswered
         self._left_over: list[Incoming] = []  # of groups: waited here when their connection ended
         self._connecting = asyncio.Lock()
         self._connection: Connection | None = None
@@ -303,8 +308,10 @@ class Subscription:
                 connection = await self._connected()
             except _Closed:
                 break
-            if self._orphans:
-                return self._handed_out(self._orphans.popleft())
+            while self._orphans:
+                incoming = self._orphans.popleft()
+                if not self._is_refused(incoming):
+                    return self._handed_out(incoming)
             try:
                 incoming = await connection.receive()
             except Ended as ended:
@@ -319,9 +326,22 @@ class Subscription:
         raise StopAsyncIteration
 
     def _handed_out(self, incoming: Incoming) -> Delivery:
-        if incoming.id is not None and self._group_of(incoming):
-            self._in_hand[incoming.id] = incoming
+        self._note_in_hand(incoming)
         return Delivery(incoming, self)
+
+    def _note_in_hand(self, incoming: Incoming) -> None:
+        if incoming.id is not None and self._group_of(incoming):
+            self._in_hand[self._given(incoming)] = incoming
+
+    def _given(self, incoming: Incoming) -> _Given:
+        return self._group_of(incoming), incoming.id or ""
+
+    def _is_refused(self, incoming: Incoming) -> bool:
+        """Whether it waited here for longer than its lease: the server, if it still waits, hears so."""
+        is_overdue = incoming.qos == 1 and incoming.is_overdue(asyncio.get_running_loop().time())
+        if is_overdue:
+            incoming.connection.send_ack(incoming, _OVERDUE)
+        return is_overdue
 
     def _group_of(self, incoming: Incoming) -> str:
         """The group that gave it at QoS 1, as subscribed to; empty: none."""
@@ -334,18 +354,17 @@ class Subscription:
         if is_lost and incoming.qos == 1 and self._request.is_member:
             self._left_over.append(incoming)
             return False
-        earlier = self._in_hand.get(incoming.id or "") if incoming.qos == 1 else None
+        earlier = self._in_hand.get(self._given(incoming)) if incoming.qos == 1 else None
         if earlier is not None and earlier.connection is not connection:
             earlier.adopt(incoming)
             return False
         if is_lost and self._keeps:
             self._set_aside.append(incoming)
             return False
-        if incoming.qos == 1 and incoming.arrived_s <= self._finished.get(incoming.id or "", -1.0):
+        if incoming.qos == 1 and incoming.arrived_s <= self._finished.get(self._given(incoming), -1.0):
             connection.send_ack(incoming)
             return False
-        if incoming.qos == 1 and incoming.is_overdue(asyncio.get_running_loop().time()):
-            connection.send_ack(incoming, _OVERDUE)
+        if self._is_refused(incoming):
             return False
         return incoming.qos < 2 or self._ledger.is_new(incoming)
 
@@ -383,8 +402,8 @@ class Subscription:
                     is_sent = await incoming.connection.ack(incoming, refusal)
                     return is_sent or (refusal is None and await self._finish(incoming))
                 finally:
-                    if self._in_hand.get(incoming.id or "") is incoming:
-                        del self._in_hand[incoming.id or ""]
+                    if self._in_hand.get(self._given(incoming)) is incoming:
+                        del self._in_hand[self._given(incoming)]
         if refusal is not None:
             return await self._ledger.nack(incoming, refusal)
         return await self._ledger.ack(incoming)
@@ -410,7 +429,7 @@ class Subscription:
                 await self._left(connection, ended)
                 continue
             if is_done:
-                self._finished[message] = asyncio.get_running_loop().time()
+                self._finished[group, message] = asyncio.get_running_loop().time()
                 if len(self._finished) > self._request.max_in_flight:
                     del self._finished[next(iter(self._finished))]
             return is_done
@@ -418,7 +437,7 @@ class Subscription:
 
     async def _extend(self, incoming: Incoming, span: str) -> bool:
         group, message = self._group_of(incoming), incoming.id
-        is_held = message is not None and self._in_hand.get(message) is incoming
+        is_held = self._in_hand.get(self._given(incoming)) is incoming
         with contextlib.suppress(Ended):
             return await incoming.connection.extend(incoming, span)
         while is_held and message is not None and not self._closed:
@@ -522,14 +541,18 @@ class Subscription:
     async def _say_what_we_hold(self, connection: Connection) -> None:
         """Of what waited here only what the server holds for us is handed out. Raises Ended."""
         held: dict[str, list[str]] = {}
-        for message, incoming in self._in_hand.items():
-            held.setdefault(self._group_of(incoming), []).append(message)
+        for group, message in self._in_hand:
+            held.setdefault(group, []).append(message)
         for group, messages in held.items():
             for at in range(0, len(messages), HOLDING_MAX):
                 await connection.holding(group, messages[at : at + HOLDING_MAX])
+        self._left_over[:0] = filter(self._group_of, self._orphans)  # the server was away again meanwhile
+        self._orphans = deque(one for one in self._orphans if not self._group_of(one))
         while self._left_over:
             incoming = self._left_over[0]
             if incoming.id is not None and await connection.holding(self._group_of(incoming), [incoming.id]):
+                incoming.arrived_s = asyncio.get_running_loop().time()
+                self._note_in_hand(incoming)  # if it comes again it is not handed out a second time
                 self._orphans.append(incoming)
             del self._left_over[0]
 

@@ -6,6 +6,7 @@ from datetime import timedelta
 import aiomqtt
 import pytest
 
+from fasti.subscribe import SubscribeRequest
 from fasti.testing import FastiServer
 from tests.sdk.conftest import quiet, until
 
@@ -68,6 +69,37 @@ async def test_what_waits_here_is_handed_out_if_it_is_ours(server: FastiServer) 
         assert (waited.text(), waited.attempt, one.connections) == ("waits", 1, 2)
         assert [await one_of.ack() for one_of in (d, waited)] == [True, True]
         await quiet(one)
+
+
+async def test_what_waits_here_longer_than_its_lease_is_not_handed_out(server: FastiServer) -> None:
+    """Held for us over two restarts; then its lease ends here."""
+    async with server.client() as c, c.subscribe("jobs/#", group="workers", ack_timeout=5) as one:
+        for text in ("first", "second"):
+            await c.messages.schedule("jobs/1", text)
+        await until(lambda: one._connection is not None and len(one._connection._arrived) == 2)
+        await server.restart()
+        d = await anext(one)
+        await server.restart()
+        assert await d.extend(5), "over the third connection"
+        (waits,) = one._orphans
+        assert waits.id != d.id
+        waits.arrived_s -= 5
+        await quiet(one)
+
+
+async def test_groups_that_give_the_same_message_are_told_apart(server: FastiServer) -> None:
+    requests = [SubscribeRequest(one, group="workers", ack_timeout=60) for one in ("jobs/+", "jobs/#")]
+    async with server.client() as c, c._open(requests) as one:
+        await c.messages.schedule("jobs/1", "x")
+        first = await anext(one)
+        assert await first.nack(1)
+        second = await anext(one)
+        await server.restart()
+        await server.advance(seconds=2)
+        async with asyncio.timeout(60):
+            again = await anext(one)
+        assert again._incoming.numbers == first._incoming.numbers != second._incoming.numbers
+        assert [await d.ack() for d in (again, second)] == [True, True]
 
 
 async def test_a_plain_publish_is_named_if_it_is_leased(server: FastiServer) -> None:
