@@ -415,18 +415,17 @@ def _extra(d: Delivery) -> Mapping[str, object]:
 
 
 async def _hold(d: Delivery) -> None:
-    """Extend the lease at each third of it."""
-    lease = d.ack_timeout
+    """Extend the lease at each third of it; also one that is lost, as the message may come again to us."""
+    lease, is_ours = d.ack_timeout, True
     while lease is not None:
         await asyncio.sleep(lease.total_seconds() / 3)
         try:
-            is_ours = await d.extend(lease)
+            was_ours, is_ours = is_ours, await d.extend(lease)
         except Refused as error:
             _log.warning("%s %s: not extended: %s", d.topic, d.id, error, extra=_extra(d))
             return
-        if not is_ours:
+        if was_ours and not is_ours:
             _log.warning("%s %s: lease lost, another worker may have it", d.topic, d.id, extra=_extra(d))
-            return
 
 
 @contextlib.asynccontextmanager

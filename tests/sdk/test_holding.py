@@ -1,12 +1,14 @@
 """What a member of a group has in hand is its own while the server is away, and comes once."""
 
 import asyncio
+import socket
 from datetime import timedelta
 
 import aiomqtt
 import pytest
 
-from fasti.subscribe import SubscribeRequest
+import fasti
+from fasti.subscribe import SubscribeRequest, Subscription
 from fasti.testing import FastiServer
 from tests.sdk.conftest import quiet, until
 
@@ -135,3 +137,45 @@ async def test_nobody_gets_it_before_its_lease_is_over(server: FastiServer) -> N
             await server.advance(seconds=5)
             d = await anext(other)
             assert (d.attempt, d.redelivered, d.tries[0].outcome) == (2, True, "lapsed")
+
+
+async def test_the_lease_of_a_job_that_comes_again_to_its_worker_is_extended(
+    server: FastiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection was lost while the server runs, and the job runs on."""
+    done, opened, extended = asyncio.Event(), list[Subscription](), list[bool]()
+    extend = fasti.Delivery.extend
+
+    async def noted(d: fasti.Delivery, span: timedelta) -> bool:
+        extended.append(await extend(d, span))
+        return extended[-1]
+
+    monkeypatch.setattr(fasti.Delivery, "extend", noted)
+    async with server.client() as c:
+        worker = fasti.Worker(c, group="workers", lease=3)
+        await c.groups.put("workers", "jobs/#", ack_timeout=3, backoff=["1s"])
+
+        @worker.on("jobs/#")
+        async def job(d: fasti.Delivery) -> None:
+            opened.append(d._given_by)
+            await done.wait()
+
+        running = asyncio.create_task(worker.run(signals=False))
+        m = await c.messages.schedule("jobs/1", "x")
+        await until(lambda: len(opened) == 1)
+        connected = opened[0]._connection
+        assert connected is not None
+        assert connected._socket is not None
+        connected._socket.shutdown(socket.SHUT_RDWR)
+        await until(lambda: False in extended)
+        await server.advance(seconds=2)
+        await until(lambda: extended[-1])
+        done.set()
+
+        async def is_done() -> bool:
+            return bool((await m.refresh()).raw["deliveries"][0]["state"] == "done")
+
+        await until(is_done)
+        worker.stop()
+        await running
+        assert len(opened) == 1, "no second copy"
