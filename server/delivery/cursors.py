@@ -103,6 +103,8 @@ class Cursors(CommitHook):
         """Time by which a waiting session needs a batch, s of monotonic time, ..."""
         self._soon_at = NEVER
         """... and by which the dirty ones do."""
+        self._is_soon = False
+        """Whether the round was asked for: what it has not written does not wait for another batch."""
         self._is_nudged = False
         """Whether the writer has been asked for a batch."""
         self._round: deque[Place] = deque()
@@ -294,7 +296,8 @@ class Cursors(CommitHook):
         now = dict(self._now)
         cost, answers = self._write_requested(commit, heirs, cost)
         self._write_dirty(commit, cost)
-        self._wanted_at = min(self._wanted_at, max(self._soon_at, self._lazy_from))
+        soon_at = -NEVER if self._is_soon and self._round else self._soon_at
+        self._wanted_at = min(self._wanted_at, max(soon_at, self._lazy_from))
         over, ordered = self._over, self._ordered
 
         def done(answer: object) -> None:
@@ -376,7 +379,8 @@ class Cursors(CommitHook):
         if cost >= most or (started < self._lazy_from and not self._is_last):
             return
         if not self._round and (started >= self._round_at + CURSOR_INTERVAL_S or self._is_last):
-            self._round, self._round_at, self._soon_at = deque(self.dirty), started, NEVER
+            self._round, self._round_at = deque(self.dirty), started
+            self._is_soon, self._soon_at = started >= self._soon_at, NEVER
         while self._round and cost < most:
             subscriber = self._round.popleft()
             if subscriber not in self.dirty:
@@ -390,6 +394,9 @@ class Cursors(CommitHook):
                 except Exception:
                     log.exception("session %r: cursor cannot be written", subscriber.session.client_id)
                     self.dirty.discard(subscriber)
+            elif self._is_soon:
+                even_at = max(subscriber.cursor.even_at - BURST_S, self._round_at + CURSOR_INTERVAL_S)
+                self._soon_at = min(self._soon_at, even_at)
         ended = self._clock.mono()
         self._lazy_from = ended + min(LAZY_PAUSE * (ended - started), LAZY_PAUSE_MAX_S)
 

@@ -7,6 +7,7 @@ import pytest
 
 from server.codec import wire
 from server.codec.packets import Ack, Publish
+from server.delivery.cursors import BURST_S
 from server.delivery.link import Closing
 from server.delivery.settling.settling import HELD_MS
 from tests.support.keyed import Keyed
@@ -232,6 +233,27 @@ def test_a_lease_is_written_within_a_moment_though_nothing_else_is(rig: Rig) -> 
     rig.pass_ms(150)
     rig.crash(pump=True)
     assert came(rig, "other").payloads() == []
+
+
+def test_so_it_is_in_more_groups_than_a_batch_takes(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = [f"$share/{number}/t/#" for number in range(8)]
+    rig.connected("w").subscribed(*groups, qos=1, user_properties=asking(ack_timeout="10s"))
+    rig.pass_ms(300)
+    monkeypatch.setattr("server.delivery.cursors.LAZY_COST", 1)
+    put(rig, "a")
+    rig.pass_ms(150)
+    assert not rig.core.cursors.is_behind
+
+
+def test_so_it_is_when_the_group_has_paid_for_earlier_cursors(rig: Rig) -> None:
+    member = came(rig)
+    rig.pass_ms(300)
+    rig.group(GROUP).cursor.even_at = rig.clock.mono() + BURST_S + 0.3
+    put(rig, "a")
+    assert member.payloads() == ["a"]
+    for passes_ms, is_behind in ((150, True), (140, True), (20, False)):
+        rig.pass_ms(passes_ms)
+        assert rig.core.cursors.is_behind is is_behind
 
 
 # -- what a kill leaves open
