@@ -121,7 +121,7 @@ class Clients:
                     if known.owner != rights.name:
                         self._subscriptions.keep_allowed(known, rights)
                     self._sessions.entrust(known, rights)
-                self._meet(known)
+                self._meet(known, token)
                 return known, True
             self._forget(known)
         try:
@@ -130,7 +130,7 @@ class Clients:
             log.warning("connect refused: %s", error, extra=by("clients"))
             return None, False
         fresh.link, fresh.holder = link, holder
-        self._meet(fresh)
+        self._meet(fresh, token)
         return fresh, False
 
     def admission(self, client_id: str, rights: Rights) -> str:
@@ -276,8 +276,10 @@ class Clients:
         self._burials.end_session(subscriber)
         self._sessions.drop(subscriber)
 
-    def _meet(self, subscriber: Subscriber) -> None:
+    def _meet(self, subscriber: Subscriber, token: str) -> None:
         """The session has a connection."""
+        if token:
+            self._settling.is_back(subscriber)
         self.present.add(subscriber)
         self.most_present = max(self.most_present, len(self.present))
 

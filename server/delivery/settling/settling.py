@@ -28,6 +28,7 @@ all.
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
 from typing import NamedTuple
@@ -38,7 +39,7 @@ from shards.errors import Corrupt
 from shards.read import Reader
 from timeline.deliveries import RETURNS_FREE
 from timeline.delivery_rows import Event
-from timeline.position import START, MessageId, Position, id_position
+from timeline.position import MessageId, Position, id_position
 from timeline.session import IN_FLIGHT, SETTLED, Flight, Session
 
 from ...auth.rights import Rights
@@ -101,6 +102,28 @@ class Former(NamedTuple):
     lent: dict[Position, Flight]
 
 
+@dataclass(slots=True, eq=False)
+class Away:
+    """What a client has from before the start counts in its window, also if its packet ids are gone: else it
+    is given more than it can begin, and the lease of that runs. `back`: its session, once it is back."""
+
+    formers: list[Former] = field(default_factory=list)
+    back: Subscriber | None = None
+    window: int = 0
+
+    @property
+    def has_any(self) -> bool:
+        return any(one.member.session.flights for one in self.formers)
+
+    def fit(self) -> Subscriber | None:
+        """Returns its session, if it has more room than before."""
+        if self.back is None:
+            return None
+        session, before = self.back.session, self.back.session.window
+        session.resize(max(0, self.window - sum(len(one.member.session.flights) for one in self.formers)))
+        return self.back if session.window > before else None
+
+
 class Settling:
     """Settles deliveries: decides what becomes of each."""
 
@@ -125,6 +148,8 @@ class Settling:
         self._running_ms = running_ms
         self._former: dict[tuple[str, int], Former] = {}
         """Members that hold leases from before the start, by the text of the group and the holder."""
+        self._away: dict[int, Away] = {}
+        """By holder."""
         self._look_at = 0.0
 
     def restore(self) -> None:
@@ -157,8 +182,17 @@ class Settling:
             session = Session(called, read=group.session.read, expiry_s=0, window=GROUP_WINDOW)
             member = Inside(session, self._cursors.persist, keeps_overdue=False)
             member.holder = flight.holder
-            self._former[name] = Former(group, member, {})
+            self._former[name] = former = Former(group, member, {})
+            if flight.holder:
+                self._away.setdefault(flight.holder, Away()).formers.append(former)
         return self._former[name]
+
+    def is_back(self, subscriber: Subscriber) -> None:
+        """A client that says what it holds has connected: what it has from before the start takes room."""
+        away = self._away.get(subscriber.holder)
+        if away is not None:
+            away.back, away.window = subscriber, subscriber.session.window
+            away.fit()
 
     def hold(self, member: Subscriber, text: str, messages: Iterable[MessageId]) -> list[MessageId]:
         """The client has these messages of its group still, from before the start: their leases begin anew.
@@ -169,7 +203,7 @@ class Settling:
         term_ms = group.in_force.ack_timeout_ms or HELD_MS
         until_s, lost = self._clock.mono() + term_ms / 1_000, list[MessageId]()
         for message in messages:
-            lent = former.lent.get(id_position(message)) or former.lent.get(self._position_of(message))
+            lent = self._lent_to(former, message)
             is_theirs = lent is not None and former.member.session.has(lent) and group.is_held(lent)
             if lent is None or lent.loan is None or not is_theirs:
                 lost.append(message)
@@ -177,12 +211,13 @@ class Settling:
                 self.extend(former.member, lent.packet_id, term_ms)
         return lost
 
-    def _position_of(self, message: MessageId) -> Position:
-        """Where a message is that was moved; START: nowhere."""
+    def _lent_to(self, former: Former, message: MessageId) -> Flight | None:
+        """Its flight, also of a message that was moved."""
+        lent = former.lent.get(id_position(message))
         with suppress(Corrupt):
-            found = self._reader.find(message)
-            return START if found is None else found.position
-        return START
+            found = None if lent is not None else self._reader.find(message)
+            return lent if found is None else former.lent.get(found.position)
+        return lent
 
     @property
     def former(self) -> int:
@@ -197,6 +232,11 @@ class Settling:
         if now_s < self._look_at:
             return
         self._look_at = now_s + LOOK_S
+        for holder, away in list(self._away.items()):
+            if (back := away.fit()) is not None:
+                self._groups.read_on(back)
+            if not away.has_any:
+                del self._away[holder]
         for group, member, lent in self._leases.take_lapsed(LAPSED):
             loan = lent.loan
             assert loan is not None, "a lease is a loan"
@@ -292,11 +332,18 @@ class Settling:
     def ack_named(self, member: Subscriber, text: str, message: MessageId, done: Answered) -> None:
         """The member acks a message of its group from an earlier connection. `done`: as for a late ack; GONE
         if it is no member of that group."""
-        group = self._groups.get(text)
+        group, former = self._groups.get(text), self._former.get((text, member.holder))
         if group is None or text not in member.groups:
             done(Outcome.GONE)
-        else:
-            self._events.finish_named(group, member, message, done)
+            return
+
+        def ended(outcome: Outcome) -> None:
+            lent = None if former is None else self._lent_to(former, message)
+            if former is not None and lent is not None and not group.is_held(lent):
+                self._groups.loans.take_back(former.member, lent)
+            done(outcome)
+
+        self._events.finish_named(group, member, message, done if former is None else ended)
 
     def extend(self, subscriber: Subscriber, packet_id: int, for_ms: int) -> bool:
         """The client keeps the message for `for_ms` from now, if the group has an ack timeout. False: it no

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,11 +26,18 @@ TOKEN = "fasti-token"
 
 
 def came(
-    rig: Rig, client_id: str = "w", terms: dict[str, str] = TERMS[""], level: int = 5, **more: str
+    rig: Rig,
+    client_id: str = "w",
+    terms: dict[str, str] = TERMS[""],
+    level: int = 5,
+    receive_maximum: int | None = None,
+    **more: str,
 ) -> Peer:
     """A member of the group. `more`: user properties of its CONNECT."""
-    said = {"user_properties": tuple((name.replace("_", "-"), one) for name, one in more.items())}
-    peer = rig.connected(client_id, level, **(said if more else {}))
+    said: dict[str, Any] = {"receive_maximum": receive_maximum} if receive_maximum else {}
+    if more:
+        said["user_properties"] = tuple((name.replace("_", "-"), one) for name, one in more.items())
+    peer = rig.connected(client_id, level, **said)
     asked = {"user_properties": asking(**terms)} if level == 5 else {}
     peer.subscribe(GROUP, qos=1, pump=False, **asked)
     rig.pump()
@@ -540,3 +548,24 @@ def test_a_group_whose_message_a_client_has_has_somebody_at_work(rig: Rig) -> No
     rig.restart()
     rig.pass_ms(HELD_MS - 2_000)
     assert rig.core.groups.get(GROUP) is not None
+
+
+def test_what_a_client_has_takes_room_in_its_window_if_it_shows_a_token(rig: Rig) -> None:
+    """It would be given more than it can begin, and the lease of that runs."""
+    member = came(rig, "w", TERMS["timeout"], fasti_token="one", receive_maximum=2)
+    put(rig, "1", "2", "3", "4")
+    first, _ = member.publishes()
+    ended(rig, "stopped")
+    other = came(rig, "x", TERMS["timeout"], receive_maximum=1)
+    assert [packet.payload for packet in other.publishes()] == [b"3"]
+    again = came(rig, "w", fasti_token="one", receive_maximum=2)
+    assert again.publishes() == [], "it has two in hand"
+    assert done(again, name(first)) == 0
+    rig.pass_ms(1_000)
+    (more,) = again.publishes()
+    assert more.payload == b"4"
+    put(rig, "5")
+    assert again.publishes() == []
+    rig.pass_ms(TIMEOUT_MS)  # what has lapsed takes no room
+    assert b"5" in [packet.payload for packet in again.publishes()]
+    assert rig.core.settling._away == {}
