@@ -203,7 +203,7 @@ class Settling:
         stake.is_read = stake.stays = stake.is_exact = True
         stake.epoch = self._known.clock.epoch
         stake.not_before = stake.requeued_at = self._known.clock.low if at is None else at
-        stake.is_in_line, stake.is_head = is_head, True
+        stake.is_in_line, stake.is_head, stake.may_run = is_head, True, False
 
     def tried(self, stake: Stake, at: int) -> None:
         """`:try` has moved its next try there."""
