@@ -118,7 +118,7 @@ async def test_every_chore_of_a_server_keeps_its_interval(wall: Wall, tmp_path: 
         timetable._process_jobs()
         now = datetime.fromtimestamp(wall(), UTC)
         jobs = timetable.get_jobs()
-        assert len(jobs) == 9
+        assert len(jobs) == 10
         assert all(job.next_run_time - now <= job.trigger.interval for job in jobs)
     await server.stop()
 
