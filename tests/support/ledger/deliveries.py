@@ -350,7 +350,7 @@ class Deliveries:
                 and stake.may & UNDONE
                 and stake.may <= open_ends
                 and not self.fates.may_end(place, stake)
-                and (is_quiet or not stake.may_be_nobodys)
+                and (is_quiet or not (stake.may_be_nobodys or (stake.is_leased and FLIGHT in stake.may)))
                 and not self.fates.excused(stake)
             ):
                 self.known.blame(1, "lost", place, stake, "; it never came, whoever asked for it")
