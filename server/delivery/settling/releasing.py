@@ -213,13 +213,14 @@ class Releasing(CommitHook):
     def _give_up(self, commit: Commit, place: Position, message: MessageId) -> int:
         """A dead letter of each group and endpoint that would have got it."""
         found = self._found(commit, place, message)
-        why = "" if found is None else self._owners.why_not(decode(found.value))
         if found is None:  # what cannot be read holds its slice no longer either
             self._noted.end(commit.open_batch, place)
-        if found is None or not why:
+            return 0
+        record, wall_ms = decode(found.value), commit.open_batch.wall_ms
+        why = self._owners.why_not(record)
+        if not why:
             return 0
         self._noted.end(commit.open_batch, place)
-        record, wall_ms = decode(found.value), commit.open_batch.wall_ms
         posted = self._router.posted(record.deliver_to, record.owner, place)
         targets = (self._router.route(record.topic) | posted).items()
         theirs = [one for one, by in targets if any(its.since < place for its in by)]
