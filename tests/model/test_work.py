@@ -376,6 +376,7 @@ class Work(RuleBasedStateMachine):
         reason, _ = self._told(self.peers[name], "$control/done", {"group": GROUP, "id": self.ids[key]})
         is_undone = bool(stake.may & {WAITING, FLIGHT, DEAD}) or stake.was_finished
         is_undone |= stake.read_again > 0  # behind its key once more, of which a note is made
+        is_undone |= stake.since > 0  # the row of a retry goes with the next cursor
         assert reason == 0 or not stake.may <= {WAITING, FLIGHT}, f"nothing is left of {stake}"
         assert reason or is_undone, f"{stake} is over"
         if not stake.may <= {DONE, DROPPED}:

@@ -76,9 +76,9 @@ class Lives:
     def _set_back(self, stake: Stake, *, is_sure: bool) -> None:
         if FLIGHT in stake.may or stake.is_returned:
             stake.is_in_line = False
+        stake.may_run = False  # who asks for it again has it from the beginning
         if stake.may <= {FLIGHT} or stake.was_finished:
             return
-        stake.may_run = False  # who asks for it again has it from the beginning
         if stake.is_returned:  # in flight, and in nobody's hands
             stake.may, stake.is_exact, stake.not_before = stake.may | {WAITING}, False, 0
             stake.stays, stake.tries.least, stake.total.least = False, 0, 0
