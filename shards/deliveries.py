@@ -8,7 +8,7 @@ import msgspec
 
 from timeline.position import Position, position
 
-from . import keys
+from . import kept, keys
 from .commit import Commit
 from .delivery_rows import (
     DeliveryRow,
@@ -32,7 +32,17 @@ from .errors import Corrupt
 from .open_batch import OpenBatch
 from .record import owner_of
 from .store import Table
-from .tables import DEAD, DROPPED, META_DEAD, WAITING, KeptTotals, encode_row, kept_totals_value, number_value
+from .tables import (
+    DEAD,
+    DONE,
+    DROPPED,
+    META_DEAD,
+    WAITING,
+    KeptTotals,
+    encode_row,
+    kept_totals_value,
+    number_value,
+)
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +58,8 @@ def wait(commit: Commit, row: DeliveryRow, due_ms: int, *, is_owed: bool) -> Pos
     group, name = commit.open_batch, row.name
     row = row if row.is_withheld else msgspec.structs.replace(row, state=WAITING)
     before = _looked_at(state_at, group, name)
+    if before is not None and before.state == DONE and kept.lose(group, name):
+        before = None
     if before is not None and before.state not in (DEAD, DROPPED):
         place = position(due_ms, commit.horizon.issue())
         _wait_on(group, name, keys.place_of(before.at), msgspec.structs.replace(row, at=place))
@@ -66,7 +78,7 @@ def bury(commit: Commit, row: DeliveryRow, *, max_messages: int, max_bytes: int)
     """In the writer: the delivery is dead from now on. Returns the time of death, and how many dead letters
     were dropped beyond the bounds, the oldest first."""
     name = row.name
-    before = _looked_at(at, commit.open_batch, name)
+    before = _looked_at(_undone, commit.open_batch, name)
     if before is not None and before.is_waiting:
         commit.retry_kept(-1, before.record)
     place = position(commit.horizon.clock_ms, commit.horizon.issue())
@@ -81,6 +93,14 @@ def _looked_at(look: Callable[[OpenBatch, Name], Row | None], group: OpenBatch, 
     except Corrupt as error:
         _tell(name, error)
         return None
+
+
+def _undone(group: OpenBatch, name: Name) -> DeliveryRow | None:
+    """Its row; that it was done is forgotten."""
+    value = group.get(Table.DELIVERIES, keys.state(*name))
+    if value is None or kept.lose(group, name, value):
+        return None
+    return with_state(group, name, value)
 
 
 def _tell(name: Name, error: Corrupt) -> None:
@@ -133,11 +153,11 @@ def _count(group: OpenBatch, row: DeliveryRow, count: int) -> None:
 
 def end(commit: Commit, name: Name) -> bool:
     """In the writer: the delivery is over, and its rows go, also if they cannot be read; False if it had
-    none."""
+    none, or was done."""
     group = commit.open_batch
     try:
         value = group.get(Table.DELIVERIES, keys.state(*name))
-        if value is None:
+        if value is None or kept.lose(group, name, value):
             return False
         row = with_state(group, name, value)
     except Corrupt as error:

@@ -33,7 +33,7 @@ LAST = b"\xff" * 24
 WHOSE_BYTES = 8
 """Bytes of the hash by which a place is called."""
 STATE, RECORD, WAITS_OF, WAITS, DEAD, DEAD_OF = b"\0", b"\1", b"\2", b"\3", b"\4", b"\5"
-MOVED, WAITING_COUNT, DROPPED = b"\6", b"\7", b"\x08"
+MOVED, WAITING_COUNT, DROPPED, KEPT, RESULT = b"\6", b"\7", b"\x08", b"\x09", b"\x0a"
 """First bytes of the keys of `deliveries`."""
 AT_BYTES = slice(10, 16)
 """Where `at` is in a key of `messages`."""

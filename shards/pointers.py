@@ -12,10 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from timeline.position import END, HELD_SHARD, START, MessageId, id_position, id_shard
+import msgspec
+
+from timeline.position import END, HELD_SHARD, POSITION_BYTES, START, MessageId, id_position, id_shard
 from timeline.slices import Directory
 
-from . import keys, tables
+from . import kept, keys, tables
 from .delivery_rows import DeliveryRow, Name, names_of, pointer_of, size_of, stored, totals
 from .errors import Corrupt
 from .read import find, row_at
@@ -101,7 +103,7 @@ def _deliveries(store: Store) -> Iterator[Pointer]:
             has[keys.WAITING_COUNT + name.whose] += 1
         elif row.is_dead:
             count, size, oldest = count + 1, size + size_of(row), min(oldest, row.at)
-    for start, end in ((keys.RECORD, keys.WAITING_COUNT), (keys.DROPPED, keys.LAST)):
+    for start, end in ((keys.RECORD, keys.WAITING_COUNT), (keys.DROPPED, keys.KEPT)):
         for key, value in readable(store, Table.DELIVERIES, start, end):
             if key not in mended and _points_nowhere(partial(_is_named, store, key, value)):
                 yield Pointer(Table.DELIVERIES, key, "names no delivery")
@@ -116,14 +118,45 @@ def _deliveries(store: Store) -> Iterator[Pointer]:
         right = tables.kept_totals_value(tables.KeptTotals(count, size, START))
         why = f"says that there are {now.count} dead letters, there are {count}"
         yield Pointer(Table.META, tables.META_DEAD, why, right)
+    yield from _kept(store)
 
 
 def _rows(store: Store) -> Iterator[tuple[Name, DeliveryRow | None]]:
-    """Each delivery. None: it has no record. Those that cannot be read are another fault."""
-    for key, _ in readable(store, Table.DELIVERIES, keys.STATE, keys.RECORD):
+    """Each delivery that is not kept as done. None: it has no record. Those that cannot be read are another
+    fault."""
+    for key, value in readable(store, Table.DELIVERIES, keys.STATE, keys.RECORD):
         name = Name(*keys.state_in(key))
         with suppress(Corrupt):
-            yield name, stored(store, name)
+            if tables.state_row_of(value).state != tables.DONE:
+                yield name, stored(store, name)
+
+
+def _kept(store: Store) -> Iterator[Pointer]:
+    """Results of no delivery that is done, and wrong counts of what is kept."""
+    counts: dict[bytes, Counter[str]] = {b"": Counter()}
+    states = readable(store, Table.DELIVERIES, keys.STATE, keys.RECORD)
+    for (whose, root), value in ((keys.state_in(key), value) for key, value in states):
+        done = kept.kept_at(store, Name(whose, root))
+        result = None if done is None else kept.result_of(store, whose, done)
+        for one in (counts[b""], counts.setdefault(whose, Counter())) if done is not None else ():
+            one["count"] += 1
+            one["size"] += len(value) + kept.KEY_BYTES
+            one["results"] += result is not None
+            one["result_size"] += len(result or b"")
+    for key, value in readable(store, Table.DELIVERIES, keys.RESULT, keys.LAST):
+        whose, at = key[1 : 1 + keys.WHOSE_BYTES], key[1 + keys.WHOSE_BYTES :]
+        done = kept.kept_at(store, Name(whose, keys.place_of(value[:POSITION_BYTES])))
+        if done is None or done.state.at != at:
+            yield Pointer(Table.DELIVERIES, key, "is the result of no delivery that is done")
+    rows = [(Table.META, tables.META_KEPT, kept.totals(store), b"")]
+    known = {whose for whose, _ in kept.places(store)} | (counts.keys() - {b""})
+    rows += [(Table.DELIVERIES, keys.KEPT + one, kept.totals_of(store, one), one) for one in sorted(known)]
+    for table, key, now, whose in rows:
+        counted = counts.get(whose, Counter())
+        right = tables.KeptRow(counted["count"], counted["size"], counted["results"], counted["result_size"])
+        if msgspec.structs.replace(now, first=b"") != right:
+            mended = tables.encode_row(right) if right.count else None
+            yield Pointer(table, key, f"says {now.count} done, there are {right.count}", mended)
 
 
 def _is_named(store: Store, key: bytes, value: bytes) -> bool:

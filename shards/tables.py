@@ -12,6 +12,7 @@ meta      "cursor": horizon (12) · bound ms (8) · seq (8) · running ms (8) ·
           "cells/" and a slice: histogram of its messages over time (cells.py)
           "retained": empty, there when `retained` is indexed by position
           "dead": dead letters (8) · their bytes (8) · none is before this position (12)
+          "kept": MessagePack of `KeptRow`: of all places
           "applied": the record of a log up to which the rows are, sequence (8) · epoch (8)
           "seal": the rest of that record's seal, sequence (8) · version (1) · digest (16)
 deliveries  MessagePack of `StateRow` and `RecordRow`, and what names them (delivery_rows.py)
@@ -46,11 +47,11 @@ RowAddress = tuple[Position, int]
 FORMAT_FIRST = 1
 """Format of release 0.1.0, which has no owners, no retries and no rows of groups. Opening raises it to
 FORMAT."""
-FORMAT = 8
+FORMAT = 9
 """The format that this program writes. No release wrote those between: they are refused."""
-WAITING, DEAD, DROPPED, WITHHELD = 1, 2, 3, 4
-"""States of a delivery that has a row: it waits for its next try, is a dead letter, was dropped undone, or
-waits until its sender may send it."""
+WAITING, DEAD, DROPPED, WITHHELD, DONE = 1, 2, 3, 4, 5
+"""States of a delivery that has a row: it waits for its next try, is a dead letter, was dropped undone, waits
+until its sender may send it, or is done and kept (kept.py)."""
 UNDONE = WAITING, WITHHELD
 META_CURSOR = b"cursor"
 NEVER_S = 0xFFFF_FFFF
@@ -60,6 +61,7 @@ META_NUMBER = b"number"
 META_ZONES = b"zones"
 META_RETAINED = b"retained"
 META_DEAD = b"dead"
+META_KEPT = b"kept"
 META_APPLIED = b"applied"
 META_LEADER = b"leader"
 META_SEAL = b"seal"
@@ -264,9 +266,9 @@ class StateRow(msgspec.Struct, frozen=True, array_like=True):
     """The state of a delivery: of a message at one place."""
 
     state: int
-    """WAITING, DEAD, DROPPED or WITHHELD."""
+    """WAITING, DEAD, DROPPED, WITHHELD or DONE."""
     at: bytes
-    """Position: when its next try is due, when it died, or when it is given up."""
+    """Position: when its next try is due, when it died, was done, or is given up."""
     attempts: int
     """Deliveries to the place, in all."""
     counted: Whole
@@ -300,6 +302,20 @@ class RecordRow(msgspec.Struct, frozen=True, array_like=True):
     """The message as it was stored; empty of a dropped one."""
 
 
+class KeptRow(msgspec.Struct, frozen=True, array_like=True):
+    """What a place keeps of its deliveries that are done (kept.py)."""
+
+    count: int = 0
+    size: int = 0
+    """Bytes."""
+    results: int = 0
+    """How many have a result, ..."""
+    result_size: int = 0
+    """... and the bytes of these."""
+    first: bytes = b""
+    """Position: no root of them is before it."""
+
+
 class KeptTotals(msgspec.Struct, frozen=True):
     """Number of dead letters, and their bytes."""
 
@@ -331,12 +347,13 @@ group_of = reading(GroupRow)
 cursor_row_of = reading(CursorRow)
 _state_row = reading(StateRow)
 _record_row = reading(RecordRow)
+kept_row_of = reading(KeptRow)
 
 
 def state_row_of(value: bytes) -> StateRow:
     """Raises Corrupt."""
     row = _state_row(value)
-    if len(row.at) != POSITION_BYTES or row.state not in (WAITING, DEAD, DROPPED, WITHHELD):
+    if len(row.at) != POSITION_BYTES or row.state not in (WAITING, DEAD, DROPPED, WITHHELD, DONE):
         raise Corrupt(f"state {row.state} at {row.at.hex()} is none")
     return row
 

@@ -5,12 +5,13 @@ the root is the position at which the place was given it, and never changes. `LI
 
     (row or none, what the cursor says, event) -> (row or none, flight or none, effects)
 
-Only what waits, is withheld or has ended badly has a row. The rest stands in the cursor:
+What waits, is withheld or has ended badly has a row; what is done, as far as its place keeps it. The rest
+stands in the cursor:
 
     waiting, withheld, dead, dropped   a row
     out, leased, handed                a flight, over a row or none
     unread                             no row, and the reader comes to the root
-    done                               no row, and the reader has passed it, or it is noted as done
+    done                               a row, or none, and the reader has passed it, or it is noted as done
 
 An example, with two tries at most. Only the nacks and the drop write anything at once:
 
@@ -53,12 +54,27 @@ Walked at random, also with each rule left out: tests/timeline/test_delivery_wal
 from collections.abc import Callable
 from typing import NamedTuple
 
-from .delivery_rows import Case, DeliveryRow, Effect, Event, Fate, Out, Seen, State, Terms, Try, state_of
+from .delivery_rows import (
+    Case,
+    DeliveryRow,
+    Effect,
+    Event,
+    Fate,
+    Keep,
+    Out,
+    Seen,
+    State,
+    Terms,
+    Try,
+    state_of,
+)
 from .position import at_of, position, seq_of
 
 RETURNS_FREE = 10
 """Returns in order that are no tries; each further one is."""
 TRIES_MAX = 20
+DONE = "done"
+"""Outcome of the try that was the last, as its message was acked."""
 REJECTED = "rejected"
 """Reason of a message that nobody may try again, if none is said."""
 EXPIRED = "expired"
@@ -131,7 +147,8 @@ def decide(row: DeliveryRow | None, seen: Seen, event: Event, case: Case, terms:
     """What becomes of a delivery. Raises CannotBe."""
     state = state_of(row, seen)
     rule = LIFE[event][state.value]
-    is_former = rule in (former, kept) or (rule is unread and row and row.state is not State.DROPPED)
+    is_over = row is not None and row.state in (State.DROPPED, State.DONE)
+    is_former = rule in (former, kept) or (rule is unread and not is_over)
     if row is None or not is_former:
         return rule(Delivery(row, seen, state, event, case, terms))
     was = Delivery(row, Seen(replay=row.replay), row.state, event, case, terms, is_former=True)
@@ -203,12 +220,36 @@ def again(one: Delivery) -> Fate:
 
 def acked(one: Delivery) -> Fate:
     """Done, and nobody waits for an answer."""
-    return one.becomes(None, Effect.LATER, *_noted(one), *one.key())
+    return _done(one, Effect.LATER)
+
+
+def acked_late(one: Delivery) -> Fate:
+    """The same, and answered when it is durable."""
+    return _done(one, Effect.CURSOR)
+
+
+def _done(one: Delivery, when: Effect) -> Fate:
+    return Fate(_story(one), None, frozenset((when, *_noted(one), *one.key())))
 
 
 def ends(one: Delivery) -> Fate:
     """Over, and answered when it is durable: its row goes, with the record. It is not read again."""
     return one.becomes(None, Effect.CURSOR, *_noted(one), *one.key())
+
+
+def over(one: Delivery) -> Fate:
+    """It is done, and its story goes."""
+    return one.becomes(None, Effect.LATER)
+
+
+def _story(one: Delivery) -> DeliveryRow | None:
+    """The row of what is done: its tries, and the good one, if its place keeps it."""
+    case, keep = one.case, one.terms.keep
+    row = _counted(one, one.seen.out)
+    if keep is Keep.NONE or (keep is Keep.FAILED and row.attempts <= 1 and not row.tries):
+        return None
+    made = Try(case.ended_ms or at_of(case.now), case.by, DONE, case.reason, case.held_ms)
+    return row._replace(state=State.DONE, at=case.now, reason="", tries=(*row.tries, made)[-TRIES_MAX:])
 
 
 def _noted(one: Delivery) -> tuple[Effect, ...]:
@@ -459,13 +500,13 @@ def _pause_ms(one: Delivery, failed: int) -> int:
 
 
 Rule = Callable[[Delivery], Fate]
-_, E = never, Event
+_, E, late = never, Event, acked_late
 # fmt: off
 LIFE: dict[Event, tuple[Rule, ...]] = {
     #                UNREAD    OUT       LEASED    HANDED    WAITING   WITHHELD  DEAD      DROPPED  DONE
     E.GIVE:         (goes,     again,    _,        _,        goes,     _,        _,        _,       _),
-    E.ACK:          (_,        acked,    ends,     acked,    ends,     _,        ends,     _,       _),
-    E.LATE_ACK:     (ends,     ends,     ends,     ends,     ends,     ends,     ends,     stays,   stays),
+    E.ACK:          (_,        acked,    late,     acked,    late,     _,        late,     _,       _),
+    E.LATE_ACK:     (late,     late,     late,     late,     late,     late,     late,     stays,   stays),
     E.NACK:         (_,        fails,    fails,    fails,    stored,   stored,   stored,   _,       _),
     E.LAPSE:        (_,        fails,    fails,    _,        stored,   _,        stored,   _,       _),
     E.RETURN:       (_,        returns,  returns,  _,        stored,   _,        stored,   _,       _),
@@ -486,7 +527,7 @@ LIFE: dict[Event, tuple[Rule, ...]] = {
 
     E.SKIP:         (unread,   stays,    stays,    stays,    skipped,  skipped,  stays,    stays,   stays),
     E.INHERIT:      (_,        inherits, inherits, inherits, stays,    _,        stays,    _,       _),
-    E.END_OF_PLACE: (unread,   given_up, given_up, given_up, given_up, given_up, stays,    stays,   stays),
+    E.END_OF_PLACE: (unread,   given_up, given_up, given_up, given_up, given_up, stays,    stays,   over),
 
     E.EXPIRE:       (stays,    expires,  stays,    stays,    expires,  expires,  stays,    stays,   stays),
     E.PUT_OFF:      (put_off,  put_off,  stays,    put_off,  put_off,  stays,    stored,   stays,   stays),
@@ -494,8 +535,8 @@ LIFE: dict[Event, tuple[Rule, ...]] = {
     E.OWNER_BACK:   (kept,     stays,    stays,    stays,    stays,    put_off,  stays,    stays,   stays),
     E.BAR:          (stays,    dies,     stays,    dies,     dies,     dies,     stays,    stays,   stays),
     E.UNREADABLE:   (stays,    dies,     dies,     dies,     dies,     dies,     stays,    stays,   stays),
-    E.SLICE_GOES:   (unread,   alone,    alone,    stays,    stays,    stays,    stays,    ends,    stays),
-    E.EVICT:        (former,   stays,    stays,    stays,    _,        _,        ends,     _,       _),
+    E.SLICE_GOES:   (unread,   alone,    alone,    stays,    stays,    stays,    stays,    ends,    over),
+    E.EVICT:        (former,   stays,    stays,    stays,    _,        _,        ends,     _,       over),
 }
 # fmt: on
 """What becomes of a delivery, by event, and in the order of `State`. `_`: it cannot be."""

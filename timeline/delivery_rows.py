@@ -52,7 +52,7 @@ class Effect(Enum):
 
 
 class Try(NamedTuple):
-    """A failed try, as in docs/places.md."""
+    """A failed try, as in docs/places.md; the last one of what is done is the good one."""
 
     at_ms: int
     by: str
@@ -66,7 +66,7 @@ class DeliveryRow(NamedTuple):
 
     state: State
     at: Position = START
-    """Time of the next try, of the death, or, if it is withheld, when it is given up."""
+    """Time of the next try, of the death, when it was done, or, if it is withheld, when it is given up."""
     attempts: int = 0
     """All tries."""
     counted: int = 0
@@ -148,6 +148,15 @@ class Case(NamedTuple):
     """COME, JOIN: as the other place had it."""
 
 
+class Keep(Enum):
+    """Which deliveries that are done keep their row."""
+
+    NONE = 0
+    FAILED = auto()
+    """Those of which a try had failed."""
+    ALL = auto()
+
+
 class Terms(NamedTuple):
     """What counts for this delivery at this moment; never stored with it."""
 
@@ -162,6 +171,7 @@ class Terms(NamedTuple):
     """`on_dead` is "hold"."""
     has_room: bool = True
     """One more flight may be in nobody's hands."""
+    keep: Keep = Keep.NONE
 
 
 class Fate(NamedTuple):

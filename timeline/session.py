@@ -161,6 +161,10 @@ class Loan:
     """The number by which a lease id finds it (server/delivery/settling/leases.py); 0: none."""
     since_s: float = 0.0
     """Time at which the member got it, s of monotonic time."""
+    answer: str = ""
+    """Its answer, for the story: the status of a post."""
+    is_told: bool = False
+    """The story of its end is noted."""
 
 
 class Returned:

@@ -22,16 +22,19 @@ the first 2 MiB, and waits when it owes.
 import logging
 from collections import deque
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from itertools import chain
 
 from shards import keys
 from shards.commit import Commit
 from shards.deliveries import end
-from shards.delivery_rows import Name
-from shards.errors import StoreFailed
+from shards.delivery_rows import DeliveryRow, Name, at
+from shards.errors import Corrupt, StoreFailed
+from shards.kept import Story, keep
 from shards.keys import GROUP_PREFIX
 from shards.order import note_order, write_changes
 from shards.store import Table
+from timeline.delivery_rows import Keep
 from timeline.horizon import Horizon
 from timeline.key_order import KeyOrder
 from timeline.position import Position
@@ -40,6 +43,7 @@ from ..engine.clock import Clock
 from ..engine.commit_hook import CommitHook, Done, ignore
 from ..engine.writer import Busy, Writer
 from .place import Place
+from .place_state import Ended
 from .session_rows import cursor_row, group_row, session_row
 from .shared import Group
 from .subscriber import Subscriber
@@ -59,6 +63,8 @@ ORDER_BYTES = 70
 """Approximate bytes in the log of a row of a group that orders."""
 SUBSCRIPTION_COST = 6
 """Cost of a subscription. The unit is the cost of a flight, 0.1 us."""
+STORY_COST = 25
+"""Cost of the story of a delivery that is done."""
 LAZY_COST = 8_192
 REQUESTED_COST = 32_768
 """Maximum cost of a batch: of the cursors that no caller waits for (about 1 ms), and of all (4 ms)."""
@@ -111,8 +117,10 @@ class Cursors(CommitHook):
         """Places that were dirty at the start of the round and are not written yet."""
         self._round_at = self._lazy_from = -NEVER
         self._is_last = False
-        self._over: list[tuple[Place, list[Position]]] = []
-        """Roots of the rows that the open batch deletes, by their place."""
+        self._over: list[tuple[Place, list[Position], dict[Position, Ended]]] = []
+        """Roots of the rows that the open batch deletes, and stories that it has, by their place."""
+        self.crowded_out = 0
+        """Stories that had to go for newer ones, since the start."""
         self._ordered: list[KeyOrder] = []
         """Groups that order whose key rows are in the open batch."""
         writer.add_hook(self)
@@ -309,8 +317,9 @@ class Cursors(CommitHook):
                     order.unwritten.lost()
             if not is_durable:
                 self._now.update(now)
-            for subscriber, roots in over if is_durable else ():
+            for subscriber, roots, told in over if is_durable else ():
                 subscriber.rows.forget(roots)
+                subscriber.rows.wrote(told)
             for name in gone:
                 if not is_durable:
                     self._ended[name] = False
@@ -417,6 +426,7 @@ class Cursors(CommitHook):
             session = one.session
             key = session.client_id.encode()
             if one.rows.is_any:
+                cost += STORY_COST * len(one.rows.ended)
                 self._end_over(commit, one)
             if one.cursor.changes != session.changes:
                 one.cursor.is_stored = True
@@ -449,12 +459,25 @@ class Cursors(CommitHook):
         return cost
 
     def _end_over(self, commit: Commit, one: Place) -> None:
-        """Its rows that have no effect go with its cursor. Those of an ended place are a burial's."""
-        over = one.over() if self.named(one.session.client_id) is one else []
+        """Its rows that have no effect go with its cursor, and the stories of what is done come. Those of an
+        ended place are a burial's."""
+        if self.named(one.session.client_id) is not one:
+            return
+        over, told = one.over(), dict(one.rows.ended)
+        before = dict[Position, DeliveryRow | None]()
+        for root in (told.keys() & over) - one.rows.over:
+            with suppress(Corrupt):
+                before[root] = at(commit.open_batch, Name(one.whose, root))
         for root in over:
             end(commit, Name(one.whose, root))
-        if over:
-            self._over.append((one, over))
+        wall_ms, mono = commit.open_batch.wall_ms, self._clock.mono()
+        stories = [_story(root, ended, before.get(root), wall_ms, mono) for root, ended in told.items()]
+        if isinstance(one, Group) and one.keep is Keep.FAILED:  # a row may be of what was put off
+            stories = [story for story in stories if story.attempts > 1 or story.result is not None]
+        if stories:
+            self.crowded_out += keep(commit, one.whose, stories, one.keeper)
+        if over or told:
+            self._over.append((one, over, told))
 
     def _go_together(self, one: Place, other: Place) -> bool:
         is_bound = one.cursor.is_entangled or one.cursor.has_given_back or other.cursor.is_entangled
@@ -469,6 +492,18 @@ class Cursors(CommitHook):
         if name.startswith(GROUP_PREFIX):
             return self._groups.get(name.removeprefix(GROUP_PREFIX))
         return self._sessions.get(name)
+
+
+def _story(root: Position, told: Ended, row: DeliveryRow | None, wall_ms: int, mono: float) -> Story:
+    """`row`: of the retry that was acked."""
+    attempts, counted, tries = (row.attempts, row.counted, row.tries) if row else (0, 0, [])
+    ended_ms = wall_ms - max(0, round((mono - told.at_s) * 1_000))
+    held_ms = max(1, round((told.at_s - told.since_s) * 1_000)) if told.since_s else 0
+    more = told.attempts
+    tries = [*tries, *told.lost]
+    return Story(
+        root, attempts + more, counted + more, tries, told.by, ended_ms, held_ms, told.answer, told.result
+    )
 
 
 def cursor_cost(subscriber: Place) -> int:

@@ -2,14 +2,17 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from timeline.delivery_rows import Keep
 from timeline.session import SETTLED, Flight, Loan, Returned
 
 from .drain import Drain
 from .place import Place
+from .place_state import Ended
 from .ready import Ready
 from .settling.leases import Leases
 from .shared import Group
 from .subscriber import Subscriber
+from .tries import tries_of_flight
 
 
 class Loans:
@@ -60,7 +63,7 @@ class Loans:
     def _acked(self, group: Group, member: Subscriber, run: Sequence[Flight]) -> list[Flight]:
         """Which of a group's are late."""
         session, theirs = group.session, group.lent.get(member, {})
-        own, resends = session.flights, session.resends
+        own, resends, keep = session.flights, session.resends, group.keep
         late: list[Flight] = []
         held = len(own)
         for lent in run:
@@ -76,6 +79,8 @@ class Loans:
                     resends.discard(flight.packet_id)
                 if flight.key:
                     session.land(flight)
+                if keep is not Keep.NONE and (keep is Keep.ALL or group.has_failed(flight)):
+                    self.tell(group, member, flight, loan)
             elif flight is not None:
                 late.append(lent)
         if not theirs:
@@ -89,6 +94,19 @@ class Loans:
             group.dirty.add(group)
             member.cursor.is_entangled = True
         return late
+
+    def tell(
+        self, group: Group, member: Subscriber, flight: Flight, loan: Loan, result: bytes | None = None
+    ) -> None:
+        """The story of what is acked goes with the group's next cursor, once."""
+        if loan.is_told:
+            return
+        loan.is_told = True
+        lost = tries_of_flight((), flight, group.name) if flight.attempts > 1 else ()
+        told = Ended(
+            member.name, loan.since_s, self.leases.turn_s, flight.attempts, lost, loan.answer, result
+        )
+        group.rows.note_ended(flight.position, told)
 
     def take_back(self, member: Subscriber, lent: Flight) -> tuple[Group, Flight] | None:
         """The member's client cannot do the message, or is gone. Returns the group's own flight, if the

@@ -190,4 +190,4 @@ class Place:
 
     def over(self) -> list[Position]:
         """Roots of its rows that have no effect any more. O(flights)."""
-        return self.rows.ended(self.flying() if self.rows.out else set())
+        return self.rows.without_effect(self.flying() if self.rows.out else set())

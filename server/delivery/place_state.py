@@ -1,22 +1,44 @@
 """State of a place, in parts by the module that writes each."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
+from shards.fields import TryRow
 from timeline.position import Position
 
 from .publish_request import Will
 
 _NONE = Position(-1)
+ENDED_MAX = 100_000
+"""Acks of a place that are to be kept and wait for its cursor; the story of more is not kept."""
 _NO_ROOTS: Final[frozenset[Position]] = frozenset()
 """Most places have none. A set of its own takes 216 bytes, and there are two."""
+
+
+class Ended(NamedTuple):
+    """An ack, of which the place keeps the story."""
+
+    by: str
+    since_s: float
+    """When it was given, s of monotonic time; 0: unknown."""
+    at_s: float
+    attempts: int
+    """Since its row."""
+    lost: Sequence[TryRow]
+    """Tries since its row that had no answer."""
+    answer: str
+    result: bytes | None = None
+    """JSON."""
+
+
+_NO_ENDED: Final[dict[Position, Ended]] = {}
 
 
 class PlaceRows:
     """Delivery rows of one place."""
 
-    __slots__ = ("ahead", "out", "over")
+    __slots__ = ("ahead", "ended", "out", "over")
 
     def __init__(self) -> None:
         self.out: set[Position] | frozenset[Position] = _NO_ROOTS
@@ -24,6 +46,8 @@ class PlaceRows:
         with the next cursor."""
         self.over: set[Position] | frozenset[Position] = _NO_ROOTS
         """Roots of those that it has read again since. Their rows go in the same way."""
+        self.ended = _NO_ENDED
+        """Acks of which the next cursor keeps the story, by root."""
         self.ahead = True
         """Whether rows of its deliveries may lie ahead of where it reads, as it was set back. At first it is
         not known."""
@@ -31,9 +55,9 @@ class PlaceRows:
     @property
     def is_any(self) -> bool:
         """Whether rows may have to go with the next cursor."""
-        return bool(self.out or self.over)
+        return bool(self.out or self.over or self.ended)
 
-    def ended(self, flying: set[Position]) -> list[Position]:
+    def without_effect(self, flying: set[Position]) -> list[Position]:
         """Roots of rows that have no effect any more. `flying`: those that are in flight."""
         return [*self.over, *self.out.difference(flying)]
 
@@ -48,6 +72,19 @@ class PlaceRows:
         if not isinstance(self.over, set):
             self.over = set()
         self.over.add(root)
+
+    def note_ended(self, root: Position, ended: Ended) -> None:
+        """The delivery is done, which is to be kept."""
+        if self.ended is _NO_ENDED:
+            self.ended = {}
+        if len(self.ended) < ENDED_MAX:
+            self.ended[root] = ended
+
+    def wrote(self, ended: dict[Position, Ended]) -> None:
+        """These stories are durable."""
+        for root, one in ended.items():
+            if self.ended.get(root) is one:
+                del self.ended[root]
 
     def forget(self, roots: Iterable[Position]) -> None:
         """These rows are gone, or their deliveries are another's now."""

@@ -91,6 +91,7 @@ class Retries:
         flight if that fails."""
         was_out, was_over = is_out or root in one.rows.out, root in one.rows.over
         one.rows.forget((root,))
+        one.rows.ended.pop(root, None)
         one.rows.ahead = one.rows.ahead or root > one.session.read
         self._changing[one, root] += 1
         self._decisions.note(

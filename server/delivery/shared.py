@@ -25,6 +25,7 @@ from typing import Final, Literal
 
 from shards.fields import Record
 from shards.keys import GROUP_PREFIX
+from timeline.delivery_rows import Keep
 from timeline.filters import SHARE_PREFIX, parse_share
 from timeline.key_order import KeyOrder, Meeting
 from timeline.key_rows import NO_RULE, KeyBound, Rule
@@ -174,6 +175,20 @@ class Group(Place):
     def on_dead(self) -> OnDead:
         """Whether a dead letter holds its key, or lets it go on."""
         return (self.keeping.order and self.keeping.on_dead) or NEXT
+
+    @property
+    def keep(self) -> Keep:
+        """Which of its deliveries that are done stay as rows."""
+        return Keep.FAILED
+
+    def keeps(self, flight: Flight) -> bool:
+        """Whether what it has in flight stays as a row once it is done."""
+        keep = self.keep
+        return keep is Keep.ALL or (keep is Keep.FAILED and self.has_failed(flight))
+
+    def has_failed(self, flight: Flight) -> bool:
+        """Whether the message may have failed before."""
+        return flight.attempts > 1 or flight.position in self.rows.out
 
     def join(self, member: Subscriber, subscription: Subscription) -> None:
         """Add a member, or take over its new options."""

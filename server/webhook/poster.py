@@ -255,7 +255,7 @@ class EndpointPoster:
         if inside is None or verdict.outcome is Outcome.DONE:
             self._open -= 1
             if inside is not None:
-                self._settling.ack(inside, packet_id)
+                self._settling.ack(inside, packet_id, answer=f"{reply.status} {verdict.reason}".strip())
                 self._groups.read_on(inside)
             return
 

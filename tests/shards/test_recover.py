@@ -73,8 +73,8 @@ def test_another_format_is_refused() -> None:
     store = MemoryStore()
     open_at(store)
     open_at(store)
-    rewrite(store, (Table.META, b"format", b"9"))
-    with pytest.raises(WrongFormat, match="format 9"):
+    rewrite(store, (Table.META, b"format", b"10"))
+    with pytest.raises(WrongFormat, match="format 10"):
         open_at(store)
 
 

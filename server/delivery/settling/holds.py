@@ -26,7 +26,7 @@ from shards.errors import Corrupt
 from shards.open_batch import OpenBatch
 from shards.order import keys_name, rows_under
 from shards.store import Store, Table
-from shards.tables import DEAD, UNDONE, state_row_of
+from shards.tables import DEAD, DONE, UNDONE, state_row_of
 from timeline.key_order import KeyOrder
 from timeline.key_rows import NOWHERE, KeyRow
 from timeline.position import Position
@@ -177,7 +177,7 @@ class Holds(CommitHook):
             group = self._ordered.get(name.whose)
             if group is not None and name.root in group.session.order.heads:
                 row = delivery_rows.state_at(batch, name)
-                yield group, name.root, None if row is None else row.state
+                yield group, name.root, None if row is None or row.state == DONE else row.state
 
     def _follow(self, heads: list[_Head], answer: object) -> None:
         """The batch is durable: the keys do as their heads are now."""

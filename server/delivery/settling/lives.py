@@ -25,10 +25,11 @@ import msgspec
 from shards.commit import Commit
 from shards.deliveries import drop, end, wait
 from shards.delivery_rows import DeliveryRow, Name, at, life_of, new_row, with_life
-from shards.fields import Record
+from shards.fields import Record, TryRow
+from shards.kept import Story, is_kept, keep
 from shards.record import decode
 from timeline.deliveries import NEVER, decide
-from timeline.delivery_rows import Case, Effect, Event, Fate, Out, Seen, State, Terms
+from timeline.delivery_rows import Case, Effect, Event, Fate, Keep, Out, Seen, State, Terms
 from timeline.delivery_rows import DeliveryRow as Life
 from timeline.horizon import Horizon
 from timeline.key_rows import NO_KEY
@@ -119,6 +120,11 @@ class Happening:
     """... if it may."""
 
     @property
+    def by(self) -> str:
+        """Who acks it late."""
+        return self.member.name if self.member else self.rights.name if self.rights else ""
+
+    @property
     def is_head(self) -> bool:
         """Whether the message is the head of its key, and nothing of that is given before it."""
         key = b"" if self.flight is None else self.flight.key
@@ -206,11 +212,18 @@ class Lives:
         is_sent = root <= horizon or at_of(root) <= commit.open_batch.wall_ms
         is_ahead = is_sent and place.session.finish_ahead(root, horizon, key())
         seen = Seen(_out_over(row) if is_out else None, is_ahead=is_ahead, replay=int(is_ahead))
-        fate = decide(None if row is None else life_of(row), seen, what.event, what.case, Terms())
-        is_ended = Effect.CURSOR in fate.effects
-        if fate.row is None:
+        terms = Terms(keep=place.keep if isinstance(place, Group) else Keep.NONE)
+        life, now = None if row is None else life_of(row), position(commit.open_batch.wall_ms, 0)
+        fate = decide(life, seen, what.event, what.case._replace(now=now, by=what.by), terms)
+        is_ended, after = Effect.CURSOR in fate.effects, fate.row
+        if is_ended or (after is None and not is_kept(commit.open_batch, name)):
             is_ended = end(commit, name) or is_ended  # also a row that cannot be read
-        if row is not None and fate.row is None:
+        if is_ended and after is not None and after != life:
+            *tries, good = [TryRow(*one) for one in after.tries]
+            counts = after.attempts, after.counted, tries
+            story = Story(root, *counts, good.by, good.at_ms, good.ms, good.reason)
+            keep(commit, place.whose, (story,), place.keeper)
+        if row is not None and is_ended:
             self._retries.changes(place, root, row.at, None)
         return is_ended
 

@@ -34,8 +34,10 @@ from functools import partial
 from typing import NamedTuple
 
 from shards.commit import Commit
+from shards.delivery_rows import Name
 from shards.draft import Known
 from shards.errors import Corrupt
+from shards.kept import check_room, result_at
 from shards.read import Reader
 from timeline.deliveries import RETURNS_FREE
 from timeline.delivery_rows import Event
@@ -249,9 +251,9 @@ class Settling:
             if isinstance(member, Inside) and not member.keeps_overdue:
                 self._groups.loans.take_back(member, lent)
 
-    def ack(self, subscriber: Subscriber, packet_id: int) -> bool:
+    def ack(self, subscriber: Subscriber, packet_id: int, answer: str = "") -> bool:
         """The client acks a QoS 1 message. False: this packet id has another QoS. Written for speed, since it
-        runs for each delivery: the usual case is inlined."""
+        runs for each delivery: the usual case is inlined. `answer`: what a post was answered."""
         session = subscriber.session
         flights = session.flights
         flight = flights.get(packet_id)
@@ -261,6 +263,7 @@ class Settling:
         if flight.qos != 1:
             return False
         if flight.loan is not None:
+            flight.loan.answer = answer
             return self.ack_run(subscriber, (packet_id,))
         del flights[packet_id]
         if session.resends:
@@ -520,10 +523,12 @@ class Settling:
         is_it: Callable[[Flight], bool],
         place: Callable[[], Sequence[Placed]],
         rights: Rights | None = None,
+        result: bytes | None = None,
     ) -> Sequence[Placed] | None:
-        """In the writer: ack the message that is leased under this number, and `place` what follows from it,
-        in one batch or not at all. None: the lease is over, or `rights` do not allow to end it (`leased`),
-        and nothing is done. Raises what `place` raises, with nothing done.
+        """In the writer: ack the message that is leased under this number, with its `result` (JSON), and
+        `place` what follows from it, in one batch or not at all. None: the lease is over, or `rights` do not
+        allow to end it (`leased`), and nothing is done. Raises what `place` raises, and Refused if there is
+        no room for the result, with nothing done.
 
         Only the lease itself counts, not that of an earlier try: of two workers that both do a message, since
         the first was too slow, one has its messages stored. In RAM the flight stays until the batch is
@@ -536,8 +541,12 @@ class Settling:
         loan = lent.loan
         if loan is None or loan.flight is None:
             return None
+        if result is not None:
+            check_room(commit, group.whose, len(result))
         placed = place()
         loan.flight.fate = SETTLED
+        if result is not None or group.keeps(loan.flight):
+            self._groups.loans.tell(group, member, loan.flight, loan, result)
         self._cursors.store(commit, group)
         ack = group, loan.flight, member, lent
         new = [one for one in placed if not isinstance(one, Known)]
@@ -560,13 +569,23 @@ class Settling:
         """Its batch has failed: its message is in flight as before, unless its lease has ended, or its worker
         has said something else since."""
         flight.fate = IN_FLIGHT
+        group.rows.ended.pop(flight.position, None)
+        if lent.loan is not None:
+            lent.loan.is_told = False
         is_held = member.session.has(lent) and group.is_held(lent)
         if group.session.has(flight) and not is_held:
             self._events.fail(group, flight, Event.LOST, NOT_STORED, by=member.name)
 
     def _reread(self, new: Sequence[MessageId], ack: tuple[Group, Flight, Subscriber, Flight]) -> None:
         """Its batch may be stored though it has failed."""
-        if new and self._reader.find(new[0]) is not None:
+        group, flight, _, lent = ack
+        if lent.loan is None:
+            return
+        is_there = bool(new) and self._reader.find(new[0]) is not None
+        if is_there or (
+            not new and result_at(self._reader.store, Name(group.whose, flight.position)) is not None
+        ):
+            lent.loan.is_told = True
             self._followed(*ack)
 
     # --

@@ -15,8 +15,9 @@ from server.delivery.terms import NEVER_S, Keeping
 from server.delivery.write_barrier import Persisted
 from server.http.backlog import lag_of
 from server.http.timeline import Timeline
-from shards import delivery_rows
+from shards import delivery_rows, keys
 from shards.commit import Commit
+from shards.kept import kept_of
 from shards.order import HOUR_MS, clear_index, keys_name, rebuild_index, rows_under
 from shards.record import decode
 from shards.store import Table
@@ -808,7 +809,8 @@ def test_what_is_out_again_before_a_skip_has_come_to_it_is_not_given_up(
     assert (list(out), list(delivery_rows.dead(rig.store)), rig.core.burials.active) == (["a1"], [], {})
     peer.ack(wire.PUBACK, out["a1"])
     rig.pass_ms(1_000)
-    assert not list(rig.store.scan(Table.DELIVERIES, b"\0", b"\xff"))
+    assert [one.root for one in kept_of(rig.store, rig.core.groups.get(TEXT).whose)]
+    assert not list(rig.store.scan(Table.DELIVERIES, keys.RECORD, keys.KEPT))
 
 
 @OPENED

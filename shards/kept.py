@@ -1,0 +1,298 @@
+"""Deliveries that are done and stay: what became of a message at a group or endpoint, and its result.
+
+    0 · whose · root   StateRow, DONE. Its last try is the good one. No record is beside it: for all who look
+                       for a delivery with its message there is none
+    9 · whose          KeptRow: how many a place has, and their bytes
+    10 · whose · at    root (12) · the result, JSON. `at` is that of the state
+
+The number and bytes of all are in `meta`. All change in the same batch, so nothing is counted at start.
+Beyond a bound the rows with the oldest roots go, in the batch that brings new ones. Of results the new one is
+refused: somebody waits for it.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from timeline.deliveries import DONE as ACKED
+from timeline.deliveries import TRIES_MAX
+from timeline.position import POSITION_BYTES, START, Position, before, position
+
+from . import keys
+from .commit import Commit
+from .dedupe import Refused
+from .delivery_rows import Name, roots
+from .errors import Corrupt
+from .fields import TryRow
+from .open_batch import OpenBatch
+from .store import Store, Table
+from .tables import DONE, META_KEPT, KeptRow, StateRow, encode_row, kept_row_of, state_row_of
+from .unreadable import readable
+
+log = logging.getLogger(__name__)
+
+ROWS_EACH, ROWS_ALL = 1_000_000, 4_000_000
+BYTES_EACH, BYTES_ALL = 256 << 20, 1 << 30
+"""Bounds on what a place keeps, and all of them."""
+RESULT_BYTES_EACH, RESULT_BYTES_ALL = 64 << 20, 256 << 20
+"""The same of results."""
+KEY_BYTES = 1 + keys.WHOSE_BYTES + POSITION_BYTES
+STEP = 100
+"""Beyond the bound of all, one place gives up so many at a time."""
+LOOKS = 10
+"""How many rows are looked at for each that may go."""
+NONE = KeptRow()
+
+
+class Story(NamedTuple):
+    """A delivery that is done."""
+
+    root: Position
+    attempts: int
+    counted: int
+    tries: list[TryRow]
+    """The failed ones before."""
+    by: str
+    ended_ms: int
+    held_ms: int
+    """How long it was held for the last try; 0: unknown."""
+    answer: str
+    result: bytes | None = None
+    """JSON."""
+
+
+class Kept(NamedTuple):
+    """A delivery that is done, as its place keeps it."""
+
+    root: Position
+    state: StateRow
+
+    @property
+    def tries(self) -> list[TryRow]:
+        """The failed ones."""
+        return self.state.tries[:-1]
+
+    @property
+    def good(self) -> TryRow:
+        """The one that was acked; `reason`: the answer."""
+        return self.state.tries[-1]
+
+
+# -- in the writer
+
+
+def keep(commit: Commit, whose: bytes, stories: Iterable[Story], keeper: str) -> int:
+    """In the writer: these are kept. They have no rows of other states. Returns how many older ones of any
+    place had to go."""
+    group, at = commit.open_batch, keys.place(position(commit.open_batch.wall_ms, 0))
+    running_ms, count, size, results, result_size = group.running_ms, 0, 0, 0, 0
+    first, put = _of(group, whose).first, group.row
+    for one in stories:
+        root, stands = keys.place(one.root), at
+        if one.result is not None:
+            stands = keys.place(position(group.wall_ms, commit.horizon.issue()))
+            put(Table.DELIVERIES, keys.RESULT + whose + stands, root + one.result)
+            results, result_size = results + 1, result_size + len(one.result)
+        tries = [*one.tries, TryRow(one.ended_ms, one.by, ACKED, one.answer, one.held_ms)][-TRIES_MAX:]
+        row = StateRow(DONE, stands, one.attempts, one.counted, "", keeper, running_ms, 0, tries)
+        value = encode_row(row)
+        put(Table.DELIVERIES, keys.STATE + whose + root, value)
+        count, size = count + 1, size + len(value) + KEY_BYTES
+        if not first or root < first:
+            first = root
+    now = _add(group, whose, KeptRow(count, size, results, result_size, first))
+    gone = 0
+    if now.count > ROWS_EACH or now.size > BYTES_EACH:
+        gone = drop_first(commit, whose, max(count, STEP))
+    total = _totals(group)
+    if total.count > ROWS_ALL or total.size > BYTES_ALL:
+        oldest = min(_places(group.store), key=lambda one: one[1].first, default=(whose, now))
+        gone += drop_first(commit, oldest[0], max(count, STEP))
+    return gone
+
+
+def check_room(commit: Commit, whose: bytes, size: int) -> None:
+    """In the writer: raises Refused if there is no room for a result of so many bytes."""
+    group = commit.open_batch
+    is_full = _of(group, whose).result_size + size > RESULT_BYTES_EACH
+    if is_full or _totals(group).result_size + size > RESULT_BYTES_ALL:
+        which = "of the group" if is_full else "of all groups"
+        raise Refused("result-quota", f"the results {which} take all the room they may; they expire in time")
+
+
+def is_kept(group: OpenBatch, name: Name) -> bool:
+    """Whether the delivery is kept as done, as the open group leaves it."""
+    state = _readable(group.get(Table.DELIVERIES, keys.state(*name)))
+    return state is not None and state.state == DONE
+
+
+def lose(group: OpenBatch, name: Name, value: bytes | None = None) -> bool:
+    """In the writer: if the delivery is kept as done, that is forgotten, as it becomes something else.
+    `value`: its row, if that is known. Raises Corrupt."""
+    value = value or group.get(Table.DELIVERIES, keys.state(*name))
+    if value is None or (state := state_row_of(value)).state != DONE:
+        return False
+    group.row(Table.DELIVERIES, keys.state(*name), None)
+    size, results = _drop_result(group, name.whose, state.at)
+    _add(group, name.whose, KeptRow(-1, -len(value) - KEY_BYTES, -results, -size))
+    return True
+
+
+def drop_first(
+    commit: Commit,
+    whose: bytes,
+    most: int,
+    may_go: Callable[[Position, StateRow], bool] = lambda *_: True,
+) -> int:
+    """In the writer: those of a place with the oldest roots go, at most `most`, until one may not. Returns
+    their number."""
+    group, gone = commit.open_batch, 0
+    first = _of(group, whose).first
+    start = keys.place_of(first) if first else START
+    for root in islice(roots(group.store, whose, start), most * LOOKS):
+        name = Name(whose, root)
+        state = _readable(group.get(Table.DELIVERIES, keys.state(*name)))
+        if state is not None and state.state == DONE:
+            if gone == most or not may_go(root, state):
+                break
+            gone += lose(group, name)
+        start = Position(root + 1)
+    now = _of(group, whose)
+    if now.count:
+        row = encode_row(replace(now, first=keys.place(start)))
+        group.row(Table.DELIVERIES, keys.KEPT + whose, row)
+    return gone
+
+
+def drop_results(
+    commit: Commit, whose: bytes, before_ms: int, most: int, stays: Callable[[StateRow], bool]
+) -> int:
+    """In the writer: results from before that time go, at most `most`; with each its delivery, unless that
+    `stays`. Returns their number."""
+    group, gone = commit.open_batch, 0
+    for at, root in islice(_results(group.store, whose, before_ms), most):
+        if group.get(Table.DELIVERIES, keys.RESULT + whose + at) is None:
+            continue
+        gone += 1
+        name = Name(whose, root)
+        state = _readable(group.get(Table.DELIVERIES, keys.state(*name)))
+        if state is not None and state.state == DONE and state.at == at and not stays(state):
+            lose(group, name)
+        else:
+            size, results = _drop_result(group, whose, at)
+            _add(group, whose, KeptRow(0, 0, -results, -size))
+    return gone
+
+
+def _drop_result(group: OpenBatch, whose: bytes, at: bytes) -> tuple[int, int]:
+    """Returns its bytes, and 1 if there was one."""
+    key = keys.RESULT + whose + at
+    value = group.get(Table.DELIVERIES, key) if _of(group, whose).results else None
+    if value is None:
+        return 0, 0
+    group.row(Table.DELIVERIES, key, None)
+    return len(value) - POSITION_BYTES, 1
+
+
+def _add(group: OpenBatch, whose: bytes, more: KeptRow) -> KeptRow:
+    """Count more, or fewer, of a place; returns what it has now."""
+    now = NONE
+    for table, key in ((Table.META, META_KEPT), (Table.DELIVERIES, keys.KEPT + whose)):
+        now = _row(group.get(table, key))
+        now = KeptRow(
+            max(0, now.count + more.count),
+            max(0, now.size + more.size),
+            max(0, now.results + more.results),
+            max(0, now.result_size + more.result_size),
+            b"" if table is Table.META else more.first or now.first,
+        )
+        group.row(table, key, encode_row(now) if now.count or now.results else None)
+    return now
+
+
+def _of(group: OpenBatch, whose: bytes) -> KeptRow:
+    return _row(group.get(Table.DELIVERIES, keys.KEPT + whose))
+
+
+def _totals(group: OpenBatch) -> KeptRow:
+    return _row(group.get(Table.META, META_KEPT))
+
+
+# -- as stored
+
+
+def kept_at(store: Store, name: Name) -> Kept | None:
+    """The delivery, if it is done and kept; None: it is not, or cannot be read."""
+    state = _readable(store.get(Table.DELIVERIES, keys.state(*name)))
+    return Kept(name.root, state) if state is not None and state.state == DONE and state.tries else None
+
+
+def kept_of(store: Store, whose: bytes, start: Position = START) -> Iterator[Kept]:
+    """What a place keeps, from the root `start` on."""
+    for root in roots(store, whose, start):
+        kept = kept_at(store, Name(whose, root))
+        if kept is not None:
+            yield kept
+
+
+def result_of(store: Store, whose: bytes, kept: Kept) -> bytes | None:
+    """Its result, JSON; None: it has none, or that has expired."""
+    value = store.get(Table.DELIVERIES, keys.RESULT + whose + kept.state.at)
+    return None if value is None else value[POSITION_BYTES:]
+
+
+def result_at(store: Store, name: Name) -> bytes | None:
+    """The result of a delivery, JSON; None: there is none."""
+    kept = kept_at(store, name)
+    return None if kept is None else result_of(store, name.whose, kept)
+
+
+def totals(store: Store) -> KeptRow:
+    """What all places keep."""
+    return _row(store.get(Table.META, META_KEPT))
+
+
+def totals_of(store: Store, whose: bytes) -> KeptRow:
+    """What a place keeps."""
+    return _row(store.get(Table.DELIVERIES, keys.KEPT + whose))
+
+
+def places(store: Store) -> list[tuple[bytes, KeptRow]]:
+    """All that keep something, by `whose`. O(places)."""
+    return list(_places(store))
+
+
+def has_expired(store: Store, whose: bytes, before_ms: int) -> bool:
+    """Whether a place has results from before that time."""
+    return next(_results(store, whose, before_ms), None) is not None
+
+
+def _places(store: Store) -> Iterator[tuple[bytes, KeptRow]]:
+    for key, value in readable(store, Table.DELIVERIES, keys.KEPT, keys.RESULT):
+        yield key[1:], _row(value)
+
+
+def _results(store: Store, whose: bytes, before_ms: int) -> Iterator[tuple[bytes, Position]]:
+    """(at, root) of a place's results from before that time, the oldest first."""
+    prefix = keys.RESULT + whose
+    for key, value in readable(store, Table.DELIVERIES, prefix, prefix + keys.place(before(before_ms))):
+        yield key[len(prefix) :], keys.place_of(value[:POSITION_BYTES])
+
+
+def _row(value: bytes | None) -> KeptRow:
+    try:
+        return NONE if value is None else kept_row_of(value)
+    except Corrupt as error:
+        log.error("done: a count is unreadable, counting again: %s", error)
+        return NONE
+
+
+def _readable(value: bytes | None) -> StateRow | None:
+    try:
+        return None if value is None else state_row_of(value)
+    except Corrupt as error:
+        log.error("done: a delivery is unreadable, skipped: %s", error)
+        return None
