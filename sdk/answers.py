@@ -57,7 +57,7 @@ class Value(NamedTuple):
 SENT = "-payload -encoding -headers -cancelled_at -withheld_by"
 """Members that `values.Content` reads."""
 KEPT = f"id topic group attempts reason {SENT} -retain -late -expires_in -local -publisher"
-RARE = "-position -lag_messages_is_exact"
+RARE = "-position -lag_messages_is_exact -keep -result_ttl -alerts"
 """Members of places that `raw` has."""
 VALUES = {
     "Info": Value("Info", "now node=0 clock=system build=pure"),

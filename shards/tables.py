@@ -221,6 +221,15 @@ class GroupRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True)
     """Ordering keys take turns."""
     doubt: bytes = b""
     """As of a session."""
+    keep_ms: int | None = None
+    """Which finished deliveries are kept: -1: those that failed, 0: none, -2: all, else: all, for so long;
+    None: not set."""
+    result_ttl_ms: Whole | None = None
+    """How long a result is kept; None: not set."""
+    alerts: str = ""
+    """Endpoint that is told of dead letters and withheld messages; empty: none, ..."""
+    alerts_by: str = ""
+    """... and the name of the key that set it."""
 
 
 class FlightRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):

@@ -23,8 +23,8 @@ from .values import rows_of
 from .wire import Json, Spell, When, as_is, span, spelled
 
 TERMS: Mapping[str, Spell] = {
-    **dict.fromkeys(("expiry", "ack_timeout"), span),
-    **dict.fromkeys(("max_attempts", "rate", "order", "on_dead", "per_key", "fair"), as_is),
+    **dict.fromkeys(("expiry", "ack_timeout", "keep", "result_ttl"), span),
+    **dict.fromkeys(("max_attempts", "rate", "order", "on_dead", "per_key", "fair", "alerts"), as_is),
     "backoff": lambda spans: [span(each) for each in items_of("backoff", spans)],
 }
 """The field names of a group's options."""

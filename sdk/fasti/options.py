@@ -202,22 +202,29 @@ class PerKey(TypedDict, total=False):
     rate: float | str
 
 
-class KeyOptions(TypedDict, total=False):
-    """What a group or endpoint does with ordering keys.
+class PlaceOptions(TypedDict, total=False):
+    """What a group or endpoint does with its messages.
 
     `order`: of one ordering key one message at a time is delivered, in order, through retries.
     `on_dead`: with `order`: after a dead letter its key goes on ("next"), or is held ("hold").
     `per_key`: `{"concurrency": 2, "rate": "10/s"}`: limits of each ordering key, without order.
     `fair`: ordering keys take turns, whatever one of them has dumped.
+    `keep`: finished deliveries that keep their story: "failed" (the default: those that failed at least
+        once), "all", "none", or all for a span.
+    `result_ttl`: how long results are kept, default an hour.
+    `alerts`: endpoint that is told of dead letters and withheld messages; "" for none.
     """
 
     order: bool | None
     on_dead: OnDead | None
     per_key: PerKey | None
     fair: bool | None
+    keep: Span | None
+    result_ttl: Span | None
+    alerts: str | None
 
 
-class WorkerOptions(KeyOptions, total=False):
+class WorkerOptions(PlaceOptions, total=False):
     """Options of a worker's group. Absent options have the server's defaults.
 
     `expiry`: how long it is kept without members, default "never" (until it is deleted).
@@ -262,7 +269,7 @@ class NoOptions(TypedDict):
     """Of a call that has none: it takes names only to refuse them."""
 
 
-class EndpointOptions(KeyOptions, total=False):
+class EndpointOptions(PlaceOptions, total=False):
     """Options of an endpoint. Absent options have the server's defaults.
 
     `secret`: signs the requests, `whsec_` and base64; if absent it stays as it was, "" removes it.

@@ -99,6 +99,9 @@ class SubscribeRequest:
     on_dead: OnDead | None = None
     per_key: PerKey | None = None
     fair: bool | None = None
+    keep: Span | None = None
+    result_ttl: Span | None = None
+    alerts: str | None = None
 
     def __post_init__(self) -> None:
         """Raise BadArgument for values that would change their meaning on the wire; ValueError."""
@@ -125,7 +128,7 @@ class SubscribeRequest:
             raise BadArgument(
                 "per_key", f"must be a mapping of concurrency and rate, not {self.per_key!r:.100}"
             )
-        for name in ("order", "on_dead", "per_key", "fair"):
+        for name in ("order", "on_dead", "per_key", "fair", "keep", "result_ttl", "alerts"):
             if getattr(self, name) is not None and not self.is_member:
                 raise BadArgument(name, "is of a group")
         for name, text in (("replay-from", self.replay_text), *self.terms):  # raises now, not in the loop
@@ -171,6 +174,9 @@ class SubscribeRequest:
             "per-key-concurrency": _number(per_key.get("concurrency")),
             "per-key-rate": _number(per_key.get("rate")),
             "fair": None if self.fair is None else str(self.fair).lower(),
+            "keep": None if self.keep is None else span(self.keep, "keep"),
+            "result-ttl": None if self.result_ttl is None else span(self.result_ttl, "result_ttl"),
+            "alerts": self.alerts,
             "expiry": span(self.expiry, "expiry") if self.is_member and self.expiry is not None else None,
         }
         return tuple((name, value) for name, value in texts.items() if value is not None)

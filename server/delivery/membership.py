@@ -31,13 +31,13 @@ from .place import Place
 from .quota import LEVELS_MAX, Forms
 from .rate_limit import RateLimited
 from .ready import Ready
-from .router import Router
+from .router import Router, posting_topic
 from .session_rows import doubt_of, subscription_of
 from .sessions import Sessions
 from .settling.leases import Leases
-from .shared import ENDPOINT_PREFIX, KEY_PREFIX, Group
+from .shared import ENDPOINT_PREFIX, KEY_PREFIX, Group, endpoint_text
 from .subscriber import Inside, Subscriber
-from .terms import HOLD, LASTING, UNSAID, InForce, Keeping, in_force
+from .terms import HOLD, LASTING, UNSAID, InForce, Keeping, TermsError, TermsForbidden, in_force
 
 GROUP_WINDOW = 65_535
 RESERVED = 8
@@ -253,7 +253,8 @@ class Membership:
     ) -> Group:
         """In the writer: create a group without members at the horizon, or change its terms; durable with
         this batch. `rights`: of its creator; they count like those of its last member. Raises
-        TooManyGroups."""
+        TooManyGroups, TermsError."""
+        keeping = self.signed(keeping, rights)
         owner = "" if rights is None else rights.name
         why = self.refusal(text, owner)
         if why:
@@ -267,6 +268,17 @@ class Membership:
         self._agreed(group)
         self._store(commit, group)
         return group
+
+    def signed(self, keeping: Keeping, rights: Rights | None) -> Keeping:
+        """The terms, with the name of the key that sets `alerts`. Raises TermsForbidden if it may not deliver
+        to that endpoint, TermsError if there is none."""
+        target = keeping.alerts
+        if target and rights is not None and not rights.may_publish(posting_topic(target.encode())):
+            raise TermsForbidden("alerts", f"needs the right to $deliver/{target}")
+        if target and endpoint_text(target) not in self._by_text:
+            raise TermsError("alerts", f"endpoint {target!r} not found")
+        signer = "" if rights is None else rights.name
+        return keeping if target is None else keeping._replace(alerts_by=signer)
 
     def add(self, text: str, since: Position, owner: str) -> Group:
         """A new group of that key without members, which nobody has asked for. The next batch stores it."""
@@ -545,8 +557,9 @@ def _agree_as_stored(group: Group, row: GroupRow) -> None:
     """Set its terms and its pause to those of its row."""
     order, on_dead = (row.order == 1 if row.order else None), (HOLD if row.holds_dead else None)
     of_keys = row.concurrency or None, row.key_rate or None, row.is_fair or None
-    terms = subscription_of(row.subscription).terms
-    group.agree(terms, Keeping(row.expiry_s, row.rate, order, on_dead, *of_keys))
+    keeping = Keeping(row.expiry_s, row.rate, order, on_dead, *of_keys, row.keep_ms, row.result_ttl_ms)
+    keeping = keeping._replace(alerts=row.alerts or None, alerts_by=row.alerts_by or None)
+    group.agree(subscription_of(row.subscription).terms, keeping)
     if row.order == 2:
         group.begin_order(NO_RULE)
     group.is_paused = row.is_paused

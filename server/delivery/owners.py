@@ -31,7 +31,7 @@ from ..auth.rights import Rights
 from ..fair import Bounds
 from ..observe.logs import by, clean
 from .message import Message
-from .router import URLS
+from .router import posting_topic
 
 log = logging.getLogger(__name__)
 
@@ -47,11 +47,6 @@ COST_RULES = 16
 def owner_of(rights: Rights | None) -> bytes:
     """The owner of what a client with these rights sends; empty: nobody's."""
     return b"" if rights is None else rights.name.encode()
-
-
-def posting_topic(deliver_to: bytes) -> bytes:
-    """The topic that who has something delivered there may send to, and that of what says no other."""
-    return b"$deliver/" + (URLS.encode() if b"://" in deliver_to else deliver_to)
 
 
 def manages(rights: Rights | None, endpoint: str, owner: str) -> bool:

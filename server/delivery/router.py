@@ -57,6 +57,11 @@ def is_unnamed(name: str) -> bool:
     return name.endswith(URLS) or "://" in name
 
 
+def posting_topic(deliver_to: bytes) -> bytes:
+    """The topic that who has something delivered there may send to, and that of what says no other."""
+    return b"$deliver/" + (URLS.encode() if b"://" in deliver_to else deliver_to)
+
+
 def endpoint_names(deliver_to: bytes, owner: bytes) -> tuple[str, ...]:
     """Endpoints that a message of this owner may belong to, the best first."""
     if b"://" not in deliver_to:

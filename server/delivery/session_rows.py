@@ -70,6 +70,10 @@ def group_row(group: Group) -> bytes:
         key_rate=group.keeping.key_rate or 0.0,
         is_fair=bool(group.keeping.fair),
         doubt=_doubt_value(group),
+        keep_ms=group.keeping.keep_ms,
+        result_ttl_ms=group.keeping.result_ttl_ms,
+        alerts=group.keeping.alerts or "",
+        alerts_by=group.keeping.alerts_by or "",
     )
     return encode_row(row)
 

@@ -167,9 +167,9 @@ class Group(Place):
             self.session.order.change_rule(rule)
 
     def is_news(self, terms: Terms, keeping: Keeping) -> bool:
-        """Whether these terms differ from the group's."""
-        agreed = self.terms.changed_by(terms), self.keeping.changed_by(keeping)
-        return agreed != (self.terms, self.keeping)
+        """Whether these terms differ from the group's, whoever sets them."""
+        own = self.keeping._replace(alerts_by=keeping.alerts_by)
+        return (self.terms.changed_by(terms), own.changed_by(keeping)) != (self.terms, own)
 
     @property
     def on_dead(self) -> OnDead:

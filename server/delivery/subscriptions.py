@@ -76,15 +76,16 @@ class Subscriptions:
             return Denial.OVER_QUOTA
         return None
 
-    def check(self, text: str, terms: Terms, keeping: Keeping, rights: Rights | None) -> None:
-        """Raises TermsError if the terms of a SUBSCRIBE contradict the group's other terms, TermsForbidden if
-        the client may not set them."""
+    def check(self, text: str, terms: Terms, keeping: Keeping, rights: Rights | None) -> Keeping:
+        """The terms of a SUBSCRIBE to a group, signed. Raises TermsError if they contradict the group's other
+        terms, TermsForbidden if the client may not set them."""
         group = self._groups.get(text)
         if keeping != UNSAID:
             (UNSAID if group is None else group.keeping).changed_by(keeping).checked()
         name, topic_filter = parse_share(text)
+        keeping = self._groups.signed(keeping, rights)
         if name is None or rights is None:
-            return
+            return keeping
         if group is None:
             is_forbidden = (terms, keeping) != (USUAL, UNSAID) and not rights.may_receive_some(topic_filter)
         else:
@@ -94,6 +95,7 @@ class Subscriptions:
                 "terms",
                 f"of {text[:128]!r} may be set only by its owner or a client that may receive all of it",
             )
+        return keeping
 
     def may_ask(self, topic_filter: str, rights: Rights | None) -> bool:
         """Whether these rights, and `mqtt.deny_subscribe`, allow a subscription to the filter."""

@@ -9,14 +9,15 @@ A session is sent a message until it acks. A group is a pool of workers, which o
 ever: hence two defaults.
 
 Bounds: an ack timeout of at most 12 h (and at least some, if the server has one), `sessions.max_attempts` if
-that is a number above 0, `sessions.expiry_max`. A value beyond them is refused and not shortened: a job that
-counts on an hour is not helped by a minute.
+that is a number above 0, `sessions.expiry_max`, a `result_ttl` of 1 s to 7 days. A value beyond them is
+refused and not shortened: a job that counts on an hour is not helped by a minute.
 """
 
 import re
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
+from shards.dedupe import Refused
 from shards.tables import NEVER_S as NEVER_S
 from timeline.key_rows import NO_RULE, Rule
 from timeline.session import Terms
@@ -31,23 +32,33 @@ CONCURRENCY_MAX = 65_535
 RATE_MIN, RATE_MAX = 1e-6, 1_000_000.0
 OnDead = Literal["next", "hold"]
 NEXT: OnDead = "next"
+KEEP_FAILED, KEEP_NONE, KEEP_ALL = -1, 0, -2
+"""Values of `keep_ms` that are no duration."""
+KEEP_WORDS = {"failed": KEEP_FAILED, "none": KEEP_NONE, "all": KEEP_ALL}
+RESULT_TTL_MS, RESULT_TTLS_MS = 3_600_000, (1_000, 7 * 86_400_000)
+"""How long a result is kept: the default, and the bounds."""
 HOLD: OnDead = "hold"
+_NAME = re.compile(r"[A-Za-z0-9._-]{0,128}", re.ASCII)
 _NUMBER = re.compile(r"\d{1,7}", re.ASCII)
 _RATE = re.compile(r"(\d{1,7}(?:\.\d{1,6})?)(?:/([smh]))?", re.ASCII)
 _PER_S = {"s": 1, "m": 60, "h": 3_600}
 
 
-class TermsError(ValueError):
+class TermsError(Refused):
     """An invalid term; `name`: the field as HTTP spells it (`ack_timeout`)."""
 
     def __init__(self, name: str, detail: str) -> None:
-        super().__init__(f"{name} {detail}")
+        super().__init__(name, f"{name} {detail}")
         self.name = name
         self.detail = detail
 
 
 class TermsForbidden(TermsError):
     """The client may not set the group's terms."""
+
+    def __init__(self, name: str, detail: str) -> None:
+        super().__init__(name, detail)
+        self.why = "forbidden"
 
 
 class Keeping(NamedTuple):
@@ -68,6 +79,15 @@ class Keeping(NamedTuple):
     """Maximum messages of an ordering key a second; 0: any number."""
     fair: bool | None = None
     """Ordering keys take turns."""
+    keep_ms: int | None = None
+    """Finished deliveries that keep their story: KEEP_FAILED (the default), KEEP_NONE, KEEP_ALL, or all, for
+    so many ms."""
+    result_ttl_ms: int | None = None
+    """How long a result is kept; None: RESULT_TTL_MS."""
+    alerts: str | None = None
+    """Endpoint that is told of dead letters and withheld messages; empty: none."""
+    alerts_by: str | None = None
+    """Name of the key that set `alerts`, which alerts are sent for; empty: no key."""
 
     @property
     def rule(self) -> Rule | None:
@@ -147,7 +167,8 @@ def read_keeping(requested: Requested, config: Config) -> Keeping:
     expiry, rate, order = requested("expiry"), requested("rate"), requested("order")
     on_dead = requested("on_dead")
     concurrency, key_rate = requested("per_key_concurrency"), requested("per_key_rate")
-    fair = requested("fair")
+    fair, keep, result_ttl = requested("fair"), requested("keep"), requested("result_ttl")
+    alerts = requested("alerts")
     return Keeping(
         None if expiry is None else _expiry_s(expiry, config.limits.max_delay_ms),
         None if rate is None else _rate("rate", rate),
@@ -156,6 +177,9 @@ def read_keeping(requested: Requested, config: Config) -> Keeping:
         None if concurrency is None else _concurrency(concurrency),
         None if key_rate is None else _rate("per_key_rate", key_rate),
         None if fair is None else _flag("fair", fair),
+        None if keep is None else _keep_ms(keep, config.limits.max_delay_ms),
+        None if result_ttl is None else _span("result_ttl", result_ttl, *RESULT_TTLS_MS),
+        None if alerts is None else _alerts(alerts),
     )
 
 
@@ -164,6 +188,24 @@ def _concurrency(value: Value) -> int:
     if not _NUMBER.fullmatch(text) or int(text) > CONCURRENCY_MAX:
         raise TermsError("per_key_concurrency", f"must be a whole number from 0 to {CONCURRENCY_MAX:,}")
     return int(text)
+
+
+def _keep_ms(value: Value, most_ms: int) -> int:
+    word = KEEP_WORDS.get(str(value))
+    return _span("keep", value, 0, most_ms) if word is None else word
+
+
+def _span(name: str, value: Value, least_ms: int, most_ms: int) -> int:
+    span_ms = _duration(name, value)
+    if not least_ms <= span_ms <= most_ms:
+        raise TermsError(name, f"must be from {least_ms // 1_000} to {most_ms // 1_000:,} s")
+    return span_ms
+
+
+def _alerts(value: Value) -> str:
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise TermsError("alerts", "must be the name of an endpoint")
+    return value
 
 
 def _on_dead(value: Value) -> OnDead:
@@ -186,7 +228,8 @@ def _duration(name: str, value: Value) -> int:
     try:
         return parse_delay(value)
     except TimeError as error:
-        raise TermsError(name, f"must be a duration: {error}") from None
+        words = "failed, all, none or " if name == "keep" else ""
+        raise TermsError(name, f"must be {words}a duration: {error}") from None
 
 
 def _timeout(value: Value, settings: Sessions) -> int:

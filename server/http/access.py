@@ -28,9 +28,9 @@ from aiohttp import web
 from ..auth.keyring import Keyring, Refusal, Why, split_credential
 from ..auth.rights import READ, Principal
 from ..auth.rights import Rights as Rights  # routes take it from here
-from ..delivery.owners import posting_topic
 from ..delivery.place import Place
 from ..delivery.retained import Retained
+from ..delivery.router import posting_topic
 from ..net.networks import network_of
 from .answers import Handler
 from .calls import ADMIN, ANY, OPEN, call_of

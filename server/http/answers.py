@@ -28,7 +28,10 @@ FIELD_OF = {
     MISMATCH: "key",
     NOT_DEBOUNCED: "key",
     "late": "deliver_at",
-    **{field: field for field in ("id", "deliver_to", "concurrency", "end", "cron", "every", "rrule")},
+    **{
+        field: field
+        for field in ("id", "deliver_to", "alerts", "concurrency", "end", "cron", "every", "rrule")
+    },
 }
 """The field to name for a refusal of the writer."""
 

@@ -206,7 +206,7 @@ class Subscribing:
         denied = subscriptions.denial(text, topic_filter, subscriber)
         if denied is not None:
             return _REASONS[denied]
-        subscriptions.check(text, properties.terms, properties.keeping, subscriber.rights)
+        keeping = subscriptions.check(text, properties.terms, properties.keeping, subscriber.rights)
         granted = min(options.qos, config.mqtt.maximum_qos)
         wanted = Subscription(
             text,
@@ -217,7 +217,7 @@ class Subscribing:
             properties.identifier,
             terms=properties.terms,
         )
-        is_new = subscriptions.subscribe(subscriber, wanted, properties.replay_from, properties.keeping)
+        is_new = subscriptions.subscribe(subscriber, wanted, properties.replay_from, keeping)
         wants_retained = options.retain_handling == 0 or (options.retain_handling == 1 and is_new)
         if wants_retained and group is None:
             subscriptions.ask_retained(subscriber, wanted)
@@ -341,7 +341,7 @@ def properties_of(packet: Subscribe, config: Config, now_ms: int) -> SubscribePr
     shared = [text.startswith(SHARE_PREFIX) for text, _ in packet.filters]
     if keeping != UNSAID and not all(shared):
         given = ("expiry", "rate", "order", "on_dead", "per_key_concurrency", "per_key_rate", "fair")
-        name = next(name for name in given if requested(name) is not None)
+        name = next(name for name in (*given, "keep", "result_ttl", "alerts") if requested(name) is not None)
         raise TermsError(name, "is only for groups: use it with $share/group/filter")
     identifier = properties.subscription_ids[0] if properties.subscription_ids else 0
     return SubscribeProperties(identifier, _replay_from(requested("replay_from"), now_ms), terms, keeping)

@@ -358,6 +358,10 @@ async def test_group_put_says_all_that_put_takes(server: Server) -> None:
     assert (made["name"], made["filter"], made["ack_timeout"]) == ("shop", "orders/#", 60.0)
     assert (made["max_attempts"], made["backoff"], made["expiry"]) == (1, [1.0, 5.0], 172_800.0)
     assert (made["rate"], made["fair"], made["per_key"]) == (5.0, True, {"concurrency": 2, "rate": 2.0})
+    await ok("endpoint", "put", "ops", "https://example.com/", "--keep", "2d", *at)
+    kept = ("--keep", "all", "--result-ttl", "2h", "--alerts", "ops")
+    told = json.loads(await ok("group", "put", "shop", "orders/#", *kept, *at))
+    assert (told["keep"], told["result_ttl"], told["alerts"]) == ("all", 7_200.0, "ops")
     again = json.loads(await ok("group", "put", "shop", "orders/#", "--order", "--on-dead", "hold", *at))
     assert (again["order"], again["on_dead"], again["rate"]) == (True, "hold", 0)
 

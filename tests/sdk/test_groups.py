@@ -142,6 +142,29 @@ async def test_terms_beyond_the_bounds_are_refused_by_name(server: FastiServer) 
         assert refused.value.reason_code == 0x83
 
 
+async def test_what_a_group_keeps_and_who_is_told(server: FastiServer) -> None:
+    async with server.client() as c:
+        await c.endpoints.put("ops", "https://example.com/")
+        kept = {"keep": timedelta(days=2), "result_ttl": "1m", "alerts": "ops"}
+        made = await c.groups.put("workers", "jobs/#", **kept)
+        assert [made.raw[name] for name in kept] == [172_800.0, 60.0, "ops"]
+        endpoint = await c.endpoints.put("billing", "https://example.com/", keep="none", alerts="ops")
+        assert [endpoint.raw[name] for name in kept] == ["none", 3_600.0, "ops"]
+        with pytest.raises(fasti.Refused) as refused:
+            await c.groups.put("workers", "jobs/#", alerts="nobody")
+        assert refused.value.errors[0]["field"] == "alerts"
+        async with c.subscribe("jobs/#", group="workers", keep="all", alerts="") as s:
+            await c.messages.schedule("jobs/1", "x")
+            assert await take(s, 1) == ["x"]
+        (changed,) = await c.groups.get("workers")
+        assert [changed.raw[name] for name in kept] == ["all", 60.0, None]
+        with pytest.raises(fasti.Refused, match="alerts"):
+            await anext(c.subscribe("jobs/#", group="workers", alerts="nobody"))
+        for name, value in kept.items():
+            with pytest.raises(fasti.BadArgument, match=name):
+                c.subscribe("jobs/#", **{name: value})
+
+
 async def test_one_of_a_key_and_a_dead_letter_holds_it(server: FastiServer) -> None:
     async with server.client() as c:
         (made,) = [await c.groups.put("workers", "jobs/#", order=True, on_dead="hold")]

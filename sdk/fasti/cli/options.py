@@ -82,6 +82,9 @@ _TEXTS: dict[str, tuple[str, ...]] = {
     "per_key_concurrency": ("Maximum messages of an ordering key at a time.",),
     "per_key_rate": ("Maximum rate of an ordering key: 10 a second, 100/m, 5/h.",),
     "fair": ("--fair/--no-fair", "Ordering keys take turns."),
+    "keep": ("Finished deliveries that keep their story: failed (the default), all, none, or all for 2d.",),
+    "result_ttl": ("How long results are kept. Default: 1h.",),
+    "alerts": ("Endpoint that is told of dead letters and withheld messages.",),
     "max_attempts": ("Attempts before a message becomes a dead letter; 0: no limit.",),
     "backoff": ("Waits after failed attempts: 1s,30s,5m; the last one repeats.",),
 }

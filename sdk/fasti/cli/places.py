@@ -115,7 +115,7 @@ async def put_endpoint(client: fasti.Client, out: Printer, name: str, url: str, 
 
 TERMS = (
     *("rate", "order", "on_dead", "per_key_concurrency", "per_key_rate", "fair"),
-    *("max_attempts", "backoff", "expiry"),
+    *("max_attempts", "backoff", "expiry", "keep", "result_ttl", "alerts"),
 )
 """Options of both `group put` and `endpoint put`."""
 

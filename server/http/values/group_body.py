@@ -13,7 +13,7 @@ from timeline.session import Terms
 from ...delivery.terms import LASTING, Keeping, TermsError, read_keeping, read_terms
 from ...settings.config import Config
 from .bodies import FieldError
-from .scalars import Attempts, Backoff, Concurrency, Delay, Expiry, Filter, KeyRate, OnDead
+from .scalars import Alerts, Attempts, Backoff, Concurrency, Delay, Expiry, Filter, Keep, KeyRate, OnDead
 
 _PER_KEY = "per_key"
 
@@ -52,6 +52,9 @@ class KeepingRequest(msgspec.Struct, forbid_unknown_fields=True):
     on_dead: OnDead | None = None
     per_key: PerKeyRequest | None = None
     fair: bool | None = None
+    keep: Keep | None = None
+    result_ttl: Delay | None = None
+    alerts: Alerts | None = None
 
 
 class GroupRequest(KeepingRequest, kw_only=True):

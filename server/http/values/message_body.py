@@ -23,8 +23,8 @@ from shards.record import ORDERING_KEY_BYTES_MAX
 from timeline.filters import TopicError, check_topic, is_reserved, refused_character
 from timeline.position import BadId, parse_id
 
-from ...delivery.owners import posting_topic
 from ...delivery.payloads import Encoding
+from ...delivery.router import posting_topic
 from ...observe.trace_context import NAMES
 from ...settings.config import Limits
 from ...settings.durations import TimeError, parse_delay

@@ -80,6 +80,12 @@ Expiry = Annotated[
     _meta("never: it stays until it is deleted; else how long it stays unused"),
     named("Expiry"),
 ]
+Keep = Annotated[
+    Annotated[str, _meta(pattern=f"^({_BACK}|failed|all|none)$")] | _Whole | _Part,
+    _meta("finished deliveries that keep their story: failed, all, none, or all for a duration"),
+    named("Keep"),
+]
+Alerts = Annotated[str, _meta("endpoint; empty: none", pattern="^[A-Za-z0-9._-]{0,128}$")]
 Shift = Annotated[_ShiftText | int | float, _meta("a delay, or one backwards: -PT15M, -900"), named("Shift")]
 Point = Annotated[
     str,

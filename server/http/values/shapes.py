@@ -551,6 +551,7 @@ class Skipped(Body):
 
 
 Expiry = int | Literal["never"]
+Keep = float | Literal["failed", "all", "none"]
 
 
 class Member(Body):
@@ -633,6 +634,10 @@ class Group(PlaceStatus, kw_only=True):
     on_dead: Literal["next", "hold"]
     per_key: PerKey
     fair: bool
+    keep: Keep
+    result_ttl: float
+    alerts: str | None
+    """Endpoint that is told of dead letters and withheld messages."""
     keys_held: int
     """Ordering keys that a dead letter or somebody holds."""
 
@@ -710,11 +715,8 @@ class PostResult(Body):
     seconds: float
 
 
-class Endpoint(Body, kw_only=True):
-    """A webhook endpoint and its read position. `headers`: their names; `timeout`: seconds; `rate`: messages
-    a second, 0: no limit; `reason`: why the server has paused it; `last_answers`: since the server started,
-    newest first, up to 20, or 5 in a list. If its group could not be read, the fields of `PlaceStatus` are
-    missing."""
+class EndpointPosts(Body, kw_only=True):
+    """How an endpoint posts. `headers`: their names; `timeout`: seconds; `reason`: why it is paused."""
 
     name: str
     url: str
@@ -727,11 +729,21 @@ class Endpoint(Body, kw_only=True):
     body: Literal["raw", "envelope"]
     created_at: Instant
     changed_at: Instant
+
+
+class Endpoint(EndpointPosts, kw_only=True):
+    """A webhook endpoint and its read position. `rate`: messages a second, 0: no limit; `last_answers`: since
+    the server started, newest first, up to 20, or 5 in a list. If its group could not be read, the fields of
+    `PlaceStatus` are missing."""
+
     rate: float | UnsetType = UNSET
     order: bool | UnsetType = UNSET
     on_dead: Literal["next", "hold"] | UnsetType = UNSET
     per_key: PerKey | UnsetType = UNSET
     fair: bool | UnsetType = UNSET
+    keep: Keep | UnsetType = UNSET
+    result_ttl: float | UnsetType = UNSET
+    alerts: str | UnsetType | None = UNSET
     keys_held: int | UnsetType = UNSET
     retry: Retry | UnsetType = UNSET
     expiry: Expiry | UnsetType = UNSET

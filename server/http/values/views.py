@@ -21,12 +21,14 @@ from ...delivery.payloads import payload_view
 from ...delivery.place import Place
 from ...delivery.shared import Group
 from ...delivery.subscriber import Subscriber
+from ...delivery.terms import KEEP_FAILED, KEEP_WORDS, RESULT_TTL_MS
 from ...settings.config import Shards
 from ...settings.times import time_text
 from . import shapes
 
 M = TypeVar("M", bound=shapes.Message)
 G = TypeVar("G", bound=shapes.Group)
+KEPT_AS = {keep_ms: word for word, keep_ms in KEEP_WORDS.items()}
 
 
 def etag(row: MessageId) -> str:
@@ -153,12 +155,16 @@ def session_view(subscriber: Place, client_id: str, place_status: shapes.PlaceSt
 def group_fields(group: Group, place_status: shapes.PlaceStatus) -> dict[str, Any]:
     """The fields that groups and endpoints share."""
     kept = group.keeping
+    keep_ms = KEEP_FAILED if kept.keep_ms is None else kept.keep_ms
     return asdict(place_status) | {
         "rate": kept.rate or 0.0,
         "order": bool(kept.order),
         "on_dead": group.on_dead,
         "per_key": shapes.PerKey(kept.concurrency or 0, kept.key_rate or 0.0),
         "fair": bool(kept.fair),
+        "keep": KEPT_AS.get(keep_ms, keep_ms / 1_000),
+        "result_ttl": (kept.result_ttl_ms or RESULT_TTL_MS) / 1_000,
+        "alerts": kept.alerts or None,
         "keys_held": len(group.session.order.held),
     }
 

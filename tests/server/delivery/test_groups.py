@@ -7,7 +7,7 @@ import pytest
 from server.delivery.burials import GROUP_DELETED
 from server.delivery.membership import TooManyGroups
 from server.delivery.shared import Group
-from server.delivery.terms import LASTING, NEVER_S, Keeping
+from server.delivery.terms import KEEP_ALL, LASTING, NEVER_S, Keeping
 from shards import keys
 from shards.commit import Commit
 from shards.store import Table
@@ -102,12 +102,13 @@ def test_suback_waits_for_the_store(rig: Rig) -> None:
 
 
 def test_terms_and_what_else_was_said_are_kept(rig: Rig) -> None:
-    joined(rig, ack_timeout="30s", max_attempts="3", backoff="1s,5s", expiry="2h", rate="5").drop()
+    kept = {"keep": "all", "result_ttl": "2h"}
+    joined(rig, ack_timeout="30s", max_attempts="3", backoff="1s,5s", expiry="2h", rate="5", **kept).drop()
     rig.crash()
     group = found(rig)
     assert group is not None
     assert group.terms == Terms(30_000, 3, (1_000, 5_000))
-    assert group.keeping == Keeping(7_200, 5.0)
+    assert group.keeping == Keeping(7_200, 5.0, keep_ms=KEEP_ALL, result_ttl_ms=7_200_000)
     assert group.session.expiry_s == 7_200
 
 

@@ -13,6 +13,7 @@ from server.codec import wire
 from server.codec.packets import Ack, Publish, Subscribe, SubscribeOptions
 from server.delivery import dispatch, picker, replay, unread
 from server.delivery.router import Router, Targets
+from server.delivery.shared import endpoint_text
 from shards import delivery_rows
 from tests.support.build import OPENED
 from tests.support.keyed import Keyed
@@ -289,6 +290,24 @@ def test_the_owner_and_who_may_have_all_set_terms(rig: Keyed, name: str) -> None
     assert rig.come("other").subscribe(TEXT, user_properties=said) == (0x87,)
     assert rig.come(name, "c1").subscribe(TEXT, user_properties=said) == (2,)
     assert rig.group(TEXT).keeping.rate == 7
+
+
+def test_who_may_not_deliver_to_an_endpoint_has_it_told_of_nothing(rig: Keyed) -> None:
+    rig.make(endpoint_text("ops"))
+    rig.add("worker", deliver=["jobs/#"], publish=["jobs/#"])
+    rig.add("boss", deliver=["jobs/#"], publish=["$deliver/ops"])
+    worker, boss = rig.come("worker"), rig.come("boss")
+    assert worker.subscribe(TEXT, user_properties=(("alerts", "ops"),)) == (0x87,)
+    assert boss.subscribe(TEXT, user_properties=(("alerts", "nobody"),)) == (0x87,)
+    assert rig.core.groups.get(TEXT) is None
+    assert boss.subscribe(TEXT, user_properties=(("alerts", "ops"),)) == (2,)
+    assert worker.subscribe(TEXT, user_properties=(("rate", "7"),)) == (2,)
+    rig.crash()
+    keeping = rig.group(TEXT).keeping
+    assert (keeping.alerts, keeping.alerts_by, keeping.rate) == ("ops", "boss", 7)
+    assert rig.come("ops").subscribe(TEXT, user_properties=(("alerts", "nobody"),)) == (0x83,)
+    assert rig.come("ops").subscribe(TEXT, user_properties=(("alerts", ""),)) == (2,)
+    assert (rig.group(TEXT).keeping.alerts, rig.group(TEXT).keeping.alerts_by) == ("", "ops")
 
 
 def test_terms_of_a_session_are_its_own(rig: Keyed) -> None:

@@ -6,6 +6,9 @@ import pytest
 
 from server.codec.packets import Suback, Subscribe, SubscribeOptions
 from server.delivery.terms import (
+    KEEP_ALL,
+    KEEP_FAILED,
+    KEEP_NONE,
     UNSAID,
     InForce,
     Keeping,
@@ -54,6 +57,12 @@ def test_terms_are_read() -> None:
     assert keeping.rule == Rule(most=2, per_ms=0.0015, is_fair=True)
     assert Keeping(order=True, fair=False).rule == ORDERED
     assert UNSAID.rule is Keeping(order=False, concurrency=0, key_rate=0.0, fair=False).rule is None
+    kept = {"keep": "2d", "result_ttl": "1s", "alerts": "ops"}
+    assert read_keeping(kept.get, DEFAULTS) == Keeping(
+        keep_ms=172_800_000, result_ttl_ms=1_000, alerts="ops"
+    )
+    words = {"failed": KEEP_FAILED, "all": KEEP_ALL, "none": KEEP_NONE, "0": KEEP_NONE}
+    assert {word: read_keeping({"keep": word}.get, DEFAULTS).keep_ms for word in words} == words
     assert read_terms({}.get, DEFAULTS) == USUAL
     assert read_keeping({}.get, DEFAULTS) == UNSAID
 
@@ -89,6 +98,14 @@ def test_terms_are_read() -> None:
         ("per_key_concurrency", "x", {}, "whole number"),
         ("fair", "yes", {}, "true or false"),
         ("order", "1", {}, "true or false"),
+        ("keep", "some", {}, "must be failed, all, none or a duration"),
+        ("keep", "-1", {}, "must be failed, all, none or a duration"),
+        ("keep", "4000d", {}, "from 0 to 315,360,000 s"),
+        ("result_ttl", "999ms", {}, "from 1 to 604,800 s"),
+        ("result_ttl", "8d", {}, "from 1 to 604,800 s"),
+        ("result_ttl", "soon", {}, "must be a duration"),
+        ("alerts", "https://example.com/", {}, "name of an endpoint"),
+        ("alerts", "x" * 129, {}, "name of an endpoint"),
     ],
 )
 def test_what_is_not_understood_or_beyond_a_bound_is_refused_by_name(

@@ -51,6 +51,9 @@ async def test_a_group_is_made_ahead_of_any_member_and_keeps_what_comes(start: S
             "on_dead": "next",
             "per_key": {"concurrency": 0, "rate": 0.0},
             "fair": False,
+            "keep": "failed",
+            "result_ttl": 3_600.0,
+            "alerts": None,
             "keys_held": 0,
         }
         await server.schedule("jobs/1", deliver_in=60)
@@ -77,7 +80,15 @@ async def test_made_again_it_is_changed_in_place(server: Running) -> None:
     assert {name: first[name] for name in of_keys} == of_keys
     again = await made(server, status=200, **of_keys)
     assert {name: again[name] for name in of_keys} == of_keys
+    kept = {"keep": 172_800.0, "result_ttl": 60.0, "alerts": None}
+    first = await made(server, status=200, keep="2d", result_ttl="1m", alerts="")
+    assert {name: first[name] for name in kept} == kept
+    again = await made(server, status=200, **kept)
+    assert {name: again[name] for name in kept} == kept
+    for word in ("failed", "all", "none"):
+        assert (await made(server, status=200, keep=word))["keep"] == word
     plain = await made(server, status=200)
+    assert (plain["keep"], plain["result_ttl"]) == ("failed", 3_600.0)
     usual = {"ack_timeout": 0, "max_attempts": 20, "expiry": "never", "rate": 0, "fair": False}
     assert {name: plain[name] for name in usual} == usual
 
@@ -90,6 +101,10 @@ async def test_made_again_it_is_changed_in_place(server: Running) -> None:
         ("a%2Bb", {}, "group"),
         ("a%23", {}, "group"),
         ("workers", {"per_key": {"concurrency": 1}, "order": True}, "per_key.concurrency"),
+        ("workers", {"keep": "some"}, "keep"),
+        ("workers", {"result_ttl": "8d"}, "result_ttl"),
+        ("workers", {"alerts": "https://example.com/"}, "alerts"),
+        ("workers", {"alerts": "nobody"}, "alerts"),
     ],
 )
 async def test_what_cannot_be_is_refused_by_name(

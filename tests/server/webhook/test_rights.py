@@ -67,6 +67,20 @@ async def test_endpoints_are_the_admin_s(keyed: Keyed, scopes: tuple[str, ...]) 
         await keyed.call("app", "POST", f"/v1/endpoints/billing:{verb}", status=403)
 
 
+async def test_who_sets_alerts_may_deliver_to_the_endpoint(keyed: Keyed) -> None:
+    keyed.add("app", "read", "schedule", publish=["a/#"], deliver=["jobs/#"])
+    keyed.add("told", "read", "schedule", publish=["$deliver/billing"], deliver=["jobs/#"])
+    keyed.add("strange", "read", "schedule", publish=["$deliver/nobody"], deliver=["jobs/#"])
+    body = {"filter": "jobs/#", "alerts": "billing"}
+    refused = await keyed.call("app", "PUT", "/v1/groups/a", body, status=403)
+    assert refused["detail"] == "alerts needs the right to $deliver/billing"
+    await keyed.call("strange", "PUT", "/v1/groups/a", body, status=403)
+    absent = body | {"alerts": "nobody"}
+    assert (await keyed.call("strange", "PUT", "/v1/groups/a", absent, status=422))["type"].endswith("refused")
+    assert (await keyed.call("told", "PUT", "/v1/groups/t", body, status=201))["alerts"] == "billing"
+    await keyed.call("app", "PUT", "/v1/groups/a", {"filter": "jobs/#"}, status=201)
+
+
 async def test_a_key_without_rules_may_have_all_delivered_anywhere(keyed: Keyed) -> None:
     keyed.add("app", "schedule")
     await keyed.send("app", topic="a", deliver_to="billing")

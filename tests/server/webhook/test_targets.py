@@ -6,7 +6,7 @@ from ipaddress import ip_address
 import pytest
 from yarl import URL
 
-from server.delivery.owners import posting_topic
+from server.delivery.router import posting_topic
 from server.settings.config import Webhook
 from server.webhook.targets import (
     Blocked,

@@ -387,6 +387,9 @@ async def test_an_endpoint_as_it_is_shown(server: Running, receiver: Receiver) -
         ({"on_dead": "hold"}, "on_dead"),
         ({"order": True, "on_dead": "wait"}, "on_dead"),
         ({"expiry": "0s"}, "expiry"),
+        ({"keep": "some"}, "keep"),
+        ({"result_ttl": "999ms"}, "result_ttl"),
+        ({"alerts": "billing"}, "alerts"),
     ],
 )
 async def test_what_is_no_endpoint(lasting: Running, members: dict[str, object], field: str) -> None:
