@@ -150,8 +150,7 @@ def drop_first(
     """In the writer: those of a place with the oldest roots go, at most `most`, until one may not. Returns
     their number."""
     group, gone = commit.open_batch, 0
-    first = _of(group, whose).first
-    start = keys.place_of(first) if first else START
+    start = first_of(_of(group, whose))
     for root in islice(roots(group.store, whose, start), most * LOOKS):
         name = Name(whose, root)
         state = _readable(group.get(Table.DELIVERIES, keys.state(*name)))
@@ -263,6 +262,16 @@ def totals_of(store: Store, whose: bytes) -> KeptRow:
 def places(store: Store) -> list[tuple[bytes, KeptRow]]:
     """All that keep something, by `whose`. O(places)."""
     return list(_places(store))
+
+
+def first_of(row: KeptRow) -> Position:
+    """No root of what it counts is before it."""
+    return keys.place_of(row.first) if row.first else START
+
+
+def ended_ms(state: StateRow) -> int:
+    """When a delivery was done, wall ms."""
+    return state.tries[-1].at_ms if state.tries else 0
 
 
 def has_expired(store: Store, whose: bytes, before_ms: int) -> bool:

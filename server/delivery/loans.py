@@ -107,6 +107,7 @@ class Loans:
             member.name, loan.since_s, self.leases.turn_s, flight.attempts, lost, loan.answer, result
         )
         group.rows.note_ended(flight.position, told)
+        self.leases.is_unwritten = True
 
     def take_back(self, member: Subscriber, lent: Flight) -> tuple[Group, Flight] | None:
         """The member's client cannot do the message, or is gone. Returns the group's own flight, if the

@@ -45,7 +45,7 @@ from .router import endpoint_names, is_unnamed
 from .run import RUN_MAX, Run
 from .settling.leases import Leases
 from .subscriber import Subscriber
-from .terms import NEXT, UNSAID, Keeping, OnDead, in_force
+from .terms import KEEP_FAILED, KEEP_NONE, NEXT, UNSAID, Keeping, OnDead, in_force
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +61,7 @@ WARN_S = 60.0
 are."""
 PASSED_MAX = 16
 """Messages, one after the other, that a tailing group passes over. Read in runs they take half the time."""
+_KEEP = {None: Keep.FAILED, KEEP_FAILED: Keep.FAILED, KEEP_NONE: Keep.NONE}
 PASS: Final = Meeting.PASS
 STOP: Final = Meeting.STOP
 DOTS = (".", "..")
@@ -179,7 +180,7 @@ class Group(Place):
     @property
     def keep(self) -> Keep:
         """Which of its deliveries that are done stay as rows."""
-        return Keep.FAILED
+        return _KEEP.get(self.keeping.keep_ms, Keep.ALL)
 
     def keeps(self, flight: Flight) -> bool:
         """Whether what it has in flight stays as a row once it is done."""

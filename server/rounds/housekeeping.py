@@ -7,6 +7,7 @@
   - sessions and groups: drop those whose expiry has come; write the cursors of idle ones;
   - sweep: delete the names of dropped slices (server/jobs/garbage.py), and expired retained messages;
   - dead: drop dead letters whose retention is over;
+  - done: drop what is over of deliveries that are done (server/delivery/done.py);
   - jobs: abort those whose lease is over, start the server's own if there is work.
 
 Retention and session expiry count server running time, so a server that was down for a month drops neither
@@ -20,7 +21,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from functools import wraps
+from functools import partial, wraps
 from shutil import disk_usage
 from time import monotonic, time
 
@@ -134,6 +135,7 @@ class Housekeeping:
         self._core.cursors.mark_idle()
         await self._sweep_retained()
         await self._sweep_dead()
+        await self._sweep_done()
 
     async def _run_logged(self) -> None:
         try:
@@ -236,3 +238,10 @@ class Housekeeping:
             if not gone:
                 return
             dead_letter_queue.note_expired(gone)
+
+    async def _sweep_done(self) -> None:
+        """Drop what is over of deliveries that are done, a step at a time."""
+        done = self._core.done
+        for whose in list(done.over()):
+            while gone := await self._ask(partial(done.drop, whose=whose), cost=SWEEP_MAX):
+                done.expired += gone

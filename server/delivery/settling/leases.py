@@ -58,7 +58,8 @@ class Leases:
         self.turn_s = clock.mono()
         """Start of this turn of the server, s of monotonic time: for inexact uses."""
         self.is_unwritten = False
-        """Messages were given to clients since somebody looked here: it is to be written whose they are."""
+        """Messages were given to clients, or are done with a story, since somebody looked here: it is to be
+        written soon."""
         self.drained_since_ms: int | None = None
         """Since when groups lend nothing (server/delivery/drain.py), wall ms; None: they lend."""
         self._given = 0

@@ -58,9 +58,7 @@ def test_terms_are_read() -> None:
     assert Keeping(order=True, fair=False).rule == ORDERED
     assert UNSAID.rule is Keeping(order=False, concurrency=0, key_rate=0.0, fair=False).rule is None
     kept = {"keep": "2d", "result_ttl": "1s", "alerts": "ops"}
-    assert read_keeping(kept.get, DEFAULTS) == Keeping(
-        keep_ms=172_800_000, result_ttl_ms=1_000, alerts="ops"
-    )
+    assert read_keeping(kept.get, DEFAULTS) == Keeping(keep_ms=172_800_000, result_ttl_ms=1_000, alerts="ops")
     words = {"failed": KEEP_FAILED, "all": KEEP_ALL, "none": KEEP_NONE, "0": KEEP_NONE}
     assert {word: read_keeping({"keep": word}.get, DEFAULTS).keep_ms for word in words} == words
     assert read_terms({}.get, DEFAULTS) == USUAL

@@ -76,7 +76,9 @@ async def test_who_sets_alerts_may_deliver_to_the_endpoint(keyed: Keyed) -> None
     assert refused["detail"] == "alerts needs the right to $deliver/billing"
     await keyed.call("strange", "PUT", "/v1/groups/a", body, status=403)
     absent = body | {"alerts": "nobody"}
-    assert (await keyed.call("strange", "PUT", "/v1/groups/a", absent, status=422))["type"].endswith("refused")
+    assert (await keyed.call("strange", "PUT", "/v1/groups/a", absent, status=422))["type"].endswith(
+        "refused"
+    )
     assert (await keyed.call("told", "PUT", "/v1/groups/t", body, status=201))["alerts"] == "billing"
     await keyed.call("app", "PUT", "/v1/groups/a", {"filter": "jobs/#"}, status=201)
 

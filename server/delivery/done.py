@@ -1,0 +1,79 @@
+"""What places keep of deliveries that are done (shards/kept.py), and for how long.
+
+    keep        "failed": what failed before, until its slice goes · "all": all, so long · a duration: all,
+                and so long after their end · "none": nothing
+    result      for its group's `result_ttl`, whatever `keep` says
+
+What is over goes in steps, in the order of the timeline: behind one that may stay longer, so do others.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+
+from shards import kept
+from shards.commit import Commit
+from shards.store import Store
+from shards.tables import KeptRow, StateRow
+from timeline.delivery_rows import Keep
+from timeline.position import Position
+from timeline.slices import Directory
+
+from ..engine.clock import Clock
+from .membership import Membership
+from .shared import Group
+from .terms import RESULT_TTL_MS
+
+STEP = 250
+"""Maximum dropped in one request."""
+
+
+class Done:
+    """What the places of one server keep. `expired`: dropped since the start, as their time was over."""
+
+    def __init__(self, store: Store, directory: Directory, groups: Membership, clock: Clock) -> None:
+        self._store = store
+        self._directory = directory
+        self._groups = groups
+        self._clock = clock
+        self.expired = 0
+
+    @property
+    def totals(self) -> KeptRow:
+        """What all places keep."""
+        return kept.totals(self._store)
+
+    def over(self) -> Iterator[bytes]:
+        """Places of which something may be over, by `whose`. O(places)."""
+        groups = {group.whose: group for group in self._groups}
+        for whose, row in kept.places(self._store):
+            if self._has_over(groups.get(whose), whose, row):
+                yield whose
+
+    def _has_over(self, group: Group | None, whose: bytes, row: KeptRow) -> bool:
+        first = next(kept.kept_of(self._store, whose, kept.first_of(row)), None)
+        if group is None or (first is not None and self._may_go(group, first.root, first.state)):
+            return True
+        return row.results > 0 and kept.has_expired(self._store, whose, self._results_from(group))
+
+    def drop(self, commit: Commit, whose: bytes) -> int:
+        """In the writer: drop a step's worth of what is over of a place. Returns the number."""
+        group = next((one for one in self._groups if one.whose == whose), None)
+        gone = kept.drop_first(commit, whose, STEP, partial(self._may_go, group))
+        from_ms = self._clock.wall_ms() if group is None else self._results_from(group)
+        return gone + kept.drop_results(commit, whose, from_ms, STEP, partial(_stays, group))
+
+    def _may_go(self, group: Group | None, root: Position, state: StateRow) -> bool:
+        if group is None or root < self._directory.floor:
+            return True
+        keep_ms = group.keeping.keep_ms or 0
+        return keep_ms > 0 and kept.ended_ms(state) <= self._clock.wall_ms() - keep_ms
+
+    def _results_from(self, group: Group) -> int:
+        """Results from before then are over, wall ms."""
+        return self._clock.wall_ms() - (group.keeping.result_ttl_ms or RESULT_TTL_MS)
+
+
+def _stays(group: Group | None, state: StateRow) -> bool:
+    """Whether the delivery of a result stays when that is over."""
+    keep = Keep.NONE if group is None else group.keep
+    return keep is Keep.ALL or (keep is Keep.FAILED and state.attempts > 1)

@@ -1,0 +1,253 @@
+"""What a group keeps of deliveries that are done."""
+
+from functools import partial
+
+import pytest
+
+from server.codec import wire
+from server.codec.packets import Publish
+from server.delivery import place_state
+from server.delivery.shared import Group
+from server.delivery.subscriber import Subscriber
+from shards import kept, keys
+from shards.commit import Commit
+from shards.dedupe import Refused
+from shards.delivery_rows import Name
+from shards.kept import Kept
+from shards.pointers import pointers
+from shards.store import Table
+from tests.support.rig import Peer, Rig, config
+from timeline.position import START, Position
+
+TEXT = "$share/g/jobs"
+ALL, FAILED, NONE, TEN_S = ("keep", "all"), ("keep", "failed"), ("keep", "none"), ("keep", "10s")
+
+
+class Place:
+    def __init__(self, *terms: tuple[str, str]) -> None:
+        self.rig = Rig(config())
+        self.peer = self._come(terms)
+
+    def _come(self, terms: tuple[tuple[str, str], ...] = ()) -> Peer:
+        peer = self.rig.lasting("w")
+        peer.subscribe(TEXT, qos=1, user_properties=(("backoff", "1s"), *terms))
+        return peer
+
+    @property
+    def group(self) -> Group:
+        group = self.rig.core.groups.get(TEXT)
+        assert group is not None
+        return group
+
+    def job(self, payload: str = "x") -> Publish:
+        """Publish one; as the worker gets it."""
+        self.rig.send("jobs", payload)
+        return self.next()
+
+    def next(self) -> Publish:
+        self.rig.pass_ms(3_000)
+        return self.peer.publishes()[-1]
+
+    def ack(self, job: Publish) -> None:
+        self.peer.ack(wire.PUBACK, job.packet_id)
+        self.rig.pass_ms(1_000)
+
+    @property
+    def kept(self) -> list[Kept]:
+        return list(kept.kept_of(self.rig.store, self.group.whose))
+
+    def is_sound(self) -> bool:
+        return not list(pointers(self.rig.store, self.rig.core.directory))
+
+
+def test_what_failed_keeps_its_story_and_what_never_failed_writes_nothing() -> None:
+    place = Place()
+    place.ack(place.job())
+    assert place.kept == []
+    assert kept.totals(place.rig.store) == kept.NONE
+    place.peer.nack(place.job("again"))
+    began = place.rig.clock.now_ms
+    place.ack(place.next())
+    (one,) = place.kept
+    assert (one.state.attempts, [(x.by, x.outcome) for x in one.tries]) == (2, [("w", "failed")])
+    assert (one.good.by, one.good.outcome, one.good.reason) == ("w", "done", "")
+    assert began < one.good.at_ms <= place.rig.clock.now_ms
+    assert 0 < one.good.ms <= 3_000
+    assert kept.totals(place.rig.store).count == kept.totals_of(place.rig.store, place.group.whose).count == 1
+    assert place.is_sound()
+    assert not list(place.rig.store.scan(Table.DELIVERIES, keys.RECORD, keys.KEPT))
+
+
+@pytest.mark.parametrize(("terms", "count"), [(ALL, 2), (NONE, 0), (FAILED, 1), (TEN_S, 2)])
+def test_keep_says_what_stays(terms: tuple[str, str], count: int) -> None:
+    place = Place(terms)
+    place.ack(place.job())
+    place.peer.nack(place.job())
+    place.ack(place.next())
+    assert len(place.kept) == count
+    assert place.is_sound()
+
+
+def test_the_story_is_there_after_a_kill_with_the_ack() -> None:
+    place = Place(ALL)
+    place.ack(place.job())
+    place.rig.crash(0)
+    place.rig.pump()
+    assert [one.state.attempts for one in place.kept] == [1]
+    assert place.is_sound()
+
+
+def test_a_replay_and_a_new_end_have_a_new_story() -> None:
+    place = Place(ALL)
+    place.peer.nack(place.job())
+    place.ack(place.next())
+    assert [one.state.attempts for one in place.kept] == [2]
+    place.rig.decide(partial(place.rig.core.replay.rewind, subscriber=place.group, to=START))
+    again = place.next()
+    assert place.kept == []
+    place.ack(again)
+    assert [(one.state.attempts, one.tries) for one in place.kept] == [(1, [])]
+    assert place.is_sound()
+
+
+def test_a_replay_that_fails_forgets_what_was_done() -> None:
+    place = Place(ALL)
+    place.ack(place.job())
+    place.rig.decide(partial(place.rig.core.replay.rewind, subscriber=place.group, to=START))
+    place.peer.nack(place.next(), "never")
+    place.rig.pass_ms(1_000)
+    assert place.kept == []
+    assert len(list(place.rig.core.dead_letters.read())) == 1
+    assert place.is_sound()
+
+
+def test_a_late_ack_has_its_story_once() -> None:
+    place = Place(("ack-timeout", "1s"))
+    late = place.job()
+    place.rig.pass_ms(1_000)
+    place.peer.ack(wire.PUBACK, late.packet_id)
+    place.rig.pass_ms(5_000)
+    (one,) = place.kept
+    assert (one.state.attempts, one.tries[0].outcome, one.good.outcome) == (2, "lapsed", "done")
+    events = place.rig.core.events
+    events.finish(place.group, one.root, 0, lambda _: None)
+    place.rig.pass_ms(1_000)
+    assert place.kept == [one]
+    assert place.is_sound()
+
+
+def test_a_duration_ends_and_so_does_what_a_group_that_is_gone_kept() -> None:
+    place = Place(TEN_S)
+    place.ack(place.job())
+    done, whose = place.rig.core.done, place.group.whose
+    assert list(done.over()) == []
+    place.rig.pass_ms(11_000)
+    assert list(done.over()) == [whose]
+    assert place.rig.decide(partial(done.drop, whose=whose)) == [1]
+    assert place.kept == []
+    assert list(done.over()) == []
+    assert place.is_sound()
+    other = Place(ALL)
+    other.ack(other.job())
+    whose = other.group.whose
+    other.peer.unsubscribe(TEXT)
+    other.rig.pass_ms(1_000)
+    assert list(other.rig.core.done.over()) == [whose]
+    assert other.rig.decide(partial(other.rig.core.done.drop, whose=whose)) == [1]
+    assert other.is_sound()
+
+
+def test_the_oldest_go_at_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "ROWS_EACH", 3)
+    monkeypatch.setattr(kept, "STEP", 1)
+    place = Place(ALL)
+    for number in range(6):
+        place.ack(place.job(str(number)))
+    assert len(place.kept) == 3
+    assert place.rig.core.cursors.crowded_out == 3
+    assert place.is_sound()
+    roots = [one.root for one in place.kept]
+    monkeypatch.setattr(kept, "ROWS_EACH", 100)
+    monkeypatch.setattr(kept, "ROWS_ALL", 2)
+    place.ack(place.job())
+    assert [one.root for one in place.kept][:-1] == roots[1:]
+    assert place.is_sound()
+
+
+def test_acks_beyond_what_may_wait_have_no_story(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(place_state, "ENDED_MAX", 0)
+    place = Place(ALL)
+    place.ack(place.job())
+    assert place.kept == []
+
+
+def leased(rig: Rig, group: Group) -> tuple[Subscriber, int, int, Position]:
+    """Lease the one message: who has it, its packet id, the number, its root."""
+    ((member, theirs),) = group.lent.items()
+    ((packet_id, lent),) = theirs.items()
+    return member, packet_id, rig.core.settling.lease(member, TEXT, [packet_id], 30_000)[0], lent.position
+
+
+def ack_with(place: Place, result: bytes) -> object:
+    """Ack the one message with a result."""
+    settling, (_, _, number, _) = place.rig.core.settling, leased(place.rig, place.group)
+
+    def decide(commit: Commit) -> object:
+        return settling.follow(commit, TEXT, number, lambda _: True, list, None, result)
+
+    (answer,) = place.rig.decide(decide)
+    return answer
+
+
+@pytest.mark.parametrize("keep", [FAILED, NONE, ALL])
+def test_a_result_lies_beside_its_delivery_until_its_time_is_over(keep: tuple[str, str]) -> None:
+    place = Place(keep, ("result-ttl", "10s"))
+    place.job()
+    assert ack_with(place, b'{"sum": 3}') == []
+    ((name, store),) = [(Name(place.group.whose, one.root), place.rig.store) for one in place.kept]
+    assert kept.result_at(store, name) == b'{"sum": 3}'
+    assert kept.totals(store).results == 1
+    place.rig.crash(0)
+    place.rig.pump()
+    assert kept.result_at(place.rig.store, name) == b'{"sum": 3}'
+    assert place.is_sound()
+    done = place.rig.core.done
+    assert list(done.over()) == []
+    place.rig.pass_ms(11_000)
+    assert list(done.over()) == [name.whose]
+    assert place.rig.decide(partial(done.drop, whose=name.whose)) == [1]
+    assert len(place.kept) == (keep is ALL)
+    assert kept.result_at(place.rig.store, name) is None
+    assert list(done.over()) == []
+    assert place.is_sound()
+
+
+def test_a_result_without_room_is_refused_and_the_lease_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "RESULT_BYTES_EACH", 5)
+    place = Place()
+    place.job()
+    refused = ack_with(place, b"123456")
+    assert isinstance(refused, Refused)
+    assert refused.why == "result-quota"
+    assert place.kept == []
+    assert len(place.group.session.flights) == 1
+    assert ack_with(place, b"12345") == []
+    assert not place.group.session.flights
+    monkeypatch.setattr(kept, "RESULT_BYTES_EACH", 100)
+    monkeypatch.setattr(kept, "RESULT_BYTES_ALL", 6)
+    place.job()
+    assert isinstance(ack_with(place, b"12"), Refused)
+    assert place.is_sound()
+
+
+def test_a_result_whose_batch_failed_is_not_there_and_the_message_is_out() -> None:
+    place = Place(ALL)
+    place.job()
+    settling, (_, _, number, _) = place.rig.core.settling, leased(place.rig, place.group)
+    place.rig.decide(
+        lambda commit: settling.follow(commit, TEXT, number, lambda _: True, list, None, b"1"), pump=False
+    )
+    place.rig.crash(0)
+    place.rig.pump()
+    assert place.kept == []
+    assert place.is_sound()
