@@ -18,7 +18,6 @@ from .delivery.burials import Burials
 from .delivery.clients import Clients
 from .delivery.deliveries import Deliveries
 from .delivery.dispatch import Dispatch
-from .delivery.done import Done
 from .delivery.floor import Floor
 from .delivery.giving import Giving
 from .delivery.membership import Membership
@@ -229,7 +228,6 @@ class Core:
         self.events = Events(self.lives, self.groups, self.cursors, self.sent, writer, clock)
         self.kept_retries = KeptRetries(store, self.groups, self.retries, self.lives)
         self.dead_letters = DeadLetters(store, self.groups, self.url_groups, self.retries, self.lives)
-        self.done = Done(store, self.opened.directory, self.groups, clock)
         self.wills = Wills(self.sessions, self.publishing, writer, clock, config.limits)
         self.burying = Burying(
             self.opened, self.burials, self.dead_letter_queue, self.lives, self.router, writer, clock

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
+from timeline.delivery_rows import DeliveryRow as Life
 from timeline.position import Position, position
 
 from . import kept, keys
@@ -29,6 +30,7 @@ from .delivery_rows import (
     with_state,
 )
 from .errors import Corrupt
+from .fields import TryRow
 from .open_batch import OpenBatch
 from .record import owner_of
 from .store import Table
@@ -172,6 +174,19 @@ def end(commit: Commit, name: Name) -> bool:
     group.row(Table.DELIVERIES, keys.state(*name), None)
     group.row(Table.DELIVERIES, keys.record(name.root, name.whose), None)
     return True
+
+
+def finish(commit: Commit, name: Name, life: Life | None, keeper: str) -> bool:
+    """In the writer: the delivery is acked late, and its rows go, also if they cannot be read; False if it
+    had none, or was done. `life`: as it is kept; None: it is not."""
+    if life is None:
+        return not kept.is_kept(commit.open_batch, name) and end(commit, name)
+    is_ended = end(commit, name)
+    *tries, good = [TryRow(*one) for one in life.tries]
+    counts = life.attempts, life.counted, tries
+    story = kept.Story(name.root, *counts, good.by, good.at_ms, good.ms, good.reason)
+    kept.keep(commit, name.whose, (story,), keeper)
+    return is_ended
 
 
 def drop(commit: Commit, row: DeliveryRow) -> None:

@@ -135,7 +135,8 @@ def _kept(store: Store) -> Iterator[Pointer]:
     """Results of no delivery that is done, and wrong counts of what is kept."""
     counts: dict[bytes, Counter[str]] = {b"": Counter()}
     states = readable(store, Table.DELIVERIES, keys.STATE, keys.RECORD)
-    for (whose, root), value in ((keys.state_in(key), value) for key, value in states):
+    for state_key, value in states:
+        whose, root = keys.state_in(state_key)
         done = kept.kept_at(store, Name(whose, root))
         result = None if done is None else kept.result_of(store, whose, done)
         for one in (counts[b""], counts.setdefault(whose, Counter())) if done is not None else ():

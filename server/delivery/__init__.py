@@ -36,6 +36,7 @@ then who has what:
     burials.py       what places that end, or are set forward, leave undone
     loans.py         what members have in hand of their groups, and how it comes back
     drain.py         groups and endpoints are given nothing new, before a stop
+    done.py          what is kept of deliveries that are done, and for how long
     membership.py    who is in which shared subscription
     url_groups.py    groups of full URLs: made and forgotten
 

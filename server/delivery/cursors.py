@@ -472,7 +472,7 @@ class Cursors(CommitHook):
             end(commit, Name(one.whose, root))
         wall_ms, mono = commit.open_batch.wall_ms, self._clock.mono()
         stories = [_story(root, ended, before.get(root), wall_ms, mono) for root, ended in told.items()]
-        if isinstance(one, Group) and one.keep is Keep.FAILED:  # a row may be of what was put off
+        if isinstance(one, Group) and one.keeping.keep is Keep.FAILED:  # a row may be of what was put off
             stories = [story for story in stories if story.attempts > 1 or story.result is not None]
         if stories:
             self.crowded_out += keep(commit, one.whose, stories, one.keeper)

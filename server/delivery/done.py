@@ -28,19 +28,13 @@ STEP = 250
 
 
 class Done:
-    """What the places of one server keep. `expired`: dropped since the start, as their time was over."""
+    """What the places of one server keep."""
 
     def __init__(self, store: Store, directory: Directory, groups: Membership, clock: Clock) -> None:
         self._store = store
         self._directory = directory
         self._groups = groups
         self._clock = clock
-        self.expired = 0
-
-    @property
-    def totals(self) -> KeptRow:
-        """What all places keep."""
-        return kept.totals(self._store)
 
     def over(self) -> Iterator[bytes]:
         """Places of which something may be over, by `whose`. O(places)."""
@@ -75,5 +69,5 @@ class Done:
 
 def _stays(group: Group | None, state: StateRow) -> bool:
     """Whether the delivery of a result stays when that is over."""
-    keep = Keep.NONE if group is None else group.keep
+    keep = Keep.NONE if group is None else group.keeping.keep
     return keep is Keep.ALL or (keep is Keep.FAILED and state.attempts > 1)

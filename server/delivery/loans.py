@@ -63,7 +63,7 @@ class Loans:
     def _acked(self, group: Group, member: Subscriber, run: Sequence[Flight]) -> list[Flight]:
         """Which of a group's are late."""
         session, theirs = group.session, group.lent.get(member, {})
-        own, resends, keep = session.flights, session.resends, group.keep
+        own, resends, keep = session.flights, session.resends, group.keeping.keep
         late: list[Flight] = []
         held = len(own)
         for lent in run:
@@ -79,7 +79,7 @@ class Loans:
                     resends.discard(flight.packet_id)
                 if flight.key:
                     session.land(flight)
-                if keep is not Keep.NONE and (keep is Keep.ALL or group.has_failed(flight)):
+                if keep is Keep.ALL or (keep is Keep.FAILED and group.rows.had_failed(flight)):
                     self.tell(group, member, flight, loan)
             elif flight is not None:
                 late.append(lent)

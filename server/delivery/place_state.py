@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from shards.fields import TryRow
 from timeline.position import Position
+from timeline.session import Flight
 
 from .publish_request import Will
 
@@ -72,6 +73,10 @@ class PlaceRows:
         if not isinstance(self.over, set):
             self.over = set()
         self.over.add(root)
+
+    def had_failed(self, flight: Flight) -> bool:
+        """Whether a try of what is in flight may have failed before."""
+        return flight.attempts > 1 or flight.position in self.out
 
     def note_ended(self, root: Position, ended: Ended) -> None:
         """The delivery is done, which is to be kept."""

@@ -25,7 +25,6 @@ from typing import Final, Literal
 
 from shards.fields import Record
 from shards.keys import GROUP_PREFIX
-from timeline.delivery_rows import Keep
 from timeline.filters import SHARE_PREFIX, parse_share
 from timeline.key_order import KeyOrder, Meeting
 from timeline.key_rows import NO_RULE, KeyBound, Rule
@@ -45,7 +44,7 @@ from .router import endpoint_names, is_unnamed
 from .run import RUN_MAX, Run
 from .settling.leases import Leases
 from .subscriber import Subscriber
-from .terms import KEEP_FAILED, KEEP_NONE, NEXT, UNSAID, Keeping, OnDead, in_force
+from .terms import NEXT, UNSAID, Keeping, OnDead, in_force
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +60,6 @@ WARN_S = 60.0
 are."""
 PASSED_MAX = 16
 """Messages, one after the other, that a tailing group passes over. Read in runs they take half the time."""
-_KEEP = {None: Keep.FAILED, KEEP_FAILED: Keep.FAILED, KEEP_NONE: Keep.NONE}
 PASS: Final = Meeting.PASS
 STOP: Final = Meeting.STOP
 DOTS = (".", "..")
@@ -176,20 +174,6 @@ class Group(Place):
     def on_dead(self) -> OnDead:
         """Whether a dead letter holds its key, or lets it go on."""
         return (self.keeping.order and self.keeping.on_dead) or NEXT
-
-    @property
-    def keep(self) -> Keep:
-        """Which of its deliveries that are done stay as rows."""
-        return _KEEP.get(self.keeping.keep_ms, Keep.ALL)
-
-    def keeps(self, flight: Flight) -> bool:
-        """Whether what it has in flight stays as a row once it is done."""
-        keep = self.keep
-        return keep is Keep.ALL or (keep is Keep.FAILED and self.has_failed(flight))
-
-    def has_failed(self, flight: Flight) -> bool:
-        """Whether the message may have failed before."""
-        return flight.attempts > 1 or flight.position in self.rows.out
 
     def join(self, member: Subscriber, subscription: Subscription) -> None:
         """Add a member, or take over its new options."""

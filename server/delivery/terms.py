@@ -19,6 +19,7 @@ from typing import Literal, NamedTuple
 
 from shards.dedupe import Refused
 from shards.tables import NEVER_S as NEVER_S
+from timeline.delivery_rows import Keep
 from timeline.key_rows import NO_RULE, Rule
 from timeline.session import Terms
 
@@ -34,6 +35,7 @@ OnDead = Literal["next", "hold"]
 NEXT: OnDead = "next"
 KEEP_FAILED, KEEP_NONE, KEEP_ALL = -1, 0, -2
 """Values of `keep_ms` that are no duration."""
+_KEEP = {None: Keep.FAILED, KEEP_FAILED: Keep.FAILED, KEEP_NONE: Keep.NONE}
 KEEP_WORDS = {"failed": KEEP_FAILED, "none": KEEP_NONE, "all": KEEP_ALL}
 RESULT_TTL_MS, RESULT_TTLS_MS = 3_600_000, (1_000, 7 * 86_400_000)
 """How long a result is kept: the default, and the bounds."""
@@ -88,6 +90,11 @@ class Keeping(NamedTuple):
     """Endpoint that is told of dead letters and withheld messages; empty: none."""
     alerts_by: str | None = None
     """Name of the key that set `alerts`, which alerts are sent for; empty: no key."""
+
+    @property
+    def keep(self) -> Keep:
+        """Which deliveries that are done stay as rows."""
+        return _KEEP.get(self.keep_ms, Keep.ALL)
 
     @property
     def rule(self) -> Rule | None:

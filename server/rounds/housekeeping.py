@@ -30,6 +30,7 @@ from shards.errors import ShardsError
 from timeline.position import Position
 
 from ..core import Core
+from ..delivery.done import Done
 from ..delivery.settling.dead_letter_queue import SWEEP_MAX
 from ..delivery.shared import Group
 from ..engine.writer import Ask, Busy
@@ -90,6 +91,7 @@ class Housekeeping:
         self._garbage = garbage
         self._webhooks = webhooks
         self._scheduler = Timetable(time, monotonic)
+        self._done = Done(core.opened.store, core.directory, core.groups, core.clock)
         self._sweep_topic = b""
         self._running = asyncio.Lock()
 
@@ -241,7 +243,6 @@ class Housekeeping:
 
     async def _sweep_done(self) -> None:
         """Drop what is over of deliveries that are done, a step at a time."""
-        done = self._core.done
-        for whose in list(done.over()):
-            while gone := await self._ask(partial(done.drop, whose=whose), cost=SWEEP_MAX):
-                done.expired += gone
+        for whose in list(self._done.over()):
+            while await self._ask(partial(self._done.drop, whose=whose), cost=SWEEP_MAX):
+                pass

@@ -23,10 +23,9 @@ from functools import partial
 import msgspec
 
 from shards.commit import Commit
-from shards.deliveries import drop, end, wait
+from shards.deliveries import drop, end, finish, wait
 from shards.delivery_rows import DeliveryRow, Name, at, life_of, new_row, with_life
-from shards.fields import Record, TryRow
-from shards.kept import Story, is_kept, keep
+from shards.fields import Record
 from shards.record import decode
 from timeline.deliveries import NEVER, decide
 from timeline.delivery_rows import Case, Effect, Event, Fate, Keep, Out, Seen, State, Terms
@@ -212,17 +211,12 @@ class Lives:
         is_sent = root <= horizon or at_of(root) <= commit.open_batch.wall_ms
         is_ahead = is_sent and place.session.finish_ahead(root, horizon, key())
         seen = Seen(_out_over(row) if is_out else None, is_ahead=is_ahead, replay=int(is_ahead))
-        terms = Terms(keep=place.keep if isinstance(place, Group) else Keep.NONE)
+        terms = Terms(keep=place.keeping.keep if isinstance(place, Group) else Keep.NONE)
         life, now = None if row is None else life_of(row), position(commit.open_batch.wall_ms, 0)
         fate = decide(life, seen, what.event, what.case._replace(now=now, by=what.by), terms)
-        is_ended, after = Effect.CURSOR in fate.effects, fate.row
-        if is_ended or (after is None and not is_kept(commit.open_batch, name)):
-            is_ended = end(commit, name) or is_ended  # also a row that cannot be read
-        if is_ended and after is not None and after != life:
-            *tries, good = [TryRow(*one) for one in after.tries]
-            counts = after.attempts, after.counted, tries
-            story = Story(root, *counts, good.by, good.at_ms, good.ms, good.reason)
-            keep(commit, place.whose, (story,), place.keeper)
+        is_ended = Effect.CURSOR in fate.effects
+        if is_ended or fate.row is None:
+            is_ended = finish(commit, name, fate.row, place.keeper) or is_ended
         if row is not None and is_ended:
             self._retries.changes(place, root, row.at, None)
         return is_ended

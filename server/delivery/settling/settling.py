@@ -40,7 +40,7 @@ from shards.errors import Corrupt
 from shards.kept import check_room, result_at
 from shards.read import Reader
 from timeline.deliveries import RETURNS_FREE
-from timeline.delivery_rows import Event
+from timeline.delivery_rows import Event, Keep
 from timeline.position import MessageId, Position, id_position
 from timeline.session import IN_FLIGHT, SETTLED, Flight, Session
 
@@ -545,7 +545,9 @@ class Settling:
             check_room(commit, group.whose, len(result))
         placed = place()
         loan.flight.fate = SETTLED
-        if result is not None or group.keeps(loan.flight):
+        keep = group.keeping.keep
+        is_kept = keep is Keep.ALL or (keep is Keep.FAILED and group.rows.had_failed(loan.flight))
+        if is_kept or result is not None:
             self._groups.loans.tell(group, member, loan.flight, loan, result)
         self._cursors.store(commit, group)
         ack = group, loan.flight, member, lent

@@ -7,6 +7,7 @@ import pytest
 from server.codec import wire
 from server.codec.packets import Publish
 from server.delivery import place_state
+from server.delivery.done import Done
 from server.delivery.shared import Group
 from server.delivery.subscriber import Subscriber
 from shards import kept, keys
@@ -58,6 +59,11 @@ class Place:
 
     def is_sound(self) -> bool:
         return not list(pointers(self.rig.store, self.rig.core.directory))
+
+
+def done_of(place: Place) -> Done:
+    core = place.rig.core
+    return Done(core.opened.store, core.directory, core.groups, core.clock)
 
 
 def test_what_failed_keeps_its_story_and_what_never_failed_writes_nothing() -> None:
@@ -139,7 +145,7 @@ def test_a_late_ack_has_its_story_once() -> None:
 def test_a_duration_ends_and_so_does_what_a_group_that_is_gone_kept() -> None:
     place = Place(TEN_S)
     place.ack(place.job())
-    done, whose = place.rig.core.done, place.group.whose
+    done, whose = done_of(place), place.group.whose
     assert list(done.over()) == []
     place.rig.pass_ms(11_000)
     assert list(done.over()) == [whose]
@@ -152,8 +158,8 @@ def test_a_duration_ends_and_so_does_what_a_group_that_is_gone_kept() -> None:
     whose = other.group.whose
     other.peer.unsubscribe(TEXT)
     other.rig.pass_ms(1_000)
-    assert list(other.rig.core.done.over()) == [whose]
-    assert other.rig.decide(partial(other.rig.core.done.drop, whose=whose)) == [1]
+    assert list(done_of(other).over()) == [whose]
+    assert other.rig.decide(partial(done_of(other).drop, whose=whose)) == [1]
     assert other.is_sound()
 
 
@@ -211,7 +217,7 @@ def test_a_result_lies_beside_its_delivery_until_its_time_is_over(keep: tuple[st
     place.rig.pump()
     assert kept.result_at(place.rig.store, name) == b'{"sum": 3}'
     assert place.is_sound()
-    done = place.rig.core.done
+    done = done_of(place)
     assert list(done.over()) == []
     place.rig.pass_ms(11_000)
     assert list(done.over()) == [name.whose]
