@@ -184,8 +184,8 @@ def finish(commit: Commit, name: Name, life: Life | None, keeper: str) -> bool:
     is_ended = end(commit, name)
     *tries, good = [TryRow(*one) for one in life.tries]
     counts = life.attempts, life.counted, tries
-    story = kept.Story(name.root, *counts, good.by, good.at_ms, good.ms, good.reason)
-    kept.keep(commit, name.whose, (story,), keeper)
+    story = kept.Story(*counts, good.by, good.at_ms, good.ms, good.reason)
+    kept.keep(commit, name.whose, {name.root: story}, keeper)
     return is_ended
 
 

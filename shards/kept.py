@@ -11,7 +11,7 @@ refused: somebody waits for it.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -48,12 +48,11 @@ NONE = KeptRow()
 
 
 class Story(NamedTuple):
-    """A delivery that is done."""
+    """What became of a delivery that is done."""
 
-    root: Position
     attempts: int
     counted: int
-    tries: list[TryRow]
+    tries: Sequence[TryRow]
     """The failed ones before."""
     by: str
     ended_ms: int
@@ -62,6 +61,9 @@ class Story(NamedTuple):
     answer: str
     result: bytes | None = None
     """JSON."""
+
+
+NO_STORY = Story(0, 0, (), "", 0, 0, "")
 
 
 class Kept(NamedTuple):
@@ -84,25 +86,28 @@ class Kept(NamedTuple):
 # -- in the writer
 
 
-def keep(commit: Commit, whose: bytes, stories: Iterable[Story], keeper: str) -> int:
-    """In the writer: these are kept. They have no rows of other states. Returns how many older ones of any
-    place had to go."""
+def keep(commit: Commit, whose: bytes, stories: Mapping[Position, Story], keeper: str) -> int:
+    """In the writer: deliveries are done, and kept, by root. They have no rows of other states. Returns how
+    many older ones of any place had to go."""
     group, at = commit.open_batch, keys.place(position(commit.open_batch.wall_ms, 0))
-    running_ms, count, size, results, result_size = group.running_ms, 0, 0, 0, 0
-    first, put = _of(group, whose).first, group.row
-    for one in stories:
-        root, stands = keys.place(one.root), at
+    count, size, results, result_size, value = len(stories), 0, 0, 0, b""
+    put, prefix, last = group.row, keys.STATE + whose, None
+    for place, one in stories.items():
+        root, stands = place.to_bytes(POSITION_BYTES, "big"), at
         if one.result is not None:
             stands = keys.place(position(group.wall_ms, commit.horizon.issue()))
             put(Table.DELIVERIES, keys.RESULT + whose + stands, root + one.result)
             results, result_size = results + 1, result_size + len(one.result)
-        tries = [*one.tries, TryRow(one.ended_ms, one.by, ACKED, one.answer, one.held_ms)][-TRIES_MAX:]
-        row = StateRow(DONE, stands, one.attempts, one.counted, "", keeper, running_ms, 0, tries)
-        value = encode_row(row)
-        put(Table.DELIVERIES, keys.STATE + whose + root, value)
-        count, size = count + 1, size + len(value) + KEY_BYTES
-        if not first or root < first:
-            first = root
+        if one is not last or one.result is not None:
+            good = TryRow(one.ended_ms, one.by, ACKED, one.answer, one.held_ms)
+            tries = [*one.tries, good][-TRIES_MAX:]
+            row = StateRow(DONE, stands, one.attempts, one.counted, "", keeper, group.running_ms, 0, tries)
+            last, value = one, encode_row(row)
+        put(Table.DELIVERIES, prefix + root, value)
+        size += len(value) + KEY_BYTES
+    known = _of(group, whose)
+    first = keys.place(min(stories))
+    first = min(first, known.first) if known.first else first
     now = _add(group, whose, KeptRow(count, size, results, result_size, first))
     gone = 0
     if now.count > ROWS_EACH or now.size > BYTES_EACH:

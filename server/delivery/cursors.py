@@ -43,7 +43,6 @@ from ..engine.clock import Clock
 from ..engine.commit_hook import CommitHook, Done, ignore
 from ..engine.writer import Busy, Writer
 from .place import Place
-from .place_state import Ended
 from .session_rows import cursor_row, group_row, session_row
 from .shared import Group
 from .subscriber import Subscriber
@@ -117,7 +116,7 @@ class Cursors(CommitHook):
         """Places that were dirty at the start of the round and are not written yet."""
         self._round_at = self._lazy_from = -NEVER
         self._is_last = False
-        self._over: list[tuple[Place, list[Position], dict[Position, Ended]]] = []
+        self._over: list[tuple[Place, list[Position], dict[Position, Story]]] = []
         """Roots of the rows that the open batch deletes, and stories that it has, by their place."""
         self.crowded_out = 0
         """Stories that had to go for newer ones, since the start."""
@@ -464,16 +463,24 @@ class Cursors(CommitHook):
         if self.named(one.session.client_id) is not one:
             return
         over, told = one.over(), dict(one.rows.ended)
-        before = dict[Position, DeliveryRow | None]()
+        before = dict[Position, DeliveryRow]()
         for root in (told.keys() & over) - one.rows.over:
             with suppress(Corrupt):
-                before[root] = at(commit.open_batch, Name(one.whose, root))
+                row = at(commit.open_batch, Name(one.whose, root))
+                if row is not None:
+                    before[root] = row
         for root in over:
             end(commit, Name(one.whose, root))
-        wall_ms, mono = commit.open_batch.wall_ms, self._clock.mono()
-        stories = [_story(root, ended, before.get(root), wall_ms, mono) for root, ended in told.items()]
-        if isinstance(one, Group) and one.keeping.keep is Keep.FAILED:  # a row may be of what was put off
-            stories = [story for story in stories if story.attempts > 1 or story.result is not None]
+        stories = dict(told)
+        for root, row in before.items():
+            story = told[root]
+            counts = row.attempts + story.attempts, row.counted + story.counted
+            if counts[0] == 1 and story.result is None and _keeps_failed(one):
+                del stories[root]  # its row was of what was put off
+            else:
+                stories[root] = story._replace(
+                    attempts=counts[0], counted=counts[1], tries=[*row.tries, *story.tries]
+                )
         if stories:
             self.crowded_out += keep(commit, one.whose, stories, one.keeper)
         if over or told:
@@ -494,16 +501,8 @@ class Cursors(CommitHook):
         return self._sessions.get(name)
 
 
-def _story(root: Position, told: Ended, row: DeliveryRow | None, wall_ms: int, mono: float) -> Story:
-    """`row`: of the retry that was acked."""
-    attempts, counted, tries = (row.attempts, row.counted, row.tries) if row else (0, 0, [])
-    ended_ms = wall_ms - max(0, round((mono - told.at_s) * 1_000))
-    held_ms = max(1, round((told.at_s - told.since_s) * 1_000)) if told.since_s else 0
-    more = told.attempts
-    tries = [*tries, *told.lost]
-    return Story(
-        root, attempts + more, counted + more, tries, told.by, ended_ms, held_ms, told.answer, told.result
-    )
+def _keeps_failed(one: Place) -> bool:
+    return isinstance(one, Group) and one.keeping.keep is Keep.FAILED
 
 
 def cursor_cost(subscriber: Place) -> int:

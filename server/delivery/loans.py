@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from shards.kept import NO_STORY, Story
 from timeline.delivery_rows import Keep
 from timeline.session import SETTLED, Flight, Loan, Returned
 
 from .drain import Drain
 from .place import Place
-from .place_state import Ended
 from .ready import Ready
 from .settling.leases import Leases
 from .shared import Group
@@ -24,6 +24,9 @@ class Loans:
         self._ready = ready
         self.leases = leases
         self.returned = returned
+        self._alike: tuple[object, ...] | None = None
+        """What the last story was made of: those of a run are one, and are encoded once."""
+        self._story = NO_STORY
         self.drain = Drain(groups, ready, leases)
 
     def lender(self, flight: Flight) -> Group | None:
@@ -101,13 +104,14 @@ class Loans:
         """The story of what is acked goes with the group's next cursor, once."""
         if loan.is_told:
             return
-        loan.is_told = True
-        lost = tries_of_flight((), flight, group.name) if flight.attempts > 1 else ()
-        told = Ended(
-            member.name, loan.since_s, self.leases.turn_s, flight.attempts, lost, loan.answer, result
-        )
-        group.rows.note_ended(flight.position, told)
-        self.leases.is_unwritten = True
+        loan.is_told = self.leases.is_unwritten = True
+        alike = (member, loan.since_s, self.leases.turn_s, loan.answer, flight.attempts)
+        if alike != self._alike or flight.attempts > 1 or result is not None:
+            lost = tries_of_flight((), flight, group.name) if flight.attempts > 1 else ()
+            counts, times = (flight.attempts, flight.attempts), self.leases.held(loan)
+            self._story = Story(*counts, lost, member.name, *times, loan.answer, result)
+            self._alike = alike if result is None else None
+        group.rows.note_ended(flight.position, self._story)
 
     def take_back(self, member: Subscriber, lent: Flight) -> tuple[Group, Flight] | None:
         """The member's client cannot do the message, or is gone. Returns the group's own flight, if the

@@ -1,10 +1,10 @@
 """State of a place, in parts by the module that writes each."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
-from shards.fields import TryRow
+from shards.kept import Story
 from timeline.position import Position
 from timeline.session import Flight
 
@@ -15,25 +15,7 @@ ENDED_MAX = 100_000
 """Acks of a place that are to be kept and wait for its cursor; the story of more is not kept."""
 _NO_ROOTS: Final[frozenset[Position]] = frozenset()
 """Most places have none. A set of its own takes 216 bytes, and there are two."""
-
-
-class Ended(NamedTuple):
-    """An ack, of which the place keeps the story."""
-
-    by: str
-    since_s: float
-    """When it was given, s of monotonic time; 0: unknown."""
-    at_s: float
-    attempts: int
-    """Since its row."""
-    lost: Sequence[TryRow]
-    """Tries since its row that had no answer."""
-    answer: str
-    result: bytes | None = None
-    """JSON."""
-
-
-_NO_ENDED: Final[dict[Position, Ended]] = {}
+_NO_ENDED: Final[dict[Position, Story]] = {}
 
 
 class PlaceRows:
@@ -78,14 +60,14 @@ class PlaceRows:
         """Whether a try of what is in flight may have failed before."""
         return flight.attempts > 1 or flight.position in self.out
 
-    def note_ended(self, root: Position, ended: Ended) -> None:
+    def note_ended(self, root: Position, ended: Story) -> None:
         """The delivery is done, which is to be kept."""
         if self.ended is _NO_ENDED:
             self.ended = {}
         if len(self.ended) < ENDED_MAX:
             self.ended[root] = ended
 
-    def wrote(self, ended: dict[Position, Ended]) -> None:
+    def wrote(self, ended: dict[Position, Story]) -> None:
         """These stories are durable."""
         for root, one in ended.items():
             if self.ended.get(root) is one:

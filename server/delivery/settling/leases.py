@@ -55,7 +55,7 @@ class Leases:
         self._clock = clock
         self._running_ms = running_ms
         self._token = token
-        self.turn_s = clock.mono()
+        self.turn_s, self._turn_ms = clock.mono(), clock.wall_ms()
         """Start of this turn of the server, s of monotonic time: for inexact uses."""
         self.is_unwritten = False
         """Messages were given to clients, or are done with a story, since somebody looked here: it is to be
@@ -71,7 +71,7 @@ class Leases:
         """Leases with a number, by that."""
 
     def begin_turn(self) -> None:
-        self.turn_s = self._clock.mono()
+        self.turn_s, self._turn_ms = self._clock.mono(), self._clock.wall_ms()
 
     def __len__(self) -> int:
         return len(self._others) + sum(map(len, self._queues.values()))
@@ -108,6 +108,11 @@ class Leases:
         self._given = loan.lease = self._given + 1
         loan.until_s, loan.term_ms = self._clock.mono() + for_ms / 1000, for_ms
         self._others[loan.until_s, loan.lease] = (group, member, lent)
+
+    def held(self, loan: Loan) -> tuple[int, int]:
+        """Wall time of this turn, ms, and how long the member has had the message by then; 0: unknown."""
+        since_s, turn_s = loan.since_s, self.turn_s
+        return self._turn_ms, max(1, round((turn_s - since_s) * 1_000)) if since_s else 0
 
     def new_numbers(self, count: int) -> Iterator[int]:
         """`count` new, unused numbers."""
