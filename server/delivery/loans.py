@@ -86,6 +86,8 @@ class Loans:
                     self.tell(group, member, flight, loan)
             elif flight is not None:
                 late.append(lent)
+            elif keep is Keep.ALL or (keep is Keep.FAILED and group.rows.had_failed(lent)):
+                self.tell(group, member, lent, loan)
         if not theirs:
             group.lent.pop(member, None)
         if member in group.members:
@@ -112,6 +114,7 @@ class Loans:
             self._story = Story(*counts, lost, member.name, *times, loan.answer, result)
             self._alike = alike if result is None else None
         group.rows.note_ended(flight.position, self._story)
+        group.dirty.add(group)
 
     def take_back(self, member: Subscriber, lent: Flight) -> tuple[Group, Flight] | None:
         """The member's client cannot do the message, or is gone. Returns the group's own flight, if the

@@ -257,3 +257,26 @@ def test_a_result_whose_batch_failed_is_not_there_and_the_message_is_out() -> No
     place.rig.pump()
     assert place.kept == []
     assert place.is_sound()
+
+
+@pytest.mark.parametrize(("keep", "count"), [(ALL, 2), (FAILED, 1)])
+def test_at_qos_2_the_story_comes_with_the_end_of_the_exchange(keep: tuple[str, str], count: int) -> None:
+    rig = Rig(config())
+    peer = rig.lasting("w")
+    peer.subscribe(TEXT, qos=2, user_properties=(("backoff", "1s"), keep))
+    for fails in (True, False):
+        rig.send("jobs", "x", qos=2)
+        rig.pass_ms(3_000)
+        if fails:
+            peer.nack(peer.publishes()[-1])
+            rig.pass_ms(3_000)
+            peer.inbox = [packet for packet in peer.inbox if isinstance(packet, Publish)]
+        job = peer.publishes()[-1]
+        peer.ack(wire.PUBREC, job.packet_id)
+        rig.pass_ms(500)
+        peer.ack(wire.PUBCOMP, job.packet_id)
+        peer.inbox.clear()
+        rig.pass_ms(1_000)
+    group = rig.core.groups.get(TEXT)
+    assert group is not None
+    assert len(list(kept.kept_of(rig.store, group.whose))) == count
