@@ -114,7 +114,7 @@ def keep(commit: Commit, whose: bytes, stories: Mapping[Position, Story], keeper
         gone = drop_first(commit, whose, max(count, STEP))
     total = _totals(group)
     if total.count > ROWS_ALL or total.size > BYTES_ALL:
-        oldest = min(_places(group.store), key=lambda one: one[1].first, default=(whose, now))
+        oldest = min(places(group.store), key=lambda one: one[1].first, default=(whose, now))
         gone += drop_first(commit, oldest[0], max(count, STEP))
     return gone
 
@@ -155,7 +155,7 @@ def drop_first(
     """In the writer: those of a place with the oldest roots go, at most `most`, until one may not. Returns
     their number."""
     group, gone = commit.open_batch, 0
-    start = first_of(_of(group, whose))
+    start = _start(_of(group, whose))
     for root in islice(roots(group.store, whose, start), most * LOOKS):
         name = Name(whose, root)
         state = _readable(group.get(Table.DELIVERIES, keys.state(*name)))
@@ -264,13 +264,19 @@ def totals_of(store: Store, whose: bytes) -> KeptRow:
     return _row(store.get(Table.DELIVERIES, keys.KEPT + whose))
 
 
-def places(store: Store) -> list[tuple[bytes, KeptRow]]:
-    """All that keep something, by `whose`. O(places)."""
-    return list(_places(store))
+def places(store: Store, start: bytes = b"") -> Iterator[tuple[bytes, KeptRow]]:
+    """Those that keep something, by `whose`, from `start` on."""
+    for key, value in readable(store, Table.DELIVERIES, keys.KEPT + start, keys.RESULT):
+        yield key[1:], _row(value)
 
 
-def first_of(row: KeptRow) -> Position:
-    """No root of what it counts is before it."""
+def first_of(store: Store, whose: bytes, row: KeptRow) -> Kept | None:
+    """What a place keeps under the oldest root; None: that is behind many rows of other states."""
+    found = (kept_at(store, Name(whose, root)) for root in roots(store, whose, _start(row)))
+    return next(filter(None, islice(found, STEP * LOOKS)), None)
+
+
+def _start(row: KeptRow) -> Position:
     return keys.place_of(row.first) if row.first else START
 
 
@@ -282,11 +288,6 @@ def ended_ms(state: StateRow) -> int:
 def has_expired(store: Store, whose: bytes, before_ms: int) -> bool:
     """Whether a place has results from before that time."""
     return next(_results(store, whose, before_ms), None) is not None
-
-
-def _places(store: Store) -> Iterator[tuple[bytes, KeptRow]]:
-    for key, value in readable(store, Table.DELIVERIES, keys.KEPT, keys.RESULT):
-        yield key[1:], _row(value)
 
 
 def _results(store: Store, whose: bytes, before_ms: int) -> Iterator[tuple[bytes, Position]]:

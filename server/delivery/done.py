@@ -7,8 +7,8 @@
 What is over goes in steps, in the order of the timeline: behind one that may stay longer, so do others.
 """
 
-from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 
 from shards import kept
 from shards.commit import Commit
@@ -24,7 +24,9 @@ from .shared import Group
 from .terms import RESULT_TTL_MS
 
 STEP = 250
-"""Maximum dropped in one request."""
+"""Maximum dropped in one request, ..."""
+PLACES_MAX = 1_000
+"""... and places looked at in one walk: some 10 ms."""
 
 
 class Done:
@@ -35,23 +37,27 @@ class Done:
         self._directory = directory
         self._groups = groups
         self._clock = clock
+        self._next = b""
+        """The place at which the next walk begins."""
 
-    def over(self) -> Iterator[bytes]:
-        """Places of which something may be over, by `whose`. O(places)."""
-        groups = {group.whose: group for group in self._groups}
-        for whose, row in kept.places(self._store):
-            if self._has_over(groups.get(whose), whose, row):
-                yield whose
+    def over(self) -> list[tuple[bytes, Group | None]]:
+        """Places of which something may be over, by `whose`; None: it is gone. Each walk looks at some."""
+        walk = list(islice(kept.places(self._store, self._next), PLACES_MAX))
+        self._next = walk[-1][0] + b"\0" if len(walk) == PLACES_MAX else b""
+        groups = {group.whose: group for group in self._groups} if walk else {}
+        looked_at = ((whose, groups.get(whose), row) for whose, row in walk)
+        return [(whose, group) for whose, group, row in looked_at if self._has_over(group, whose, row)]
 
     def _has_over(self, group: Group | None, whose: bytes, row: KeptRow) -> bool:
-        first = next(kept.kept_of(self._store, whose, kept.first_of(row)), None)
-        if group is None or (first is not None and self._may_go(group, first.root, first.state)):
+        if group is None or (row.results and kept.has_expired(self._store, whose, self._results_from(group))):
             return True
-        return row.results > 0 and kept.has_expired(self._store, whose, self._results_from(group))
+        first = kept.first_of(self._store, whose, row)
+        return row.count > 0 and (first is None or self._may_go(group, first.root, first.state))
 
-    def drop(self, commit: Commit, whose: bytes) -> int:
+    def drop(self, commit: Commit, whose: bytes, group: Group | None) -> int:
         """In the writer: drop a step's worth of what is over of a place. Returns the number."""
-        group = next((one for one in self._groups if one.whose == whose), None)
+        if group is not None and self._groups.get(group.text) is not group:
+            group = None
         gone = kept.drop_first(commit, whose, STEP, partial(self._may_go, group))
         from_ms = self._clock.wall_ms() if group is None else self._results_from(group)
         return gone + kept.drop_results(commit, whose, from_ms, STEP, partial(_stays, group))

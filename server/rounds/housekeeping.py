@@ -243,6 +243,6 @@ class Housekeeping:
 
     async def _sweep_done(self) -> None:
         """Drop what is over of deliveries that are done, a step at a time."""
-        for whose in list(self._done.over()):
-            while await self._ask(partial(self._done.drop, whose=whose), cost=SWEEP_MAX):
+        for whose, group in self._done.over():
+            while await self._ask(partial(self._done.drop, whose=whose, group=group), cost=SWEEP_MAX):
                 pass

@@ -146,20 +146,20 @@ def test_a_duration_ends_and_so_does_what_a_group_that_is_gone_kept() -> None:
     place = Place(TEN_S)
     place.ack(place.job())
     done, whose = done_of(place), place.group.whose
-    assert list(done.over()) == []
+    assert done.over() == []
     place.rig.pass_ms(11_000)
-    assert list(done.over()) == [whose]
-    assert place.rig.decide(partial(done.drop, whose=whose)) == [1]
+    assert done.over() == [(whose, place.group)]
+    assert place.rig.decide(partial(done.drop, whose=whose, group=place.group)) == [1]
     assert place.kept == []
-    assert list(done.over()) == []
+    assert done.over() == []
     assert place.is_sound()
     other = Place(ALL)
     other.ack(other.job())
     whose = other.group.whose
     other.peer.unsubscribe(TEXT)
     other.rig.pass_ms(1_000)
-    assert list(done_of(other).over()) == [whose]
-    assert other.rig.decide(partial(done_of(other).drop, whose=whose)) == [1]
+    assert done_of(other).over() == [(whose, None)]
+    assert other.rig.decide(partial(done_of(other).drop, whose=whose, group=None)) == [1]
     assert other.is_sound()
 
 
@@ -218,13 +218,13 @@ def test_a_result_lies_beside_its_delivery_until_its_time_is_over(keep: tuple[st
     assert kept.result_at(place.rig.store, name) == b'{"sum": 3}'
     assert place.is_sound()
     done = done_of(place)
-    assert list(done.over()) == []
+    assert done.over() == []
     place.rig.pass_ms(11_000)
-    assert list(done.over()) == [name.whose]
-    assert place.rig.decide(partial(done.drop, whose=name.whose)) == [1]
+    assert done.over() == [(name.whose, place.group)]
+    assert place.rig.decide(partial(done.drop, whose=name.whose, group=place.group)) == [1]
     assert len(place.kept) == (keep is ALL)
     assert kept.result_at(place.rig.store, name) is None
-    assert list(done.over()) == []
+    assert done.over() == []
     assert place.is_sound()
 
 
