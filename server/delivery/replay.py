@@ -96,11 +96,9 @@ class Replay:
         """In the writer: the session or group reads again from `to`, or from the retention floor. What it has
         in flight stays in flight, and is passed over."""
         session, horizon = subscriber.session, self._horizon.position
-        before = session.read_at(horizon)
         floor = self.floor if subscriber.is_group else max(self.floor, self._burials.passing)
         session.rewind(None, max(to, floor), horizon)
-        if session.read < before:
-            session.order.rewind(session.read, session.finished)
+        session.order.rewind(session.read, session.finished)  # also where it stood: heads come again
         if subscriber.ahead is not None:
             subscriber.ahead.forget()
         self._burials.cut(commit, subscriber)

@@ -121,6 +121,18 @@ def test_a_replay_begins_again_in_order(rig: Rig, peer: Peer) -> None:
     assert not came(peer), "the retry has ended"
 
 
+def test_a_second_replay_ends_the_retry_of_what_was_in_flight_at_the_first(rig: Rig, peer: Peer) -> None:
+    """The group has read nothing between them, so that it stands where it stood."""
+    send(rig, "a1", "a2")
+    out = came(peer)
+    rig.pause(TEXT)
+    rig.rewind(TEXT)
+    nack(peer, out["a1"], "1h")
+    rig.rewind(TEXT)
+    rig.pause(TEXT, is_paused=False)
+    assert drain(rig, peer) == ["a1", "a2"]
+
+
 def test_a_retry_that_is_dropped_or_tried_at_once_lets_its_key_go_on(rig: Rig, peer: Peer) -> None:
     send(rig, "a1", "a2", "b1", "b2")
     first = came(peer)
