@@ -59,6 +59,7 @@ STORIES: dict[str, dict[str, str]] = {
             KEYED + "lease k1; setback; nack 1h key=k1; lease k2"
         ),
         "a flight that a kill has left is none to be read again": "given m; kill 1; setback; lies in_flight",
+        "perhaps over, and in flight when set back": "given m lapses=2; lapse 3; setback; lies in_flight",
         "given to nobody who knows before a kill": "kill 1; lies in_flight; setback; lies in_flight",
         "set back, and given to nobody who knows": "lease; bury; setback; kill 1; lies in_flight",
         "set back, the first of a key is the first again": (
@@ -68,6 +69,9 @@ STORIES: dict[str, dict[str, str]] = {
         "a former place has dropped it": "close dropped; reopen; shown dropped; lies",
         "shown as leased, which may be over": "lease lapses=1; lapse 1; shown leased; lease",
         "shown as dead, until it is read again": "lease; bury; setback; shown dead",
+        "read again, a kill has not undone it, and it was over": (
+            "lease; bury; setback; given m lapses=1; kill 1; lapse 40; lies waits"
+        ),
         "read again, and a kill has not undone it": "lease; bury; setback; given m; kill 1; lies in_flight",
         "dead as it has expired": EXPIRING + "at 6000; lies dead key=n",
         "of a schedule, perhaps from before its place": "at 1h; fires o 0; ack; end",
@@ -94,6 +98,12 @@ STORIES: dict[str, dict[str, str]] = {
         "or it does not, and is its own": "lapse 1; given m; kill 1; shown leased",
         "an extend right before a kill may be lost": (
             "given m lapses=2; lapse 1; extend 90; kill 1; lapse 4; given m"
+        ),
+        "and one that ends it sooner": (
+            "grace; given m lapses=90; lapse 1; extend 2; kill 1; lapse 3; given m lapses=9; lapse 4"
+        ),
+        "or the last of three, and then it goes on": (
+            "grace; given m lapses=9; lapse 1; extend 90; extend 2; kill 1; lapse 3; lapse 80; shown leased"
         ),
         "its ack was lost with a kill, and its client has it": (
             "lapse 1; given m lapses=9; ack 1; kill 1; lies in_flight; held 4; lapse 9; given m"
@@ -418,6 +428,9 @@ STORIES: dict[str, dict[str, str]] = {
         ),
         "the lease is over": "grace; lease lapses=1; lapse 3; shown leased",
         "it waits": "shown leased",
+        "an extend that a kill has undone perhaps": (
+            "grace; given m lapses=9; lapse 1; extend 20; kill 1; lapse 9; lapse 30; shown leased"
+        ),
     },
     "done by nobody": {
         "it is behind what is skipped": "accept n 5; at 5; skip dropped 3; lies key=n",

@@ -318,7 +318,7 @@ class Deliveries:
         stake.was_given, stake.is_read, stake.number, stake.by = True, True, stake.number + 1, by
         stake.is_head, stake.is_returned, stake.is_released = True, False, False
         stake.may = frozenset({FLIGHT, DONE} if self.turns.was_on_its_way(stake) else {FLIGHT})
-        stake.not_before, stake.ended, stake.given_at, stake.former_lapses = 0, None, self.clock.mono, None
+        stake.not_before, stake.ended, stake.given_at, stake.former_lapses = 0, None, self.clock.mono, ()
         self.settling.leased(stake, lapses, is_leased=is_leased)
         stake.is_held_too = stake.stays = stake.is_exact = stake.may_be_nobodys = False
         stake.reason = ""

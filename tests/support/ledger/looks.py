@@ -63,7 +63,10 @@ class Looks:
         if stake.read_again < 0:
             stake.former = stake.former if "unread" in where else frozenset()
             stake.read_again = 0.0
-        if stake.was_finished and "unread" not in where:
+        is_unread = "unread" in where
+        if stake.was_finished and FLIGHT in stake.may and "in flight" in where and not is_unread:
+            stake.former = frozenset()  # it was in flight when the place was set back: it stays there
+        if stake.was_finished and not is_unread:
             self._known.blame(1, "lost", place, stake, f"; it is to be read again, and is {where}")
         elif stake.former:
             beside = {"dead": DEAD, "waits": WAITING}

@@ -87,11 +87,14 @@ class Losses:
         so if the group's cursor had said who has it; else it is unread again, or the retry that it was."""
         written = self._known.written or 0.0
         self._known.note(stake, "leased on")
-        if was_killed and stake.former_lapses is not None and mono - stake.extended_at < written:
-            self._settling.leased(stake, stake.former_lapses)
+        if was_killed and stake.former_lapses and mono - stake.extended_at < written:
+            lapses = (*stake.former_lapses, *(() if stake.lapses is None else (stake.lapses,)))
+            late = stake.late + max(lapses) - min(lapses)
+            self._settling.leased(stake, min(lapses))
+            stake.late = late  # it is one of them
         if stake.lapses is None and stake.ended is None:
             self._settling.leased(stake, ready + HELD_S)
-        stake.is_leased, stake.former_lapses = True, None
+        stake.is_leased, stake.former_lapses = True, ()
         if was_killed and mono - stake.given_at < written:
             self._known.seen["given right before a kill"] += 1
             stake.may |= {WAITING}

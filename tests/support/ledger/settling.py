@@ -31,7 +31,7 @@ class Settling:
     def unsure(self, stake: Stake, then: frozenset[str] = frozenset({WAITING, DONE, DEAD})) -> None:
         """A step was sent and the server died before it answered; it would have become `then`."""
         self._known.note(stake, "unsure")
-        stake.former_lapses, stake.extended_at = stake.lapses or stake.former_lapses, self._known.clock.mono
+        self._may_be_undone(stake)
         stake.may, stake.lapses, stake.not_before = stake.may | then, None, 0
         stake.may_be_nobodys = stake.is_leased
 
@@ -95,8 +95,15 @@ class Settling:
 
     def extended(self, stake: Stake, lapses: float) -> None:
         self._known.note(stake, "extended")
-        stake.former_lapses, stake.extended_at = stake.lapses, self._known.clock.mono
+        self._may_be_undone(stake)
         self.leased(stake, lapses, is_leased=stake.is_leased)
+
+    def _may_be_undone(self, stake: Stake) -> None:
+        """Its lease is about to be another one."""
+        mono, lapses = self._known.clock.mono, () if stake.lapses is None else (stake.lapses,)
+        is_recent = mono - stake.extended_at < (self._known.written or 0.0)
+        stake.former_lapses = (*(stake.former_lapses if is_recent or not lapses else ()), *lapses)
+        stake.extended_at = mono
 
     def held(self, stake: Stake, lapses: float) -> None:
         """Its client has said after a start that it has it still: it is leased for that time, at least."""

@@ -52,8 +52,9 @@ class Stake:
     """Whoever has or had it last leases, so no connection and no restart ends that."""
     extended_at: float = 0.0
     """When it was extended last (mono), ..."""
-    former_lapses: float | None = None
-    """... and when it would have been over without that: a kill may undo it."""
+    former_lapses: tuple[float, ...] = ()
+    """... and when it would have been over without that, and without others of that moment: a kill may undo
+    them."""
     late: float = 0.0
     """By which it may end later, as kills have taken running time with them."""
     may_run: bool = False
