@@ -102,6 +102,9 @@ STORIES: dict[str, dict[str, str]] = {
         "and one that ends it sooner": (
             "grace; given m lapses=90; lapse 1; extend 2; kill 1; lapse 3; given m lapses=9; lapse 4"
         ),
+        "what its client says then may be lost too": (
+            "given m lapses=3; lapse 1; kill 2; lapse 2; held 9; kill 2; lapse 3; given m"
+        ),
         "or the last of three, and then it goes on": (
             "grace; given m lapses=9; lapse 1; extend 90; extend 2; kill 1; lapse 3; lapse 80; shown leased"
         ),
@@ -334,6 +337,7 @@ STORIES: dict[str, dict[str, str]] = {
         "it was held after a start": "given m lapses=9; stop; held 20; lapse 15; given m",
         "held for less than it has": "given m lapses=20; stop; held 9; lapse 15; given m",
         "an extend is lost": "lease lapses=2; extend 1000; kill; lapse 3; lease",
+        "and was answered right before a kill": "lease lapses=3; lapse 1; extend 90; kill 1; lapse 4; lease",
         "requeued to what has it": "post; sending; sent; given m of=e",
         "a lease ends with a step ahead": "lease; at 1000h; lapse 2; lease",
         "beside what was in flight when it was set back": "lease; setback; lease",

@@ -50,6 +50,9 @@ class Losses:
             if stake.ack_read:
                 self._settling.finished(stake, stake.ack_read)
             stake.late += RUN_S * was_killed
+            if was_killed and place.kind == "group" and FLIGHT in stake.may:
+                self._may_lapse_as_before(stake, mono)
+            stake.former_lapses = ()
             if stake.is_leased or stake.may_be_nobodys:
                 continue
             if place.kind == "group" and FLIGHT in stake.may and self._known.written is not None:
@@ -87,20 +90,23 @@ class Losses:
         so if the group's cursor had said who has it; else it is unread again, or the retry that it was."""
         written = self._known.written or 0.0
         self._known.note(stake, "leased on")
-        if was_killed and stake.former_lapses and mono - stake.extended_at < written:
-            lapses = (*stake.former_lapses, *(() if stake.lapses is None else (stake.lapses,)))
-            late = stake.late + max(lapses) - min(lapses)
-            self._settling.leased(stake, min(lapses))
-            stake.late = late  # it is one of them
         if stake.lapses is None and stake.ended is None:
             self._settling.leased(stake, ready + HELD_S)
-        stake.is_leased, stake.former_lapses = True, ()
+        stake.is_leased = True
         if was_killed and mono - stake.given_at < written:
             self._known.seen["given right before a kill"] += 1
             stake.may |= {WAITING}
             stake.not_before, stake.is_returned, stake.may_run = 0, True, True
             stake.was_given &= stake.tries.least > 1  # the server may have forgotten that
             stake.may_lead |= not stake.is_in_line
+
+    def _may_lapse_as_before(self, stake: Stake, mono: float) -> None:
+        """The last steps that made its lease another one may not have been on disk."""
+        if stake.former_lapses and mono - stake.extended_at < (self._known.written or 0.0):
+            lapses = (*stake.former_lapses, *(() if stake.lapses is None else (stake.lapses,)))
+            late = stake.late + max(lapses) - min(lapses)
+            self._settling.leased(stake, min(lapses), is_leased=stake.is_leased)
+            stake.late = late  # it is one of them
 
     def _forgets(self, stake: Stake, mono: float) -> None:
         """What a kill may take: of the counts (the last delivery may have been returned since), and that a

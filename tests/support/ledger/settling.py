@@ -31,7 +31,7 @@ class Settling:
     def unsure(self, stake: Stake, then: frozenset[str] = frozenset({WAITING, DONE, DEAD})) -> None:
         """A step was sent and the server died before it answered; it would have become `then`."""
         self._known.note(stake, "unsure")
-        self._may_be_undone(stake)
+        self._may_be_undone(stake, is_sure=stake.is_leased)
         stake.may, stake.lapses, stake.not_before = stake.may | then, None, 0
         stake.may_be_nobodys = stake.is_leased
 
@@ -95,11 +95,13 @@ class Settling:
 
     def extended(self, stake: Stake, lapses: float) -> None:
         self._known.note(stake, "extended")
-        self._may_be_undone(stake)
+        self._may_be_undone(stake, is_sure=stake.is_leased)
         self.leased(stake, lapses, is_leased=stake.is_leased)
 
-    def _may_be_undone(self, stake: Stake) -> None:
-        """Its lease is about to be another one."""
+    def _may_be_undone(self, stake: Stake, *, is_sure: bool = False) -> None:
+        """Its lease is about to be another one, which a kill may undo. `is_sure`: it is on disk then."""
+        if is_sure:
+            return
         mono, lapses = self._known.clock.mono, () if stake.lapses is None else (stake.lapses,)
         is_recent = mono - stake.extended_at < (self._known.written or 0.0)
         stake.former_lapses = (*(stake.former_lapses if is_recent or not lapses else ()), *lapses)
@@ -109,7 +111,10 @@ class Settling:
         """Its client has said after a start that it has it still: it is leased for that time, at least."""
         stake.may, stake.is_leased, stake.may_be_nobodys = frozenset({FLIGHT}), True, False
         if stake.lapses is None or stake.lapses < lapses:
+            stake.lapses = stake.lapses or self._known.clock.mono  # whenever it would have been over
+            self._may_be_undone(stake)
             self.extended(stake, lapses)
+        stake.ended = None
 
     def leased(self, stake: Stake, lapses: float | None, *, is_leased: bool = True) -> None:
         stake.lapses, stake.is_leased, stake.wall_until = lapses, is_leased and lapses is not None, 0
