@@ -222,14 +222,11 @@ class GroupRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True)
     doubt: bytes = b""
     """As of a session."""
     keep_ms: int | None = None
-    """Which finished deliveries are kept: -1: those that failed, 0: none, -2: all, else: all, for so long;
-    None: not set."""
+    """-1: what has failed, 0: nothing, -2: all; else: all for so long."""
     result_ttl_ms: Whole | None = None
-    """How long a result is kept; None: not set."""
     alerts: str = ""
-    """Endpoint that is told of dead letters and withheld messages; empty: none, ..."""
+    """Endpoint that alerts go to, and the key that set it."""
     alerts_by: str = ""
-    """... and the name of the key that set it."""
 
 
 class FlightRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):

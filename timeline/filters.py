@@ -38,7 +38,7 @@ from typing import Generic, TypeVar
 
 TOPIC_BYTES_MAX = 65_535
 SHARE_PREFIX = "$share/"
-RESERVED = frozenset((b"$SYS", b"$share", b"$delayed", b"$dead", b"$queue", b"$control"))
+RESERVED = frozenset((b"$SYS", b"$share", b"$delayed", b"$dead", b"$queue", b"$control", b"$alerts"))
 """First levels that are the server's own to publish to, or mean something else in a topic or filter."""
 _NOT_IN_TOPICS = ((0, "NUL"), (ord("+"), "the wildcard '+'"), (ord("#"), "the wildcard '#'"))
 

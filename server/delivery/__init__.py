@@ -43,6 +43,7 @@ then who has what:
 then what happens:
 
     giving.py        what the horizon passes is given to those who are there
+    alerts.py        endpoints are told of what dies or is withheld
     dispatch.py      the horizon moves
     publishing.py    publishes take their place: stored or not, answered when that is settled
     settling/        what becomes of a delivery: done, returned, again later, dead (leases: who has what)

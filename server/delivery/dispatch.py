@@ -38,6 +38,7 @@ from ..engine.writer import Entry, Writer, entry
 from ..fair import Part
 from ..observe.trace_context import PARENT
 from ..observe.tracing import DISPATCH_COST, Traces
+from .alerts import Alerts
 from .giving import Giving
 from .message import Message
 from .run import RUN_MAX
@@ -93,6 +94,7 @@ class Dispatch(CommitHook):
         self._part = part
         self._marks: deque[tuple[Position, Callable[[], None]]] = deque()
         self.counts = giving.counts
+        self.alerts = Alerts(self._router, self._owners, writer)
         writer.add_hook(self)
 
     @property
@@ -220,7 +222,11 @@ class Dispatch(CommitHook):
                 if self._owners.cost:
                     cost += self._owners.take_cost()
                 if not may_have:
-                    self._opened.withheld.note(message.position, message.id(self._node), message.sender[0])
+                    name, record = message.id(self._node), message.record
+                    self._opened.withheld.note(message.position, name, record.owner)
+                    posted = self._router.posted(record.deliver_to, record.owner, message.position)
+                    places = self._router.route(record.topic) | posted
+                    self.alerts.note(places, record, name, wall_ms, 0, "")
                     continue
             if self._traces is not None and not message.is_usual:
                 cost += self._tell(self._traces, message, wall_ms)

@@ -18,7 +18,7 @@ from timeline.session import Subscription
 from timeline.tail import Tail
 
 from .message import Message
-from .owners import Owners
+from .owners import ALERTS, Owners
 from .place import Place
 from .ready import Ready
 from .retained import Retained
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 MADE_COST = 100
 """... and to make the group of an origin costs as much as so many."""
-OWN_TOPICS = (b"$SYS/", b"$dead/")
+OWN_TOPICS = (b"$SYS/", b"$dead/", ALERTS)
 """Topic prefix of the server's own messages."""
 
 

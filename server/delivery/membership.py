@@ -31,7 +31,7 @@ from .place import Place
 from .quota import LEVELS_MAX, Forms
 from .rate_limit import RateLimited
 from .ready import Ready
-from .router import Router, posting_topic
+from .router import Router, is_unnamed, posting_topic
 from .session_rows import doubt_of, subscription_of
 from .sessions import Sessions
 from .settling.leases import Leases
@@ -270,15 +270,14 @@ class Membership:
         return group
 
     def signed(self, keeping: Keeping, rights: Rights | None) -> Keeping:
-        """The terms, with the name of the key that sets `alerts`. Raises TermsForbidden if it may not deliver
-        to that endpoint, TermsError if there is none."""
+        """The terms with the name of the key that sets `alerts`. Raises TermsForbidden if it may not deliver
+        there, TermsError if there is no such endpoint."""
         target = keeping.alerts
         if target and rights is not None and not rights.may_publish(posting_topic(target.encode())):
-            raise TermsForbidden("alerts", f"needs the right to $deliver/{target}")
-        if target and endpoint_text(target) not in self._by_text:
-            raise TermsError("alerts", f"endpoint {target!r} not found")
-        signer = "" if rights is None else rights.name
-        return keeping if target is None else keeping._replace(alerts_by=signer)
+            raise TermsForbidden("alerts", f"needs the right to $deliver/{target[:128]}")
+        if target and (is_unnamed(target) or endpoint_text(target) not in self._by_text):
+            raise TermsError("alerts", f"endpoint {target[:128]!r} not found")
+        return keeping if target is None else keeping._replace(alerts_by=rights.name if rights else "")
 
     def add(self, text: str, since: Position, owner: str) -> Group:
         """A new group of that key without members, which nobody has asked for. The next batch stores it."""

@@ -36,6 +36,8 @@ from .router import posting_topic
 log = logging.getLogger(__name__)
 
 REMEMBERED_BYTES = 4 << 20
+ALERTS = b"$alerts/"
+"""Topic prefix of the server's alerts (alerts.py): their owners need only the right to the endpoint."""
 ANSWER_OVERHEAD = 300
 """Bytes of a remembered answer besides its names and topic."""
 ANSWER_COST = 10
@@ -169,7 +171,7 @@ class Owners:
         if not owner and not self._is_anonymous(record):
             return None
         key = owner, record.publisher, topic
-        answer = self._known.get(key)
+        answer = topic.startswith(ALERTS) or self._known.get(key)
         if answer is None:
             answer = self._find(*key)
         if answer and record.deliver_to:
@@ -177,6 +179,11 @@ class Owners:
             key = owner, record.publisher, topic
             answer = self._known.get(key) or self._find(*key)
         return None if answer else topic
+
+    def may_receive(self, name: str, topic: bytes) -> bool:
+        """Whether the key of that name may receive the topic; empty: no key was needed."""
+        rights = self._auth.rights_of(name, "") if name else None
+        return rights is None or rights.may_receive(topic)
 
     def _is_anonymous(self, record: Record) -> bool:
         """Whether a client without a name has retained it, and such clients may not publish everything.

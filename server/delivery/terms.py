@@ -15,7 +15,8 @@ refused and not shortened: a job that counts on an hour is not helped by a minut
 
 import re
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 from shards.dedupe import Refused
 from shards.tables import NEVER_S as NEVER_S
@@ -40,7 +41,6 @@ KEEP_WORDS = {"failed": KEEP_FAILED, "none": KEEP_NONE, "all": KEEP_ALL}
 RESULT_TTL_MS, RESULT_TTLS_MS = 3_600_000, (1_000, 7 * 86_400_000)
 """How long a result is kept: the default, and the bounds."""
 HOLD: OnDead = "hold"
-_NAME = re.compile(r"[A-Za-z0-9._-]{0,128}", re.ASCII)
 _NUMBER = re.compile(r"\d{1,7}", re.ASCII)
 _RATE = re.compile(r"(\d{1,7}(?:\.\d{1,6})?)(?:/([smh]))?", re.ASCII)
 _PER_S = {"s": 1, "m": 60, "h": 3_600}
@@ -50,17 +50,13 @@ class TermsError(Refused):
     """An invalid term; `name`: the field as HTTP spells it (`ack_timeout`)."""
 
     def __init__(self, name: str, detail: str) -> None:
-        super().__init__(name, f"{name} {detail}")
+        super().__init__("forbidden" if isinstance(self, TermsForbidden) else name, f"{name} {detail}")
         self.name = name
         self.detail = detail
 
 
 class TermsForbidden(TermsError):
     """The client may not set the group's terms."""
-
-    def __init__(self, name: str, detail: str) -> None:
-        super().__init__(name, detail)
-        self.why = "forbidden"
 
 
 class Keeping(NamedTuple):
@@ -171,23 +167,21 @@ def read_terms(requested: Requested, config: Config) -> Terms:
 
 def read_keeping(requested: Requested, config: Config) -> Keeping:
     """Raises TermsError likewise. `Keeping.checked` compares them with those in force."""
-    expiry, rate, order = requested("expiry"), requested("rate"), requested("order")
-    on_dead = requested("on_dead")
-    concurrency, key_rate = requested("per_key_concurrency"), requested("per_key_rate")
-    fair, keep, result_ttl = requested("fair"), requested("keep"), requested("result_ttl")
-    alerts = requested("alerts")
-    return Keeping(
-        None if expiry is None else _expiry_s(expiry, config.limits.max_delay_ms),
-        None if rate is None else _rate("rate", rate),
-        None if order is None else _flag("order", order),
-        None if on_dead is None else _on_dead(on_dead),
-        None if concurrency is None else _concurrency(concurrency),
-        None if key_rate is None else _rate("per_key_rate", key_rate),
-        None if fair is None else _flag("fair", fair),
-        None if keep is None else _keep_ms(keep, config.limits.max_delay_ms),
-        None if result_ttl is None else _span("result_ttl", result_ttl, *RESULT_TTLS_MS),
-        None if alerts is None else _alerts(alerts),
-    )
+    most_ms = config.limits.max_delay_ms
+    readers: dict[str, Callable[[Value], Any]] = {
+        "expiry": lambda value: _expiry_s(value, most_ms),
+        "rate": partial(_rate, "rate"),
+        "order": partial(_flag, "order"),
+        "on_dead": _on_dead,
+        "per_key_concurrency": _concurrency,
+        "per_key_rate": partial(_rate, "per_key_rate"),
+        "fair": partial(_flag, "fair"),
+        "keep": lambda value: _keep_ms(value, most_ms),
+        "result_ttl": lambda value: _span("result_ttl", value, *RESULT_TTLS_MS),
+        "alerts": str,
+    }
+    given = [(read, requested(name)) for name, read in readers.items()]
+    return Keeping(*[None if value is None else read(value) for read, value in given])
 
 
 def _concurrency(value: Value) -> int:
@@ -207,12 +201,6 @@ def _span(name: str, value: Value, least_ms: int, most_ms: int) -> int:
     if not least_ms <= span_ms <= most_ms:
         raise TermsError(name, f"must be from {least_ms // 1_000} to {most_ms // 1_000:,} s")
     return span_ms
-
-
-def _alerts(value: Value) -> str:
-    if not isinstance(value, str) or not _NAME.fullmatch(value):
-        raise TermsError("alerts", "must be the name of an endpoint")
-    return value
 
 
 def _on_dead(value: Value) -> OnDead:

@@ -28,10 +28,8 @@ FIELD_OF = {
     MISMATCH: "key",
     NOT_DEBOUNCED: "key",
     "late": "deliver_at",
-    **{
-        field: field
-        for field in ("id", "deliver_to", "alerts", "concurrency", "end", "cron", "every", "rrule")
-    },
+    "alerts": "alerts",
+    **{field: field for field in ("id", "deliver_to", "concurrency", "end", "cron", "every", "rrule")},
 }
 """The field to name for a refusal of the writer."""
 

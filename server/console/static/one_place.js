@@ -53,7 +53,7 @@ export async function openPlace(root, { api, every, go }, { read, settings, more
       ["Read up to", moment(one.position?.at)],
       ["Delivered", one.delivered === undefined ? null : `${count(Math.max(0, one.delivered - one.failed - one.in_flight))} in ${one.delivered === 1 ? "1 try" : `${count(one.delivered)} tries`} since the server started`],
     ]));
-    fill(terms, h("h2", {}, "Settings"), facts([...settings(one), ["Order", one.order ? `one message of an ordering key at a time${one.on_dead === "hold" ? "; a dead letter holds its key" : ""}` : null], ["Kept", one.expiry === undefined ? null : kept(one.expiry)]]));
+    fill(terms, h("h2", {}, "Settings"), facts([...settings(one), ["Order", one.order ? `one message of an ordering key at a time${one.on_dead === "hold" ? "; a dead letter holds its key" : ""}` : null], ["Alerts to", one.alerts], ["Kept", one.expiry === undefined ? null : kept(one.expiry)]]));
     fill(rest, more(one));
   }
 

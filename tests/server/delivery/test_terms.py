@@ -102,8 +102,6 @@ def test_terms_are_read() -> None:
         ("result_ttl", "999ms", {}, "from 1 to 604,800 s"),
         ("result_ttl", "8d", {}, "from 1 to 604,800 s"),
         ("result_ttl", "soon", {}, "must be a duration"),
-        ("alerts", "https://example.com/", {}, "name of an endpoint"),
-        ("alerts", "x" * 129, {}, "name of an endpoint"),
     ],
 )
 def test_what_is_not_understood_or_beyond_a_bound_is_refused_by_name(
