@@ -54,7 +54,7 @@ class Value(NamedTuple):
     has_raw: bool = True
 
 
-SENT = "-payload -encoding -headers -cancelled_at -withheld_by"
+SENT = "-payload -encoding -headers -cancelled_at -withheld_by -outcome"
 """Members that `values.Content` reads."""
 KEPT = f"id topic group attempts reason {SENT} -retain -late -expires_in -local -publisher"
 RARE = "-position -lag_messages_is_exact -keep -result_ttl -alerts"
@@ -279,6 +279,8 @@ def plain(kind: Any) -> str:
     """A type that is read as it comes."""
     if get_origin(kind) is Literal:
         return "str"
+    if kind is Any:
+        return "Any"
     return kind.__name__ if kind in (str, int, float, bool) else "Mapping[str, Any]"
 
 

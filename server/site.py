@@ -116,7 +116,7 @@ def build_site(
         Messages(
             ask, intake, clock, timeline, turns, core.deliveries, metrics, core.router, limits, core.traces
         ),
-        Listing(timeline, cursors, turns),
+        Listing(timeline, cursors, turns, core.deliveries.outcomes),
         Explain(timeline, core.wheel),
         Slices(timeline, shards, app.figures.held_by, split_above=slices.split_above),
         TimelineRoutes(clock, timeline, turns, core.kept_retries),

@@ -356,6 +356,16 @@ def of_message(store: Store, message: MessageId) -> Iterator[DeliveryRow]:
                 yield row
 
 
+def recorded(store: Store, start: Position, end: Position) -> Iterator[tuple[Name, RecordRow]]:
+    """Deliveries with a record, start <= root < end, in the order of their roots. What cannot be read is
+    skipped."""
+    for key, value in _between(store, keys.RECORD, start, end):
+        name = name_in(key)
+        row = _readable(name, record_row_of, value)
+        if row is not None:
+            yield name, row
+
+
 def count_waiting(store: Store, whose: bytes) -> int:
     """How many of a place wait."""
     return waiting_number(store.get(Table.DELIVERIES, keys.WAITING_COUNT + whose))

@@ -494,3 +494,9 @@ class Handling(Answer):
     lease_until: datetime | None = None
     tries: tuple[Try, ...] = ()
     withheld_by: str | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    seconds: float | None = None
+    answer: str | None = None
+    result: Any | None = None
+    progress: Any | None = None

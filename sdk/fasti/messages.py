@@ -104,6 +104,11 @@ class Message:
         return optional(Claims.of, self.raw.get("claims"))
 
     @property
+    def outcome(self) -> str | None:
+        """What has become of it, by the worst of its deliveries: "failed", "done"...; None if not said."""
+        return self.raw.get("outcome")
+
+    @property
     def deliveries(self) -> tuple[Handling, ...]:
         """Receivers after dispatch: each group, and each session that has not finished the message.
 

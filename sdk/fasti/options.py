@@ -19,6 +19,7 @@ from typing import Literal, TypedDict
 from .wire import Key, KeyScope, Late, Qos, Span, When
 
 Door = Literal["http", "mqtt"]
+Outcome = Literal["failed", "retrying", "withheld", "done"]
 State = Literal["pending", "dispatched", "cancelled", "expired", "withheld", "all"]
 Body = Literal["raw", "envelope"]
 OnDead = Literal["next", "hold"]
@@ -135,9 +136,11 @@ class Listed(Selection, total=False):
     """Selects messages to list.
 
     `state`: "pending" (the default), "dispatched", "cancelled", "expired", "withheld", or "all".
+    `outcome`: "failed", "retrying", "withheld" or "done", of any state.
     """
 
     state: State | None
+    outcome: Outcome | None
 
 
 class Kept(TypedDict, total=False):

@@ -590,6 +590,11 @@ class Message(Value[_messages.Message]):
         return self._inner.claims
 
     @property
+    def outcome(self) -> str | None:
+        """What has become of it, by the worst of its deliveries: "failed", "done"...; None if not said."""
+        return self._inner.outcome
+
+    @property
     def deliveries(self) -> tuple[Handling, ...]:
         """Receivers after dispatch: each group, and each session that has not finished the message.
 

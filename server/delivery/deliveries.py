@@ -39,6 +39,7 @@ from timeline.session import SETTLED, Flight
 from ..engine.clock import Clock
 from ..settings.times import Instant, time_text
 from .membership import Membership
+from .outcomes import Outcomes
 from .owners import Owners
 from .place import Place
 from .router import Router, Targets, endpoint_names
@@ -65,7 +66,10 @@ class Delivery(Struct, kw_only=True, gc=False):
 
     `attempts`: deliveries so far, if still known; `retry_at`: time of the next try; `reason`: of the last
     failure; `by`: the group's member that has it; `lease_until`: for how long; `tries`: the last failed ones;
-    `withheld_by`: why its sender may not send it now.
+    `withheld_by`: why its sender may not send it now. `progress`: what the member has said of it last.
+
+    Of one that is done and kept, `by`: who has done it; `started_at`, `ended_at`, `seconds`: when it was
+    given to it, when it was done, and how long that took; `answer`: of an endpoint; `result`: the worker's.
     """
 
     group: str | UnsetType = UNSET
@@ -79,6 +83,12 @@ class Delivery(Struct, kw_only=True, gc=False):
     lease_until: Instant | UnsetType = UNSET
     tries: list[Try] | UnsetType = UNSET
     withheld_by: str | UnsetType = UNSET
+    started_at: Instant | UnsetType = UNSET
+    ended_at: Instant | UnsetType = UNSET
+    seconds: float | UnsetType = UNSET
+    answer: str | UnsetType = UNSET
+    result: Any | UnsetType = UNSET
+    progress: Any | UnsetType = UNSET
 
 
 Listed = tuple[list[Delivery], bool]
@@ -95,6 +105,11 @@ class Deliveries:
     dead_letters: DeadLetters
     owners: Owners
     clock: Clock
+
+    @property
+    def outcomes(self) -> Outcomes:
+        """Of whole messages."""
+        return Outcomes(self.store, self.horizon, self.router, self.groups)
 
     def of(self, message: MessageId, place: Position, record: Record, may: May) -> Listed:
         """Deliveries of a dispatched or withheld message whose row is at `place`, groups first, and whether

@@ -40,6 +40,10 @@ class PlaceRows:
         """Whether rows may have to go with the next cursor."""
         return bool(self.out or self.over or self.ended)
 
+    def holds(self, root: Position) -> bool:
+        """Whether its delivery that waited is out, or has been read again."""
+        return root in self.out or root in self.over
+
     def without_effect(self, flying: set[Position]) -> list[Position]:
         """Roots of rows that have no effect any more. `flying`: those that are in flight."""
         return [*self.over, *self.out.difference(flying)]

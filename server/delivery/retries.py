@@ -79,7 +79,7 @@ class Retries:
     def waiting_in(self, commit: Commit, one: Place, root: Position) -> DeliveryRow | None:
         """In the writer: a retry of the place that is not out; None: there is none."""
         row = delivery_rows.at(commit.open_batch, Name(one.whose, root))
-        if row is None or not row.is_waiting or root in one.rows.out or root in one.rows.over:
+        if row is None or not row.is_waiting or one.rows.holds(root):
             return None
         return row if row.is_of(one.session.client_id, one.incarnation) else None
 
@@ -193,8 +193,9 @@ class Retries:
     def kept(self, one: Place, start: Position, end: Position = END) -> Iterator[DeliveryRow]:
         """Rows of those that wait and are not out, from `start` on and before `end`."""
         for place, root in delivery_rows.waiting_of(self._store, one.whose, start, end):
-            is_away = root in one.rows.out or root in one.rows.over
-            row = None if is_away else delivery_rows.waits_at(self._store, Name(one.whose, root), place)
+            if one.rows.holds(root):
+                continue
+            row = delivery_rows.waits_at(self._store, Name(one.whose, root), place)
             if row is not None and row.is_of(one.session.client_id, one.incarnation):
                 yield row
 

@@ -12,6 +12,10 @@ its arrival.
     withheld   start            horizon        those that have a row of their own for it; no others are read
     all        start            end            all except stubs of moves
 
+A selection by outcome reads up to the horizon, and with one of IN_TROUBLE only the messages of which a
+delivery has a row, or that are withheld. So of a million messages the ten dead ones are found at once. What
+is done is found everywhere.
+
 A message that is moved between two pages must come once. So the pages of a listing, an export and a bulk call
 are read *as of* the moment of the first one, (T, the last seq issued). Rows placed since are skipped: their
 seq is higher. The stub that a move has left since stands for the message, wherever it is now.
@@ -31,6 +35,8 @@ from heapq import merge
 from operator import itemgetter
 from typing import NamedTuple
 
+from msgspec import UNSET, UnsetType
+
 from shards.errors import Corrupt
 from shards.fields import Record
 from shards.read import Found, Row
@@ -39,6 +45,7 @@ from shards.state import CANCELLED, PENDING, WITHHELD, State, state_of
 from timeline.filters import TopicError, check_filter, matches
 from timeline.position import END, HELD_SHARD, START, MessageId, Position, at_of, before, seq_of
 
+from ..delivery.outcomes import Look, Outcome, Outcomes
 from .access import Sees
 from .timeline import Timeline
 from .turns import Turn
@@ -55,6 +62,7 @@ VIEW_BYTES = 1_000
 """RAM of a shown message besides its row."""
 TOPICS_MAX = 10_000
 ALL = "all"
+IN_TROUBLE = ("failed", "retrying", "withheld")
 EVERYTHING = "#"
 
 _place = itemgetter(0)
@@ -79,6 +87,10 @@ class Query:
     """Empty: any, or none."""
     as_of: Position | None = None
     """(T, seq); None: now."""
+    outcome: str = ""
+    """Empty: any."""
+    outcomes: Outcomes | None = None
+    """Where they are known; None: they are neither shown nor selected."""
 
     @property
     def is_whole(self) -> bool:
@@ -133,6 +145,8 @@ class Selection:
     def __init__(self, timeline: Timeline, query: Query, sees: Sees | None) -> None:
         self._timeline = timeline
         self._query = query
+        self._look = None if query.outcomes is None else Look(query.outcomes)
+        """Outcomes of this step."""
         self._sees = sees
         self._is_chosen = bool(query.topic) or sees is not None
         """Selected by topic."""
@@ -175,7 +189,8 @@ class Selection:
                     is_crowded = not turn.keep(len(value) + VIEW_BYTES)
                     given = place
                 last = place
-                if count == STEP_ROWS or turn.is_over(count):
+                is_full = count == STEP_ROWS or (self._look is not None and self._look.is_full)
+                if is_full or turn.is_over(count):
                     is_end = False
                     break
             looked += count
@@ -190,9 +205,14 @@ class Selection:
         return self._view(*found.address, found.value)
 
     def rows(self, start: Position) -> Iterator[Row]:
-        """Rows at or behind `start` that may be selected, including held ones."""
+        """Rows at or behind `start` that may be selected, including held ones; for one step."""
         query, timeline = self._query, self._timeline
         low, high = start, query.end
+        self._look = None if query.outcomes is None else Look(query.outcomes)
+        if query.outcome:
+            high = min(high, Position(self._horizon + 1))
+        if query.outcome in IN_TROUBLE:
+            return timeline.in_trouble(low, high)
         if query.state == WITHHELD:
             return timeline.withheld.messages(timeline.reader, low, high)
         if query.state == PENDING:
@@ -229,8 +249,10 @@ class Selection:
                 return self._timeline.reader.find(self._timeline.id_at(place, number, record))
         return None
 
-    def shows(self, place: Position, number: int, value: bytes) -> tuple[Record, State, int | None] | None:
-        """The record, its state and its dispatch time, if the query selects it."""
+    def shows(
+        self, place: Position, number: int, value: bytes
+    ) -> tuple[Record, State, int | None, Outcome | UnsetType] | None:
+        """The record, its state, its dispatch time and its outcome, if the query selects it."""
         query = self._query
         if is_moved(value):
             return None
@@ -243,11 +265,14 @@ class Selection:
         record = decode(value)
         is_held = number == HELD_SHARD
         state, at_ms = state_of(place, record, self._horizon, self._journal, is_held=is_held)
-        return (record, state, at_ms) if query.state in (state, ALL) else None
+        if query.state not in (state, ALL):
+            return None
+        outcome = UNSET if self._look is None else self._look.of(place, record, state)
+        return (record, state, at_ms, outcome) if query.outcome in ("", outcome) else None
 
     def counts(self, place: Position, number: int, value: bytes) -> bool:
         """Whether `shows` would select it; cheaper for pending messages."""
-        if self._query.state == PENDING:
+        if self._query.state == PENDING and not self._query.outcome:
             return (
                 not is_stub(value)
                 and (not self._is_chosen or self._has_topic(topic_of(value)))
@@ -263,10 +288,12 @@ class Selection:
         fields = self.shows(place, number, value) if self.has(place) else None
         if fields is None:
             return None
-        record, state, at_ms = fields
+        record, state, at_ms, outcome = fields
         name = self._timeline.id_at(place, number, record)
         why = self._timeline.withheld_by(state, record)
-        return message_view(shapes.Message, name, place, record, state, at_ms, withheld_by=why)
+        view = message_view(shapes.Message, name, place, record, state, at_ms, withheld_by=why)
+        view.outcome = outcome
+        return view
 
     def _has_order(self, value: bytes) -> bool:
         """Whether it has the ordering key; most others are told by their bytes."""
@@ -290,7 +317,8 @@ async def count(
 ) -> int:
     """Number of messages that the query selects, without page limits. `is_abandoned`: whether the client is
     gone."""
-    if query.state != PENDING or query.topic or query.ordering_key or sees is not None:
+    is_chosen = query.topic or query.ordering_key or query.outcome
+    if query.state != PENDING or is_chosen or sees is not None:
         return await _count_rows(timeline, query, sees, turn, is_abandoned)
     start = max(query.start, Position(timeline.horizon.position + 1))
     if query.is_whole and not timeline.held:

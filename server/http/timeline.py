@@ -4,19 +4,24 @@ The writer decides every change, on the commit that it gives the call. Nothing h
 store itself is not accessible.
 """
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import suppress
+from heapq import merge
+from operator import itemgetter
 
 from msgspec import UNSET, UnsetType
 
-from shards.delivery_rows import count_dead, count_waiting, waiting_of
+from shards.delivery_rows import count_dead, count_waiting, recorded, waiting_of
+from shards.errors import Corrupt
 from shards.fields import Record
-from shards.read import Found
+from shards.keys import message_of
+from shards.read import Found, Row
 from shards.record import id_at
 from shards.recover import Opened
 from shards.state import WITHHELD, Journal, State, state_of
 from shards.store import Table
 from shards.tables import DedupeRow, dedupe_from
-from timeline.position import MessageId, Position, message_id
+from timeline.position import END, MessageId, Position, message_id
 
 from .values.drafts import HTTP, MQTT, stored_key
 from .values.message_body import KEY_CHARS_MAX, check_words
@@ -78,6 +83,22 @@ class Timeline:
     def structures_of(self, filters: Iterable[str]) -> set[int]:
         """Numbers of the structures whose shards may hold topics of these filters."""
         return self.reader.structures.overlapping(filters)
+
+    def in_trouble(self, start: Position, end: Position) -> Iterator[Row]:
+        """Messages at start <= position < end that are withheld, or of which a delivery has a row, in order.
+        One whose slice is gone is as its place keeps it; what cannot be read is passed over."""
+        last, kept = END, recorded(self._opened.store, start, end)
+        withheld = ((place, message, None) for place, message in self.withheld.rows(start, end))
+        recorded_ones = ((name.root, message_of(row.id), row) for name, row in kept)
+        for place, message, row in merge(withheld, recorded_ones, key=itemgetter(0)):
+            with suppress(Corrupt):  # the store logs it
+                found = None if place == last else self.reader.find(message)
+                if found is not None and found.position == place:
+                    last = place
+                    yield *found.address, found.value
+                elif found is None and row is not None and row.record and place != last:
+                    last = place
+                    yield place, row.shard, row.record
 
     def known_under(self, key: bytes) -> DedupeRow | None:
         """The row of an idempotency key; its message may be gone. Raises Corrupt."""

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
-from fasti.options import Body, Gap, Misfire, OnDead, Overlap, State
+from fasti.options import Body, Gap, Misfire, OnDead, Outcome, Overlap, State
 from fasti.wire import KeyScope, Late
 
 from .run import run
@@ -70,6 +70,7 @@ _TEXTS: dict[str, tuple[str, ...]] = {
     "retry_from": ("--from", "Tried at or after this instant."),
     "retry_to": ("--to", "Tried before this instant."),
     "state": ("Default: pending.",),
+    "outcome": ("What has become of it.",),
     # of a group or endpoint
     "ack_timeout": ("A message not acked for this time goes to another member.",),
     "secret": ("Signing secret: whsec_ and base64.",),
@@ -99,6 +100,7 @@ _KINDS: dict[str, Any] = {
     "key_scope": KeyScope,
     "late": Late,
     "state": State,
+    "outcome": Outcome,
     "body": Body,
     "on_dead": OnDead,
 }

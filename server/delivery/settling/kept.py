@@ -60,8 +60,7 @@ class KeptRetries:
     def _place_of(self, row: DeliveryRow) -> Place | None:
         """The session or group for which it waits."""
         one = self._groups.place_of(row)
-        is_out = one is not None and (row.root in one.rows.out or row.root in one.rows.over)
-        return None if is_out else one
+        return None if one is not None and one.rows.holds(row.root) else one
 
     # -- in the writer: False, if it does not wait, or that is not allowed. Each raises Refused, Corrupt,
     # before anything is changed

@@ -2,11 +2,12 @@
 
 A page begins at the cursor, behind the last message of the page before, and is read as of the first one;
 `next` is present until the range has been read to its end. `due_from` <= t < `due_to` is a range of positions
-on the timeline. With `key` nothing is read but the messages under it, one from HTTP and one from MQTT.
+on the timeline. With `key` nothing is read but the messages under it, one from HTTP and one from MQTT. With
+`outcome` messages in every state are read, unless `state` says one.
 """
 
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import msgspec
 from aiohttp import web
@@ -15,6 +16,7 @@ from msgspec import UNSET, UnsetType
 from shards.state import PENDING, STATES, State
 from timeline.position import Position
 
+from ...delivery.outcomes import Outcomes
 from ..access import sees, user_of
 from ..calls import READ, described
 from ..cursors import Cursors
@@ -25,15 +27,20 @@ from ..turns import Turns
 from ..values import shapes
 from ..values.bodies import FieldError
 from ..values.scalars import FLAG, PAGED, SELECTED, Key
+from ..values.scalars import Query as Params
 
+Selectable = Literal["failed", "retrying", "withheld", "done"]
+SELECTABLE: tuple[str, ...] = get_args(Selectable)
+OUTCOMES: Params = {"outcome": Selectable, "outcomes": FLAG}
 AnyState = Annotated[Literal[State, "all"], msgspec.Meta(extra_json_schema={"default": PENDING})]
 
 
 class Listing:
     """The route."""
 
-    def __init__(self, timeline: Timeline, cursors: Cursors, turns: Turns) -> None:
+    def __init__(self, timeline: Timeline, cursors: Cursors, turns: Turns, outcomes: Outcomes) -> None:
         self._timeline = timeline
+        self._outcomes = outcomes
         self._cursors = cursors
         self._turns = turns
 
@@ -43,10 +50,10 @@ class Listing:
     @described(
         "List and count",
         READ,
-        query={**SELECTED, "state": AnyState, "key": Key, **PAGED, "count": FLAG},
+        query={**SELECTED, "state": AnyState, **OUTCOMES, "key": Key, **PAGED, "count": FLAG},
     )
     async def get(self, request: web.Request) -> shapes.MessagePage:
-        query = query_of(request)
+        query = query_of(request, self._outcomes)
         is_counted = flag(request, "count")
         cursor, start = request.query.get("cursor"), query.start
         as_of = None
@@ -77,11 +84,16 @@ class Listing:
         return [view for one in found if (view := selection.one(one)) is not None]
 
 
-def query_of(request: web.Request) -> Query:
+def query_of(request: web.Request, outcomes: Outcomes) -> Query:
     """The query parameters except the cursor. Raises FieldError."""
     since, until = instant_parameter(request, "due_from"), instant_parameter(request, "due_to")
-    state = request.query.get("state", PENDING)
+    outcome, is_shown = request.query.get("outcome"), flag(request, "outcomes")
+    if outcome not in (None, *SELECTABLE):
+        wanted = f"must be one of {', '.join(SELECTABLE)}, not {str(outcome)[:40]!r}: no index has others"
+        raise FieldError("outcome", wanted)
+    state = request.query.get("state", ALL if outcome else PENDING)
     if state not in (*STATES, ALL):
         raise FieldError("state", f"must be one of {', '.join((*STATES, ALL))}, not {state[:40]!r}")
     topic, order = request.query.get("topic"), request.query.get("ordering_key")
-    return query_over(topic, since, until, state=state, limit=limit_of(request), ordering_key=order)
+    query = query_over(topic, since, until, state=state, limit=limit_of(request), ordering_key=order)
+    return replace(query, outcome=outcome or "", outcomes=outcomes if outcome or is_shown else None)

@@ -32,7 +32,7 @@ from shards.read import Found
 from shards.record import decode, due_at, topic_of
 from shards.state import CANCELLED, DISPATCHED, EXPIRED, PENDING, WITHHELD, State
 from shards.upsert import Effect, Upserted
-from timeline.position import MessageId, Position, id_position, id_text
+from timeline.position import MessageId, Position, id_text
 
 from ...delivery.deliveries import Deliveries
 from ...delivery.router import Router
@@ -219,19 +219,18 @@ class Messages:
         self, request: web.Request, message: MessageId, otherwise: Problem | None = None
     ) -> web.Response:
         """A message whose slice is gone, from a place that still keeps it. Raises Problem."""
-        record = self._known(request, message)
-        if record is None:
+        known = self._known(request, message)
+        if known is None:
             raise otherwise or _unknown(message)
-        place = id_position(message)
-        return await self._answer(request, message, place, record, DISPATCHED, None, message)
+        return await self._answer(request, message, *known, DISPATCHED, None, message)
 
-    def _known(self, request: web.Request, message: MessageId) -> Record | None:
-        """That message as stored, except its due; None: no place keeps it."""
+    def _known(self, request: web.Request, message: MessageId) -> tuple[Position, Record] | None:
+        """Where that message was, and as stored, except its due; None: no place keeps it."""
         row = self.deliveries.kept(message, partial(owns, rights_of(request)))
         may_see = sees(request)
         if row is None or not (may_see is None or may_see(topic_of(row.record))):
             return None
-        return msgspec.structs.replace(decode(row.record), due_ms=0)
+        return row.root, msgspec.structs.replace(decode(row.record), due_ms=0)
 
     async def _found_answer(self, request: web.Request, found: Found) -> web.Response:
         record = decode(found.value)
@@ -259,6 +258,7 @@ class Messages:
             may = partial(owns, rights_of(request))
             found = self.deliveries.of(message, place, record, may)
             view.deliveries, view.deliveries_truncated = found
+        view.outcome = self.deliveries.outcomes.of(place, record, state)
         answer = json_answer(view)
         answer.headers["ETag"] = etag(row)
         return answer
@@ -448,7 +448,7 @@ class Messages:
         topic = None if found is None else topic_of(found.value)
         if topic is None or not (may_see is None or may_see(topic)):
             known = self._known(request, message)
-            topic = None if known is None else known.topic
+            topic = None if known is None else known[1].topic
         if topic is None:
             return _unknown(message)
         if not may_change(topic):
@@ -465,7 +465,7 @@ class Messages:
             known = self._known(request, message) if control.outcome is Outcome.NOT_FOUND else None
             if known is None:
                 self._refuse(message, control)
-            place, record, when = id_position(message), known, {}
+            (place, record), when = known, {}
         may = partial(owns, rights_of(request))
         listed, is_cut = self.deliveries.of(message, place, record, may)
         if found is not None and self.timeline.state_of(found, record)[0] == EXPIRED:

@@ -11,6 +11,7 @@ from shards.archives import ArchivedFile
 from shards.state import State
 
 from ...delivery.deliveries import Delivery
+from ...delivery.outcomes import Outcome
 from ...delivery.payloads import Encoding
 from ...delivery.tries import Try
 from ...observe.history import GroupSample, SessionSample
@@ -98,7 +99,8 @@ class Results(Body):
 
 
 class Message(Body):
-    """A message as sent, and its state. `withheld_by`: why its sender may not send it now."""
+    """A message as sent, and its state. `withheld_by`: why its sender may not send it now; `outcome`: what
+    has become of it, of a single message, and in a list on request."""
 
     id: Id
     topic: str
@@ -112,6 +114,7 @@ class Message(Body):
     dispatched_at: Instant | UnsetType = UNSET
     cancelled_at: Instant | UnsetType = UNSET
     withheld_by: str | UnsetType = UNSET
+    outcome: Outcome | UnsetType = UNSET
     payload: Any | UnsetType = UNSET
     encoding: Encoding | UnsetType = UNSET
     retain: bool | UnsetType = UNSET

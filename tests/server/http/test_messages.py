@@ -35,6 +35,7 @@ async def test_a_message_is_scheduled_and_told_back(server: Running) -> None:
         "encoding": "text",
         "deliver_at": "2026-11-21T08:15:00.000Z",
         "state": "pending",
+        "outcome": "pending",
         "qos": 1,
     }
 
@@ -64,6 +65,7 @@ async def test_it_comes_back_as_it_came_in(server: Running, members: dict[str, A
         "topic": "a/b",
         "deliver_at": "2026-11-21T08:01:00.000Z",
         "state": "pending",
+        "outcome": "pending",
         "qos": 1,
         **members,
     }
@@ -236,6 +238,7 @@ async def test_cancelled_is_cancelled(server: Running) -> None:
         "topic": "a/b",
         "deliver_at": "2026-11-21T09:00:00.000Z",
         "state": "cancelled",
+        "outcome": "cancelled",
         "cancelled_at": "2026-11-21T08:01:00.000Z",
         "qos": 1,
     }
