@@ -94,6 +94,7 @@ VALUES = {
     "BulkResult": Value("KeptChanged", "matched changed", has_raw=False),
     "Claims": Value("Claims", "groups endpoints sessions", has_raw=False),
     "Upserted": Value("Upserted", "id state deliver_at changed", has_raw=False),
+    "Why": Value("Why", "", has_raw=False),
     "Handling": Value("Delivery", "state reason=", has_raw=False),
 }
 """By name in the SDK."""

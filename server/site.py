@@ -90,6 +90,8 @@ def build_site(
 
     inner = (admission.bound, access.check_again, only_with_lease(has_lease))
     site = bare_site(metrics, pages, access, http.max_body, *inner)
+    parts = core.deliveries, metrics, core.router, limits, core.traces
+    messages = Messages(ask, intake, clock, timeline, turns, *parts)
     for resource in (
         Batch(
             intake,
@@ -113,11 +115,9 @@ def build_site(
             turns,
             Following(core.settling, intake, clock, limits, metrics, core.traces),
         ),
-        Messages(
-            ask, intake, clock, timeline, turns, core.deliveries, metrics, core.router, limits, core.traces
-        ),
+        messages,
         Listing(timeline, cursors, turns, core.deliveries.outcomes),
-        Explain(timeline, core.wheel),
+        Explain(clock, timeline, core.wheel, core.groups, messages.shown),
         Slices(timeline, shards, app.figures.held_by, split_above=slices.split_above),
         TimelineRoutes(clock, timeline, turns, core.kept_retries),
         ScheduleRoutes(ask, clock, timeline, turns, fires, core.schedules, hooks, limits),

@@ -64,7 +64,7 @@ __version__ = "0.2.0.dev0"
 
 _NAMES = {
     "answers": "BulkResult Claims ClusterNode ClusterState DeadLetter Density Endpoint Failing Fire Group"
-    " Handling Info Job OrderingKey Schedule Session Shard Silence Skipped Slice Try Undone Upserted"
+    " Handling Info Job OrderingKey Schedule Session Shard Silence Skipped Slice Try Undone Upserted Why"
     " WaitingRetry",
     "client": "Client",
     "delivery": "Delivery",

@@ -24,6 +24,7 @@ from .answers import Try as Try
 from .answers import Undone as Undone
 from .answers import Upserted as Upserted
 from .answers import WaitingRetry as WaitingRetry
+from .answers import Why as Why
 from .client import Client as Client
 from .delivery import Delivery as Delivery
 from .errors import AlreadyDispatched as AlreadyDispatched

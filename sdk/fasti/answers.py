@@ -474,6 +474,14 @@ class Upserted(Answer):
 
 
 @dataclass(frozen=True, slots=True)
+class Why(Answer):
+    """What has happened to a message, in order, and what it waits for. None: nothing."""
+
+    sentences: tuple[str, ...] = ()
+    waits_for: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Handling(Answer):
     """Delivery state of a dispatched message in one group (`group`, `filter`), or in one `session`.
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Self, Unpack
 
-from .answers import BulkResult, Claims, Handling, Upserted
+from .answers import BulkResult, Claims, Handling, Upserted, Why
 from .bulk import Items, send_all
 from .coalesce import MAX_ITEMS, message_outbox, send_one
 from .errors import AlreadyDispatched, BadArgument, NotFound, Refused, key_cancelled, of_key, renamed
@@ -330,6 +330,10 @@ class Messages:
     async def explain(self, message_id: str) -> Json:
         """Storage details: slice, shard, structure, position, when it enters RAM."""
         return await self._transport.ask("GET", _path(message_id) + "/explain")
+
+    async def why(self, message_id: str) -> Why:
+        """What has happened to it, in sentences, and what it waits for. Raises NotFound."""
+        return Why.of(await self._transport.ask("GET", _path(message_id) + "/why"))
 
     async def cancel(self, message_id: str, *, strict: bool = False) -> bool:
         """True: nobody will get it (also if it was cancelled before). False: already dispatched.

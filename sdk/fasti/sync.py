@@ -50,6 +50,7 @@ from .answers import (
     Slice,
     Upserted,
     WaitingRetry,
+    Why,
 )
 from .blocking import Facade, Loop, Value
 from .bulk import Items
@@ -708,6 +709,10 @@ class Messages(Facade[_messages.Messages]):
     def explain(self, message_id: str) -> Json:
         """Storage details: slice, shard, structure, position, when it enters RAM."""
         return self._loop.run(self._inner.explain(message_id))
+
+    def why(self, message_id: str) -> Why:
+        """What has happened to it, in sentences, and what it waits for. Raises NotFound."""
+        return self._loop.run(self._inner.why(message_id))
 
     def cancel(self, message_id: str, *, strict: bool = False) -> bool:
         """True: nobody will get it (also if it was cancelled before). False: already dispatched.

@@ -23,10 +23,11 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Literal
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType
 
-from shards.delivery_rows import DeliveryRow, of_message, of_message_in
+from shards.delivery_rows import DeliveryRow, Name, of_message, of_message_in
 from shards.fields import Record, TryRow
+from shards.kept import kept_at, result_of
 from shards.open_batch import OpenBatch
 from shards.read import Found
 from shards.record import decode
@@ -259,7 +260,21 @@ class Deliveries:
             return _kept(dead, "dead")
         if dropped is not None and dropped.incarnation == subscriber.incarnation:
             return _kept(dropped, "dropped")
-        return _delivery(subscriber, "done") if subscriber.is_group else None
+        return self._done(subscriber, place) if subscriber.is_group else None
+
+    def _done(self, subscriber: Place, root: Position) -> Delivery:
+        """With its story, if the place has kept it."""
+        kept = kept_at(self.store, Name(subscriber.whose, root))
+        if kept is None:
+            return _delivery(subscriber, "done")
+        good, result = kept.good, result_of(self.store, subscriber.whose, kept)
+        found = _delivery(subscriber, "done", attempts=kept.state.attempts, by=good.by, tries=kept.tries)
+        found.ended_at, found.answer = time_text(good.at_ms), good.reason or UNSET
+        if good.ms:
+            found.started_at, found.seconds = time_text(good.at_ms - good.ms), good.ms / 1_000
+        if result is not None:
+            found.result = Raw(result)
+        return found
 
     def _holder(self, subscriber: Place, flight: Flight) -> tuple[str, int | None]:
         """Which member of a group has it, and until when, wall ms."""

@@ -19,6 +19,7 @@ Shared by calls
     upcoming.py    the next fires of a schedule
     spread.py      chooses the emptiest moment of a window
     backlog.py     unfinished messages of a place, its lag, and what a call does with them
+    why.py         what has happened to a message, in sentences
     turns.py       turns of long calls, in steps or in a thread
     claims.py      number of places that would get a message
     streams.py     endless answers: their number, and their end

@@ -149,6 +149,7 @@ class Fake:
                 web.delete("/v1/messages/by-key/gone", self.gone_by_key),
                 web.get("/v1/messages/{id}", self.get),
                 web.get("/v1/messages/{id}/explain", self.explain),
+                web.get("/v1/messages/{id}/why", self.why),
                 web.patch("/v1/messages/{id}", self.patch),
                 web.delete("/v1/messages/{id}", self.delete),
                 web.get("/v1/dead", self.dead),
@@ -285,6 +286,10 @@ class Fake:
 
     async def gone_by_key(self, request: web.Request) -> web.Response:
         return problem(410, "gone", id="0" * 32)
+
+    async def why(self, request: web.Request) -> web.Response:
+        told = {"sentences": ["It was to be due \u202e[b]."], "waits_for": "its due time"}
+        return web.json_response(told)
 
     async def explain(self, request: web.Request) -> web.Response:
         return web.json_response({"shard": 1})

@@ -150,6 +150,11 @@ async def test_timeline(url: str, fake: Fake) -> None:
     assert {d["id"] for d in dumped} == {m.id for m in made}
 
 
+async def test_why_is_said_in_lines(url: str, fake: Fake) -> None:
+    told = await ok("message", "why", "0" * 32, "--url", url)
+    assert told.splitlines() == ["It was to be due \\u202e[b].", "It waits for its due time."]
+
+
 async def test_sessions_and_status(url: str, fake: Fake) -> None:
     listed = await ok("session", "ls", "--url", url)
     assert "audit/1" in listed

@@ -52,6 +52,7 @@ def script(ids: list[str], start: str, export: Path, dead: str) -> list[tuple[st
         ("message schedule", ("a/x", "hello", "--in", "1h")),
         ("message put", ("a/x", "hello", "--in", "1h", "-k", "put", "--version", "1,0")),
         ("message show", (ids[0],)),
+        ("message why", (ids[0],)),
         ("message move", (ids[0], "--in", "2h")),
         ("message cancel", (ids[1],)),
         ("message ls", ()),

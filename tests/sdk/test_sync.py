@@ -32,6 +32,7 @@ async def test_the_whole_of_it(url: str, fake: Fake) -> None:
             assert {m, c.messages.get(m.id)} > {m}
             assert c.messages.reschedule(m.id, delay=9).id == m.id
             assert c.messages.explain(m.id) == {"shard": 1}
+            assert c.messages.why(m.id).waits_for == "its due time"
             assert c.messages.schedule_many({"topic": "b", "payload": n} for n in range(5)) == 5
             assert c.messages.count() == 6
             assert len(list(c.messages.list(page=2))) == 6

@@ -16,7 +16,7 @@ from fasti.options import Due, Listed, MessageOptions, Selection
 
 from .nouns import Ids, Noun, Verb
 from .options import command_of
-from .output import Format, Printer, Row
+from .output import Format, Printer, Row, printable
 from .ranges import DryRun, cancel_where, export, import_, shift
 from .run import REFUSED
 
@@ -156,6 +156,19 @@ def _show(out: Printer, message: fasti.Message) -> None:
         out.many([{**one, "to": one.get("session") or one["group"]} for one in shown], DELIVERY_COLUMNS)
     if message.raw.get("deliveries_truncated"):
         out.errors.print("and more", style="dim")
+
+
+@command_of(app)
+async def why(
+    client: fasti.Client, out: Printer, message_id: Annotated[str, typer.Argument(metavar="ID")]
+) -> None:
+    """Say what has happened to a message, and what it waits for."""
+    told = await client.messages.why(message_id)
+    if out.format is not Format.table:
+        out.one({"sentences": told.sentences, "waits_for": told.waits_for})
+        return
+    for sentence in [*told.sentences, *([f"It waits for {told.waits_for}."] if told.waits_for else [])]:
+        out.text(printable(sentence))
 
 
 @command_of(app, kind=Selection)

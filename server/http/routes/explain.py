@@ -1,8 +1,10 @@
-"""`GET /v1/messages/{id}/explain`: where a message is stored, and when it enters RAM.
+"""`GET /v1/messages/{id}/explain` and `/why`: where a message is stored, and what has happened to it.
 
-It shows the slice, shard and structure of the row, its position on the timeline, and whether the wheel has
-it. The loader loads a row some minutes before its due; a full wheel takes it later, but always in time.
+`explain` shows the slice, shard and structure of the row, its position on the timeline, and whether the wheel
+has it. The loader loads a row some minutes before its due; a full wheel takes it later, but always in time.
 """
+
+from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
@@ -10,6 +12,8 @@ from shards.record import is_stub
 from timeline.position import at_of, id_text
 from timeline.wheel import Wheel
 
+from ...delivery.membership import Membership
+from ...engine.clock import Clock
 from ...engine.loader import AHEAD_MS
 from ...engine.writer import Entry
 from ...settings.times import time_text
@@ -20,18 +24,42 @@ from ..requests import id_of
 from ..selection import visible
 from ..timeline import Timeline
 from ..values import shapes
-from ..values.views import position_view
+from ..values.views import Shown, position_view
+from ..why import why_of
 
 
 class Explain:
-    """The route."""
+    """The routes."""
 
-    def __init__(self, timeline: Timeline, wheel: Wheel[Entry]) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        timeline: Timeline,
+        wheel: Wheel[Entry],
+        groups: Membership,
+        shown: Callable[[web.Request], Awaitable[Shown]],
+    ) -> None:
+        """`shown`: the message of a request."""
+        self._clock = clock
         self._timeline = timeline
         self._wheel = wheel
+        self._groups = groups
+        self._shown = shown
 
     def routes(self) -> list[web.RouteDef]:
-        return [web.get("/v1/messages/{id}/explain", self.get)]
+        return [
+            web.get("/v1/messages/{id}/explain", self.get),
+            web.get("/v1/messages/{id}/why", self.why),
+        ]
+
+    @described(
+        "What has happened to a message, in sentences, and what it waits for",
+        READ,
+        problems=("not-found", "other-timeline"),
+    )
+    async def why(self, request: web.Request) -> shapes.Why:
+        shown = await self._shown(request)
+        return why_of(shown, self._groups, self._timeline.horizon.position, self._clock.wall_ms())
 
     @described("Where a message lies", READ, problems=("not-found", "other-timeline"))
     async def get(self, request: web.Request) -> shapes.MessageLocation:

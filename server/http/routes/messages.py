@@ -62,7 +62,7 @@ from ..values.post_body import Debounced, New
 from ..values.reader import Reader
 from ..values.scalars import FLAG, Delay, ETag, Key, Location, Query, Tags, When, rules, some_of
 from ..values.upsert_body import Upsert
-from ..values.views import etag, message_view
+from ..values.views import Shown, etag, message_view
 
 TAGGED = {"ETag": ETag}
 PLACED = {"Location": Location, **TAGGED}
@@ -194,9 +194,7 @@ class Messages:
         problems=("not-found", "other-timeline"),
     )
     async def get(self, request: web.Request) -> web.Response:
-        message = id_of(request, self.timeline.number)
-        found = visible(self.timeline, message, sees(request))
-        return await (self._kept(request, message) if found is None else self._found_answer(request, found))
+        return _response(await self.shown(request))
 
     @described(
         "Look at the message under an idempotency key",
@@ -212,17 +210,23 @@ class Messages:
         if isinstance(found, Problem):
             if row is None or found.slug != "gone":
                 raise found
-            return await self._kept(request, row.id, found)
-        return await self._found_answer(request, found)
+            return _response(await self._kept(request, row.id, found))
+        return _response(await self._found(request, found))
+
+    async def shown(self, request: web.Request) -> Shown:
+        """The message of the path. Raises Problem."""
+        message = id_of(request, self.timeline.number)
+        found = visible(self.timeline, message, sees(request))
+        return await (self._kept(request, message) if found is None else self._found(request, found))
 
     async def _kept(
         self, request: web.Request, message: MessageId, otherwise: Problem | None = None
-    ) -> web.Response:
+    ) -> Shown:
         """A message whose slice is gone, from a place that still keeps it. Raises Problem."""
         known = self._known(request, message)
         if known is None:
             raise otherwise or _unknown(message)
-        return await self._answer(request, message, *known, DISPATCHED, None, message)
+        return await self._view(request, message, *known, DISPATCHED, None, message)
 
     def _known(self, request: web.Request, message: MessageId) -> tuple[Position, Record] | None:
         """Where that message was, and as stored, except its due; None: no place keeps it."""
@@ -232,14 +236,12 @@ class Messages:
             return None
         return row.root, msgspec.structs.replace(decode(row.record), due_ms=0)
 
-    async def _found_answer(self, request: web.Request, found: Found) -> web.Response:
+    async def _found(self, request: web.Request, found: Found) -> Shown:
         record = decode(found.value)
         state, dispatched_ms = self.timeline.state_of(found, record)
-        return await self._answer(
-            request, found.id, found.position, record, state, dispatched_ms, found.row_id
-        )
+        return await self._view(request, found.id, found.position, record, state, dispatched_ms, found.row_id)
 
-    async def _answer(
+    async def _view(
         self,
         request: web.Request,
         message: MessageId,
@@ -248,7 +250,7 @@ class Messages:
         state: State,
         dispatched_ms: int | None,
         row: MessageId,
-    ) -> web.Response:
+    ) -> Shown:
         """A message; a dispatched or withheld one with its deliveries."""
         view = message_view(shapes.MessageShown, message, place, record, state, dispatched_ms)
         view.withheld_by = self.timeline.withheld_by(state, record)
@@ -259,9 +261,7 @@ class Messages:
             found = self.deliveries.of(message, place, record, may)
             view.deliveries, view.deliveries_truncated = found
         view.outcome = self.deliveries.outcomes.of(place, record, state)
-        answer = json_answer(view)
-        answer.headers["ETag"] = etag(row)
-        return answer
+        return Shown(view, message, place, record, row)
 
     @described(
         "Move a message; its id stays",
@@ -489,6 +489,12 @@ class Messages:
     def _when(self, found: Found) -> dict[str, Any]:
         dispatched_ms = self.timeline.journal().dispatched_ms(found.position)
         return {} if dispatched_ms is None else {"dispatched_at": time_text(dispatched_ms)}
+
+
+def _response(shown: Shown) -> web.Response:
+    answer = json_answer(shown.view)
+    answer.headers["ETag"] = etag(shown.row)
+    return answer
 
 
 def _move(commit: Commit, message: MessageId, move: MoveRequest) -> Control:

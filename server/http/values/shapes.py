@@ -134,6 +134,13 @@ class MessageShown(Message):
     deliveries_truncated: bool | UnsetType = UNSET
 
 
+class Why(Body):
+    """What has happened to a message, in order, and what it waits for. null: nothing."""
+
+    sentences: list[str]
+    waits_for: str | None
+
+
 class Page(Body):
     """A part of a list. `next`: null at the end."""
 

@@ -3,7 +3,7 @@
 A message's state follows from its row (shards/state.py). A JSON payload goes out as the bytes that came.
 """
 
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec import UNSET
 from msgspec.structs import asdict
@@ -21,7 +21,7 @@ from ...delivery.payloads import payload_view
 from ...delivery.place import Place
 from ...delivery.shared import Group
 from ...delivery.subscriber import Subscriber
-from ...delivery.terms import KEEP_FAILED, KEEP_WORDS, RESULT_TTL_MS
+from ...delivery.terms import KEEP_FAILED, KEEP_WORDS, RESULT_TTL_MS, Keeping
 from ...settings.config import Shards
 from ...settings.times import time_text
 from . import shapes
@@ -37,6 +37,16 @@ def etag(row: MessageId) -> str:
 
 
 # -- messages
+
+
+class Shown(NamedTuple):
+    """A message as it is shown; where its row is, and that row's name."""
+
+    view: shapes.MessageShown
+    message: MessageId
+    place: Position
+    record: Record
+    row: MessageId
 
 
 def message_view(
@@ -152,17 +162,22 @@ def session_view(subscriber: Place, client_id: str, place_status: shapes.PlaceSt
     )
 
 
+def keep_view(kept: Keeping) -> str | float:
+    """What a place keeps: a word, or seconds."""
+    keep_ms = KEEP_FAILED if kept.keep_ms is None else kept.keep_ms
+    return KEPT_AS.get(keep_ms, keep_ms / 1_000)
+
+
 def group_fields(group: Group, place_status: shapes.PlaceStatus) -> dict[str, Any]:
     """The fields that groups and endpoints share."""
     kept = group.keeping
-    keep_ms = KEEP_FAILED if kept.keep_ms is None else kept.keep_ms
     return asdict(place_status) | {
         "rate": kept.rate or 0.0,
         "order": bool(kept.order),
         "on_dead": group.on_dead,
         "per_key": shapes.PerKey(kept.concurrency or 0, kept.key_rate or 0.0),
         "fair": bool(kept.fair),
-        "keep": KEPT_AS.get(keep_ms, keep_ms / 1_000),
+        "keep": keep_view(kept),
         "result_ttl": (kept.result_ttl_ms or RESULT_TTL_MS) / 1_000,
         "alerts": kept.alerts or None,
         "keys_held": len(group.session.order.held),
