@@ -59,7 +59,9 @@ class Loans:
         for share, run in runs.items():
             group = self._groups.get(share)
             if group is not None:
-                late += [(group, lent) for lent in self._acked(group, member, run)]
+                too_late = self._acked(group, member, run)
+                group.ends["done"] += len(run) - len(too_late)
+                late += [(group, lent) for lent in too_late]
                 self._ready.look(group)
         return late
 

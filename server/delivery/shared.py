@@ -20,6 +20,7 @@ message and counts it (router.py).
 """
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
@@ -75,7 +76,7 @@ class Group(Place):
     """A place that sends through its members. `members`: each with its own subscription (QoS)."""
 
     __slots__ = (
-        *("_key_bound", "_leases", "_warn_at", "ahead", "all_returned", "client", "endpoint"),
+        *("_key_bound", "_leases", "_warn_at", "ahead", "all_returned", "client", "endpoint", "ends"),
         *("filter", "in_force", "is_buried_dead", "is_endpoint", "is_paused", "is_unnamed", "keeping"),
         *("lent", "members", "picker", "rate_limited", "rate_limiter", "settings", "text"),
     )
@@ -106,6 +107,8 @@ class Group(Place):
         self.settings = settings
         self.keeping = UNSAID
         """Requested expiry and rate."""
+        self.ends = Counter[str]()
+        """Its deliveries that are done, dead, dropped and withheld, since the start."""
         self.is_buried_dead = True
         """When it ends, what is undone becomes dead letters; else it is dropped."""
         self.is_paused = False

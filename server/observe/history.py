@@ -26,7 +26,7 @@ FINE_S, COARSE_EACH = 10, 30
 """Seconds between samples, and samples of a coarse one."""
 FINE, COARSE = 392, 289
 """Maximum samples of each ring: an hour, with the coarse sample that it begins behind; a day."""
-RING_BYTES = 3 << 19
+RING_BYTES = 13 << 17
 """Maximum bytes of the samples of one ring."""
 SAMPLE_BYTES = 200
 """Bytes of a sample in its ring besides its own."""
@@ -50,7 +50,8 @@ COUNTS = (
 
 
 class GroupSample(msgspec.Struct, frozen=True, array_like=True):
-    """One group or endpoint with lag or retries."""
+    """One group or endpoint with lag, retries or ends. `done`, `dead`, `dropped`, `withheld`: since the
+    start."""
 
     group: str
     filter: str
@@ -59,6 +60,10 @@ class GroupSample(msgspec.Struct, frozen=True, array_like=True):
     lag_seconds: float
     in_flight: int
     retries: int
+    done: int = 0
+    dead: int = 0
+    dropped: int = 0
+    withheld: int = 0
 
 
 class SessionSample(msgspec.Struct, frozen=True, array_like=True):

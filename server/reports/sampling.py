@@ -124,9 +124,10 @@ class Sampling:
                     row.lag_seconds,
                     row.in_flight,
                     row.retries,
+                    *row.ends,
                 )
                 for row in status.rows
-                if row.lag_messages or row.in_flight or row.retries
+                if row.lag_messages or row.in_flight or row.retries or any(row.ends)
             ],
             sessions=self._sessions,
             failing={label_of(name): one.share for one, name in status.failing() if one.share},

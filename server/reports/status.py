@@ -62,6 +62,8 @@ digest."""
 DIGITS = 12
 """Characters of the digest. A text that looks as if it had one gets one, so that no client can imitate
 another's label."""
+ENDS = ("done", "dead", "dropped", "withheld")
+"""How deliveries of a group end, or do not begin."""
 RETAINED_LOOK = 16
 """Flights checked for one that is not a retained message: those may have any age."""
 
@@ -90,6 +92,15 @@ class Row:
     )
     keys_blocked: int = _figure("Ordering keys that are behind or in trouble")
     keys_held: int = _figure("Ordering keys that a dead letter or somebody holds")
+    done: int = _figure("Messages that were done, since the start")
+    dead: int = _figure("Messages that became dead letters, since the start")
+    dropped: int = _figure("Messages that were dropped undone, since the start")
+    withheld: int = _figure("Messages that were withheld when they were to be given, since the start")
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """As ENDS."""
+        return self.done, self.dead, self.dropped, self.withheld
 
 
 @dataclass(slots=True)
@@ -234,6 +245,7 @@ class Status(Scraped):
             0.0 if first is None else self._age_s(first[1]),
             order.blocked,
             len(order.held),
+            *[group.ends[name] for name in ENDS],
         )
 
     def _age_s(self, place: Position | None) -> float:
@@ -291,7 +303,7 @@ class Status(Scraped):
 def _families(rows: list[Row]) -> Iterator[Metric]:
     for figure in fields(Row)[1:]:
         name, what = figure.name, figure.metadata["text"]
-        kind = CounterMetricFamily if name == "redeliveries" else GaugeMetricFamily
+        kind = CounterMetricFamily if name in ("redeliveries", *ENDS) else GaugeMetricFamily
         text = f"{what}; by group and filter, of the {TOP} groups with the most lag"
         values = [(row.labels, getattr(row, name)) for row in rows]
         yield labelled(kind, f"fasti_group_{name}", text, ("group", "filter"), values)

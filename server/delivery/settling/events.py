@@ -259,6 +259,8 @@ class Events:
         if what.event is Event.LATE_ACK:
             self._late -= 1
             self.finished += outcome is Outcome.DONE
+            if isinstance(what.place, Group):
+                what.place.ends["done"] += outcome is Outcome.DONE
         elif what.event is Event.MOVE:
             self.moved += outcome is Outcome.AGAIN
         else:

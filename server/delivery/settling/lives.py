@@ -341,6 +341,9 @@ class Lives:
             )
         fate = decide(life, seen, event, case, terms)
         after, stands = fate.row, row.at
+        end = _end_of(life, fate)
+        if end and isinstance(place, Group):
+            self._decisions.note(ignore, partial(place.ends.update, (end,)))
         if Effect.REFUSED in fate.effects or (after == life and (what is None or life is None)):
             return fate
         if after != life:
@@ -399,6 +402,16 @@ class Lives:
         order.set_head(key, what.root, is_dead=is_dead)
         order.land(key)
         self._decisions.note(partial(_is_out_again, what.place, flight, key))
+
+
+def _end_of(life: Life | None, fate: Fate) -> str:
+    """As what a delivery counts from now on; empty: as before."""
+    if Effect.COUNT_DEAD in fate.effects:
+        return "dead"
+    if Effect.COUNT_DROPPED in fate.effects:
+        return "dropped"
+    is_news = fate.row is not None and (life is None or life.state is not fate.row.state)
+    return "withheld" if is_news and fate.row is not None and fate.row.state is State.WITHHELD else ""
 
 
 def _is_out_again(place: Place, flight: Flight, key: bytes) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 from aiohttp import web
-from msgspec.structs import asdict
+from msgspec.structs import asdict, astuple
 
 from ...delivery.shared import ENDPOINT_PREFIX
 from ...engine.clock import Clock
@@ -115,6 +115,7 @@ async def _points(
 
 def _point(before: Sample, now: Sample, died: dict[str, int], group: str | None) -> shapes.HistoryPoint:
     late, names = since(before.late, now.late), (group, f"{ENDPOINT_PREFIX}{group}")
+    known = {one[:2]: one[-4:] for one in map(astuple, before.groups)}
     return shapes.HistoryPoint(
         format_ms(now.at_ms),
         (now.at_ms - before.at_ms) / 1_000,
@@ -129,7 +130,11 @@ def _point(before: Sample, now: Sample, died: dict[str, int], group: str | None)
         memory_bytes=now.memory_bytes,
         store_bytes=now.store_bytes,
         disk_free_bytes=now.disk_free_bytes,
-        groups=[shapes.GroupPoint(**asdict(one)) for one in now.groups if not group or one.group in names],
+        groups=[
+            shapes.GroupPoint(*one[:-4], *since(known.get(one[:2], (0, 0, 0, 0)), one[-4:]))
+            for one in map(astuple, now.groups)
+            if not group or one[0] in names
+        ],
         sessions=[shapes.SessionPoint(**asdict(one)) for one in now.sessions],
         failing_endpoints=dict(now.failing),
     )

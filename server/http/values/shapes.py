@@ -841,7 +841,8 @@ class Lateness(Body):
 
 
 class GroupPoint(GroupSample, frozen=True, array_like=False):
-    """A group or endpoint with messages that it has not finished."""
+    """A group or endpoint with messages that it has not finished, or has had. `done`, `dead`, `dropped`,
+    `withheld`: its deliveries that came to that in the `seconds` before."""
 
 
 class SessionPoint(SessionSample, frozen=True, array_like=False):

@@ -99,6 +99,27 @@ async def test_groups_and_reasons(server: Running) -> None:
     assert (await points(server, "?group=none"))[-1]["groups"] == []
 
 
+async def test_how_deliveries_of_a_group_ended(server: Running) -> None:
+    server.app.sampling.begin()
+    await fail(server, "1", "2", "3")
+    for verb, topic in (("bury", "jobs/1"), ("drop", "jobs/2")):
+        await server.call("POST", f"/v1/retries:{verb}", {"filter": {"topic": topic}})
+    await server.pass_time(2 * MINUTE_MS)
+    member = server.session("w")
+    server.app.core.settling.ack(member, *member.session.flights)
+    await server.app.quiet()
+    for _ in range(2 * sampling.LOOK_EACH):
+        await sample(server)
+    found = [one["groups"] for one in await points(server)]
+    ends = ("done", "dead", "dropped", "withheld")
+    counted = [[group[0][name] for name in ends] for group in found if group]
+    assert len(counted) == 2 * sampling.LOOK_EACH, "it is told though nothing is left of it"
+    assert [sum(each) for each in zip(*counted, strict=True)] == [1, 1, 1, 0]
+    metrics = (await server.call("GET", "/metrics")).body.decode()
+    for name, count in zip(ends, (1, 1, 1, 0), strict=True):
+        assert f'fasti_group_{name}_total{{filter="jobs/#",group="workers"}} {count}.0' in metrics
+
+
 async def test_dead_letters_beyond_the_steps_of_a_sample_count_in_the_next(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:

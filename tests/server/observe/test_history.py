@@ -69,7 +69,8 @@ def test_each_dead_letter_is_in_one_sample() -> None:
 
 @pytest.mark.long
 def test_it_is_bounded_in_bytes() -> None:
-    groups = [GroupSample(f"{n}" * 140, "f" * 140, 1 << 40, True, 1e9, 1 << 30, 1 << 40) for n in range(20)]
+    figures = 1 << 40, True, 1e9, 1 << 30, 1 << 40, *[1 << 30] * 4
+    groups = [GroupSample(f"{n}" * 140, "f" * 140, *figures) for n in range(20)]
     sessions = [SessionSample(f"{n}" * 140, 1 << 40, True, 1e9, 1 << 30, 1 << 40) for n in range(20)]
     kept = filled(2 * 8_640, groups=groups, sessions=sessions)
     assert RING_BYTES < kept._fine.bytes + kept._coarse.bytes <= 2 * RING_BYTES
