@@ -30,7 +30,7 @@ from shards.commit import Commit
 from shards.deliveries import end
 from shards.delivery_rows import DeliveryRow, Name, at
 from shards.errors import Corrupt, StoreFailed
-from shards.kept import Story, keep
+from shards.kept import Story, is_kept, keep
 from shards.keys import GROUP_PREFIX
 from shards.order import note_order, write_changes
 from shards.store import Table
@@ -316,9 +316,12 @@ class Cursors(CommitHook):
                     order.unwritten.lost()
             if not is_durable:
                 self._now.update(now)
-            for subscriber, roots, told in over if is_durable else ():
-                subscriber.rows.forget(roots)
-                subscriber.rows.wrote(told)
+            for subscriber, roots, told in over:
+                if is_durable:
+                    subscriber.rows.forget(roots)
+                    subscriber.rows.wrote(told)
+                else:
+                    subscriber.rows.unsure |= told.keys()
             for name in gone:
                 if not is_durable:
                     self._ended[name] = False
@@ -462,16 +465,19 @@ class Cursors(CommitHook):
         ended place are a burial's."""
         if self.named(one.session.client_id) is not one:
             return
-        over, told = one.over(), dict(one.rows.ended)
+        over, told, group = one.over(), dict(one.rows.ended), commit.open_batch
+        unsure = (told.keys() & one.rows.unsure) - one.rows.over
+        there = {root for root in unsure if is_kept(group, Name(one.whose, root))}
         before = dict[Position, DeliveryRow]()
-        for root in (told.keys() & over) - one.rows.over:
+        for root in (told.keys() & over) - one.rows.over - there:
             with suppress(Corrupt):
-                row = at(commit.open_batch, Name(one.whose, root))
+                row = at(group, Name(one.whose, root))
                 if row is not None:
                     before[root] = row
         for root in over:
-            end(commit, Name(one.whose, root))
-        stories = dict(told)
+            if root not in there:
+                end(commit, Name(one.whose, root))
+        stories = {root: story for root, story in told.items() if root not in there}
         for root, row in before.items():
             story = told[root]
             counts = row.attempts + story.attempts, row.counted + story.counted

@@ -21,7 +21,7 @@ _NO_ENDED: Final[dict[Position, Story]] = {}
 class PlaceRows:
     """Delivery rows of one place."""
 
-    __slots__ = ("ahead", "ended", "out", "over")
+    __slots__ = ("ahead", "ended", "out", "over", "unsure")
 
     def __init__(self) -> None:
         self.out: set[Position] | frozenset[Position] = _NO_ROOTS
@@ -31,6 +31,8 @@ class PlaceRows:
         """Roots of those that it has read again since. Their rows go in the same way."""
         self.ended = _NO_ENDED
         """Acks of which the next cursor keeps the story, by root."""
+        self.unsure: frozenset[Position] = frozenset()
+        """Those of which a batch with the story has failed, and may be stored."""
         self.ahead = True
         """Whether rows of its deliveries may lie ahead of where it reads, as it was set back. At first it is
         not known."""
@@ -73,6 +75,7 @@ class PlaceRows:
 
     def wrote(self, ended: dict[Position, Story]) -> None:
         """These stories are durable."""
+        self.unsure -= ended.keys()
         for root, one in ended.items():
             if self.ended.get(root) is one:
                 del self.ended[root]

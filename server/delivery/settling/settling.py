@@ -37,7 +37,7 @@ from shards.commit import Commit
 from shards.delivery_rows import Name
 from shards.draft import Known
 from shards.errors import Corrupt
-from shards.kept import check_room, result_at
+from shards.kept import Kept, check_room, kept_at
 from shards.read import Reader
 from timeline.deliveries import RETURNS_FREE
 from timeline.delivery_rows import Event, Keep
@@ -544,6 +544,7 @@ class Settling:
         if result is not None:
             check_room(commit, group.whose, len(result))
         placed = place()
+        former = kept_at(self._reader.store, Name(group.whose, loan.flight.position))
         loan.flight.fate = SETTLED
         keep = group.keeping.keep
         is_kept = keep is Keep.ALL or (keep is Keep.FAILED and group.rows.had_failed(loan.flight))
@@ -553,7 +554,9 @@ class Settling:
         ack = group, loan.flight, member, lent
         new = [one for one in placed if not isinstance(one, Known)]
         self._decisions.note(
-            partial(self._not_followed, *ack), partial(self._followed, *ack), partial(self._reread, new, ack)
+            partial(self._not_followed, *ack),
+            partial(self._followed, *ack),
+            partial(self._reread, new, former, ack),
         )
         return placed
 
@@ -579,16 +582,23 @@ class Settling:
         if group.session.has(flight) and not is_held:
             self._events.fail(group, flight, Event.LOST, NOT_STORED, by=member.name)
 
-    def _reread(self, new: Sequence[MessageId], ack: tuple[Group, Flight, Subscriber, Flight]) -> None:
-        """Its batch may be stored though it has failed."""
+    def _reread(
+        self,
+        new: Sequence[MessageId],
+        former: Kept | None,
+        ack: tuple[Group, Flight, Subscriber, Flight],
+    ) -> None:
+        """Its batch may be stored though it has failed. `former`: what was kept of it before."""
         group, flight, _, lent = ack
         if lent.loan is None:
             return
-        is_there = bool(new) and self._reader.find(new[0]) is not None
-        if is_there or (
-            not new and result_at(self._reader.store, Name(group.whose, flight.position)) is not None
-        ):
+        if new:
+            is_there = self._reader.find(new[0]) is not None
+        else:
+            is_there = kept_at(self._reader.store, Name(group.whose, flight.position)) not in (None, former)
+        if is_there:
             lent.loan.is_told = True
+            group.rows.forget((flight.position,))  # what there was went with that batch
             self._followed(*ack)
 
     # --

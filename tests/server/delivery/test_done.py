@@ -280,3 +280,50 @@ def test_at_qos_2_the_story_comes_with_the_end_of_the_exchange(keep: tuple[str, 
     group = rig.core.groups.get(TEXT)
     assert group is not None
     assert len(list(kept.kept_of(rig.store, group.whose))) == count
+
+
+def written(place: Place) -> None:
+    """Steps until a story is in the store, and not durable yet."""
+    for _ in range(30):
+        place.rig.turn()
+        place.rig.compose()
+        if kept.totals(place.rig.store).count:
+            return
+        place.rig.settle()
+    raise AssertionError("no story is written")
+
+
+@pytest.mark.parametrize("terms", [ALL, FAILED])
+def test_a_story_whose_batch_failed_and_is_stored_is_there_once(terms: tuple[str, str]) -> None:
+    place = Place(terms)
+    place.peer.nack(place.job())
+    place.peer.ack(wire.PUBACK, place.next().packet_id, pump=False)
+    place.rig.clock.now_ms += 200
+    written(place)
+    place.rig.lose(survivors=5)
+    place.rig.pass_ms(3_000)
+    assert [(one.state.attempts, len(one.tries)) for one in place.kept] == [(2, 1)]
+    assert not place.group.rows.ended
+    assert place.is_sound()
+
+
+@pytest.mark.parametrize("survivors", [0, 5])
+def test_an_ack_whose_batch_failed_is_known_by_its_own_story(survivors: int) -> None:
+    """Not by that of the same message before a replay, with a result or without."""
+    place = Place(ALL)
+    place.job()
+    ack_with(place, b"1")
+    place.rig.decide(partial(place.rig.core.replay.rewind, subscriber=place.group, to=START))
+    assert [kept.result_of(place.rig.store, place.group.whose, one) for one in place.kept] == [b"1"]
+    settling, (_, _, number, _) = place.rig.core.settling, leased(place.rig, place.group)
+    place.rig.decide(
+        lambda commit: settling.follow(commit, TEXT, number, lambda _: True, list, None, b"2"), pump=False
+    )
+    place.rig.compose()
+    place.rig.lose(survivors)
+    assert bool(place.group.session.flights) is not bool(survivors)
+    if not survivors:
+        assert ack_with(place, b"2") == []
+    place.rig.pass_ms(3_000)
+    assert [kept.result_of(place.rig.store, place.group.whose, one) for one in place.kept] == [b"2"]
+    assert place.is_sound()
