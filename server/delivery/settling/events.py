@@ -173,14 +173,24 @@ class Events:
         return LATE_MAX - self._late
 
     def finish(
-        self, group: Group, root: Position, shard: int, answered: Answered, rights: Rights | None = None
+        self,
+        group: Group,
+        root: Position,
+        shard: int,
+        answered: Answered,
+        rights: Rights | None = None,
+        *,
+        by: str = "",
     ) -> None:
-        """A late ack of a message of the group by its position, if `rights` allow to receive it."""
-        self._finish(Happening(group, group, Event.LATE_ACK, root, shard, NO_CASE, answered, rights=rights))
+        """A late ack of a message of the group by its position, if `rights` allow to receive it. `by` whom,
+        if not by whoever has these."""
+        case = NO_CASE._replace(by=by or ("" if rights is None else rights.name))
+        self._finish(Happening(group, group, Event.LATE_ACK, root, shard, case, answered, rights=rights))
 
     def finish_named(self, group: Group, member: Subscriber, message: MessageId, answered: Answered) -> None:
         """A late ack of a message of the group by its id, for a member."""
-        what = Happening(group, group, Event.LATE_ACK, START, -1, NO_CASE, answered)
+        case = NO_CASE._replace(by=member.name)
+        what = Happening(group, group, Event.LATE_ACK, START, -1, case, answered)
         what.message, what.member = message, member
         self._finish(what)
 

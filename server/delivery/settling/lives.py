@@ -120,11 +120,6 @@ class Happening:
     """... if it may."""
 
     @property
-    def by(self) -> str:
-        """Who acks it late."""
-        return self.member.name if self.member else self.rights.name if self.rights else ""
-
-    @property
     def is_head(self) -> bool:
         """Whether the message is the head of its key, and nothing of that is given before it."""
         key = b"" if self.flight is None else self.flight.key
@@ -214,7 +209,7 @@ class Lives:
         seen = Seen(_out_over(row) if is_out else None, is_ahead=is_ahead, replay=int(is_ahead))
         terms = Terms(keep=place.keeping.keep if isinstance(place, Group) else Keep.NONE)
         life, now = None if row is None else life_of(row), position(commit.open_batch.wall_ms, 0)
-        fate = decide(life, seen, what.event, what.case._replace(now=now, by=what.by), terms)
+        fate = decide(life, seen, what.event, what.case._replace(now=now), terms)
         is_ended = Effect.CURSOR in fate.effects
         if is_ended or fate.row is None:
             is_ended = finish(commit, name, fate.row, place.keeper) or is_ended

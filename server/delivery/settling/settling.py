@@ -280,7 +280,7 @@ class Settling:
         if ended:
             subscriber.dirty.add(subscriber)
             for group, lent in self._groups.loans.acked(subscriber, ended):
-                self._events.finish(group, *lent.origin, ignore)
+                self._events.finish(group, *lent.origin, ignore, by=subscriber.name)
             if subscriber.groups or not subscriber.session.tailing:
                 self._groups.read_on(subscriber)
         return is_sound
@@ -608,7 +608,7 @@ class Settling:
         subscriber.session.ack(flight.packet_id)
         subscriber.dirty.add(subscriber)
         for group, lent in self._groups.loans.acked(subscriber, (flight,)):
-            self._events.finish(group, *lent.origin, ignore)
+            self._events.finish(group, *lent.origin, ignore, by=subscriber.name)
         if subscriber.groups or not subscriber.session.tailing:
             self._groups.read_on(subscriber)
 

@@ -142,6 +142,22 @@ def test_a_late_ack_has_its_story_once() -> None:
     assert place.is_sound()
 
 
+@pytest.mark.parametrize(("ms", "attempts"), [(1_500, 1), (1_900, 2)])
+def test_the_story_of_a_late_ack_says_who_acked(ms: int, attempts: int) -> None:
+    """Also as another has it."""
+    place = Place(("ack-timeout", "1s"))
+    place.rig.send("jobs", "x")
+    place.rig.pass_ms(300)
+    late = place.peer.one()
+    place.rig.pass_ms(ms)
+    assert bool(place.group.session.flights) is (attempts > 1)
+    place.ack(late)
+    (one,) = place.kept
+    assert (one.state.attempts, [(x.by, x.outcome) for x in one.tries]) == (attempts, [("w", "lapsed")])
+    assert (one.good.by, one.good.outcome) == ("w", "done")
+    assert place.is_sound()
+
+
 def test_a_duration_ends_and_so_does_what_a_group_that_is_gone_kept() -> None:
     place = Place(TEN_S)
     place.ack(place.job())
