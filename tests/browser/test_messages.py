@@ -243,6 +243,24 @@ async def test_each_failed_try_is_shown_and_what_can_be_done(console: Console) -
     await page.get_by_text("dropped", exact=True).wait_for()
 
 
+async def test_what_has_become_of_it_is_said(console: Console) -> None:
+    page, call = console.page, console.http.call
+    group = "/v1/groups/workers"
+    await call("PUT", group, {"filter": "orders/#", "keep": "all"}, status=201)
+    name = await console.http.schedule("orders/17/bill", {"order": 17})
+    await console.open(f"messages/{name}")
+    await page.get_by_text("outcome: queued").wait_for()
+    why = page.locator("#why")
+    await why.get_by_text("It waits for group 'workers': no worker is connected").wait_for()
+    lease = {"max": 1, "wait": "5s"}
+    (leased,) = (await call("POST", f"{group}/messages:lease", lease, status=200)).body["messages"]
+    await call("POST", f"{group}/messages:ack", {"lease_ids": [leased["lease_id"]]}, status=200)
+    await page.get_by_text("outcome: done").wait_for()
+    await page.locator(".story").get_by_text(re.compile(r"done after .*, a worker over HTTP$")).wait_for()
+    await why.get_by_text(re.compile(r"group 'workers': \(pull\) was done with it at ")).wait_for()
+    assert await why.get_by_text("It waits for").count() == 0
+
+
 async def test_a_failed_post_to_a_full_url_leads_to_its_place(browser: Browser, tmp_path: Path) -> None:
     async with (
         receiving() as receiver,

@@ -12,6 +12,7 @@ import { whenFields, whenOf } from "./when.js";
 const REFRESH_MS = 3_000;
 const KINDS = { expired: "warn", cancelled: "warn" };
 export const stateTag = (state) => tag(state, KINDS[state]);
+const OUTCOME_KINDS = { failed: "bad", withheld: "warn", retrying: "warn", dropped: "warn", done: "good", unclaimed: "warn" };
 /** What may still change by itself. */
 const UNDONE = ["in_flight", "withheld", "waiting", "retry"];
 
@@ -20,23 +21,25 @@ export async function openMessage(root, { api, every }, id) {
   let etag = null, shown = null, isMoving = true;
 
   async function load() {
-    const [response, place] = await Promise.all([
+    const [response, place, why] = await Promise.all([
       api.fetch("GET", path),
       api.get(`${path}/explain`).catch(denied),
+      api.get(`${path}/why`).catch(denied),
     ]);
     etag = response.headers.get("ETag");
     const text = await response.text();
     // Drawn anew only if something is: its reader may have chosen another view of the payload.
-    const now = text + JSON.stringify(place);
-    if (now !== shown) draw(answer(text), place);
+    const now = text + JSON.stringify([place, why]);
+    if (now !== shown) draw(answer(text), place, why);
     shown = now;
   }
 
-  function draw(message, place) {
+  function draw(message, place, why) {
     const isPending = ["pending", "withheld"].includes(message.state);
     isMoving = isPending || (message.deliveries ?? []).some((one) => UNDONE.includes(one.state));
     fill(root,
-      h("h1", {}, message.topic, " ", h("span", { id: "state" }, stateTag(message.state))),
+      h("h1", {}, message.topic, " ", h("span", { id: "state" }, stateTag(message.state)), " ",
+        message.state === "dispatched" ? h("span", { id: "outcome" }, tag(`outcome: ${message.outcome}`, OUTCOME_KINDS[message.outcome])) : null),
       h("div", { class: "row" },
         isPending ? [button("Move…", () => move(message)), button("Send now…", now), button("Cancel…", cancel, "danger")] : null,
         button("Copy id", () => copy(message.id, "the id")),
@@ -44,6 +47,7 @@ export async function openMessage(root, { api, every }, id) {
         button("Reload", () => attempt(load, null))),
       h("div", { class: "columns" },
         h("section", { class: "story" }, h("h2", {}, "History"), story(message, place, { post, change })),
+        why ? h("section", { id: "why" }, h("h2", {}, "Why"), h("ul", {}, why.sentences.map((one) => h("li", {}, one))), why.waits_for ? h("p", {}, `It waits for ${why.waits_for}.`) : null) : null,
         h("section", {}, h("h2", {}, "Payload"), payload(message), headers(message.headers)),
         h("section", {}, h("h2", {}, "Message"), told(message)),
         place ? h("section", {}, h("h2", {}, "Where it is stored"), where(place)) : null));

@@ -52,6 +52,7 @@ function delivery(one, { post }, message) {
     retry: () => [event(one.retry_at, `Next try ${away(one.retry_at, server.now())}`, "ahead", h("div", { class: "row" },
       button("Try now", () => post("/v1/retries:try", group, "Next try is now")), button("Bury", () => post("/v1/retries:bury", group, "Moved to the dead letters"), null, { title: "Give up: make a dead letter of it" }),
       button("Drop…", drop("/v1/retries:drop", "retry"), "danger")))],
+    done: () => one.ended_at ? [event(one.ended_at, [h("span", { class: "good" }, "done"), one.seconds === undefined ? "" : ` after ${span(one.seconds * 1_000)}`, `, ${person(one.by)}`, one.answer ? `: ${one.answer}` : ""], "good")] : [],
     dead: () => [event(null, [h("span", { class: "bad" }, "Given up"), `: ${one.reason}`], "bad", h("div", { class: "row" },
       button("Requeue", () => post("/v1/dead:requeue", group, "Sent again"), null, { title: "Send it again to this place" }), button("Drop…", drop("/v1/dead:drop", "dead letter"), "danger")))],
   }[one.state]?.() ?? [];
