@@ -64,8 +64,8 @@ __version__ = "0.2.0.dev0"
 
 _NAMES = {
     "answers": "BulkResult Claims ClusterNode ClusterState DeadLetter Density Endpoint Failing Fire Group"
-    " Handling Info Job OrderingKey Schedule Session Shard Silence Skipped Slice Try Undone Upserted Why"
-    " WaitingRetry",
+    " Handling Info Job OrderingKey Schedule Session Shard Silence Skipped Slice Try Undone Upserted"
+    " WaitingRetry Why",
     "client": "Client",
     "delivery": "Delivery",
     "errors": "AlreadyDispatched BadArgument Error KeyCancelled NotFound Problem Refused Unencrypted"
