@@ -24,15 +24,15 @@ once for all topics with the same subscribers, the flights of a group read once.
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
 from shards import keys
-from shards.delivery_rows import DeliveryRow, Name, of_rows, recorded
+from shards.delivery_rows import Name, recorded
 from shards.errors import Corrupt
 from shards.fields import Record
 from shards.state import DISPATCHED, State
 from shards.store import Store, Table
-from shards.tables import RecordRow, state_row_of
+from shards.tables import DEAD, UNDONE, WITHHELD, RecordRow, state_row_of
 from timeline.horizon import Horizon
 from timeline.position import END, Position
 from timeline.session import SETTLED
@@ -64,6 +64,42 @@ class Outcomes:
         return Look(self).of(place, record, state)
 
 
+class Reader(NamedTuple):
+    """A group, at one moment. `flying`: outcomes of what it has in flight, by position."""
+
+    group: Group
+    key: tuple[str, int]
+    since: Position
+    read: Position
+    flying: dict[Position, Dispatched]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all that is undone without a row is behind `read`."""
+        session = self.group.session
+        return not (self.flying or session.finished or session.order.is_on)
+
+    def undone(self, place: Position, record: Record) -> Dispatched | None:
+        """The outcome of what is in flight or unread."""
+        found, session = self.flying.get(place), self.group.session
+        if found is not None or (place <= self.read and not session.order.is_on):
+            return found
+        is_unread = place > self.read or session.order.is_behind(record.ordering_key, place)
+        return "queued" if is_unread and place not in session.finished else None
+
+
+class Asked(NamedTuple):
+    """Who is to get the messages of a topic. `targets`: kept, as it is known by its identity."""
+
+    targets: Targets
+    since: Position
+    """Since when there is somebody."""
+    behind: Position
+    """What is behind it is unread by a group that is plain."""
+    busy: list[Reader]
+    """The groups that are not."""
+
+
 class Look:
     """Outcomes of many messages, cheap for rising positions. For one step of a call: places change after."""
 
@@ -71,10 +107,10 @@ class Look:
         self._all = outcomes
         self._rows: Iterator[tuple[Name, RecordRow]] = iter(())
         self._row: tuple[Name, RecordRow] | None = None
-        self._at = END
-        self._groups: dict[int, tuple[Targets, list[Group]]] = {}
-        """By the identity of the router's answer, which is kept with them."""
-        self._flights: dict[Group, dict[Position, Dispatched]] = {}
+        self._at, self._next = END, END
+        """Where rows were last looked for, and the root of the next row."""
+        self._asked: dict[int, Asked] = {}
+        self._readers: dict[Group, Reader] = {}
         self._looks = 0
 
     @property
@@ -88,63 +124,66 @@ class Look:
             return state
         posted = self._all.router.posted(record.deliver_to, record.owner, place)
         is_claimed = record.retain or (b"://" in record.deliver_to and not posted)
-        rows: dict[tuple[str, int], DeliveryRow | None] = {
-            (row.addressee, row.incarnation): row for row in self._rows_at(place)
-        }
+        rows = {} if self._at < place < self._next else self._rows_at(place)
+        found = [self._of_row(*key, row, place, record) for key, row in rows.items()] if rows else []
         for targets in (self._all.router.route(record.topic), posted):
-            for group in self._groups_in(targets):
-                if any([one.since < place for one in targets[group]]):  # noqa: C419 - most have one
-                    rows.setdefault((group.session.client_id, group.incarnation), None)
-            is_claimed = is_claimed or any(one.since < place for own in targets.values() for one in own)
-        found = [self._of_one(*name, row, place, record) for name, row in rows.items()]
-        return min([*found, "done" if is_claimed else "unclaimed"], key=WORST.index)
+            if targets:
+                _, since, behind, busy = self._asked.get(id(targets)) or self._ask(targets)
+                is_claimed = is_claimed or since < place
+                if behind < place:
+                    found.append("queued")
+                for reader in busy:
+                    undone = reader.undone(place, record) if reader.since < place else None
+                    if undone is not None and reader.key not in rows:
+                        found.append(undone)
+        found.append("done" if is_claimed else "unclaimed")
+        return found[0] if len(found) == 1 else min(found, key=WORST.index)
 
-    def _of_one(
-        self, name: str, incarnation: int, row: DeliveryRow | None, place: Position, record: Record
-    ) -> Dispatched:
-        """Of the delivery to one place. `row`: its own, if it has one."""
+    def _of_row(self, name: str, incarnation: int, row: int, place: Position, record: Record) -> Dispatched:
+        """Of a delivery of a place that has a row of that state."""
         one = self._all.groups.named(name)
-        if one is not None and one.incarnation != incarnation:
-            one = None  # it has ended
-        waits = row is not None and row.is_waiting and one is not None and not one.rows.holds(place)
-        if isinstance(one, Group):
-            session, flying = one.session, self._flying(one).get(place)
-            if flying is not None:
-                return flying
-            is_behind = session.order.is_behind(record.ordering_key, place) and place not in session.finished
-            if not waits and (is_behind or session.is_ahead(place, self._all.horizon.position)):
-                return "queued"
-        if row is None or row.is_waiting:
-            return "done" if row is None or not waits else "withheld" if row.is_withheld else "retrying"
-        if row.is_dead:
+        is_there = one is not None and one.incarnation == incarnation
+        waits = row in UNDONE and is_there and one is not None and not one.rows.holds(place)
+        if isinstance(one, Group) and is_there:
+            reader = self._reader(one)
+            undone = reader.flying.get(place) if waits else reader.undone(place, record)
+            if undone is not None:
+                return undone
+        if row in UNDONE:
+            return "done" if not waits else "withheld" if row == WITHHELD else "retrying"
+        if row == DEAD:
             return "failed"
         return "dropped" if name.startswith(keys.GROUP_PREFIX) else "done"
 
-    def _flying(self, group: Group) -> dict[Position, Dispatched]:
-        """Of what a group has in flight, by position."""
-        found = self._flights.get(group)
-        if found is None:
+    def _ask(self, targets: Targets) -> Asked:
+        self._looks += len(targets)
+        readers = [self._reader(one) for one in targets if isinstance(one, Group)]
+        since = min(one.since for own in targets.values() for one in own)
+        behind = min((max(one.since, one.read) for one in readers if one.is_plain), default=END)
+        busy = [one for one in readers if not one.is_plain]
+        found = self._asked[id(targets)] = Asked(targets, since, behind, busy)
+        return found
+
+    def _reader(self, group: Group) -> Reader:
+        if group not in self._readers:
             session, out = group.session, group.rows.out
-            found = self._flights[group] = {one.position: "running" for one in group.lent_alone()}
+            flying: dict[Position, Dispatched] = {one.position: "running" for one in group.lent_alone()}
             for one in session.flights.values():
                 is_idle, is_again = one.fate or one.packet_id in session.resends, one.position in out
                 if one.fate != SETTLED:
                     idle: Dispatched = "retrying" if one.attempts or is_again else "queued"
-                    found[one.position] = idle if is_idle else "running"
-            self._looks += 1 + len(found) + len(group.lent)
-        return found
+                    flying[one.position] = idle if is_idle else "running"
+            self._looks += 1 + len(flying) + len(group.lent)
+            since = min((one.since for one in session.subscriptions.values()), default=END)
+            key, read = (session.client_id, group.incarnation), session.read_at(self._all.horizon.position)
+            self._readers[group] = Reader(group, key, since, read, flying)
+        return self._readers[group]
 
-    def _groups_in(self, targets: Targets) -> list[Group]:
-        known = self._groups.get(id(targets))
-        if known is None:
-            self._looks += len(targets)
-            known = self._groups[id(targets)] = targets, [one for one in targets if isinstance(one, Group)]
-        return known[1]
-
-    def _rows_at(self, place: Position) -> Iterator[DeliveryRow]:
-        """Rows of the deliveries of the message there. What cannot be read is skipped."""
-        skipped = SKIPS if place < self._at else 0
-        self._at = place
+    def _rows_at(self, place: Position) -> dict[tuple[str, int], int]:
+        """States of the deliveries of the message there that have rows, by their places. What cannot be read
+        is skipped."""
+        skipped = SKIPS if place <= self._at else 0
+        self._at, found = place, dict[tuple[str, int], int]()
         while skipped >= SKIPS or (self._row is not None and self._row[0].root < place):
             if skipped >= SKIPS:
                 self._rows, skipped = recorded(self._all.store, place, END), 0
@@ -156,4 +195,6 @@ class Look:
             state = self._all.store.get(Table.DELIVERIES, keys.state(*name))
             with suppress(Corrupt):
                 if state is not None:
-                    yield of_rows(name, state_row_of(state), row)
+                    found[row.addressee, row.incarnation] = state_row_of(state).state
+        self._next = END if self._row is None else self._row[0].root
+        return found
