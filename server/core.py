@@ -210,7 +210,7 @@ class Core:
         store = self.opened.store
         self.holds = Holds(store, self.groups, self.retries, self.cursors, self.decisions, writer)
         self.dead_letter_queue = DeadLetterQueue(
-            store, config.dead, self.owners, self.publishing, self.decisions, self.dispatch.alerts
+            store, config.dead, self.owners, self.publishing, self.decisions
         )
         self.lives = Lives(
             self.horizon,

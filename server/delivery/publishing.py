@@ -120,6 +120,7 @@ class Publishing:
         """Publishes by owner since nothing waited, older ones counted less; while several owners publish."""
         self._placed_sum = 0
         self._dispatch = dispatch
+        self.alerts = dispatch.alerts
         self._spill, self._retained = giving.spill, giving.retained
         self._retaining: dict[object, float] = {}
         """Start times of unfinished runs of publishes that contain retained ones."""

@@ -29,7 +29,6 @@ from ...engine.commit_hook import ignore
 from ...engine.decisions import Decisions
 from ...observe.logs import by, clean
 from ...settings.config import Dead as Bounds
-from ..alerts import Alerts
 from ..owners import Owners
 from ..publish_request import PublishRequest
 from ..publishing import Publishing
@@ -46,20 +45,14 @@ class DeadLetterQueue:
     """The dead letters of one server. `buried`, `crowded_out`, `expired`: counts since the start."""
 
     def __init__(
-        self,
-        store: Store,
-        bounds: Bounds,
-        owners: Owners,
-        publishing: Publishing,
-        decisions: Decisions,
-        alerts: Alerts,
+        self, store: Store, bounds: Bounds, owners: Owners, publishing: Publishing, decisions: Decisions
     ) -> None:
         self._store = store
         self._bounds = bounds
         self._owners = owners
         self._publishing = publishing
         self._decisions = decisions
-        self.alerts = alerts
+        self.alerts = publishing.alerts
         self._totals = NONE
         self.buried = self.crowded_out = self.expired = 0
 
