@@ -3,9 +3,10 @@
     {"group": "mail", "event": "dead", "attempts": 3, "id": "019a...", "topic": "jobs/1", ...}
     {"group": "mail", "event": "more", "more": 990, "at": ...}
 
-An alert is a message to `$alerts/{endpoint}`, sent by the key that set `alerts`: withheld while that key
-may not deliver there. It is in the batch in which the message dies or is withheld. The server's own messages
-raise none: no loop. After MOST in a minute, the others are counted, in RAM, and told by one alert.
+An alert is a message to `$alerts/{endpoint}`, sent by the key that set `alerts`: dropped if that key may not
+deliver there, withheld if it loses the right before the post. It is in the batch in which the message dies or
+is withheld. The server's own messages raise none: no loop. After MOST in a minute, the others are counted, in
+RAM, and told by one alert.
 """
 
 import logging
@@ -36,7 +37,7 @@ Alert = tuple[Group, dict[str, object]]
 
 
 class Alerts(CommitHook):
-    """`dropped`: alerts whose endpoint was gone, or for which there was no room."""
+    """`dropped`: alerts without an endpoint, without the right to deliver there, or without room."""
 
     def __init__(self, router: Router, owners: Owners, writer: Writer) -> None:
         self._router = router
@@ -84,11 +85,12 @@ class Alerts(CommitHook):
     def _place(self, commit: Commit, group: Group, alert: dict[str, object]) -> None:
         """Raises Refused."""
         target, owner = (group.keeping.alerts or "").encode(), (group.keeping.alerts_by or "").encode()
-        if not self._router.posted(target, owner, END):
-            raise Refused("alerts", "its endpoint is gone")
         named = {"endpoint": group.endpoint} if group.is_endpoint else {"group": group.name}
         body, json = msgspec.json.encode(named | alert), ENCODINGS.index("json")
         record = Record(ALERTS + target, body, encoding=json, owner=owner, deliver_to=target)
+        is_there = self._router.posted(target, owner, END)
+        if why := self._owners.why_not(record) if is_there else "its endpoint is gone":
+            raise Refused("alerts", why)
         commit.put_owed(Draft(0, record.topic, encode(record)))
 
     def _written(self, waiting: list[Alert], answer: object) -> None:

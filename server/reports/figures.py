@@ -166,7 +166,7 @@ class Figures(Scraped):
         text = "Dead letters dropped because 100,000, or dead.max_bytes of them, are kept"
         yield "dead_letters_crowded_out", text, dead_letter_queue.crowded_out
         yield "dead_letters_expired", "Dead letters dropped after dead.retention", dead_letter_queue.expired
-        text = "Alerts dropped, as their endpoint was gone or there was no room"
+        text = "Alerts dropped: their endpoint was gone, or the key that set them may not deliver there"
         yield "alerts_dropped", text, dead_letter_queue.alerts.dropped
         refused = self._core.retained.refused
         text = "Messages not retained because 100,000 topics have one or the store takes nothing"

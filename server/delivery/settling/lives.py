@@ -56,7 +56,6 @@ GONE = Record(b"", b"")
 """Stands for the record of such a message."""
 UNSEEN = Seen()
 WAITS = (State.WAITING, State.WITHHELD)
-TOLD = (State.DEAD, State.WITHHELD)
 ASKED_FOR = (Event.REQUEUE, Event.COME)
 """Retries that wait because of these events count toward the bound on pending messages."""
 
@@ -344,9 +343,8 @@ class Lives:
         if after != life:
             is_owed, is_logged = event not in ASKED_FOR, what is not None
             stands = self._put(commit, row, record, fate, is_owed=is_owed, is_logged=is_logged)
-            is_told = after is not None and after.state in TOLD and after.state is not (life and life.state)
-            if place is not None and after is not None and is_told:
-                died = (after.reason or "unknown") if after.state is State.DEAD else ""
+            if place is not None and after is not None and end in ("dead", "withheld"):
+                died = (after.reason or "unknown") if end == "dead" else ""
                 alerts = self._dead_letter_queue.alerts
                 alerts.note((place,), record, row.id, batch.wall_ms, after.attempts, died)
         if place is not None:

@@ -204,14 +204,29 @@ def test_a_key_is_told_nothing_of_a_topic_that_it_may_not_receive(keyed: Keyed) 
     assert sorted(closed) == ["at", "attempts", "event", "group"]
 
 
-def test_a_key_that_may_not_deliver_any_more_sends_none_until_it_may(keyed: Keyed) -> None:
-    worker = keyed.stay("boss", "worker").subscribed(
-        "$share/g/t/a", user_properties=asking(alerts="ops", max_attempts="1")
-    )
+def test_a_key_that_may_not_deliver_any_more_sends_none(keyed: Keyed) -> None:
+    terms = asking(alerts="ops", max_attempts="1")
+    worker = keyed.stay("boss", "worker").subscribed("$share/g/t/a", user_properties=terms)
     keyed.change("boss", '"$deliver/ops"', '"x"')
-    die(keyed, worker, 1, "t/a")
-    assert came(keyed) == []
-    assert keyed.core.opened.withheld.count == 1
+    die(keyed, worker, 2, "t/a")
+    assert (came(keyed), keyed.core.dispatch.alerts.dropped) == ([], 2)
     keyed.change("boss", '"x"', '"$deliver/ops"')
-    keyed.pump()
+    die(keyed, worker, 1, "t/a")
     assert [one["event"] for one in came(keyed)] == ["dead"]
+
+
+def test_an_alert_that_is_not_posted_yet_is_withheld_with_the_right_of_its_key(keyed: Keyed) -> None:
+    """The group of the endpoint has failed, and waits for its next try."""
+    poster = keyed.stay("ops", "poster")
+    terms = asking(alerts="ops", max_attempts="1")
+    worker = keyed.stay("boss", "worker").subscribed("$share/g/t/a", user_properties=terms)
+    poster.subscribe("$share/posts/$alerts/#")
+    die(keyed, worker, 1, "t/a")
+    (alert,) = poster.deliveries(acks=False)
+    poster.nack(alert, "10s")
+    keyed.change("boss", '"$deliver/ops"', '"x"')
+    keyed.pass_ms(20_000)
+    assert poster.deliveries() == []
+    keyed.change("boss", '"x"', '"$deliver/ops"')
+    keyed.pass_ms(1_000)
+    assert [one.payload for one in poster.deliveries()] == [alert.payload]
