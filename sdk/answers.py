@@ -164,7 +164,8 @@ MEANINGS = {
     `state`: "in_flight" (until `lease_until`, if it is leased), "withheld" (its sender may not send it now:
     `withheld_by`), "waiting" (not read yet), "retry" (next try at `retry_at`), "dead", "dropped" (its retry
     was dropped), or "done" (nothing is left). `attempts`: deliveries so far, None if they are no longer
-    known; `tries`: the last ones, at most 20. `reason`: why the last one failed, "" if unknown.""",
+    known; `tries`: the last ones, at most 20. `reason`: why the last one failed, "" if unknown.
+    `progress`: how far its worker says that it is.""",
 }
 """What the SDK says of a value in place of the server's text."""
 

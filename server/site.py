@@ -83,6 +83,7 @@ def build_site(
     bulk = BulkParts(ask, clock, timeline, cursors, turns, limits.max_delay_ms)
     places = Places(ask, clock, timeline, turns, core.router, core.replay)
     leasing = Leasing(core.pull, core.groups, core.subscriptions, config, node=core.node)
+    progress = core.settling.progress
     access, admission, pages = Access(app.keyring), Admission(config, writer), http_pages(config)
 
     def has_lease() -> bool:
@@ -126,7 +127,9 @@ def build_site(
         GroupRoutes(places, core.groups, core.subscriptions, core.holds, config),
         EndpointRoutes(places, hooks, core.holds, config),
         Events(app.streams, app.figures.moving),
-        TailRoutes(app.tails, turns, core.tail, core.router, core.owners, node=core.node),
+        TailRoutes(
+            app.tails, turns, core.tail, core.router, core.owners, core.sent, progress, node=core.node
+        ),
         HistoryRoutes(clock, turns, app.history),
         ClockRoutes(app.simulation.advance),
         JobRoutes(app.pipeline, app.splits, app.expiries, slices),

@@ -251,6 +251,8 @@ class FlightRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True
     """When it was resent, wall ms; 0: never, or unknown in an older version."""
     holder: Whole = 0
     """Group: the client that has it over MQTT; 0: none. Without `until_ms` its lease has no end."""
+    progress: bytes = b""
+    """Group: how far its member is, JSON; empty: unknown."""
 
 
 class CursorRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):

@@ -72,6 +72,8 @@ class Flight:
     was not sent again, or an older version did."""
     key: bytes = b""
     """Flight of a group that orders: its ordering key, which it is the head of; empty: of none."""
+    progress: bytes = b""
+    """Group's flight: how far its member says that it is (server/delivery/progress.py); empty: unsaid."""
     stored: bytes = field(default=b"", compare=False)
     """Cached stored form, valid while `stored_as` equals the attempts: it is written with each cursor. With
     60,000 flights a new one takes 5 ms; it took 28 when all were encoded each time."""
@@ -99,6 +101,8 @@ class Flight:
                 loss = LOSS.pack(ended_ms >> 32, ended_ms & MS_MAX, self.held_ms(ended_ms))
                 known = (known + loss)[-LOSSES_MAX * LOSS.size :]
             self.losses = Losses(at_ms, known)
+        if self.progress:
+            self.progress, self.stored_as = b"", -1
         self.attempts += 1
 
     def held_ms(self, until_ms: int) -> int:
@@ -321,6 +325,8 @@ class Session:
         """Number of changes of its subscriptions: their stored state belongs to the cursor."""
         self.order: KeyOrder = NO_ORDER
         """Of a group whose keys count."""
+        self.progress_bytes = 0
+        """At least the bytes of `progress` of all flights."""
         self._last_id = 0
 
     @property
@@ -519,4 +525,5 @@ class Session:
     def restore(self, flights: list[Flight]) -> None:
         """Restore the flights of a stored cursor."""
         self.flights = {flight.packet_id: flight for flight in flights}
+        self.progress_bytes = sum(len(flight.progress) for flight in flights)
         self._last_id = flights[-1].packet_id if flights else 0

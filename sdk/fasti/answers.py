@@ -489,6 +489,7 @@ class Handling(Answer):
     now: `withheld_by`), "waiting" (not read yet), "retry" (next try at `retry_at`), "dead", "dropped" (its
     retry was dropped), or "done" (nothing is left). `attempts`: deliveries so far, None if they are no
     longer known; `tries`: the last ones, at most 20. `reason`: why the last one failed, "" if unknown.
+    `progress`: how far its worker says that it is.
     """
 
     state: str

@@ -240,12 +240,12 @@ class Connection:
             await self._wrote.wait()
         return incoming.ack is not None
 
-    async def extend(self, incoming: Incoming, span: str) -> bool:
+    async def extend(self, incoming: Incoming, span: str, **said: Any) -> bool:
         """Ask for more time. False: it is no longer ours.
 
         Raises Refused if the server does not grant the time, Ended.
         """
-        code, why = await self._published(_EXTEND, dumps({"packet_id": incoming.mid, "for": span}))
+        code, why = await self._published(_EXTEND, dumps({"packet_id": incoming.mid, "for": span, **said}))
         if code.value >= _UNSPECIFIED and code.value != _NOT_OURS:
             raise refused("extend", code, why)
         return code.value < _UNSPECIFIED

@@ -92,9 +92,9 @@ class Origin(Protocol):
     def send_ack(self, incoming: Incoming, refusal: UserProperties | None = None) -> None:
         """Without waiting for it."""
 
-    async def extend(self, incoming: Incoming, span: str) -> bool:
-        """True: the server holds it for us that long, an ISO 8601 duration from now on. Raises Refused,
-        Ended."""
+    async def extend(self, incoming: Incoming, span: str, **said: Any) -> bool:
+        """True: the server holds it for us that long, an ISO 8601 duration from now on. `said`: its progress.
+        Raises Refused, Ended."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

@@ -54,7 +54,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet, WeakValueDictionary
 
 from .addresses import HOPS, Broker, Brokers
@@ -441,16 +441,16 @@ class Subscription:
             return is_done
         return False
 
-    async def _extend(self, incoming: Incoming, span: str) -> bool:
+    async def _extend(self, incoming: Incoming, span: str, **said: Any) -> bool:
         group, message = self._group_of(incoming), incoming.id
         is_held = self._in_hand.get(self._given(incoming)) is incoming
         with contextlib.suppress(Ended):
-            return await incoming.connection.extend(incoming, span)
+            return await incoming.connection.extend(incoming, span, **said)
         while is_held and message is not None and not self._closed:
             try:
                 connection = await self._connected()
                 if incoming.connection is connection:
-                    return await connection.extend(incoming, span)
+                    return await connection.extend(incoming, span, **said)
                 return await connection.holding(group, [message])
             except Ended as ended:
                 if await self._left(connection, ended) is not None:

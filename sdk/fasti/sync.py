@@ -368,6 +368,12 @@ class Delivery(Received):
         """
         return self._loop.run(self._inner.extend(span))
 
+    def progress(self, value: Any) -> bool:
+        """Say how far the work on a group's message is, in JSON of at most 4 KiB, and extend its lease to its
+        usual time. True, False and what it raises as for `extend`; after a lost connection it only extends.
+        """
+        return self._loop.run(self._inner.progress(value))
+
 
 @unfolded
 class Endpoints(Facade[_endpoints.Endpoints]):

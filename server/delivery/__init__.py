@@ -34,6 +34,7 @@ then who has what:
     sent.py          the message of a flight, read again
     retries.py       whose retries are due
     burials.py       what places that end, or are set forward, leave undone
+    progress.py      how far workers say that they are with a message in flight
     loans.py         what members have in hand of their groups, and how it comes back
     drain.py         groups and endpoints are given nothing new, before a stop
     done.py          what is kept of deliveries that are done, and for how long

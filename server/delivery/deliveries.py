@@ -243,9 +243,12 @@ class Deliveries:
             by, until_ms = self._holder(subscriber, flight)
             attempts = before + flight.attempts
             known = tries_of_flight(tries, flight, by or subscriber.name)
-            return _delivery(
+            found = _delivery(
                 subscriber, state, attempts=attempts, reason=reason, by=by, until_ms=until_ms, tries=known
             )
+            if flight.progress and not is_back:
+                found.progress = Raw(flight.progress)
+            return found
         if waiting is not None and root not in subscriber.rows.out:
             ms = at_of(waiting.at)
             is_due = ms <= self.clock.wall_ms() or waiting.is_withheld

@@ -165,10 +165,11 @@ def _flight_row(flight: Flight) -> bytes:
                 lost_ms=0 if losses is None else losses.at_ms,
             )
         )
-    if flight.returns or flight.is_leased or losses is not None:
+    if flight.returns or flight.is_leased or losses is not None or flight.progress:
         lost_ms = 0 if losses is None else losses.at_ms
         more = (False, "", flight.returns, flight.until_ms, flight.number, lost_ms, flight.holder)
-        flight.stored = encode_row((flight.packet_id, place, 1, 0, flight.attempts, flight.shard, *more))
+        row = (flight.packet_id, place, 1, 0, flight.attempts, flight.shard, *more)
+        flight.stored = encode_row((*row, flight.progress) if flight.progress else row)
     elif flight.attempts == 1 and not flight.shard:
         flight.stored = encode_row((flight.packet_id, place))
     else:
@@ -198,6 +199,7 @@ def resume(subscriber: Place, cursor: CursorRow) -> None:
                 until_ms=f.until_ms,
                 number=f.number,
                 holder=f.holder,
+                progress=f.progress,
                 losses=Losses(f.lost_ms) if f.lost_ms else None,
             )
             for f in cursor.flights

@@ -17,6 +17,7 @@ from timeline.filters import TopicError, parse_share
 
 from ..delivery.membership import Membership, UnknownGroup
 from ..delivery.payloads import Encoding, payload_view
+from ..delivery.progress import BYTES_MAX as PROGRESS_BYTES
 from ..delivery.subscriptions import Subscriptions
 from ..delivery.tries import tries_before, tries_view
 from ..pull.call import Call, LeaseAnswer, Leased, LeaseRequest
@@ -83,9 +84,10 @@ class NackMessages(LeaseIdsBody):
 
 
 class ExtendLeases(LeaseIdsBody):
-    """The body of `:extend`: new lease from now."""
+    """The body of `:extend`: new lease from now. `progress`: how far the work of the one lease is."""
 
     lease: Delay
+    progress: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
 
 
 _LEASE = msgspec.json.Decoder(LeaseMessages)
@@ -237,7 +239,8 @@ class Leasing:
                 nack = partial(pull.nack, delay_ms=delay_ms, reason=body.reason or "")
                 return nack, lambda settled, gone: shapes.Nacked(settled.done, settled.dead, gone)
             case ExtendLeases():
-                extend = partial(pull.extend, lease_ms=self._lease_ms(body.lease))
+                progress = _beside(body, "progress", body.progress, PROGRESS_BYTES)
+                extend = partial(pull.extend, lease_ms=self._lease_ms(body.lease), progress=progress)
                 return extend, lambda settled, gone: shapes.Extended(
                     settled.done, time_text(settled.until_ms), gone
                 )
@@ -326,6 +329,16 @@ class _Shared(NamedTuple):
 def _shared_of(leased: Leased, node: int) -> _Shared:
     text = leased.given.text
     return _Shared(node, parse_share(text)[1], lease_tail(text), time_text(leased.until_ms), {}, {})
+
+
+def _beside(body: LeaseIdsBody, field: str, value: msgspec.Raw, bytes_max: int) -> bytes:
+    """JSON of the one lease, as it came; empty: none. Raises FieldError."""
+    found = bytes(value)
+    if found and len(set(body.lease_ids)) != 1:
+        raise FieldError(field, "goes with exactly one of lease_ids")
+    if len(found) > bytes_max:
+        raise FieldError(field, f"has {len(found):,} bytes, more than {bytes_max:,}")
+    return found
 
 
 def _nack_ms(delay: str | float | None) -> int | None:

@@ -27,7 +27,7 @@ from ..delivery.message import publisher_of
 from ..delivery.owners import owner_of
 from ..delivery.publish_request import PublishRequest
 from ..delivery.publishing import Publishing
-from ..delivery.settling.settling import Outcome, Settling
+from ..delivery.settling.settling import Busy, Outcome, Settling
 from ..delivery.subscriber import Subscriber
 from ..delivery.verdict import OnVerdict, Verdict
 from ..engine.clock import Clock
@@ -433,10 +433,15 @@ class Inbound:
 
     def _extend(self, packet: Publish, subscriber: Subscriber) -> None:
         """Extend the lease of a delivery. Raises PublishRefused."""
-        packet_id, for_ms = read_extension(packet)
-        if not self._settling.extend(subscriber, packet_id, for_ms):
-            detail = f"$control/extend: packet id {packet_id} is no longer leased to this client"
-            raise PublishRefused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, detail)
+        packet_id, for_ms, progress = read_extension(packet)
+        try:
+            if self._settling.extend(subscriber, packet_id, for_ms, progress):
+                return
+        except Busy as error:
+            raise PublishRefused(Reason.QUOTA_EXCEEDED, f"$control/extend: {error}") from None
+        detail = f"$control/extend: packet id {packet_id} is no longer leased to this client"
+        detail += ", or no message of a group at QoS 1: only these have progress" if progress else ""
+        raise PublishRefused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, detail)
 
     def _hold(self, packet: Publish, subscriber: Subscriber) -> None:
         """Hold leases from before the start. Raises PublishRefused if one is not the client's."""

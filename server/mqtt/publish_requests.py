@@ -28,6 +28,7 @@ from timeline.position import BadId, MessageId, parse_id
 from ..codec.packets import Properties, Publish
 from ..codec.properties import forwarded
 from ..codec.reasons import Reason
+from ..delivery.progress import BYTES_MAX
 from ..delivery.publish_request import PublishRequest
 from ..observe.logs import TEXT_MAX
 from ..settings.config import ACK_MS_MAX
@@ -138,6 +139,7 @@ class Extension(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=
 
     packet_id: Annotated[int, msgspec.Meta(ge=1, le=65_535)]
     for_: str | float
+    progress: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
 
 
 class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -166,6 +168,7 @@ def _control(packet: Publish, decoder: msgspec.json.Decoder[Control]) -> Control
     if packet.qos == 2:
         raise PublishRefused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, f"{topic} must be published at QoS 1")
     try:
+        bytes(packet.payload).decode()  # msgspec does not look into a `Raw`
         return decoder.decode(packet.payload)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise PublishRefused(Reason.PAYLOAD_FORMAT_INVALID, f"{topic}: {error}") from error
@@ -179,17 +182,20 @@ def _named(packet: Publish, name: str) -> MessageId:
         raise PublishRefused(Reason.PAYLOAD_FORMAT_INVALID, f"{packet.topic.decode()}: {error}") from error
 
 
-def read_extension(packet: Publish) -> tuple[int, int]:
-    """(packet id, for how many ms). Raises PublishRefused."""
+def read_extension(packet: Publish) -> tuple[int, int, bytes]:
+    """(packet id, for how many ms, the progress in JSON, if any). Raises PublishRefused."""
     extension = _control(packet, _extension)
     try:
         for_ms = parse_delay(extension.for_)
     except TimeError as error:
         raise PublishRefused(Reason.PAYLOAD_FORMAT_INVALID, f"$control/extend: for: {error}") from error
-    if not 0 < for_ms <= ACK_MS_MAX:
-        detail = f"$control/extend: for must be above 0 and at most {ACK_MS_MAX // 1_000} s"
-        raise PublishRefused(Reason.QUOTA_EXCEEDED, detail)
-    return extension.packet_id, for_ms
+    progress = bytes(extension.progress)
+    if not 0 < for_ms <= ACK_MS_MAX or len(progress) > BYTES_MAX:
+        detail = (
+            f"for must be above 0 and at most {ACK_MS_MAX // 1_000} s, progress at most {BYTES_MAX:,} bytes"
+        )
+        raise PublishRefused(Reason.QUOTA_EXCEEDED, f"$control/extend: {detail}")
+    return extension.packet_id, for_ms, progress
 
 
 def read_done(packet: Publish) -> tuple[str, MessageId]:

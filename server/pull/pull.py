@@ -433,10 +433,16 @@ class Pull:
         settled.end()
 
     def extend(
-        self, leases: Iterable[LeaseId], lease_ms: int, done: Done, rights: Rights | None = None
+        self,
+        leases: Iterable[LeaseId],
+        lease_ms: int,
+        done: Done,
+        rights: Rights | None = None,
+        progress: bytes = b"",
     ) -> None:
-        """Extend the leases from now on; calls `done` when that is durable."""
-        extend = partial(self._settling.extend, for_ms=lease_ms)
+        """Extend the leases from now on; calls `done` when that is durable. `progress`: of the one lease, if
+        any; raises Busy, with nothing done, if there is no room for it."""
+        extend = partial(self._settling.extend, for_ms=lease_ms, progress=progress)
         until_ms = self._clock.wall_ms() + lease_ms
         self._change(leases, extend, Settled(self._cursors, done, until_ms=until_ms), rights)
 

@@ -135,6 +135,30 @@ async def test_a_lease_is_extended_or_over(server: FastiServer) -> None:
             await d.extend("13h")
 
 
+async def test_a_job_says_how_far_it_is(server: FastiServer) -> None:
+    async with (
+        server.client() as c,
+        c.subscribe("jobs/#", group="workers", ack_timeout=60) as one,
+        c.subscribe("jobs/#", session="s") as other,
+    ):
+        m = await c.messages.schedule("jobs/1", "x")
+        d = await anext(one)
+        assert await d.extend(timedelta(seconds=5))
+        for value in ({"done": 1, "of": 9}, None, "é"):
+            assert await d.progress(value)
+            (group, *_) = (await m.refresh()).deliveries
+            assert group.progress == value
+            assert group.lease_until is not None
+            assert group.lease_until - (await c.info()).now > timedelta(seconds=50)
+        with pytest.raises(fasti.BadArgument):
+            await d.progress({1, 2})
+        with pytest.raises(fasti.Refused, match="4,096"):
+            await d.progress("x" * 5_000)
+        assert not await (await anext(other)).progress(1), "that of a session is shown to nobody"
+        assert await d.ack()
+        assert not await d.progress(1)
+
+
 async def test_terms_beyond_the_bounds_are_refused_by_name(server: FastiServer) -> None:
     async with server.client() as c:
         with pytest.raises(fasti.Refused, match="ack-timeout") as refused:

@@ -48,10 +48,12 @@ from ...auth.rights import Rights
 from ...engine.clock import Clock
 from ...engine.commit_hook import ignore
 from ...engine.decisions import Decisions
+from ...engine.writer import Busy as Busy
 from ...observe.logs import by, clean
 from ..cursors import Cursors
 from ..membership import GROUP_WINDOW, Membership
 from ..place import Place
+from ..progress import Progress
 from ..shared import Group
 from ..subscriber import Inside, Subscriber
 from ..tries import UNANSWERED
@@ -153,6 +155,7 @@ class Settling:
         self._away: dict[int, Away] = {}
         """By holder."""
         self._look_at = 0.0
+        self.progress = Progress(clock)
 
     def restore(self) -> None:
         """At start: restore the groups. A flight without room to wait for a member is retried."""
@@ -348,18 +351,21 @@ class Settling:
 
         self._events.finish_named(group, member, message, done if former is None else ended)
 
-    def extend(self, subscriber: Subscriber, packet_id: int, for_ms: int) -> bool:
+    def extend(self, subscriber: Subscriber, packet_id: int, for_ms: int, progress: bytes = b"") -> bool:
         """The client keeps the message for `for_ms` from now, if the group has an ack timeout. False: it no
-        longer has it."""
+        longer has it, or it says its `progress` (JSON) with what is not a group's at QoS 1. Raises Busy, with
+        nothing done, if there is no room for that."""
         flight = subscriber.session.flights.get(packet_id)
         if flight is None or flight.fate:
             return False
         loan = flight.loan
         if loan is None or loan.flight is None:
-            return True
+            return not progress
         group = self._groups.get(loan.share)
         if group is None or not group.is_held(flight):
             return False
+        if progress:
+            self.progress.note(group, loan.flight, progress)
         if loan.until_s:
             self._leases.extend(group, subscriber, (flight,), for_ms)
         if loan.until_s and (loan.flight.number or loan.flight.holder):  # not a post's

@@ -8,12 +8,16 @@ for it, and nothing is queued: a client that reads slowly finds later messages. 
 left the ring or a bound of one look was reached, is told as `skipped`, counted over all topics; a key that
 does not see every message gets no count.
 
+An event `progress` says how far a worker is with a message, to those who see its group too. They have a ring
+of their own (server/delivery/progress.py), of which a look takes the last LOOK_EVENTS. It may be the first
+word of a message to a client that came after its dispatch.
+
 A look is one step of its client's turns (turns.py). The rights are those of a subscriber, looked at anew for
 each message: the filter, the topic, the key; and its owner's right to send. A quiet stream is written a
 comment every QUIET_S: only writing shows that the client is gone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass
 
 import msgspec
@@ -27,9 +31,11 @@ from timeline.tail import Tail
 from ...delivery.message import Message
 from ...delivery.owners import Owners
 from ...delivery.payloads import Encoding, payload_view
+from ...delivery.progress import Progress
 from ...delivery.router import Router
+from ...delivery.sent import Sent
 from ...settings.times import time_text
-from ..access import Rights, client_of, rights_of, sees
+from ..access import Rights, client_of, is_own, rights_of, sees
 from ..calls import READ, Gives, described
 from ..problems import Problem
 from ..selection import check_selects
@@ -57,6 +63,8 @@ class TailRoutes:
     tail: Tail[Message]
     router: Router
     owners: Owners
+    sent: Sent
+    progress: Progress
     _: KW_ONLY
     node: int
 
@@ -70,7 +78,7 @@ class TailRoutes:
             200,
             str,
             media=MEDIA,
-            description="events `message`, their data as TailMessage in JSON; `skipped`",
+            description="events `message`, with TailMessage in JSON as data; `progress`; `skipped`",
         ),
         query={"topic": Filter},
         problems=("over-quota",),
@@ -85,6 +93,7 @@ class TailRoutes:
             response = await begin_events(request)
             await response.write(b": open\n\n")
             turn, fits, count, quiet_s = self.turns.of(request), matcher(topic), self.tail.count, 0.0
+            said = self.progress.ring.count
             while not await ends_within(stopping, EVERY_S):
                 await turn.begin()
                 if not _may(rights, topic):
@@ -93,6 +102,8 @@ class TailRoutes:
                 if skipped:
                     skipped_messages = skipped if sees(request) is None else None
                     events.append(_event(b"skipped", {"messages": skipped_messages}))
+                events += self._progressed(said, rights, fits)
+                said = self.progress.ring.count
                 quiet_s = 0.0 if events else quiet_s + EVERY_S
                 if quiet_s >= QUIET_S:
                     events, quiet_s = [b":\n\n"], 0.0
@@ -119,15 +130,29 @@ class TailRoutes:
         self.owners.take_cost()  # this turn's own, not dispatch's
         return events, skipped, end
 
+    def _progressed(self, count: int, rights: Rights | None, fits: Callable[[str], bool]) -> Iterator[bytes]:
+        """Events of what was said of progress since the first `count`. Reads each message, 10 us."""
+        for said in self.progress.ring.since(max(count, self.progress.ring.count - LOOK_EVENTS), LOOK_EVENTS):
+            message = self.sent.message(said.group, said.flight) if is_own(rights, said.group) else None
+            if message is not None and self._is_visible(message, rights, fits):
+                name = message.id_text(self.node) if message.is_stored else None
+                whose = {"id": name, "topic": message.topic.decode(), "group": said.group.name}
+                at, progress = time_text(said.at_ms), msgspec.Raw(said.value)
+                yield _event(b"progress", {**whose, "at": at, "progress": progress})
+        self.owners.take_cost()
+
     def _is_for(self, message: Message, rights: Rights | None, fits: Callable[[str], bool]) -> bool:
         """Whether a subscriber with these rights and this filter would get it."""
+        is_sent = message.is_usual or not is_dropped(message.record, message.due_ms, message.as_of_ms)
+        return is_sent and self._is_visible(message, rights, fits)
+
+    def _is_visible(self, message: Message, rights: Rights | None, fits: Callable[[str], bool]) -> bool:
         topic = message.topic.decode()
         return (
             topic != ""
             and fits(topic)
             and (rights is None or rights.may_receive(message.topic))
             and not self.router.is_denied(topic)
-            and (message.is_usual or not is_dropped(message.record, message.due_ms, message.as_of_ms))
             and self.owners.allow(message)
         )
 

@@ -106,6 +106,8 @@ def _words(path: str, found: msgspec.inspect.Type) -> Iterator[tuple[str, tuple[
 def decoded(raw: bytes, decoder: "msgspec.json.Decoder[Body]") -> Body:
     """A body as the decoder's type. Raises NotReadable, FieldError."""
     try:
+        if not raw.isascii():
+            raw.decode()  # msgspec does not check the content of a `Raw`
         return decoder.decode(raw)
     except msgspec.ValidationError as error:
         raise field_error(error, decoder.type) from None

@@ -9,6 +9,7 @@ import pytest
 from server.codec import wire
 from server.codec.packets import Ack, Publish
 from server.codec.reasons import Reason
+from server.delivery import progress
 from server.delivery.publish_request import PublishRequest
 from server.delivery.settling.events import UNDER_WAY, Events
 from server.delivery.settling.lives import Happening, Outcome
@@ -301,6 +302,10 @@ def test_where_nobody_waits_there_is_nothing_to_extend_and_that_is_fine(rig: Rig
         ('{"packet_id": 1, "for": "13h"}', 0x97, "for"),
         ('{"packet_id": 1, "for": 5, "x": 1}', 0x99, "x"),
         ("\xff", 0x99, "extend"),
+        ('{"packet_id": 1, "for": 5, "progress": "\xff"}', 0x99, "extend"),
+        ('{"packet_id": 1, "for": 5, "progress": }', 0x99, "extend"),
+        (f'{{"packet_id": 1, "for": 5, "progress": "{"x" * 4_095}"}}', 0x97, "progress"),
+        ('{"packet_id": 1, "for": 5, "progress": 1}', 0x83, "group"),
     ],
 )
 def test_an_extension_that_cannot_be_read_says_why(rig: Rig, payload: str, reason: int, field: str) -> None:
@@ -312,6 +317,26 @@ def test_an_extension_that_cannot_be_read_says_why(rig: Rig, payload: str, reaso
     assert answer.reason == reason
     assert field in str(about(answer).reason_string)
     assert peer.begin("$control/extend", '{"packet_id": 1, "for": 5}').reason == 0x83
+
+
+@pytest.mark.parametrize("ack_timeout", ["30s", "0s"])
+def test_a_member_says_how_far_it_is(rig: Rig, monkeypatch: pytest.MonkeyPatch, ack_timeout: str) -> None:
+    """Also where its time is not limited. It goes with its cursor, and with the delivery."""
+    (member,) = members(rig, "m", ack_timeout=ack_timeout)
+    rig.send("t/x", "job")
+    (packet,) = member.publishes()
+    body = f'{{"packet_id": {packet.packet_id}, "for": 5, "progress": {{"done": 1}}}}'
+    assert member.take_ack(wire.PUBACK, member.publish("$control/extend", body, 1)).reason == 0
+    (group,) = rig.core.groups
+    (flight,) = group.session.flights.values()
+    assert flight.progress == b'{"done": 1}'
+    monkeypatch.setattr(progress, "GROUP_BYTES", 5)
+    answer = member.take_ack(wire.PUBACK, member.publish("$control/extend", body, 1))
+    assert (answer.reason, "progress" in str(about(answer).reason_string)) == (Reason.QUOTA_EXCEEDED, True)
+    rig.restart()
+    (group,) = rig.core.groups
+    (flight,) = group.session.flights.values()
+    assert flight.progress == b'{"done": 1}'
 
 
 def test_a_door_may_lend_for_a_time_of_its_own(rig: Rig) -> None:
