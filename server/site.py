@@ -45,6 +45,7 @@ from .http.routes.leases import LeaseRoutes
 from .http.routes.listing import Listing
 from .http.routes.messages import Messages
 from .http.routes.places import Places
+from .http.routes.results import WAITS_MAX, ResultRoutes
 from .http.routes.retries import RetryRoutes
 from .http.routes.schedules import ScheduleRoutes
 from .http.routes.sessions import SessionRoutes
@@ -52,7 +53,6 @@ from .http.routes.slices import Slices
 from .http.routes.tail import TailRoutes
 from .http.routes.timeline import TimelineRoutes
 from .http.spread import Spreader
-from .http.turns import OneThread
 from .http.written import Written
 from .net.browsers import Pages, http_pages
 from .observe.metrics import Metrics
@@ -78,12 +78,11 @@ def build_site(
     http, limits, slices, shards = config.http, config.limits, config.slices, config.shards
     timeline, turns = app.status.timeline, app.turns
     intake = Intake(ask, Spreader(timeline), turns, hooks, core.retained)
-    fires = OneThread("fires")
     cursors = Cursors(secrets.token_bytes(32))
     bulk = BulkParts(ask, clock, timeline, cursors, turns, limits.max_delay_ms)
     places = Places(ask, clock, timeline, turns, core.router, core.replay)
     leasing = Leasing(core.pull, core.groups, core.subscriptions, config, node=core.node)
-    progress = core.settling.progress
+    progress, waits = core.leases.progress, app.streams.beside(WAITS_MAX)
     access, admission, pages = Access(app.keyring), Admission(config, writer), http_pages(config)
 
     def has_lease() -> bool:
@@ -117,12 +116,13 @@ def build_site(
             Following(core.settling, intake, clock, limits, metrics, core.traces),
         ),
         messages,
+        ResultRoutes(clock, messages.shown, core.deliveries, core.settling.awaited, waits),
         Listing(timeline, cursors, turns, core.deliveries.outcomes),
         Explain(clock, timeline, core.wheel, core.groups, messages.shown),
         Slices(timeline, shards, app.figures.held_by, split_above=slices.split_above),
         TimelineRoutes(clock, timeline, turns, core.kept_retries),
-        ScheduleRoutes(ask, clock, timeline, turns, fires, core.schedules, hooks, limits),
-        Calendar(clock, timeline, turns, fires, core.schedules),
+        ScheduleRoutes(ask, clock, timeline, turns, admission.fires, core.schedules, hooks, limits),
+        Calendar(clock, timeline, turns, admission.fires, core.schedules),
         SessionRoutes(places, core.sessions, core.groups, core.clients),
         GroupRoutes(places, core.groups, core.subscriptions, core.holds, config),
         EndpointRoutes(places, hooks, core.holds, config),

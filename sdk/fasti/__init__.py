@@ -70,7 +70,7 @@ _NAMES = {
     "delivery": "Delivery",
     "errors": "AlreadyDispatched BadArgument Error KeyCancelled NotFound Problem Refused Unencrypted"
     " UnencryptedWarning Unreachable Untrusted",
-    "messages": "ByKey Message",
+    "messages": "ByKey Message NoResult",
     "places": "StillUndone",
     "pull": "Pull Pulled",
     "subscribe": "Subscription",

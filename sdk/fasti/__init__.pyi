@@ -40,6 +40,7 @@ from .errors import Unreachable as Unreachable
 from .errors import Untrusted as Untrusted
 from .messages import ByKey as ByKey
 from .messages import Message as Message
+from .messages import NoResult as NoResult
 from .places import StillUndone as StillUndone
 from .pull import Pull as Pull
 from .pull import Pulled as Pulled

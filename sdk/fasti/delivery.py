@@ -12,10 +12,11 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from .answers import Try
-from .mqtt_values import ACK_TIMEOUT, Came, Incoming, UserProperties, readable
+from .errors import BadArgument
+from .mqtt_values import ACK_TIMEOUT, RESULT, Came, Incoming, UserProperties, readable
 from .traces import NAMES, handling
 from .values import each
-from .wire import Span, parse_instant, seconds
+from .wire import NO_PAYLOAD, Span, parse_instant, seconds
 from .wire import span as _span
 
 REASON_BYTES_MAX = 255
@@ -149,16 +150,17 @@ class Received:
 class Delivery(Received):
     """A received message that waits for one answer: `ack()`, `nack()` or `reject()`. The first one counts."""
 
-    __slots__ = ("_answer", "_given_by", "_incoming", "_sent")
+    __slots__ = ("_answer", "_given_by", "_incoming", "_result", "_sent")
 
     def __init__(self, incoming: Incoming, given_by: Giver) -> None:
         super().__init__(incoming)
         self._incoming = incoming
         self._given_by = given_by
         self._answer: str | None = None  # the verb; None: none yet
+        self._result: UserProperties | None = None  # of its ack
         self._sent: bool | None = None
 
-    async def ack(self) -> bool:
+    async def ack(self, *, result: Any = NO_PAYLOAD) -> bool:
         """Finish the message; the server does not send it to this session or group again.
 
         True: the ack has been written to the connection that the message came on. It waits while the server
@@ -176,8 +178,13 @@ class Delivery(Received):
 
         The server makes an ack durable a little later (QoS 1): if it is killed meanwhile, the message can
         come again after a True.
+
+        `result`: JSON of at most 65,535 bytes, of a group's message at QoS 1 (`client.messages.result`). An
+            ack over a later connection goes without.
         """
-        return await self._tell("ack", None)
+        if result is not NO_PAYLOAD:
+            self._result = answered(result)
+        return await self._tell("ack", self._result if self.qos == 1 else None)
 
     async def nack(self, delay: Span | None = None, reason: str | None = None) -> bool:
         """Return the message: this session or group, and no other, gets it again after `delay`.
@@ -232,6 +239,14 @@ class Giver(Protocol):
     async def _answer(self, incoming: Incoming, refusal: UserProperties | None) -> bool: ...
 
     async def _extend(self, incoming: Incoming, span: str, **said: Any) -> bool: ...
+
+
+def answered(result: Any) -> UserProperties:
+    """User properties of an ack with a result. Raises BadArgument, TypeError, ValueError."""
+    text = json.dumps(result, separators=(",", ":"), allow_nan=False)
+    if len(text) > 0xFFFF:  # the longest user property
+        raise BadArgument("result", f"has {len(text):,} bytes in JSON, more than 65,535")
+    return ((RESULT, text),)
 
 
 def refusal(delay: Span | None, reason: str | None, *, retry: str = "auto") -> UserProperties:

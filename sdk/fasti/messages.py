@@ -20,7 +20,7 @@ from .options import Door, Due, Listed, MessageOptions, Selection
 from .ranges import OnProgress, export, selection, signed_span, sweep
 from .signatures import check, unfolded
 from .traces import current, joined
-from .transport import PAGE_MAX, Transport, quoted
+from .transport import PAGE_MAX, PATIENCE_S, Transport, quoted
 from .values import each, optional
 from .warned import warn_of_empty, warn_of_past
 from .wire import (
@@ -42,12 +42,19 @@ from .wire import (
     message_line,
     parse_instant,
     parsed,
+    seconds,
     span,
 )
 
 Version = tuple[int, int]
 _OPTIONS = MessageOptions.__optional_keys__
 _SELECTED, _LISTED = Selection.__optional_keys__, Listed.__optional_keys__
+
+
+class NoResult(Refused):
+    """A message has no result, or none yet. `outcome`: what has become of it: "failed", "running"..."""
+
+    outcome = ""
 
 
 @unfolded
@@ -334,6 +341,22 @@ class Messages:
     async def why(self, message_id: str) -> Why:
         """What has happened to it, in sentences, and what it waits for. Raises NotFound."""
         return Why.of(await self._transport.ask("GET", _path(message_id) + "/why"))
+
+    async def result(self, message_id: str, *, wait: Span = 0, group: str | None = None) -> Any:
+        """The result that a worker has given of the message; waits for it for at most `wait` (60 s).
+
+        Raises NoResult if there is none by then, NotFound, and Refused if several groups have one: `group`.
+        """
+        params = {"wait": span(wait, "wait"), **({"group": group} if group else {})}
+        timeout_s = seconds("wait", wait) + PATIENCE_S
+        answer = await self._transport.ask(
+            "GET", _path(message_id) + "/result", params=params, timeout_s=timeout_s
+        )
+        if "result" in answer:
+            return answer["result"]
+        error = NoResult(f"{message_id} has no result, its outcome is {answer.get('outcome')}")
+        error.outcome = str(answer.get("outcome"))
+        raise error
 
     async def cancel(self, message_id: str, *, strict: bool = False) -> bool:
         """True: nobody will get it (also if it was cancelled before). False: already dispatched.

@@ -56,6 +56,7 @@ from .addresses import Broker
 from .errors import Error, Unreachable, Untrusted
 from .mqtt_values import (
     ELSEWHERE,
+    RESULT,
     STAY_AWAY,
     TRY_AGAIN,
     Ended,
@@ -518,7 +519,8 @@ def _ack_packet(incoming: Incoming, refusal: UserProperties | None) -> bytes:
     if refusal is None:
         return bytes((kind, len(mid))) + mid
     properties = _with_users(PacketTypes.PUBACK, refusal)
-    body: bytes = mid + bytes((_UNSPECIFIED,)) + properties.pack()  # type: ignore[no-untyped-call]
+    reason = 0 if refusal[0][0] == RESULT else _UNSPECIFIED
+    body: bytes = mid + bytes((reason,)) + properties.pack()  # type: ignore[no-untyped-call]
     length: bytes = VariableByteIntegers.encode(len(body))  # type: ignore[no-untyped-call]
     return bytes((kind,)) + length + body
 

@@ -19,6 +19,8 @@ NEVER = 0xFFFF_FFFF
 ACK_TIMEOUT = "fasti-ack-timeout"
 """User property of a delivery: the time for which it is ours, ms, before another member gets it."""
 MESSAGE_ID = "fasti-id"
+RESULT = "result"
+"""User property of an ack; those of a refusal begin with another."""
 LEASE_MAX = timedelta(days=1)
 """A longer lease is no lease: the server grants 12 h."""
 

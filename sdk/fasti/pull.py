@@ -28,22 +28,20 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Self
+from typing import Any, Self
 
 from .coalesce import MAX_ITEMS, Outbox, Terms
 from .delivery import NEVER_AGAIN, Received, reason_of
 from .errors import Error, Refused, Unreachable
 from .mqtt_values import Came, UserProperties
 from .names import check_count, check_group, check_text
-from .transport import Transport, quoted
-from .wire import Json, NewMessage, Span, dumps, get_payload, parse_instant, seconds, span
+from .transport import PATIENCE_S, Transport, quoted
+from .wire import NO_PAYLOAD, Json, NewMessage, Span, dumps, get_payload, parse_instant, seconds, span
 
 DEFAULT_LEASE = timedelta(seconds=30)
 DEFAULT_WAIT = timedelta(seconds=20)
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _AT_ONCE_S = 0.1
-_PATIENCE_S = 30.0
-"""Additional time for an answer beyond `wait`."""
 
 
 class Leased(Received):
@@ -80,7 +78,7 @@ class Pulled(Leased):
         super().__init__(raw)
         self._leases = leases
 
-    async def ack(self, then: Sequence[NewMessage] = ()) -> bool:
+    async def ack(self, then: Sequence[NewMessage] = (), *, result: Any = NO_PAYLOAD) -> bool:
         """Finish the message. True: it is finished, durably; it is not delivered again.
 
         False: it was finished before, by another member, or by an ack whose answer was lost. Raises
@@ -89,9 +87,11 @@ class Pulled(Leased):
         `then`: messages that follow from it, at most 100. The server finishes the message and schedules these
             in one step, or does neither. It does so only while this lease runs: with False nothing is
             scheduled, except by an ack whose answer was lost.
+        `result`: JSON of at most 64 KiB, under the same terms (`client.messages.result`).
         """
-        if then:
-            return await self._leases.follow(self.lease_id, [message.body() for message in then])
+        if then or result is not NO_PAYLOAD:
+            more = {} if result is NO_PAYLOAD else {"result": result}
+            return await self._leases.follow(self.lease_id, [message.body() for message in then], more)
         return await self._leases.settle("ack", self.lease_id)
 
     async def nack(self, delay: Span | None = None, reason: str | None = None) -> bool:
@@ -152,9 +152,9 @@ class Leases:
             await self._outbox.room()
         return await self._outbox.submit((verb, tuple(terms.items())), lease_id, len(lease_id))
 
-    async def follow(self, lease_id: str, then: list[Json]) -> bool:
-        """Ack together with follow-ups. False: that lease is gone."""
-        body = {"lease_ids": [lease_id], "then": then}
+    async def follow(self, lease_id: str, then: list[Json], more: Json) -> bool:
+        """Ack together with follow-ups, and `more`. False: that lease is gone."""
+        body = {"lease_ids": [lease_id], "then": then, **more}
         return bool((await self._transport.ask("POST", self._path + ":ack", body))["acked"])
 
     async def close(self) -> None:
@@ -252,7 +252,7 @@ class Pull:
         fruitless = 0  # answers in a row that came at once and brought nothing
         while not self._closed.is_set() and not self._here:
             began_s = loop.time()
-            self._poll = asyncio.ensure_future(self._leases.lease(self._body, self._wait_s + _PATIENCE_S))
+            self._poll = asyncio.ensure_future(self._leases.lease(self._body, self._wait_s + PATIENCE_S))
             try:
                 found = await self._poll
             except asyncio.CancelledError:

@@ -60,7 +60,7 @@ from weakref import WeakSet, WeakValueDictionary
 from .addresses import HOPS, Broker, Brokers
 from .delivery import Delivery, refusal
 from .errors import BadArgument, Error, Unreachable, Untrusted
-from .mqtt_values import NEVER, Ended, Incoming, SentOn, Target, UserProperties
+from .mqtt_values import NEVER, RESULT, Ended, Incoming, SentOn, Target, UserProperties
 from .names import check_count, check_filter, check_group, check_text, items_of
 from .options import OnDead, PerKey
 from .tls import Tls
@@ -406,7 +406,8 @@ class Subscription:
             case 1:
                 try:
                     is_sent = await incoming.connection.ack(incoming, refusal)
-                    return is_sent or (refusal is None and await self._finish(incoming))
+                    is_done = refusal is None or refusal[0][0] == RESULT
+                    return is_sent or (is_done and await self._finish(incoming))
                 finally:
                     if self._in_hand.get(self._given(incoming)) is incoming:
                         del self._in_hand[self._given(incoming)]

@@ -318,7 +318,7 @@ class Delivery(Received):
         self._loop = loop
         self._inner = inner
 
-    def ack(self) -> bool:
+    def ack(self, *, result: Any = NO_PAYLOAD) -> bool:
         """Finish the message; the server does not send it to this session or group again.
 
         True: the ack has been written to the connection that the message came on. It waits while the server
@@ -336,8 +336,11 @@ class Delivery(Received):
 
         The server makes an ack durable a little later (QoS 1): if it is killed meanwhile, the message can
         come again after a True.
+
+        `result`: JSON of at most 65,535 bytes, of a group's message at QoS 1 (`client.messages.result`). An
+            ack over a later connection goes without.
         """
-        return self._loop.run(self._inner.ack())
+        return self._loop.run(self._inner.ack(result=result))
 
     def nack(self, delay: Span | None = None, reason: str | None = None) -> bool:
         """Return the message: this session or group, and no other, gets it again after `delay`.
@@ -720,6 +723,13 @@ class Messages(Facade[_messages.Messages]):
         """What has happened to it, in sentences, and what it waits for. Raises NotFound."""
         return self._loop.run(self._inner.why(message_id))
 
+    def result(self, message_id: str, *, wait: Span = 0, group: str | None = None) -> Any:
+        """The result that a worker has given of the message; waits for it for at most `wait` (60 s).
+
+        Raises NoResult if there is none by then, NotFound, and Refused if several groups have one: `group`.
+        """
+        return self._loop.run(self._inner.result(message_id, wait=wait, group=group))
+
     def cancel(self, message_id: str, *, strict: bool = False) -> bool:
         """True: nobody will get it (also if it was cancelled before). False: already dispatched.
 
@@ -809,7 +819,7 @@ class Pulled(Leased):
         self._loop = loop
         self._inner = inner
 
-    def ack(self, then: Sequence[NewMessage] = ()) -> bool:
+    def ack(self, then: Sequence[NewMessage] = (), *, result: Any = NO_PAYLOAD) -> bool:
         """Finish the message. True: it is finished, durably; it is not delivered again.
 
         False: it was finished before, by another member, or by an ack whose answer was lost. Raises
@@ -818,8 +828,9 @@ class Pulled(Leased):
         `then`: messages that follow from it, at most 100. The server finishes the message and schedules these
             in one step, or does neither. It does so only while this lease runs: with False nothing is
             scheduled, except by an ack whose answer was lost.
+        `result`: JSON of at most 64 KiB, under the same terms (`client.messages.result`).
         """
-        return self._loop.run(self._inner.ack(then))
+        return self._loop.run(self._inner.ack(then, result=result))
 
     def nack(self, delay: Span | None = None, reason: str | None = None) -> bool:
         """Return the message: the group gets it again after `delay`, by default after its back-off.

@@ -39,6 +39,8 @@ NDJSON = "application/x-ndjson"
 JSON = "application/json"
 PAGE_MAX = 1_000
 """Maximum number of objects of a listing in one answer."""
+PATIENCE_S = 30.0
+"""Additional time for an answer that the server may wait for."""
 _WAIT_AND_RETRY = (429, 503)
 _TIMEOUT_MAX_S = 1e9
 _TAKEOVER_WAIT_S = 1.0

@@ -46,7 +46,7 @@ from weakref import WeakValueDictionary
 
 from .answers import Group
 from .client import Client
-from .delivery import Delivery
+from .delivery import Delivery, answered
 from .errors import BadArgument, Error, NotFound, Refused
 from .handlers import Handler, Host, P, Pattern, R, Unfit
 from .mqtt_values import fits
@@ -113,9 +113,10 @@ class _Job:
     timeout_s: float | None
     one_per: Key | None
     request: SubscribeRequest
+    result: bool
 
-    async def do(self, d: Delivery, threads: asyncio.Semaphore, begin: Callable[[], None]) -> None:
-        """Call the handler. Raises what it raises, and TimeoutError.
+    async def do(self, d: Delivery, threads: asyncio.Semaphore, begin: Callable[[], None]) -> Any:
+        """Call the handler; what it gives. Raises what it raises, and TimeoutError.
 
         A plain function first waits for a thread, which does not count. `begin` is called just before the
         handler. Raises Unfit before that.
@@ -131,8 +132,7 @@ class _Job:
             called = _in_thread(call, d.topic, threads)
         async with _limited(self.timeout_s):
             result = await called
-            if inspect.isawaitable(result):
-                await result
+            return await result if inspect.isawaitable(result) else result
 
 
 @unfolded
@@ -175,6 +175,7 @@ class Worker:
         retry: RetryOptions | None = None,
         timeout: Span | None = None,
         one_per: Key | None = None,
+        result: bool = False,
         **others: Unpack[NoOptions],
     ) -> Callable[[Callable[P, R]], Handler[P, R]]:
         """Register the decorated function for the messages of a filter; its argument is the `Delivery`.
@@ -185,7 +186,9 @@ class Worker:
 
         `retry`: `{"max_attempts": 5, "backoff": ["10s", "1m"]}`, each optional. `timeout`: maximum time of a
         try. `one_per`: deprecated; returns a key; this process handles messages with the same key one after
-        another. Raises BadArgument, also for a filter that has a handler already.
+        another. `result`: what the function returns is sent as the message's result, in JSON; what JSON
+        cannot say, or has more than 65,535 bytes, is an error of the handler. Raises BadArgument, also for a
+        filter that has a handler already.
         """
         pattern = Pattern(topic_filter)
         if any(job.request.topic_filter == pattern.filter for job in self._jobs):
@@ -201,7 +204,7 @@ class Worker:
         def register(function: Callable[P, R]) -> Handler[P, R]:
             inner = function.function if isinstance(function, Handler) else function
             handler = Handler(inner, pattern, self._host)
-            self._jobs.append(_Job(handler, timeout_s, one_per, request))
+            self._jobs.append(_Job(handler, timeout_s, one_per, request, result))
             return handler
 
         return register
@@ -351,7 +354,9 @@ class Worker:
         try:
             async with self._turn(job, d):
                 with d.traced(job.request.topic_filter, self._group):
-                    await job.do(d, threads, begin)
+                    given = await job.do(d, threads, begin)
+            if job.result:
+                d._result = answered(given)
         except RetryIn as retry:
             when = "after its back-off" if retry.delay is None else f"in {retry.delay:g} s"
             _log.info("%s %s: retry %s: %s", d.topic, d.id, when, retry, extra=_extra(d))

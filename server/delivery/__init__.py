@@ -14,6 +14,7 @@ What stands lower here imports what stands higher. First what is handed about:
     terms.py         what a subscription may ask for, and what holds where it says nothing
     ahead.py         where the messages of an endpoint stand that is behind
     place.py         a place: reads, has rows, belongs to somebody
+    progress.py      how far workers say that they are with a message in flight
     subscriber.py    a session: a place with a link
     rate_limit.py    rate limiters of groups
     picker.py        picks a member of a shared subscription for each message
@@ -34,7 +35,6 @@ then who has what:
     sent.py          the message of a flight, read again
     retries.py       whose retries are due
     burials.py       what places that end, or are set forward, leave undone
-    progress.py      how far workers say that they are with a message in flight
     loans.py         what members have in hand of their groups, and how it comes back
     drain.py         groups and endpoints are given nothing new, before a stop
     done.py          what is kept of deliveries that are done, and for how long

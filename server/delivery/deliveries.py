@@ -58,6 +58,8 @@ LOOKS_EACH = 50
 ROWS_MAX = 500
 
 DeliveryState = Literal["in_flight", "withheld", "retry", "waiting", "dead", "dropped", "done"]
+OVER = ("done", "dropped", "dead")
+"""States that are final."""
 May = Callable[[Iterable[str]], bool]
 """Whether the caller may see what belongs to clients with these keys."""
 

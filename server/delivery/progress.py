@@ -14,7 +14,7 @@ from timeline.tail import Tail
 
 from ..engine.clock import Clock
 from ..engine.writer import Busy
-from .shared import Group
+from .place import Place
 
 BYTES_MAX = 4 << 10
 """Maximum bytes of one, as it came."""
@@ -23,7 +23,7 @@ RING_ENTRIES, RING_BYTES = 1_000, 1 << 20
 
 
 class Said(NamedTuple):
-    group: Group
+    group: Place
     flight: Flight
     value: bytes
     at_ms: int
@@ -34,7 +34,7 @@ class Progress:
         self._clock = clock
         self.ring: Tail[Said] = Tail(START, max_entries=RING_ENTRIES, max_bytes=RING_BYTES)
 
-    def note(self, group: Group, flight: Flight, value: bytes) -> None:
+    def note(self, group: Place, flight: Flight, value: bytes) -> None:
         """Note what a member says. `flight`: the group's. Raises Busy. O(1), at the bound O(flights)."""
         session, more = group.session, len(value) - len(flight.progress)
         if session.progress_bytes + more > GROUP_BYTES:

@@ -71,8 +71,8 @@ class Admission:
         self._by_path[ACK] = max(self._by_path[ACK], self._small)  # many leases, or one and messages
         self._max_bytes = config.limits.queued_bytes
         self._writer = writer
-        self.bodies = OneThread("bodies")
-        """Thread that reads large bodies and unpacks compressed ones."""
+        self.bodies, self.fires = OneThread("bodies"), OneThread("fires")
+        """Threads: one reads large bodies and unpacks compressed ones, one reckons fires of schedules."""
         self._held: Counter[str] = Counter()
         """Bytes of bodies by client; clients without any have no entry."""
 

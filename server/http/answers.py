@@ -95,8 +95,8 @@ def problem_of_write(error: Refused | Busy | StoreFailed) -> Problem:
 
 def refusal(error: Refused, line: int | None = None) -> Problem:
     """The problem for a refused draft; `line`: its line in a batch."""
-    if error.why == "over-quota":
-        return Problem("over-quota", str(error), headers=RETRY_AFTER)
+    if error.why in ("over-quota", "result-quota"):
+        return Problem(error.why, str(error), headers=RETRY_AFTER)
     if error.why == BATCH_MISMATCH:
         return Problem(MISMATCH, str(error), errors=[{"field": "key", "detail": str(error)}])
     slug = error.why if error.why in ("unreadable", "wrong-state", "forbidden") else "refused"

@@ -1,4 +1,4 @@
-"""`:ack` with `then`: a leased message is done, and its follow-ups are placed, in one batch."""
+"""`:ack` with `then` or `result`: a leased message is done, and these are stored, in one batch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,9 +32,10 @@ from .values.reader import Item, Reader
 
 
 class ThenRaws(msgspec.Struct):
-    """The follow-ups as sent."""
+    """The follow-ups and the result as sent."""
 
-    then: list[msgspec.Raw]
+    then: list[msgspec.Raw] = []
+    result: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
 
 
 _THEN = msgspec.json.Decoder(ThenRaws)
@@ -56,13 +57,14 @@ class Following:
     ) -> list[MessageId] | None:
         """Ack a leased message; returns the ids of its follow-ups, None: the lease is gone, and nothing is
         done. Raises Problem, RequestError."""
-        if rights is not None and not rights.principal.has(SCHEDULE):
+        body = _THEN.decode(raw)
+        if body.then and rights is not None and not rights.principal.has(SCHEDULE):
             raise Problem("forbidden", f"Key '{rights.name}' lacks the scope '{SCHEDULE}'.")
         trace, now_ms = Trace(self.traces, context), self.clock.wall_ms()
         user = "" if rights is None else rights.name
         reader = Reader(now_ms, self.limits, user, trace.context)
-        items: list[Item | Wrong] = list(_read(reader, raw))
-        decide = partial(self._decide, lease=lease, rights=rights)
+        items: list[Item | Wrong] = list(_read(reader, body.then))
+        decide = partial(self._decide, lease=lease, rights=rights, result=bytes(body.result) or None)
         coming = Coming(items, reader.topics.values(), now_ms, AS_EVER, rights, turn, trace, decide, _refuse)
         with trace, refusals():
             try:
@@ -70,7 +72,7 @@ class Following:
             except Refused as error:
                 raise refusal(error, error.index + 1) from None
             trace.placed = placed or [0] * len(items)
-        if not placed:
+        if placed is None:
             return None
         self.metrics.accepted.inc(sum(not isinstance(one, Known) for one in placed))
         return [one.id if isinstance(one, Known) else one for one in placed]
@@ -82,20 +84,21 @@ class Following:
         lease: LeaseId,
         rights: Rights | None,
         given: Given,
-    ) -> Sequence[Placed]:
-        """In the writer; empty: the lease is gone. Raises Refused, with nothing done."""
+        result: bytes | None,
+    ) -> Sequence[Placed] | None:
+        """In the writer; None: the lease is gone. Raises Refused, with nothing done."""
 
         def is_it(flight: Flight) -> bool:
             return flight.origin == (lease.position, lease.shard)
 
         placing = partial(place, commit, drafts, given)
-        return self.settling.follow(commit, lease.text, lease.number, is_it, placing, rights) or []
+        return self.settling.follow(commit, lease.text, lease.number, is_it, placing, rights, result)
 
 
-def _read(reader: Reader, raw: bytes) -> Sequence[Item]:
-    """The follow-ups in a body. Raises FieldError."""
+def _read(reader: Reader, then: Sequence[msgspec.Raw]) -> Sequence[Item]:
+    """The follow-ups. Raises FieldError."""
     items: list[Item] = []
-    for index, one in enumerate(_THEN.decode(raw).then):
+    for index, one in enumerate(then):
         try:
             item = reader.line(bytes(one))
         except FieldError as error:

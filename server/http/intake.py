@@ -149,9 +149,9 @@ class Intake:
         self._webhooks = webhooks
         self._retained = retained
 
-    async def take(self, coming: Coming) -> tuple[list[Draft], list[Any]]:
-        """The drafts, and the writer's results of `decide`. Raises Problem, and Refused with the index of a
-        draft."""
+    async def take(self, coming: Coming) -> tuple[list[Draft], Any]:
+        """The drafts, and what `decide` gives in the writer: a list of results. Raises Problem, and Refused
+        with the index of a draft."""
         for index in keyless(coming.items, coming.terms):
             coming.refuse(index, FieldError("key", "is required with replace, key_only and key_scope"))
         if coming.rights is not None:

@@ -43,6 +43,7 @@ WAIT_MAX_MS = 60_000
 THEN_MAX = 100
 """Maximum follow-ups of an ack: one step of the writer, 2 ms."""
 LEASE_MIN_MS = 1_000
+RESULT_BYTES = 64 << 10
 
 LeaseIds = Annotated[list[str], msgspec.Meta(max_length=MAX_MAX, description="as `:lease` gave them")]
 
@@ -67,9 +68,10 @@ class LeaseIdsBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class AckMessages(LeaseIdsBody):
-    """The body of `:ack`. `then`: messages that follow from that of the one lease."""
+    """The body of `:ack`. `then`: messages that follow from that of the one lease; `result`: of its work."""
 
     then: Annotated[list[FollowUp], msgspec.Meta(max_length=THEN_MAX)] = []
+    result: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
 
 
 class ReleaseMessages(LeaseIdsBody):
@@ -199,10 +201,10 @@ class Leasing:
     # -- settling leases
 
     def followed(self, name: str, raw: bytes, rights: Rights | None) -> tuple[LeaseId, bool] | None:
-        """The lease of an `:ack` with follow-ups, and whether it is the caller's; None: it has none. Raises
-        RequestError."""
+        """The lease of an `:ack` with follow-ups or a result, and whether it is the caller's; None: it has
+        neither. Raises RequestError."""
         body = decoded(raw, _ACK)
-        if not body.then:
+        if not _beside(body, "result", body.result, RESULT_BYTES) and not body.then:
             return None
         if len(set(body.lease_ids)) != 1:
             raise FieldError("then", "goes with exactly one of lease_ids")
@@ -229,8 +231,8 @@ class Leasing:
         pull = self._pull
         match body:
             case AckMessages():
-                if body.then:
-                    raise FieldError("then", "has to wait: the route alone acks with it")
+                if body.then or bytes(body.result):
+                    raise FieldError("then", "has to wait, as a result has: the route alone acks with it")
                 return pull.ack, lambda settled, gone: shapes.Acked(settled.done, gone)
             case NackMessages():
                 delay_ms = _nack_ms(body.delay)

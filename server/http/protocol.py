@@ -29,6 +29,12 @@ NEVER_S = 1e9
 """The front limits idle time instead."""
 
 
+def is_gone(request: web.BaseRequest) -> bool:
+    """Whether the client is gone, or has shut down its side of the connection."""
+    protocol = request.protocol
+    return (isinstance(protocol, Protocol) and protocol.is_ended) or request.transport is None
+
+
 class Protocol(RequestHandler):
     """One connection."""
 

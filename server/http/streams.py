@@ -34,6 +34,12 @@ class Streams:
         """By client; clients without any have no entry."""
         self._stopping = asyncio.Event()
 
+    def beside(self, max_streams: int) -> "Streams":
+        """Others, with a bound of their own, which end with these."""
+        others = Streams(max_streams)
+        others._stopping = self._stopping
+        return others
+
     @contextmanager
     def slot(self, client: str) -> Iterator[asyncio.Event]:
         """Context that holds a slot for one more stream; its event is set when all have to end. Raises

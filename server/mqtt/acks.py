@@ -7,6 +7,8 @@ With a reason code >= 0x80 the client refuses the message, and it is done. With 
 as well, the client could not do it now: the message comes again after that time (no value: the back-off), or
 is a dead letter at once (`never`).
 
+A PUBACK with the user property `result` (JSON) stores that as the message's result.
+
 PUBACKs that stand together are ended in one go, and subscribers look for room once.
 
 An ack of a packet id that is not in flight is ignored (the message was given to another member, or the
@@ -14,7 +16,10 @@ session is a new one). One of the wrong kind is a protocol error.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
+
+import msgspec
 
 from timeline.deliveries import NEVER
 
@@ -30,6 +35,7 @@ from ..settings.durations import NEVER_TEXT, TimeError, parse_delay
 
 WRONG_KIND = "wrong kind of ack"
 RETRY_IN = "retry-in"
+RESULT = "result"
 AUTO = ("", "auto")
 """Value of `retry-in` that leaves the time to the back-off."""
 
@@ -85,7 +91,10 @@ class Acks:
             if wait is not None and packet.kind != wire.PUBCOMP:
                 self._on_nack(packet, packet.properties, wait, subscriber)
                 return
-        if packet.kind == wire.PUBACK:
+        result = None if packet.properties is None or packet.reason else packet.properties.user(RESULT)
+        if packet.kind == wire.PUBACK and result is not None:
+            is_due = self._settling.answer(subscriber, packet.packet_id, _json_of(result))
+        elif packet.kind == wire.PUBACK:
             is_due = self._settling.ack(subscriber, packet.packet_id)
         elif packet.kind == wire.PUBREC:
             is_due = self._on_received(packet, subscriber)
@@ -158,3 +167,11 @@ class Acks:
         """Send an ack; below level 5 it carries no reason."""
         if not self._outbox.is_closed:
             self._outbox.put(Ack(kind, packet_id, reason if self._outbox.level == 5 else 0))
+
+
+def _json_of(text: str) -> bytes:
+    """As it came; empty: it is not JSON."""
+    with suppress(msgspec.DecodeError, RecursionError):
+        msgspec.json.decode(text)
+        return text.encode()
+    return b""

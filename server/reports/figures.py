@@ -150,6 +150,8 @@ class Figures(Scraped):
         )
         text = "Deliveries that failed and were put off: the message comes again"
         yield "retries", text, self._core.events.retried
+        text = "Results in PUBACKs that were dropped: no JSON, no room, or the message was not the client's"
+        yield "results_dropped", text, self._core.settling.results_dropped
         text = "Times that a message was not handed out, as its owner may not send to its topic any more"
         yield "messages_withheld", text, self._core.owners.withheld
         text = "Times that a group passed over a message, as none of its clients may receive the topic"

@@ -22,7 +22,8 @@ from tests.support.ports import free_port
 ELSEWHERE = {"slice split", "slice expire", "job ls", "job show", "server backup", "work", "endpoint test"}
 """Against the stand-in, in test_jobs.py; in test_worker.py; in test_endpoints.py."""
 ELSEWHERE |= {"cluster status", "retry show"}
-"""In test_cluster.py; below."""
+ELSEWHERE |= {"message result"}
+"""In test_cluster.py; below; in test_results.py."""
 STREAMS = {"shard dump", "message export", "subscribe"}
 """One object a line, whatever -o says."""
 

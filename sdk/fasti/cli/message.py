@@ -171,6 +171,18 @@ async def why(
         out.text(printable(sentence))
 
 
+@command_of(app, "result")
+async def result(
+    client: fasti.Client,
+    out: Printer,
+    message_id: Annotated[str, typer.Argument(metavar="ID")],
+    wait: Annotated[str, typer.Option(metavar="DURATION", help="Wait for it, at most 60 s.")] = "0",
+    group: Annotated[str | None, typer.Option(help="Of this group, if several have one.")] = None,
+) -> None:
+    """Print the result that a worker has given of a message, as JSON. Exit code 1 if there is none."""
+    out.line(await client.messages.result(message_id, wait=wait, group=group))
+
+
 @command_of(app, kind=Selection)
 async def cancel(
     client: fasti.Client,

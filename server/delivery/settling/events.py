@@ -23,7 +23,7 @@ Whoever names one by its id, or by a lease that it does not hold, must be allowe
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from shards.commit import Commit
@@ -40,7 +40,8 @@ from ...auth.rights import Rights
 from ...engine.clock import Clock
 from ...engine.commit_hook import ignore
 from ...engine.errand import RETRY_S, Errand
-from ...engine.writer import Busy, Writer
+from ...engine.writer import Busy as Busy
+from ...engine.writer import Decide, Writer
 from ...observe.logs import by, clean
 from ..cursors import Cursors, cursor_cost
 from ..membership import Membership
@@ -89,6 +90,7 @@ class Events:
         self._groups = groups
         self._cursors = cursors
         self._sent = sent
+        self._writer = writer
         self._clock = clock
         self.errand: Errand[Happening, Outcome] = Errand(
             writer,
@@ -164,6 +166,13 @@ class Events:
         server."""
         by = holder.name if holder.presence.ended_ms else ""
         self.fail(holder, flight, event, reason, by=by, outcome=LOST, ended_ms=holder.presence.ended_ms)
+
+    def ask(self, decide: Decide, answered: Callable[[object], None], size: int) -> None:
+        """Have a request of so many bytes decided; `answered` also with the error if it cannot be."""
+        try:
+            self._writer.submit(decide, answered, size=size)
+        except (Busy, StoreFailed) as error:
+            answered(error)
 
     # -- late acks, and retries that move
 

@@ -31,6 +31,7 @@ from timeline.session import Flight, Loan
 
 from ...engine.clock import Clock
 from ..place import Place
+from ..progress import Progress
 from ..subscriber import Subscriber
 
 QUEUES_MAX = 100
@@ -55,6 +56,7 @@ class Leases:
         self._clock = clock
         self._running_ms = running_ms
         self._token = token
+        self.progress = Progress(clock)
         self.turn_s, self._turn_ms = clock.mono(), clock.wall_ms()
         """Start of this turn of the server, s of monotonic time: for inexact uses."""
         self.is_unwritten = False

@@ -48,15 +48,14 @@ from ...auth.rights import Rights
 from ...engine.clock import Clock
 from ...engine.commit_hook import ignore
 from ...engine.decisions import Decisions
-from ...engine.writer import Busy as Busy
 from ...observe.logs import by, clean
 from ..cursors import Cursors
 from ..membership import GROUP_WINDOW, Membership
 from ..place import Place
-from ..progress import Progress
 from ..shared import Group
 from ..subscriber import Inside, Subscriber
 from ..tries import UNANSWERED
+from .events import Busy as Busy
 from .events import Events
 from .lives import Answered
 from .lives import Outcome as Outcome
@@ -155,7 +154,10 @@ class Settling:
         self._away: dict[int, Away] = {}
         """By holder."""
         self._look_at = 0.0
-        self.progress = Progress(clock)
+        self.results_dropped = 0
+        """Results of MQTT clients."""
+        self.awaited: dict[Position, set[Callable[[], None]]] = {}
+        """What is called when a message's result is stored; whoever waits adds and removes it."""
 
     def restore(self) -> None:
         """At start: restore the groups. A flight without room to wait for a member is retried."""
@@ -365,7 +367,7 @@ class Settling:
         if group is None or not group.is_held(flight):
             return False
         if progress:
-            self.progress.note(group, loan.flight, progress)
+            self._leases.progress.note(group, loan.flight, progress)
         if loan.until_s:
             self._leases.extend(group, subscriber, (flight,), for_ms)
         if loan.until_s and (loan.flight.number or loan.flight.holder):  # not a post's
@@ -540,12 +542,46 @@ class Settling:
         the first was too slow, one has its messages stored. In RAM the flight stays until the batch is
         durable.
         """
-        group, found = self._groups.get(text), self.leased(text, number, rights)
-        if group is None or found is None or not is_it(found[1]) or not group.is_held(found[1]):
+        found = self.leased(text, number, rights)
+        if found is None or not is_it(found[1]):
             return None
-        member, lent = found
-        loan = lent.loan
-        if loan is None or loan.flight is None:
+        return self._follow(commit, *found, place, result)
+
+    def answer(self, member: Subscriber, packet_id: int, result: bytes) -> bool:
+        """`ack` with a result (JSON; empty: it was none). One that cannot be stored is dropped, and the
+        message is done."""
+        lent = member.session.flights.get(packet_id)
+        group = None if lent is None or lent.qos != 1 or not result else self._groups.loans.lender(lent)
+
+        def answered(placed: object) -> None:
+            if placed is not None and not isinstance(placed, Exception):
+                return
+            self.results_dropped += 1
+            why = placed or "it is not JSON, or not that of a group's message which the client has"
+            log.warning("%s: a result is dropped: %s", clean(member.name), clean(why), extra=by(member.name))
+            if lent is not None and group is not None and not member.session.has(lent):
+                self._events.finish(group, *lent.origin, ignore)
+            elif group is not None:
+                self.ack_run(member, (packet_id,))
+
+        if lent is None or group is None:
+            answered(None)
+            return self.ack(member, packet_id)
+        follow = partial(self._follow, member=member, lent=lent, place=tuple, result=result)
+        self._events.ask(follow, answered, len(result))
+        return True
+
+    def _follow(
+        self,
+        commit: Commit,
+        member: Subscriber,
+        lent: Flight,
+        place: Callable[[], Sequence[Placed]],
+        result: bytes | None,
+    ) -> Sequence[Placed] | None:
+        """In the writer: `follow`, of what a member has."""
+        group, loan = self._groups.loans.lender(lent), lent.loan
+        if group is None or loan is None or loan.flight is None or not group.is_held(lent):
             return None
         if result is not None:
             check_room(commit, group.whose, len(result))
@@ -569,6 +605,8 @@ class Settling:
     def _followed(self, group: Group, flight: Flight, member: Subscriber, lent: Flight) -> None:
         """It is durable. `flight`: the group's, `lent`: the member's."""
         flight.fate = IN_FLIGHT
+        for wake in self.awaited.get(flight.position, ()):
+            wake()
         if member.session.has(lent):
             self.ack_run(member, (lent.packet_id,))
         elif group.session.has(flight):

@@ -5,6 +5,7 @@
     listing.py     `GET /v1/messages`: pages and counts
     export.py      `/v1/messages:export`: what is pending as NDJSON
     control.py     `/v1/messages:cancel`, `:reschedule`: many by filter
+    results.py     `/v1/messages/{id}/result`: what a worker has answered, waited for
     explain.py     `/v1/messages/{id}/explain`, `why`: where one is stored, what has happened to it
     schedules.py   `/v1/schedules`: recurring ones
     calendar.py    `/v1/schedules.ics`: their next fires, for calendars

@@ -38,7 +38,7 @@ from ..answers import answer_of, json_answer, raw_answer, refusals
 from ..calls import READ, WRITES, Gives, described
 from ..following import Following
 from ..leasing import AckMessages, ExtendLeases, LeaseMessages, Leasing, NackMessages, ReleaseMessages
-from ..protocol import Protocol
+from ..protocol import is_gone
 from ..requests import json_of, trace_of
 from ..turns import Turn, Turns
 from ..values import shapes
@@ -81,9 +81,9 @@ class LeaseRoutes:
         else:
             texts = (await self._opened(leasing.text_of(name, wanted.filter, rights), rights),)
         answered: asyncio.Future[LeaseAnswer] = asyncio.get_running_loop().create_future()
-        is_gone, put = _listener(request, answered), _setter(answered)
+        has_left, put = _listener(request, answered), _setter(answered)
         with refusals():
-            call = leasing.lease(name, texts, rights, wanted.request, is_gone, lambda _, leased: put(leased))
+            call = leasing.lease(name, texts, rights, wanted.request, has_left, lambda _, leased: put(leased))
         is_read = False
         try:
             leased = await answered
@@ -92,7 +92,7 @@ class LeaseRoutes:
                     raise leased
             views = await self._views(leased, self.turns.of(request))
             answer = json_answer(shapes.LeasedMessages(views))  # what cannot be encoded is not read
-            is_read = not is_gone()
+            is_read = not has_left()
             return answer
         finally:
             leasing.done(call, is_read=is_read)
@@ -196,10 +196,4 @@ def _setter(future: "asyncio.Future[Any]") -> Callable[[Any], None]:
 
 def _listener(request: web.Request, answered: "asyncio.Future[Any]") -> Callable[[], bool]:
     """A check whether the client is gone."""
-    protocol = request.protocol
-
-    def is_gone() -> bool:
-        is_ended = isinstance(protocol, Protocol) and protocol.is_ended
-        return is_ended or request.transport is None or answered.cancelled()
-
-    return is_gone
+    return lambda: is_gone(request) or answered.cancelled()

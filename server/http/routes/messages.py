@@ -34,7 +34,7 @@ from shards.state import CANCELLED, DISPATCHED, EXPIRED, PENDING, WITHHELD, Stat
 from shards.upsert import Effect, Upserted
 from timeline.position import MessageId, Position, id_text
 
-from ...delivery.deliveries import Deliveries
+from ...delivery.deliveries import OVER, Deliveries
 from ...delivery.router import Router
 from ...engine.clock import Clock
 from ...engine.writer import Ask
@@ -67,8 +67,6 @@ from ..values.views import Shown, etag, message_view
 TAGGED = {"ETag": ETag}
 PLACED = {"Location": Location, **TAGGED}
 NAMED = "/v1/messages/by-key/{key}"
-OVER = ("done", "dropped", "dead")
-"""States of deliveries that are final."""
 NO_ROW = MessageId(0)
 """A tag that matches no row."""
 Door = Annotated[Literal["http", "mqtt"], msgspec.Meta(extra_json_schema={"default": HTTP})]

@@ -237,6 +237,14 @@ class Acked(Body):
     ids: list[Id] | UnsetType = UNSET
 
 
+class MessageResult(Body):
+    """`outcome` of the message, and the result of the group that has one, as the worker sent it."""
+
+    outcome: Outcome
+    result: Any | UnsetType = UNSET
+    ended_at: Instant | UnsetType = UNSET
+
+
 class Released(Body):
     """Number of messages returned to the group; `gone`: leases that had ended."""
 

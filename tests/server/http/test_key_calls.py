@@ -263,7 +263,7 @@ async def listed(w: World) -> bool:
 
 
 @tries("GET /v1/messages/{id}", "GET /v1/messages/{id}/explain", "DELETE /v1/messages/{id}")
-@tries("GET /v1/messages/{id}/why")
+@tries("GET /v1/messages/{id}/why", "GET /v1/messages/{id}/result")
 @tries("PATCH /v1/messages/{id}")
 async def one_message(w: World) -> bool:
     method, path = w.call.split()
