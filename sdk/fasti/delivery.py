@@ -179,8 +179,7 @@ class Delivery(Received):
         The server makes an ack durable a little later (QoS 1): if it is killed meanwhile, the message can
         come again after a True.
 
-        `result`: JSON of at most 65,535 bytes, of a group's message at QoS 1 (`client.messages.result`). An
-            ack over a later connection goes without.
+        `result`: JSON of at most 65,535 bytes, of a group's message at QoS 1 acked on its own connection.
         """
         if result is not NO_PAYLOAD:
             self._result = answered(result)
@@ -217,9 +216,8 @@ class Delivery(Received):
         return self._answer is None and await self._given_by._extend(self._incoming, held)
 
     async def progress(self, value: Any) -> bool:
-        """Say how far the work on a group's message is, in JSON of at most 4 KiB, and extend its lease to its
-        usual time. True, False and what it raises as for `extend`; after a lost connection it only extends.
-        """
+        """Say how far the work on a group's message is, in JSON of at most 4 KiB, and `extend` its lease to
+        the usual time; after a lost connection only this."""
         span = _span(self.ack_timeout or 60)  # a lease without a limit stays one
         return self._answer is None and await self._given_by._extend(self._incoming, span, progress=value)
 

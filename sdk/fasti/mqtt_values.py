@@ -95,8 +95,8 @@ class Origin(Protocol):
         """Without waiting for it."""
 
     async def extend(self, incoming: Incoming, span: str, **said: Any) -> bool:
-        """True: the server holds it for us that long, an ISO 8601 duration from now on. `said`: its progress.
-        Raises Refused, Ended."""
+        """True: the server holds it for us that long, an ISO 8601 duration from now on. Raises Refused,
+        Ended. `said`: its progress."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

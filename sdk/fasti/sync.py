@@ -337,8 +337,7 @@ class Delivery(Received):
         The server makes an ack durable a little later (QoS 1): if it is killed meanwhile, the message can
         come again after a True.
 
-        `result`: JSON of at most 65,535 bytes, of a group's message at QoS 1 (`client.messages.result`). An
-            ack over a later connection goes without.
+        `result`: JSON of at most 65,535 bytes, of a group's message at QoS 1 acked on its own connection.
         """
         return self._loop.run(self._inner.ack(result=result))
 
@@ -372,9 +371,8 @@ class Delivery(Received):
         return self._loop.run(self._inner.extend(span))
 
     def progress(self, value: Any) -> bool:
-        """Say how far the work on a group's message is, in JSON of at most 4 KiB, and extend its lease to its
-        usual time. True, False and what it raises as for `extend`; after a lost connection it only extends.
-        """
+        """Say how far the work on a group's message is, in JSON of at most 4 KiB, and `extend` its lease to
+        the usual time; after a lost connection only this."""
         return self._loop.run(self._inner.progress(value))
 
 

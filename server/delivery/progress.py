@@ -1,9 +1,8 @@
 """How far workers say that they are: JSON with an extension, the last one for each message in flight.
 
-It stands in the group's own flight, and so in the group's next cursor: after a restart the worker still has
-the message, and this is still said. It goes with the flight, or when another member is given the message.
-Each cursor of the group has it again, so a group has room for GROUP_BYTES; who would exceed them is
-refused. `ring` has the newest of all groups, for `/v1/tail`.
+It stands in the group's own flight, and so in the group's next cursor: a restart leaves it. It goes with the
+flight, or when another member is given the message. Each cursor of the group has it again, so a group has
+room for GROUP_BYTES. `ring` has the newest of all groups, for `/v1/tail`.
 """
 
 from typing import NamedTuple

@@ -83,13 +83,13 @@ class ResultRoutes:
         if rights is not None and view.deliveries is not UNSET and rights.may_publish(shown.record.topic):
             listed, _ = self.deliveries.of(shown.message, shown.place, shown.record, lambda _: True)
         mine = [one for one in listed if one.group is not UNSET and wanted in (None, one.group)]
-        results = [one for one in mine if one.result is not UNSET]
+        results = {str(one.group): one for one in reversed(mine) if one.result is not UNSET}
         if len(results) > 1:
-            names = sorted(str(one.group) for one in results)
+            names = sorted(results)
             raise Problem("several-results", f"Give group, one of {', '.join(names)}.", groups=names)
         assert view.outcome is not UNSET, "it is shown by itself"
         answer = shapes.MessageResult(view.outcome)
-        for one in results:
+        for one in results.values():
             answer.result, answer.ended_at = one.result, one.ended_at
         is_ended = bool(results) or (view.state != PENDING and all(one.state in OVER for one in mine))
         if is_ended and not results:  # or it is not durable yet

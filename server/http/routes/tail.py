@@ -8,9 +8,8 @@ for it, and nothing is queued: a client that reads slowly finds later messages. 
 left the ring or a bound of one look was reached, is told as `skipped`, counted over all topics; a key that
 does not see every message gets no count.
 
-An event `progress` says how far a worker is with a message, to those who see its group too. They have a ring
-of their own (server/delivery/progress.py), of which a look takes the last LOOK_EVENTS. It may be the first
-word of a message to a client that came after its dispatch.
+An event `progress` says how far a worker is with a message, to those who also see its group. These have a
+ring of their own (server/delivery/progress.py), of which a look takes the last LOOK_EVENTS.
 
 A look is one step of its client's turns (turns.py). The rights are those of a subscriber, looked at anew for
 each message: the filter, the topic, the key; and its owner's right to send. A quiet stream is written a
