@@ -60,7 +60,7 @@ class Loans:
             group = self._groups.get(share)
             if group is not None:
                 too_late = self._acked(group, member, run)
-                group.ends["done"] += len(run) - len(too_late)
+                group.rows.ends["done"] += len(run) - len(too_late)
                 late += [(group, lent) for lent in too_late]
                 self._ready.look(group)
         return late

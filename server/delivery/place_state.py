@@ -1,5 +1,6 @@
 """State of a place, in parts by the module that writes each."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -15,13 +16,14 @@ ENDED_MAX = 100_000
 """Acks of a place that are to be kept and wait for its cursor; the story of more is not kept."""
 _NO_ROOTS: Final[frozenset[Position]] = frozenset()
 """Most places have none. A set of its own takes 216 bytes, and there are two."""
+_NO_ENDS: Final[Counter[str]] = Counter()
 _NO_ENDED: Final[dict[Position, Story]] = {}
 
 
 class PlaceRows:
     """Delivery rows of one place."""
 
-    __slots__ = ("ahead", "ended", "out", "over", "unsure")
+    __slots__ = ("ahead", "ended", "ends", "out", "over", "unsure")
 
     def __init__(self) -> None:
         self.out: set[Position] | frozenset[Position] = _NO_ROOTS
@@ -33,6 +35,8 @@ class PlaceRows:
         """Acks of which the next cursor keeps the story, by root."""
         self.unsure: frozenset[Position] = frozenset()
         """Those of which a batch with the story has failed, and may be stored."""
+        self.ends = _NO_ENDS
+        """A group's: how many deliveries are done, dead, dropped and withheld, since the start."""
         self.ahead = True
         """Whether rows of its deliveries may lie ahead of where it reads, as it was set back. At first it is
         not known."""

@@ -76,7 +76,7 @@ class Group(Place):
     """A place that sends through its members. `members`: each with its own subscription (QoS)."""
 
     __slots__ = (
-        *("_key_bound", "_leases", "_warn_at", "ahead", "all_returned", "client", "endpoint", "ends"),
+        *("_key_bound", "_leases", "_warn_at", "ahead", "all_returned", "client", "endpoint"),
         *("filter", "in_force", "is_buried_dead", "is_endpoint", "is_paused", "is_unnamed", "keeping"),
         *("lent", "members", "picker", "rate_limited", "rate_limiter", "settings", "text"),
     )
@@ -107,8 +107,7 @@ class Group(Place):
         self.settings = settings
         self.keeping = UNSAID
         """Requested expiry and rate."""
-        self.ends = Counter[str]()
-        """Its deliveries that are done, dead, dropped and withheld, since the start."""
+        self.rows.ends = Counter[str]()
         self.is_buried_dead = True
         """When it ends, what is undone becomes dead letters; else it is dropped."""
         self.is_paused = False

@@ -245,7 +245,7 @@ class Status(Scraped):
             0.0 if first is None else self._age_s(first[1]),
             order.blocked,
             len(order.held),
-            *[group.ends[name] for name in ENDS],
+            *[group.rows.ends[name] for name in ENDS],
         )
 
     def _age_s(self, place: Position | None) -> float:

@@ -279,7 +279,7 @@ class Events:
             self._late -= 1
             self.finished += outcome is Outcome.DONE
             if isinstance(what.place, Group):
-                what.place.ends["done"] += outcome is Outcome.DONE
+                what.place.rows.ends["done"] += outcome is Outcome.DONE
         elif what.event is Event.MOVE:
             self.moved += outcome is Outcome.AGAIN
         else:

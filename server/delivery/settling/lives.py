@@ -336,8 +336,6 @@ class Lives:
         fate = decide(life, seen, event, case, terms)
         after, stands = fate.row, row.at
         end = _end_of(life, fate)
-        if end and isinstance(place, Group):
-            self._decisions.note(ignore, partial(place.ends.update, (end,)))
         if Effect.REFUSED in fate.effects or (after == life and (what is None or life is None)):
             return fate
         if after != life:
@@ -347,6 +345,8 @@ class Lives:
                 died = (after.reason or "unknown") if end == "dead" else ""
                 alerts = self._dead_letter_queue.alerts
                 alerts.note((place,), record, row.id, batch.wall_ms, after.attempts, died)
+        if end and isinstance(place, Group):
+            self._decisions.note(ignore, partial(place.rows.ends.update, (end,)))
         if place is not None:
             done = stands if after is not None and after.state in WAITS else None
             undone = min(row.at, stands) if life is not None and life.state in WAITS else stands

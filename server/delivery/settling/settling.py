@@ -611,7 +611,7 @@ class Settling:
             self.ack_run(member, (lent.packet_id,))
         elif group.session.has(flight):
             group.session.ack(flight.packet_id)
-            group.ends["done"] += 1
+            group.rows.ends["done"] += 1
             group.dirty.add(group)
             self._groups.read_on(group)
 
