@@ -30,6 +30,8 @@ RING_BYTES = 13 << 17
 """Maximum bytes of the samples of one ring."""
 SAMPLE_BYTES = 200
 """Bytes of a sample in its ring besides its own."""
+GROUPS = 20
+"""Maximum groups of a sample."""
 REASONS, REASON_CHARS = 8, 80
 """Maximum reasons of a sample, the most frequent ones, and the length of each."""
 OTHERS = "other reasons"

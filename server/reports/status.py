@@ -44,14 +44,14 @@ from ..delivery.subscriber import Subscriber
 from ..http.backlog import LIST_LOOK_ROWS, lag_of, retries_of
 from ..http.timeline import Timeline
 from ..http.turns import Turn, least
-from ..observe.history import SessionSample
+from ..observe.history import GROUPS, SessionSample
 from ..observe.logs import clean
 from ..observe.metrics import Scraped, labelled
 from ..webhook.last_posts import LAST_POSTS, Failing
 from ..webhook.webhooks import Webhooks
 
 P = TypeVar("P", bound=Place)
-TOP = 20
+TOP = GROUPS
 """Maximum groups, and endpoints, reported one by one."""
 CANDIDATES = 3
 LOOK_S = 0.5

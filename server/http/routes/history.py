@@ -5,6 +5,7 @@ sample has no point. A point shows what its last sample shows, and what was coun
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Annotated
 
@@ -18,6 +19,7 @@ from ...observe.history import (
     COARSE_EACH,
     COUNTS,
     FINE_S,
+    GROUPS,
     History,
     Kept,
     Sample,
@@ -113,9 +115,15 @@ async def _points(
     return points
 
 
+def _ended(before: Sequence[int], now: Sequence[int]) -> list[int]:
+    """What a group has counted between two samples. One that was made anew has begun at 0."""
+    return [max(0, count) for count in since(before, now)]
+
+
 def _point(before: Sample, now: Sample, died: dict[str, int], group: str | None) -> shapes.HistoryPoint:
     late, names = since(before.late, now.late), (group, f"{ENDPOINT_PREFIX}{group}")
     known = {one[:2]: one[-4:] for one in map(astuple, before.groups)}
+    unknown = (0,) * 4 if len(known) < GROUPS else None  # it had none, or was not among the first
     return shapes.HistoryPoint(
         format_ms(now.at_ms),
         (now.at_ms - before.at_ms) / 1_000,
@@ -131,7 +139,7 @@ def _point(before: Sample, now: Sample, died: dict[str, int], group: str | None)
         store_bytes=now.store_bytes,
         disk_free_bytes=now.disk_free_bytes,
         groups=[
-            shapes.GroupPoint(*one[:-4], *since(known.get(one[:2], (0, 0, 0, 0)), one[-4:]))
+            shapes.GroupPoint(*one[:-4], *_ended(known.get(one[:2], unknown or one[-4:]), one[-4:]))
             for one in map(astuple, now.groups)
             if not group or one[0] in names
         ],

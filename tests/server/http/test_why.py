@@ -1,15 +1,18 @@
 """`GET /v1/messages/{id}/why`: each sentence is said, and each reason to wait, whatever a group keeps."""
 
+import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from server.delivery import deliveries
+from server.delivery.outcomes import Outcome
 from server.http import why
 from server.http.values import shapes
 from server.settings.times import time_text
 from shards.fields import Record
+from tests.support.tables import ROOT
 from timeline.position import START, message_id, position
 
 from ..conftest import HOUR_MS, MINUTE_MS, Running
@@ -274,6 +277,17 @@ async def test_each_sentence_is_said(tour: Tour, monkeypatch: pytest.MonkeyPatch
     never = {"none": {"done"}, "all": {"not_kept"}, "1d": {"not_kept"}}.get(keep, set())
     assert why.SENTENCES.keys() - tour.said.read == never
     assert why.WAITS.keys() == tour.waits.read
+
+
+def test_the_page_by_symptom_quotes_what_is_said() -> None:
+    page = (ROOT / "docs" / "why.md").read_text(encoding="utf-8")
+    quoted = re.findall(r'"([^"]+)"', page.partition("## By symptom")[2].partition("\n## ")[0])
+    templates = [*why.SENTENCES.values(), *why.WAITS.values()]
+    texts = [re.sub(r" '?{\w+}'?", "", one) for one in templates]
+    assert len(quoted) > 5
+    assert [one for one in quoted if one != "all" and not any(one in text for text in texts)] == []
+    named = {*re.findall(r"(?m)^\|[^|]*`([a-z]+)`", page)} - {"outcome"}
+    assert named == {*get_args(Outcome)}
 
 
 async def test_it_is_said_of_those_who_post(server: Running) -> None:
