@@ -139,6 +139,8 @@ class Deliveries:
             if len(listed) == RECEIVERS_MAX or looks < 0:
                 return listed, True
             dead_letter, drop = dead.pop(name, None), dropped.pop(name, None)
+            if place in subscriber.rows.over:  # it has been read again: these rows go with the next cursor
+                dead_letter = drop = None
             if not may(subscriber.owners):
                 continue
             if is_noted and name not in retries:

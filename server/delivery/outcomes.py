@@ -147,8 +147,8 @@ class Look:
         if isinstance(one, Group) and is_there:
             reader = self._reader(one)
             undone = reader.flying.get(place) if waits else reader.undone(place, record)
-            if undone is not None:
-                return undone
+            if undone is not None or place in one.rows.over:  # then its row goes with the next cursor
+                return undone or "done"
         if row in UNDONE:
             return "done" if not waits else "withheld" if row == WITHHELD else "retrying"
         if row == DEAD:

@@ -16,7 +16,10 @@ from .conftest import Keyed
 
 BODY = {"topic": "a/b", "payload": "hi", "deliver_in": "1h"}
 BY_KEY = "/v1/messages/by-key/"
-ODD = ("a/b", "explain", "by-key", "grüße ✓", "50%", "%2F", "{x}", "a?b#c&d=e", "a:b", "+", "\\", "0" * 32)
+ODD = (
+    *("a/b", "explain", "why", "result", "by-key", "grüße ✓", "50%", "%2F", "{x}"),
+    *("a?b#c&d=e", "a:b", "+", "\\", "0" * 32),
+)
 
 
 async def keyed_one(

@@ -144,6 +144,59 @@ async def test_a_session_counts_with_what_went_wrong(server: Running) -> None:
     assert await outcome(server, name) == "done"
 
 
+async def test_what_is_behind_its_key_or_at_qos_2_or_returned(server: Running) -> None:
+    terms = {"filter": "jobs/#", "order": True}
+    await server.call("PUT", "/v1/groups/workers", terms, status=201)
+    member, _ = await server.connect("w", TEXT)
+    first, second = [await server.schedule("jobs/1", ordering_key="k") for _ in range(2)]
+    third = await server.schedule("jobs/1", qos=2)
+    await server.app.quiet()
+    assert [await outcome(server, name) for name in (first, second, third)] == [
+        "running",
+        "queued",
+        "running",
+    ]
+    server.app.core.clients.leave(member, is_clean=True)
+    await server.app.quiet()
+    assert [await outcome(server, name) for name in (first, second)] == ["queued", "queued"]
+    await server.connect("w")
+    await server.app.quiet()
+    packets = [number for number, one in server.session("w").session.flights.items() if one.qos == 1]
+    server.app.core.settling.ack(server.session("w"), *packets)
+    await server.app.quiet()
+    assert [await outcome(server, name) for name in (first, second)] == ["done", "running"]
+
+
+async def test_what_is_posted(server: Running) -> None:
+    await server.call("PUT", "/v1/endpoints/e", {"url": "https://a.invalid/"}, status=201)
+    await server.call("POST", "/v1/endpoints/e:pause")
+    named = await server.schedule(deliver_to="e")
+    await server.app.quiet()
+    assert await outcome(server, named) == "queued"
+    await server.call("DELETE", "/v1/endpoints/e?undone=dead", status=None)
+    await server.app.quiet()
+    assert await outcome(server, named) == "failed"
+
+
+async def test_a_replay_makes_it_queued_until_it_is_read_again(server: Running) -> None:
+    member, _ = await server.connect("w", TEXT)
+    name = await server.schedule("jobs/1")
+    await server.app.quiet()
+    await give_up(server, "w", TEXT)
+    assert await outcome(server, name) == "failed"
+    member = server.session("w")
+    server.app.core.clients.leave(member, is_clean=False)
+    await server.call("POST", "/v1/groups/workers:replay", {"from": "PT1H"}, status=None)
+    await server.app.quiet()
+    assert await outcome(server, name) == "queued"
+    await server.connect("w")
+    await server.app.quiet()
+    assert await outcome(server, name) == "running"
+    await ack(server, "w")
+    assert await outcome(server, name) == "done"
+    assert await selected(server, "failed") == []
+
+
 async def test_states_are_outcomes(server: Running) -> None:
     gone = await server.schedule("jobs/1", deliver_in=60)
     await server.call("DELETE", f"{LIST}/{gone}", status=204)
@@ -217,6 +270,6 @@ async def test_places_that_a_key_does_not_see_count_unnamed(keyed: Keyed) -> Non
 
 def test_the_page_has_them_in_this_order() -> None:
     page = (ROOT / "docs" / "http.md").read_text(encoding="utf-8")
-    section = page.split("### Outcome\n")[1].split("\n## ")[0]
+    section = page.split("### Outcome\n")[1].split("\n##")[0]
     assert tuple(re.findall(r"(?m)^\| `(\w+)` \|", section)) == WORST
     assert {f"`{name}`" for name in {*get_args(Outcome)} - {*WORST}} <= {*re.findall("`[a-z]+`", section)}
