@@ -250,7 +250,7 @@ class Deliveries:
             found = _delivery(
                 subscriber, state, attempts=attempts, reason=reason, by=by, until_ms=until_ms, tries=known
             )
-            if flight.progress and not is_back:
+            if flight.progress and state == "in_flight":
                 found.progress = Raw(flight.progress)
             return found
         if waiting is not None and root not in subscriber.rows.out:
