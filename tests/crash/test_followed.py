@@ -1,4 +1,5 @@
-"""Chains of work over kill -9: each message is acked with the next one, so each chain has one at any time."""
+"""Chains of work over kill -9: each message is acked with the next one and a result, so each chain has one
+message at any time, and what is acked has its result."""
 
 import asyncio
 import os
@@ -25,6 +26,8 @@ class Chains:
     def __init__(self) -> None:
         self.answered = dict.fromkeys(range(CHAINS), 0)
         self.asked = dict.fromkeys(range(CHAINS), 0)
+        self.ids: dict[tuple[int, int], object] = {}
+        """Messages, by chain and step."""
 
     async def step(self, calls: Http, message: dict[str, object]) -> None:
         """Ack a message together with the next one of its chain."""
@@ -33,7 +36,9 @@ class Chains:
             "a message is done and comes again, or is lost"
         )
         self.answered[chain], self.asked[chain] = step, step + 1
+        self.ids[chain, step] = message["id"]
         body = {
+            "result": {"step": step},
             "lease_ids": [message["lease_id"]],
             "then": [{"topic": f"jobs/{chain}", "payload": [chain, step + 1]}],
         }
@@ -80,5 +85,10 @@ async def test_a_chain_has_one_message_at_any_time(tmp_path: Path) -> None:
         assert left.body["messages"] == []
         steps = dict(one["payload"] for one in found)  # type: ignore[misc]
         assert len(steps) == CHAINS, "a chain has two messages, and another none"
+        found_ids = {one["payload"][0]: one["id"] for one in found}  # type: ignore[index]
         for chain, step in steps.items():
             assert step in (chains.answered[chain], chains.asked[chain])
+            done = await calls.call("GET", f"/v1/messages/{chains.ids[chain, step - 1]}/result", status=200)
+            assert (done.body["outcome"], done.body["result"]) == ("done", {"step": step - 1})
+            own = await calls.call("GET", f"/v1/messages/{found_ids[chain]}/result?wait=0.01", status=200)
+            assert own.body == {"outcome": "running"}
