@@ -23,6 +23,8 @@ class GroupCommit:
     first_seq: int = 0
     last_seq: int = 0
     """Messages placed with this group, stored or not, have a seq above `first_seq` and up to this."""
+    results: dict[bytes, int] = field(default_factory=dict)
+    """Bytes of results that it is to have, by place: `kept.keep` writes them as it is sealed."""
 
     def touch(self, place: Position) -> None:
         if self.floor is None or place < self.floor:

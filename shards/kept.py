@@ -120,12 +120,14 @@ def keep(commit: Commit, whose: bytes, stories: Mapping[Position, Story], keeper
 
 
 def check_room(commit: Commit, whose: bytes, size: int) -> None:
-    """In the writer: raises Refused if there is no room for a result of so many bytes."""
-    group = commit.open_batch
-    is_full = _of(group, whose).result_size + size > RESULT_BYTES_EACH
-    if is_full or _totals(group).result_size + size > RESULT_BYTES_ALL:
+    """In the writer: this batch is to have a result of so many bytes. Raises Refused if there is no room."""
+    group, noted = commit.open_batch, commit.open_batch.made.results
+    own, every = noted.get(whose, 0) + size, sum(noted.values()) + size
+    is_full = _of(group, whose).result_size + own > RESULT_BYTES_EACH
+    if is_full or _totals(group).result_size + every > RESULT_BYTES_ALL:
         which = "of the group" if is_full else "of all groups"
         raise Refused("result-quota", f"the results {which} take all the room they may; they expire in time")
+    noted[whose] = own
 
 
 def is_kept(group: OpenBatch, name: Name) -> bool:

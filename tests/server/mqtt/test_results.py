@@ -70,6 +70,19 @@ def test_at_the_bound_it_is_dropped(rig: Rig, member: Peer, monkeypatch: pytest.
     assert (stored(rig), undone(rig), rig.core.settling.results_dropped) == ([b"12"], 0, 1)
 
 
+@pytest.mark.parametrize("bound", ["RESULT_BYTES_EACH", "RESULT_BYTES_ALL"])
+def test_the_bound_holds_within_a_batch(rig: Rig, monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
+    monkeypatch.setattr(kept, bound, 4)
+    member = rig.lasting("m", receive_maximum=20).subscribed(GROUP)
+    for _ in range(2):
+        rig.send("t/x", *"abc")
+        for packet in member.publishes():
+            rig.core.settling.answer(rig.session("m"), packet.packet_id, b"12")
+        rig.pump()
+    assert (stored(rig), undone(rig)) == ([b"12", b"12"], 0)
+    assert rig.core.settling.results_dropped == 4
+
+
 def test_a_store_that_fails_leaves_the_ack(rig: Rig, member: Peer) -> None:
     packet = given(rig, member)
     rig.break_store()
