@@ -62,6 +62,9 @@ STORIES: dict[str, dict[str, str]] = {
         "perhaps over, and in flight when set back": "given m lapses=2; lapse 3; setback; lies in_flight",
         "given to nobody who knows before a kill": "kill 1; lies in_flight; setback; lies in_flight",
         "set back, and given to nobody who knows": "lease; bury; setback; kill 1; lies in_flight",
+        "another went by before it was set back": (
+            KEYED + "lease k1; unsure k1; lease k2; ack key=k2; setback; lease k1"
+        ),
         "set back, the first of a key is the first again": (
             KEYED + "ack key=k1; lease k2; nack 1h key=k2; setback; lease k1"
         ),

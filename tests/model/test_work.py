@@ -147,13 +147,18 @@ class Work(RuleBasedStateMachine):
             self.ledger.accepted(message)
         publisher.disconnect()
 
-    @rule(name=st.sampled_from(MEMBERS), window=st.sampled_from([1, 2, 10]))
-    def come(self, name: str, window: int) -> None:
+    @rule(name=st.sampled_from(MEMBERS), window=st.sampled_from([1, 2, 10]), says=st.booleans())
+    def come(self, name: str, window: int, *, says: bool = False) -> None:
+        """`says`: what it still has from before the start."""
         if name not in self.peers:
             peer = self.peers[name] = self.rig.connected(name, receive_maximum=window)
             peer.subscribe(GROUP, qos=1, pump=False)
             self.rig.pump()
             peer.inbox = [packet for packet in peer.inbox if isinstance(packet, Publish)]
+            self.each_is_in_one_place()
+            left = [key for key in self.ids if self._is_left(self.stakes[key], name)]
+            if says and left:
+                self._hold(name, left)
 
     def _pick(self, data: st.DataObject, *, ends: bool = True) -> tuple[Stake, Peer, int, bool] | None:
         """Something that a member has, and whether it may still say what becomes of it; then it has it no
@@ -347,6 +352,9 @@ class Work(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(self.peers)))
         keys = [key for key in self.ids if not is_theirs or self._is_left(self.stakes[key], name)]
         keys = data.draw(st.lists(st.sampled_from(keys), max_size=4, unique=True)) if keys else []
+        self._hold(name, keys)
+
+    def _hold(self, name: str, keys: list[str]) -> None:
         reason, why = self._told(
             self.peers[name], "$control/holding", {"group": GROUP, "ids": [self.ids[key] for key in keys]}
         )

@@ -83,6 +83,7 @@ class Lives:
             stake.may, stake.is_exact, stake.not_before = stake.may | {WAITING}, False, 0
             stake.stays, stake.tries.least, stake.total.least = False, 0, 0
             return
+        stake.passed = ""  # its key begins anew too
         was, is_retry = stake.may - {FLIGHT}, stake.is_read
         stake.former = was & {DEAD} | (was & {WAITING} if is_retry else frozenset())
         stake.former_due, stake.read_again = stake.not_before, 0.0
