@@ -20,9 +20,8 @@ An async iterator becomes an iterator, `__aenter__` becomes `__enter__`, `aclose
 a dataclass becomes a property. The loop and the base classes are written by hand, in blocking.py. The tool
 stops at an answer that it cannot translate, such as a tuple of messages.
 
-It also copies the server's grammar of durations, which the SDK may not import, writes its answers as values
-(`answers`), and `__init__.pyi` from the table of names in `__init__.py`. A test fails when a file is not what
-the tool writes.
+It also copies the server's grammar of durations, which the SDK may not import, and writes `__init__.pyi` from
+the table of names in `__init__.py`. A test fails when a file is not what the tool writes.
 """
 
 import ast
@@ -35,12 +34,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from . import answers
-
 SDK = Path(__file__).parent / "fasti"
 TARGET = SDK / "sync.py"
 STUB = SDK / "__init__.pyi"
-ANSWERS = SDK / "answers.py"
 DURATIONS = SDK / "durations.py"
 DURATIONS_FROM = SDK.parents[1] / "server" / "settings" / "durations.py"
 STUB_HEAD = "# Written by sdk/generate.py from the table in __init__.py: do not edit.\n"
@@ -292,8 +288,7 @@ def stub() -> str:
 
 
 if __name__ == "__main__":
-    ANSWERS.write_text("".join(answers.written()), encoding="utf-8")
     DURATIONS.write_text(durations(), encoding="utf-8")
     STUB.write_text(stub(), encoding="utf-8")
     TARGET.write_text(written(), encoding="utf-8")
-    subprocess.run([sys.executable, "-m", "ruff", "format", "--quiet", TARGET, STUB, ANSWERS], check=True)
+    subprocess.run([sys.executable, "-m", "ruff", "format", "--quiet", TARGET, STUB], check=True)

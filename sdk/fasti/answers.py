@@ -1,5 +1,9 @@
-# Written by sdk/generate.py from the server's answers: do not edit.
-"""What the server answers, as values: one for each type of its API that the SDK hands out."""
+"""What the server answers, as values: one for each type of its API that the SDK hands out.
+
+Each has the members of the answer; `values` reads them by the types of the attributes. `_PLACES` says where
+one is that has another name there, or is a member of a member. An attribute without a default is one without
+which there is no value. A test compares names and types with the server's (tests/sdk/test_answers.py).
+"""
 
 from __future__ import annotations
 
