@@ -14,7 +14,7 @@ What a call takes and gives
     client.py           `Client`: one server or a cluster of them, HTTP side and MQTT side
     options.py          the keyword arguments of the calls, each named once
     signatures.py       what `help()` shows of them, and the words of others for them
-    answers.py          what the server answers, as values; generated from the server's types
+    answers.py          what the server answers, as values
     messages.py         schedule, look up, list, cancel and move messages; `Message`, `ByKey`
     bulk.py             millions of messages in, a batch in memory
     ranges.py           many messages by topic and due time: cancel, shift, export

@@ -8,15 +8,15 @@ which there is no value. A test compares names and types with the server's (test
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal
 
-from .values import Amount, Answer, Content, Pieces, Work
+from .values import Amount, Answer, Content, Pieces, Whole, Work
 
 
 @dataclass(frozen=True, slots=True)
-class Info(Answer):
+class Info(Whole):
     """`GET /v1/info`. `mqtt` lists the listeners: `{"transport", "host", "port", "url"}`.
 
     `build`: "compiled" where the server runs compiled modules, else "pure".
@@ -30,11 +30,10 @@ class Info(Answer):
     url: str = ""
     mqtt: tuple[Mapping[str, Any], ...] = ()
     draining: bool = False
-    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Shard(Answer):
+class Shard(Whole):
     """A capped run of messages inside a slice; `structure` says which topics are in it.
 
     `cap`: maximum messages, `cap_bytes`: maximum bytes; `sealed`: it takes no more.
@@ -52,7 +51,6 @@ class Shard(Answer):
     borrowed: bool = False
     sealed: bool = False
     unreadable: tuple[Mapping[str, Any], ...] = ()
-    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +70,10 @@ class Slice(Pieces):
     borrowed: int | None = None
     unreadable: int | None = None
     shards: tuple[Shard, ...] = ()
-    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Session(Answer):
+class Session(Whole):
     """A subscriber as the server knows it: where it has read to, and how far that is behind."""
 
     client_id: str
@@ -96,11 +93,10 @@ class Session(Answer):
     connected: bool = False
     connected_at: datetime | None = None
     subscriptions: tuple[Mapping[str, Any], ...] = ()
-    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterNode(Answer):
+class ClusterNode(Whole):
     """One of the nodes, as the leader heard of it `heard_ms` ago (None: never).
 
     `state` is leader, follower or resync. `applied`: the log record up to which its disk is complete;
@@ -117,11 +113,10 @@ class ClusterNode(Answer):
     heard_ms: int | None = None
     version: str = ""
     is_alive: bool = False
-    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterState(Answer):
+class ClusterState(Whole):
     """`GET /v1/cluster`: the state of the node that answered, and what it knows about the others.
 
     `leader`: the leader's name, None if unknown. `why`: what is wrong with the node, empty if nothing.
@@ -145,7 +140,6 @@ class ClusterState(Answer):
     nodes: tuple[ClusterNode, ...] = ()
     leader: str | None = None
     wants_retime: bool = False
-    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +156,8 @@ class Try(Answer):
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetter(Content):
-    """A message that was given up at `died_at`.
+class Entry(Content):
+    """A message that a place has not finished, and does not have at work.
 
     `group`: the group or client id; `attempts`: all deliveries to it. `subscription`:
     `$share/{group}/{filter}` of a group; None: a session. `reason`: why the last delivery failed; `tries`:
@@ -175,46 +169,30 @@ class DeadLetter(Content):
     group: str
     attempts: int
     reason: str
+    deliver_at: datetime | None = None
+    state: str = ""
+    qos: int | None = None
+    deliver_to: str | None = None
+    ordering_key: str | None = None
+    schedule: str | None = None
+    dispatched_at: datetime | None = None
+    content_type: str | None = None
+    subscription: str | None = None
+    tries: tuple[Try, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter(Entry):
+    """A message that was given up at `died_at`; the rest is as of an `Entry`."""
+
     died_at: datetime
-    deliver_at: datetime | None = None
-    state: str = ""
-    qos: int | None = None
-    deliver_to: str | None = None
-    ordering_key: str | None = None
-    schedule: str | None = None
-    dispatched_at: datetime | None = None
-    content_type: str | None = None
-    subscription: str | None = None
-    tries: tuple[Try, ...] = ()
-    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingRetry(Content):
-    """A message that will be sent again at `retry_at`, to it alone.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingRetry(Entry):
+    """A message that will be sent again at `retry_at`, to it alone; the rest is as of an `Entry`."""
 
-    `group`: the group or client id; `attempts`: all deliveries to it. `subscription`:
-    `$share/{group}/{filter}` of a group; None: a session. `reason`: why the last delivery failed; `tries`:
-    the last ones, at most 20.
-    """
-
-    id: str
-    topic: str
-    group: str
-    attempts: int
-    reason: str
     retry_at: datetime
-    deliver_at: datetime | None = None
-    state: str = ""
-    qos: int | None = None
-    deliver_to: str | None = None
-    ordering_key: str | None = None
-    schedule: str | None = None
-    dispatched_at: datetime | None = None
-    content_type: str | None = None
-    subscription: str | None = None
-    tries: tuple[Try, ...] = ()
-    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +209,7 @@ class Failing:
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint(Answer):
+class Endpoint(Whole):
     """An endpoint as the server knows it. `state`: active or paused; `reason`: why the server has paused it.
 
     `headers`: their names. `rate`: messages a second; 0: no limit. `undone`, `incarnation` and `expiry`:
@@ -261,7 +239,6 @@ class Endpoint(Answer):
     dead_letters: int | None = None
     incarnation: int | None = None
     failing: Failing | None = None
-    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +257,7 @@ class Undone(Amount):
 
 
 @dataclass(frozen=True, slots=True)
-class Group(Answer):
+class Group(Whole):
     """A group as the server knows it. `state`: active or paused; `members`: its sessions there now.
 
     `undone`: what it has not finished. `incarnation`: which one of that name it is, from 1. `expiry`: how
@@ -310,11 +287,10 @@ class Group(Answer):
     per_key: Mapping[str, Any] | None = None
     fair: bool = False
     keys_held: int | None = None
-    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class OrderingKey(Answer):
+class OrderingKey(Whole):
     """An ordering key that is behind or in trouble. `lag`: messages that wait for the key, counted up to
     1,000; `retry_at`: of the message that waits for its try; `held`: by a dead letter, or by hand; `id`:
     of the message that waits or is the dead letter; `oldest_at`: due of the oldest one that is not in
@@ -330,18 +306,16 @@ class OrderingKey(Answer):
     held: Literal["dead", "hand"] | None = None
     id: str | None = None
     oldest_at: datetime | None = None
-    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped(Answer):
+class Skipped(Whole):
     """A place was moved forward from `start` to `end`; `undone`: its unfinished messages before."""
 
     _PLACES: ClassVar = {"start": "from", "end": "to"}
     start: datetime
     end: datetime
     undone: Undone
-    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,18 +344,16 @@ class Job(Work):
     rows: int | None = None
     done: int | None = None
     total: int | None = None
-    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Fire(Answer):
+class Fire(Whole):
     """One fire of a schedule; `note` says what DST or a move changed."""
 
     at: datetime
     local: str = ""
     note: str | None = None
     id: str | None = None
-    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,7 +393,6 @@ class Schedule(Content):
     every: str | float | None = None
     rrule: str | None = None
     next_id: str | None = None
-    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,7 +405,7 @@ class Bucket(Answer):
 
 
 @dataclass(frozen=True, slots=True)
-class Density(Answer):
+class Density(Whole):
     """Pending messages per bucket, in order of time."""
 
     _PLACES: ClassVar = {"start": "from", "end": "to", "bucket": "bucket_s"}
@@ -443,7 +414,6 @@ class Density(Answer):
     bucket: timedelta
     total: int
     buckets: tuple[Bucket, ...] = ()
-    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ no default, raises Error where it is missing. Any other that is missing or canno
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from datetime import datetime, timedelta
 from functools import cache, partial
 from operator import itemgetter, methodcaller
@@ -74,16 +74,17 @@ def kept_for(found: object) -> timedelta | None:
 
 def value_of(kind: Callable[..., T], answer: Json) -> T:
     """An answer as a value of that class."""
-    return kind(*[read(answer) for read in _readings(kind)])
+    return kind(**{name: read(answer) for name, read in _readings(kind)})
 
 
 @cache
-def _readings(kind: Any) -> tuple[Callable[[Json], Any], ...]:
-    """What reads each attribute of a class, in the order of its constructor. `_PLACES` has where one is that
-    has another name in the answer; `next.id`: within a member."""
+def _readings(kind: Any) -> tuple[tuple[str, Callable[[Json], Any]], ...]:
+    """What reads each attribute of a class. `_PLACES` has where one is that has another name in the answer;
+    `next.id`: within a member."""
     hints, places = get_type_hints(kind), getattr(kind, "_PLACES", {})
     return tuple(
-        _reading(hints[one.name], one.default, places.get(one.name, one.name)) for one in fields(kind)
+        (one.name, _reading(hints[one.name], one.default, places.get(one.name, one.name)))
+        for one in fields(kind)
     )
 
 
@@ -130,11 +131,17 @@ class Answer:
         return value_of(cls, answer)
 
 
-class Content(Answer):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whole(Answer):
+    """One that keeps all that the server has sent, as `raw`."""
+
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+class Content(Whole):
     """What was sent, in an answer."""
 
     __slots__ = ()
-    raw: Mapping[str, Any]
 
     @property
     def payload(self) -> Any:
@@ -162,11 +169,10 @@ class Amount(Answer):
         return f"{self.lag:,} unread, {self.in_flight:,} in flight, {self.retries:,} to be tried again"
 
 
-class Pieces(Answer):
+class Pieces(Whole):
     """A span of the timeline, of which a list only counts the shards."""
 
     __slots__ = ()
-    raw: Mapping[str, Any]
 
     @property
     def shard_count(self) -> int:
@@ -175,7 +181,7 @@ class Pieces(Answer):
         return len(shards) if isinstance(shards, list) else int(shards)
 
 
-class Work(Answer):
+class Work(Whole):
     """A job of the server."""
 
     __slots__ = ()
