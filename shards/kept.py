@@ -105,14 +105,14 @@ def keep(commit: Commit, whose: bytes, stories: Mapping[Position, Story], keeper
             last, value = one, encode_row(row)
         put(Table.DELIVERIES, prefix + root, value)
         size += len(value) + KEY_BYTES
-    known = _of(group, whose)
+    known = totals_of(group, whose)
     first = keys.place(min(stories))
     first = min(first, known.first) if known.first else first
     now = _add(group, whose, KeptRow(count, size, results, result_size, first))
     gone = 0
     if now.count > ROWS_EACH or now.size > BYTES_EACH:
         gone = drop_first(commit, whose, max(count, STEP))
-    total = _totals(group)
+    total = totals(group)
     if total.count > ROWS_ALL or total.size > BYTES_ALL:
         oldest = min(places(group.store), key=lambda one: one[1].first, default=(whose, now))
         gone += drop_first(commit, oldest[0], max(count, STEP))
@@ -123,8 +123,8 @@ def check_room(commit: Commit, whose: bytes, size: int) -> None:
     """In the writer: this batch is to have a result of so many bytes. Raises Refused if there is no room."""
     group, noted = commit.open_batch, commit.open_batch.made.results
     own, every = noted.get(whose, 0) + size, sum(noted.values()) + size
-    is_full = _of(group, whose).result_size + own > RESULT_BYTES_EACH
-    if is_full or _totals(group).result_size + every > RESULT_BYTES_ALL:
+    is_full = totals_of(group, whose).result_size + own > RESULT_BYTES_EACH
+    if is_full or totals(group).result_size + every > RESULT_BYTES_ALL:
         which = "of the group" if is_full else "of all groups"
         raise Refused("result-quota", f"the results {which} take all the room they may; they expire in time")
     noted[whose] = own
@@ -132,8 +132,7 @@ def check_room(commit: Commit, whose: bytes, size: int) -> None:
 
 def is_kept(group: OpenBatch, name: Name) -> bool:
     """Whether the delivery is kept as done, as the open group leaves it."""
-    state = _readable(group.get(Table.DELIVERIES, keys.state(*name)))
-    return state is not None and state.state == DONE
+    return kept_at(group, name) is not None
 
 
 def lose(group: OpenBatch, name: Name, value: bytes | None = None) -> bool:
@@ -149,24 +148,21 @@ def lose(group: OpenBatch, name: Name, value: bytes | None = None) -> bool:
 
 
 def drop_first(
-    commit: Commit,
-    whose: bytes,
-    most: int,
-    may_go: Callable[[Position, StateRow], bool] = lambda *_: True,
+    commit: Commit, whose: bytes, most: int, may_go: Callable[[Kept], bool] = lambda _: True
 ) -> int:
     """In the writer: those of a place with the oldest roots go, at most `most`, until one may not. Returns
     their number."""
     group, gone = commit.open_batch, 0
-    start = _start(_of(group, whose))
+    start = _start(totals_of(group, whose))
     for root in islice(roots(group.store, whose, start), most * LOOKS):
         name = Name(whose, root)
-        state = _readable(group.get(Table.DELIVERIES, keys.state(*name)))
-        if state is not None and state.state == DONE:
-            if gone == most or not may_go(root, state):
+        kept = kept_at(group, name)
+        if kept is not None:
+            if gone == most or not may_go(kept):
                 break
             gone += lose(group, name)
         start = Position(root + 1)
-    now = _of(group, whose)
+    now = totals_of(group, whose)
     if now.count:
         row = encode_row(replace(now, first=keys.place(start)))
         group.row(Table.DELIVERIES, keys.KEPT + whose, row)
@@ -174,7 +170,7 @@ def drop_first(
 
 
 def drop_results(
-    commit: Commit, whose: bytes, before_ms: int, most: int, stays: Callable[[StateRow], bool]
+    commit: Commit, whose: bytes, before_ms: int, most: int, stays: Callable[[Kept], bool]
 ) -> int:
     """In the writer: results from before that time go, at most `most`; with each its delivery, unless that
     `stays`. Returns their number."""
@@ -183,10 +179,9 @@ def drop_results(
         if group.get(Table.DELIVERIES, keys.RESULT + whose + at) is None:
             continue
         gone += 1
-        name = Name(whose, root)
-        state = _readable(group.get(Table.DELIVERIES, keys.state(*name)))
-        if state is not None and state.state == DONE and state.at == at and not stays(state):
-            lose(group, name)
+        kept = kept_at(group, Name(whose, root))
+        if kept is not None and kept.state.at == at and not stays(kept):
+            lose(group, Name(whose, root))
         else:
             size, results = _drop_result(group, whose, at)
             _add(group, whose, KeptRow(0, 0, -results, -size))
@@ -196,7 +191,7 @@ def drop_results(
 def _drop_result(group: OpenBatch, whose: bytes, at: bytes) -> tuple[int, int]:
     """Returns its bytes, and 1 if there was one."""
     key = keys.RESULT + whose + at
-    value = group.get(Table.DELIVERIES, key) if _of(group, whose).results else None
+    value = group.get(Table.DELIVERIES, key) if totals_of(group, whose).results else None
     if value is None:
         return 0, 0
     group.row(Table.DELIVERIES, key, None)
@@ -219,20 +214,17 @@ def _add(group: OpenBatch, whose: bytes, more: KeptRow) -> KeptRow:
     return now
 
 
-def _of(group: OpenBatch, whose: bytes) -> KeptRow:
-    return _row(group.get(Table.DELIVERIES, keys.KEPT + whose))
+# -- as stored, or as the open group leaves it
 
 
-def _totals(group: OpenBatch) -> KeptRow:
-    return _row(group.get(Table.META, META_KEPT))
-
-
-# -- as stored
-
-
-def kept_at(store: Store, name: Name) -> Kept | None:
+def kept_at(rows: OpenBatch | Store, name: Name) -> Kept | None:
     """The delivery, if it is done and kept; None: it is not, or cannot be read."""
-    state = _readable(store.get(Table.DELIVERIES, keys.state(*name)))
+    value = rows.get(Table.DELIVERIES, keys.state(*name))
+    try:
+        state = None if value is None else state_row_of(value)
+    except Corrupt as error:
+        log.error("done: a delivery is unreadable, skipped: %s", error)
+        return None
     return Kept(name.root, state) if state is not None and state.state == DONE and state.tries else None
 
 
@@ -256,14 +248,14 @@ def result_at(store: Store, name: Name) -> bytes | None:
     return None if kept is None else result_of(store, name.whose, kept)
 
 
-def totals(store: Store) -> KeptRow:
+def totals(rows: OpenBatch | Store) -> KeptRow:
     """What all places keep."""
-    return _row(store.get(Table.META, META_KEPT))
+    return _row(rows.get(Table.META, META_KEPT))
 
 
-def totals_of(store: Store, whose: bytes) -> KeptRow:
+def totals_of(rows: OpenBatch | Store, whose: bytes) -> KeptRow:
     """What a place keeps."""
-    return _row(store.get(Table.DELIVERIES, keys.KEPT + whose))
+    return _row(rows.get(Table.DELIVERIES, keys.KEPT + whose))
 
 
 def places(store: Store, start: bytes = b"") -> Iterator[tuple[bytes, KeptRow]]:
@@ -280,11 +272,6 @@ def first_of(store: Store, whose: bytes, row: KeptRow) -> Kept | None:
 
 def _start(row: KeptRow) -> Position:
     return keys.place_of(row.first) if row.first else START
-
-
-def ended_ms(state: StateRow) -> int:
-    """When a delivery was done, wall ms."""
-    return state.tries[-1].at_ms if state.tries else 0
 
 
 def has_expired(store: Store, whose: bytes, before_ms: int) -> bool:
@@ -305,11 +292,3 @@ def _row(value: bytes | None) -> KeptRow:
     except Corrupt as error:
         log.error("done: a count is unreadable, counting again: %s", error)
         return NONE
-
-
-def _readable(value: bytes | None) -> StateRow | None:
-    try:
-        return None if value is None else state_row_of(value)
-    except Corrupt as error:
-        log.error("done: a delivery is unreadable, skipped: %s", error)
-        return None

@@ -12,10 +12,10 @@ from itertools import islice
 
 from shards import kept
 from shards.commit import Commit
+from shards.kept import Kept
 from shards.store import Store
-from shards.tables import KeptRow, StateRow
+from shards.tables import KeptRow
 from timeline.delivery_rows import Keep
-from timeline.position import Position
 from timeline.slices import Directory
 
 from ..engine.clock import Clock
@@ -52,7 +52,7 @@ class Done:
         if group is None or (row.results and kept.has_expired(self._store, whose, self._results_from(group))):
             return True
         first = kept.first_of(self._store, whose, row)
-        return row.count > 0 and (first is None or self._may_go(group, first.root, first.state))
+        return row.count > 0 and (first is None or self._may_go(group, first))
 
     def drop(self, commit: Commit, whose: bytes, group: Group | None) -> int:
         """In the writer: drop a step's worth of what is over of a place. Returns the number."""
@@ -62,18 +62,18 @@ class Done:
         from_ms = self._clock.wall_ms() if group is None else self._results_from(group)
         return gone + kept.drop_results(commit, whose, from_ms, STEP, partial(_stays, group))
 
-    def _may_go(self, group: Group | None, root: Position, state: StateRow) -> bool:
-        if group is None or root < self._directory.floor:
+    def _may_go(self, group: Group | None, one: Kept) -> bool:
+        if group is None or one.root < self._directory.floor:
             return True
         keep_ms = group.keeping.keep_ms or 0
-        return keep_ms > 0 and kept.ended_ms(state) <= self._clock.wall_ms() - keep_ms
+        return keep_ms > 0 and one.good.at_ms <= self._clock.wall_ms() - keep_ms
 
     def _results_from(self, group: Group) -> int:
         """Results from before then are over, wall ms."""
         return self._clock.wall_ms() - (group.keeping.result_ttl_ms or RESULT_TTL_MS)
 
 
-def _stays(group: Group | None, state: StateRow) -> bool:
+def _stays(group: Group | None, one: Kept) -> bool:
     """Whether the delivery of a result stays when that is over."""
     keep = Keep.NONE if group is None else group.keeping.keep
-    return keep is Keep.ALL or (keep is Keep.FAILED and state.attempts > 1)
+    return keep is Keep.ALL or (keep is Keep.FAILED and one.state.attempts > 1)
