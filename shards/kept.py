@@ -228,24 +228,10 @@ def kept_at(rows: OpenBatch | Store, name: Name) -> Kept | None:
     return Kept(name.root, state) if state is not None and state.state == DONE and state.tries else None
 
 
-def kept_of(store: Store, whose: bytes, start: Position = START) -> Iterator[Kept]:
-    """What a place keeps, from the root `start` on."""
-    for root in roots(store, whose, start):
-        kept = kept_at(store, Name(whose, root))
-        if kept is not None:
-            yield kept
-
-
 def result_of(store: Store, whose: bytes, kept: Kept) -> bytes | None:
     """Its result, JSON; None: it has none, or that has expired."""
     value = store.get(Table.DELIVERIES, keys.RESULT + whose + kept.state.at)
     return None if value is None else value[POSITION_BYTES:]
-
-
-def result_at(store: Store, name: Name) -> bytes | None:
-    """The result of a delivery, JSON; None: there is none."""
-    kept = kept_at(store, name)
-    return None if kept is None else result_of(store, name.whose, kept)
 
 
 def totals(rows: OpenBatch | Store) -> KeptRow:

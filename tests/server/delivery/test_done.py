@@ -17,6 +17,7 @@ from shards.delivery_rows import Name
 from shards.kept import Kept
 from shards.pointers import pointers
 from shards.store import Table
+from tests.support.kept import kept_of, result_at
 from tests.support.rig import Peer, Rig, config
 from timeline.position import START, Position
 
@@ -55,7 +56,7 @@ class Place:
 
     @property
     def kept(self) -> list[Kept]:
-        return list(kept.kept_of(self.rig.store, self.group.whose))
+        return list(kept_of(self.rig.store, self.group.whose))
 
     def is_sound(self) -> bool:
         return not list(pointers(self.rig.store, self.rig.core.directory))
@@ -227,11 +228,11 @@ def test_a_result_lies_beside_its_delivery_until_its_time_is_over(keep: tuple[st
     place.job()
     assert ack_with(place, b'{"sum": 3}') == []
     ((name, store),) = [(Name(place.group.whose, one.root), place.rig.store) for one in place.kept]
-    assert kept.result_at(store, name) == b'{"sum": 3}'
+    assert result_at(store, name) == b'{"sum": 3}'
     assert kept.totals(store).results == 1
     place.rig.crash(0)
     place.rig.pump()
-    assert kept.result_at(place.rig.store, name) == b'{"sum": 3}'
+    assert result_at(place.rig.store, name) == b'{"sum": 3}'
     assert place.is_sound()
     done = done_of(place)
     assert done.over() == []
@@ -239,7 +240,7 @@ def test_a_result_lies_beside_its_delivery_until_its_time_is_over(keep: tuple[st
     assert done.over() == [(name.whose, place.group)]
     assert place.rig.decide(partial(done.drop, whose=name.whose, group=place.group)) == [1]
     assert len(place.kept) == (keep is ALL)
-    assert kept.result_at(place.rig.store, name) is None
+    assert result_at(place.rig.store, name) is None
     assert done.over() == []
     assert place.is_sound()
 
@@ -295,7 +296,7 @@ def test_at_qos_2_the_story_comes_with_the_end_of_the_exchange(keep: tuple[str, 
         rig.pass_ms(1_000)
     group = rig.core.groups.get(TEXT)
     assert group is not None
-    assert len(list(kept.kept_of(rig.store, group.whose))) == count
+    assert len(list(kept_of(rig.store, group.whose))) == count
 
 
 def written(place: Place) -> None:

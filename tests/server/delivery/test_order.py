@@ -17,12 +17,12 @@ from server.http.backlog import lag_of
 from server.http.timeline import Timeline
 from shards import delivery_rows, keys
 from shards.commit import Commit
-from shards.kept import kept_of
 from shards.order import HOUR_MS, clear_index, keys_name, rebuild_index, rows_under
 from shards.record import decode
 from shards.store import Table
 from tests.model.order import check
 from tests.support.build import OPENED
+from tests.support.kept import kept_of
 from tests.support.rig import Peer, Rig, asking, config, props
 from timeline import key_order, unwritten
 from timeline.key_rows import Changes

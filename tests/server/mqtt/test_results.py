@@ -8,7 +8,7 @@ from server.codec import wire
 from server.codec.packets import Ack, Publish
 from shards import kept
 from shards.delivery_rows import Name
-from shards.kept import result_at
+from tests.support.kept import kept_of, result_at
 from tests.support.rig import Peer, Rig, asking, props
 
 GROUP = "$share/g/t/#"
@@ -32,7 +32,7 @@ def ack(member: Peer, packet: Publish, result: str, reason: int = 0, kind: int =
 def stored(rig: Rig) -> list[bytes | None]:
     """Results of the group's messages, in the order of roots."""
     (group,) = rig.core.groups
-    roots = [one.root for one in kept.kept_of(rig.core.opened.store, group.whose)]
+    roots = [one.root for one in kept_of(rig.core.opened.store, group.whose)]
     return [result_at(rig.core.opened.store, Name(group.whose, root)) for root in roots]
 
 
