@@ -24,6 +24,7 @@ from .failover import failover, standby
 from .growth import growth, plot
 from .holding import holds
 from .jobs import jobs
+from .keeping import keeping
 from .log import log
 from .ordering import ordering
 from .plain import plain
@@ -47,6 +48,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "ram": ram,
     "plain": plain,
     "pull": pulling,
+    "keep": keeping,
     "order": ordering,
     "jobs": jobs,
     "structures": structures,

@@ -27,6 +27,7 @@ EACH = [
     "replay",
     "webhook",
     "pull",
+    "keep",
     "order",
     "plain",
     "log",
