@@ -11,7 +11,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Annotated
 
+import msgspec
 from aiohttp import web
 from msgspec import UNSET
 
@@ -28,9 +30,10 @@ from ..protocol import is_gone
 from ..streams import Streams, ends_within
 from ..values import shapes
 from ..values.bodies import FieldError, delay_ms
-from ..values.scalars import Delay, GroupName
+from ..values.scalars import Delay
 from ..values.views import Shown
 
+Group = Annotated[str, msgspec.Meta(min_length=1, description="name of a group")]
 LOOK_S = 1.0
 WAIT_MAX_S = 60
 WAITS_MAX = 500
@@ -50,11 +53,13 @@ class ResultRoutes:
     @described(
         "The result that a worker of a group has given with its ack; waits for it",
         READ,
-        query={"wait": Delay, "group": GroupName},
+        query={"wait": Delay, "group": Group},
         problems=("not-found", "other-timeline", "several-results", "over-quota", "not-ready"),
     )
     async def get(self, request: web.Request) -> shapes.MessageResult:
         wait_s = delay_ms("wait", request.query.get("wait", 0)) / 1_000
+        if request.query.get("group") == "":
+            raise FieldError("group", "is empty")
         if wait_s > WAIT_MAX_S:
             raise FieldError("wait", f"must be at most {WAIT_MAX_S} s")
         until_s = self.clock.mono() + wait_s

@@ -177,6 +177,8 @@ async def test_several_groups_are_named(server: Running) -> None:
     assert (refused.slug, refused.body["groups"]) == ("several-results", ["a", "b"])
     assert (await got(server, message, "?group=b&wait=60")).body["result"] == "b"
     assert (await got(server, message, "?group=c")).body == {"outcome": "queued"}
+    empty = await got(server, message, "?group=", status=422)
+    assert empty.body["errors"][0]["field"] == "group"
 
 
 # -- waiting
