@@ -17,10 +17,13 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings, strategies
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 from xdist.scheduler import LoadScopeScheduling
 
 import server  # noqa: F401 - before anything that may be compiled
 from tests.support.layers import QUICKLY, is_asked_for, layer_of, may_have
+from tests.support.soak import SOAK
 
 # Images of Python often forbid bytecode. Without it each process that a test starts compiles the server anew:
 # 0.8 s of processor time in place of 0.2, some hundreds of times.
@@ -44,9 +47,12 @@ if "TMPDIR" not in os.environ and is_roomy(RAM := Path("/dev/shm")):
 os.environ.setdefault("SSL_CERT_FILE", os.devnull)
 gc.set_threshold(50_000, 20, 20)  # a tenth less processor time: a server is many objects and stays a moment
 
-# Speed belongs in benchmarks: on a busy machine an example of 2 ms once took 400.
-settings.register_profile("fasti", deadline=None)
+# Speed belongs in benchmarks: on a busy machine an example of 2 ms once took 400. One commit, one result:
+# only the soak draws at random, or constants of whatever modules a process has loaded.
+settings.register_profile("fasti", deadline=None, derandomize=not SOAK)
 settings.load_profile("fasti")
+if not SOAK:
+    providers._get_local_constants = Constants
 
 HERE = Path(__file__).parent
 STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.spawn", "os.system"}

@@ -23,7 +23,7 @@ from tests.support.clock import HandClock
 from tests.support.ledger.arrivals import Arrival, Arrivals
 from tests.support.ledger.messages import Message
 from tests.support.server import run
-from tests.support.soak import SOAK
+from tests.support.soak import SOAK, first_seed
 from timeline.position import END, START
 
 from .hand import POINTS, Audit, Hand
@@ -32,13 +32,12 @@ from .steps import SESSION, START_MS
 pytestmark = pytest.mark.short
 
 RUNS = 30 if SOAK else 1
-SEED = os.environ.get("FASTI_SEED")
 
 
 @pytest.mark.parametrize("point", [*POINTS, "acked"])
 def test_killed_at(tmp_path: Path, point: str) -> None:
     for number in range(RUNS):
-        seed = int(SEED) if SEED else random.randrange(1 << 32)
+        seed = first_seed()
         print(f"FASTI_SEED={seed}")
         chance = random.Random(f"{seed} {point}")
         after = After(tmp_path / f"data{number}", chance)

@@ -19,12 +19,12 @@ from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 from shards.errors import ShardsError
 from tests.support.logs import Lost
 from tests.support.planted import Fault, finds
-from tests.support.soak import SOAK
+from tests.support.soak import SOAK, first_seed
 
 from .nodes import NodesRig
 from .oracle import Violation
 from .rig import CLIENTS, FILTERS
-from .test_timeline import NEAR, Machine, first_seed
+from .test_timeline import NEAR, Machine
 from .walk import NODE_STEPS, walk_nodes
 
 WALKS = 10_000 if SOAK else 50

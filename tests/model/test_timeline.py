@@ -9,7 +9,6 @@ FASTI_SEED=n starts the walks there.
 """
 
 import logging
-import os
 from collections.abc import Iterator
 from random import Random
 
@@ -19,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from tests.support.planted import Fault, finds
-from tests.support.soak import SOAK
+from tests.support.soak import SOAK, first_seed
 
 from .oracle import Violation
 from .rig import CLIENTS, FILTERS, TOPICS, Rig
@@ -57,11 +56,6 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
-
-
-def first_seed() -> int:
-    """The soak walks elsewhere each time; before a change is taken the same walks are gone each time."""
-    return int(os.environ.get("FASTI_SEED") or (Random().randrange(1 << 40) if SOAK else 0))
 
 
 def test_walks_keep_every_promise() -> None:

@@ -3,20 +3,18 @@
 FASTI_SOAK=1 makes it 40 wild runs; `python -m tests.oracle --seed n` repeats one.
 """
 
-import os
-import random
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.support.soak import SOAK
+from tests.support.soak import SOAK, first_seed
 
 from .__main__ import play, report
 from .planted import PLANTS, RUNS, Planter
 from .program import CALM, RULED, SOLO, STEERED, STEPPED, WILD, Steps
 
-SEED = int(os.environ.get("FASTI_SEED", random.randrange(1 << 32)))
+SEED = first_seed()
 KINDS: dict[str, tuple[Steps, int, int]] = {
     "calm": (CALM, 70, 4),
     "solo": (SOLO, 70, 2),
