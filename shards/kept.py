@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from timeline.deliveries import DONE as ACKED
 from timeline.deliveries import TRIES_MAX
-from timeline.position import POSITION_BYTES, START, Position, before, position
+from timeline.position import POSITION_BYTES, START, Position, before, position, seq_of
 
 from . import keys
 from .commit import Commit
@@ -81,6 +81,11 @@ class Kept(NamedTuple):
     def good(self) -> TryRow:
         """The one that was acked; `reason`: the answer."""
         return self.state.tries[-1]
+
+    @property
+    def had_result(self) -> bool:
+        """Whether it came with a result, which may be over."""
+        return seq_of(keys.place_of(self.state.at)) > 0
 
 
 # -- in the writer

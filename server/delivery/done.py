@@ -2,7 +2,9 @@
 
     keep        "failed": what failed before, until its slice goes · "all": all, so long · a duration: all,
                 and so long after their end · "none": nothing
-    result      for its group's `result_ttl`, whatever `keep` says
+    result      for its group's `result_ttl`, whatever `keep` says; until then its row stays
+
+`keep` counts as it is now: what was kept under another one goes with the next walk.
 
 What is over goes in steps, in the order of the timeline: behind one that may stay longer, so do others.
 """
@@ -65,8 +67,10 @@ class Done:
     def _may_go(self, group: Group | None, one: Kept) -> bool:
         if group is None or one.root < self._directory.floor:
             return True
-        keep_ms = group.keeping.keep_ms or 0
-        return keep_ms > 0 and one.good.at_ms <= self._clock.wall_ms() - keep_ms
+        keep_ms, ended_ms = group.keeping.keep_ms or 0, one.good.at_ms
+        if one.had_result and ended_ms >= self._results_from(group):
+            return False
+        return ended_ms <= self._clock.wall_ms() - keep_ms if keep_ms > 0 else not _stays(group, one)
 
     def _results_from(self, group: Group) -> int:
         """Results from before then are over, wall ms."""
@@ -74,6 +78,6 @@ class Done:
 
 
 def _stays(group: Group | None, one: Kept) -> bool:
-    """Whether the delivery of a result stays when that is over."""
+    """Whether a delivery is kept beside its result, as `keep` is now."""
     keep = Keep.NONE if group is None else group.keeping.keep
-    return keep is Keep.ALL or (keep is Keep.FAILED and one.state.attempts > 1)
+    return keep is Keep.ALL or (keep is Keep.FAILED and (one.state.attempts > 1 or len(one.state.tries) > 1))

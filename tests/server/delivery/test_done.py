@@ -245,6 +245,43 @@ def test_a_result_lies_beside_its_delivery_until_its_time_is_over(keep: tuple[st
     assert place.is_sound()
 
 
+def sweep(place: Place) -> None:
+    done = done_of(place)
+    for whose, group in done.over():
+        place.rig.decide(partial(done.drop, whose=whose, group=group))
+    assert place.is_sound()
+
+
+def test_a_result_outlasts_a_shorter_keep() -> None:
+    place = Place(TEN_S)
+    place.job()
+    ack_with(place, b"1")
+    ((name, store),) = [(Name(place.group.whose, one.root), place.rig.store) for one in place.kept]
+    place.rig.pass_ms(11_000)
+    sweep(place)
+    assert result_at(store, name) == b"1"
+    place.rig.pass_ms(3_600_000)
+    sweep(place)
+    assert place.kept == []
+
+
+@pytest.mark.parametrize(("keep", "left"), [(FAILED, [1]), (NONE, []), (TEN_S, [])])
+def test_what_is_kept_no_more_goes(keep: tuple[str, str], left: list[int]) -> None:
+    """Also one whose only counted try was the good one: it had lapsed before."""
+    place = Place(ALL, ("ack-timeout", "1s"))
+    for ms in (0, 1_500):
+        place.rig.send("jobs", "x")
+        place.rig.pass_ms(300)
+        job = place.peer.publishes()[-1]
+        place.rig.pass_ms(ms)
+        place.ack(job)
+    assert [one.state.attempts for one in place.kept] == [1, 1]
+    place.peer.subscribe(TEXT, qos=1, user_properties=(keep,))
+    place.rig.pass_ms(11_000)
+    sweep(place)
+    assert [len(one.tries) for one in place.kept] == left
+
+
 def test_a_result_without_room_is_refused_and_the_lease_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept, "RESULT_BYTES_EACH", 5)
     place = Place()
