@@ -12,7 +12,7 @@ refused: somebody waits for it.
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -41,7 +41,8 @@ RESULT_BYTES_EACH, RESULT_BYTES_ALL = 64 << 20, 256 << 20
 """The same of results."""
 KEY_BYTES = 1 + keys.WHOSE_BYTES + POSITION_BYTES
 STEP = 100
-"""Beyond the bound of all, one place gives up so many at a time."""
+"""Beyond the bound of all, one place gives up so many at a time: the one with the oldest rows among as many
+places, from the one that is written on."""
 LOOKS = 10
 """How many rows are looked at for each that may go."""
 NONE = KeptRow()
@@ -119,8 +120,10 @@ def keep(commit: Commit, whose: bytes, stories: Mapping[Position, Story], keeper
         gone = drop_first(commit, whose, max(count, STEP))
     total = totals(group)
     if total.count > ROWS_ALL or total.size > BYTES_ALL:
-        oldest = min(places(group.store), key=lambda one: one[1].first, default=(whose, now))
-        gone += drop_first(commit, oldest[0], max(count, STEP))
+        near = islice(chain(places(group.store, whose), places(group.store)), STEP)
+        oldest, _ = min(near, key=lambda one: one[1].first, default=(whose, now))
+        less = drop_first(commit, oldest, max(count, STEP))
+        gone += less + drop_first(commit, whose, max(count, STEP) - less)
     return gone
 
 
@@ -258,7 +261,7 @@ def places(store: Store, start: bytes = b"") -> Iterator[tuple[bytes, KeptRow]]:
 def first_of(store: Store, whose: bytes, row: KeptRow) -> Kept | None:
     """What a place keeps under the oldest root; None: that is behind many rows of other states."""
     found = (kept_at(store, Name(whose, root)) for root in roots(store, whose, _start(row)))
-    return next(filter(None, islice(found, STEP * LOOKS)), None)
+    return next(filter(None, islice(found, LOOKS)), None)
 
 
 def _start(row: KeptRow) -> Position:

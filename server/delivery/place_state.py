@@ -74,7 +74,7 @@ class PlaceRows:
         """The delivery is done, which is to be kept."""
         if self.ended is _NO_ENDED:
             self.ended = {}
-        if len(self.ended) < ENDED_MAX:
+        if ended.result is not None or len(self.ended) < ENDED_MAX:  # a result is promised
             self.ended[root] = ended
 
     def wrote(self, ended: dict[Position, Story]) -> None:

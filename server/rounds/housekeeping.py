@@ -30,7 +30,7 @@ from shards.errors import ShardsError
 from timeline.position import Position
 
 from ..core import Core
-from ..delivery.done import Done
+from ..delivery.done import STEP, Done
 from ..delivery.settling.dead_letter_queue import SWEEP_MAX
 from ..delivery.shared import Group
 from ..engine.writer import Ask, Busy
@@ -242,7 +242,8 @@ class Housekeeping:
             dead_letter_queue.note_expired(gone)
 
     async def _sweep_done(self) -> None:
-        """Drop what is over of deliveries that are done, a step at a time."""
+        """Drop what is over of deliveries that are done, a step at a time, until one is not full: more is
+        over with each moment."""
         for whose, group in self._done.over():
-            while await self._ask(partial(self._done.drop, whose=whose, group=group), cost=SWEEP_MAX):
+            while await self._ask(partial(self._done.drop, whose=whose, group=group), cost=SWEEP_MAX) >= STEP:
                 pass

@@ -1,6 +1,10 @@
 """What a group keeps of deliveries that are done."""
 
+import asyncio
+from collections.abc import Iterator
 from functools import partial
+from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -10,6 +14,7 @@ from server.delivery import place_state
 from server.delivery.done import Done
 from server.delivery.shared import Group
 from server.delivery.subscriber import Subscriber
+from server.rounds.housekeeping import Housekeeping
 from shards import kept, keys
 from shards.commit import Commit
 from shards.dedupe import Refused
@@ -202,6 +207,45 @@ def test_acks_beyond_what_may_wait_have_no_story(monkeypatch: pytest.MonkeyPatch
     place = Place(ALL)
     place.ack(place.job())
     assert place.kept == []
+    place.job()
+    assert ack_with(place, b"1") == [], "but a result is promised"
+    assert [kept.result_of(place.rig.store, place.group.whose, one) for one in place.kept] == [b"1"]
+
+
+def test_where_all_have_too_much_the_oldest_nearby_go_and_what_is_missing_of_the_place_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There may be 100,000 places: they are not all looked at."""
+    place = Place(ALL)
+    others = [f"$share/other{number}/jobs" for number in range(3)]
+    for other in others:
+        place.peer.subscribe(other, qos=1, user_properties=(ALL,))
+    for number in range(2):
+        place.rig.send("jobs", str(number))
+        place.rig.pass_ms(1_000)
+        for job in place.peer.publishes():
+            place.ack(job)
+        place.peer.inbox.clear()
+    for other in others:
+        place.peer.unsubscribe(other)
+    place.rig.pass_ms(1_000)
+    assert kept.totals(place.rig.store).count == 8
+    monkeypatch.setattr(kept, "ROWS_ALL", 6)
+    monkeypatch.setattr(kept, "STEP", 3)
+    looked: list[bytes] = []
+    places = kept.places
+
+    def noted(*args: Any) -> Iterator[tuple[bytes, kept.KeptRow]]:
+        for one in places(*args):
+            looked.append(one[0])
+            yield one
+
+    monkeypatch.setattr(kept, "places", noted)
+    for _ in range(3):
+        place.ack(place.job())
+    assert kept.totals(place.rig.store).count <= 6
+    assert len(looked) <= 3 * 3
+    assert place.is_sound()
 
 
 def leased(rig: Rig, group: Group) -> tuple[Subscriber, int, int, Position]:
@@ -298,6 +342,23 @@ def test_a_result_without_room_is_refused_and_the_lease_stays(monkeypatch: pytes
     place.job()
     assert isinstance(ack_with(place, b"12"), Refused)
     assert place.is_sound()
+
+
+def test_a_sweep_ends_though_more_is_over_with_each_step() -> None:
+    place = Place(TEN_S)
+    for _ in range(12):
+        place.ack(place.job())
+    asked: list[int] = []
+
+    async def ask(decide: Any, *, cost: int = 1) -> int:
+        place.rig.pass_ms(4_000)  # one more is over
+        (gone,) = place.rig.decide(decide)
+        asked.append(gone)
+        return int(gone)
+
+    others: list[Any] = [AsyncMock() for _ in range(6)]
+    asyncio.run(Housekeeping(place.rig.core, ask, *others)._sweep_done())
+    assert len(asked) == 1
 
 
 def test_a_result_whose_batch_failed_is_not_there_and_the_message_is_out() -> None:
