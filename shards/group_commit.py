@@ -25,6 +25,8 @@ class GroupCommit:
     """Messages placed with this group, stored or not, have a seq above `first_seq` and up to this."""
     results: dict[bytes, int] = field(default_factory=dict)
     """Bytes of results that it is to have, by place: `kept.keep` writes them as it is sealed."""
+    kept: dict[bytes, Position] = field(default_factory=dict)
+    """The first root of what is done and kept with it, by place."""
 
     def touch(self, place: Position) -> None:
         if self.floor is None or place < self.floor:

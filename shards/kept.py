@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from timeline.deliveries import DONE as ACKED
 from timeline.deliveries import TRIES_MAX
-from timeline.position import POSITION_BYTES, START, Position, before, position, seq_of
+from timeline.position import END, POSITION_BYTES, START, Position, before, position, seq_of
 
 from . import keys
 from .commit import Commit
@@ -112,8 +112,8 @@ def keep(commit: Commit, whose: bytes, stories: Mapping[Position, Story], keeper
         put(Table.DELIVERIES, prefix + root, value)
         size += len(value) + KEY_BYTES
     known = totals_of(group, whose)
-    first = keys.place(min(stories))
-    first = min(first, known.first) if known.first else first
+    group.made.kept[whose] = oldest = min(*stories, group.made.kept.get(whose, END))
+    first = keys.place(min(oldest, _start(known)) if known.first else oldest)
     now = _add(group, whose, KeptRow(count, size, results, result_size, first))
     gone = 0
     if now.count > ROWS_EACH or now.size > BYTES_EACH:
@@ -121,8 +121,8 @@ def keep(commit: Commit, whose: bytes, stories: Mapping[Position, Story], keeper
     total = totals(group)
     if total.count > ROWS_ALL or total.size > BYTES_ALL:
         near = islice(chain(places(group.store, whose), places(group.store)), STEP)
-        oldest, _ = min(near, key=lambda one: one[1].first, default=(whose, now))
-        less = drop_first(commit, oldest, max(count, STEP))
+        other, _ = min(near, key=lambda one: one[1].first, default=(whose, now))
+        less = drop_first(commit, other, max(count, STEP))
         gone += less + drop_first(commit, whose, max(count, STEP) - less)
     return gone
 
@@ -172,6 +172,7 @@ def drop_first(
         start = Position(root + 1)
     now = totals_of(group, whose)
     if now.count:
+        start = min(start, group.made.kept.get(whose, END))  # which is not in the store yet
         row = encode_row(replace(now, first=keys.place(start)))
         group.row(Table.DELIVERIES, keys.KEPT + whose, row)
     return gone

@@ -140,6 +140,7 @@ def _kept(store: Store) -> Iterator[Pointer]:
         done = kept.kept_at(store, Name(whose, root))
         result = None if done is None else kept.result_of(store, whose, done)
         for one in (counts[b""], counts.setdefault(whose, Counter())) if done is not None else ():
+            one.setdefault("first", root)
             one["count"] += 1
             one["size"] += len(value) + kept.KEY_BYTES
             one["results"] += result is not None
@@ -155,9 +156,11 @@ def _kept(store: Store) -> Iterator[Pointer]:
     for table, key, now, whose in rows:
         counted = counts.get(whose, Counter())
         right = tables.KeptRow(counted["count"], counted["size"], counted["results"], counted["result_size"])
-        if msgspec.structs.replace(now, first=b"") != right:
+        is_behind = bool(now.first) and keys.place_of(now.first) > counted["first"]
+        if msgspec.structs.replace(now, first=b"") != right or is_behind:
             mended = tables.encode_row(right) if right.count else None
-            yield Pointer(table, key, f"says {now.count} done, there are {right.count}", mended)
+            why = f"says {now.count} done, there are {right.count}" + (", from before its first" * is_behind)
+            yield Pointer(table, key, why, mended)
 
 
 def _is_named(store: Store, key: bytes, value: bytes) -> bool:

@@ -202,6 +202,22 @@ def test_the_oldest_go_at_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     assert place.is_sound()
 
 
+def test_what_is_dropped_for_an_older_one_does_not_hide_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(ALL)
+    jobs = [place.job(str(number)) for number in range(4)]
+    for job in jobs[1:]:
+        place.ack(job)
+    monkeypatch.setattr(kept, "ROWS_EACH", 3)
+    monkeypatch.setattr(kept, "STEP", 1)
+    place.ack(jobs[0])
+    assert len(place.kept) == 3
+    assert place.is_sound()
+    place.peer.subscribe(TEXT, qos=1, user_properties=(NONE,))
+    place.rig.pass_ms(1_000)
+    sweep(place)
+    assert place.kept == []
+
+
 def test_acks_beyond_what_may_wait_have_no_story(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(place_state, "ENDED_MAX", 0)
     place = Place(ALL)
