@@ -242,6 +242,7 @@ class Giver(Protocol):
 def answered(result: Any) -> UserProperties:
     """User properties of an ack with a result. Raises BadArgument, TypeError, ValueError."""
     text = json.dumps(result, separators=(",", ":"), allow_nan=False)
+    json.dumps(result, ensure_ascii=False).encode()  # raises for half a surrogate pair
     if len(text) > 0xFFFF:  # the longest user property
         raise BadArgument("result", f"has {len(text):,} bytes in JSON, more than 65,535")
     return ((RESULT, text),)

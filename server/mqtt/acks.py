@@ -172,6 +172,6 @@ class Acks:
 def _json_of(text: str) -> bytes:
     """As it came; empty: it is not JSON."""
     with suppress(msgspec.DecodeError, RecursionError):
-        msgspec.json.decode(text)
+        msgspec.json.decode(text, type=msgspec.Raw)  # any number, as over HTTP
         return text.encode()
     return b""

@@ -46,7 +46,7 @@ async def test_what_a_handler_returns_is_the_result(server: FastiServer) -> None
 
 async def test_what_json_cannot_say_is_an_error_of_the_handler(server: FastiServer) -> None:
     worker = fasti.Worker(group="workers")
-    given = {"set": {1}, "nan": float("nan"), "large": "x" * 65_534}
+    given = {"set": {1}, "nan": float("nan"), "large": "x" * 65_534, "half": "\ud800"}
 
     @worker.on("jobs/#", result=True, retry={"max_attempts": 1})
     async def handle(job: fasti.Delivery) -> Any:
@@ -54,7 +54,7 @@ async def test_what_json_cannot_say_is_an_error_of_the_handler(server: FastiServ
 
     async with server.client() as c, working(worker, c):
         made = [await c.messages.schedule("jobs/1", name) for name in given]
-        await until(lambda: buried(c, 3))
+        await until(lambda: buried(c, 4))
         reasons = {payload: reason for payload, _, reason in await dead(c)}
         assert "JSON" in reasons["set"]
         assert "65,535" in reasons["large"]

@@ -97,6 +97,4 @@ class ResultRoutes:
         for one in results.values():
             answer.result, answer.ended_at = one.result, one.ended_at
         is_ended = bool(results) or (view.state != PENDING and all(one.state in OVER for one in mine))
-        if is_ended and not results:  # or it is not durable yet
-            is_ended = not any(shown.place in group.rows.ended for group in self.deliveries.groups)
         return answer, shown.place, not is_ended

@@ -41,7 +41,7 @@ def undone(rig: Rig) -> int:
     return len(group.session.flights)
 
 
-@pytest.mark.parametrize("result", ['{"n": 1.0}', "null", '"é"', "[]", '"' + "x" * 65_000 + '"'])
+@pytest.mark.parametrize("result", ['{"n": 1.0}', "1e999", "null", '"é"', "[]", '"' + "x" * 65_000 + '"'])
 def test_a_result_is_stored_as_it_came(rig: Rig, member: Peer, result: str) -> None:
     ack(member, given(rig, member), result)
     rig.pump()
