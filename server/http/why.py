@@ -15,7 +15,7 @@ from timeline.position import Position, at_of, id_position
 
 from ..delivery.deliveries import Delivery
 from ..delivery.membership import Membership
-from ..delivery.shared import Group
+from ..delivery.shared import ENDPOINT_PREFIX, Group
 from ..settings.times import format_ms
 from .values import shapes
 from .values.views import Shown, keep_view
@@ -85,7 +85,7 @@ def why_of(shown: Shown, groups: Membership, horizon: Position, wall_ms: int) ->
             waits.append(WAITS[name].format(**fields))
         else:
             sentences.append(SENTENCES[name].format(**fields))
-    return shapes.Why(sentences, "; ".join(waits) or None)
+    return shapes.Why(sentences, "; ".join(dict.fromkeys(waits)) or None)
 
 
 def _of_message(shown: Shown, horizon: Position, wall_ms: int) -> Said:
@@ -113,11 +113,12 @@ def _of_message(shown: Shown, horizon: Position, wall_ms: int) -> Said:
 
 
 def _of_delivery(one: Delivery, shown: Shown, groups: Membership) -> Said:
-    text = f"{SHARE_PREFIX}{one.group}/{one.filter}" if one.group != one.filter else one.group
-    group = groups.get(str(text)) if one.group else None
-    who = f"group '{one.group}'" if one.group else f"session '{one.session}'"
-    if group is not None and group.is_endpoint:
-        who = f"endpoint '{group.endpoint}'"
+    who, text = f"session '{one.session}'", str(one.group or "")
+    if text.startswith(ENDPOINT_PREFIX):
+        who = f"endpoint '{text.removeprefix(ENDPOINT_PREFIX)}'"
+    elif text:
+        who, text = f"group '{text}'", f"{SHARE_PREFIX}{text}/{one.filter}"
+    group = groups.get(text)
     tries, number = one.tries or [], one.attempts or 0
     ended = number - (one.state in ("in_flight", "done"))
     fields: dict[str, object] = {"who": who, "number": number, "by": one.by or "somebody"}
@@ -133,7 +134,7 @@ def _of_delivery(one: Delivery, shown: Shown, groups: Membership) -> Said:
             yield "running", fields
             yield "lease" if one.lease_until else "answer", fields
         case "retry":
-            yield "retrying", fields
+            yield "retrying" if number else "queued", fields
             yield "try", fields
         case "withheld":
             yield "withheld_there", {**fields, "why": one.withheld_by or "it comes now"}
@@ -170,7 +171,8 @@ def _hindrance(group: Group, place: Position, record: Record) -> tuple[str, dict
     if limiter is not None and not limiter.has_token:
         return "rate", {"rate": group.keeping.rate}
     if group.find_room() <= 0:
-        return "room", {"count": len(session.flights)}
+        busy = len(session.flights)
+        return ("room", {"count": busy}) if busy else ("nobody", {"since": ""})
     return "turn", {"at": format_ms(at_of(session.read_at(place)))}
 
 
