@@ -124,48 +124,40 @@ class Deliveries:
 
     def _of(self, message: MessageId, place: Position, record: Record, may: May) -> Listed:
         rows, is_cut = self._rows(message)
-        retries = {row.addressee: row for row in rows if row.is_waiting and self.groups.place_of(row)}
-        dead = {row.addressee: row for row in rows if row.is_dead and may((row.keeper,))}
-        dropped = {row.addressee: row for row in rows if row.is_dropped and may((row.keeper,))}
-        named = {*retries, *dead, *dropped}
+        rows = [row for row in rows if row.is_waiting or may((row.keeper,))]
+        theirs = {row.addressee: row for row in rows if self.groups.place_of(row) is not None}
         is_noted = self.owners.noted.has(place)
         listed: list[Delivery] = []
         looks = LOOKS_MAX
-        for subscriber in self._receivers(place, record, named):
+        for subscriber in self._receivers(place, record, theirs):
             name = subscriber.session.client_id
             lent = _lent(subscriber) if record.qos == 2 else []
             members = len(subscriber.members) if isinstance(subscriber, Group) else 0
             looks -= LOOKS_EACH + members + len(subscriber.session.flights) + sum(map(len, lent))
             if len(listed) == RECEIVERS_MAX or looks < 0:
                 return listed, True
-            dead_letter, drop = dead.pop(name, None), dropped.pop(name, None)
-            if place in subscriber.rows.over:  # it has been read again: these rows go with the next cursor
-                dead_letter = drop = None
             if not may(subscriber.owners):
                 continue
-            if is_noted and name not in retries:
+            row = theirs.get(name)
+            if is_noted and not (row is not None and row.is_waiting):
                 if subscriber.is_group:
                     listed.append(_delivery(subscriber, "withheld", attempts=0))
                 continue
             is_behind = _is_behind(subscriber, place, record)
-            found = self._one(
-                subscriber, place, retries.get(name), dead_letter, drop, lent, is_behind=is_behind
-            )
+            found = self._one(subscriber, place, row, lent, is_behind=is_behind)
             if found is not None:
                 listed.append(found)
         if b"://" in record.deliver_to and not self._posted(record, place) and may(("",)):
             own = endpoint_text(endpoint_names(record.deliver_to, record.owner)[0])
-            if KEY_PREFIX + own not in named:
+            if not any(row.addressee == KEY_PREFIX + own for row in rows):
                 state: DeliveryState = "withheld" if is_noted else "done"  # or the group would be there
                 listed.append(_at(own, own, state))
-        others: list[tuple[DeliveryState, dict[str, DeliveryRow]]] = [("dead", dead), ("dropped", dropped)]
-        for state, left in others:
-            for row in left.values():
-                if self.groups.named(row.addressee) is not None:
-                    continue
-                if len(listed) == RECEIVERS_MAX:
-                    return listed, True
-                listed.append(_kept(row, state))
+        for row in rows:
+            if row.is_waiting or self.groups.place_of(row) is not None:
+                continue
+            if len(listed) == RECEIVERS_MAX:
+                return listed, True
+            listed.append(_kept(row))
         return listed, is_cut
 
     def is_undone(self, group: OpenBatch, found: Found) -> bool:
@@ -228,16 +220,15 @@ class Deliveries:
         self,
         subscriber: Place,
         place: Position,
-        waiting: DeliveryRow | None,
-        dead: DeliveryRow | None,
-        dropped: DeliveryRow | None,
+        row: DeliveryRow | None,
         lent: list[dict[int, Flight]],
         *,
         is_behind: bool,
     ) -> Delivery | None:
         """None: a session with which there is nothing left of it. `is_behind`: it waits for its key."""
-        if waiting is not None and waiting.root in subscriber.rows.over:
-            waiting = None
+        if row is not None and row.root in subscriber.rows.over:
+            row = None  # it has been read again: its row goes with the next cursor
+        waiting = row if row is not None and row.is_waiting else None
         root, before = (place, 0) if waiting is None else (waiting.root, waiting.attempts)
         flight = _flight(subscriber, root, lent)
         reason, tries = ("", ()) if waiting is None else (waiting.reason, waiting.tries)
@@ -263,10 +254,8 @@ class Deliveries:
             )
         if is_behind or (subscriber.is_group and subscriber.session.is_ahead(place, self.horizon.position)):
             return _delivery(subscriber, "waiting", attempts=0)
-        if dead is not None:
-            return _kept(dead, "dead")
-        if dropped is not None and dropped.incarnation == subscriber.incarnation:
-            return _kept(dropped, "dropped")
+        if row is not None and not row.is_waiting:
+            return _kept(row)
         return self._done(subscriber, place) if subscriber.is_group else None
 
     def _done(self, subscriber: Place, root: Position) -> Delivery:
@@ -323,10 +312,11 @@ def _delivery(subscriber: Place, state: DeliveryState, **more: Any) -> Delivery:
     return _at(subscriber.name, topic_filter, state, **more)
 
 
-def _kept(row: DeliveryRow, state: DeliveryState) -> Delivery:
+def _kept(row: DeliveryRow) -> Delivery:
     """The delivery of a dead letter, or of a dropped message."""
     text = row.addressee.removeprefix(KEY_PREFIX)
     topic_filter = parse_share(text)[1] if text != row.addressee else None
+    state: DeliveryState = "dead" if row.is_dead else "dropped"
     return _at(row.group, topic_filter, state, attempts=row.attempts, reason=row.reason, tries=row.tries)
 
 

@@ -32,7 +32,7 @@ from shards.errors import Corrupt
 from shards.fields import Record
 from shards.state import DISPATCHED, State
 from shards.store import Store, Table
-from shards.tables import DEAD, UNDONE, WITHHELD, RecordRow, state_row_of
+from shards.tables import DEAD, UNDONE, WITHHELD, RecordRow, StateRow, state_row_of
 from timeline.horizon import Horizon
 from timeline.position import END, Position
 from timeline.session import SETTLED
@@ -139,19 +139,26 @@ class Look:
         found.append("done" if is_claimed else "unclaimed")
         return found[0] if len(found) == 1 else min(found, key=WORST.index)
 
-    def _of_row(self, name: str, incarnation: int, row: int, place: Position, record: Record) -> Dispatched:
+    def _of_row(
+        self, name: str, incarnation: int, row: StateRow, place: Position, record: Record
+    ) -> Dispatched:
         """Of a delivery of a place that has a row of that state."""
         one = self._all.groups.named(name)
-        is_there = one is not None and one.incarnation == incarnation
-        waits = row in UNDONE and is_there and one is not None and not one.rows.holds(place)
-        if isinstance(one, Group) and is_there:
+        if one is not None and one.incarnation != incarnation:
+            one = None
+        waits = row.state in UNDONE and one is not None and not one.rows.holds(place)
+        undone = None
+        if isinstance(one, Group):
             reader = self._reader(one)
             undone = reader.flying.get(place) if waits else reader.undone(place, record)
-            if undone is not None or place in one.rows.over:  # then its row goes with the next cursor
-                return undone or "done"
-        if row in UNDONE:
-            return "done" if not waits else "withheld" if row == WITHHELD else "retrying"
-        if row == DEAD:
+            if undone == "queued" and row.attempts and place in one.rows.out:
+                undone = "retrying"
+        if undone is not None or (one is not None and place in one.rows.over):
+            return undone or "done"  # its row goes with the next cursor
+        if row.state in UNDONE:
+            again: Dispatched = "retrying" if row.attempts else "queued"
+            return "done" if not waits else "withheld" if row.state == WITHHELD else again
+        if row.state == DEAD:
             return "failed"
         return "dropped" if name.startswith(keys.GROUP_PREFIX) else "done"
 
@@ -166,12 +173,12 @@ class Look:
 
     def _reader(self, group: Group) -> Reader:
         if group not in self._readers:
-            session, out = group.session, group.rows.out
+            session = group.session
             flying: dict[Position, Dispatched] = {one.position: "running" for one in group.lent_alone()}
             for one in session.flights.values():
-                is_idle, is_again = one.fate or one.packet_id in session.resends, one.position in out
+                is_idle = one.fate or one.packet_id in session.resends
                 if one.fate != SETTLED:
-                    idle: Dispatched = "retrying" if one.attempts or is_again else "queued"
+                    idle: Dispatched = "retrying" if one.attempts else "queued"
                     flying[one.position] = idle if is_idle else "running"
             self._looks += 1 + len(flying) + len(group.lent)
             since = min((one.since for one in session.subscriptions.values()), default=END)
@@ -179,11 +186,11 @@ class Look:
             self._readers[group] = Reader(group, key, since, read, flying)
         return self._readers[group]
 
-    def _rows_at(self, place: Position) -> dict[tuple[str, int], int]:
+    def _rows_at(self, place: Position) -> dict[tuple[str, int], StateRow]:
         """States of the deliveries of the message there that have rows, by their places. What cannot be read
         is skipped."""
         skipped = SKIPS if place <= self._at else 0
-        self._at, found = place, dict[tuple[str, int], int]()
+        self._at, found = place, dict[tuple[str, int], StateRow]()
         while skipped >= SKIPS or (self._row is not None and self._row[0].root < place):
             if skipped >= SKIPS:
                 self._rows, skipped = recorded(self._all.store, place, END), 0
@@ -195,6 +202,6 @@ class Look:
             state = self._all.store.get(Table.DELIVERIES, keys.state(*name))
             with suppress(Corrupt):
                 if state is not None:
-                    found[row.addressee, row.incarnation] = state_row_of(state).state
+                    found[row.addressee, row.incarnation] = state_row_of(state)
         self._next = END if self._row is None else self._row[0].root
         return found

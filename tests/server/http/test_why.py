@@ -299,3 +299,46 @@ async def test_it_is_said_of_those_who_post(server: Running) -> None:
     assert told["waits_for"] == "endpoint 'e': paused"
     assert told["sentences"][-1] == "endpoint 'e': it was not given yet."
     await server.call("GET", f"{MESSAGES}/{'0' * 32}/why", status=404)
+
+
+async def test_a_group_may_be_called_as_its_filter(tour: Tour) -> None:
+    await tour.group("x", filter="x", keep="none")
+    name = await tour.send("x")
+    assert str((await tour.why(name))[1]).startswith("group 'x': no worker")
+    await tour.settle("x", "ack", await tour.lease("x"))
+    assert (await tour.why(name))[0][-1].endswith("Not kept: keep is none.")
+    again = await tour.send("x")
+    assert (await tour.why(again))[1] == "group 'x': no worker is connected or asks for messages"
+
+
+async def test_what_was_never_tried_is_queued_also_if_it_has_a_row(tour: Tour) -> None:
+    tour.keyed.add("shop", "schedule", "read")
+    for group in ("own", "own2"):
+        await tour.group(group, filter="own/#")
+    name = await tour.keyed.schedule("shop", "own/1", deliver_in=0)
+    await tour.server.app.quiet()
+    tour.keyed.file.revoke("shop")
+    tour.keyed.take()
+    tour.server.app.core.review()
+    for group in ("own", "own2"):
+        await tour.call(f"/v1/groups/{group}/messages:lease", {"max": 1})
+        await tour.server.app.quiet()
+    assert (await tour.why(name))[1] == "the right of its sender: key 'shop' is revoked"
+    tour.keyed.add("shop", "schedule", "read")
+    tour.server.app.core.review()
+    await tour.server.app.quiet()
+    said, _ = await tour.why(name)
+    assert said[-2:] == [f"group '{group}': it was not given yet." for group in ("own", "own2")]
+    assert (await tour.call(f"{MESSAGES}/{name}", method="GET"))["outcome"] == "queued"
+
+
+async def test_a_new_group_of_the_name_has_not_done_what_the_former_dropped(tour: Tour) -> None:
+    await tour.group("jobs", max_attempts=1)
+    name = await tour.send("jobs/1")
+    await tour.settle("jobs", "nack", await tour.lease("jobs"), reason="no")
+    await tour.call("/v1/dead:drop", {"ids": [name]})
+    before = await tour.why(name)
+    await tour.keyed.call("ops", "DELETE", "/v1/groups/jobs", status=204)
+    await tour.server.app.quiet()
+    await tour.group("jobs")
+    assert await tour.why(name) == before
