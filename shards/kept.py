@@ -88,6 +88,12 @@ class Kept(NamedTuple):
         """Whether it came with a result, which may be over."""
         return seq_of(keys.place_of(self.state.at)) > 0
 
+    @property
+    def story(self) -> Story:
+        """Without its result."""
+        state, good = self.state, self.good
+        return Story(state.attempts, state.counted, self.tries, good.by, good.at_ms, good.ms, good.reason)
+
 
 # -- in the writer
 

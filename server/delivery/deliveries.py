@@ -256,20 +256,27 @@ class Deliveries:
             return _delivery(subscriber, "waiting", attempts=0)
         if row is not None and not row.is_waiting:
             return _kept(row)
-        return self._done(subscriber, place) if subscriber.is_group else None
+        return self._done(subscriber, place, waiting) if subscriber.is_group else None
 
-    def _done(self, subscriber: Place, root: Position) -> Delivery:
-        """With its story, if the place has kept it."""
-        kept = kept_at(self.store, Name(subscriber.whose, root))
-        if kept is None:
+    def _done(self, subscriber: Place, root: Position, before: DeliveryRow | None) -> Delivery:
+        """With its story, if the place has kept it, or will. `before`: what it was given again from."""
+        kept, story = kept_at(self.store, Name(subscriber.whose, root)), subscriber.rows.ended.get(root)
+        if kept is not None:
+            story = kept.story._replace(result=result_of(self.store, subscriber.whose, kept))
+        elif story is not None:  # its result counts once it is stored
+            attempts, tries = (0, []) if before is None else (before.attempts, before.tries)
+            story = story._replace(
+                attempts=attempts + story.attempts, tries=[*tries, *story.tries], result=None
+            )
+        else:
             return _delivery(subscriber, "done")
-        good, result = kept.good, result_of(self.store, subscriber.whose, kept)
-        found = _delivery(subscriber, "done", attempts=kept.state.attempts, by=good.by, tries=kept.tries)
-        found.ended_at, found.answer = time_text(good.at_ms), good.reason or UNSET
-        if good.ms:
-            found.started_at, found.seconds = time_text(good.at_ms - good.ms), good.ms / 1_000
-        if result is not None:
-            found.result = Raw(result)
+        found = _delivery(subscriber, "done", attempts=story.attempts, by=story.by, tries=story.tries)
+        found.ended_at, found.answer = time_text(story.ended_ms), story.answer or UNSET
+        if story.held_ms:
+            found.started_at = time_text(story.ended_ms - story.held_ms)
+            found.seconds = story.held_ms / 1_000
+        if story.result is not None:
+            found.result = Raw(story.result)
         return found
 
     def _holder(self, subscriber: Place, flight: Flight) -> tuple[str, int | None]:

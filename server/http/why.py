@@ -121,7 +121,7 @@ def _of_delivery(one: Delivery, shown: Shown, groups: Membership) -> Said:
     group = groups.get(text)
     tries, number = one.tries or [], one.attempts or 0
     ended = number - (one.state in ("in_flight", "done"))
-    fields: dict[str, object] = {"who": who, "number": number, "by": one.by or "somebody"}
+    fields: dict[str, object] = {"who": who, "number": number, "by": one.by or one.session or "somebody"}
     fields |= {"reason": one.reason or "not known", "answer": f": {one.answer}" if one.answer else ""}
     fields |= {"after": _after(one.seconds), "until": one.lease_until, "at": one.retry_at or one.ended_at}
     if ended > len(tries):
@@ -166,7 +166,8 @@ def _hindrance(group: Group, place: Position, record: Record) -> tuple[str, dict
         return "key_held", {"key": name}
     if row is not None and row.root not in (NOWHERE, place):
         return "key_head", {"key": name, "head": format_ms(at_of(row.root))}
-    if key and (row is not None or order.out.get(key)):
+    is_free = row is not None and (row.root == place or (row.next == place and key in order.free))
+    if key and not is_free and (row is not None or order.out.get(key)):
         return "key_out", {"key": name}
     if limiter is not None and not limiter.has_token:
         return "rate", {"rate": group.keeping.rate}

@@ -342,3 +342,32 @@ async def test_a_new_group_of_the_name_has_not_done_what_the_former_dropped(tour
     await tour.server.app.quiet()
     await tour.group("jobs")
     assert await tour.why(name) == before
+
+
+async def test_right_after_an_ack_its_story_is_known(tour: Tour) -> None:
+    text = "$share/jobs/jobs/#"
+    await tour.group("jobs", keep="all", backoff=[0])
+    await tour.server.connect("m", text)
+    name, settling = await tour.send("jobs/1"), tour.server.app.core.settling
+    member = tour.server.session("m")
+    settling.nack(member, *member.session.flights, delay_ms=0, reason="no", done=str)
+    await tour.server.app.quiet()
+    settling.ack(member, *member.session.flights)
+    assert tour.server.group(text).rows.ended
+    said, waits = await tour.why(name)
+    assert (said[-1].startswith("group 'jobs': m was done with it"), waits) == (True, None)
+    assert said[-1].endswith(", try 2.")
+    assert said[-2].endswith(", failed: no.")
+
+
+async def test_the_head_of_a_key_does_not_wait_for_its_key(tour: Tour) -> None:
+    await tour.group("line", order=True, on_dead="hold", max_attempts=1)
+    first, second = [await tour.send("line/1", ordering_key="k") for _ in range(2)]
+    await tour.settle("line", "nack", await tour.lease("line"), reason="no")
+    await tour.call("/v1/dead:requeue", {"ids": [first]})
+    await tour.server.app.quiet()
+    nobody = "group 'line': no worker is connected or asks for messages"
+    assert (await tour.why(first))[1] == nobody
+    assert str((await tour.why(second))[1]).startswith("group 'line': the message of 2026")
+    await tour.settle("line", "ack", await tour.lease("line"))
+    assert (await tour.why(second))[1] == nobody
