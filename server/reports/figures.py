@@ -124,11 +124,8 @@ class Figures(Scraped):
     def _counters(self) -> Iterator[tuple[str, str, float]]:
         counts = self._core.dispatch.counts
         yield "messages_dispatched", "Stored messages that the horizon has passed", counts.dispatched
-        yield (
-            "messages_expired",
-            "Messages whose time to live was over at dispatch, or that were late with late: drop",
-            counts.expired,
-        )
+        text = "Messages whose time to live was over at dispatch, or that were late with late: drop"
+        yield "messages_expired", text, counts.expired
         text = (
             "Messages, plain publishes too, that no session, group or endpoint asked for at dispatch. One"
             " that is away or paused asks. What is retained, expired or withheld does not count"
@@ -137,17 +134,10 @@ class Figures(Scraped):
         yield "messages_early", "Messages handed on before their due; always 0", counts.early
         yield "dispatch_turns", "Times that the horizon was moved", counts.turns
         yield "slices_expired", "Slices dropped after their retention", self._expiries.dropped
-        yield (
-            "replays_lost",
-            "Times that a session or group found its read position dropped",
-            self._core.replay.lost,
-        )
-        lost = self._core.sent.lost
-        yield (
-            "flights_lost",
-            "Messages in flight whose slice was dropped before they became dead letters",
-            lost,
-        )
+        text = "Times that a session or group found its read position dropped"
+        yield "replays_lost", text, self._core.replay.lost
+        text = "Messages in flight whose slice was dropped before they became dead letters"
+        yield "flights_lost", text, self._core.sent.lost
         text = "Deliveries that failed and were put off: the message comes again"
         yield "retries", text, self._core.events.retried
         text = "Results in PUBACKs that were dropped: no JSON, no room, or the message was not the client's"
@@ -170,9 +160,8 @@ class Figures(Scraped):
         yield "dead_letters_expired", "Dead letters dropped after dead.retention", dead_letter_queue.expired
         text = "Alerts dropped: their endpoint was gone, or the key that set them may not deliver there"
         yield "alerts_dropped", text, dead_letter_queue.alerts.dropped
-        refused = self._core.retained.refused
         text = "Messages not retained because 100,000 topics have one or the store takes nothing"
-        yield "retained_refused", text, refused
+        yield "retained_refused", text, self._core.retained.refused
         refused = self._core.sessions.quota.refused
         yield "subscriptions_refused", "Subscriptions refused because a bound on them was reached", refused
 
@@ -197,21 +186,14 @@ class Figures(Scraped):
         yield "messages_held", text, core.opened.waiting.held
         text = "Messages that nobody has been given, as their senders may not send them now"
         yield "withheld_messages", text, core.opened.withheld.count
-        yield (
-            "unreadable_stretches",
-            "Ranges of messages that cannot be read",
-            len(core.reader.unreadable),
-        )
+        yield "unreadable_stretches", "Ranges of messages that cannot be read", len(core.reader.unreadable)
         passed_over = (
             core.sessions.unreadable + core.schedules.unreadable + self._webhooks.registry.unreadable
         )
         yield "unreadable_rows", "Sessions, cursors, schedules and endpoints that cannot be read", passed_over
         yield "webhook_posts_open", "Webhook posts under way", self._webhooks.under_way
-        yield (
-            "groups_given_up",
-            "Groups of requests that one request spoilt: a fault of the server, the log has it",
-            core.writer.given_up,
-        )
+        text = "Groups of requests that one request spoilt: a fault of the server, the log has it"
+        yield "groups_given_up", text, core.writer.given_up
         yield "store_writable", "1: the store takes writes; 0: it is read-only", core.writer.broken is None
         drain = core.groups.loans.drain
         is_draining = drain.since_ms is not None
@@ -222,12 +204,8 @@ class Figures(Scraped):
         yield "groups_standing", text, core.groups.key_bound.stopped
         yield "live_publishes", "Plain publishes that wait for the horizon", core.dispatch.live
         yield "jobs_open", "Open pipeline jobs", self._pipeline.open
-        behind_ms = behind(core, core.clock.wall_ms())
-        yield (
-            "horizon_behind_seconds",
-            "How far dispatch is behind what is due; 0 while nothing is",
-            behind_ms / 1_000,
-        )
+        text = "How far dispatch is behind what is due; 0 while nothing is"
+        yield "horizon_behind_seconds", text, behind(core, core.clock.wall_ms()) / 1_000
 
     def _limits(self) -> Iterator[tuple[str, int, float]]:
         """Name, bound and usage of each limit."""
