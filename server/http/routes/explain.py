@@ -5,6 +5,7 @@ has it. The loader loads a row some minutes before its due; a full wheel takes i
 """
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from aiohttp import web
 
@@ -28,23 +29,15 @@ from ..values.views import Shown, position_view
 from ..why import why_of
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Explain:
-    """The routes."""
+    """The routes. `shown`: the message of a request."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        timeline: Timeline,
-        wheel: Wheel[Entry],
-        groups: Membership,
-        shown: Callable[[web.Request], Awaitable[Shown]],
-    ) -> None:
-        """`shown`: the message of a request."""
-        self._clock = clock
-        self._timeline = timeline
-        self._wheel = wheel
-        self._groups = groups
-        self._shown = shown
+    clock: Clock
+    timeline: Timeline
+    wheel: Wheel[Entry]
+    groups: Membership
+    shown: Callable[[web.Request], Awaitable[Shown]]
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -58,19 +51,19 @@ class Explain:
         problems=("not-found", "other-timeline"),
     )
     async def why(self, request: web.Request) -> shapes.Why:
-        shown = await self._shown(request)
-        return why_of(shown, self._groups, self._timeline.horizon.position, self._clock.wall_ms())
+        shown = await self.shown(request)
+        return why_of(shown, self.groups, self.timeline.horizon.position, self.clock.wall_ms())
 
     @described("Where a message lies", READ, problems=("not-found", "other-timeline"))
     async def get(self, request: web.Request) -> shapes.MessageLocation:
-        timeline = self._timeline
+        timeline = self.timeline
         message = id_of(request, timeline.number)
         found = visible(timeline, message, sees(request))
         if found is None:
             raise Problem("not-found", f"Message {id_text(message)} not found.")
         place, shard = found.position, found.shard
         is_ahead = shard is not None and place > timeline.horizon.position and not is_stub(found.value)
-        in_wheel = is_ahead and place <= self._wheel.loaded
+        in_wheel = is_ahead and place <= self.wheel.loaded
         enters_ms = None
         if is_ahead and not in_wheel:
             enters_ms = max(timeline.horizon.clock_ms, at_of(place) - AHEAD_MS)
