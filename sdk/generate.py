@@ -205,11 +205,13 @@ def body(one: Class, member: Member, kind: str, twins: dict[str, Class]) -> str:
 def blocking(one: Class, twins: dict[str, Class]) -> Iterator[str]:
     """The blocking class, piece by piece."""
     inner = f"_{one.home.name}.{one.name}"
-    base = one.bases[0] if one.bases else f"{'Value' if one.is_value else 'Facade'}[{inner}]"
+    base = one.bases[0] if one.bases else f"Facade[{inner}]"
+    if one.is_value:
+        base = ", ".join((f"Value[{inner}]", *one.bases))
     yield "\n\n"
     yield from (f"@{name}\n" for name in one.decorators)
     yield f"class {one.name}({base}):\n    {one.docstring(one.node.body[0])}\n"
-    if one.bases:  # a message: its base reads what came with it
+    if one.bases and not one.is_value:  # a message: its base reads what came with it
         made = found(one.home, base)
         assert made is not None
         assert made.init is not None

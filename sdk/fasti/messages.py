@@ -21,7 +21,7 @@ from .ranges import OnProgress, export, selection, signed_span, sweep
 from .signatures import check, unfolded
 from .traces import current, joined
 from .transport import PAGE_MAX, PATIENCE_S, Transport, quoted
-from .values import each, optional
+from .values import Sent, each, optional
 from .warned import warn_of_empty, warn_of_past
 from .wire import (
     DUE_NAMES,
@@ -33,8 +33,6 @@ from .wire import (
     When,
     check_scope,
     due,
-    get_headers,
-    get_payload,
     instant_of_id,
     key_terms,
     key_text,
@@ -57,37 +55,10 @@ class NoResult(Refused):
     outcome = ""
 
 
-@unfolded
-@dataclass(slots=True)
-class Message:
-    """A scheduled message, as of the server's last answer."""
+class Shown(Sent):
+    """What an answer shows of a message."""
 
-    id: str
-    """Message id; a move does not change it."""
-    topic: str
-    """Topic."""
-    deliver_at: datetime
-    """Due time, UTC."""
-    state: str
-    """State in the last answer: pending, dispatched, cancelled, expired or withheld."""
-    raw: Mapping[str, Any] = field(repr=False)
-    """The message object of the last answer."""
-    _calls: Messages = field(repr=False, compare=False)
-    replayed: bool = False
-    """Whether the message existed under its key, so that `schedule()` created nothing. See `state`."""
-
-    def __hash__(self) -> int:
-        return hash(self.id)
-
-    @property
-    def payload(self) -> Any:
-        """bytes, str or a JSON value, as given; None if the answer does not repeat it."""
-        return get_payload(self.raw)
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """The message's own user properties."""
-        return get_headers(self.raw)
+    __slots__ = ()
 
     @property
     def schedule(self) -> str | None:
@@ -123,6 +94,29 @@ class Message:
         came too late; 100 at most.
         """
         return each(Handling.of, self.raw.get("deliveries"))
+
+
+@unfolded
+@dataclass(slots=True)
+class Message(Shown):
+    """A scheduled message, as of the server's last answer."""
+
+    id: str
+    """Message id; a move does not change it."""
+    topic: str
+    """Topic."""
+    deliver_at: datetime
+    """Due time, UTC."""
+    state: str
+    """State in the last answer: pending, dispatched, cancelled, expired or withheld."""
+    raw: Mapping[str, Any] = field(repr=False)
+    """The message object of the last answer."""
+    _calls: Messages = field(repr=False, compare=False)
+    replayed: bool = False
+    """Whether the message existed under its key, so that `schedule()` created nothing. See `state`."""
+
+    def __hash__(self) -> int:
+        return hash(self.id)
 
     async def cancel(self) -> bool:
         """Cancel it. True: nobody will get it. False: already dispatched; `deliveries` says what is left."""

@@ -33,13 +33,11 @@ from . import subscribe as _subscribe
 from .admin import POLL_S
 from .answers import (
     BulkResult,
-    Claims,
     ClusterState,
     DeadLetter,
     Density,
     Endpoint,
     Group,
-    Handling,
     Info,
     Job,
     OrderingKey,
@@ -56,7 +54,7 @@ from .blocking import Facade, Loop, Value
 from .bulk import Items
 from .coalesce import MAX_ITEMS
 from .delivery import Received
-from .messages import Version
+from .messages import Shown, Version
 from .options import (
     DeadSelection,
     Door,
@@ -534,7 +532,7 @@ class Jobs(Facade[_admin.Jobs]):
 
 
 @unfolded
-class Message(Value[_messages.Message]):
+class Message(Value[_messages.Message], Shown):
     """A scheduled message, as of the server's last answer."""
 
     @property
@@ -566,50 +564,6 @@ class Message(Value[_messages.Message]):
     def replayed(self) -> bool:
         """Whether the message existed under its key, so that `schedule()` created nothing. See `state`."""
         return self._inner.replayed
-
-    @property
-    def payload(self) -> Any:
-        """bytes, str or a JSON value, as given; None if the answer does not repeat it."""
-        return self._inner.payload
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """The message's own user properties."""
-        return self._inner.headers
-
-    @property
-    def schedule(self) -> str | None:
-        """Name of the recurring schedule that created it, or None."""
-        return self._inner.schedule
-
-    @property
-    def ordering_key(self) -> str | None:
-        """What it belongs to, or None."""
-        return self._inner.ordering_key
-
-    @property
-    def dispatched_at(self) -> datetime | None:
-        """Time of dispatch, or of the drop because it had expired or was late."""
-        return self._inner.dispatched_at
-
-    @property
-    def claims(self) -> Claims | None:
-        """Receivers counted by `schedule(..., claims=True)`; None if not requested."""
-        return self._inner.claims
-
-    @property
-    def outcome(self) -> str | None:
-        """What has become of it, by the worst of its deliveries: "failed", "done"...; None if not said."""
-        return self._inner.outcome
-
-    @property
-    def deliveries(self) -> tuple[Handling, ...]:
-        """Receivers after dispatch: each group, and each session that has not finished the message.
-
-        As the server said it when this message was last asked for alone (`get`, `refresh`), or when a cancel
-        came too late; 100 at most.
-        """
-        return self._inner.deliveries
 
     def cancel(self) -> bool:
         """Cancel it. True: nobody will get it. False: already dispatched; `deliveries` says what is left."""

@@ -138,20 +138,31 @@ class Whole(Answer):
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
-class Content(Whole):
+class Sent:
     """What was sent, in an answer."""
 
     __slots__ = ()
 
     @property
+    def raw(self) -> Mapping[str, Any]:
+        """The answer."""
+        raise NotImplementedError
+
+    @property
     def payload(self) -> Any:
-        """bytes, str or a JSON value, as it was given."""
+        """bytes, str or a JSON value, as given; None if the answer does not repeat it."""
         return get_payload(self.raw)
 
     @property
     def headers(self) -> Mapping[str, str]:
         """The message's own user properties."""
         return get_headers(self.raw)
+
+
+class Content(Whole, Sent):
+    """The same, as a value."""
+
+    __slots__ = ()
 
 
 class Amount(Answer):
