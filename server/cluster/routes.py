@@ -21,6 +21,7 @@ unknown, since the start of the next request is then unknown.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from urllib.parse import quote
 
 import msgspec
@@ -51,23 +52,15 @@ NODE, CLOCK = "Fasti-Node", "Fasti-Clock"
 _REPORT = msgspec.json.Decoder(Member)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class ClusterRoutes:
-    """The routes that need no store."""
+    """The routes that need no store. `wall_ms`: the clock of this `node`, which its answers tell."""
 
-    def __init__(
-        self,
-        view: Callable[[], View],
-        members: Members,
-        key: ClusterKey,
-        node: str,
-        wall_ms: Callable[[], int],
-    ) -> None:
-        """`wall_ms`: the clock of this `node`, which its answers tell."""
-        self._view = view
-        self._members = members
-        self._key = key
-        self._node = quote(node)
-        self._wall_ms = wall_ms
+    view: Callable[[], View]
+    members: Members
+    key: ClusterKey
+    node: str
+    wall_ms: Callable[[], int]
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -77,21 +70,21 @@ class ClusterRoutes:
 
     @described("The cluster as this node sees it", ANY, Gives(200, View))
     async def get(self, _: web.Request) -> web.Response:
-        return json_answer(self._view())
+        return json_answer(self.view())
 
     @described("A node reports to another", OPEN, Gives(200, list[Row]), query=None)
     async def report(self, request: web.Request) -> web.Response:
-        await self._key.check(request)
+        await self.key.check(request)
         if request.content_length is None or request.content_length > REPORT_BYTES:
             raise Problem("too-large", f"A report may have at most {REPORT_BYTES} bytes.")
         try:
-            self._members.hear(_REPORT.decode(await request.read()))
+            self.members.hear(_REPORT.decode(await request.read()))
         except msgspec.DecodeError as error:
             raise Problem("not-readable", f"The report cannot be read: {error}") from None
         return web.Response(
-            body=msgspec.json.encode(list(self._members)),
+            body=msgspec.json.encode(list(self.members)),
             content_type="application/json",
-            headers={NODE: self._node, CLOCK: str(self._wall_ms())},
+            headers={NODE: quote(self.node), CLOCK: str(self.wall_ms())},
         )
 
 
