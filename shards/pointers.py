@@ -14,7 +14,16 @@ from functools import partial
 
 import msgspec
 
-from timeline.position import END, HELD_SHARD, POSITION_BYTES, START, MessageId, id_position, id_shard
+from timeline.position import (
+    END,
+    HELD_SHARD,
+    POSITION_BYTES,
+    START,
+    MessageId,
+    Position,
+    id_position,
+    id_shard,
+)
 from timeline.slices import Directory
 
 from . import kept, keys, tables
@@ -155,12 +164,12 @@ def _kept(store: Store) -> Iterator[Pointer]:
     rows += [(Table.DELIVERIES, keys.KEPT + one, kept.totals_of(store, one), one) for one in sorted(known)]
     for table, key, now, whose in rows:
         counted = counts.get(whose, Counter())
-        right = tables.KeptRow(counted["count"], counted["size"], counted["results"], counted["result_size"])
-        is_behind = bool(now.first) and keys.place_of(now.first) > counted["first"]
-        if msgspec.structs.replace(now, first=b"") != right or is_behind:
+        first = keys.place(Position(counted["first"])) if whose else b""
+        numbers = counted["count"], counted["size"], counted["results"], counted["result_size"]
+        right = tables.KeptRow(*numbers, first)
+        if now.first > first or msgspec.structs.replace(now, first=first) != right:
             mended = tables.encode_row(right) if right.count else None
-            why = f"says {now.count} done, there are {right.count}" + (", from before its first" * is_behind)
-            yield Pointer(table, key, why, mended)
+            yield Pointer(table, key, f"says {now.count} done, there are {right.count}", mended)
 
 
 def _is_named(store: Store, key: bytes, value: bytes) -> bool:

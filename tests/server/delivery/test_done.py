@@ -22,6 +22,8 @@ from shards.delivery_rows import Name
 from shards.kept import Kept
 from shards.pointers import pointers
 from shards.store import Table
+from shards.tables import KeptRow, encode_row
+from shards.verify import repair
 from tests.support.kept import kept_of, result_at
 from tests.support.rig import Peer, Rig, config
 from timeline.position import START, Position
@@ -216,6 +218,20 @@ def test_what_is_dropped_for_an_older_one_does_not_hide_that(monkeypatch: pytest
     place.rig.pass_ms(1_000)
     sweep(place)
     assert place.kept == []
+
+
+@pytest.mark.parametrize("count", [0, 7])
+def test_a_count_that_is_mended_hides_nothing(count: int) -> None:
+    place = Place(ALL)
+    place.ack(place.job())
+    whose, store = place.group.whose, place.rig.store
+    wrong = encode_row(KeptRow(count)) if count else None
+    place.rig.decide(lambda commit: commit.row(Table.DELIVERIES, keys.KEPT + whose, wrong))
+    repair(store, [*pointers(store, place.rig.core.directory)])
+    assert place.is_sound()
+    place.ack(place.job())
+    assert kept.totals_of(store, whose).count == 2
+    assert place.is_sound()
 
 
 def test_acks_beyond_what_may_wait_have_no_story(monkeypatch: pytest.MonkeyPatch) -> None:
