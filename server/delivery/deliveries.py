@@ -275,7 +275,8 @@ class Deliveries:
         if story.held_ms:
             found.started_at = time_text(story.ended_ms - story.held_ms)
             found.seconds = story.held_ms / 1_000
-        if story.result is not None:
+        ttl_ms = subscriber.keeping.result_ms if isinstance(subscriber, Group) else 0
+        if story.result is not None and self.clock.wall_ms() < story.ended_ms + ttl_ms:
             found.result = Raw(story.result)
         return found
 

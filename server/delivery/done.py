@@ -23,7 +23,6 @@ from timeline.slices import Directory
 from ..engine.clock import Clock
 from .membership import Membership
 from .shared import Group
-from .terms import RESULT_TTL_MS
 
 STEP = 250
 """Maximum dropped in one request, ..."""
@@ -74,7 +73,7 @@ class Done:
 
     def _results_from(self, group: Group) -> int:
         """Results from before then are over, wall ms."""
-        return self._clock.wall_ms() - (group.keeping.result_ttl_ms or RESULT_TTL_MS)
+        return self._clock.wall_ms() - group.keeping.result_ms
 
 
 def _stays(group: Group | None, one: Kept) -> bool:

@@ -88,6 +88,11 @@ class Keeping(NamedTuple):
     """Name of the key that set `alerts`, which alerts are sent for; empty: no key."""
 
     @property
+    def result_ms(self) -> int:
+        """How long a result is kept."""
+        return self.result_ttl_ms or RESULT_TTL_MS
+
+    @property
     def keep(self) -> Keep:
         """Which deliveries that are done stay as rows."""
         return _KEEP.get(self.keep_ms, Keep.ALL)

@@ -21,7 +21,7 @@ from ...delivery.payloads import payload_view
 from ...delivery.place import Place
 from ...delivery.shared import Group
 from ...delivery.subscriber import Subscriber
-from ...delivery.terms import KEEP_FAILED, KEEP_WORDS, RESULT_TTL_MS, Keeping
+from ...delivery.terms import KEEP_FAILED, KEEP_WORDS, Keeping
 from ...settings.config import Shards
 from ...settings.times import time_text
 from . import shapes
@@ -178,7 +178,7 @@ def group_fields(group: Group, place_status: shapes.PlaceStatus) -> dict[str, An
         "per_key": shapes.PerKey(kept.concurrency or 0, kept.key_rate or 0.0),
         "fair": bool(kept.fair),
         "keep": keep_view(kept),
-        "result_ttl": (kept.result_ttl_ms or RESULT_TTL_MS) / 1_000,
+        "result_ttl": kept.result_ms / 1_000,
         "alerts": kept.alerts or None,
         "keys_held": len(group.session.order.held),
     }

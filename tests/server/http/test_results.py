@@ -322,3 +322,14 @@ async def test_rights_are_judged_again_when_it_wakes(keyed: Keyed, monkeypatch: 
         keyed.file.revoke("publisher")
         keyed.take()
     assert waits.result().slug == "not-found"
+
+
+async def test_it_is_over_with_its_time_whether_it_was_swept_or_not(
+    server: Running, clock: SimulatedClock
+) -> None:
+    message, mine = await leased(server)
+    await ack(server, mine, "soon over")
+    await server.call("PUT", "/v1/groups/workers", {"filter": "jobs/#", "result_ttl": "10s"})
+    assert (await got(server, message)).body["result"] == "soon over"
+    clock.now_ms += 11_000
+    assert (await got(server, message)).body == {"outcome": "done"}
