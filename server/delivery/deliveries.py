@@ -259,9 +259,10 @@ class Deliveries:
         return self._done(subscriber, place, waiting) if subscriber.is_group else None
 
     def _done(self, subscriber: Place, root: Position, before: DeliveryRow | None) -> Delivery:
-        """With its story, if the place has kept it, or will. `before`: what it was given again from."""
+        """With its story, if the place has kept it, or will. `before`: what it was given again from. What is
+        kept from before a replay goes with the next cursor."""
         kept, story = kept_at(self.store, Name(subscriber.whose, root)), subscriber.rows.ended.get(root)
-        if kept is not None:
+        if kept is not None and not subscriber.rows.holds(root):
             story = kept.story._replace(result=result_of(self.store, subscriber.whose, kept))
         elif story is not None:  # its result counts once it is stored
             attempts, tries = (0, []) if before is None else (before.attempts, before.tries)

@@ -7,6 +7,7 @@ from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
+from msgspec import UNSET
 
 from server.codec import wire
 from server.codec.packets import Publish
@@ -19,6 +20,7 @@ from shards import kept, keys
 from shards.commit import Commit
 from shards.dedupe import Refused
 from shards.delivery_rows import Name
+from shards.fields import Record
 from shards.kept import Kept
 from shards.pointers import pointers
 from shards.store import Table
@@ -26,7 +28,7 @@ from shards.tables import KeptRow, encode_row
 from shards.verify import repair
 from tests.support.kept import kept_of, result_at
 from tests.support.rig import Peer, Rig, config
-from timeline.position import START, Position
+from timeline.position import START, Position, message_id
 
 TEXT = "$share/g/jobs"
 ALL, FAILED, NONE, TEN_S = ("keep", "all"), ("keep", "failed"), ("keep", "none"), ("keep", "10s")
@@ -122,6 +124,27 @@ def test_a_replay_and_a_new_end_have_a_new_story() -> None:
     place.ack(again)
     assert [(one.state.attempts, one.tries) for one in place.kept] == [(1, [])]
     assert place.is_sound()
+
+
+@pytest.mark.parametrize("then", [ALL, NONE])
+def test_what_was_kept_before_a_replay_is_not_told_of_what_is_done_since(then: tuple[str, str]) -> None:
+    place = Place(ALL)
+    place.job()
+    ack_with(place, b"1")
+    core, ((root, _),) = place.rig.core, place.kept
+    place.peer.subscribe(TEXT, qos=1, user_properties=(then,))
+    place.rig.decide(partial(core.replay.rewind, subscriber=place.group, to=START))
+    place.rig.clock.now_ms += 50
+    while not place.group.session.flights:
+        place.rig.micro()
+    place.rig.deliver()
+    place.peer.ack(wire.PUBACK, place.peer.publishes()[-1].packet_id, pump=False)
+    place.rig.deliver()
+    assert not place.group.session.flights
+    assert place.kept, "until the next cursor"
+    name, record = message_id(root, 0, 0), Record(b"jobs", b"x", qos=1)
+    ((one,), _) = core.deliveries.of(name, root, record, lambda _: True)
+    assert (one.state, one.result, one.ended_at is UNSET) == ("done", UNSET, then is NONE)
 
 
 def test_a_replay_that_fails_forgets_what_was_done() -> None:
