@@ -37,7 +37,7 @@ from .request import WebhookRequest, request_for
 from .sender import Sender
 from .slots import Lane, Slots
 from .targets import TargetError
-from .verdicts import Outcome, Reply, Verdict, verdict_of
+from .verdicts import Outcome, Reply, Verdict, phrase_of, verdict_of
 
 log = logging.getLogger(__name__)
 
@@ -255,7 +255,7 @@ class EndpointPoster:
         if inside is None or verdict.outcome is Outcome.DONE:
             self._open -= 1
             if inside is not None:
-                self._settling.ack(inside, packet_id, answer=f"{reply.status} {verdict.reason}".strip())
+                self._settling.ack(inside, packet_id, answer=f"{reply.status}{phrase_of(reply.status)}")
                 self._groups.read_on(inside)
             return
 

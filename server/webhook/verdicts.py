@@ -59,7 +59,7 @@ def verdict_of(reply: Reply, now_ms: int) -> Verdict:
         return DONE
     if not status:
         return Verdict(Outcome.AGAIN, None, reply.fault)
-    reason = f"HTTP {status}{_phrase(status)}"
+    reason = f"HTTP {status}{phrase_of(status)}"
     if status == HTTPStatus.GONE:
         return Verdict(Outcome.GONE, None, reason)
     delay_ms = retry_after_ms(reply.retry_after, now_ms) if status in _ASKS else None
@@ -84,7 +84,8 @@ def retry_after_ms(text: str, now_ms: int) -> int | None:
     return min(RETRY_AFTER_MAX_MS, max(RETRY_AFTER_MIN_MS, wait_ms))
 
 
-def _phrase(status: int) -> str:
+def phrase_of(status: int) -> str:
+    """Its usual words behind a space; empty: it has none."""
     try:
         return f" {HTTPStatus(status).phrase}"
     except ValueError:

@@ -109,3 +109,14 @@ class TestBounded:
             await post(server, receiver, "bad", "bad", "good", "worse")
             told = ['fasti_endpoint_failing_share{endpoint="worse"} 1.0']
             assert await shares(server) == told[:top]
+
+
+async def test_what_was_answered_is_told_of_what_is_done(server: Running, receiver: Receiver) -> None:
+    await put(server, receiver, keep="all")
+    receiver.script = [answer(200), answer(299)]
+    for count, told in enumerate(("200 OK", "299"), 1):
+        name = await server.schedule("a", "x", deliver_to="billing")
+        await receiver.posts(count)
+        await settled(server)
+        (one,) = (await server.call("GET", f"/v1/messages/{name}")).body["deliveries"]
+        assert (one["state"], one["answer"]) == ("done", told)
