@@ -46,8 +46,8 @@ Outcome = Literal[Dispatched, "pending", "expired", "cancelled"]
 WORST: Final[tuple[Dispatched, ...]] = get_args(Dispatched)
 SKIPS = 16
 """Rows of other messages that are passed before the pass begins anew behind them."""
-LOOKS_MAX = 100_000
-"""Flights and rows of one `Look`, some 50 ms."""
+LOOKS_MAX, LOOKS_ROW = 100_000, 50
+"""Flights of one `Look`, some 50 ms; a row costs as many."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,27 +65,19 @@ class Outcomes:
 
 
 class Reader(NamedTuple):
-    """A group, at one moment. `flying`: outcomes of what it has in flight, by position."""
+    """A group, at one moment."""
 
     group: Group
     key: tuple[str, int]
     since: Position
     read: Position
-    flying: dict[Position, Dispatched]
+    is_plain: bool
+    """Whether all that it has not read is behind `read`."""
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether all that is undone without a row is behind `read`."""
+    def is_unread(self, place: Position, record: Record) -> bool:
         session = self.group.session
-        return not (self.flying or session.finished or session.order.is_on)
-
-    def undone(self, place: Position, record: Record) -> Dispatched | None:
-        """The outcome of what is in flight or unread."""
-        found, session = self.flying.get(place), self.group.session
-        if found is not None or (place <= self.read and not session.order.is_on):
-            return found
-        is_unread = place > self.read or session.order.is_behind(record.ordering_key, place)
-        return "queued" if is_unread and place not in session.finished else None
+        is_behind = place > self.read or session.order.is_behind(record.ordering_key, place)
+        return is_behind and place not in session.finished
 
 
 class Asked(NamedTuple):
@@ -111,6 +103,8 @@ class Look:
         """Where rows were last looked for, and the root of the next row."""
         self._asked: dict[int, Asked] = {}
         self._readers: dict[Group, Reader] = {}
+        self._flying: dict[Position, dict[tuple[str, int], Dispatched]] = {}
+        """Outcomes of what these have in flight, by position and group."""
         self._looks = 0
 
     @property
@@ -133,9 +127,11 @@ class Look:
                 if behind < place:
                     found.append("queued")
                 for reader in busy:
-                    undone = reader.undone(place, record) if reader.since < place else None
-                    if undone is not None and reader.key not in rows:
-                        found.append(undone)
+                    is_theirs = reader.since < place and reader.key not in rows
+                    if is_theirs and reader.is_unread(place, record):
+                        found.append("queued")
+        if place in self._flying:
+            found += [one for key, one in self._flying[place].items() if key not in rows]
         found.append("done" if is_claimed else "unclaimed")
         return found[0] if len(found) == 1 else min(found, key=WORST.index)
 
@@ -150,7 +146,9 @@ class Look:
         undone = None
         if isinstance(one, Group):
             reader = self._reader(one)
-            undone = reader.flying.get(place) if waits else reader.undone(place, record)
+            undone = self._flying.get(place, {}).get(reader.key)
+            if undone is None and not waits and reader.is_unread(place, record):
+                undone = "queued"
             if undone == "queued" and row.attempts and place in one.rows.out:
                 undone = "retrying"
         if undone is not None or (one is not None and place in one.rows.over):
@@ -173,17 +171,19 @@ class Look:
 
     def _reader(self, group: Group) -> Reader:
         if group not in self._readers:
-            session = group.session
-            flying: dict[Position, Dispatched] = {one.position: "running" for one in group.lent_alone()}
+            session, key = group.session, (group.session.client_id, group.incarnation)
+            for one in group.lent_alone() if group.lent else ():
+                self._flying.setdefault(one.position, {})[key] = "running"
             for one in session.flights.values():
-                is_idle = one.fate or one.packet_id in session.resends
                 if one.fate != SETTLED:
                     idle: Dispatched = "retrying" if one.attempts else "queued"
-                    flying[one.position] = idle if is_idle else "running"
-            self._looks += 1 + len(flying) + len(group.lent)
-            since = min((one.since for one in session.subscriptions.values()), default=END)
-            key, read = (session.client_id, group.incarnation), session.read_at(self._all.horizon.position)
-            self._readers[group] = Reader(group, key, since, read, flying)
+                    is_idle = one.fate or one.packet_id in session.resends
+                    self._flying.setdefault(one.position, {})[key] = idle if is_idle else "running"
+            self._looks += 1 + len(session.flights) + len(group.lent)
+            since = min([one.since for one in session.subscriptions.values()], default=END)
+            is_plain = not (session.finished or session.order.is_on)
+            read = session.read_at(self._all.horizon.position)
+            self._readers[group] = Reader(group, key, since, read, is_plain)
         return self._readers[group]
 
     def _rows_at(self, place: Position) -> dict[tuple[str, int], StateRow]:
@@ -198,7 +198,7 @@ class Look:
         while self._row is not None and self._row[0].root == place:
             name, row = self._row
             self._row = next(self._rows, None)
-            self._looks += 1
+            self._looks += LOOKS_ROW
             state = self._all.store.get(Table.DELIVERIES, keys.state(*name))
             with suppress(Corrupt):
                 if state is not None:

@@ -189,8 +189,7 @@ class Selection:
                     is_crowded = not turn.keep(len(value) + VIEW_BYTES)
                     given = place
                 last = place
-                is_full = count == STEP_ROWS or (self._look is not None and self._look.is_full)
-                if is_full or turn.is_over(count):
+                if count == STEP_ROWS or self.is_full or turn.is_over(count):
                     is_end = False
                     break
             looked += count
@@ -203,6 +202,11 @@ class Selection:
     def one(self, found: Found) -> shapes.Message | None:
         """A message that was found otherwise, if the query selects it."""
         return self._view(*found.address, found.value)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether outcomes have cost as much as they may in one step."""
+        return self._look is not None and self._look.is_full
 
     def rows(self, start: Position) -> Iterator[Row]:
         """Rows at or behind `start` that may be selected, including held ones; for one step."""
@@ -361,7 +365,7 @@ async def _count_rows(
             if selection.counts(*row) and (with_held or row[1] != HELD_SHARD):
                 total += 1
             start = Position(row[0] + 1)
-            if looked == COUNT_STEP_ROWS or turn.is_over(looked):
+            if looked == COUNT_STEP_ROWS or selection.is_full or turn.is_over(looked):
                 is_end = False
                 break
         if is_end:

@@ -20,7 +20,7 @@ from shards.record import id_at
 from shards.recover import Opened
 from shards.state import WITHHELD, Journal, State, state_of
 from shards.store import Table
-from shards.tables import DedupeRow, dedupe_from
+from shards.tables import DedupeRow, RecordRow, dedupe_from
 from timeline.position import END, MessageId, Position, message_id
 
 from .values.drafts import HTTP, MQTT, stored_key
@@ -87,10 +87,9 @@ class Timeline:
     def in_trouble(self, start: Position, end: Position) -> Iterator[Row]:
         """Messages at start <= position < end that are withheld, or of which a delivery has a row, in order.
         One whose slice is gone is as its place keeps it; what cannot be read is passed over."""
-        last, kept = END, recorded(self._opened.store, start, end)
+        last = END
         withheld = ((place, message, None) for place, message in self.withheld.rows(start, end))
-        recorded_ones = ((name.root, message_of(row.id), row) for name, row in kept)
-        for place, message, row in merge(withheld, recorded_ones, key=itemgetter(0)):
+        for place, message, row in merge(withheld, self._recorded(start, end), key=itemgetter(0)):
             with suppress(Corrupt):  # the store logs it
                 found = None if place == last else self.reader.find(message)
                 if found is not None and found.position == place:
@@ -99,6 +98,17 @@ class Timeline:
                 elif found is None and row is not None and row.record and place != last:
                     last = place
                     yield place, row.shard, row.record
+
+    def _recorded(self, start: Position, end: Position) -> Iterator[tuple[Position, MessageId, RecordRow]]:
+        """A delivery with a message of each root, in order. A message may have died at a thousand groups."""
+        rows, last = recorded(self._opened.store, start, end), END
+        while (found := next(rows, None)) is not None:
+            (_, root), row = found
+            if root == last:
+                rows = recorded(self._opened.store, Position(root + 1), end)
+                continue
+            last = root if row.record else last
+            yield root, message_of(row.id), row
 
     def known_under(self, key: bytes) -> DedupeRow | None:
         """The row of an idempotency key; its message may be gone. Raises Corrupt."""

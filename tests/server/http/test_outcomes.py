@@ -8,6 +8,7 @@ import pytest
 from server.delivery import outcomes
 from server.delivery.outcomes import WORST, Outcome
 from server.http import selection, why
+from server.http.turns import Turn
 from tests.support.tables import ROOT
 from timeline.session import Terms
 
@@ -241,6 +242,30 @@ async def test_of_many_rows_those_between_are_passed(server: Running) -> None:
         names[0]: "failed",
         names[-1]: "failed",
     }
+
+
+async def test_steps_are_short_where_a_message_died_at_many_groups(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = range(4)
+    for group in places:
+        await server.call("PUT", f"/v1/groups/{group}", {"filter": "jobs/#"}, status=201)
+    names = await server.batch([{"topic": "jobs/1", "payload": ""}] * 3)
+    await server.app.quiet()
+    for group in places:
+        await server.call("POST", f"/v1/groups/{group}:skip", {}, status=200)
+    await server.app.quiet()
+    steps, begin = [0], Turn.begin
+
+    async def counted(turn: Turn) -> None:
+        steps[0] += 1
+        await begin(turn)
+
+    monkeypatch.setattr(Turn, "begin", counted)
+    monkeypatch.setattr(outcomes, "LOOKS_MAX", outcomes.LOOKS_ROW * len(places))
+    page = (await server.call("GET", f"{LIST}?outcome=failed&count=true")).body
+    assert (page["count"], [one["id"] for one in page["messages"]]) == (3, names)
+    assert steps == [2 * (3 + 1)]
 
 
 @pytest.mark.parametrize("wanted", ["", "running", "nothing", "pending"])
