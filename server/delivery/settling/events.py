@@ -264,9 +264,10 @@ class Events:
             return Outcome.GONE
         flight = self._flights[group].get(what.root)
         is_out = flight is not None and flight.fate != SETTLED and group.session.has(flight)
-        is_ended = self._lives.late_ack(
-            commit, what, is_out=is_out, key=partial(_ordering_key_of, commit, message)
-        )
+        what.flight = flight if is_out else None
+        if flight is not None and is_out:
+            what.case = what.case._replace(lost=_lost(flight, group))
+        is_ended = self._lives.late_ack(commit, what, partial(_ordering_key_of, commit, message))
         if flight is not None and is_out:
             group.session.ack(flight.packet_id)
         self._cursors.store(commit, group)

@@ -195,8 +195,8 @@ class Lives:
             return Outcome.GONE
         return Outcome.DEAD if fate.row.state is State.DEAD else Outcome.AGAIN
 
-    def late_ack(self, commit: Commit, what: Happening, *, is_out: bool, key: Callable[[], bytes]) -> bool:
-        """A member acks it late; False: there is nothing to end. `is_out`: another has it in flight. `key`:
+    def late_ack(self, commit: Commit, what: Happening, key: Callable[[], bytes]) -> bool:
+        """A member acks it late; False: there is nothing to end. Its flight: another has it, or had. `key`:
         its ordering key."""
         place, root, horizon = what.place, what.root, self._horizon.position
         name = Name(place.whose, root)
@@ -205,11 +205,13 @@ class Lives:
         # than now was ever sent.
         is_sent = root <= horizon or at_of(root) <= commit.open_batch.wall_ms
         is_ahead = is_sent and place.session.finish_ahead(root, horizon, key())
-        seen = Seen(_out_over(row) if is_out else None, is_ahead=is_ahead, replay=int(is_ahead))
+        seen = Seen(_out(what, row) if what.flight else None, is_ahead=is_ahead, replay=int(is_ahead))
         terms = Terms(keep=place.keeping.keep if isinstance(place, Group) else Keep.NONE)
         life, now = None if row is None else life_of(row), position(commit.open_batch.wall_ms, 0)
         fate = decide(life, seen, what.event, what.case._replace(now=now), terms)
         is_ended = Effect.CURSOR in fate.effects
+        if is_ahead and row is None:
+            end(commit, name)  # what was kept of it before it was to be read again
         if is_ended or fate.row is None:
             is_ended = finish(commit, name, fate.row, place.keeper) or is_ended
         if row is not None and is_ended:
@@ -421,9 +423,11 @@ def _out_over(row: DeliveryRow | None) -> Out:
     return Out() if row is None else Out(row.attempts + 1, row.counted + 1, row.returns)
 
 
-def _out(what: Happening, row: DeliveryRow) -> Out:
+def _out(what: Happening, row: DeliveryRow | None) -> Out:
     """The flight, with the counts of its row."""
     flight = what.flight
     assert flight is not None, "it is out"
     attempts = flight.attempts if what.is_sent else max(0, flight.attempts - 1)
+    if row is None:
+        return Out(attempts, attempts, flight.returns)
     return Out(row.attempts + attempts, row.counted + attempts, max(row.returns, flight.returns))

@@ -189,6 +189,44 @@ def test_the_story_of_a_late_ack_says_who_acked(ms: int, attempts: int) -> None:
     assert place.is_sound()
 
 
+@pytest.mark.parametrize(("terms", "count"), [(NONE, 0), (FAILED, 0), (ALL, 1)])
+def test_a_late_ack_of_what_is_to_be_read_again_ends_its_former_story(
+    terms: tuple[str, str], count: int
+) -> None:
+    place = Place(terms)
+    place.job()
+    ack_with(place, b"1")
+    (one,) = place.kept
+    place.peer.disconnect()
+    place.rig.decide(partial(place.rig.core.replay.rewind, subscriber=place.group, to=START))
+    place.rig.core.events.finish(place.group, one.root, 0, lambda _: None, by="b")
+    place.rig.pass_ms(1_000)
+    assert [now.good.by for now in place.kept] == ["b"] * count
+    assert kept.totals(place.rig.store).results == 0
+    assert place.is_sound()
+
+
+def test_the_story_of_a_late_ack_counts_the_flight_that_it_ends() -> None:
+    """What a kill has left in nobody's hands, and what was returned in order."""
+    place = Place(ALL)
+    place.job()
+    root = next(iter(place.group.session.flights.values())).position
+    place.peer.disconnect()
+    place.rig.pass_ms(500)
+    place.rig.core.events.finish(place.group, root, 0, lambda _: None, by="b")
+    place.rig.pass_ms(1_000)
+    assert [(one.state.attempts, one.good.by) for one in place.kept] == [(0, "b")]
+    place = Place(ALL)
+    place.job()
+    place.rig.pass_ms(1_000)
+    (flight,) = place.group.session.flights.values()
+    flight.begin_again(place.rig.clock.now_ms)
+    place.rig.core.events.finish(place.group, flight.position, 0, lambda _: None, by="b")
+    place.rig.pass_ms(1_000)
+    assert [(one.state.attempts, len(one.tries)) for one in place.kept] == [(2, 1)]
+    assert place.is_sound()
+
+
 def test_a_duration_ends_and_so_does_what_a_group_that_is_gone_kept() -> None:
     place = Place(TEN_S)
     place.ack(place.job())
