@@ -214,8 +214,8 @@ class Lives:
             end(commit, name)  # what was kept of it before it was to be read again
         if is_ended or fate.row is None:
             is_ended = finish(commit, name, fate.row, place.keeper) or is_ended
-        if row is not None and is_ended:
-            self._retries.changes(place, root, row.at, None)
+        if is_ended:
+            self._retries.changes(place, root, START if row is None else row.at, None)
         return is_ended
 
     def move(self, commit: Commit, what: Happening) -> bool:

@@ -206,6 +206,18 @@ def test_a_late_ack_of_what_is_to_be_read_again_ends_its_former_story(
     assert place.is_sound()
 
 
+def test_a_late_ack_right_after_a_message_is_read_again_has_its_story() -> None:
+    place = Place(ALL)
+    place.job()
+    ack_with(place, b"1")
+    place.rig.decide(partial(place.rig.core.replay.rewind, subscriber=place.group, to=START))
+    (flight,) = place.group.session.flights.values()
+    place.rig.core.events.finish(place.group, flight.position, 0, lambda _: None, by="b")
+    place.rig.pass_ms(1_000)
+    assert [one.good.by for one in place.kept] == ["b"]
+    assert place.is_sound()
+
+
 def test_the_story_of_a_late_ack_counts_the_flight_that_it_ends() -> None:
     """What a kill has left in nobody's hands, and what was returned in order."""
     place = Place(ALL)
