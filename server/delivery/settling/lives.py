@@ -205,6 +205,8 @@ class Lives:
         # than now was ever sent.
         is_sent = root <= horizon or at_of(root) <= commit.open_batch.wall_ms
         is_ahead = is_sent and place.session.finish_ahead(root, horizon, key())
+        if root in place.rows.ended and not is_ahead:
+            return row is not None  # its story goes with the cursor that is written now
         seen = Seen(_out(what, row) if what.flight else None, is_ahead=is_ahead, replay=int(is_ahead))
         terms = Terms(keep=place.keeping.keep if isinstance(place, Group) else Keep.NONE)
         life, now = None if row is None else life_of(row), position(commit.open_batch.wall_ms, 0)

@@ -218,6 +218,20 @@ def test_a_late_ack_right_after_a_message_is_read_again_has_its_story() -> None:
     assert place.is_sound()
 
 
+def test_a_second_ack_leaves_the_story_of_the_first() -> None:
+    """Also before that is written."""
+    place = Place()
+    place.peer.nack(place.job())
+    job = place.next()
+    (flight,) = place.group.session.flights.values()
+    place.peer.ack(wire.PUBACK, job.packet_id)
+    assert place.group.rows.ended
+    place.rig.core.events.finish(place.group, flight.position, 0, lambda _: None, by="b")
+    place.rig.pass_ms(1_000)
+    assert [(one.state.attempts, one.good.by) for one in place.kept] == [(2, "w")]
+    assert place.is_sound()
+
+
 def test_the_story_of_a_late_ack_counts_the_flight_that_it_ends() -> None:
     """What a kill has left in nobody's hands, and what was returned in order."""
     place = Place(ALL)
