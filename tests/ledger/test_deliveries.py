@@ -12,15 +12,16 @@ from typing import Any
 import pytest
 
 from tests.support.build import OPENED
-from tests.support.ledger import deliveries, known, leases, lives, looks, losses, settling, turns
+from tests.support.ledger import deliveries, ends, known, leases, lives, looks, losses, settling, turns
 from tests.support.ledger.deliveries import Deliveries
+from tests.support.ledger.ends import Shown
 from tests.support.ledger.messages import Message
 from tests.support.ledger.stakes import Lease, Place, Stake
 from tests.support.ledger.words import FREE_RETURNS
 from tests.support.planted import function_of, functions_of
 from tests.support.stories import HOUR, Teller, each
 
-PARTS = (deliveries, known, turns, settling, leases, losses, lives, looks)
+PARTS = (deliveries, known, turns, settling, leases, losses, lives, looks, ends)
 NOW = 1_772_445_600_000
 RETURNED = "lease; release; "
 THRICE = "lease; nack; lease; nack; lease; nack"
@@ -37,9 +38,37 @@ FILTERS = (
     "session s; accept o 3; accept n 3 topic=notes/1; at 4; given o of=s; ack key=o of=s; ack; ack key=o; "
 )
 EXPIRING = "accept n 3 expires=5000; at 3; "
+DONE = "lease by=a; acks a; ack; "
+FAILED = "lease by=a attempt=1; nack; lease by=b attempt=2; acks b; ack; "
 
 STORIES: dict[str, dict[str, str]] = {
     "": {
+        "a story of what failed": "keep failed; " + FAILED + "ended 2 a failed by=b",
+        "nothing is kept, and none of what never failed": DONE + "untold; keep failed; untold",
+        "of a message that was never there": "ended 1 key=nobody",
+        "a result, though nothing else is kept": "lease by=a; acks a result=7; ack; ended 1 by=a result=7",
+        "a result that has gone in time": (
+            "keep all; lease by=a; acks a result=7 expires=5; ack; at 6; swept; ended 1 by=a"
+        ),
+        "a result has expired": "lease by=a; acks a result=7 expires=5; ack; at 6; untold",
+        "who has it since before a start": (
+            "keep all; lease by=a attempt=1; lapse 1000; lease by=b attempt=2; acks b; ack; "
+            "ended 2 (away) lapsed by=b"
+        ),
+        "lost with a kill": (
+            "keep all; lease by=a attempt=1; nack; lease by=b attempt=2; acks b; ack; ended 2 _ lost by=b"
+        ),
+        "set back and passed over, its story counts again, and not for ever": (
+            "keep all; " + DONE + "setback 0 sure; maybe; ended 1 by=a; lies unread"
+        ),
+        "set back, and to be read": "keep all; " + DONE + "setback; beside unread",
+        "a kill may undo that it was read again": (
+            "keep all; lease by=a attempt=1; nack; acks b; ack; setback; lease by=c attempt=1; kill; maybe; "
+            "ended 1 a failed by=b"
+        ),
+        "its slice went as somebody had it": (
+            "keep all; lease by=a attempt=1; bury; requeue; lease by=b attempt=2; acks b; ack; ended 2 by=b"
+        ),
         "a key is kept while its message is undone": "one m; keeps m",
         "moved to now, and given before that was answered": "accept n 1h; moving n 0; given n; moved n 0",
         "perhaps moved to now, and it was not": "accept n 9; moving n 0; moved n 1h; absent n",
@@ -286,6 +315,7 @@ STORIES: dict[str, dict[str, str]] = {
     "two retries": {"of one message": "lease; nack 1h; listed times=2"},
     "a retry in flight": {"it is leased": "lease; listed 0"},
     "not finished any more": {
+        "as its story has said": "keep all; lease by=a; acks a; maybe; ended 1 by=a; lies unread",
         "unread, and skipped": "lapse 1; given m; kill 1; lies unread; skip dropped; lies unread",
         "its former letter is on disk for ever": "lease; bury; setback; given m; lapse 9; ack; lies dead",
         "dropped and listed": "lease; nack 1h; drop; listed 0",
@@ -497,6 +527,32 @@ STORIES: dict[str, dict[str, str]] = {
     "late and given": {
         "nobody was to get it late": "late l; given l",
         "it is told later": "given m; toolate",
+    },
+    "nothing is known of what is done": {
+        "as all is kept": "keep all; " + DONE + "untold",
+        "as it failed": "keep failed; " + FAILED + "untold",
+        "as it has a result": "lease by=a; acks a result=7 expires=9; ack; untold",
+    },
+    "done, as its story says": {"and nobody has acked": "keep all; lease by=a; ended 1 by=a"},
+    "a story of what is undone": {
+        "which somebody has": "keep all; lease by=a; beside flight",
+        "and was never done": "keep all; beside unread",
+    },
+    "a story says otherwise": {
+        "nothing is kept, and a fault is told once": DONE + "ended 1 by=a; keep all; untold; beside flight",
+        "what never failed is not": "keep failed; " + DONE + "ended 1 by=a",
+        "another has acked": "keep all; " + DONE + "ended 1 by=b",
+        "another result": "lease by=a; acks a result=7; ack; ended 1 by=a result=8",
+        "a result from before it was set back": (
+            "keep all; lease by=a; acks a result=7; ack; setback; acks b; ack; ended 1 by=a result=7"
+        ),
+        "it was given, and was never tried": "keep all; lease by=a attempt=1; acks a; ack; ended 0 by=a",
+        "a try is missing": "keep all; " + FAILED + "ended 2 by=b",
+        "another try": "keep all; " + FAILED + "ended 2 b failed by=b",
+        "a try from before it was read again": (
+            "keep all; lease by=a attempt=1; nack; setback; lease by=b attempt=1; acks b; ack; "
+            "ended 1 a failed by=b"
+        ),
     },
     "too many of a key out": {
         "beside what a member has since before a stop": KEYED + "given k1; stop; lease k2",
@@ -839,6 +895,35 @@ class Story(Teller):
 
     def sent(self) -> None:
         self.ledger.settling.sent_to(*self.there, 1, is_changed=True)
+
+    # -- what is kept of what is done
+
+    def keep(self, keep: str) -> None:
+        self.group.keep = keep
+
+    def acks(self, by: str, *, result: int | None = None, expires: int | None = None) -> None:
+        expires = None if expires is None else NOW + expires
+        self.ledger.ends.acks(self.stake(), by, None if result is None else b"%d" % result, expires)
+
+    def maybe(self) -> None:
+        """It may be done."""
+        self.stake().may |= {"done"}
+
+    def ended(
+        self, attempts: int, *tries: str, by: str = "", result: int | None = None, key: str = "m"
+    ) -> None:
+        pairs = [("" if who == "_" else who, what) for who, what in zip(tries[::2], tries[1::2], strict=True)]
+        shown = Shown(attempts, pairs, by, None if result is None else b"%d" % result)
+        self.ledger.ends.over(self.group, key, shown)
+
+    def untold(self) -> None:
+        self.ledger.ends.over(self.group, "m", None)
+
+    def beside(self, where: str) -> None:
+        self.ledger.ends.beside(self.group, "m", where)
+
+    def swept(self) -> None:
+        self.ledger.ends.swept(self.group)
 
     # -- what is shown
 

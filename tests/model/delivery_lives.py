@@ -23,6 +23,7 @@ from tests.model.delivery_places import (
     FAILURES,
     FILTERS,
     FREE,
+    KEPT_MAX,
     LEASE_MS,
     LETTERS_MAX,
     STEP_MS,
@@ -50,7 +51,7 @@ class Life:
     """A server, its places, and all that becomes of messages."""
 
     def __init__(self, seed: int) -> None:
-        self.rnd = random.Random(seed)
+        self.seed, self.rnd = seed, random.Random(seed)
         self.world = World(self.rnd)
         self.ledger = Deliveries(self.world.now_ms, grace=0.0, near=0, written=None)
         self.ledger.book.tell = _fails
@@ -152,6 +153,7 @@ class Life:
                 for root in roots:
                     state, row = place.state(root), place.row(root)
                     place.apply(Event.SLICE_GOES, root, reason="kept too long")
+                    place.unkept.add(root)
                     if row is None and state in (State.OUT, State.LEASED, State.UNREAD):
                         now = place.row(root)
                         self.ledger.settling.buried(
@@ -237,8 +239,10 @@ class Life:
             stake.reason, stake.may, stake.former = "", stake.may | stake.former & {DEAD}, frozenset()
         with self.sound():
             for root in list(self.world.sent):
-                is_unread = place.state(root) is State.UNREAD and place.row(root) is None
-                if is_unread and place.is_passed(root):
+                row = place.row(root)
+                is_new = row is None or row.state in (State.DROPPED, State.DONE)
+                if place.state(root) is State.UNREAD and is_new and place.is_passed(root):
+                    place.over |= {root} if row is not None and row.state is State.DONE else set()
                     continue
                 place.apply(Event.END_OF_PLACE, root, is_dead=is_dead, reason="group deleted")
             place.save()
@@ -388,6 +392,7 @@ class Life:
             to.secured()
         to.cursor.notes.pop(root, None)
         to.over.discard(root)
+        to.told.pop(root, None)
         former = place.stake(root)
         if not is_to_come or former.may == {DEAD}:
             self.ledger.settling.dropped(former)
@@ -397,6 +402,7 @@ class Life:
         self.ledger.settling.sent_to(stake, before_, stake.number, row.attempts, is_changed=True)
         now = to.row(root)
         assert now is not None, "it came"
+        stake.failures = [*former.former_failures, *former.failures]
         stake.may = frozenset({WAITING if now.state is State.WAITING else DEAD})
         stake.not_before = at_of(now.at) if now.state is State.WAITING else 0
         stake.total.least, stake.former = 0, frozenset()
@@ -530,7 +536,7 @@ class Life:
             whose, cursor = self.world.db["cursor", place.name]
             assert whose == place.whose, "places begin and end in batches that are synced"
             place.cursor = cursor.copy()
-            place.over, place.pending = set(), {}
+            place.over, place.told, place.pending = set(), {}, {}
             place.lazily.clear()
             place.hands = dict(cursor.holders)
             place.trim()
@@ -540,7 +546,7 @@ class Life:
                     place.fly(root, None)
                     continue
                 with self.sound():
-                    place.apply(Event.KILL, root)
+                    place.apply(Event.KILL, root, outcome="lost")
                 if place.state(root) is State.DEAD:
                     place.tell(Event.KILL, root, out, is_for_good=False)
                 if out.is_leased:
@@ -594,6 +600,28 @@ class Life:
                 self.ledger.looks.lies(place.account, sent.key, where)
                 stake.is_returned &= "in flight" in where
 
+    def stories(self) -> None:
+        """What is kept of what is done; beyond the bound the first go, and all with their slice."""
+        for place in self.places.values():
+            for root, sent in self.world.sent.items():
+                shown, where = place.story(root), place.where(root)
+                if where and shown:
+                    self.ledger.ends.beside(place.account, sent.key, "|".join(where))
+                elif not (where or root in place.pending or sent.moved_to or sent.key in self.noted) and (
+                    shown or root not in place.unkept
+                ):
+                    self.ledger.ends.over(place.account, sent.key, shown)
+            kept = [root for root in self.world.sent if place.story(root) and root not in place.pending]
+            for root in kept[:-KEPT_MAX]:
+                place.apply(Event.EVICT, root)
+            for root in kept[-KEPT_MAX:]:
+                if not self.world.sent[root].is_there:
+                    place.apply(Event.SLICE_GOES, root)
+            place.unkept |= {root for root in kept if not place.story(root)}
+            left = [root for root in kept if place.story(root)]
+            if len(left) > KEPT_MAX or not all(self.world.sent[root].is_there for root in left):
+                raise Broken(f"{left} of {place.name} are done, and stay for ever")
+
     def check(self) -> None:
         """What is always true of rows: one record each, one name in each list, and the counts."""
         db = self.world.db
@@ -604,8 +632,10 @@ class Life:
             whose, root = name
             names |= set(names_of(whose, root, row))
             is_kept = ("record", root, whose) in db
-            if is_kept is (row.state is State.DROPPED):
+            if is_kept is (row.state in (State.DROPPED, State.DONE)):
                 raise Broken(f"{root} of {whose} is {row.state}, and has a record: {is_kept}")
+            if row.state is State.DONE and whose in self.ended:
+                raise Broken(f"{root} of {whose} is done, and its place has ended")
             if row.state is State.DROPPED and not self.world.sent[root].is_there:
                 raise Broken(f"{root} of {whose} was dropped, and its slice is gone")
             if row.state in (State.WAITING, State.WITHHELD):
@@ -617,7 +647,7 @@ class Life:
 
     def lists(self) -> None:
         """All retries and dead letters, as people see them."""
-        if any(place.pending or place.over for place in self.places.values()):
+        if any(place.pending or place.over or place.told for place in self.places.values()):
             return
         sent, db, retries = self.world.sent, self.world.db, []
         for place in self.places.values():
@@ -641,6 +671,7 @@ class Life:
         step(self, place)
         self.pump()
         self.lists()
+        self.stories()
 
     def put(self, place: Place) -> None:
         """Other terms, or a pause."""

@@ -8,11 +8,24 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tests.support.ledger.ends import Shown
 from tests.support.ledger.messages import Message
 from tests.support.ledger.stakes import Stake
 from tests.support.ledger.words import ANY, DEAD, WAITING, fits
 from timeline.deliveries import NEVER, decide
-from timeline.delivery_rows import Case, DeliveryRow, Effect, Event, Out, Seen, State, Terms, state_of
+from timeline.delivery_rows import (
+    Case,
+    DeliveryRow,
+    Effect,
+    Event,
+    Keep,
+    Out,
+    Seen,
+    State,
+    Terms,
+    Try,
+    state_of,
+)
 from timeline.position import START, Position, at_of, before, position
 
 STEP_MS, LEASE_MS, BACKOFF_MS = 500, 1_500, 1_000
@@ -22,8 +35,9 @@ if TYPE_CHECKING:
 WINDOWS = (3, 8, 100)
 ROUNDS_MAX = 1_000
 """In one turn a place gives less."""
-NOTES_MAX, BACK_MAX, LETTERS_MAX, EXPIRES_MS, FREE = 3, 2, 12, 4_000, 2
-"""Bounds: notes of what is done ahead, flights in nobody's hands, dead letters; an expiry; free returns."""
+NOTES_MAX, BACK_MAX, LETTERS_MAX, KEPT_MAX, EXPIRES_MS, FREE = 3, 2, 12, 6, 4_000, 2
+"""Bounds: notes of what is done ahead, flights in nobody's hands, dead letters, what is done and kept by a
+place; an expiry; free returns."""
 FILTERS = {"w/#": ("jobs/#",), "w/y": ("jobs/y",), "s": ("jobs/x", "jobs/y")}
 AGAIN = {Event.NACK, Event.LAPSE, Event.LOST, Event.RETURN, Event.EXPIRE, Event.WITHHOLD, Event.BAR}
 AGAIN |= {Event.UNREADABLE, Event.OWNER_BACK, Event.ACK, Event.LATE_ACK, Event.GIVE}
@@ -32,6 +46,7 @@ AGAIN |= {Event.PUT_BACK, Event.PUT_OFF}
 UNTRIED = {Event.WITHHOLD, Event.PUT_OFF, Event.OWNER_BACK}
 """It waits, and that is no try."""
 FAILURES = {Event.NACK, Event.LAPSE, Event.LOST, Event.RETURN}
+OUTCOMES = {Event.NACK: "failed", Event.LAPSE: "lapsed", Event.LOST: "lost", Event.RETURN: "returned"}
 Name = tuple[Any, ...]
 Batch = dict[Name, Any]
 Whose = tuple[str, int]
@@ -170,8 +185,12 @@ class Place:
         """Who has what is out."""
         self.over: set[Position] = set()
         """Their rows go with the next cursor."""
+        self.told: dict[Position, DeliveryRow] = {}
+        """Rows of what is done, which come with it."""
         self.pending: dict[Position, tuple[Event, Case, State]] = {}
         """Decided, and not written: tried again."""
+        self.unkept: set[Position] = set()
+        """Of these the story has gone, by the bound or with its slice."""
         self.evicted: set[Position] = set()
         """Of these notes there was one too many."""
         self.lazily: list[Stake] = []
@@ -179,12 +198,16 @@ class Place:
         self.max_tries, self.is_paused, self.window = 0, False, self.rnd.choice(WINDOWS)
         self.is_over = False
         """It has ended, and has letters."""
+        drawn = random.Random(f"{life.seed} {self.whose}").choice([*Keep])  # no other draw is another by that
+        self.keep = Keep.NONE if self.is_session else drawn
         self.account = life.account(self)
+        self.account.keep = self.keep.name.lower()
 
     # -- where a message stands
 
     def row(self, root: Position) -> DeliveryRow | None:
-        return None if root in self.over else self.world.db.get(("row", self.whose, root))
+        stored = None if root in self.over else self.world.db.get(("row", self.whose, root))
+        return self.told.get(root, stored)
 
     def offers(self, root: Position) -> list[str]:
         """The filters by which the timeline offers it."""
@@ -218,7 +241,8 @@ class Place:
 
     @property
     def terms(self) -> Terms:
-        return Terms(self.is_session, self.max_tries, (BACKOFF_MS,), has_room=self.back < BACK_MAX)
+        has_room = self.back < BACK_MAX
+        return Terms(self.is_session, self.max_tries, (BACKOFF_MS,), has_room=has_room, keep=self.keep)
 
     @property
     def back(self) -> int:
@@ -235,8 +259,20 @@ class Place:
             expires_ms=expires_ms,
             has_slice=has_slice,
             keeper="k",
-            **more,
+            **{"by": self.by(root), "lost": self.lost(root)} | more,
         )
+
+    def by(self, root: Position) -> str:
+        """Who was given it last."""
+        stake = self.account.stakes.get(self.world.sent[root].key)
+        return "" if stake is None else stake.by
+
+    def lost(self, root: Position, *, is_tried: bool = True) -> tuple[Try, ...]:
+        """Tries that only the flight knows of. `is_tried`: its last one ends with this event."""
+        out, row = self.cursor.flights.get(root), self.row(root)
+        count = 0 if out is None else out.attempts - (row.attempts if row is not None else 0)
+        is_tried |= out is not None and out.is_held
+        return (Try(0, "", "lost", ""),) * (count - is_tried)
 
     # -- applying
 
@@ -269,8 +305,9 @@ class Place:
             if Effect.CURSOR in effects:
                 self.secured()
             self.over.discard(root)
-        elif fate.row is None and stored:
-            self.over.add(root)
+            self.told.pop(root, None)
+        else:
+            self.with_next_cursor(root, row, fate.row, is_stored=stored)
         if is_noted:
             self.note(root, seen.replay)
         elif fate.row is not None and fate.row.replay >= seen.replay:
@@ -279,6 +316,17 @@ class Place:
         if Effect.NEXT_MEMBER in effects:
             self.hands.pop(root, None)
         return True
+
+    def with_next_cursor(
+        self, root: Position, row: DeliveryRow | None, now: DeliveryRow | None, *, is_stored: bool
+    ) -> None:
+        """What is not written now: the story of what is done, and that there is no row any more."""
+        if now is not None and now.state is State.DONE and now != row:
+            self.told[root] = now
+            self.over.discard(root)
+        elif now is None:
+            self.told.pop(root, None)
+            self.over |= {root} if is_stored else set()
 
     def changes(
         self, root: Position, row: DeliveryRow | None, *, has_record: bool = False, into: Batch | None = None
@@ -294,7 +342,7 @@ class Place:
                 batch[record] = self.world.sent[root].key
         elif old:
             batch[name] = None
-        if (row is None or row.state is State.DROPPED) and record in db:
+        if (row is None or row.state in (State.DROPPED, State.DONE)) and record in db:
             batch[record] = None
         waits = [one is not None and one.state in (State.WAITING, State.WITHHELD) for one in (old, row)]
         if waits[0] != waits[1]:
@@ -357,11 +405,15 @@ class Place:
             for root in place.over:
                 if ("row", place.whose, root) not in batch:
                     place.changes(root, None, into=batch)
+            for root, row in place.told.items():
+                if ("row", place.whose, root) not in batch:
+                    place.changes(root, row, into=batch)
         return batch
 
     def secured(self) -> None:
         for place in self.life.bound(self):
             place.over.clear()
+            place.told.clear()
             for stake in place.lazily:
                 stake.since = 0.0
             place.lazily.clear()
@@ -418,6 +470,7 @@ class Place:
             total.most, tries.most = max(total.most, out.attempts), max(tries.most, out.counted)
             total.least, tries.least = min(total.least, out.attempts), min(tries.least, out.counted)
         if self.rnd.random() < 0.03 and seen.out is None and member == "a":
+            self.ledger.ends.acks(self.stake(root), member)
             self.apply(Event.TOO_LARGE, root)
             self.acked(root)
         elif member in ("b", "pull") and not self.save():
@@ -477,7 +530,11 @@ class Place:
     def does(self, event: Event, root: Position, **more: Any) -> None:
         """Apply what is tried again when it could not be written, and tell the account."""
         was = self.cursor.flights.get(root)
-        if self.apply(event, root, **{"reason": "why"} | more) is not None:
+        if event in UNTRIED:
+            more |= {"lost": self.lost(root, is_tried=False)}
+        if self.apply(event, root, **{"reason": "why"} | more) is None:
+            self.stake(root).failures.append((self.stake(root).by, OUTCOMES.get(event, "lost")))
+        else:
             self.tell(event, root, was, is_for_good=more.get("delay_ms") == NEVER)
 
     def unsure(self, root: Position, *then: str) -> None:
@@ -505,6 +562,7 @@ class Place:
             if event is Event.RETURN and was is not None and was.returns < FREE:
                 raise Broken(f"{stake} was returned {was.returns} times before, and that is a try")
             self.failed(root, is_for_good=is_for_good)
+            stake.failures[-1] = (stake.by, OUTCOMES[event])
         elif event is Event.RETURN:
             self.ledger.settling.returned(self.account, stake)
         elif row is not None:
@@ -615,6 +673,7 @@ class Place:
 
     def ack(self, root: Position) -> None:
         self.pending.pop(root, None)
+        self.ledger.ends.acks(self.stake(root), self.stake(root).by)
         is_answered = self.state(root) not in (State.OUT, State.HANDED)
         if self.apply(Event.ACK, root) is not None:
             self.acked(root, is_answered=is_answered)
@@ -627,7 +686,8 @@ class Place:
             return
         if state is State.UNREAD and row is None and not stake.was_given:
             return
-        if self.apply(Event.LATE_ACK, root) is not None:
+        self.ledger.ends.acks(stake, "late")
+        if self.apply(Event.LATE_ACK, root, by="late") is not None:
             self.life.places["s"].cursor.own.pop((self.whose, root), None)  # it is of no group any more
             self.acked(root, is_answered=True)
 
@@ -664,6 +724,16 @@ class Place:
             raise Broken("more is noted than may be")
         if self.back > BACK_MAX and not self.is_session:
             raise Broken("more is in nobody's hands than may be")
+
+    def story(self, root: Position) -> Shown | None:
+        """What is kept of it, as it is done."""
+        row = self.row(root)
+        if row is None or row.state is not State.DONE:
+            return None
+        if row.tries[-1].outcome != "done":
+            raise Broken(f"{row} is done")
+        tries = [(one.by, one.outcome) for one in row.tries[:-1]]
+        return Shown(row.attempts, tries, row.tries[-1].by)
 
     def where(self, root: Position) -> list[str]:
         """All that there is of it, as people see it."""

@@ -11,12 +11,14 @@ way; whichever it is, it is one of them.
 
 import json
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
+    initialize,
     invariant,
     precondition,
     rule,
@@ -27,10 +29,12 @@ from server.codec import wire
 from server.codec.packets import Ack, Publish
 from server.delivery import unread
 from server.delivery.burials import SKIPPED
+from server.delivery.done import Done
 from server.delivery.link import Closing
 from server.delivery.shared import Group
 from shards import delivery_rows
 from shards.commit import Commit
+from shards.pointers import pointers
 from shards.record import decode
 from tests.support import planted
 from tests.support.ledger.deliveries import Deliveries
@@ -40,13 +44,14 @@ from tests.support.ledger.words import DEAD, DONE, DROPPED, FLIGHT, WAITING, Fau
 from tests.support.planted import finds
 from tests.support.rig import Peer, Rig, about, config, props
 from tests.support.soak import SOAK
-from tests.support.whereabouts import where
+from tests.support.whereabouts import done, where
 from timeline import key_order
 from timeline.position import END, START, Position
 
 GROUP, OTHER = "$share/g/t", "$share/h/other"
 MEMBERS = ("a", "b", "c")
 LEASE_MS, STEP_MS = 20_000, 250
+RESULT_TTL_MS = 60_000
 GRACE_S = 0.5
 """A lease that is over ends so soon: a look, and a step."""
 MAX_ATTEMPTS = 4
@@ -70,6 +75,7 @@ class Work(RuleBasedStateMachine):
         self.peers: dict[str, Peer] = {}
         self.ids: dict[str, str] = {}
         """By key, as deliveries say it."""
+        self.results = 0
         self.had: list[tuple[str, int, Stake, int]] = []
         """Of each member: packet ids that it has not answered, of which message, and which delivery of it."""
         self.ledger = Deliveries(self.now, grace=GRACE_S)
@@ -130,10 +136,24 @@ class Work(RuleBasedStateMachine):
             if row.addressee != self.group.session.client_id
         ]
         assert sorted(decode(row.record).payload.decode() for row in elsewhere) == sorted(self.other.stakes)
+        stories = done(self.rig.core, self.group)
         for key in self.ledger.messages.by_id:
             self.ledger.looks.lies(self.place, key, found.get(key, []), dead.get(key))
+            if not found.get(key) and key not in dead:
+                self.ledger.ends.over(self.place, key, stories.get(key))
+            elif key in stories and key not in dead and "waits" not in found[key]:
+                self.ledger.ends.beside(self.place, key, "|".join(found[key]))
 
     # -- doing
+
+    @initialize(keep=st.sampled_from(["none", "failed", "all"]))
+    def keeps(self, keep: str) -> None:
+        """What the group keeps of what is done."""
+        keeper = self.rig.lasting("keeper")
+        terms = (*self.terms, ("keep", keep), ("result-ttl", "60s"))
+        keeper.subscribe(GROUP, qos=1, user_properties=terms)
+        keeper.disconnect()
+        self.place.keep = keep
 
     @rule(count=st.integers(1, 3))
     def publish(self, count: int) -> None:
@@ -178,10 +198,74 @@ class Work(RuleBasedStateMachine):
         if picked := self._pick(data):
             stake, peer, packet_id, is_holder = picked
             peer.send(Ack(wire.PUBACK, packet_id))
+            self.ledger.ends.acks(stake, peer.connection.client_id)
             if is_holder:
                 self.ledger.settling.finished(stake, self.now / 1_000)
             elif not stake.may <= {DONE, DROPPED}:
                 self.ledger.settling.finished(stake)  # in the writer, with what it has ended there
+
+    @precondition(lambda self: self.peers)
+    @rule(data=st.data(), size=st.integers(1, 3))
+    def ack_with_result(self, data: st.DataObject, size: int) -> None:
+        """By a lease that its worker takes for that."""
+        if (picked := self._pick(data)) and (number := self._leased(*picked)):
+            stake, result = picked[0], self._result(picked[0], size)
+            (answer,) = self.rig.decide(self._following(number, result))
+            assert answer == []
+            self.ledger.settling.finished(stake)
+
+    def _leased(self, stake: Stake, peer: Peer, packet_id: int, is_holder: bool) -> int:
+        """The number of a lease of it; 0: its member has it no more."""
+        member = self.rig.session(peer.connection.client_id)
+        (number,) = self.rig.core.settling.lease(member, GROUP, [packet_id], LEASE_MS)
+        assert is_holder or not number, stake
+        if number:
+            self.ledger.settling.extended(stake, (self.now + LEASE_MS) / 1_000)
+        return number
+
+    def _result(self, stake: Stake, size: int) -> bytes:
+        self.results += 1
+        result = str(self.results).rjust(size).encode()
+        self.ledger.ends.acks(stake, stake.by, result, self.now + RESULT_TTL_MS)
+        return result
+
+    def _following(self, number: int, result: bytes) -> Callable[[Commit], object]:
+        follow = self.rig.core.settling.follow
+        return lambda commit: follow(commit, GROUP, number, lambda _: True, list, None, result)
+
+    @precondition(lambda self: self.peers)
+    @rule(data=st.data(), survivors=st.integers(0, 2), is_result=st.booleans())
+    def lose(self, data: st.DataObject, survivors: int, is_result: bool) -> None:
+        """A sync fails that has an ack; its batch may be stored."""
+        if not (picked := self._pick(data)) or not picked[3]:
+            return
+        stake, peer, packet_id, _ = picked
+        if not is_result:
+            self.ledger.ends.acks(stake, stake.by)
+            self.ledger.settling.finished(stake, self.now / 1_000)
+            peer.send(Ack(wire.PUBACK, packet_id), pump=False)
+            self.rig.clock.now_ms += STEP_MS
+            self.rig.turn()
+        elif number := self._leased(*picked):
+            stake.may |= {DONE}
+            self.rig.decide(self._following(number, self._result(stake, 2)), pump=False)
+        if self.rig.compose() or self.rig.stepper.unsynced:
+            self.rig.lose(survivors)
+        self.rig.pump()
+        if not stake.may <= {DONE}:
+            self.each_is_in_one_place()
+        if FLIGHT in stake.may:
+            self.had.append((stake.by, packet_id, stake, stake.number))
+
+    @rule()
+    def sweep(self) -> None:
+        """Results go whose time is over."""
+        core = self.rig.core
+        swept = Done(core.opened.store, core.directory, core.groups, core.clock)
+        for whose in list(swept.over()):
+            while any(self.rig.decide(partial(swept.drop, whose=whose))):
+                self.ledger.seen["swept"] += 1
+        self.ledger.ends.swept(self.place)
 
     @precondition(lambda self: self.peers)
     @rule(data=st.data(), seconds=st.sampled_from([0, 1, 7, 60, None, NEVER, NEVER]))
@@ -190,6 +274,7 @@ class Work(RuleBasedStateMachine):
             stake, peer, packet_id, is_holder = picked
             self._send_nack(peer, packet_id, seconds)
             if is_holder and seconds == NEVER:
+                stake.failures.append((stake.by, "failed"))
                 self.ledger.settling.buried(stake)
             elif is_holder:
                 due = None if seconds is None else self.now + 1_000 * seconds
@@ -301,17 +386,24 @@ class Work(RuleBasedStateMachine):
         self.pass_time(250)
         self._decide(lambda _: None)
         self.ledger.losses.is_durable()
+        assert not list(pointers(self.rig.store, self.rig.core.directory))
 
-    @rule(data=st.data(), steps=st.integers(0, 5), survivors=st.integers(0, 2), what=st.sampled_from("xna"))
+    @rule(data=st.data(), steps=st.integers(0, 5), survivors=st.integers(0, 2), what=st.sampled_from("xnar"))
     def kill(self, data: st.DataObject, steps: int, survivors: int, what: str) -> None:
         """At any step, with something under way or without."""
         picked = self._pick(data) if self.peers else None
-        if picked is not None and what != "x":
+        if picked is not None and what == "r" and (number := self._leased(*picked)):
+            stake = picked[0]
+            self.ledger.settling.unsure(stake, frozenset({DONE}))
+            self.rig.decide(self._following(number, self._result(stake, 2)), pump=False)
+        elif picked is not None and what not in "xr":
             stake, peer, packet_id, is_holder = picked
             if what == "n":
                 self._send_nack(peer, packet_id, 5, pump=False)
             else:
                 peer.send(Ack(wire.PUBACK, packet_id), pump=False)
+            if what == "a":
+                self.ledger.ends.acks(stake, peer.connection.client_id)
             if (is_holder or what == "a") and not stake.may <= {DONE, DROPPED}:
                 self.ledger.settling.unsure(stake, frozenset({DONE} if what == "a" else {WAITING, DEAD}))
         for _ in range(steps):
@@ -387,6 +479,7 @@ class Work(RuleBasedStateMachine):
         is_undone |= stake.since > 0  # the row of a retry goes with the next cursor
         assert reason == 0 or not stake.may <= {WAITING, FLIGHT}, f"nothing is left of {stake}"
         assert reason or is_undone, f"{stake} is over"
+        self.ledger.ends.acks(stake, name)
         if not stake.may <= {DONE, DROPPED}:
             self.ledger.settling.finished(stake)
 
@@ -401,6 +494,7 @@ class Work(RuleBasedStateMachine):
                 self.collect()  # what the ack before this one has made room for
                 self.had.remove(one)
                 self.peers["a"].send(Ack(wire.PUBACK, one[1]))
+                self.ledger.ends.acks(one[2], "a")
                 self.ledger.settling.finished(one[2])
             for name in {*self.peers} - {"a"}:
                 self._goes(name, is_clean=True)
@@ -408,6 +502,7 @@ class Work(RuleBasedStateMachine):
         self._end_elsewhere()
         self.ledger.at_the_end()
         assert not self.group.session.flights
+        assert not list(pointers(self.rig.store, self.rig.core.directory))
         super().teardown()
 
     def _end_elsewhere(self) -> None:

@@ -1,11 +1,14 @@
-"""Where a server has each message of a group."""
+"""Where a server has each message of a group, and what it keeps of those that are done."""
 
 from server.core import Core
 from server.delivery.shared import Group
-from shards import delivery_rows
+from shards import delivery_rows, kept
+from shards.delivery_rows import Name
 from shards.record import decode, is_stub
+from tests.support.ledger.ends import Shown
+from timeline.delivery_rows import Keep
 from timeline.filters import matches
-from timeline.position import END, Position
+from timeline.position import END, START, Position
 
 
 def where(core: Core, group: Group) -> tuple[dict[str, list[str]], dict[str, int]]:
@@ -35,3 +38,24 @@ def where(core: Core, group: Group) -> tuple[dict[str, list[str]], dict[str, int
             found.setdefault(payload, []).append("dead")
             dead[payload] = row.attempts
     return found, dead
+
+
+def done(core: Core, group: Group) -> dict[str, Shown]:
+    """What is kept of each message that is done, by its payload, also what the next cursor writes. What goes
+    with that is not there any more."""
+    store, whose, rows, found = core.opened.store, group.whose, group.rows, dict[str, Shown]()
+    payloads = {root: decode(value).payload.decode() for root, _, value in core.reader.read(START, END)}
+    for one in kept.kept_of(store, whose):
+        if one.root not in rows.over:
+            tries = [(each.by, each.outcome) for each in one.tries]
+            result = kept.result_of(store, whose, one)
+            assert one.good.outcome == "done"
+            found[payloads[one.root]] = Shown(one.state.attempts, tries, one.good.by, result)
+    for root, story in rows.ended.items():
+        row = delivery_rows.stored(store, Name(whose, root)) if root in rows.out - rows.over else None
+        tries = [(each.by, each.outcome) for each in [*(row.tries if row else ()), *story.tries]]
+        attempts = story.attempts + (row.attempts if row else 0)
+        is_kept = row is None or attempts > 1 or story.result is not None or group.keeping.keep is Keep.ALL
+        if is_kept and not (root in rows.unsure and payloads[root] in found):
+            found[payloads[root]] = Shown(attempts, tries, story.by, story.result)
+    return found

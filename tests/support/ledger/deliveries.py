@@ -22,6 +22,7 @@ Here is what becomes due, is given and lapses. What else happens is told to a pa
     losses.py     connections that end, stops, kills
     lives.py      places that begin, are set back, skip and end
     looks.py      what the server shows
+    ends.py       what is kept of what is done
 
 The clock is that of the messages (messages.py). When it is stepped, ahead or back:
 
@@ -35,6 +36,7 @@ A lease and the sync of an ack take real time (`mono`, seconds).
 from collections import Counter
 from collections.abc import Iterable
 
+from .ends import Ends
 from .known import Fates, Known
 from .leases import Leases
 from .lives import Lives
@@ -86,6 +88,7 @@ class Deliveries:
         self.losses = Losses(self.known, self.turns, self.settling)
         self.lives = Lives(self.known, self.fates)
         self.looks = Looks(self.known, self.fates)
+        self.ends = Ends(self.known, self.fates)
         self.down_until = 0.0
         """When the server was back after it was down (mono). A lease that was over by then goes out again at
         once, without a back-off: it was its holder who could not answer."""
@@ -143,7 +146,12 @@ class Deliveries:
                 keep = {FLIGHT} if self.known.grace is not None else UNDONE
                 not_before = 0 if stake.lapses <= self.down_until else None
                 self.settling.fails(
-                    place, stake, at=stake.wall_until, not_before=not_before, keep=frozenset(keep)
+                    place,
+                    stake,
+                    at=stake.wall_until,
+                    not_before=not_before,
+                    keep=frozenset(keep),
+                    outcome="lapsed",
                 )
             if (
                 stake.ended is not None
@@ -322,6 +330,7 @@ class Deliveries:
         self.settling.leased(stake, lapses, is_leased=is_leased)
         stake.is_held_too = stake.stays = stake.is_exact = stake.may_be_nobodys = False
         stake.reason = ""
+        self.ends.begins(stake, attempt)
         if attempt is not None:
             self._counted(place, stake, attempt)
         if stake.was_finished:

@@ -6,7 +6,7 @@ again, and until it is, what it was before (`former`: a retry, a dead letter) st
 
 from .known import Fates, Known
 from .stakes import Place, Stake
-from .words import DEAD, DROPPED, FLIGHT, UNDONE, WAITING, fits
+from .words import DEAD, DROPPED, FLIGHT, UNDONE, UNTOLD, WAITING, fits
 
 
 class Lives:
@@ -28,6 +28,7 @@ class Lives:
         for stake in place.stakes.values():
             if stake.since and self._known.clock.mono - stake.since < self._known.sure:
                 stake.may |= {undone}  # the server may not have noted it yet
+            stake.failures.append((stake.by, UNTOLD))
             if stake.may & UNDONE:
                 self._known.note(stake, f"place closed, {undone}")
                 is_sure = stake.may <= UNDONE and not self._fates.may_die(place, stake)
@@ -76,6 +77,10 @@ class Lives:
     def _set_back(self, stake: Stake, *, is_sure: bool) -> None:
         if FLIGHT in stake.may or stake.is_returned:
             stake.is_in_line = False
+        else:
+            stake.passed = ""
+        if FLIGHT not in stake.may:
+            stake.enders = [one._replace(is_former=True) for one in stake.enders]
         stake.may_run = False  # who asks for it again has it from the beginning
         if stake.may <= {FLIGHT} or stake.was_finished:
             return

@@ -115,13 +115,14 @@ class Losses:
         for count in (stake.tries, stake.total):
             count.least = max(0, count.least - 1) if is_counted else 0
         stake.returns.least = 0
+        stake.failures, stake.former_failures = [*stake.former_failures, *stake.failures], []
         if stake.ended is not None and mono - stake.ended < self._known.sure:
             stake.not_before = 0
 
     def is_durable(self) -> None:
         """All that was done is on disk."""
         for _, stake in self._known.all_stakes():
-            stake.since = 0.0
+            stake.since, stake.former_failures = 0.0, []
             if stake.read_again > 0:
                 stake.former, stake.read_again = frozenset(), 0.0
 

@@ -7,7 +7,7 @@ server shows says which it was, and what it has counted since a requeue follows.
 from .known import Fates, Known
 from .messages import Message
 from .stakes import Count, Place, Stake
-from .words import BACKOFF_MAX, DEAD, DEAD_MS, DONE, DROPPED, FLIGHT, FREE_RETURNS, UNDONE, WAITING
+from .words import BACKOFF_MAX, DEAD, DEAD_MS, DONE, DROPPED, FLIGHT, FREE_RETURNS, UNDONE, UNTOLD, WAITING
 
 
 class Settling:
@@ -31,6 +31,7 @@ class Settling:
     def unsure(self, stake: Stake, then: frozenset[str] = frozenset({WAITING, DONE, DEAD})) -> None:
         """A step was sent and the server died before it answered; it would have become `then`."""
         self._known.note(stake, "unsure")
+        stake.failures.append((stake.by, ""))
         self._may_be_undone(stake, is_sure=stake.is_leased)
         stake.may, stake.lapses, stake.not_before = stake.may | then, None, 0
         stake.may_be_nobodys = stake.is_leased
@@ -136,7 +137,8 @@ class Settling:
         is_free = returns.most <= FREE_RETURNS - (returns.least < returns.most) and WAITING not in stake.may
         stake.tries.down(is_sure=is_free)
         stake.total.down(is_sure=is_free)
-        self.fails(place, stake, at=self._known.clock.low, keep=frozenset({WAITING}))
+        low = self._known.clock.low
+        self.fails(place, stake, at=low, keep=frozenset({WAITING}), outcome="returned")
         stake.is_returned = returns.least <= FREE_RETURNS
         stake.not_before *= returns.least > FREE_RETURNS
 
@@ -152,7 +154,8 @@ class Settling:
         """Outcome, or answered with an error: it comes again, or that was the last try."""
         self._known.seen["failed"] += 1
         self._known.note(stake, "failed")
-        self.fails(place, stake, at=self._known.clock.low, not_before=not_before, may_be_none=True)
+        low = self._known.clock.low
+        self.fails(place, stake, at=low, not_before=not_before, may_be_none=True, outcome="failed")
         stake.since = mono
         stake.stays = stake.may == {WAITING}
         stake.is_exact = is_exact and stake.stays
@@ -166,6 +169,7 @@ class Settling:
         not_before: int | None = None,
         keep: frozenset[str] = frozenset(),
         may_be_none: bool = False,
+        outcome: str = "lost",
     ) -> None:
         """A try is over: it comes again, after the back-off or `not_before`, or that was the last one.
 
@@ -174,6 +178,7 @@ class Settling:
         if FLIGHT not in stake.may and not may_be_none:
             stake.lapses = None
             return
+        stake.failures.append((stake.by, outcome))
         most, tries = place.max_tries, stake.tries
         ends = {WAITING, DEAD} if most and tries.most >= most else {WAITING}
         ends -= {WAITING} if most and tries.least >= most else set()
@@ -198,6 +203,8 @@ class Settling:
             self.failed(place, stake, mono=mono)
 
     def buried(self, stake: Stake, mono: float = 0.0, reason: str = "") -> None:
+        if FLIGHT in stake.may:
+            stake.failures.append((stake.by, UNTOLD))
         self._becomes(stake, DEAD)
         stake.since, stake.reason = mono, reason
 
@@ -257,5 +264,6 @@ class Settling:
         stake.may, stake.lapses, stake.not_before, stake.since = frozenset({state}), None, 0, 0.0
         stake.is_exact, stake.stays, stake.reason, stake.ended = False, False, "", None
         stake.ack_read, stake.passed = 0.0, ""
+        stake.was_done |= state == DONE
         if stake.read_again <= 0:
             stake.former = frozenset()

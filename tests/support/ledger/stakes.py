@@ -1,7 +1,7 @@
 """What is known of a message at a place: a *stake*, which is one message at one incarnation of a place."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from .messages import Message
 from .words import WAITING, fits
@@ -22,6 +22,17 @@ class Count:
 
     def anew(self) -> None:
         self.least = self.most = 0
+
+
+class Ender(NamedTuple):
+    """Somebody who has acked it."""
+
+    by: str
+    result: bytes | None
+    expires: int | None
+    """When the result may go."""
+    is_former: bool = False
+    """It is to be read again since. If it is not after all, that counts again."""
 
 
 @dataclass(slots=True)
@@ -105,6 +116,16 @@ class Stake:
     """When an ack was sent that has been read for certain."""
     passed: str = ""
     """What is behind it in its key and was given since, as if it were over."""
+    failures: list[tuple[str, str]] = field(default_factory=list)
+    """Tries that came to nothing: who had it, and the outcome; empty: any."""
+    former_failures: list[tuple[str, str]] = field(default_factory=list)
+    """Those before it was read again, which a kill may undo."""
+    enders: list[Ender] = field(default_factory=list)
+    """Who may have acked it since it was given last."""
+    is_swept: bool = False
+    """Its result may have gone, as its time was over."""
+    was_done: bool = False
+    """It has been done, before its place was set back."""
     past: list[str] = field(default_factory=list)
     """What has happened, for who has to understand a fault."""
 
@@ -146,6 +167,8 @@ class Place:
     passed_over: dict[str, list[int]] = field(default_factory=dict)
     """Of each sort: how many of the other one the last calls gave, none of which gave one of it."""
 
+    keep: str = "none"
+    """What stays of deliveries that are done."""
     others: list[str] = field(default_factory=list)
     """Further filters of a session, which have begun later."""
 

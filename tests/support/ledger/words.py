@@ -17,6 +17,8 @@ SHOWN = {
     "dropped": frozenset({DROPPED}),
 }
 """The state of a delivery, as GET shows it, and what it means here."""
+UNTOLD = "untold"
+"""Outcome of a try that was no failure, and is counted: its place or slice went meanwhile."""
 DAY = 86_400_000
 NEAR_MS = 1_000
 """A time that is known is shown no farther off."""
