@@ -102,14 +102,14 @@ def keep(commit: Commit, whose: bytes, stories: Mapping[Position, Story], keeper
     """In the writer: deliveries are done, and kept, by root. They have no rows of other states. Returns how
     many older ones of any place had to go."""
     group, at = commit.open_batch, keys.place(position(commit.open_batch.wall_ms, 0))
-    count, size, results, result_size, value = len(stories), 0, 0, 0, b""
+    count, size, results, result_size, value, since = len(stories), 0, 0, 0, b"", b""
     put, prefix, last = group.row, keys.STATE + whose, None
     for place, one in stories.items():
         root, stands = place.to_bytes(POSITION_BYTES, "big"), at
         if one.result is not None:
             stands = keys.place(position(group.wall_ms, commit.horizon.issue()))
             put(Table.DELIVERIES, keys.RESULT + whose + stands, root + one.result)
-            results, result_size = results + 1, result_size + len(one.result)
+            results, result_size, since = results + 1, result_size + len(one.result), since or stands
         if one is not last or one.result is not None:
             good = TryRow(one.ended_ms, one.by, ACKED, one.answer, one.held_ms)
             tries = [*one.tries, good][-TRIES_MAX:]
@@ -119,8 +119,10 @@ def keep(commit: Commit, whose: bytes, stories: Mapping[Position, Story], keeper
         size += len(value) + KEY_BYTES
     known = totals_of(group, whose)
     group.made.kept[whose] = oldest = min(*stories, group.made.kept.get(whose, END))
-    first = keys.place(min(oldest, _start(known)) if known.first else oldest)
-    now = _add(group, whose, KeptRow(count, size, results, result_size, first))
+    first = min(known.first, keys.place(oldest)) if known.count else keys.place(oldest)
+    since = min(known.first_result, since) if known.results and since else since or known.first_result
+    now = _add(group, whose, KeptRow(count, size, results, result_size))
+    group.row(Table.DELIVERIES, keys.KEPT + whose, encode_row(replace(now, first=first, first_result=since)))
     gone = 0
     if now.count > ROWS_EACH or now.size > BYTES_EACH:
         gone = drop_first(commit, whose, max(count, STEP))
@@ -189,8 +191,10 @@ def drop_results(
 ) -> int:
     """In the writer: results from before that time go, at most `most`; with each its delivery, unless that
     `stays`. Returns their number."""
-    group, gone = commit.open_batch, 0
-    for at, root in islice(_results(group.store, whose, before_ms), most):
+    group, gone, looked = commit.open_batch, 0, 0
+    since = totals_of(group, whose).first_result
+    for at, root in islice(_results(group.store, whose, before_ms, since), most):
+        looked, since = looked + 1, at
         if group.get(Table.DELIVERIES, keys.RESULT + whose + at) is None:
             continue
         gone += 1
@@ -200,6 +204,10 @@ def drop_results(
         else:
             size, results = _drop_result(group, whose, at)
             _add(group, whose, KeptRow(0, 0, -results, -size))
+    now = totals_of(group, whose)
+    if now.results:
+        since = since if looked == most else max(since, keys.place(before(before_ms)))
+        group.row(Table.DELIVERIES, keys.KEPT + whose, encode_row(replace(now, first_result=since)))
     return gone
 
 
@@ -223,7 +231,8 @@ def _add(group: OpenBatch, whose: bytes, more: KeptRow) -> KeptRow:
             max(0, now.size + more.size),
             max(0, now.results + more.results),
             max(0, now.result_size + more.result_size),
-            b"" if table is Table.META else more.first or now.first,
+            now.first,
+            now.first_result,
         )
         group.row(table, key, encode_row(now) if now.count or now.results else None)
     return now
@@ -275,15 +284,16 @@ def _start(row: KeptRow) -> Position:
     return keys.place_of(row.first) if row.first else START
 
 
-def has_expired(store: Store, whose: bytes, before_ms: int) -> bool:
+def has_expired(store: Store, whose: bytes, row: KeptRow, before_ms: int) -> bool:
     """Whether a place has results from before that time."""
-    return next(_results(store, whose, before_ms), None) is not None
+    return next(_results(store, whose, before_ms, row.first_result), None) is not None
 
 
-def _results(store: Store, whose: bytes, before_ms: int) -> Iterator[tuple[bytes, Position]]:
-    """(at, root) of a place's results from before that time, the oldest first."""
+def _results(store: Store, whose: bytes, before_ms: int, since: bytes) -> Iterator[tuple[bytes, Position]]:
+    """(at, root) of a place's results from then until before that time, the oldest first."""
     prefix = keys.RESULT + whose
-    for key, value in readable(store, Table.DELIVERIES, prefix, prefix + keys.place(before(before_ms))):
+    end = max(since, keys.place(before(before_ms)))
+    for key, value in readable(store, Table.DELIVERIES, prefix + since, prefix + end):
         yield key[len(prefix) :], keys.place_of(value[:POSITION_BYTES])
 
 

@@ -159,15 +159,21 @@ def _kept(store: Store) -> Iterator[Pointer]:
         done = kept.kept_at(store, Name(whose, keys.place_of(value[:POSITION_BYTES])))
         if done is None or done.state.at != at:
             yield Pointer(Table.DELIVERIES, key, "is the result of no delivery that is done")
+        else:
+            counts[whose].setdefault("first_result", keys.place_of(at))
     rows = [(Table.META, tables.META_KEPT, kept.totals(store), b"")]
     known = {whose for whose, _ in kept.places(store)} | (counts.keys() - {b""})
     rows += [(Table.DELIVERIES, keys.KEPT + one, kept.totals_of(store, one), one) for one in sorted(known)]
     for table, key, now, whose in rows:
         counted = counts.get(whose, Counter())
-        first = keys.place(Position(counted["first"])) if whose else b""
+        first, since = [
+            keys.place(Position(counted[name])) if whose and name in counted else b""
+            for name in ("first", "first_result")
+        ]
         numbers = counted["count"], counted["size"], counted["results"], counted["result_size"]
-        right = tables.KeptRow(*numbers, first)
-        if now.first > first or msgspec.structs.replace(now, first=first) != right:
+        right = tables.KeptRow(*numbers, first, since)
+        is_hidden = now.first > first or (right.results and now.first_result > since)
+        if is_hidden or msgspec.structs.replace(right, first=now.first, first_result=now.first_result) != now:
             mended = tables.encode_row(right) if right.count else None
             yield Pointer(table, key, f"says {now.count} done, there are {right.count}", mended)
 

@@ -321,7 +321,9 @@ class KeptRow(msgspec.Struct, frozen=True, array_like=True):
     result_size: int = 0
     """... and the bytes of these."""
     first: bytes = b""
-    """Position: no root of them is before it."""
+    """Position: no root of them is before it, ..."""
+    first_result: bytes = b""
+    """... and no `at` of a result is before this one. To scan what was deleted takes 1 us a row."""
 
 
 class KeptTotals(msgspec.Struct, frozen=True):

@@ -50,7 +50,9 @@ class Done:
         return [(whose, group) for whose, group, row in looked_at if self._has_over(group, whose, row)]
 
     def _has_over(self, group: Group | None, whose: bytes, row: KeptRow) -> bool:
-        if group is None or (row.results and kept.has_expired(self._store, whose, self._results_from(group))):
+        if group is None or (
+            row.results and kept.has_expired(self._store, whose, row, self._results_from(group))
+        ):
             return True
         first = kept.first_of(self._store, whose, row)
         return row.count > 0 and (first is None or self._may_go(group, first))
