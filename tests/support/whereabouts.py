@@ -5,6 +5,7 @@ from server.delivery.shared import Group
 from shards import delivery_rows, kept
 from shards.delivery_rows import Name
 from shards.record import decode, is_stub
+from tests.support.kept import kept_of
 from tests.support.ledger.ends import Shown
 from timeline.delivery_rows import Keep
 from timeline.filters import matches
@@ -45,7 +46,7 @@ def done(core: Core, group: Group) -> dict[str, Shown]:
     with that is not there any more."""
     store, whose, rows, found = core.opened.store, group.whose, group.rows, dict[str, Shown]()
     payloads = {root: decode(value).payload.decode() for root, _, value in core.reader.read(START, END)}
-    for one in kept.kept_of(store, whose):
+    for one in kept_of(store, whose):
         if one.root not in rows.over:
             tries = [(each.by, each.outcome) for each in one.tries]
             result = kept.result_of(store, whose, one)
