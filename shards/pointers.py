@@ -14,16 +14,7 @@ from functools import partial
 
 import msgspec
 
-from timeline.position import (
-    END,
-    HELD_SHARD,
-    POSITION_BYTES,
-    START,
-    MessageId,
-    Position,
-    id_position,
-    id_shard,
-)
+from timeline.position import END, HELD_SHARD, POSITION_BYTES, START, MessageId, id_position, id_shard
 from timeline.slices import Directory
 
 from . import kept, keys, tables
@@ -142,38 +133,33 @@ def _rows(store: Store) -> Iterator[tuple[Name, DeliveryRow | None]]:
 
 def _kept(store: Store) -> Iterator[Pointer]:
     """Results of no delivery that is done, and wrong counts of what is kept."""
-    counts: dict[bytes, Counter[str]] = {b"": Counter()}
+    counts, hidden = {b"": Counter[str]()}, set[bytes]()
     states = readable(store, Table.DELIVERIES, keys.STATE, keys.RECORD)
     for state_key, value in states:
         whose, root = keys.state_in(state_key)
         done = kept.kept_at(store, Name(whose, root))
         result = None if done is None else kept.result_of(store, whose, done)
         for one in (counts[b""], counts.setdefault(whose, Counter())) if done is not None else ():
-            one.setdefault("first", root)
             one["count"] += 1
             one["size"] += len(value) + kept.KEY_BYTES
             one["results"] += result is not None
             one["result_size"] += len(result or b"")
+        if done is not None and keys.place(root) < kept.totals_of(store, whose).first:
+            hidden.add(whose)
     for key, value in readable(store, Table.DELIVERIES, keys.RESULT, keys.LAST):
         whose, at = key[1 : 1 + keys.WHOSE_BYTES], key[1 + keys.WHOSE_BYTES :]
         done = kept.kept_at(store, Name(whose, keys.place_of(value[:POSITION_BYTES])))
         if done is None or done.state.at != at:
             yield Pointer(Table.DELIVERIES, key, "is the result of no delivery that is done")
-        else:
-            counts[whose].setdefault("first_result", keys.place_of(at))
+        elif at < kept.totals_of(store, whose).first_result:
+            hidden.add(whose)
     rows = [(Table.META, tables.META_KEPT, kept.totals(store), b"")]
     known = {whose for whose, _ in kept.places(store)} | (counts.keys() - {b""})
     rows += [(Table.DELIVERIES, keys.KEPT + one, kept.totals_of(store, one), one) for one in sorted(known)]
     for table, key, now, whose in rows:
         counted = counts.get(whose, Counter())
-        first, since = [
-            keys.place(Position(counted[name])) if whose and name in counted else b""
-            for name in ("first", "first_result")
-        ]
-        numbers = counted["count"], counted["size"], counted["results"], counted["result_size"]
-        right = tables.KeptRow(*numbers, first, since)
-        is_hidden = now.first > first or (right.results and now.first_result > since)
-        if is_hidden or msgspec.structs.replace(right, first=now.first, first_result=now.first_result) != now:
+        right = tables.KeptRow(counted["count"], counted["size"], counted["results"], counted["result_size"])
+        if whose in hidden or msgspec.structs.replace(now, first=b"", first_result=b"") != right:
             mended = tables.encode_row(right) if right.count else None
             yield Pointer(table, key, f"says {now.count} done, there are {right.count}", mended)
 
