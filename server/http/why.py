@@ -155,15 +155,15 @@ def _hindrance(group: Group, place: Position, record: Record) -> tuple[str, dict
     session, order, limiter = group.session, group.session.order, group.rate_limiter
     if group.is_paused:
         return "paused", {}
+    key = order.key_of(record.ordering_key) if order.is_on and record.ordering_key else b""
+    row, name = order.find(key) if key else None, record.ordering_key.decode(errors="replace")
+    if row is not None and row.is_held:
+        return "key_held", {"key": name}
     if not group.is_here:
         left_ms = group.presence.left_ms
         return "nobody", {"since": f", since {format_ms(left_ms)}" if left_ms else ""}
     if not group.is_reachable:
         return "draining", {}
-    key = order.key_of(record.ordering_key) if order.is_on and record.ordering_key else b""
-    row, name = order.find(key) if key else None, record.ordering_key.decode(errors="replace")
-    if row is not None and row.is_held:
-        return "key_held", {"key": name}
     if row is not None and row.root not in (NOWHERE, place):
         return "key_head", {"key": name, "head": format_ms(at_of(row.root))}
     is_free = row is not None and (row.root == place or (row.next == place and key in order.free))

@@ -371,3 +371,10 @@ async def test_the_head_of_a_key_does_not_wait_for_its_key(tour: Tour) -> None:
     assert str((await tour.why(second))[1]).startswith("group 'line': the message of 2026")
     await tour.settle("line", "ack", await tour.lease("line"))
     assert (await tour.why(second))[1] == nobody
+
+
+async def test_that_a_key_is_held_comes_before_that_nobody_is_there(tour: Tour) -> None:
+    await tour.group("line", order=True)
+    await tour.call("/v1/groups/line/keys/k:hold")
+    name = await tour.send("line/1", ordering_key="k")
+    assert (await tour.why(name))[1] == "group 'line': the ordering key 'k' is held"
