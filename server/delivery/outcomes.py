@@ -7,7 +7,7 @@ delivery has an outcome, and the worst counts, in the order of WORST:
     withheld     its sender may not send it now
     retrying     a try has failed, and it comes again
     running      in flight
-    queued       not read yet, or returned untried
+    queued       not read yet, or it comes again untried
     dropped      given up undone, and no dead letter
     done         read, and nothing of it is left
     unclaimed    no place was to get it
@@ -147,10 +147,10 @@ class Look:
         if isinstance(one, Group):
             reader = self._reader(one)
             undone = self._flying.get(place, {}).get(reader.key)
-            if undone is None and not waits and reader.is_unread(place, record):
-                undone = "queued"
             if undone == "queued" and row.attempts and place in one.rows.out:
                 undone = "retrying"
+            if undone is None and not waits and reader.is_unread(place, record):
+                undone = "queued"
         if undone is not None or (one is not None and place in one.rows.over):
             return undone or "done"  # its row goes with the next cursor
         if row.state in UNDONE:

@@ -66,12 +66,12 @@ OUTCOMES = {
     "in_flight": "running",
     "withheld": "withheld",
     "retry": "retrying",
-    "waiting": "queued",
+    "waiting": "retrying",
     "dead": "failed",
     "dropped": "dropped",
     "done": "done",
 }
-"""Of a delivery, by its state."""
+"""Of a delivery, by its state, if it was tried."""
 Said = Iterator[tuple[str, dict[str, object]]]
 """Names of templates, and what stands in them."""
 
@@ -134,13 +134,13 @@ def _of_delivery(one: Delivery, shown: Shown, groups: Membership) -> Said:
             yield "running", fields
             yield "lease" if one.lease_until else "answer", fields
         case "retry":
-            yield "retrying" if number else "queued", fields
+            yield outcome_of(one), fields
             yield "try", fields
         case "withheld":
             yield "withheld_there", {**fields, "why": one.withheld_by or "it comes now"}
             yield "owner", {"why": one.withheld_by or "it may send it now"}
         case "waiting":
-            yield "retrying" if number else "queued", fields
+            yield outcome_of(one), fields
             if group is not None:
                 name, more = _hindrance(group, shown.place, shown.record)
                 yield name, {"who": who, **more}
@@ -179,16 +179,19 @@ def _hindrance(group: Group, place: Position, record: Record) -> tuple[str, dict
 
 def _of_others(view: shapes.MessageShown) -> Said:
     """What is not listed, and counts."""
-    deliveries = view.deliveries or []
-    seen = {OUTCOMES[one.state] for one in deliveries}
-    seen |= {"retrying" for one in deliveries if one.state == "waiting" and one.attempts}
-    seen |= {"done" for one in deliveries if one.session}
+    seen = {outcome_of(one) for one in view.deliveries or ()}
+    seen |= {"done" for one in view.deliveries or () if one.session}
     if view.outcome == "unclaimed":
         yield "unclaimed", {}
     elif view.state == "dispatched" and view.outcome not in seen:
         yield "elsewhere", {"outcome": view.outcome}
     if view.deliveries_truncated:
         yield "more", {}
+
+
+def outcome_of(one: Delivery) -> str:
+    """The outcome of a delivery."""
+    return "queued" if one.state in ("waiting", "retry") and not one.attempts else OUTCOMES[one.state]
 
 
 def _after(seconds: float | UnsetType | None) -> str:

@@ -33,7 +33,8 @@ async def outcome(server: Running, name: str) -> str:
 
 def _of(delivery: dict[str, Any]) -> str:
     state = delivery["state"]
-    return "retrying" if state == "waiting" and delivery["attempts"] else why.OUTCOMES[state]
+    is_untried = state in ("waiting", "retry") and not delivery["attempts"]
+    return "queued" if is_untried else why.OUTCOMES[state]
 
 
 async def listed(server: Running, query: str) -> dict[str, str]:

@@ -378,3 +378,19 @@ async def test_that_a_key_is_held_comes_before_that_nobody_is_there(tour: Tour) 
     await tour.call("/v1/groups/line/keys/k:hold")
     name = await tour.send("line/1", ordering_key="k")
     assert (await tour.why(name))[1] == "group 'line': the ordering key 'k' is held"
+
+
+async def test_what_was_skipped_untried_and_requeued_for_later_is_queued(tour: Tour) -> None:
+    await tour.group("jobs")
+    name = await tour.send("jobs/1")
+    await tour.call("/v1/groups/jobs:skip", {})
+    await tour.server.app.quiet()
+    assert (await tour.why(name))[0][-1] == "group 'jobs': it is a dead letter after 0 tries: skipped."
+    await tour.call("/v1/dead:requeue", {"ids": [name], "deliver_in": 30})
+    await tour.server.app.quiet()
+    shown = await tour.call(f"{MESSAGES}/{name}", method="GET")
+    assert (shown["outcome"], shown["deliveries"][0]["state"]) == ("queued", "retry")
+    said, waits = await tour.why(name)
+    assert said[-1] == "group 'jobs': it was not given yet."
+    assert waits == "group 'jobs': the next try at 2026-11-21T08:00:30.000Z"
+    assert (await tour.call(f"{MESSAGES}?outcome=retrying", method="GET"))["messages"] == []
