@@ -36,7 +36,7 @@ from ..delivery.cursors import Cursors
 from ..delivery.membership import Membership
 from ..delivery.settling.events import Events
 from ..delivery.settling.lives import Outcome
-from ..delivery.settling.settling import Settling
+from ..delivery.settling.settling import FORMER, Settling
 from ..delivery.shared import Group
 from ..delivery.subscriber import Subscriber
 from ..engine.clock import Clock
@@ -406,7 +406,7 @@ class Pull:
                     self._groups.loans.take_back(*found)
                 settled.left += 1
                 decided = partial(settled.decided, lease)
-                self._events.finish(group, lease.position, lease.shard, decided, rights)
+                self._events.finish(group, lease.position, lease.shard, decided, rights, by=FORMER)
         for member, packet_ids in held.items():
             self._settling.ack_run(member, packet_ids)
         self._persist(touched, settled)

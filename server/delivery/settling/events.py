@@ -191,9 +191,8 @@ class Events:
         *,
         by: str = "",
     ) -> None:
-        """A late ack of a message of the group by its position, if `rights` allow to receive it. `by` whom,
-        if not by whoever has these."""
-        case = NO_CASE._replace(by=by or ("" if rights is None else rights.name))
+        """A late ack by whom, of a message of the group at that position, if `rights` allow to receive it."""
+        case = NO_CASE._replace(by=by)
         self._finish(Happening(group, group, Event.LATE_ACK, root, shard, case, answered, rights=rights))
 
     def finish_named(self, group: Group, member: Subscriber, message: MessageId, answered: Answered) -> None:

@@ -20,6 +20,7 @@ from shards.errors import StoreFailed
 from shards.expiry import expire
 from shards.record import decode
 from shards.store import Table
+from tests.support.kept import kept_of
 from tests.support.pulling import TEXT, Puller, lease_of
 from tests.support.rig import START_MS, Rig, config, props
 from timeline.deliveries import NEVER
@@ -251,6 +252,8 @@ def test_a_late_ack_counts_while_it_waits_and_when_another_has_it() -> None:
     assert another.given.attempt == 2
     assert puller.ack(leases)[0].done == 1
     assert _in_flight(rig) == 0
+    (group,) = rig.core.groups
+    assert [one.good.by for one in kept_of(rig.store, group.whose)] == ["(pull)"] * 2
     rig.pass_ms(600_000)
     assert puller.ask().payloads == []
 
