@@ -207,9 +207,10 @@ class Lives:
         is_ahead = is_sent and place.session.finish_ahead(root, horizon, key())
         if root in place.rows.ended and not is_ahead:
             return row is not None  # its story goes with the cursor that is written now
-        seen = Seen(_out(what, row) if what.flight else None, is_ahead=is_ahead, replay=int(is_ahead))
+        mine = None if root in place.rows.over else row  # else it is from before a replay
+        seen = Seen(_out(what, mine) if what.flight else None, is_ahead=is_ahead, replay=int(is_ahead))
         terms = Terms(keep=place.keeping.keep if isinstance(place, Group) else Keep.NONE)
-        life, now = None if row is None else life_of(row), position(commit.open_batch.wall_ms, 0)
+        life, now = None if mine is None else life_of(mine), position(commit.open_batch.wall_ms, 0)
         fate = decide(life, seen, what.event, what.case._replace(now=now), terms)
         is_ended = Effect.CURSOR in fate.effects
         if is_ahead and row is None:

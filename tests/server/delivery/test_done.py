@@ -218,6 +218,17 @@ def test_a_late_ack_right_after_a_message_is_read_again_has_its_story() -> None:
     assert place.is_sound()
 
 
+def test_a_late_ack_of_what_was_read_again_counts_no_try_from_before() -> None:
+    place = Place(ALL)
+    place.peer.nack(place.job(), "60s")
+    place.rig.decide(partial(place.rig.core.replay.rewind, subscriber=place.group, to=START))
+    (flight,) = place.group.session.flights.values()
+    place.rig.core.events.finish(place.group, flight.position, 0, lambda _: None, by="b")
+    place.rig.pass_ms(1_000)
+    assert [(one.state.attempts, one.tries) for one in place.kept] == [(1, [])]
+    assert place.is_sound()
+
+
 def test_a_second_ack_leaves_the_story_of_the_first() -> None:
     """Also before that is written."""
     place = Place()
