@@ -617,7 +617,10 @@ class Life:
             for root in kept[-KEPT_MAX:]:
                 if not self.world.sent[root].is_there:
                     place.apply(Event.SLICE_GOES, root)
-            place.unkept |= {root for root in kept if not place.story(root)}
+            gone = {root for root in kept if not place.story(root)}
+            for root in gone & place.evicted:
+                place.comes_again(place.stake(root))  # its story alone said that it is done
+            place.unkept |= gone
             left = [root for root in kept if place.story(root)]
             if len(left) > KEPT_MAX or not all(self.world.sent[root].is_there for root in left):
                 raise Broken(f"{left} of {place.name} are done, and stay for ever")

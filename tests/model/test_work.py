@@ -205,14 +205,19 @@ class Work(RuleBasedStateMachine):
                 self.ledger.settling.finished(stake)  # in the writer, with what it has ended there
 
     @precondition(lambda self: self.peers)
-    @rule(data=st.data(), size=st.integers(1, 3))
-    def ack_with_result(self, data: st.DataObject, size: int) -> None:
-        """By a lease that its worker takes for that."""
+    @rule(data=st.data(), size=st.integers(1, 3), is_late=st.booleans())
+    def ack_with_result(self, data: st.DataObject, size: int, is_late: bool) -> None:
+        """By a lease that its worker takes for that, and while that runs."""
         if (picked := self._pick(data)) and (number := self._leased(*picked)):
+            if is_late:
+                self.pass_time(LEASE_MS + 1_000)
             stake, result = picked[0], self._result(picked[0], size)
             (answer,) = self.rig.decide(self._following(number, result))
-            assert answer == []
-            self.ledger.settling.finished(stake)
+            assert answer == (None if is_late else [])
+            if is_late:
+                stake.enders.pop()
+            else:
+                self.ledger.settling.finished(stake)
 
     def _leased(self, stake: Stake, peer: Peer, packet_id: int, is_holder: bool) -> int:
         """The number of a lease of it; 0: its member has it no more."""

@@ -2,8 +2,9 @@
 
 from server.core import Core
 from server.delivery.shared import Group
-from shards import delivery_rows, kept
+from shards import delivery_rows
 from shards.delivery_rows import Name
+from shards.kept import result_of
 from shards.record import decode, is_stub
 from tests.support.kept import kept_of
 from tests.support.ledger.ends import Shown
@@ -49,7 +50,7 @@ def done(core: Core, group: Group) -> dict[str, Shown]:
     for one in kept_of(store, whose):
         if one.root not in rows.over:
             tries = [(each.by, each.outcome) for each in one.tries]
-            result = kept.result_of(store, whose, one)
+            result = result_of(store, whose, one)
             assert one.good.outcome == "done"
             found[payloads[one.root]] = Shown(one.state.attempts, tries, one.good.by, result)
     for root, story in rows.ended.items():

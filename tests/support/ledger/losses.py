@@ -115,7 +115,8 @@ class Losses:
         for count in (stake.tries, stake.total):
             count.least = max(0, count.least - 1) if is_counted else 0
         stake.returns.least = 0
-        stake.failures, stake.former_failures = [*stake.former_failures, *stake.failures], []
+        stake.failures = [*stake.former_failures, *stake.failures, (stake.by, "")]
+        stake.former_failures = []
         if stake.ended is not None and mono - stake.ended < self._known.sure:
             stake.not_before = 0
 
