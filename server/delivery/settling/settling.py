@@ -62,6 +62,7 @@ from .lives import Outcome as Outcome
 
 log = logging.getLogger(__name__)
 
+TOO_LARGE = "not sent, as it is too large for this client"
 NOT_STORED = "acked with messages, which could not be stored"
 TOGETHER_MAX = 100
 """Maximum shared subscriptions whose cursors are written with that of a leaving member, some 3 ms. Further
@@ -452,6 +453,8 @@ class Settling:
         """The client does not take messages of this size: count the message as acked."""
         flight = subscriber.session.flights.get(packet_id)
         if flight is not None:
+            if flight.loan is not None:
+                flight.loan.answer = TOO_LARGE
             self._finish(subscriber, flight)
 
     def put_back(self, member: Subscriber, packet_id: int) -> None:
