@@ -68,7 +68,8 @@ class Loans:
     def _acked(self, group: Group, member: Subscriber, run: Sequence[Flight]) -> list[Flight]:
         """Which of a group's are late."""
         session, theirs = group.session, group.lent.get(member, {})
-        own, resends, keep = session.flights, session.resends, group.keeping.keep
+        own, resends, keep, out = session.flights, session.resends, group.keeping.keep, group.rows.out
+        is_all, is_any = keep is Keep.ALL, keep is not Keep.NONE  # looked at once: it runs for each ack
         late: list[Flight] = []
         held = len(own)
         for lent in run:
@@ -84,11 +85,11 @@ class Loans:
                     resends.discard(flight.packet_id)
                 if flight.key:
                     session.land(flight)
-                if keep is Keep.ALL or (keep is Keep.FAILED and group.rows.had_failed(flight)):
+                if is_all or (is_any and (flight.attempts > 1 or flight.position in out)):
                     self.tell(group, member, flight, loan)
             elif flight is not None:
                 late.append(lent)
-            elif keep is Keep.ALL or (keep is Keep.FAILED and group.rows.had_failed(lent)):
+            elif is_all or (is_any and (lent.attempts > 1 or lent.position in out)):
                 self.tell(group, member, lent, loan)
         if not theirs:
             group.lent.pop(member, None)
