@@ -321,7 +321,7 @@ class Cursors(CommitHook):
                     subscriber.rows.forget(roots)
                     subscriber.rows.wrote(told)
                 else:
-                    subscriber.rows.unsure |= told.keys()
+                    subscriber.rows.unsure = subscriber.rows.unsure.union(told)
             for name in gone:
                 if not is_durable:
                     self._ended[name] = False

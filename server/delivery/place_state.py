@@ -79,7 +79,7 @@ class PlaceRows:
 
     def wrote(self, ended: dict[Position, Story]) -> None:
         """These stories are durable."""
-        self.unsure -= ended.keys()
+        self.unsure = self.unsure.difference(ended)
         for root, one in ended.items():
             if self.ended.get(root) is one:
                 del self.ended[root]
