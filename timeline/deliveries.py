@@ -60,12 +60,12 @@ from .delivery_rows import (
     Effect,
     Event,
     Fate,
-    Keep,
     Out,
     Seen,
     State,
     Terms,
     Try,
+    keeps,
     state_of,
 )
 from .position import at_of, position, seq_of
@@ -244,9 +244,8 @@ def over(one: Delivery) -> Fate:
 
 def _story(one: Delivery) -> DeliveryRow | None:
     """The row of what is done: its tries, and the good one, if its place keeps it."""
-    case, keep = one.case, one.terms.keep
-    row = _counted(one, one.seen.out)
-    if keep is Keep.NONE or (keep is Keep.FAILED and row.attempts <= 1 and not row.tries):
+    case, row = one.case, _counted(one, one.seen.out)
+    if not keeps(one.terms.keep, failed=row.attempts > 1 or bool(row.tries)):
         return None
     made = Try(case.ended_ms or at_of(case.now), case.by, DONE, case.reason, case.held_ms)
     return row._replace(state=State.DONE, at=case.now, reason="", tries=(*row.tries, made)[-TRIES_MAX:])

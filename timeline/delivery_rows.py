@@ -157,6 +157,11 @@ class Keep(Enum):
     ALL = auto()
 
 
+def keeps(keep: Keep, *, failed: bool) -> bool:
+    """Whether a delivery that is done keeps its row. `failed`: a try of it had."""
+    return keep is Keep.ALL or (keep is Keep.FAILED and failed)
+
+
 class Terms(NamedTuple):
     """What counts for this delivery at this moment; never stored with it."""
 

@@ -34,7 +34,7 @@ from shards.kept import Story, is_kept, keep
 from shards.keys import GROUP_PREFIX
 from shards.order import note_order, write_changes
 from shards.store import Table
-from timeline.delivery_rows import Keep
+from timeline.delivery_rows import Keep, keeps
 from timeline.horizon import Horizon
 from timeline.key_order import KeyOrder
 from timeline.position import Position
@@ -478,10 +478,11 @@ class Cursors(CommitHook):
             if root not in there:
                 end(commit, Name(one.whose, root))
         stories = {root: story for root, story in told.items() if root not in there}
+        kept = one.keeping.keep if isinstance(one, Group) else Keep.NONE
         for root, row in before.items():
             story = told[root]
             counts = row.attempts + story.attempts, row.counted + story.counted
-            if counts[0] == 1 and story.result is None and _keeps_failed(one):
+            if story.result is None and not keeps(kept, failed=counts[0] > 1):
                 del stories[root]  # its row was of what was put off
             else:
                 stories[root] = story._replace(
@@ -505,10 +506,6 @@ class Cursors(CommitHook):
         if name.startswith(GROUP_PREFIX):
             return self._groups.get(name.removeprefix(GROUP_PREFIX))
         return self._sessions.get(name)
-
-
-def _keeps_failed(one: Place) -> bool:
-    return isinstance(one, Group) and one.keeping.keep is Keep.FAILED
 
 
 def cursor_cost(subscriber: Place) -> int:

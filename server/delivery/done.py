@@ -17,7 +17,7 @@ from shards.commit import Commit
 from shards.kept import Kept
 from shards.store import Store
 from shards.tables import KeptRow
-from timeline.delivery_rows import Keep
+from timeline.delivery_rows import keeps
 from timeline.slices import Directory
 
 from ..engine.clock import Clock
@@ -80,5 +80,5 @@ class Done:
 
 def _stays(group: Group | None, one: Kept) -> bool:
     """Whether a delivery is kept beside its result, as `keep` is now."""
-    keep = Keep.NONE if group is None else group.keeping.keep
-    return keep is Keep.ALL or (keep is Keep.FAILED and (one.state.attempts > 1 or len(one.state.tries) > 1))
+    has_failed = one.state.attempts > 1 or bool(one.tries)
+    return group is not None and keeps(group.keeping.keep, failed=has_failed)

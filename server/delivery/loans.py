@@ -69,7 +69,7 @@ class Loans:
         """Which of a group's are late."""
         session, theirs = group.session, group.lent.get(member, {})
         own, resends, keep, out = session.flights, session.resends, group.keeping.keep, group.rows.out
-        is_all, is_any = keep is Keep.ALL, keep is not Keep.NONE  # looked at once: it runs for each ack
+        is_all, is_any = keep is Keep.ALL, keep is not Keep.NONE  # `keeps`, inlined: it runs for each ack
         late: list[Flight] = []
         held = len(own)
         for lent in run:
@@ -79,18 +79,19 @@ class Loans:
                 self.leases.end(loan)
             theirs.pop(lent.packet_id, None)
             flight = loan.flight
-            if flight is not None and own.get(flight.packet_id) is flight and flight.fate != SETTLED:
+            if flight is None:
+                flight = lent  # at QoS 2 there is no other
+            elif own.get(flight.packet_id) is flight and flight.fate != SETTLED:
                 del own[flight.packet_id]
                 if resends:
                     resends.discard(flight.packet_id)
                 if flight.key:
                     session.land(flight)
-                if is_all or (is_any and (flight.attempts > 1 or flight.position in out)):
-                    self.tell(group, member, flight, loan)
-            elif flight is not None:
+            else:
                 late.append(lent)
-            elif is_all or (is_any and (lent.attempts > 1 or lent.position in out)):
-                self.tell(group, member, lent, loan)
+                continue
+            if is_all or (is_any and (flight.attempts > 1 or flight.position in out)):
+                self.tell(group, member, flight, loan)
         if not theirs:
             group.lent.pop(member, None)
         if member in group.members:

@@ -40,7 +40,7 @@ from shards.errors import Corrupt
 from shards.kept import Kept, check_room, kept_at
 from shards.read import Reader
 from timeline.deliveries import RETURNS_FREE
-from timeline.delivery_rows import Event, Keep
+from timeline.delivery_rows import Event, keeps
 from timeline.position import MessageId, Position, id_position
 from timeline.session import IN_FLIGHT, SETTLED, Flight, Session
 
@@ -591,9 +591,7 @@ class Settling:
         placed = place()
         former = kept_at(self._reader.store, Name(group.whose, loan.flight.position))
         loan.flight.fate = SETTLED
-        keep = group.keeping.keep
-        is_kept = keep is Keep.ALL or (keep is Keep.FAILED and group.rows.had_failed(loan.flight))
-        if is_kept or result is not None:
+        if result is not None or keeps(group.keeping.keep, failed=group.rows.had_failed(loan.flight)):
             self._groups.loans.tell(group, member, loan.flight, loan, result)
         self._cursors.store(commit, group)
         ack = group, loan.flight, member, lent
