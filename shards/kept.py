@@ -121,8 +121,7 @@ def keep(commit: Commit, whose: bytes, stories: Mapping[Position, Story], keeper
     group.made.kept[whose] = oldest = min(*stories, group.made.kept.get(whose, END))
     first = min(known.first, keys.place(oldest)) if known.count else keys.place(oldest)
     since = min(known.first_result, since) if known.results and since else since or known.first_result
-    now = _add(group, whose, KeptRow(count, size, results, result_size))
-    group.row(Table.DELIVERIES, keys.KEPT + whose, encode_row(replace(now, first=first, first_result=since)))
+    now = _add(group, whose, KeptRow(count, size, results, result_size, first, since))
     gone = 0
     if now.count > ROWS_EACH or now.size > BYTES_EACH:
         gone = drop_first(commit, whose, max(count, STEP))
@@ -222,17 +221,17 @@ def _drop_result(group: OpenBatch, whose: bytes, at: bytes) -> tuple[int, int]:
 
 
 def _add(group: OpenBatch, whose: bytes, more: KeptRow) -> KeptRow:
-    """Count more, or fewer, of a place; returns what it has now."""
-    now = NONE
+    """Count more, or fewer, of a place; returns what it has now. An empty `first`, `first_result`: as
+    before."""
     for table, key in ((Table.META, META_KEPT), (Table.DELIVERIES, keys.KEPT + whose)):
-        now = _row(group.get(table, key))
+        now, is_all = _row(group.get(table, key)), table is Table.META
         now = KeptRow(
             max(0, now.count + more.count),
             max(0, now.size + more.size),
             max(0, now.results + more.results),
             max(0, now.result_size + more.result_size),
-            now.first,
-            now.first_result,
+            b"" if is_all else more.first or now.first,
+            b"" if is_all else more.first_result or now.first_result,
         )
         group.row(table, key, encode_row(now) if now.count or now.results else None)
     return now

@@ -133,33 +133,34 @@ def _rows(store: Store) -> Iterator[tuple[Name, DeliveryRow | None]]:
 
 def _kept(store: Store) -> Iterator[Pointer]:
     """Results of no delivery that is done, and wrong counts of what is kept."""
-    counts, hidden = {b"": Counter[str]()}, set[bytes]()
-    states = readable(store, Table.DELIVERIES, keys.STATE, keys.RECORD)
-    for state_key, value in states:
+    counts = {whose: Counter[str]() for whose, _ in kept.places(store)}
+    counts[b""] = every = Counter[str]()
+    first, first_result = dict[bytes, bytes](), dict[bytes, bytes]()
+    for state_key, value in readable(store, Table.DELIVERIES, keys.STATE, keys.RECORD):
         whose, root = keys.state_in(state_key)
-        done = kept.kept_at(store, Name(whose, root))
-        result = None if done is None else kept.result_of(store, whose, done)
-        for one in (counts[b""], counts.setdefault(whose, Counter())) if done is not None else ():
-            one["count"] += 1
-            one["size"] += len(value) + kept.KEY_BYTES
-            one["results"] += result is not None
-            one["result_size"] += len(result or b"")
-        if done is not None and keys.place(root) < kept.totals_of(store, whose).first:
-            hidden.add(whose)
+        if kept.kept_at(store, Name(whose, root)) is not None:
+            first.setdefault(whose, keys.place(root))
+            for one in (every, counts.setdefault(whose, Counter())):
+                one["count"] += 1
+                one["size"] += len(value) + kept.KEY_BYTES
     for key, value in readable(store, Table.DELIVERIES, keys.RESULT, keys.LAST):
         whose, at = key[1 : 1 + keys.WHOSE_BYTES], key[1 + keys.WHOSE_BYTES :]
         done = kept.kept_at(store, Name(whose, keys.place_of(value[:POSITION_BYTES])))
         if done is None or done.state.at != at:
             yield Pointer(Table.DELIVERIES, key, "is the result of no delivery that is done")
-        elif at < kept.totals_of(store, whose).first_result:
-            hidden.add(whose)
-    rows = [(Table.META, tables.META_KEPT, kept.totals(store), b"")]
-    known = {whose for whose, _ in kept.places(store)} | (counts.keys() - {b""})
-    rows += [(Table.DELIVERIES, keys.KEPT + one, kept.totals_of(store, one), one) for one in sorted(known)]
-    for table, key, now, whose in rows:
-        counted = counts.get(whose, Counter())
-        right = tables.KeptRow(counted["count"], counted["size"], counted["results"], counted["result_size"])
-        if whose in hidden or msgspec.structs.replace(now, first=b"", first_result=b"") != right:
+            continue
+        first_result.setdefault(whose, at)
+        for one in (every, counts[whose]):
+            one["results"] += 1
+            one["result_size"] += len(value) - POSITION_BYTES
+    for whose, one in sorted(counts.items()):
+        table, key, now = Table.DELIVERIES, keys.KEPT + whose, kept.totals_of(store, whose)
+        if not whose:
+            table, key, now = Table.META, tables.META_KEPT, kept.totals(store)
+        right = tables.KeptRow(one["count"], one["size"], one["results"], one["result_size"])
+        is_hidden = first.get(whose, now.first) < now.first
+        is_hidden |= first_result.get(whose, now.first_result) < now.first_result
+        if is_hidden or msgspec.structs.replace(now, first=b"", first_result=b"") != right:
             mended = tables.encode_row(right) if right.count else None
             yield Pointer(table, key, f"says {now.count} done, there are {right.count}", mended)
 
