@@ -19,6 +19,9 @@ timeline/ define the stored bytes; this room only turns them into files and colu
     expire.py      the stage of an expiry: archive or only count each slice
     archive.py     one slice as Parquet files by day, exactly once
 
+    storage.py     files of an archive, in a directory or an object store
+    manifests.py   what an archive has: commits, files that count, what is covered
+
     table.py       `spark.read.format("fasti")`: the timeline as rows
     pushdown.py    filter pushdown for the table: what need not be read; pure
     columns.py     rows of the timeline as Arrow columns, for the archive and the table
