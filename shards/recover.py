@@ -30,7 +30,7 @@ from .owned import Owned, QuotaOf, any_number
 from .read import Reader
 from .record import decode, is_stub, owner_of
 from .store import ROWS_END, Store, Table
-from .unreadable import CorruptRange, notes
+from .unreadable import CorruptRange, tried
 from .upgrade import upgrade
 from .waiting import Waiting
 from .withheld import Withheld
@@ -56,6 +56,10 @@ class Opened:
     withheld: Withheld
     owed: list[CorruptRange]
     """Ranges that dispatch could not read in time, and that are readable now."""
+
+    def is_withheld(self, place: Position) -> bool:
+        """Whether dispatch has passed the message there, and given it to nobody."""
+        return self.withheld.has(place) or any(note.owes(self.store, place) for note in self.owed)
 
     def close_group(self) -> None:
         """Note that the oldest written group is durable."""
@@ -170,12 +174,10 @@ def _read_again(opened: Opened) -> tables.StoredCursor:
 def _tried(store: Store, reader: Reader) -> list[CorruptRange]:
     """Noted corrupt ranges that can be read now; the others are remembered as unreadable."""
     owed = []
-    for note in notes(store):
-        try:
-            for _ in store.scan(Table.MESSAGES, note.start, note.end):
-                pass
+    for note, is_readable in tried(store):
+        if is_readable:
             owed.append(note)
-        except Corrupt:
+        else:
             reader.unreadable.look_beside(store, Table.MESSAGES, note)
             reader.unreadable.add(note, is_noted=True)
     _seal(reader)

@@ -6,6 +6,8 @@ here:
     a stub that a cancel left                        cancelled
     in the table `held`, or beyond the horizon       pending
     it has a row in `meta` (withheld.py)             withheld
+    in a corrupt range that dispatch has passed,
+    that is readable again, and not sent yet         withheld
     else                                             dispatched; or expired if dispatch dropped it: its time
                                                      to live, counted from its due, was over, or it had
                                                      `late: drop` and was late (fate.py)
@@ -33,6 +35,7 @@ from .fields import Record
 from .record import due_at
 from .store import Store, Table
 from .tables import number_from
+from .unreadable import tried
 
 State = Literal["pending", "dispatched", "cancelled", "expired", "withheld"]
 
@@ -84,15 +87,22 @@ class Journal:
     def is_withheld(self, place: Position) -> bool:
         """Whether dispatch has passed the message there, and given it to nobody. Raises Corrupt."""
         if self._is_withheld is None:
-            store, first = self._store, next(self._store.scan(Table.META, *keys.under(keys.WITHHELD)), None)
-            self._is_withheld = lambda at: (
-                bool(first) and store.get(Table.META, keys.withheld(at)) is not None
-            )
+            self._is_withheld = _withheld_in(self._store)
         return self._is_withheld(place)
 
     def _next(self) -> None:
         row = next(self._turns, None)
         self._turn = None if row is None else (keys.place_of(row[0]), number_from(row[1]))
+
+
+def _withheld_in(store: Store) -> IsWithheld:
+    """As the store says."""
+    is_any = next(store.scan(Table.META, *keys.under(keys.WITHHELD)), None) is not None
+    owed = [note for note, is_readable in tried(store) if is_readable]
+    return lambda place: (
+        (is_any and store.get(Table.META, keys.withheld(place)) is not None)
+        or any(note.owes(store, place) for note in owed)
+    )
 
 
 def state_of(

@@ -85,6 +85,13 @@ class CorruptRange:
         """Last position; the end may be where the next shard begins."""
         return Position(keys.place_of(self.end) - 1) if self.end.startswith(self.scope) else END
 
+    def owes(self, store: Store, place: Position) -> bool:
+        """Whether an owed message of this range is at `place`, now that the range can be read."""
+        if self.owed is None or not self.owed <= place <= self.last:
+            return False
+        # Other shards have positions in between; a position is in one shard only.
+        return store.get(Table.MESSAGES, self.scope + keys.place(place)) is not None
+
     def __str__(self) -> str:
         if not self.is_of_messages:
             return f"table {self.scope.decode()}: unreadable from {self.start!r} to {self.end!r}: {self.why}"
@@ -310,3 +317,15 @@ def notes(store: Store) -> Iterator[CorruptRange]:
             continue
         why = value[_NOTE.size :].decode(errors="replace")
         yield CorruptRange(start, end, start[:10], why, keys.place_of(owed))
+
+
+def tried(store: Store) -> Iterator[tuple[CorruptRange, bool]]:
+    """Every noted corrupt range, and whether it can be read now."""
+    for note in notes(store):
+        try:
+            for _ in store.scan(Table.MESSAGES, note.start, note.end):
+                pass
+        except Corrupt:
+            yield note, False
+        else:
+            yield note, True

@@ -301,7 +301,7 @@ class Writer:
 
     def journal(self) -> Journal:
         """When messages were dispatched, with the turns that are not written yet. For rising positions."""
-        return Journal(self._opened.store, self.dispatched_ms, self._opened.withheld.has)
+        return Journal(self._opened.store, self.dispatched_ms, self._opened.is_withheld)
 
     def compose(
         self,

@@ -18,13 +18,14 @@ from server.offline import verify
 from server.rounds.app import App
 from server.settings.config import Config, Shards
 from shards import keys
-from shards.commit import Commit, Draft
+from shards.commit import Caps, Commit, Draft
 from shards.errors import Corrupt, StoreFailed
 from shards.fields import Record
 from shards.read import Row
 from shards.record import decode, encode
-from shards.recover import count_pending
+from shards.recover import count_pending, open_timeline
 from shards.rocks import RocksStore
+from shards.state import Journal
 from shards.store import Table
 from shards.unreadable import notes
 from tests.server.conftest import Fronted, Running
@@ -34,6 +35,7 @@ from timeline.position import END, START, MessageId, id_position, id_text
 START_MS = 1_795_248_000_000
 DUE_MS = START_MS + 3_600_000
 COUNT = 2_000
+CAPS = Caps(messages=10_000, bytes=1 << 28, pending=1_000_000, structure_above=1_000_000)
 CONFIG = replace(Config(), shards=replace(Shards(), cap_messages=10_000))
 
 
@@ -106,6 +108,20 @@ async def world(tmp_path: Path) -> World:
 def unread(world: World, server: Running) -> list[int]:
     """Numbers of the messages that cannot be looked up."""
     return [n for n, name in enumerate(world.ids) if not is_found(server, name)]
+
+
+def withheld(world: World) -> list[int]:
+    """Numbers of the messages that the data say are withheld: to the server as it opens, and to a reader."""
+    store = RocksStore(world.path)
+    opened = open_timeline(
+        store, wall_ms=world.clock.wall_ms(), node=0, max_slices=500, max_structures=500, caps=CAPS
+    )
+    of_server, of_store = Journal(store, is_withheld=opened.is_withheld), Journal(store)
+    places = [id_position(name) for name in world.ids]
+    found = [n for n, place in enumerate(places) if of_server.is_withheld(place)]
+    assert found == [n for n, place in enumerate(places) if of_store.is_withheld(place)]
+    store.close()
+    return found
 
 
 def is_found(server: Running, name: MessageId) -> bool:
@@ -196,6 +212,7 @@ async def test_what_can_be_read_again_is_dispatched_late_and_once(
     async with world.server() as server:  # still so: it is known from the start
         assert (len(server.app.core.reader.unreadable), server.app.core.opened.owed) == (1, [])
     world.mend()
+    assert withheld(world) == gone
     for _ in range(2):
         async with world.server() as server:
             _, link = await server.connect("here", "a/#", window=COUNT + 1)

@@ -16,6 +16,7 @@ from shards.record import MOVED, due_at, encode, is_moved, stub
 from shards.state import CANCELLED, DISPATCHED, EXPIRED, PENDING, STATES, WITHHELD, Journal, State, state_of
 from shards.store import Table
 from shards.tables import number_value
+from shards.unreadable import CorruptRange, note_key, note_value
 from tests.support.memory_store import MemoryStore
 from timeline.position import Position, position
 from timeline.slices import Directory
@@ -184,6 +185,35 @@ def test_what_has_a_row_is_withheld_unless_it_is_cancelled_or_ahead(store: Count
     asked = [(PASSED, plain), (PASSED, expiring), (PASSED, cancelled), (HORIZON, plain), (AHEAD, plain)]
     states = [state_of(place, record, HORIZON, journal, is_held=False)[0] for place, record in asked]
     assert states == [WITHHELD, WITHHELD, CANCELLED, DISPATCHED, PENDING]
+
+
+class Spoiled(MemoryStore):
+    """No scan of messages comes to its end."""
+
+    def scan(self, table: Table, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        if table is Table.MESSAGES:
+            raise Corrupt("block checksum mismatch")
+        return super().scan(table, start, end)
+
+
+@pytest.mark.parametrize("kind", [MemoryStore, Spoiled])
+def test_what_is_owed_of_a_range_that_reads_again_is_withheld(kind: type[MemoryStore]) -> None:
+    """Not what dispatch had before, nor rows of other shards, nor of a range that is still unreadable."""
+    shard, other = bytes(9) + b"\1", bytes(9) + b"\2"
+    places = [position(9_000, seq) for seq in range(8)]
+    corrupt = CorruptRange(shard + keys.place(places[1]), shard + keys.place(places[6]), shard, "rotten")
+    store = kind()
+    batch = store.batch()
+    for seq, place in enumerate(places):
+        batch.put(Table.MESSAGES, (other if seq == 4 else shard) + keys.place(place), b"row")
+    batch.put(Table.META, note_key(corrupt), note_value(corrupt, places[3], 5))
+    store.write(batch)
+    journal, record = Journal(store), Record(b"t", b"", 9_000)
+    states = [state_of(place, record, HORIZON, journal, is_held=False)[0] for place in places]
+    owed = [seq for seq, state in enumerate(states) if state == WITHHELD]
+    assert owed == ([3, 5] if kind is MemoryStore else [])
+    assert set(states) <= {WITHHELD, DISPATCHED}
+    assert state_of(places[3], record, position(8_000, 0), journal, is_held=False) == (PENDING, None)
 
 
 def test_the_states_have_these_names() -> None:
