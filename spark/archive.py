@@ -24,18 +24,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shards.archives import ArchivedFile, fault_in
 from shards.read import Row
-from shards.record import is_moved, schedule_name
+from shards.record import is_moved
 from shards.sectors import sync_path
-from shards.state import DISPATCHED, Journal
+from shards.state import Journal
 from timeline.position import Position, before
 from timeline.slices import DAY_MS, Home, Slice
 
-from .columns import HEADERS, TIME, Batch, batches, times
+from .columns import SCHEMA, batches, table
 from .errors import ArchiveClash, SparkError
 from .snapshot import Snapshot
 
@@ -43,26 +42,6 @@ VERSION = 1
 GROUP_ROWS = 32_768
 GROUP_BYTES = 16 << 20
 MANIFESTS = "_manifests"
-SCHEMA = pa.schema(
-    [
-        pa.field("id", pa.string(), nullable=False),
-        pa.field("topic", pa.string(), nullable=False),
-        pa.field("due", TIME, nullable=False),
-        pa.field("at", TIME, nullable=False),
-        pa.field("dispatched", TIME),
-        pa.field("state", pa.string(), nullable=False),
-        pa.field("cancelled", TIME),
-        pa.field("payload", pa.binary()),
-        pa.field("encoding", pa.string(), nullable=False),
-        pa.field("content_type", pa.string()),
-        pa.field("headers", HEADERS),
-        pa.field("qos", pa.int8(), nullable=False),
-        pa.field("retain", pa.bool_(), nullable=False),
-        pa.field("publisher", pa.string()),
-        pa.field("schedule", pa.string()),
-    ],
-    metadata={"fasti.archive": str(VERSION)},
-)
 
 Manifest = dict[str, Any]
 
@@ -134,7 +113,7 @@ def _write(snapshot: Snapshot, piece: Slice, folder: Path, node: int) -> Manifes
         start, end = max(day * DAY_MS, piece.start_ms), min((day + 1) * DAY_MS, piece.end_ms)
         rows = seen.through(snapshot.reader.read(before(start), before(end)))
         path = folder / f"date={_date(day)}" / f"{name_of(piece.home)}.parquet"
-        written = _write_file(path, batches(rows, GROUP_ROWS, GROUP_BYTES), snapshot, journal, node)
+        written = _write_file(path, batches(rows, GROUP_ROWS, GROUP_BYTES), snapshot, journal, node, piece)
         if written:
             files.append({"path": path.relative_to(folder).as_posix(), **written})
     manifest: Manifest = {
@@ -190,7 +169,7 @@ def _replacing(path: Path) -> Iterator[Path]:
 
 
 def _write_file(
-    path: Path, batches: Iterator[list[Row]], snapshot: Snapshot, journal: Journal, node: int
+    path: Path, batches: Iterator[list[Row]], snapshot: Snapshot, journal: Journal, node: int, piece: Slice
 ) -> dict[str, Any]:
     """Write a day's file; returns its entry, empty if there are no rows."""
     first = next(batches, None)
@@ -200,39 +179,12 @@ def _write_file(
     with _replacing(path) as unfinished:
         with pq.ParquetWriter(unfinished, SCHEMA, compression="zstd") as writer:
             for batch in chain((first,), batches):
-                writer.write_table(_table(batch, snapshot, journal, node), row_group_size=GROUP_ROWS)
+                writer.write_table(table(batch, snapshot, journal, node, piece), row_group_size=GROUP_ROWS)
                 count += len(batch)
         with unfinished.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         size = unfinished.stat().st_size
     return {"rows": count, "bytes": size, "sha256": digest}
-
-
-def _table(rows: list[Row], snapshot: Snapshot, journal: Journal, node: int) -> pa.Table:
-    batch = Batch(rows, node)
-    states, passed = batch.states(snapshot.cursor.horizon, journal, with_time=True)
-    headers, content_type = batch.headers()
-    dispatched = [
-        passed_ms if state == DISPATCHED else None for passed_ms, state in zip(passed, states, strict=True)
-    ]
-    columns = [
-        batch.id(),
-        batch.text(lambda record: record.topic),
-        batch.due(),
-        batch.at(),
-        times(dispatched),
-        pa.array(states, pa.string()),
-        times([record.when_ms if record.stub else None for record in batch.records]),
-        batch.payload(),
-        batch.encoding(),
-        content_type,
-        headers,
-        batch.column(lambda record: record.qos, pa.int8()),
-        batch.column(lambda record: record.retain, pa.bool_()),
-        batch.column(lambda record: record.publisher.decode("utf-8", "replace") or None, pa.string()),
-        batch.column(schedule_name, pa.string()),
-    ]
-    return pa.Table.from_arrays(columns, schema=SCHEMA)
 
 
 def _date(day: int) -> str:

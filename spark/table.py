@@ -29,14 +29,13 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from shards.keys import MESSAGE_KEY_BYTES
 from shards.read import Row
 from shards.record import due_at, due_of, is_moved, is_stub, topic_of
 from shards.state import CANCELLED, PENDING, Journal
-from timeline.position import AT_MAX, HELD_SHARD, Position, before
+from timeline.position import AT_MAX, Position, before
 from timeline.slices import Slice
 
-from .columns import HEADERS, Batch, batches, times
+from .columns import ARROW, batches, record_batch
 from .pushdown import Predicate, Range, narrowed, predicate_of
 from .snapshot import Snapshot, opened_snapshot
 from .tasks import grouped
@@ -47,25 +46,6 @@ BATCH_BYTES = 8 << 20
 PARTITION_ROWS = 250_000
 HELD = -1
 """In place of a slice's start: the table `held`."""
-TIME = pa.timestamp("us", "UTC")
-ARROW = pa.schema(
-    [
-        ("id", pa.string()),
-        ("topic", pa.string()),
-        ("due", TIME),
-        ("at", TIME),
-        ("state", pa.string()),
-        ("payload", pa.binary()),
-        ("encoding", pa.string()),
-        ("qos", pa.int8()),
-        ("retain", pa.bool_()),
-        ("headers", HEADERS),
-        ("content_type", pa.string()),
-        ("slice", TIME),
-        ("shard", pa.int32()),
-        ("bytes", pa.int32()),
-    ]
-)
 
 
 def register(session: SparkSession, *, pushdown: bool = False) -> None:
@@ -206,7 +186,7 @@ def _sent(
 ) -> Iterator[pa.RecordBatch]:
     journal = Journal(snapshot.store)
     for batch in batches(_kept(rows, predicate), BATCH_ROWS, BATCH_BYTES):
-        made = _record_batch(Batch(batch, node), snapshot, journal, piece)
+        made = record_batch(batch, snapshot, journal, node, piece)
         if predicate.states is not None:
             made = made.filter(pc.is_in(made["state"], pa.array(sorted(predicate.states))))
         yield made
@@ -229,26 +209,3 @@ def _kept(rows: Iterator[Row], predicate: Predicate) -> Iterator[Row]:
         if due is not None and not due.holds(due_at(row[0], due_of(value))):
             continue
         yield row
-
-
-def _record_batch(batch: Batch, snapshot: Snapshot, journal: Journal, piece: Slice | None) -> pa.RecordBatch:
-    count = len(batch.rows)
-    states, _ = batch.states(snapshot.cursor.horizon, journal, with_time=False)
-    headers, content_type = batch.headers()
-    columns = [
-        batch.id(),
-        batch.text(lambda record: record.topic),
-        batch.due(TIME),
-        batch.at(TIME) if piece is not None else pa.nulls(count, TIME),
-        pa.array(states, pa.string()),
-        batch.payload(),
-        batch.encoding(),
-        batch.column(lambda record: record.qos, pa.int8()),
-        batch.column(lambda record: record.retain, pa.bool_()),
-        headers,
-        content_type,
-        times([piece.start_ms if piece is not None else None] * count, TIME),
-        pa.array([None if number == HELD_SHARD else number for _, number, _ in batch.rows], pa.int32()),
-        pa.array([len(value) + MESSAGE_KEY_BYTES for _, _, value in batch.rows], pa.int32()),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=ARROW)

@@ -1,0 +1,201 @@
+"""The columns of rows are what `decode` says of each row, one by one."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from shards import keys
+from shards.fields import Record
+from shards.properties import headers_of, properties_of
+from shards.read import Reader, Row
+from shards.record import CANCELLED, ENCODINGS, decode, due_at, encode, id_at
+from shards.state import DISPATCHED, Journal, state_of
+from shards.store import Table
+from shards.tables import StoredCursor, number_value
+from spark.columns import ARROW, SCHEMA, record_batch, table
+from spark.snapshot import Snapshot
+from tests.support.memory_store import MemoryStore
+from timeline.position import HELD_SHARD, Position, at_of, id_text, position
+from timeline.slices import DAY_MS, Directory, Slice
+from timeline.structures import Structures
+
+START = 20_000 * DAY_MS
+PIECE = Slice(START, START + DAY_MS, 3)
+HORIZON = position(START + 5_000, 7)
+NODE = 2
+
+words = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=9)
+names = words.map(str.encode)
+records = st.builds(
+    Record,
+    topic=words.filter(bool).map(str.encode),
+    payload=st.binary(max_size=40),
+    due_ms=st.one_of(st.just(0), st.integers(START, START + 10_000), st.integers(0, (1 << 48) - 1)),
+    qos=st.integers(0, 2),
+    retain=st.booleans(),
+    drop_late=st.booleans(),
+    expires_ms=st.sampled_from((0, 0, 1, 50, 5_000, 1 << 47)),
+    id=st.one_of(st.just(0), st.integers(0, (1 << 128) - 1)),
+    key=st.one_of(st.just(b""), st.binary(min_size=16, max_size=16)),
+    publisher=st.one_of(names, st.binary(max_size=20)),
+    properties=st.builds(
+        lambda headers, kind: properties_of(headers, kind),
+        st.lists(st.tuples(st.sampled_from("abc"), words), max_size=4),
+        words,
+    ),
+    encoding=st.integers(0, 2),
+    zone=names,
+    schedule=names,
+    owner=names,
+    deliver_to=names,
+    ordering_key=names,
+)
+cancelled = st.builds(
+    lambda record, when_ms: Record(
+        record.topic, b"", record.due_ms, id=record.id, key=record.key, stub=CANCELLED, when_ms=when_ms
+    ),
+    records,
+    st.integers(0, 1 << 47),
+)
+rows_of = st.lists(
+    st.tuples(
+        st.integers(START, START + 10_000),
+        st.sampled_from((0, 3, 40)),
+        st.one_of(records, records, records, cancelled),
+    ),
+    max_size=12,
+)
+turns_of = st.dictionaries(st.integers(START, START + 10_000), st.integers(START, START + 20_000), max_size=5)
+
+
+def snapshot_of(
+    turns: dict[int, int] | None = None, withheld: Sequence[Position] = (), horizon: Position = HORIZON
+) -> Snapshot:
+    store = MemoryStore()
+    batch = store.batch()
+    for at, wall_ms in (turns or {}).items():
+        batch.put(Table.DISPATCHES, keys.place(position(at, 5)), number_value(wall_ms))
+    for place in withheld:
+        batch.put(Table.META, keys.withheld(place), b"")
+    store.write(batch)
+    reader = Reader(store, Directory(max_slices=1), Structures(max_structures=1))
+    return Snapshot(store, reader, StoredCursor(horizon, 0, 0, 0, Position(0)))
+
+
+def rows_from(described: Sequence[tuple[int, int, Record]]) -> list[Row]:
+    """In position order."""
+    ordered = sorted(enumerate(described), key=lambda one: (one[1][0], one[0]))
+    return [(position(at, seq), number, encode(record)) for seq, (at, number, record) in ordered]
+
+
+def expected(row: Row, snapshot: Snapshot, piece: Slice | None) -> dict[str, Any]:
+    """One row by itself, times in ms."""
+    place, number, value = row
+    record = decode(value)
+    is_held = number == HELD_SHARD
+    horizon = snapshot.cursor.horizon
+    state, passed_ms = state_of(place, record, horizon, Journal(snapshot.store), is_held=is_held)
+    headers, content_type = headers_of(record.properties)
+    due_ms = due_at(place, record.due_ms)
+    return {
+        "id": id_text(id_at(place, number, NODE, record.id)),
+        "topic": record.topic.decode(),
+        "due": due_ms,
+        "at": at_of(place) if piece else None,
+        "dispatched": passed_ms if state == DISPATCHED else None,
+        "state": state,
+        "cancelled": record.when_ms if record.stub else None,
+        "payload": None if record.stub else record.payload,
+        "encoding": ENCODINGS[record.encoding],
+        "content_type": content_type,
+        "headers": list(headers),
+        "qos": record.qos,
+        "retain": record.retain,
+        "publisher": record.publisher.decode("utf-8", "replace") or None,
+        "schedule": record.schedule.decode() or None,
+        "slice": piece.start_ms if piece else None,
+        "shard": number if piece else None,
+        "bytes": len(value) + keys.MESSAGE_KEY_BYTES,
+        "ordering_key": record.ordering_key.decode() or None,
+        "expires_at": due_ms + record.expires_ms if record.expires_ms else None,
+        "key": record.key.hex() or None,
+        "local": record.zone.decode() or None,
+        "deliver_to": record.deliver_to.decode() or None,
+        "date": datetime.fromtimestamp(at_of(place) / 1_000, UTC).date() if piece else None,
+    }
+
+
+def plain(made: pa.RecordBatch | pa.Table, times: pa.DataType) -> list[dict[str, Any]]:
+    """Rows with times as numbers of their unit: they may lie beyond what a datetime holds."""
+    columns = {
+        field.name: (
+            made[field.name].cast(pa.int64()) if field.type == times else made[field.name]
+        ).to_pylist()
+        for field in made.schema
+    }
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+MS, US = pa.timestamp("ms", "UTC"), pa.timestamp("us", "UTC")
+TIMES = [field.name for field in SCHEMA if field.type == MS]
+
+
+def in_us(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: value * 1_000 if name in TIMES and value is not None else value for name, value in row.items()
+    }
+
+
+@given(rows_of, turns_of, st.sets(st.integers(0, 11), max_size=3))
+@example([], {}, set())
+def test_columns_are_what_decode_says(
+    described: list[tuple[int, int, Record]], turns: dict[int, int], withheld: set[int]
+) -> None:
+    rows = rows_from(described)
+    snapshot = snapshot_of(turns, [rows[n][0] for n in withheld if n < len(rows)])
+    wanted = [expected(row, snapshot, PIECE) for row in rows]
+    made = record_batch(rows, snapshot, Journal(snapshot.store), NODE, PIECE)
+    assert made.schema == ARROW
+    made.validate(full=True)
+    assert plain(made, US) == [in_us(row) for row in wanted]
+    archived = table(rows, snapshot, Journal(snapshot.store), NODE, PIECE)
+    assert archived.schema == SCHEMA
+    archived.validate(full=True)
+    without = [{name: value for name, value in row.items() if name != "date"} for row in wanted]
+    assert plain(archived, MS) == without
+
+
+@given(st.lists(records, max_size=5))
+def test_of_the_table_held_at_slice_and_shard_are_null(found: list[Record]) -> None:
+    rows = [(position(START + n, n), HELD_SHARD, encode(record)) for n, record in enumerate(found)]
+    snapshot = snapshot_of()
+    made = record_batch(rows, snapshot, Journal(snapshot.store), NODE, None)
+    assert plain(made, US) == [in_us(expected(row, snapshot, None)) for row in rows]
+    assert {row["state"] for row in plain(made, US)} <= {"pending"}
+
+
+@pytest.mark.parametrize(
+    "names", [["id"], ["due", "topic"], ["date"], ["state", "at"], ["headers"], ARROW.names]
+)
+def test_only_the_columns_of_these_names_are_made(names: list[str]) -> None:
+    rows = rows_from([(START, 0, Record(b"a/b", b"x")), (START + 6_000, 0, Record(b"c", b"y", expires_ms=5))])
+    snapshot = snapshot_of()
+    whole = record_batch(rows, snapshot, Journal(snapshot.store), NODE, PIECE)
+    made = record_batch(rows, snapshot, Journal(snapshot.store), NODE, PIECE, names)
+    assert made.schema.names == names
+    assert made == whole.select(names)
+
+
+def test_both_schemas_have_the_same_columns_in_the_same_order() -> None:
+    assert ARROW.names == [*SCHEMA.names, "date"]
+    assert [field.name for field in SCHEMA if not field.nullable] == [
+        *("id", "topic", "due", "state", "encoding", "qos", "retain")
+    ]
+    for mine, others in zip(SCHEMA, ARROW, strict=False):
+        assert others.type == (US if mine.type == MS else mine.type)
+        assert mine.nullable == others.nullable or not mine.nullable
