@@ -24,7 +24,8 @@ A turn is written a little later, with the next group. Until then only the store
 can ask it (`latest`).
 """
 
-from collections.abc import Callable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Literal
 
 from timeline.position import Position, at_of
@@ -35,7 +36,7 @@ from .fields import Record
 from .record import due_at
 from .store import Store, Table
 from .tables import number_from
-from .unreadable import tried
+from .unreadable import CorruptRange, tried
 
 State = Literal["pending", "dispatched", "cancelled", "expired", "withheld"]
 
@@ -69,6 +70,8 @@ class Journal:
         self._store = store
         self._latest = latest
         self._is_withheld = is_withheld
+        self._owed: list[CorruptRange] | None = None
+        """Corrupt ranges that are readable again; None: not looked up."""
         self._turns: Iterator[tuple[bytes, bytes]] = iter(())
         self._last: Position | None = None
         self._turn: tuple[Position, int] | None = None
@@ -84,25 +87,40 @@ class Journal:
             self._next()
         return self._latest(place) if self._turn is None else self._turn[1]
 
+    def runs(self, places: Sequence[Position]) -> Iterator[tuple[int, int | None]]:
+        """`dispatched_ms` of rising positions: how many of them one turn passed, and its time. Raises
+        Corrupt."""
+        done = 0
+        while done < len(places):
+            wall_ms = self.dispatched_ms(places[done])
+            end = done + 1 if self._turn is None else bisect_right(places, self._turn[0], done)
+            yield end - done, wall_ms
+            done = end
+
     def is_withheld(self, place: Position) -> bool:
         """Whether dispatch has passed the message there, and given it to nobody. Raises Corrupt."""
-        if self._is_withheld is None:
-            self._is_withheld = _withheld_in(self._store)
-        return self._is_withheld(place)
+        return self._is_withheld(place) if self._is_withheld is not None else bool(self.withheld([place]))
+
+    def withheld(self, places: Sequence[Position]) -> set[Position]:
+        """Those of rising positions for which `is_withheld` holds. Raises Corrupt."""
+        if self._is_withheld is not None:
+            return {place for place in places if self._is_withheld(place)}
+        if self._owed is None:
+            self._owed = [note for note, is_readable in tried(self._store) if is_readable]
+        if not places:
+            return set()
+        store, wanted = self._store, set(places)
+        low, high = keys.withheld(places[0]), keys.withheld(Position(places[-1] + 1))
+        stored = store.scan(Table.META, low, high)
+        found = {place for key, _ in stored if (place := keys.place_of(key)) in wanted}
+        for note in self._owed:
+            within = places[bisect_left(places, note.first) : bisect_right(places, note.last)]
+            found |= {place for place in within if note.owes(store, place)}
+        return found
 
     def _next(self) -> None:
         row = next(self._turns, None)
         self._turn = None if row is None else (keys.place_of(row[0]), number_from(row[1]))
-
-
-def _withheld_in(store: Store) -> IsWithheld:
-    """As the store says."""
-    is_any = next(store.scan(Table.META, *keys.under(keys.WITHHELD)), None) is not None
-    owed = [note for note, is_readable in tried(store) if is_readable]
-    return lambda place: (
-        (is_any and store.get(Table.META, keys.withheld(place)) is not None)
-        or any(note.owes(store, place) for note in owed)
-    )
 
 
 def state_of(

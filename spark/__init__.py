@@ -25,6 +25,7 @@ timeline/ define the stored bytes; this room only turns them into files and colu
     table.py       `spark.read.format("fasti")`: the timeline as rows
     pushdown.py    filter pushdown for the table: what need not be read; pure
     columns.py     rows of the timeline as Arrow columns, for the archive and the table
+    records.py     stored messages decoded a batch at a time, as arrays
 
     errors.py      errors, and their exit codes
 """

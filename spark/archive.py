@@ -34,7 +34,7 @@ from shards.state import Journal
 from timeline.position import Position, before
 from timeline.slices import DAY_MS, Home, Slice
 
-from .columns import SCHEMA, batches, table
+from .columns import DICTIONARY, SCHEMA, batches, table
 from .errors import ArchiveClash, SparkError
 from .snapshot import Snapshot
 
@@ -177,7 +177,7 @@ def _write_file(
         return {}
     count = 0
     with _replacing(path) as unfinished:
-        with pq.ParquetWriter(unfinished, SCHEMA, compression="zstd") as writer:
+        with pq.ParquetWriter(unfinished, SCHEMA, compression="zstd", use_dictionary=DICTIONARY) as writer:
             for batch in chain((first,), batches):
                 writer.write_table(table(batch, snapshot, journal, node, piece), row_group_size=GROUP_ROWS)
                 count += len(batch)

@@ -10,17 +10,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shards import keys
+from shards.errors import Corrupt
 from shards.fields import Record
 from shards.properties import headers_of, properties_of
 from shards.read import Reader, Row
-from shards.record import CANCELLED, ENCODINGS, decode, due_at, encode, id_at
+from shards.record import CANCELLED, ENCODINGS, MOVED, decode, due_at, encode, id_at, stub
 from shards.state import DISPATCHED, Journal, state_of
 from shards.store import Table
 from shards.tables import StoredCursor, number_value
 from spark.columns import ARROW, SCHEMA, record_batch, table
 from spark.snapshot import Snapshot
 from tests.support.memory_store import MemoryStore
-from timeline.position import HELD_SHARD, Position, at_of, id_text, position
+from timeline.position import AT_MAX, HELD_SHARD, Position, at_of, id_text, position
 from timeline.slices import DAY_MS, Directory, Slice
 from timeline.structures import Structures
 
@@ -177,6 +178,79 @@ def test_of_the_table_held_at_slice_and_shard_are_null(found: list[Record]) -> N
     made = record_batch(rows, snapshot, Journal(snapshot.store), NODE, None)
     assert plain(made, US) == [in_us(expected(row, snapshot, None)) for row in rows]
     assert {row["state"] for row in plain(made, US)} <= {"pending"}
+
+
+FULL = encode(
+    Record(
+        *(b"a/b", b"pay", START, 2),
+        retain=True,
+        expires_ms=5_000,
+        id=7 << 80,
+        key=bytes(range(16)),
+        publisher=b"p",
+        properties=b"\x03\x00\x01t\x26\x00\x01a\x00\x011\x01\x01\x26\x00\x01a\x00\x012\x08\x00\x01r",
+        zone=b"z",
+        schedule=b"s",
+        owner=b"o",
+        deliver_to=b"d",
+        ordering_key=b"k",
+    )
+)
+STUB = encode(Record(b"a", b"", START, id=5, stub=CANCELLED, when_ms=9))
+
+
+def whole(value: bytes) -> dict[str, Any] | None:
+    """What the columns say of one value between two others; None: it is corrupt."""
+    places = [position(START, n) for n in range(3)]
+    other = encode(Record(b"other", b"payload"))
+    rows = [(places[0], 0, other), (places[1], 0, value), (places[2], 0, other)]
+    snapshot = snapshot_of()
+    try:
+        made = plain(table(rows, snapshot, Journal(snapshot.store), NODE, PIECE), MS)
+    except Corrupt as error:
+        made, why = [], str(error)
+    if not made:
+        assert f"{places[1]:024x}" in why
+        return None
+    if len(made) == 3:
+        assert [row["payload"] for row in made[::2]] == [b"payload"] * 2
+    return made[1]
+
+
+@pytest.mark.parametrize("value", [FULL, STUB, encode(Record(b"a/b", b"pay", 5))])
+def test_a_value_that_is_cut_or_spoiled_is_corrupt_where_decode_says_so(value: bytes) -> None:
+    spoiled = [value[:size] for size in range(len(value))]
+    for at in range(len(value)):
+        spoiled += [
+            value[:at] + bytes([value[at] ^ bits]) + value[at + 1 :] for bits in (1, 2, 0x10, 0x80, 255)
+        ]
+    refused = 0
+    for each in spoiled:
+        found = whole(each)
+        try:
+            record = decode(each)
+            headers_of(record.properties)
+            is_moved = record.stub & MOVED
+        except Corrupt:
+            refused += found is None
+            continue
+        if found is None:
+            assert max(record.due_ms, record.expires_ms, record.when_ms) > AT_MAX
+        elif not is_moved:
+            assert (found["qos"], found["due"]) == (record.qos, record.due_ms or START)
+            assert found["payload"] == (None if record.stub else record.payload)
+            assert found["topic"] == record.topic.decode("utf-8", "replace")
+            assert found["ordering_key"] == (record.ordering_key.decode("utf-8", "replace") or None)
+    assert refused > len(value)
+
+
+def test_stubs_of_moves_are_left_out() -> None:
+    rows = rows_from([(START, 0, Record(b"a", b"1")), (START, 0, Record(b"b", b"2"))])
+    moved = (position(START, 9), 0, stub(Record(b"c", b"3"), MOVED, 5))
+    snapshot = snapshot_of()
+    made = table([rows[0], moved, rows[1]], snapshot, Journal(snapshot.store), NODE, PIECE)
+    assert made == table(rows, snapshot, Journal(snapshot.store), NODE, PIECE)
+    assert table([moved], snapshot, Journal(snapshot.store), NODE, PIECE).num_rows == 0
 
 
 @pytest.mark.parametrize(
