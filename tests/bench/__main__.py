@@ -33,7 +33,7 @@ from .ram import ram
 from .replicated import cluster, rows, waits
 from .results import FULL, QUICK, Env, Result, Seen, Sizes, table
 from .scheduling import batch, single
-from .spark import spark
+from .spark import columns, spark
 from .splitting import splitting
 from .webhooks import webhook
 
@@ -53,6 +53,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "jobs": jobs,
     "structures": structures,
     "spark": spark,
+    "columns": columns,
     "splitting": splitting,
     "cluster": cluster,
     "rows": rows,

@@ -1,8 +1,12 @@
 """What Spark does with a slice: split it, archive it, scan it, on `local[2]` and in a session that is warm.
+And what an archive costs without it.
 
 split/N        find where to cut N rows of one slice into eight, count the pieces; `again_s`: the counting
 archive/N      the eight slices into Parquet (zstd)
 scan/N         sum over the table; then with a topic and a stretch of due asked for by options
+
+columns/plain  processor time a row: a slice is read, decoded to columns and written as Parquet; the baseline
+columns/rich   is the writing alone. Rich: with headers of which one never repeats, ordering keys and expiry
 
 Rows of 200 bytes that do not compress. Each against `cp` and fsync of the same bytes (of the checkpoint),
 `plain_s` is the same work in one plain Python process without Spark.
@@ -16,25 +20,31 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
+import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from shards import keys
 from shards.commit import Caps
 from shards.draft import Draft
-from shards.record import encode_fresh
+from shards.properties import properties_of
+from shards.record import decode, encode, encode_fresh
 from shards.recover import open_timeline
 from shards.rocks import RocksStore
+from shards.state import Journal
 from shards.store import Table
 from shards.tables import slice_value
 from spark.archive import archive_slice
+from spark.columns import DICTIONARY, SCHEMA, batches, table
 from spark.expire import archive_all
 from spark.job import Job, Source, Span, path_of
 from spark.plan import cut_points
 from spark.pushdown import Predicate
 from spark.session import spark_session
-from spark.snapshot import opened_snapshot
+from spark.snapshot import Snapshot, opened_snapshot
 from spark.split import counted, sketch_sources, sketches
 from spark.table import parts, read_part, register
+from timeline.position import before
 from timeline.slices import DAY_MS, Counts, Slice
 
 from .results import Env, Result
@@ -42,8 +52,11 @@ from .results import Env, Result
 NOW = 20_000 * DAY_MS
 FAR = NOW + 104 * DAY_MS
 CHILDREN = 8
+GROUP_ROWS, GROUP_BYTES = 32_768, 16 << 20
 PAYLOAD = 200
 T = TypeVar("T")
+Drafted = Callable[[int, int, bytes], Draft]
+"""Makes a message from its due time, its number and noise."""
 CAPS = Caps(messages=100_000, bytes=64 << 20, pending=1 << 40, structure_above=10_000)
 
 
@@ -60,6 +73,38 @@ async def spark(env: Env) -> list[Result]:
     return results
 
 
+async def columns(env: Env) -> list[Result]:
+    return [_columns(env, "plain", _draft), _columns(env, "rich", _rich)]
+
+
+def _columns(env: Env, name: str, draft: Drafted) -> Result:
+    folder = env.folder / name
+    folder.mkdir()
+    piece, uri = _store(folder, env.sizes.batch, draft)
+    with opened_snapshot(uri) as snapshot:
+        runs = [_spent(snapshot, piece, folder / "rows.parquet") for _ in range(env.sizes.runs)]
+    made, written, whole = (
+        [seconds / piece.count * 1e6 for seconds in one] for one in zip(*runs, strict=True)
+    )
+    more = {"columns_us": min(made)}
+    return Result(f"columns/{name}", "us", whole, "pyarrow.parquet", written, "5 x", more, less=True)
+
+
+def _spent(snapshot: Snapshot, piece: Slice, path: Path) -> tuple[float, float, float]:
+    """Processor time of the columns, of writing them, and of all."""
+    started, made, written = time.process_time(), 0.0, 0.0
+    journal = Journal(snapshot.store)
+    read = snapshot.reader.read(before(piece.start_ms), before(piece.end_ms))
+    with pq.ParquetWriter(path, SCHEMA, compression="zstd", use_dictionary=DICTIONARY) as writer:
+        for rows in batches(read, GROUP_ROWS, GROUP_BYTES):
+            since = time.process_time()
+            columns_of = table(rows, snapshot, journal, 0, piece)
+            made += (until := time.process_time()) - since
+            writer.write_table(columns_of, row_group_size=GROUP_ROWS)
+            written += time.process_time() - until
+    return made, written, time.process_time() - started
+
+
 def _warm(session: SparkSession) -> None:
     """Both Python workers up, with what they import."""
     from spark.tasks import each
@@ -70,7 +115,7 @@ def _warm(session: SparkSession) -> None:
 
 
 def _measured(session: SparkSession, folder: Path, rows: int, runs: int) -> list[Result]:
-    piece, uri = _store(folder, rows)
+    piece, uri = _store(folder, rows, _draft)
     span = _span(piece)
     job = Job("bench", "split", "planning", "", 60, 0, uri, (span,), CHILDREN, 1)
     splits, again, copies = [], [], []
@@ -136,7 +181,7 @@ def _scanned(session: SparkSession, uri: str, copies: list[float], rows: int) ->
     return [Result(f"scan/{rows}", "s", [whole], "cp + fsync", copies, "", more)]
 
 
-def _store(folder: Path, rows: int) -> tuple[Slice, str]:
+def _store(folder: Path, rows: int, draft: Drafted) -> tuple[Slice, str]:
     """A checkpoint of a store with all rows in one slice of eight days, by the server's own commit."""
     store = RocksStore(folder / "data")
     opened = open_timeline(store, wall_ms=NOW, node=0, max_slices=100, max_structures=100, caps=CAPS)
@@ -146,7 +191,7 @@ def _store(folder: Path, rows: int) -> tuple[Slice, str]:
     for first in range(0, rows, 10_000):
         opened.open_batch.begin(NOW)
         opened.commit.put(
-            [_draft(start + n * step_us // 1_000, n, noise) for n in range(first, min(rows, first + 10_000))]
+            [draft(start + n * step_us // 1_000, n, noise) for n in range(first, min(rows, first + 10_000))]
         )
         opened.open_batch.seal()
         store.flush()
@@ -165,6 +210,21 @@ def _draft(due_ms: int, number: int, noise: bytes) -> Draft:
     # A stretch of noise that comes again only far outside of a block.
     at = number * 7_919 % (len(noise) - PAYLOAD)
     return Draft(due_ms, topic, encode_fresh(topic, noise[at : at + PAYLOAD], due_ms, 1, 0))
+
+
+def _rich(due_ms: int, number: int, noise: bytes) -> Draft:
+    plain = decode(_draft(due_ms, number, noise).value)
+    headers = (("traceparent", f"00-{number * 7_919:032x}-{number:016x}-01"), ("tenant", f"t{number % 50}"))
+    rich = msgspec.structs.replace(
+        plain,
+        properties=properties_of(headers, "application/json"),
+        ordering_key=b"customer-%d" % (number % 5_000),
+        expires_ms=3_600_000,
+        publisher=b"api",
+        owner=b"shop",
+        key=number.to_bytes(16, "big"),
+    )
+    return Draft(due_ms, plain.topic, encode(rich))
 
 
 def _span(piece: Slice) -> Span:

@@ -21,6 +21,11 @@ def test_the_benchmark_of_spark_runs(tmp_path: Path) -> None:
     assert SparkSession.getActiveSession() is not None
 
 
+def test_the_benchmark_of_columns_runs(tmp_path: Path) -> None:
+    assert [result.name for result in run("columns", TINY, tmp_path)] == ["columns/plain", "columns/rich"]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_benchmark_of_a_split_under_load_runs(tmp_path: Path) -> None:
     """The program that the server starts by itself, with the load that it must not disturb."""
     (result,) = run("splitting", TINY, tmp_path)
