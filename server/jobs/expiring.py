@@ -2,8 +2,7 @@
 drops them.
 
 The server compares the job's counts with its own. Passed slices no longer change, so if the counts differ the
-job has missed rows. If `slices.archive` is set, it reads the files back, too. It drops exactly the slices of
-the job, the oldest. Without an archive, and if configured so, housekeeping does this alone
+job has missed rows. It drops exactly the slices of the job, the oldest. Without an archive, and if configured so, housekeeping does this alone
 (server/rounds/housekeeping.py), except for slices that a caller's job is archiving.
 """
 
@@ -12,12 +11,11 @@ import os
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import takewhile
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
-from shards.archives import FILES_MAX, ArchivedFile, fault_in, local_path
+from shards.archives import FILES_MAX, ArchivedFile, local_path
 from shards.commit import Commit
 from shards.dedupe import Refused
 from shards.expiry import expire
@@ -143,8 +141,6 @@ class Expiries:
             faults = list(_faults(job, report))
             if faults:
                 raise JobRefused("bad-manifest", "the job's counts differ from the stored ones", faults)
-            if self.has_archive:
-                await self._read_back(Path(job.row.archive), report)
             job.row.files = [file for one in report for file in one.files]
 
             def decide(commit: Commit) -> JobRow:
@@ -193,15 +189,6 @@ class Expiries:
         if path and self._pipeline.holds(path):
             raise JobRefused("archive", "must not lie in store.dir")
         return ours or given
-
-    async def _read_back(self, folder: Path, report: Sequence[DroppedSlice]) -> None:
-        """Compare the files that the job names with the files on this machine. Raises JobRefused."""
-        for one in report:
-            for file in one.files:
-                fault = await self._workers.in_thread(partial(fault_in, folder, file))
-                if fault:
-                    why = f"the server cannot read back what was archived: {fault}"
-                    raise JobRefused("bad-manifest", why, [Fault(str(one.start_ms), "files", fault)])
 
 
 def _faults(job: Job, report: Sequence[DroppedSlice]) -> Iterator[Fault]:
