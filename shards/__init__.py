@@ -51,7 +51,8 @@ Reading
 Cutting and dropping slices
     handover.py      a split in the writer: begin, cut, and counting what arrives in between
     borrow.py        shards that several slices share, and what each slice holds of them
-    archives.py      where an archive of dropped slices lies, and whether its files are as they were written
+    archives.py      where an archive lies, what its manifests say, and whether its files are right
+    archived.py      the archive's commits as recorded in the store
     expiry.py        dropping whole slices, the oldest ones
     garbage.py       garbage collection of expired slices' rows and of their names in dedupe and moved
 

@@ -29,6 +29,7 @@ from timeline.slices import Counts, Directory, Shard, Slice, SlicesError
 from timeline.structures import ANYTHING, Structures
 
 from . import keys, tables
+from .archived import check_archive_row
 from .endpoints import endpoint_of
 from .errors import Corrupt
 from .jobs import ABORTED, stored_jobs
@@ -217,6 +218,7 @@ def _check_session(key: bytes, value: bytes) -> None:
 def _check_meta(key: bytes, value: bytes) -> None:
     if key == tables.META_CURSOR:
         tables.cursor_from(value)
+    check_archive_row(key, value)
 
 
 def _check_delivery(key: bytes, value: bytes) -> None:
