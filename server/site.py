@@ -132,7 +132,7 @@ def build_site(
         ),
         HistoryRoutes(clock, turns, app.history),
         ClockRoutes(app.simulation.advance),
-        JobRoutes(app.pipeline, app.splits, app.expiries, slices),
+        JobRoutes(app.pipeline, app.splits, app.expiries.archiving, app.expiries, slices),
         Backups(store.checkpoint, app.workers.in_thread, config.store),
         Info(
             clock,

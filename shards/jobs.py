@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 
 PREFIX = b"job/"
 
-SPLIT, EXPIRE = "split", "expire"
-PLANNING, ARCHIVING = "planning", "archiving"
+SPLIT, EXPIRE, ARCHIVE, COMPACT = "split", "expire", "archive", "compact"
+PLANNING, ARCHIVING, COMPACTING, PUBLISHING = "planning", "archiving", "compacting", "publishing"
 DONE, ABORTED = "done", "aborted"
 ENDED = (DONE, ABORTED)
 
@@ -76,9 +76,16 @@ class JobRow(msgspec.Struct, array_like=True, omit_defaults=True):
     """Rows that were cut or dropped in the end."""
     cuts: list[int] = []
     archive: str = ""
-    """Of an expiry: the directory or URL that it writes to; empty: it only drops."""
+    """The archive by its full name; empty: the job has nothing to do with one."""
     files: list[ArchivedFile] = []
-    """Of a finished expiry: the files it has written there."""
+    """Of a finished expiry of an older version: the files it has written there."""
+    from_ms: int = 0
+    to_ms: int = 0
+    """Of an archive job: its positions."""
+    number: int = 0
+    """Of an archive or compact job: of its commit."""
+    date: str = ""
+    """Of a compact job: its day, as in 2026-12-01."""
 
     @property
     def copies(self) -> Iterator[bytes]:

@@ -38,7 +38,7 @@ def settings_digest(config: Config) -> str:
     derived from a machine's memory."""
     slices, sessions, mqtt, webhook = config.slices, config.sessions, config.mqtt, config.webhook
     deciding = (
-        *(slices.retention_ms, slices.kept_behind_ms, slices.expire_by, bool(slices.archive)),
+        *(slices.retention_ms, slices.kept_behind_ms, slices.expire_by, slices.archive),
         *(config.dead.retention_ms, config.dead.max_bytes, config.replay.filters, config.replay.min_qos),
         *(sessions.expiry_max_ms, sessions.max_attempts, sessions.backoff_ms, sessions.ack_timeout_ms),
         *(mqtt.deny_subscribe, mqtt.maximum_qos, mqtt.retain_available),

@@ -7,8 +7,9 @@ The changes that a job makes to the timeline are in shards/.
     pipeline.py    the life cycle of all jobs: tokens, leases, rows, checkpoints, ends
     garbage.py     garbage collection of expired slices' rows
     splitting.py   split jobs: the slice is cut into narrower ones, in one batch
+    archiving.py   archive and compact jobs: each adds a commit to the archive
     expiring.py    drops slices behind retention, by a job or without one
-    overfull.py    finds work for jobs
+    looks.py       finds work for jobs
 
 Each imports only what stands above it, and of the server the clock, the settings, the writer and the
 retention floor.

@@ -3,9 +3,12 @@
 One child at a time, `python -m spark ...`, at the lowest priority for processor and disk. Its environment has
 the job's token and, if the server needs keys, a key:
 
-    python -m spark split --server http://127.0.0.1:8080 --job 5f0c... --master local[2]
+    python -m spark archive --server http://127.0.0.1:8080 --job 5f0c... --master local[2]
 
-server/jobs/overfull.py finds the work. After its job is done a child has a while to exit by itself; if its
+To archive and to drop takes only Python and pyarrow. The program starts Spark for the other kinds, and for
+very many rows if Spark is there.
+
+server/jobs/looks.py finds the work. After its job is done a child has a while to exit by itself; if its
 job was aborted it is killed, with its own children. Its last line of output goes into the job's `detail`; the
 end of the output of the last few children is kept in RAM.
 
@@ -24,7 +27,8 @@ from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
-from shards.archives import why_not_usable
+from shards.archives import is_local, why_not_usable
+from shards.jobs import ARCHIVE, EXPIRE
 
 from ..settings.config import Config, ConfigError, Spark
 
@@ -46,6 +50,8 @@ KEY_VARIABLE = "FASTI_KEY"
 UMASK_VARIABLE = "FASTI_JOB_UMASK"
 """The umask with which the server was started, octal: an archive uses it."""
 NICE = 19
+PLAIN = ARCHIVE, EXPIRE
+"""Kinds of jobs that do without Spark."""
 
 Ended = Callable[[str, str], Awaitable[None]]
 """Called when a child has ended, with the job's id and the detail."""
@@ -83,11 +89,11 @@ class Launcher:
         """The server listens: its own programs reach it at `url`."""
         self._url = url
 
-    def why_not(self) -> tuple[str, str] | None:
-        """Why no child can be started now: a problem's slug, and words. None: one can."""
+    def why_not(self, kind: str) -> tuple[str, str] | None:
+        """Why no child can be started now for a job: a problem's slug, and words. None: one can."""
         if self._spark.enabled == "off":
             return "no-spark", "spark.enabled is off"
-        lack = missing(os.environ)
+        lack = missing(kind, os.environ)
         if lack:
             return "no-spark", lack
         if not self._url:
@@ -103,10 +109,12 @@ class Launcher:
     async def start(self, job: str, kind: str, token: str, ended: Ended) -> None:
         """Start the program for the job that has reserved it. Raises OSError."""
         assert self._job == job, "it has claimed it"
+        has_spark = kind not in PLAIN or not missing("", os.environ)
         self._process = await asyncio.create_subprocess_exec(
             *idle(),
             *COMMAND,
-            *(kind, "--server", self._url, "--job", job, "--master", self._spark.master),
+            *(kind, "--server", self._url, "--job", job),
+            *(("--master", self._spark.master) if has_spark else ()),
             stdin=DEVNULL,
             stdout=DEVNULL,
             stderr=PIPE,
@@ -187,15 +195,23 @@ def idle() -> list[str]:
 def check_archive(config: Config) -> None:
     """Raise ConfigError for an archive that no job can write. If the server starts no jobs, reading is
     enough."""
-    if config.slices.archive:
-        is_written = config.spark.enabled != "off"
-        why = why_not_usable(Path(config.slices.archive), is_written=is_written)
-        if why:
-            raise ConfigError("slices.archive", why)
+    archive, has_jobs = config.slices.archive, config.spark.enabled != "off"
+    if not archive:
+        return
+    why = missing(ARCHIVE, os.environ) if has_jobs else ""
+    if why:
+        raise ConfigError(
+            "slices.archive", f"{why}: install the extra 'archive', or set spark.enabled = false"
+        )
+    why = why_not_usable(Path(archive), is_written=has_jobs) if is_local(archive) else ""
+    if why:
+        raise ConfigError("slices.archive", why)
 
 
-def missing(environ: Mapping[str, str]) -> str:
-    """What Spark needs and is missing; empty if nothing is."""
+def missing(kind: str, environ: Mapping[str, str]) -> str:
+    """What a kind of job needs and is missing; empty if nothing is."""
+    if kind in PLAIN:
+        return "" if importlib.util.find_spec("pyarrow") else "pyarrow is not installed"
     if importlib.util.find_spec("pyspark") is None:
         return "pyspark is not installed"
     java = shutil.which("java", path=environ.get("PATH"))

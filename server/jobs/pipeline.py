@@ -1,8 +1,10 @@
 """The life cycle of pipeline jobs: allowed next steps, and cleaning up after a dead one.
 
-    split    planning ---- commit --> done        server/jobs/splitting.py
-    expire   archiving --- commit --> done        server/jobs/expiring.py
-    any, at any time              --> aborted, with the reason in words
+    split      planning ----- commit --> done                             server/jobs/splitting.py
+    expire     archiving ---- commit --> done                             server/jobs/expiring.py
+    archive    archiving ---- commit --> publishing --- published --> done    server/jobs/archiving.py
+    compact    compacting --- commit --> publishing --- published --> done
+    any, at any time                 --> aborted, with the reason in words
 
 A job belongs to the holder of its token as long as the lease is renewed: every call renews it, and so does
 `renew`. Without renewal it is aborted, also at a restart of the server. Nothing has to be undone then: a job
@@ -13,8 +15,8 @@ Decisions run in the writer; long work (checkpoints, counting, compaction) in th
 store fails during a call, the job's fate is read from its row once the store is back: until then it is
 *unsettled*.
 
-Bounds: 16 open jobs, one per slice; `WATCH_MAX` rows that become stubs during one split; the last 100 ended
-jobs are kept.
+Bounds: 16 open jobs, one per slice, and one that works on the archive; `WATCH_MAX` rows that become stubs
+during one split; the last 100 ended jobs are kept.
 """
 
 import logging
@@ -23,7 +25,7 @@ import shutil
 from collections import Counter as Tally
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,6 +33,8 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from shards import handover, keys
+from shards.archived import ArchiveRow
+from shards.archives import ArchivedFile, Manifest
 from shards.commit import Commit
 from shards.dedupe import Refused
 from shards.errors import ShardsError, StoreFailed
@@ -64,6 +68,8 @@ OWN_LEASE_S = 600
 """Lease of the server's own child. Its exit is noticed at once, so this is only for a child that hangs; at
 the lowest priority it may get no processor for minutes while others keep the machine busy."""
 OPEN_MAX = 16
+NOTHING = "nothing-to-do"
+"""The problem of a job that would have no work."""
 ENDED_MAX = 100
 
 
@@ -102,6 +108,16 @@ class Job:
     orphaned: str = ""
     """How the server's own program for it has ended; empty: it has not."""
     progress: tuple[int, int] | None = None
+    base: ArchiveRow | None = None
+    """The archive's state at the begin of a job that works on it: still the same at its commit."""
+    again: Manifest | None = None
+    """The commit that an archive job repairs."""
+    files: list[ArchivedFile] = field(default_factory=list)
+    """Of the archive: files that the job may replace."""
+    manifests: list[Manifest] = field(default_factory=list)
+    """Of the archive: commits that an expiry reads back."""
+    view: dict[str, Any] = field(default_factory=dict)
+    """What only jobs of its kind are shown with."""
 
     def covers(self, at_ms: int) -> bool:
         return any(piece.start_ms <= at_ms < piece.end_ms for piece in self.row.slices)
@@ -216,23 +232,26 @@ class Pipeline:
         job.progress = progress or job.progress
         return job
 
-    # -- for splitting.py and expiring.py
+    # -- for splitting.py, archiving.py and expiring.py
 
-    def create(self, kind: str, run: str, state: str, pieces: Sequence[Slice]) -> Job:
-        """A new job, marked as busy, in RAM only. Raises JobRefused."""
+    def create(self, kind: str, run: str, state: str, pieces: Sequence[Slice], archive: str = "") -> Job:
+        """A new job, marked as busy, in RAM only. `archive`: what it works on. Raises JobRefused."""
         if len(self._jobs) >= OPEN_MAX:
             raise JobRefused("over-quota", f"the limit of {OPEN_MAX} open jobs is reached")
         for piece in pieces:
             other = self.job_at(piece.start_ms)
             if other is not None:
                 raise JobRefused("job-active", f"job {other.row.id} has the slice at {piece.start_ms}")
+        other = next((job for job in self._jobs.values() if archive and job.row.archive), None)
+        if other is not None:
+            raise JobRefused("job-active", f"job {other.row.id} has the archive")
         if run == "server":
-            why = self._launcher.why_not()
+            why = self._launcher.why_not(kind)
             if why:
                 raise JobRefused(*why)
         job_id = secrets.token_hex(16)
         slices = [PieceRow(p.start_ms, p.end_ms, p.generation, p.count, p.live) for p in pieces]
-        row = JobRow(job_id, kind, run, state, self._node, self._clock.wall_ms(), slices)
+        row = JobRow(job_id, kind, run, state, self._node, self._clock.wall_ms(), slices, archive=archive)
         until = self._clock.mono() + lease_of(row)
         job = Job(
             row, secrets.token_hex(16), until, self._folder / job_id, [[] for _ in pieces], is_busy=True
@@ -250,8 +269,8 @@ class Pipeline:
         try:
             await self._noted(job, begin)
             await self._planned(job)
-            start_ms = job.row.slices[0].start_ms
-            log.info("job %s: started, %s of the slice at %d", job.row.id, job.row.kind, start_ms)
+            first = next((f" of the slice at {piece.start_ms}" for piece in job.row.slices), "")
+            log.info("job %s: started, %s%s", job.row.id, job.row.kind, first)
             if job.row.run == "server":
                 await self._launcher.start(job.row.id, job.row.kind, job.token, self._child_ended)
         except OSError as error:

@@ -38,7 +38,7 @@ from ..http.turns import Turns
 from ..jobs.expiring import Expiries
 from ..jobs.garbage import GarbageCollector
 from ..jobs.launch import Launcher
-from ..jobs.overfull import Overfull
+from ..jobs.looks import Looks
 from ..jobs.pipeline import Pipeline
 from ..jobs.splitting import Splits
 from ..jobs.workers import Workers
@@ -174,7 +174,14 @@ class App:
         )
         self.splits = Splits(self.pipeline, self.workers, opened, core.wheel)
         self.expiries = Expiries(
-            self.pipeline, self.workers, self.garbage, self.ask, opened, config.slices, core.floor
+            self.pipeline,
+            self.workers,
+            self.garbage,
+            self.ask,
+            opened,
+            config.slices,
+            core.floor,
+            self._clock,
         )
         registry = Registry(self._store, config.webhook, max_endpoints=config.limits.endpoints)
         self.webhooks = Webhooks(
@@ -207,10 +214,11 @@ class App:
     def _build_housekeeping(self, config: Config) -> None:
         """Work by a timetable, and the simulated clock."""
         core = self.core
-        overfull = Overfull(
+        looks = Looks(
             self.pipeline,
             self.launcher,
             self.splits,
+            self.expiries.archiving,
             self.expiries,
             core.directory,
             self._clock,
@@ -218,7 +226,7 @@ class App:
         )
         self.counting = Counting(self.ask, core.writer, core.opened)
         self.housekeeping = Housekeeping(
-            core, self.ask, self.figures, self.pipeline, self.expiries, overfull, self.garbage, self.webhooks
+            core, self.ask, self.figures, self.pipeline, self.expiries, looks, self.garbage, self.webhooks
         )
         self.simulation = Simulation(core, self.ask, self.quiet, self.housekeeping)
 

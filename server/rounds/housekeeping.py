@@ -36,7 +36,7 @@ from ..delivery.shared import Group
 from ..engine.writer import Ask, Busy
 from ..jobs.expiring import Expiries
 from ..jobs.garbage import GarbageCollector
-from ..jobs.overfull import Overfull
+from ..jobs.looks import Looks
 from ..jobs.pipeline import Pipeline
 from ..observe.logs import by, clean
 from ..reports.figures import Figures
@@ -78,7 +78,7 @@ class Housekeeping:
         figures: Figures,
         pipeline: Pipeline,
         expiries: Expiries,
-        overfull: Overfull,
+        looks: Looks,
         garbage: GarbageCollector,
         webhooks: Webhooks,
     ) -> None:
@@ -87,7 +87,7 @@ class Housekeeping:
         self._figures = figures
         self._pipeline = pipeline
         self._expiries = expiries
-        self._overfull = overfull
+        self._looks = looks
         self._garbage = garbage
         self._webhooks = webhooks
         self._scheduler = Timetable(time, monotonic)
@@ -103,7 +103,7 @@ class Housekeeping:
             (self._forget_logged, INTERVAL_S),
             (self._tell_figures, SYS_INTERVAL_S),
             (self._pipeline.sweep, LEASES_INTERVAL_S),
-            (self._overfull.look, LAUNCH_INTERVAL_S),
+            (self._looks.look, LAUNCH_INTERVAL_S),
         ]
         for work, seconds in every:
             self._scheduler.add_job(_given_up_at_the_stop(work), "interval", seconds=seconds)

@@ -215,8 +215,14 @@ class Slices:
     """Who drops slices behind retention: the "server" itself, or only an expire "job" that a caller starts
     (POST /v1/jobs). With `archive` set it is always a job, and the server starts its own, too."""
     archive: str = _key(ARCHIVE, "")
-    """Directory of the Parquet archive, or its file: URL; a relative one begins where the server starts. If
-    set, only a job drops slices, once the server has read back what it archived. Empty: none."""
+    """Parquet archive of what has passed: a directory, or a file:, s3:, gs: or abfs: URL. A relative
+    directory begins where the server starts; nodes of a cluster share one. If set, only a job drops slices,
+    once it has read back what is archived. Empty: none."""
+    archive_after_ms: int = _key(ms(0, 86_400_000), "5m")
+    """How long after a quarter of an hour has passed it is archived, up to 1 d."""
+    archive_catalog: str = _key(TEXT, "")
+    """Iceberg catalog in which archived files are registered: a name of pyiceberg's configuration, or a URI.
+    Empty: none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from shards.archives import local_path
+from shards.archives import archive_url
 from timeline.filters import check_filter
 
 from .durations import parse_delay
@@ -371,7 +371,7 @@ _MQTT_URL = re.compile(
     re.ASCII,
 )
 ADDRESS = SettingKind(_read_address)
-ARCHIVE = SettingKind(lambda value: local_path(text) if (text := _read_text(value)) else "", json.dumps)
+ARCHIVE = SettingKind(lambda value: archive_url(text) if (text := _read_text(value)) else "", json.dumps)
 ANONYMOUS = SettingKind(_read_anonymous, _show_anonymous)
 HOSTS = _names(
     "hosts",

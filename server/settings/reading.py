@@ -18,6 +18,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from shards.archives import is_local
+
 from .config import Config, ConfigError, is_same
 from .kinds import HIDDEN, SettingKind, show_size, without_password
 from .memory import Memory, automatic, bounds_of, in_columns
@@ -240,7 +242,7 @@ def _check_together(config: Config) -> None:
     limits, auth, data = config.limits, config.auth, os.path.realpath(config.store.dir)
     for key, folder in (
         ("store.backups", config.store.backups_dir),
-        ("slices.archive", config.slices.archive),
+        ("slices.archive", config.slices.archive if is_local(config.slices.archive) else ""),
     ):
         if folder and Path(os.path.realpath(folder)).is_relative_to(data):
             raise ConfigError(key, f"must not lie in store.dir ({data})")

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 from msgspec import convert
 
-from shards.jobs import ENDED, SPLIT, JobRow, PieceRow, SourceRow
+from shards.jobs import ARCHIVE, COMPACT, ENDED, SPLIT, JobRow, PieceRow, SourceRow
 
 from ...jobs.pipeline import Job, lease_of
 from ...settings.config import Slices
@@ -24,14 +24,20 @@ def job_view(job: Job | JobRow, slices: Slices) -> shapes.JobView:
         lease_s=lease_of(row),
         created_at=time_text(row.created_ms),
     )
-    sources = job.sources if isinstance(job, Job) else [[] for _ in row.slices]
+    sources = job.sources if isinstance(job, Job) and job.sources else [[] for _ in row.slices]
     pieces = [_piece_view(piece, some) for piece, some in zip(row.slices, sources, strict=True)]
     if row.kind == SPLIT:
         view.slice, view.parts = pieces[0], row.parts or None
         view.split_above, view.children = slices.split_above, _children(row)
     else:
         view.slices, view.archive = pieces, row.archive or None
+    if row.kind == ARCHIVE:
+        view.from_ms, view.to_ms, view.number = row.from_ms, row.to_ms, row.number
+    if row.kind == COMPACT:
+        view.date, view.number = row.date, row.number
     if isinstance(job, Job):
+        for name, value in job.view.items():
+            setattr(view, name, value)
         view.checkpoint = (job.folder / "plan").resolve().as_uri()
         view.progress = shapes.JobProgress(*job.progress) if job.progress else None
     if row.state in ENDED:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType, field
 
-from shards.archives import ArchivedFile
+from shards.archives import ArchivedFile, Count, Manifest
 from shards.state import State
 
 from ...delivery.deliveries import Delivery
@@ -493,8 +493,45 @@ class JobProgress(Body):
     total: int
 
 
-class JobView(Body):
-    """A job. A split has `slice`, an expiry `slices`; an open job has a checkpoint, an ended one its end."""
+class NumberedFile(ArchivedFile, frozen=True, kw_only=True):
+    """A file of the archive, and the number of the commit that brought it."""
+
+    number: Count
+
+
+class DamagedFiles(Body):
+    """Files of a commit that are to be written again, by their paths."""
+
+    number: int
+    paths: list[str]
+
+
+class ArchiveWork(Body, kw_only=True):
+    """A job's work on the archive: the `number` of its commit, the positions `from_ms` to `to_ms` that it
+    covers, or the `date` and `files` that it compacts.
+
+    `timeline` and the `last` number: as the archive must have them; `unpublished`: commits whose manifests
+    are to be written first; `again`: files to be written again; `manifests`: to be read back before a drop;
+    `manifest`: to be published.
+    """
+
+    archive: str | UnsetType | None = UNSET
+    archive_catalog: str | UnsetType = UNSET
+    number: int | UnsetType = UNSET
+    from_ms: int | UnsetType = UNSET
+    to_ms: int | UnsetType = UNSET
+    date: str | UnsetType = UNSET
+    files: list[NumberedFile] | UnsetType = UNSET
+    timeline: str | UnsetType = UNSET
+    last: int | UnsetType = UNSET
+    unpublished: list[Manifest] | UnsetType = UNSET
+    again: list[DamagedFiles] | UnsetType = UNSET
+    manifests: list[Manifest] | UnsetType = UNSET
+    manifest: Manifest | UnsetType = UNSET
+
+
+class JobView(ArchiveWork, kw_only=True):
+    """A job. A split has `slice`, other jobs `slices`; an open job has a checkpoint, an ended one its end."""
 
     id: Id
     kind: str
@@ -509,8 +546,6 @@ class JobView(Body):
     split_above: int | UnsetType = UNSET
     children: list[Child] | UnsetType = UNSET
     slices: list[JobSlice] | UnsetType = UNSET
-    archive: str | UnsetType | None = UNSET
-    files: list[ArchivedFile] | UnsetType = UNSET
     checkpoint: str | UnsetType = UNSET
     progress: JobProgress | UnsetType | None = UNSET
     ended_at: Instant | UnsetType = UNSET
@@ -522,6 +557,13 @@ class JobPage(Page):
     """Jobs, open ones first."""
 
     jobs: list[JobView]
+
+
+class ArchivePage(Body):
+    """Commits of the archive by number. `next`: the last one that was asked for so far."""
+
+    manifests: list[Manifest]
+    next: int
 
 
 class Lease(Body):

@@ -13,8 +13,6 @@ from server.settings.config import Config, Dead
 from shards.delivery_rows import totals
 from shards.store import Table
 from tests.support.link import FakeLink
-from tests.support.mover import archived_file
-from timeline.position import END, START
 
 from ..conftest import MINUTE_MS, Running, running, with_settings
 from .conftest import Keyed
@@ -305,27 +303,6 @@ async def test_retention_counts_what_passed_since_the_last_write(server: Running
     server.app.core.writer._mono -= 61
     await server.app.housekeeping._sweep_dead()
     assert await listed(server) == []
-
-
-async def test_an_archive_need_not_have_the_retries(
-    tmp_path: Path, config: Config, clock: SimulatedClock
-) -> None:
-    archive = tmp_path / "archive"
-    slices = replace(config.slices, archive=str(archive), retention_ms=86_400_000)
-    async with running(tmp_path / "data", replace(config, slices=slices), clock) as server:
-        (name,) = await poison(server, "bad")
-        await act(server, "requeue", ids=[name], deliver_in=60)
-        assert len(list(server.app.core.reader.read(START, END))) == 1
-        await server.call("POST", "/v1/clock:advance", {"by": "P3D"})
-        job = (await server.call("POST", "/v1/jobs", {"kind": "expire", "run": "caller"}, status=201)).body
-        (piece,) = job["slices"]
-        assert (piece["count"], piece["live"]) == (1, 1)
-        told = {"start_ms": piece["start_ms"], "generation": piece["generation"], "rows": 1, "archived": 1}
-        body = {
-            "token": job["token"],
-            "slices": [{**told, "files": [archived_file(archive, "1.parquet", 1)]}],
-        }
-        await server.call("POST", f"/v1/jobs/{job['id']}:commit", body)
 
 
 async def _owned_letter(keyed: Keyed, owner: str, client_id: str) -> str:

@@ -23,7 +23,7 @@ from shards.rocks import RocksStore
 from shards.store import Table
 from shards.verify import verify_counts
 from tests.server.conftest import DAY_MS, HOUR_MS, MINUTE_MS, START_MS, Running, Start, running, with_settings
-from tests.support.mover import archived_file, counted
+from tests.support.mover import counted
 from timeline import slices
 
 pytestmark = [with_settings(shards={"cap_messages": 7, "structure_above": 10}), pytest.mark.long]  # on disk
@@ -539,29 +539,22 @@ async def test_a_start_gives_up_what_was_open(start: Start) -> None:
 
 
 @pytest.fixture
-def archived(config: Config, tmp_path: Path) -> Config:
-    archive = str(tmp_path / "archive")
-    return replace(config, slices=replace(Slices(), archive=archive, retention_ms=DAY_MS))
+def by_job(config: Config) -> Config:
+    return replace(config, slices=replace(Slices(), expire_by="job", retention_ms=DAY_MS))
 
 
-def written(folder: Path, job: dict[str, Any]) -> list[dict[str, Any]]:
-    """The report of a job that has written a file for each slice."""
+def counted_slices(job: dict[str, Any]) -> list[dict[str, Any]]:
+    """The report of a job that has read its slices."""
     return [
-        {
-            "start_ms": piece["start_ms"],
-            "generation": piece["generation"],
-            "rows": piece["count"],
-            "archived": piece["live"],
-            "files": [archived_file(folder, f"{piece['start_ms']}.parquet", piece["live"])],
-        }
-        for piece in job["slices"]
+        {"start_ms": one["start_ms"], "generation": one["generation"], "rows": one["count"]}
+        for one in job["slices"]
     ]
 
 
 async def test_expire_jobs_drop_what_they_have_read(
-    tmp_path: Path, archived: Config, clock: SimulatedClock
+    tmp_path: Path, by_job: Config, clock: SimulatedClock
 ) -> None:
-    async with running(tmp_path / "data", archived, clock) as server:
+    async with running(tmp_path / "data", by_job, clock) as server:
         work = Work(server)
         await work.fill()
         await work.split(CUTS)
@@ -570,17 +563,11 @@ async def test_expire_jobs_drop_what_they_have_read(
         await work.put(0, "late")
         assert len(await work.listed("state=dispatched")) == COUNT - 1 + 1, "nothing goes without a job"
         job = await work.post("/v1/jobs", {"kind": "expire", "run": "caller"}, 201)
-        folder = tmp_path / "archive"
-        assert job["archive"] == str(folder)
+        assert job["archive"] is None
         assert [(piece["count"], piece["live"]) for piece in job["slices"]] == [(10, 9), (10, 10), (10, 10)]
         path = f"/v1/jobs/{job['id']}:commit"
-        slices = written(folder, job)
-        for spoiled in (
-            slices[1:],
-            [{**slices[0], "rows": 9}, *slices[1:]],
-            [{**slices[0], "archived": 8}, *slices[1:]],
-            [{**slices[0], "files": []}, *slices[1:]],
-        ):
+        slices = counted_slices(job)
+        for spoiled in (slices[1:], [{**slices[0], "rows": 9}, *slices[1:]]):
             refused = await work.post(path, {"token": job["token"], "slices": spoiled}, 422)
             assert refused["type"] == "/problems/bad-manifest"
         ended = await work.post(path, {"token": job["token"], "slices": slices})
@@ -703,46 +690,44 @@ async def test_one_backup_is_made_at_a_time(start: Start, monkeypatch: pytest.Mo
 
 
 async def refused_archive(work: Work, status: int = 422, **wish: object) -> str:
-    body = {"kind": "expire", "run": "caller", **wish}
+    body = {"kind": "archive", "run": "caller", **wish}
     (error,) = (await work.post("/v1/jobs", body, status))["errors"]
     assert error["field"] == "archive"
     return str(error["detail"])
 
 
 async def test_a_job_archives_only_where_the_server_says(
-    tmp_path: Path, archived: Config, clock: SimulatedClock
-) -> None:
-    async with running(tmp_path / "data", archived, clock) as server:
-        work = Work(server)
-        for other in ("/elsewhere", "archive", "s3://bucket/archive"):
-            assert str(tmp_path / "archive") in await refused_archive(work, archive=other)
-        await work.fill()
-        await server.call("POST", "/v1/clock:advance", {"by": "P12D"})
-        same = (tmp_path / "archive").as_uri()
-        job = await work.post("/v1/jobs", {"kind": "expire", "run": "caller", "archive": same}, 201)
-        assert job["archive"] == str(tmp_path / "archive")
-
-
-async def test_the_archive_of_a_caller_is_noted_with_its_files(
     tmp_path: Path, config: Config, clock: SimulatedClock
 ) -> None:
-    mine = replace(config, slices=replace(Slices(), expire_by="job", retention_ms=DAY_MS))
-    async with running(tmp_path / "data", mine, clock) as server:
+    archive = str(tmp_path / "archive")
+    ours = replace(config, slices=replace(Slices(), archive=archive, retention_ms=DAY_MS))
+    async with running(tmp_path / "data", ours, clock) as server:
+        work = Work(server)
+        for other in ("/elsewhere", "archive", "s3://bucket/archive"):
+            for kind in ("archive", "expire", "compact"):
+                assert archive in await refused_archive(work, kind=kind, archive=other)
+        await work.fill()
+        await server.call("POST", "/v1/clock:advance", {"by": "P12D"})
+        (tmp_path / "archive").mkdir()
+        (tmp_path / "link").symlink_to(tmp_path / "archive")
+        for same in ((tmp_path / "archive").as_uri(), str(tmp_path / "link")):
+            job = await work.post("/v1/jobs", {"kind": "archive", "run": "caller", "archive": same}, 201)
+            assert job["archive"] == archive
+            await work.abort(job)
+
+
+async def test_the_archive_of_a_caller(tmp_path: Path, by_job: Config, clock: SimulatedClock) -> None:
+    async with running(tmp_path / "data", by_job, clock) as server:
         work = Work(server)
         await work.fill()
         await server.call("POST", "/v1/clock:advance", {"by": "P12D"})
         assert "absolute path or a URL" in await refused_archive(work, archive="archive")
         assert "run=caller" in await refused_archive(work, archive="/a", run="server")
+        assert "slices.archive is empty" in await refused_archive(work)
         (tmp_path / "link").symlink_to(tmp_path / "data")
         inside = (str(tmp_path / "data" / "jobs"), (tmp_path / "data").as_uri(), f"file:{tmp_path}/link/x")
         for one in inside:
             assert "store.dir" in await refused_archive(work, archive=one)
         await refused_archive(work, kind="split", slice=SLICE, archive="/a")
-        job = await work.post("/v1/jobs", {"kind": "expire", "run": "caller", "archive": "s3://b/x"}, 201)
-        slices = written(tmp_path / "bucket", job)
-        await work.post(f"/v1/jobs/{job['id']}:commit", {"token": job["token"], "slices": slices})
-        ended = (await server.call("GET", f"/v1/jobs/{job['id']}")).body
-        assert ended["archive"] == "s3://b/x"
-        assert ended["files"] == [file for one in slices for file in one["files"]]
-    async with running(tmp_path / "data", mine, clock) as server:
-        assert (await server.call("GET", f"/v1/jobs/{job['id']}")).body == ended, "after a restart"
+        job = await work.post("/v1/jobs", {"kind": "archive", "run": "caller", "archive": "s3://b/x"}, 201)
+        assert job["archive"] == "s3://b/x"

