@@ -43,6 +43,7 @@ log = logging.getLogger(__name__)
 EXPIRE_SLICES = 100
 """Maximum slices dropped at once, in one job or one batch."""
 DETAIL_MAX = 900
+HELD = "the disk has less than store.min_free, and slices behind retention wait for the archive"
 READ_BYTES = 4 << 20
 """Maximum bytes of the commits that a job reads back, unless one slice has more."""
 PATIENCE, PATIENCE_S = 28, 21_600
@@ -95,7 +96,9 @@ class Expiries:
         self.dropped = 0
         """Slices dropped without a job."""
         self.is_short = False
-        """The disk has less than `store.min_free`: housekeeping looks."""
+        """The disk has less than `store.min_free`."""
+        self.full = ""
+        """Why no more messages are taken."""
 
     @property
     def need_a_job(self) -> bool:
@@ -117,9 +120,18 @@ class Expiries:
         return list(takewhile(lambda piece: piece.end_ms <= covered_ms, pieces))
 
     @property
-    def held_by_archive(self) -> bool:
-        """Whether nothing but the archive keeps slices. Raises Corrupt."""
-        return self.has_archive and bool(self._over(self._slices.retention_ms, self._floor.free))
+    def archived(self) -> Position:
+        """The archive does not hold slices before this position. Raises Corrupt."""
+        return before(self.archiving.covered_ms(self._slices.archive)) if self.has_archive else END
+
+    def note_disk(self, *, is_short: bool) -> None:
+        """Look whether the archive holds slices, and if the disk has less than `store.min_free`, take no more
+        messages until it does not. Raises Corrupt."""
+        self.is_short, self.full = is_short, ""
+        if self.has_archive:
+            self.archiving.look(self._slices.archive)
+            if is_short and self._over(self._slices.retention_ms, self._floor.free):
+                self.full = HELD
 
     def find(self) -> str:
         """Whether the server's own job has enough to do. Without an archive it never has: a caller may
@@ -206,6 +218,7 @@ class Expiries:
 
             row: JobRow = await self._pipeline.ask(job, decide)
             await self._pipeline.closed(job, row)
+            self.full = ""
             self._workers.later(self._garbage.sweep())
         return row
 

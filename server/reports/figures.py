@@ -206,6 +206,10 @@ class Figures(Scraped):
         yield "groups_standing", text, core.groups.key_bound.stopped
         yield "live_publishes", "Plain publishes that wait for the horizon", core.dispatch.live
         yield "jobs_open", "Open pipeline jobs", self._pipeline.open
+        text = "Age of the first message that has passed and that slices.archive has not; 0: there is none"
+        yield "archive_lag_seconds", text, self._expiries.archiving.lag_s
+        text = "1: messages are refused, as the disk is nearly full and slices wait for the archive"
+        yield "archive_refusing", text, bool(self._expiries.full)
         text = "How far dispatch is behind what is due; 0 while nothing is"
         yield "horizon_behind_seconds", text, behind(core, core.clock.wall_ms()) / 1_000
 

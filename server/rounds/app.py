@@ -354,7 +354,7 @@ class App:
         core, began = self.core, self._clock.mono()
         if self._lease is not None and self._has_lost(self._lease):
             return
-        core.writer.full = self._full()
+        core.writer.full = self._full() or self.expiries.full
         core.heartbeat(is_due=self._lease is not None and self._lease.is_due)
         if core.writer.broken is not None:
             self._mark()

@@ -169,9 +169,11 @@ class Housekeeping:
 
     async def _look_behind(self) -> None:
         """Move groups and endpoints that hold slices beyond retention over messages that are not theirs.
-        Unfinished messages that are too old, or held while the disk is nearly full, become dead letters."""
-        floor, slices = self._core.floor, self._core.config.slices
-        end = self._expiries.end_of(slices.retention_ms)
+        Unfinished messages that are too old, or held while the disk is nearly full, become dead letters. What
+        the archive has not got yet is held by it, too: then no place is given up for the disk."""
+        floor, slices, expiries = self._core.floor, self._core.config.slices, self._expiries
+        end = expiries.end_of(slices.retention_ms)
+        expiries.note_disk(is_short=end is not None and await self._is_nearly_full())
         if end is None:
             return
         for group in floor.holders(end):
@@ -180,7 +182,8 @@ class Housekeeping:
         too_long = self._expiries.end_of(max(slices.kept_behind_ms, slices.retention_ms))
         for group in floor.holders(too_long) if too_long is not None else ():
             await self._give_up(group, too_long or end, "behind for longer than slices.kept_behind")
-        if floor.needed < end and await self._is_nearly_full():
+        end = min(end, expiries.archived)
+        if floor.needed < end and expiries.is_short:
             self._core.releasing.give_up(end)
             for group in floor.holders(end)[:1]:
                 await self._give_up(group, end, "the disk has less than store.min_free")

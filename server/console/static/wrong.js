@@ -38,7 +38,7 @@ export function troubles({ figures, metrics, cluster, endpoints, groups, session
     ...serverOf(figures, metrics, cluster),
     ...some(endpoints, endpoint, "endpoints"), ...some(groups, group, "places"),
     ...some(endpoints, held, "endpoints"), ...some(groups, held, "places"),
-    ...gone(sessions), ...floor(metrics), ...nobody(points), ...deaths(points), ...retries(points), ...bounds(metrics),
+    ...gone(sessions), ...floor(metrics), ...archive(metrics), ...nobody(points), ...deaths(points), ...retries(points), ...bounds(metrics),
   ];
   return [...found.filter(([kind]) => kind === "bad"), ...found.filter(([kind]) => kind !== "bad")];
 }
@@ -104,6 +104,13 @@ function* floor(metrics) {
     const place = placeOf(name);
     yield ["warn", "old slices", link(place), ` is behind: old messages stay on the disk ${span(seconds * 1_000)} longer than their retention.`];
   }
+}
+
+/** The archive is behind: nothing is dropped that it has not got. */
+function* archive(metrics) {
+  const lag = metrics?.value("fasti_archive_lag_seconds"), jobs = h("a", { href: "#/jobs" }, "Jobs");
+  if (metrics?.value("fasti_archive_refusing")) yield ["bad", "disk", "The server accepts no messages: the disk is nearly full, and old messages wait for the archive. See ", jobs, "."];
+  else if (lag > LAG_S) yield ["warn", "archive", `The archive is ${span(lag * 1_000)} behind: see `, jobs, "."];
 }
 
 /** Dead letters of these points by reason. */

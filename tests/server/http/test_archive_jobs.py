@@ -526,3 +526,77 @@ async def test_a_job_that_reads_back_much_takes_fewer_slices(
         job = await child.create("expire")
         await child.commit(job, slices=child.read_back(job))
     assert not len(child.server.app.core.directory)
+
+
+# -- a disk that is nearly full
+
+
+@pytest.fixture
+def short(child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk has less than `store.min_free`."""
+
+    async def is_short() -> bool:
+        return True
+
+    monkeypatch.setattr(child.server.app.housekeeping, "_is_nearly_full", is_short)
+
+
+@pytest.mark.usefixtures("short")
+async def test_messages_are_refused_while_only_the_archive_holds_slices(child: Child) -> None:
+    server = child.server
+    (pending,) = await child.put(START_MS + 9 * DAY_MS)
+    await server.app.housekeeping.run_due()
+    await child.put(FIRST)
+    await server.call("POST", "/v1/clock:advance", {"by": "P2D"})
+    await server.app.housekeeping.run_due()
+    body = {"topic": "t/x", "payload": "", "deliver_in": 60}
+    refused = (await server.call("POST", "/v1/messages", body, status=503)).body
+    assert refused["type"] == "/problems/store-unavailable"
+    assert "wait for the archive" in refused["detail"]
+    metrics = (await server.call("GET", "/metrics")).body.decode()
+    assert "fasti_archive_refusing 1.0" in metrics
+    await server.call("DELETE", f"/v1/messages/{pending}", status=204)
+    await server.call("GET", "/readyz")
+    await child.archive()
+    await child.expire()
+    await server.app.quiet()
+    await child.put(server.clock.now_ms + 1)
+    await server.app.housekeeping.run_due()
+    await child.put(server.clock.now_ms + 1)
+
+
+@pytest.mark.usefixtures("short")
+async def test_no_place_is_given_up_for_what_the_archive_has_not(child: Child) -> None:
+    server = child.server
+    core = server.app.core
+    body = {"filter": "t/#"}
+    await server.call("PUT", "/v1/groups/slow", body, status=201)
+    at_ms = FIRST + MINUTE_MS
+    await child.put(at_ms)
+    await server.call("POST", "/v1/clock:advance", {"by": "P2D"})
+    end = server.app.expiries.end_of(DAY_MS)
+    assert end is not None
+    for _ in range(2):
+        await server.app.housekeeping.run_due()
+        assert core.floor.needed < end, "the group still has its messages"
+    await child.put(server.clock.now_ms + 1)  # the group holds the slices, not the archive alone
+    await child.archive()
+    await server.app.housekeeping.run_due()
+    await server.app.quiet()
+    assert core.floor.needed >= end
+    assert (await child.expire())["state"] == "done"
+
+
+def test_an_expiry_of_the_server_waits_for_more_slices(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expiries = server.app.expiries
+    monkeypatch.setattr(type(expiries), "due", lambda *_: [object()])
+    for over_s, is_short, wanted in (
+        (0, False, ""),
+        (0, True, "expire"),
+        (DAY_MS // 1_000 // 28, False, "expire"),
+    ):
+        monkeypatch.setattr(type(expiries), "kept", (before(0), over_s))
+        expiries.is_short = is_short
+        assert expiries.find() == wanted
