@@ -16,7 +16,7 @@ written below `_manifests/`, last of its files: a file that no manifest names is
     compact   replaces the files of a day by few
 
 A drop is final. So the server, or the program that asks it to drop a slice, first reads the slice's files
-back (`fault_in`). Writing and Parquet are Spark's (spark/archive.py).
+back (`fault_in`). Writing and Parquet are Spark's.
 """
 
 import hashlib

@@ -16,8 +16,7 @@ timeline/ define the stored bytes; this room only turns them into files and colu
 
     split.py       the stages of a split: sketch the shards, count rows around the cuts
     plan.py        cut points of a slice, and counts of each piece; pure
-    expire.py      the stage of an expiry: archive or only count each slice
-    archive.py     one slice as Parquet files by day, exactly once
+    expire.py      the stage of an expiry: count each slice
 
     storage.py     files of an archive, in a directory or an object store
     manifests.py   what an archive has: commits, files that count, what is covered

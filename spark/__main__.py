@@ -2,7 +2,7 @@
 
     python -m spark split --server http://127.0.0.1:8080 --overfull
     python -m spark split --server http://127.0.0.1:8080 --slice 2026-12-24T00:00:00Z --parts 4
-    python -m spark expire --server http://127.0.0.1:8080 --archive /backups/archive
+    python -m spark expire --server http://127.0.0.1:8080
 
 Exit codes: 0 done, or nothing to do; 1 refused or failed, with one line that says why; 2 usage; 3 the server
 cannot be reached. With `--job` the job exists already and its token is in FASTI_JOB_TOKEN: the server starts
@@ -60,8 +60,7 @@ def parser() -> argparse.ArgumentParser:
     which.add_argument("--overfull", action="store_true", help="every slice above slices.split_above")
     which.add_argument("--job", metavar="ID", help=f"a job that is there already; its token in {TOKEN}")
     split.add_argument("--parts", type=_parts, metavar="N", help="into how many; else as many as it needs")
-    expire = commands.add_parser("expire", help="archive what is behind retention, then have it dropped")
-    expire.add_argument("--archive", metavar="DIR", help="the archive; else the server's slices.archive")
+    expire = commands.add_parser("expire", help="have what is behind retention dropped")
     expire.add_argument("--job", metavar="ID", help=f"a job that is there already; its token in {TOKEN}")
     for command in (split, expire):
         command.add_argument("--server", metavar="URL", required=True, help="of the fasti server")
@@ -95,20 +94,15 @@ def split(remote: Remote, options: argparse.Namespace) -> Iterator[str]:
 
 
 def expire(remote: Remote, options: argparse.Namespace) -> Iterator[str]:
-    from .expire import usable_archive
     from .run import run
 
-    archive = usable_archive(options.archive) if options.archive is not None else None
     if options.job:
-        job = _given(remote, options.job)
-        if archive and archive != job.archive:
-            raise SparkError(f"job {job.id} archives to {job.archive or 'nowhere'}, not to {archive}")
-        yield run(remote, job, options.master)
+        yield run(remote, _given(remote, options.job), options.master)
         return
     done = False
     while True:
         try:
-            job = remote.create("expire", archive=archive)
+            job = remote.create("expire")
         except Refused as error:
             if error.slug != "nothing-to-expire":
                 raise

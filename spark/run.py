@@ -1,21 +1,20 @@
 """The two jobs from first to last call: steps on the server, and steps in Spark.
 
     split     sketch every shard -> cut points -> count the pieces -> commit
-    expire    write every slice, or only count it -> commit
+    expire    count every slice -> commit
 
 Any error is reported to the server, which then forgets the job: no state of the timeline depends on it.
 """
 
 import re
 from contextlib import suppress
-from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from shards.jobs import ENDED, EXPIRE, SPLIT
 
 from .errors import LeaseLost, SparkError
-from .expire import archive_all, archived_count, usable_archive
+from .expire import count_all
 from .job import Job
 from .lease import Lease
 from .plan import cut_points, parts_for
@@ -76,14 +75,12 @@ def _left_alone(remote: Remote, job: Job) -> str:
 
 def _expire(remote: Remote, job: Job, session: SparkSession, lease: Lease) -> str:
     if job.archive:
-        folder = Path(usable_archive(job.archive))
-        lease.follow(lambda: (archived_count(folder, job), len(job.slices)))
-    report = archive_all(session, job, job.archive)
+        raise SparkError(f"this program does not write to an archive: {job.archive}")
+    report = count_all(session, job)
     lease.begin_commit()
     remote.commit(job, {"slices": report})
-    rows, archived = (sum(one[name] for one in report) for name in ("rows", "archived"))
-    kept = f"{archived} messages archived in {job.archive}" if job.archive else "without an archive"
-    return f"job {job.id}: {len(report)} slices with {rows} rows dropped, {kept}"
+    rows = sum(one["rows"] for one in report)
+    return f"job {job.id}: {len(report)} slices with {rows} rows dropped"
 
 
 STAGES = {SPLIT: _split, EXPIRE: _expire}

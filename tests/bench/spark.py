@@ -1,8 +1,7 @@
-"""What Spark does with a slice: split it, archive it, scan it, on `local[2]` and in a session that is warm.
-And what an archive costs without it.
+"""What Spark does with a slice: split it, scan it, on `local[2]` and in a session that is warm. And what an
+archive costs without it.
 
 split/N        find where to cut N rows of one slice into eight, count the pieces; `again_s`: the counting
-archive/N      the eight slices into Parquet (zstd)
 scan/N         sum over the table; then with a topic and a stretch of due asked for by options
 
 columns/plain  processor time a row: a slice is read, decoded to columns and written as Parquet; the baseline
@@ -34,9 +33,7 @@ from shards.rocks import RocksStore
 from shards.state import Journal
 from shards.store import Table
 from shards.tables import slice_value
-from spark.archive import archive_slice
 from spark.columns import DICTIONARY, SCHEMA, batches, table
-from spark.expire import archive_all
 from spark.job import Job, Source, Span, path_of
 from spark.plan import cut_points
 from spark.pushdown import Predicate
@@ -136,24 +133,7 @@ def _measured(session: SparkSession, folder: Path, rows: int, runs: int) -> list
     more = {"again_s": min(again), "plain_s": plain, "rows_s": rows / min(splits), "mb": stored / 1e6}
     results = [Result(f"split/{rows}", "s", splits, "cp + fsync", copies, "5 x", more)]
     _cut(path_of(uri), piece, children, pieces)
-    results.append(_archived(session, folder, uri, children, copies, rows))
     return [*results, *_scanned(session, uri, copies, rows)]
-
-
-def _archived(
-    session: SparkSession, folder: Path, uri: str, children: Sequence[Span], copies: list[float], rows: int
-) -> Result:
-    job = Job("bench", "expire", "archiving", "", 60, 0, uri, tuple(children))
-    seconds, said = _timed(lambda: archive_all(session, job, (folder / "archive").as_uri()))
-    assert sum(one["archived"] for one in said) == rows
-
-    def plain() -> None:
-        with opened_snapshot(uri) as snapshot:
-            for child in children:
-                archive_slice(snapshot, child.home, folder / "archive-plain", 0)
-
-    more = {"plain_s": _timed(plain)[0], "rows_s": rows / seconds}
-    return Result(f"archive/{rows}", "s", [seconds], "cp + fsync", copies, "", more)
 
 
 def _scanned(session: SparkSession, uri: str, copies: list[float], rows: int) -> list[Result]:

@@ -1,7 +1,7 @@
 """What a process is busy with when it is killed at a point: a *plot* for each kind of change of the disk.
 
-    served      the real server: messages, sessions, schedules, retained ones; jobs that split, expire into an
-                archive, are given up; a backup; the stop
+    served      the real server: messages, sessions, schedules, retained ones; jobs that split, expire, are
+                given up; a backup; the stop
     worked      groups of puts, cancels, moves and acks, and dispatch, by hand (steps.py)
     undone      a group whose members nack, lapse and ack late, by hand (undone.py)
     marked      a disk that takes no groups: the bound of dispatch in a file of its own
@@ -403,9 +403,6 @@ def _past(folder: Path) -> None:
     past.fill(folder / "data", 6, now_ms)
     rows = [[piece.start_ms, piece.ids, piece.cancelled] for piece in past.pieces]
     (folder / "past.json").write_text(json.dumps(rows))
-    left = folder / "archive" / "date=2026-01-01"
-    left.mkdir(parents=True)
-    (left / f".{past.pieces[0].start_ms}-0.abc.tmp").write_bytes(b"PAR1")
 
     async def retain() -> None:
         async with running(folder / "data", Config(), SimulatedClock(now_ms - DAY_MS)) as server:
@@ -433,7 +430,6 @@ def _serve(folder: Path, say: Say) -> None:
         "FASTI__SLICES__RETENTION": f"{RETENTION_S}s",
         "FASTI__SLICES__EXPIRE_BY": "job",
         "FASTI__SPARK__ENABLED": "off",
-        **({"FASTI__SLICES__ARCHIVE": str(folder / "archive")} if HAS_SPARK else {}),
     }
     os.environ.update(settings)
     failed: list[BaseException] = []
@@ -570,8 +566,7 @@ class _User:
 
     async def expire(self) -> None:
         job = await self._job("expire")
-        work = archived_by_spark if HAS_SPARK else archived
-        said = await asyncio.to_thread(work, job)
+        said = await asyncio.to_thread(archived, job)
         starts_ms = [one["start_ms"] for one in said]
         self._say("expire", starts_ms)
         await self._tell(job, "commit", slices=said)
@@ -584,16 +579,6 @@ class _User:
     async def _tell(self, job: Any, verb: str, **members: object) -> Any:
         body = {"token": job["token"], **members}
         return (await self._calls.call("POST", f"/v1/jobs/{job['id']}:{verb}", body, status=200)).body
-
-
-def archived_by_spark(created: dict[str, Any]) -> list[dict[str, Any]]:
-    """What the tasks of an expiry do."""
-    from spark.expire import archive_some, prepare
-    from spark.job import job_from
-
-    job = job_from(created)
-    prepare(job, job.archive)
-    return archive_some(job.checkpoint, job.slices, job.archive, job.node)
 
 
 def _check_served(folder: Path, said: Said) -> list[str]:
@@ -617,8 +602,6 @@ def _check_served(folder: Path, said: Said) -> list[str]:
         faults.append("acked lost: the backup")
     if backup.exists():
         faults += verified(backup)
-    if HAS_SPARK:
-        faults += _wrong_archive(folder, said)
     return faults
 
 
@@ -673,28 +656,6 @@ def _wrong_past(hand: Hand, folder: Path, said: Said) -> Iterator[str]:
             if row is not None
         }
         yield from wrong(piece, states)
-
-
-def _wrong_archive(folder: Path, said: Said) -> Iterator[str]:
-    """What has expired is in it, whole; of what has not only whole files have their names."""
-    import pyarrow.parquet as pq
-
-    archive = folder / "archive"
-    known = {start: set(ids.values()) for start, ids, _ in json.loads((folder / "past.json").read_text())}
-    for start_ms in {ms for one in _told(said, "expire") for ms in one}:
-        if not (archive / "_manifests" / f"{start_ms}-0.json").exists():
-            yield f"acked lost: no manifest of {start_ms}"
-    for path in (archive / "_manifests").glob("[!.]*.json"):
-        manifest = json.loads(path.read_text())
-        found = [
-            name
-            for file in manifest["files"]
-            for name in pq.read_table(archive / file["path"], columns=["id"])["id"].to_pylist()
-        ]
-        if sorted(found) != sorted(known[manifest["start_ms"]]):
-            yield f"expired wrongly: {manifest['start_ms']} has {len(found)} messages in the archive"
-    for path in archive.glob("date=*/[!.]*.parquet"):
-        pq.read_table(path)
 
 
 # -- careless

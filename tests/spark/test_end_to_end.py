@@ -6,11 +6,9 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from spark import expire as expire_module
 from spark import run as run_module
 from spark.__main__ import main
 from spark.errors import LeaseLost, Refused, SparkError
@@ -191,11 +189,6 @@ def test_exit_codes(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
     assert "no slice is behind retention" in capsys.readouterr().out
 
 
-def archived(folder: Path) -> list[str]:
-    files = sorted(folder.glob("date=*/*.parquet"))
-    return [row["payload"].decode() for file in files for row in pq.ParquetFile(file).read().to_pylist()]
-
-
 @pytest.fixture
 def past(tmp_path: Path) -> Iterator[Served]:
     """A server on a simulated clock whose messages are all behind retention."""
@@ -205,76 +198,10 @@ def past(tmp_path: Path) -> Iterator[Served]:
         yield one
 
 
-def test_expiry_into_an_archive(past: Served, tmp_path: Path) -> None:
-    folder = tmp_path / "archive"
-    assert main(["expire", "--server", past.url, "--archive", str(folder)]) == 0
-    assert archived(folder) == [f"m{n}" for n in range(60)]
-    assert past.slices() == []
-    assert main(["expire", "--server", past.url, "--archive", str(folder)]) == 0
-    assert len(archived(folder)) == 60
-
-
-def test_an_expiry_that_died_is_finished_by_the_next(
-    past: Served, spark: SparkSession, tmp_path: Path
-) -> None:
-    folder = tmp_path / "archive"
-    job = past.remote.create("expire", archive=folder.as_uri())
-    run_module.archive_all(spark, job, job.archive)
-    past.kill()
-    past.restart()
-    past.remote.call("POST", "/v1/clock:advance", {"by": "P1D"})
-    assert main(["expire", "--server", past.url, "--archive", str(folder)]) == 0
-    assert archived(folder) == [f"m{n}" for n in range(60)]
-
-
-def test_expiry_without_an_archive_drops(past: Served) -> None:
+def test_an_expiry_drops(past: Served) -> None:
     job = past.remote.create("expire")
-    assert "without an archive" in run(past.remote, job, None)
+    assert "with 60 rows dropped" in run(past.remote, job, None)
     assert past.state(job.id) == "done"
-
-
-@pytest.mark.parametrize("place", ["s3a://bucket/x", "~/archive", "C:/archive", "", "{tmp}/file"])
-def test_an_archive_that_cannot_be_written_drops_nothing(past: Served, tmp_path: Path, place: str) -> None:
-    (tmp_path / "file").touch()
-    before = past.slices()
-    given = ["--archive", place.replace("{tmp}", str(tmp_path))]
-    assert main(["expire", "--server", past.url, *given]) == 1
-    assert past.remote.call("GET", "/v1/jobs")["jobs"] == []
-    assert past.slices() == before
-
-
-def test_what_a_worker_wrote_elsewhere_is_not_dropped(
-    past: Served, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """The program reads back, the tasks have written: between the two the archive is another directory."""
-    folder = tmp_path / "archive"
-    real = expire_module.each
-
-    def elsewhere(*given: Any) -> Any:
-        said = real(*given)
-        folder.rename(tmp_path / "of a worker")
-        return said
-
-    monkeypatch.setattr(expire_module, "each", elsewhere)
-    before = past.slices()
-    assert main(["expire", "--server", past.url, "--archive", str(folder)]) == 1
-    (job,) = past.remote.call("GET", "/v1/jobs")["jobs"]
-    assert job["state"] == "aborted"
-    assert job["detail"].endswith("is missing")
-    assert past.slices() == before
-
-
-def test_the_archive_of_the_server_is_the_only_one(tmp_path: Path) -> None:
-    folder = tmp_path / "archive"
-    settings = {"slices.archive": folder.as_uri()}
-    with served(tmp_path / "data", "--clock", "simulated", settings=settings) as past:
-        past.put([{"topic": "t", "payload": f"m{n}", "deliver_in": 60 + n * 1_800} for n in range(60)])
-        past.remote.call("POST", "/v1/clock:advance", {"by": "P4D"})
-        assert main(["expire", "--server", past.url, "--archive", str(tmp_path / "mine")]) == 1
-        assert past.slices()
-        assert main(["expire", "--server", past.url, "--archive", f"{folder}/../archive/"]) == 0
-        assert past.slices() == []
-    assert archived(folder) == [f"m{n}" for n in range(60)]
 
 
 def test_a_lost_lease_ends_the_work(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:

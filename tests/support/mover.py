@@ -1,7 +1,7 @@
 """Jobs in plain Python: what the Spark side does, a row at a time, for tests of the server's side.
 
 It knows the agreement (docs/http.md, "Jobs") and nothing of the server: it reads the checkpoint that a new
-job names and counts the rows of each piece. An expiry is archived by the very code that Spark runs in a task.
+job names and counts the rows of each piece.
 """
 
 import hashlib
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from shards.archives import local_path
 from shards.record import is_stub
 from shards.rocks import RocksStore
 from shards.store import Store, Table
@@ -20,7 +19,6 @@ from spark.snapshot import Snapshot, opened_snapshot
 from timeline.position import before
 
 Pieces = list[dict[str, int]]
-SAID = ("start_ms", "generation", "rows", "archived", "files")
 
 
 def path_of(uri: str) -> Path:
@@ -37,18 +35,9 @@ def counted(created: Mapping[str, Any], cuts: Sequence[int]) -> Pieces:
 
 
 def archived(created: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Do the work of an expire job; the `slices` of its manifest. With an archive pyarrow is needed."""
+    """Do the work of an expire job without an archive; the `slices` that it commits."""
     job = job_from(created)
     with opened_snapshot(job.checkpoint) as snapshot:
-        if job.archive:
-            from spark.archive import archive_slice, clear_unfinished
-
-            folder = Path(local_path(job.archive))
-            folder.mkdir(parents=True, exist_ok=True)
-            for piece in job.slices:
-                clear_unfinished(folder, piece.home)
-            written = [archive_slice(snapshot, piece.home, folder, job.node) for piece in job.slices]
-            return [{name: one[name] for name in SAID} for one in written]
         return [{**_counted(snapshot, piece), "archived": 0, "files": []} for piece in job.slices]
 
 
