@@ -1,25 +1,29 @@
-"""Batch work over whole slices with Spark: a floor above the store, beside the server.
+"""Batch work over whole slices, plain or with Spark: a floor above the store, beside the server.
 
-Tasks read rows from a checkpoint through shards/; calls to a running server go over HTTP. shards/ and
+Programs and tasks read rows from a checkpoint through shards/; calls to a running server go over HTTP. shards/ and
 timeline/ define the stored bytes; this room only turns them into files and columns.
 
-    __main__.py    `python -m spark split|expire`: arguments, exit codes
+    __main__.py    `python -m spark archive|expire|compact|split|verify`: arguments, exit codes
     submit.py      the same for spark-submit, which takes a file
-    run.py         the two jobs from first to last call
+    run.py         the jobs from first to last call
     remote.py      calls to a running server
     job.py         a job as the server describes it
-    lease.py       keeps a job's lease while Spark works
+    lease.py       keeps a job's lease during the work
     session.py     a Spark session that can run this room's tasks
     java.py        the Java that Spark needs
     tasks.py       work over a list as Spark tasks, each returning a line of JSON
     snapshot.py    opens a checkpoint, a backup or the data of a stopped server, read-only
 
-    split.py       the stages of a split: sketch the shards, count rows around the cuts
+    split.py       a split: sketch the shards, count rows around the cuts
     plan.py        cut points of a slice, and counts of each piece; pure
-    expire.py      the stage of an expiry: count each slice
+    archive.py     a commit of the archive: the files of a closed span of positions
+    parquet.py     one file of it: row groups, summed and read back
+    publish.py     whose archive it is; the manifest of a commit, and what follows
+    expire.py      an expiry: read the archive back, or count each slice
 
     storage.py     files of an archive, in a directory or an object store
     manifests.py   what an archive has: commits, files that count, what is covered
+    verify.py      reads a whole archive, and names what is wrong
 
     table.py       `spark.read.format("fasti")`: the timeline as rows
     pushdown.py    filter pushdown for the table: what need not be read; pure

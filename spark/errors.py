@@ -2,6 +2,9 @@
 
 from collections.abc import Sequence
 
+ACTIVE = "job-active"
+"""The slug of a problem: another job has the slice, or the archive."""
+
 
 class SparkError(Exception):
     """Base of the room's errors: the job failed, and the message says why in a line."""
@@ -17,6 +20,8 @@ class Refused(SparkError):
         super().__init__("; ".join([f"{slug}: {detail}" if slug else detail, *details]))
         self.status = status
         self.slug = slug
+        self.detail = detail
+        self.code = 4 if slug == ACTIVE else 1
 
 
 class Unreachable(SparkError):
@@ -34,7 +39,7 @@ class LeaseLost(SparkError):
 
 
 class ArchiveClash(SparkError):
-    """The archive has another slice under that name."""
+    """The archive is not this timeline's, or not as this timeline left it."""
 
 
 class NoJava(SparkError):

@@ -1,36 +1,30 @@
-"""The Spark stage of an expiry: counts the rows of slices behind retention, one or some small ones per task.
+"""An expiry: reads back what the archive has of slices behind retention, or without an archive counts them.
 
-The server drops only slices that were read completely.
+A drop is final. So a slice is dropped only after its commits were read back in the same job, from where the
+archive is now: the manifests as the server has recorded them, and each file of messages by size and SHA-256.
+A manifest that is missing is written again, as it is known; a file that is missing or damaged is a fault, and
+the server has it written again while it still has the rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from typing import Any
 
-from pyspark.sql import SparkSession
-
+from shards.archives import MESSAGES, ArchivedFile
 from timeline.position import before
 from timeline.slices import Home
 
 from .errors import SparkError
-from .job import Job, Span
+from .job import Job
+from .lease import Lease
 from .snapshot import Snapshot, opened_snapshot
-from .tasks import Line, Lines, each, grouped
+
+Line = dict[str, Any]
 
 
-def count_all(session: SparkSession, job: Job) -> list[Line]:
+def counted(job: Job) -> list[Line]:
     """Read all slices of a job. Returns the `slices` to commit."""
-    uri = job.checkpoint
-    groups = grouped(job.slices, lambda piece: piece.count)
-    done = each(session, groups, lambda pieces: count_some(uri, pieces))
-    return [line for lines in done for line in lines]
-
-
-def count_some(uri: str, pieces: Sequence[Span]) -> Lines:
-    """In a task: read some slices, one after the other. Returns the report on each."""
-    with opened_snapshot(uri) as snapshot:
-        return [
-            {**piece.home._asdict(), "rows": rows_of(snapshot, piece.home), "archived": 0, "files": []}
-            for piece in pieces
-        ]
+    with opened_snapshot(job.checkpoint) as snapshot:
+        return [_line(piece.home, rows_of(snapshot, piece.home), 0) for piece in job.slices]
 
 
 def rows_of(snapshot: Snapshot, home: Home) -> int:
@@ -38,3 +32,46 @@ def rows_of(snapshot: Snapshot, home: Home) -> int:
     if piece is None or piece.generation != home.generation:
         raise SparkError(f"the checkpoint has no slice {home.start_ms}, generation {home.generation}")
     return sum(1 for _ in snapshot.reader.read(before(piece.start_ms), before(piece.end_ms)))
+
+
+def read_back(job: Job, lease: Lease) -> tuple[list[Line], list[Line]]:
+    """Read the archive of a job's slices. Returns the `slices` to commit and the `faults`, one of them empty.
+    Raises ArchiveClash, StorageFailed."""
+    from .publish import check, write_manifest
+    from .storage import storage_at
+
+    storage = storage_at(job.archive or "")
+    check(storage, job)
+    for manifest in job.manifests:
+        write_manifest(storage, manifest)
+    files = list(_needed(job))
+    done: list[str] = []
+    lease.follow(lambda: (len(done), len(files)))
+    faults = []
+    for file in files:
+        if fault := storage.fault_in(file):
+            faults.append({"path": file.path, "detail": fault})
+        done.append(file.path)
+    spans = {
+        (span.slice_ms, span.generation, span.start_ms): span for one in job.manifests for span in one.spans
+    }
+    lines = []
+    for piece in job.slices:
+        own = [span for (*home, _), span in spans.items() if (*home,) == piece.home]
+        lines.append(_line(piece.home, sum(one.rows for one in own), sum(one.archived for one in own)))
+    return ([], faults) if faults else (lines, [])
+
+
+def _needed(job: Job) -> Iterator[ArchivedFile]:
+    """The files that count and have messages of the slices."""
+    replaced = {path for one in job.manifests for path in one.replaces}
+    for file in (file for one in job.manifests for file in one.files):
+        is_needed = any(
+            piece.start_ms <= file.last_ms and file.first_ms < piece.end_ms for piece in job.slices
+        )
+        if is_needed and file.table == MESSAGES and file.path not in replaced:
+            yield file
+
+
+def _line(home: Home, rows: int, archived: int) -> Line:
+    return {**home._asdict(), "rows": rows, "archived": archived}

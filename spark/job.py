@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from shards.archives import local_path
+from shards.archives import ArchivedFile, Manifest, local_path
 from timeline.slices import Home, Shard
 
 from .errors import NotAStore
@@ -44,6 +44,19 @@ class Span(msgspec.Struct, frozen=True):
         return Home(self.start_ms, self.generation)
 
 
+class Again(msgspec.Struct, frozen=True):
+    """Files of an earlier commit that were found damaged."""
+
+    number: int
+    paths: list[str]
+
+
+class DayFile(ArchivedFile, frozen=True, kw_only=True):
+    """A file of a day to compact, and the number of the commit that brought it."""
+
+    number: int
+
+
 class Job(msgspec.Struct):
     """A job. `token` is empty if the server keeps it. `slice`: of a split, and the only one of `slices`."""
 
@@ -59,6 +72,25 @@ class Job(msgspec.Struct):
     parts: int | None = None
     split_above: int = 0
     archive: str | None = None
+    archive_catalog: str | None = None
+    timeline: str = ""
+    number: int = 0
+    """Of the commit that the job may make; ..."""
+    last: int = 0
+    """... and of the last one in this archive; 0: there is none."""
+    from_ms: int = 0
+    to_ms: int = 0
+    """Positions [from, to) to archive; both the same: only what is unpublished."""
+    unpublished: tuple[Manifest, ...] = ()
+    """Commits whose manifests may not be in the archive yet."""
+    again: tuple[Again, ...] = ()
+    manifests: tuple[Manifest, ...] = ()
+    """Of an expiry: the commits with the rows of its slices."""
+    date: str | None = None
+    files: tuple[DayFile, ...] = ()
+    """Of a compaction: the day, and its files."""
+    manifest: Manifest | None = None
+    """What was recorded of this job."""
 
     def __post_init__(self) -> None:
         if self.slice is not None:

@@ -14,9 +14,12 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlsplit
 from urllib.request import BaseHandler, HTTPSHandler, ProxyHandler, Request, build_opener
 
-from shards.jobs import DONE
+import msgspec
 
-from .errors import Refused, SparkError, Unreachable
+from shards.archives import Manifest, Report
+from shards.jobs import DONE, PUBLISHING
+
+from .errors import ACTIVE, Refused, SparkError, Unreachable
 from .job import Job, job_from
 
 TIMEOUT_S = 60.0
@@ -24,6 +27,8 @@ COMMIT_TIMEOUT_S = 1_800.0
 """The server may have to count new rows, or to drop many slices."""
 PAUSES_S = (1.0, 2.0, 4.0, 8.0)
 """Pauses before further tries of an unanswered commit."""
+WAIT_S = 2.0
+"""Pause before the next look whether another job has ended."""
 
 _NOT_THE_CA = (9, 10, 62, 64)
 """OpenSSL's codes for faults that are not the CA's: not yet valid, expired, wrong host, wrong address."""
@@ -47,10 +52,17 @@ class Remote:
             handlers.append(HTTPSHandler(context=_trusting(ca)))
         self._open = build_opener(*handlers).open
 
-    def create(self, kind: str, **wish: object) -> Job:
-        """Create a job that this program runs. `wish`: slice, parts, archive."""
+    def create(self, kind: str, *, waits: bool = False, **wish: object) -> Job:
+        """Create a job that this program runs. `wish`: slice, parts, archive, date. `waits`: until no other
+        job is in its way."""
         given = {name: value for name, value in wish.items() if value is not None}
-        return job_from(self.call("POST", "/v1/jobs", {"kind": kind, "run": "caller", **given}))
+        while True:
+            try:
+                return job_from(self.call("POST", "/v1/jobs", {"kind": kind, "run": "caller", **given}))
+            except Refused as error:
+                if not waits or error.slug != ACTIVE:
+                    raise
+            time.sleep(WAIT_S)
 
     def get(self, job_id: str, token: str = "") -> Job:
         return job_from(self.call("GET", _path(job_id)), token)
@@ -63,23 +75,30 @@ class Remote:
     def abort(self, job: Job, detail: str) -> None:
         self.call("POST", _path(job.id, "abort"), {"token": job.token, "detail": detail})
 
-    def commit(self, job: Job, found: Mapping[str, object]) -> None:
-        """Send the job's result. Retries while there is no answer. Raises Refused, Unreachable."""
+    def record(self, job: Job, report: Report) -> Manifest:
+        """Have a commit of the archive recorded; returns it as it is to be published. Raises as `commit`."""
+        found = self.commit(job, {"archived": msgspec.to_builtins(report)}, PUBLISHING).manifest
+        if found is None:
+            raise Unreachable(f"{self.url} has recorded a commit, but does not say which")
+        return found
+
+    def commit(self, job: Job, found: Mapping[str, object], state: str = DONE) -> Job:
+        """Send the job's result; returns the job, which is in `state` then. Retries while there is no answer.
+        Raises Refused, Unreachable."""
         body = {"token": job.token, **found}
         for pause_s in (*PAUSES_S, None):
             try:
-                self.call("POST", _path(job.id, "commit"), body, COMMIT_TIMEOUT_S)
+                return job_from(self.call("POST", _path(job.id, "commit"), body, COMMIT_TIMEOUT_S))
             except Unreachable:
                 if pause_s is None:
                     raise
                 time.sleep(pause_s)
             except Refused as error:
                 # The try whose answer was lost may have done it.
-                if error.status == 409 and self.get(job.id).state == DONE:
-                    return
-                raise
-            else:
-                return
+                if error.status != 409 or (now := self.get(job.id)).state != state:
+                    raise
+                return now
+        raise AssertionError
 
     def slices(self) -> Iterator[Body]:
         """Every slice; each with the server's `split_above`."""

@@ -1,26 +1,29 @@
-"""The two jobs from first to last call: steps on the server, and steps in Spark.
+"""The jobs from first to last call: steps on the server, and steps here or in Spark.
 
+    archive   write the files of a span -> commit -> publish its manifest -> done
+    expire    read the archive back, or only count every slice -> commit
+    compact   write a day's files again, few and sorted -> commit -> publish -> done
     split     sketch every shard -> cut points -> count the pieces -> commit
-    expire    count every slice -> commit
+
+The first two are plain Python with pyarrow. Spark comes in for a backfill, and for the last two.
 
 Any error is reported to the server, which then forgets the job: no state of the timeline depends on it.
 """
 
 import re
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from typing import TYPE_CHECKING
 
-from pyspark.sql import SparkSession
-
-from shards.jobs import ENDED, EXPIRE, SPLIT
+from shards.jobs import ABORTED, ARCHIVE, ENDED, EXPIRE, SPLIT
 
 from .errors import LeaseLost, SparkError
-from .expire import count_all
 from .job import Job
 from .lease import Lease
-from .plan import cut_points, parts_for
 from .remote import Remote
-from .session import spark_session
-from .split import counted, sketches
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 DETAIL_CHARS = 900
 _RAISED = re.compile(r"^(?:[a-z_]\w*\.)*([A-Z]\w*): (.+)$")
@@ -29,14 +32,12 @@ _FAILURE = re.compile(r"most recent failure: .*?: [\w.]*\.(\w+: .+)")
 
 
 def run(remote: Remote, job: Job, master: str | None) -> str:
-    """Run a job in its own session; returns a summary. Raises SparkError, after reporting it to the
-    server."""
+    """Run a job; returns a summary. Raises SparkError, after reporting it to the server."""
     if job.state in ENDED:
         return f"job {job.id} is {job.state} already"
     with Lease(remote, job) as lease:
         try:
-            with spark_session(master, f"fasti {job.kind} {job.id}") as session:
-                return STAGES[job.kind](remote, job, session, lease)
+            return STAGES[job.kind](remote, job, lease, master)
         except BaseException as error:
             if lease.why:
                 raise LeaseLost(f"job {job.id} is lost: {lease.why}") from error
@@ -50,40 +51,68 @@ def run(remote: Remote, job: Job, master: str | None) -> str:
             raise SparkError(words_of(error)) from error
 
 
-def _split(remote: Remote, job: Job, session: SparkSession, lease: Lease) -> str:
-    found = sketches(session, job)
-    parts = job.parts or parts_for(sum(one.total for one in found), job.split_above)
-    cuts = cut_points(found, parts)
-    if not cuts:
-        return _left_alone(remote, job)
-    pieces = counted(session, job, found, cuts)
-    lease.begin_commit()
-    remote.commit(job, {"cuts": cuts, "pieces": [piece._asdict() for piece in pieces]})
-    rows = sum(piece.rows for piece in pieces)
-    return f"job {job.id}: {rows} rows cut into {len(pieces)} slices"
+def _archive(remote: Remote, job: Job, lease: Lease, master: str | None) -> str:
+    from .archive import archive, is_backfill
+    from .publish import claim, publish
+    from .storage import storage_at
 
-
-def _left_alone(remote: Remote, job: Job) -> str:
-    (piece,) = job.slices
-    if job.parts is None and piece.count <= job.split_above:
-        why = f"it has {piece.count} rows, and is overfull above {job.split_above}; --parts cuts it anyway"
+    storage = storage_at(job.archive or "")
+    claim(storage, job)
+    for manifest in job.unpublished:
+        publish(storage, manifest)
+    if not job.again and job.from_ms == job.to_ms:
+        lease.begin_commit()
+        remote.commit(job, {"published": job.last})
+        return f"job {job.id}: {len(job.unpublished)} commits published"
+    if is_backfill(job, master):
+        with spark_session(master, job) as session:
+            report = archive(job, storage, lease, session)
     else:
-        why = f"all of its {piece.count} rows are due in the same millisecond"
-    remote.abort(job, f"nothing to do: {why}")
-    return f"nothing to do: the slice at {piece.start_ms} is left alone: {why}"
-
-
-def _expire(remote: Remote, job: Job, session: SparkSession, lease: Lease) -> str:
-    if job.archive:
-        raise SparkError(f"this program does not write to an archive: {job.archive}")
-    report = count_all(session, job)
+        report = archive(job, storage, lease)
     lease.begin_commit()
-    remote.commit(job, {"slices": report})
-    rows = sum(one["rows"] for one in report)
-    return f"job {job.id}: {len(report)} slices with {rows} rows dropped"
+    manifest = remote.record(job, report)
+    publish(storage, manifest)
+    remote.commit(job, {"published": manifest.number})
+    messages = sum(one.archived for one in report.spans)
+    return f"job {job.id}: commit {manifest.number} with {messages} messages archived in {storage.name}"
 
 
-STAGES = {SPLIT: _split, EXPIRE: _expire}
+def _expire(remote: Remote, job: Job, lease: Lease, _: str | None) -> str:
+    from .expire import counted, read_back
+
+    if job.archive:
+        slices, faults = read_back(job, lease)
+        if faults:
+            remote.commit(job, {"faults": faults}, ABORTED)
+            more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
+            raise SparkError(f"nothing dropped: the archive is damaged: {faults[0]['detail']}{more}")
+    else:
+        slices = counted(job)
+    lease.begin_commit()
+    remote.commit(job, {"slices": slices})
+    rows = sum(one["rows"] for one in slices)
+    return f"job {job.id}: {len(slices)} slices with {rows} rows dropped"
+
+
+def _split(remote: Remote, job: Job, lease: Lease, master: str | None) -> str:
+    from .split import split
+
+    with spark_session(master, job) as session:
+        return split(remote, job, lease, session)
+
+
+def spark_session(master: str | None, job: Job) -> "AbstractContextManager[SparkSession]":
+    """A session for a job: only here is Spark imported."""
+    from .session import spark_session as opened
+
+    return opened(master, f"fasti {job.kind} {job.id}")
+
+
+STAGES: dict[str, Callable[[Remote, Job, Lease, str | None], str]] = {
+    SPLIT: _split,
+    EXPIRE: _expire,
+    ARCHIVE: _archive,
+}
 
 
 def interruption_behind(error: BaseException) -> BaseException | None:

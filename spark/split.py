@@ -1,4 +1,4 @@
-"""The Spark stages of a split: sketch the shards, then read the few rows around each cut.
+"""A split: sketch the shards in Spark, then read the few rows around each cut, and have the slice cut there.
 
 Sketching is the one scan of the slice: every row of the checkpoint is read once, some shards per task, and
 each task returns one sketch (plan.py). When the cuts are known, the rows of their entries are read again,
@@ -17,9 +17,35 @@ from shards.store import Table
 from timeline.slices import Counts
 
 from .job import Job, Source, Span
-from .plan import Beyond, Sketch, beyond, pieces, sketch
+from .lease import Lease
+from .plan import Beyond, Sketch, beyond, cut_points, parts_for, pieces, sketch
+from .remote import Remote
 from .snapshot import opened_store
 from .tasks import Line, Lines, each, grouped
+
+
+def split(remote: Remote, job: Job, lease: Lease, session: SparkSession) -> str:
+    """The job, to its end; returns a summary."""
+    found = sketches(session, job)
+    parts = job.parts or parts_for(sum(one.total for one in found), job.split_above)
+    cuts = cut_points(found, parts)
+    if not cuts:
+        return _left_alone(remote, job)
+    counts = counted(session, job, found, cuts)
+    lease.begin_commit()
+    remote.commit(job, {"cuts": cuts, "pieces": [one._asdict() for one in counts]})
+    rows = sum(one.rows for one in counts)
+    return f"job {job.id}: {rows} rows cut into {len(counts)} slices"
+
+
+def _left_alone(remote: Remote, job: Job) -> str:
+    (piece,) = job.slices
+    if job.parts is None and piece.count <= job.split_above:
+        why = f"it has {piece.count} rows, and is overfull above {job.split_above}; --parts cuts it anyway"
+    else:
+        why = f"all of its {piece.count} rows are due in the same millisecond"
+    remote.abort(job, f"nothing to do: {why}")
+    return f"nothing to do: the slice at {piece.start_ms} is left alone: {why}"
 
 
 def groups_of(piece: Span) -> list[list[Source]]:

@@ -21,7 +21,7 @@ from uuid import uuid4
 import pyarrow as pa
 from pyarrow import fs
 
-from shards.archives import archive_url, is_local
+from shards.archives import ArchivedFile, archive_url, is_local
 from shards.sectors import sync_path
 
 from .errors import SparkError
@@ -86,6 +86,16 @@ class Storage:
                 size += len(chunk)
                 found.update(chunk)
         return size, found.hexdigest()
+
+    def fault_in(self, file: ArchivedFile) -> str:
+        """Read a file back. Returns what is wrong with it; empty: nothing. Raises StorageFailed."""
+        try:
+            size, digest = self.sum_of(file.path)
+        except Missing as error:
+            return str(error)
+        if size != file.bytes:
+            return f"{self.name}/{file.path} has {size} bytes, not {file.bytes}"
+        return "" if digest == file.sha256 else f"{self.name}/{file.path} has other bytes than were written"
 
     @contextmanager
     def writing(self, path: str) -> Iterator[pa.NativeFile]:

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 from pyspark.sql import SparkSession
 
-from spark import run
+from spark import split
 from spark.__main__ import main
 from spark.job import Job
 from spark.plan import Sketch
@@ -34,5 +34,5 @@ def held(file: str) -> Callable[[SparkSession, Job], list[Sketch]]:
 
 
 if __name__ == "__main__":
-    with patch.object(run, "sketches", held(sys.argv[1])):
+    with patch.object(split, "sketches", held(sys.argv[1])):
         sys.exit(main(sys.argv[2:]))

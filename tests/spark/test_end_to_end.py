@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark import run as run_module
+from spark import split as split_module
 from spark.__main__ import main
 from spark.errors import LeaseLost, Refused, SparkError
 from spark.job import Job
@@ -79,14 +80,14 @@ def test_a_split_during_traffic(server: Served, monkeypatch: pytest.MonkeyPatch)
 
 def during(monkeypatch: pytest.MonkeyPatch, stage: str, act: Callable[[], None]) -> None:
     """Act while a stage runs: after Spark has read, before the server hears of it."""
-    real = getattr(run_module, stage)
+    real = getattr(split_module, stage)
 
     def staged(*arguments: Any) -> Any:
         found = real(*arguments)
         act()
         return found
 
-    monkeypatch.setattr(run_module, stage, staged)
+    monkeypatch.setattr(split_module, stage, staged)
 
 
 def plan(server: Served, spark: SparkSession, job: Job) -> None:
@@ -124,7 +125,7 @@ def test_a_job_that_fails_tells_the_server_why(server: Served, monkeypatch: pyte
     def fail(*_: object) -> None:
         raise RuntimeError("no more\n  shards.errors.Corrupt: table messages, after key 00: flipped\n")
 
-    monkeypatch.setattr(run_module, "counted", fail)
+    monkeypatch.setattr(split_module, "counted", fail)
     job = server.remote.create("split", slice=overfull(server))
     with pytest.raises(SparkError, match="table messages, after key 00: flipped"):
         run(server.remote, job, None)
@@ -141,7 +142,7 @@ def test_a_signal_is_told_whatever_fails_after_it(server: Served, monkeypatch: p
         finally:
             raise RuntimeError("Answer from Java side is empty")
 
-    monkeypatch.setattr(run_module, "counted", cut_off)
+    monkeypatch.setattr(split_module, "counted", cut_off)
     job = server.remote.create("split", slice=overfull(server))
     with pytest.raises(KeyboardInterrupt):
         run(server.remote, job, None)
@@ -152,13 +153,13 @@ def test_a_signal_is_told_whatever_fails_after_it(server: Served, monkeypatch: p
 def test_what_was_counted_wrong_is_refused(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     server.put(far(COUNT))
     job = server.remote.create("split", slice=overfull(server))
-    real = run_module.counted
+    real = split_module.counted
 
     def wrong(*arguments: Any) -> Any:
         first, *others = real(*arguments)
         return [first._replace(rows=first.rows - 1), *others]
 
-    monkeypatch.setattr(run_module, "counted", wrong)
+    monkeypatch.setattr(split_module, "counted", wrong)
     with pytest.raises(Refused, match=r"bad-manifest.*299 rows in all pieces, the slice had 300"):
         run(server.remote, job, None)
     assert server.payloads() == [f"m{n}" for n in range(COUNT)]
@@ -213,7 +214,7 @@ def test_a_lost_lease_ends_the_work(server: Served, monkeypatch: pytest.MonkeyPa
         server.remote.abort(job, "somebody else")
         time.sleep(60)
 
-    monkeypatch.setattr(run_module, "counted", stuck)
+    monkeypatch.setattr(split_module, "counted", stuck)
     with pytest.raises(LeaseLost, match="is lost"):
         run(server.remote, job, None)
     assert server.state(job.id) == "aborted"

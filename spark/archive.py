@@ -1,0 +1,263 @@
+"""Writes a commit of the archive: the messages of a closed span of positions as Parquet files by day.
+
+    date=2026-12-01/0000000123-1f0c9a2b-0.parquet               number of the commit, try, index: the messages
+    _deliveries/..., _ends/...                                  ends of deliveries, and their counts
+
+A try is the first eight digits of its job's id, so no try meets the files of another one. Files of a try that
+ended early belong to no manifest; the next job of the same number deletes them (`clear_orphans`).
+
+Rows are in position order. Stubs of moves are not archived: the message is where it was moved to. Nor are
+retries: the message was written before. Cancelled messages are archived without payload. What cannot be read
+is left out, and the commit names it.
+
+Memory: one row group. A quarter of an hour ends a commit that has ROWS_MAX rows; the next one goes on there.
+"""
+
+import time
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+from msgspec import structs
+
+from shards.archives import (
+    AGAIN,
+    APPEND,
+    DAMAGED_MAX,
+    MESSAGES,
+    QUARTER_MS,
+    SPANS_MAX,
+    TABLES,
+    ArchivedFile,
+    DamagedRange,
+    Report,
+    Span,
+    file_name,
+)
+from shards.errors import Corrupt
+from shards.read import Row
+from shards.record import decode, is_moved
+from shards.state import Journal
+from timeline.position import Position, before
+from timeline.slices import DAY_MS, Slice
+
+from . import columns
+from .job import Job
+from .lease import Lease
+from .parquet import GROUP_BYTES, GROUP_ROWS, Table, row_groups, write_file
+from .snapshot import Snapshot, opened_snapshot
+from .storage import Storage, storage_at
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROWS_MAX = 1_000_000
+"""Rows after which a commit ends at the next quarter of an hour."""
+TASKS_MAX = 100
+LEFT_S = 3_600.0
+"""Age of an unfinished file that nobody writes to any more."""
+
+Dated = Iterator[tuple[int, pa.Table]]
+"""(day since the epoch, rows of it)."""
+
+
+def archive(job: Job, storage: Storage, lease: Lease, session: "SparkSession | None" = None) -> Report:
+    """Write the files of a job's commit. Returns what to have recorded. Raises StorageFailed, SparkError."""
+    clear_orphans(storage, job)
+    if session is not None:
+        return _in_tasks(session, job, storage)
+    with opened_snapshot(job.checkpoint) as snapshot:
+        writer = Writer(snapshot, storage, job, job.from_ms, job.to_ms)
+        lease.follow(lambda: writer.progress)
+        return writer.again(job.again[0].paths) if job.again else writer.append()
+
+
+def is_backfill(job: Job, master: str | None) -> bool:
+    """Whether Spark is worth its start: more than ROWS_MAX rows, of more than an hour."""
+    is_long = job.to_ms - job.from_ms > 4 * QUARTER_MS and not job.again
+    return bool(master and is_long and rows_within(job) > ROWS_MAX and find_spec("pyspark"))
+
+
+def rows_within(job: Job) -> int:
+    """About as many rows are to be archived: a slice's lie anywhere in it."""
+    return sum(
+        piece.count
+        * max(0, min(piece.end_ms, job.to_ms) - max(piece.start_ms, job.from_ms))
+        // (piece.end_ms - piece.start_ms)
+        for piece in job.slices
+    )
+
+
+def _in_tasks(session: "SparkSession", job: Job, storage: Storage) -> Report:
+    """The same by Spark, a part of the span in each task."""
+    from .tasks import TASK_ROWS, each
+
+    quarters = (job.to_ms - job.from_ms) // QUARTER_MS
+    count = min(quarters, TASKS_MAX, rows_within(job) // TASK_ROWS + 1)
+    cuts = [job.from_ms + quarters * n // count * QUARTER_MS for n in range(count + 1)]
+    given = structs.replace(job, token="", unpublished=(), manifests=())
+
+    def work(index: int) -> dict[str, Any]:
+        with opened_snapshot(given.checkpoint) as snapshot:
+            there = storage_at(given.archive or "")
+            writer = Writer(snapshot, there, given, cuts[index], cuts[index + 1], index)
+            report: dict[str, Any] = msgspec.to_builtins(writer.append(None, SPANS_MAX // count))
+            return report
+
+    parts = [msgspec.convert(one, Report) for one in each(session, range(count), work)]
+    stops = [n for n, one in enumerate(parts) if one.end_ms < cuts[n + 1]]
+    used = stops[0] + 1 if stops else count
+    for file in (file for one in parts[used:] for file in one.files):
+        storage.delete(file.path)
+    found = parts[:used]
+    return Report(
+        APPEND,
+        job.from_ms,
+        found[-1].end_ms,
+        [span for one in found for span in one.spans],
+        [file for one in found for file in one.files],
+    )
+
+
+class Writer:
+    """Writes [start, end) of a checkpoint into files of a job's commit. `end_ms`: where it has stopped."""
+
+    def __init__(
+        self, snapshot: Snapshot, storage: Storage, job: Job, start_ms: int, end_ms: int, index: int = 0
+    ) -> None:
+        """`index`: tells the files of this writer from those of others in the same commit."""
+        self._snapshot = snapshot
+        self._storage = storage
+        self._job = job
+        self._index = index
+        self.start_ms = self.done_ms = start_ms
+        self.end_ms = end_ms
+        self.rows = 0
+        self.spans: list[Span] = []
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Quarters of an hour that are written, and all."""
+        return (self.done_ms - self.start_ms) // QUARTER_MS, (self.end_ms - self.start_ms) // QUARTER_MS
+
+    def append(self, rows_max: int | None = ROWS_MAX, spans_max: int = SPANS_MAX // 2) -> Report:
+        """All tables. Stops at the end of the quarter in which there are more than that."""
+        files = [*self._files(MESSAGES, self._messages(rows_max, spans_max))]
+        return Report(APPEND, self.start_ms, self.end_ms, self.spans, files)
+
+    def again(self, paths: Iterable[str]) -> Report:
+        """The messages of the days of these files, which are replaced."""
+        replaced = [path for path in paths if path.startswith("date=")]
+        days = {path.partition("/")[0].removeprefix("date=") for path in replaced}
+        messages = (one for one in self._messages() if date_of(one[0]) in days)
+        files = [*self._files(MESSAGES, messages)]
+        return Report(AGAIN, self.start_ms, self.end_ms, self.spans, files, replaced)
+
+    def _messages(self, rows_max: int | None = None, spans_max: int = SPANS_MAX) -> Dated:
+        journal = Journal(self._snapshot.store)
+        for piece, low_ms, high_ms in self._stretches(rows_max, spans_max):
+            rows = archived = 0
+            lost: list[tuple[Position, Position]] = []
+            read = self._snapshot.reader.read(before(low_ms), before(high_ms))
+            for batch in columns.batches(read, GROUP_ROWS, GROUP_BYTES):
+                rows += len(batch)
+                kept = [row for row in batch if not is_moved(row[2])]
+                if not kept:
+                    continue
+                try:
+                    table = self._table(kept, journal, piece)
+                except Corrupt:
+                    kept, undecoded = _decodable(kept)
+                    lost += undecoded
+                    table = self._table(kept, journal, piece)
+                archived += table.num_rows
+                yield low_ms // DAY_MS, table
+            lost += self._unreadable(piece, low_ms, high_ms)
+            if rows or lost:
+                span = Span(*piece.home, low_ms, high_ms, rows, archived, _damaged(lost))
+                self.spans.append(span)
+            self.rows += rows
+
+    def _table(self, rows: list[Row], journal: Journal, piece: Slice) -> pa.Table:
+        return columns.table(rows, self._snapshot, journal, self._job.node, piece)
+
+    def _stretches(self, rows_max: int | None, spans_max: int) -> Iterator[tuple[Slice, int, int]]:
+        """Slices by quarters of an hour, in order."""
+        quarter_ms = self.start_ms
+        for piece in self._snapshot.reader.directory.over(before(self.start_ms), before(self.end_ms)):
+            low_ms, end_ms = max(piece.start_ms, self.start_ms), min(piece.end_ms, self.end_ms)
+            while low_ms < end_ms:
+                if low_ms - low_ms % QUARTER_MS > quarter_ms:
+                    quarter_ms = self.done_ms = low_ms - low_ms % QUARTER_MS
+                    is_full = rows_max is not None and self.rows >= rows_max
+                    if is_full or len(self.spans) > spans_max:
+                        self.end_ms = quarter_ms
+                        return
+                high_ms = min(quarter_ms + QUARTER_MS, end_ms)
+                yield piece, low_ms, high_ms
+                low_ms = high_ms
+
+    def _unreadable(self, piece: Slice, low_ms: int, high_ms: int) -> Iterator[tuple[Position, Position]]:
+        """What has just been skipped there, as positions [start, end)."""
+        for shard in piece.readable():
+            for corrupt in self._snapshot.reader.unreadable.of(shard.prefix):
+                start = max(corrupt.first, before(low_ms))
+                end = min(Position(corrupt.last + 1), before(high_ms))
+                if start < end:
+                    yield start, end
+
+    def _files(self, name: Table, tables: Dated) -> Iterator[ArchivedFile]:
+        """Write a file a day."""
+        for day, same in groupby(tables, key=itemgetter(0)):
+            path = file_name(name, date_of(day), self._job.number, self._job.id, self._index)
+            groups = row_groups(table for _, table in same)
+            if (file := write_file(self._storage, path, name, groups)) is not None:
+                yield file
+
+
+def clear_orphans(storage: Storage, job: Job) -> None:
+    """Delete the files that earlier tries of the job's commit have left."""
+    for day in days_of(job.from_ms, job.to_ms):
+        for name in TABLES:
+            folder, _, own = file_name(name, date_of(day), job.number, job.id, 0).rpartition("/")
+            for entry in storage.list(folder):
+                if entry.path.startswith(f"{folder}/{own.partition('-')[0]}-"):
+                    storage.delete(entry.path)
+    if job.from_ms // DAY_MS != job.to_ms // DAY_MS:  # once a day, as it looks everywhere
+        storage.clear_unfinished(time.time() - LEFT_S)
+
+
+def days_of(start_ms: int, end_ms: int) -> range:
+    return range(start_ms // DAY_MS, (end_ms - 1) // DAY_MS + 1)
+
+
+def date_of(day: int) -> str:
+    return datetime.fromtimestamp(day * DAY_MS // 1000, UTC).strftime("%Y-%m-%d")
+
+
+def _decodable(rows: list[Row]) -> tuple[list[Row], list[tuple[Position, Position]]]:
+    """The rows that can be decoded, and where the others are."""
+    good: list[Row] = []
+    bad: list[tuple[Position, Position]] = []
+    for row in rows:
+        try:
+            decode(row[2])
+        except Corrupt:
+            bad.append((row[0], Position(row[0] + 1)))
+        else:
+            good.append(row)
+    return good, bad
+
+
+def _damaged(lost: list[tuple[Position, Position]]) -> list[DamagedRange]:
+    """At most DAMAGED_MAX; beyond these one reaches from the first to the last of the rest."""
+    lost = sorted(lost)
+    if len(lost) > DAMAGED_MAX:
+        rest = lost[DAMAGED_MAX - 1 :]
+        lost[DAMAGED_MAX - 1 :] = [(rest[0][0], max(end for _, end in rest))]
+    return [DamagedRange(f"{start:024x}", f"{end:024x}") for start, end in lost]
