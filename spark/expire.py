@@ -41,7 +41,8 @@ def read_back(job: Job, lease: Lease) -> tuple[list[Line], list[Line]]:
     from .storage import storage_at
 
     storage = storage_at(job.archive or "")
-    check(storage, job)
+    for timeline in {manifest.timeline for manifest in job.manifests}:
+        check(storage, timeline)
     for manifest in job.manifests:
         write_manifest(storage, manifest)
     files = list(_needed(job))

@@ -51,10 +51,10 @@ class Again(msgspec.Struct, frozen=True):
     paths: list[str]
 
 
-class DayFile(ArchivedFile, frozen=True, kw_only=True):
+class DayFile(ArchivedFile, frozen=True):
     """A file of a day to compact, and the number of the commit that brought it."""
 
-    number: int
+    number: int = 0
 
 
 class Job(msgspec.Struct):

@@ -28,7 +28,7 @@ def claim(storage: Storage, job: Job) -> None:
     """Make sure that the archive is of the job's timeline, and not ahead of it. Raises ArchiveClash."""
     if not job.last and not storage.exists(MARKER):
         storage.write(MARKER, msgspec.json.encode(Marker(VERSION, job.timeline)))
-    check(storage, job)
+    check(storage, job.timeline)
     if job.last:
         is_ahead = storage.exists(manifest_name(job.last + 1))
     else:
@@ -40,15 +40,15 @@ def claim(storage: Storage, job: Job) -> None:
         )
 
 
-def check(storage: Storage, job: Job) -> None:
-    """Raise ArchiveClash unless the archive is marked as the timeline's."""
+def check(storage: Storage, timeline: str) -> None:
+    """Raise ArchiveClash unless the archive is marked as that timeline's."""
     marker = read_marker(storage)
     if marker is None:
         raise ArchiveClash(
             f"{storage.name} has no {MARKER}, but this timeline has archived there: it is another folder, or "
             "empty"
         )
-    if marker.timeline != job.timeline:
+    if marker.timeline != timeline:
         raise ArchiveClash(f"{storage.name} is the archive of another timeline: each needs its own")
 
 

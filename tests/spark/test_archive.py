@@ -270,7 +270,7 @@ def test_an_archive_is_of_one_timeline(timeline: Timeline, uri: str, book: Book)
         claim(book.storage, job)
     book.storage.write(MARKER, b"{")
     with pytest.raises(ArchiveClash, match="cannot be read"):
-        check(book.storage, job)
+        check(book.storage, job.timeline)
 
 
 def test_a_manifest_is_written_as_it_is_recorded(timeline: Timeline, uri: str, book: Book) -> None:
