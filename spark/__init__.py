@@ -1,7 +1,7 @@
 """Batch work over whole slices, plain or with Spark: a floor above the store, beside the server.
 
-Programs and tasks read rows from a checkpoint through shards/; calls to a running server go over HTTP. shards/ and
-timeline/ define the stored bytes; this room only turns them into files and columns.
+Programs and tasks read rows from a checkpoint through shards/; calls to a running server go over HTTP.
+shards/ and timeline/ define the stored bytes; this room only turns them into files and columns.
 
     __main__.py    `python -m spark archive|expire|compact|split|verify`: arguments, exit codes
     submit.py      the same for spark-submit, which takes a file

@@ -141,7 +141,7 @@ def verify(options: argparse.Namespace) -> Iterator[str]:
         found += 1
         yield fault
     if found:
-        raise SparkError(f"{options.archive}: {found} faults")
+        raise SparkError(f"{options.archive}: {found} fault{'s' if found > 1 else ''}")
     yield f"{options.archive}: nothing is wrong"
 
 
