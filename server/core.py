@@ -424,4 +424,5 @@ def timeline_of(
         caps=caps,
         quota_of=auth.quota_of,
         is_undone=is_undone,
+        notes_ends=bool(config.slices.archive),
     )

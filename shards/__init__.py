@@ -40,6 +40,7 @@ Writing: requests are decided against the open group, which becomes one batch
     burials.py       unfinished messages of an ended place, until all are settled
     waiting.py       counts of pending and held messages, and of retries
     kept.py          deliveries that are done and stay, and their results
+    ended.py         how deliveries ended, until the archive has it
     owned.py         counts of pending messages by owner
     withheld.py      messages that dispatch has given to nobody, as their senders may not send them now
     cells.py         histogram of each slice's messages over time: saved now and then, recounted after a kill

@@ -62,6 +62,8 @@ class Story(NamedTuple):
     answer: str
     result: bytes | None = None
     """JSON."""
+    shard: int = -1
+    """Where the message stands; -1: not said."""
 
 
 NO_STORY = Story(0, 0, (), "", 0, 0, "")

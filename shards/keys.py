@@ -8,7 +8,7 @@
     moved        message id (16)                                                    16
     dedupe       hash of user and key (16)                                          16
     structures   number (2)                                                          2
-    deliveries   kind (1) · the parts that delivery_rows.py lists              9 to 37
+    deliveries   kind (1) · the parts that delivery_rows.py, kept.py and ended.py list   7 to 37
     meta         a name (tables.py) · of an owner's counters "owned/" and its name, UTF-8 ·
                  of a slice's cells "cells/" · start (6) · generation (2) · of a withheld message
                  "withheld/" · at (6) · seq (6)
@@ -28,12 +28,15 @@ MESSAGE_KEY_BYTES = 22
 """Bytes of a key of `messages`. A shard's `bytes` count its values, and this for each row."""
 GROUP_PREFIX = "\0share/"
 """Groups have their rows among the sessions', under names that no client id can have."""
+ENDPOINT_PREFIX = "$endpoint/"
+"""Begins the text, and the displayed name, of an endpoint's group."""
 LAST = b"\xff" * 24
 """Above every key of the tables with fixed keys."""
 WHOSE_BYTES = 8
 """Bytes of the hash by which a place is called."""
 STATE, RECORD, WAITS_OF, WAITS, DEAD, DEAD_OF = b"\0", b"\1", b"\2", b"\3", b"\4", b"\5"
 MOVED, WAITING_COUNT, DROPPED, KEPT, RESULT = b"\6", b"\7", b"\x08", b"\x09", b"\x0a"
+ENDED, ENDS, QUARTERS = b"\x0b", b"\x0c", b"\x0d"
 """First bytes of the keys of `deliveries`."""
 AT_BYTES = slice(10, 16)
 """Where `at` is in a key of `messages`."""
@@ -136,6 +139,16 @@ def delivery(prefix: bytes, at: Position, whose: bytes = b"") -> bytes:
     """A key of `deliveries`. `prefix`: its first byte, and what stands before the position; `whose`: what
     stands behind it."""
     return prefix + at.to_bytes(POSITION_BYTES, "big") + whose
+
+
+def since(prefix: bytes, at_ms: int) -> bytes:
+    """The first key of `deliveries` under the prefix that is of that time or later."""
+    return prefix + at_ms.to_bytes(6, "big")
+
+
+def time_in(key: bytes) -> int:
+    """The time behind the first byte of a key of `deliveries`, ms."""
+    return int.from_bytes(key[1:7], "big")
 
 
 def root_of(key: bytes) -> Position:

@@ -70,8 +70,13 @@ class OpenBatch:
         node: int,
         caps: Caps,
         running_ms: int,
+        notes_ends: bool = False,
     ) -> None:
+        """`notes_ends`: whether there is an archive, which takes how deliveries ended (ended.py)."""
         self.store = store
+        self.notes_ends = notes_ends
+        self.ends_lost = 0
+        """Ends for which the journal had no room, since the start."""
         self._structures = structures
         self._waiting = waiting
         self._owned = owned

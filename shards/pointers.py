@@ -17,7 +17,7 @@ import msgspec
 from timeline.position import END, HELD_SHARD, POSITION_BYTES, START, MessageId, id_position, id_shard
 from timeline.slices import Directory
 
-from . import kept, keys, tables
+from . import ended, kept, keys, tables
 from .delivery_rows import DeliveryRow, Name, names_of, pointer_of, size_of, stored, totals
 from .errors import Corrupt
 from .read import find, row_at
@@ -119,6 +119,7 @@ def _deliveries(store: Store) -> Iterator[Pointer]:
         why = f"says that there are {now.count} dead letters, there are {count}"
         yield Pointer(Table.META, tables.META_DEAD, why, right)
     yield from _kept(store)
+    yield from _ended(store)
 
 
 def _rows(store: Store) -> Iterator[tuple[Name, DeliveryRow | None]]:
@@ -143,7 +144,7 @@ def _kept(store: Store) -> Iterator[Pointer]:
             for one in (every, counts.setdefault(whose, Counter())):
                 one["count"] += 1
                 one["size"] += len(value) + kept.KEY_BYTES
-    for key, value in readable(store, Table.DELIVERIES, keys.RESULT, keys.LAST):
+    for key, value in readable(store, Table.DELIVERIES, keys.RESULT, keys.ENDED):
         whose, at = key[1 : 1 + keys.WHOSE_BYTES], key[1 + keys.WHOSE_BYTES :]
         done = kept.kept_at(store, Name(whose, keys.place_of(value[:POSITION_BYTES])))
         if done is None or done.state.at != at:
@@ -163,6 +164,25 @@ def _kept(store: Store) -> Iterator[Pointer]:
         if is_hidden or msgspec.structs.replace(now, first=b"", first_result=b"") != right:
             mended = tables.encode_row(right) if right.count else None
             yield Pointer(table, key, f"says {now.count} done, there are {right.count}", mended)
+
+
+def _ended(store: Store) -> Iterator[Pointer]:
+    """Wrong sizes of the journal of ends."""
+    rows, sizes = Counter[int](), Counter[int]()
+    for key, value in readable(store, Table.DELIVERIES, keys.ENDED, keys.QUARTERS):
+        quarter_ms = keys.time_in(key) // ended.QUARTER_MS * ended.QUARTER_MS
+        rows[quarter_ms] += 1
+        sizes[quarter_ms] += len(key) + len(value)
+    noted = {keys.time_in(key) for key, _ in readable(store, Table.DELIVERIES, keys.QUARTERS, keys.LAST)}
+    names = [(Table.DELIVERIES, keys.since(keys.QUARTERS, at_ms)) for at_ms in sorted(noted | rows.keys())]
+    for table, key in (*names, (Table.META, tables.META_ENDED)):
+        now, at_ms = ended.size_of(store, table, key), keys.time_in(key)
+        right = tables.EndedSize(rows[at_ms], sizes[at_ms])
+        if table is Table.META:
+            right = tables.EndedSize(rows.total(), sizes.total())
+        if now != right:
+            why = f"says {now.rows} ends of {now.size} bytes, there are {right.rows} of {right.size}"
+            yield Pointer(table, key, why, tables.encode_row(right))
 
 
 def _is_named(store: Store, key: bytes, value: bytes) -> bool:

@@ -85,11 +85,13 @@ def open_timeline(
     caps: Caps,
     quota_of: QuotaOf = any_number,
     is_undone: IsUndone = always,
+    notes_ends: bool = False,
 ) -> Opened:
     """Open a store's timeline at wall time `wall_ms`.
 
     A store of format 1 becomes one of FORMAT. `quota_of`: maximum pending messages of an owner.
     `is_undone`: whether a dispatched message is still unfinished at some place. `node`: `store.number`.
+    `notes_ends`: whether there is an archive.
     Raises WrongFormat, WrongNumber, Corrupt, StoreFailed.
     """
     found = _format(store)
@@ -118,6 +120,7 @@ def open_timeline(
         node=node,
         caps=caps,
         running_ms=cursor.running_ms,
+        notes_ends=notes_ends,
     )
     withheld = Withheld(store, waiting)
     commit = Commit(open_batch, waiting, owned, withheld, caps=caps, quota_of=quota_of, is_undone=is_undone)

@@ -12,7 +12,7 @@ meta      "cursor": horizon (12) · bound ms (8) · seq (8) · running ms (8) ·
           "cells/" and a slice: histogram of its messages over time (cells.py)
           "retained": empty, there when `retained` is indexed by position
           "dead": dead letters (8) · their bytes (8) · none is before this position (12)
-          "kept": MessagePack of `KeptRow`: of all places
+          "kept": MessagePack of `KeptRow`: of all places · "ended": MessagePack of `EndedSize`
           "applied": the record of a log up to which the rows are, sequence (8) · epoch (8)
           "seal": the rest of that record's seal, sequence (8) · version (1) · digest (16)
 deliveries  MessagePack of `StateRow` and `RecordRow`, and what names them (delivery_rows.py)
@@ -47,7 +47,7 @@ RowAddress = tuple[Position, int]
 FORMAT_FIRST = 1
 """Format of release 0.1.0, which has no owners, no retries and no rows of groups. Opening raises it to
 FORMAT."""
-FORMAT = 9
+FORMAT = 10
 """The format that this program writes. No release wrote those between: they are refused."""
 WAITING, DEAD, DROPPED, WITHHELD, DONE = 1, 2, 3, 4, 5
 """States of a delivery that has a row: it waits for its next try, is a dead letter, was dropped undone, waits
@@ -62,6 +62,7 @@ META_ZONES = b"zones"
 META_RETAINED = b"retained"
 META_DEAD = b"dead"
 META_KEPT = b"kept"
+META_ENDED = b"ended"
 META_APPLIED = b"applied"
 META_LEADER = b"leader"
 META_SEAL = b"seal"
@@ -326,6 +327,47 @@ class KeptRow(msgspec.Struct, frozen=True, array_like=True):
     """... and no `at` of a result is before this one. To scan what was deleted takes 1 us a row."""
 
 
+class EndRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """How a delivery ended (ended.py), without its root."""
+
+    place: str
+    """As users call it, ..."""
+    kind: str
+    """... of which kind: a group, an endpoint or a session, ..."""
+    incarnation: Whole
+    """... and its number among those of its name."""
+    end: str
+    """done, dead, dropped, expired or requeued."""
+    attempts: Whole = 0
+    reason: str = ""
+    by: str = ""
+    """Who had it for its last try."""
+    held_ms: Whole = 0
+    """How long; 0: unknown."""
+    id: bytes = b""
+    """Of the message; empty: its row at the root says it, ..."""
+    shard: int = -1
+    """... in the shard of this number."""
+
+
+class EndsRow(msgspec.Struct, frozen=True, array_like=True):
+    """How many deliveries of a place ended in a minute."""
+
+    place: str
+    kind: str
+    incarnation: Whole
+    counts: dict[str, Whole]
+    """By end."""
+
+
+class EndedSize(msgspec.Struct, frozen=True, array_like=True):
+    """What the journal of ends takes: of a quarter of an hour, or all of it."""
+
+    rows: int = 0
+    size: int = 0
+    """Bytes."""
+
+
 class KeptTotals(msgspec.Struct, frozen=True):
     """Number of dead letters, and their bytes."""
 
@@ -358,6 +400,9 @@ cursor_row_of = reading(CursorRow)
 _state_row = reading(StateRow)
 _record_row = reading(RecordRow)
 kept_row_of = reading(KeptRow)
+end_row_of = reading(EndRow)
+ends_row_of = reading(EndsRow)
+ended_size_of = reading(EndedSize)
 
 
 def state_row_of(value: bytes) -> StateRow:

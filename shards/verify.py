@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from timeline.cells import Cells
-from timeline.position import END, ID_BYTES, START, Position
+from timeline.position import END, ID_BYTES, POSITION_BYTES, START, Position
 from timeline.slices import Counts, Directory, Shard, Slice, SlicesError
 from timeline.structures import ANYTHING, Structures
 
@@ -229,6 +229,10 @@ def _check_delivery(key: bytes, value: bytes) -> None:
             record = tables.record_row_of(value).record
             if record:
                 decode(record)
+        case keys.ENDED:
+            tables.end_row_of(value[POSITION_BYTES:])
+        case keys.ENDS:
+            tables.ends_row_of(value)
 
 
 _RETAINED_HEAD = 14

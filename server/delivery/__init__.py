@@ -38,6 +38,7 @@ then who has what:
     loans.py         what members have in hand of their groups, and how it comes back
     drain.py         groups and endpoints are given nothing new, before a stop
     done.py          what is kept of deliveries that are done, and for how long
+    done_counts.py   what places have done, noted for the archive
     membership.py    who is in which shared subscription
     url_groups.py    groups of full URLs: made and forgotten
 

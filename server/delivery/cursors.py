@@ -24,11 +24,13 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from itertools import chain
+from typing import Final
 
 from shards import keys
 from shards.commit import Commit
 from shards.deliveries import end
 from shards.delivery_rows import DeliveryRow, Name, at
+from shards.ended import DONE, count
 from shards.errors import Corrupt, StoreFailed
 from shards.kept import Story, is_kept, keep
 from shards.keys import GROUP_PREFIX
@@ -42,6 +44,7 @@ from timeline.position import Position
 from ..engine.clock import Clock
 from ..engine.commit_hook import CommitHook, Done, ignore
 from ..engine.writer import Busy, Writer
+from .done_counts import DoneCounts
 from .place import Place
 from .session_rows import cursor_row, group_row, session_row
 from .shared import Group
@@ -74,6 +77,7 @@ LAZY_PAUSE = 9
 LAZY_PAUSE_MAX_S = 0.2
 """Maximum of this pause: on a busy machine other work has already had most of the measured time."""
 NEVER = float("inf")
+NOTHING: Final[dict[Position, Story]] = {}
 
 
 class Cursors(CommitHook):
@@ -118,6 +122,7 @@ class Cursors(CommitHook):
         self._is_last = False
         self._over: list[tuple[Place, list[Position], dict[Position, Story]]] = []
         """Roots of the rows that the open batch deletes, and stories that it has, by their place."""
+        self._done_counts = DoneCounts()
         self.crowded_out = 0
         """Stories that had to go for newer ones, since the start."""
         self._ordered: list[KeyOrder] = []
@@ -125,7 +130,8 @@ class Cursors(CommitHook):
         writer.add_hook(self)
 
     def recover(self) -> None:
-        """After a store failure: mark everything dirty again, in turns."""
+        """After a store failure: mark everything dirty again, in turns. Raises StoreFailed, Corrupt."""
+        self._done_counts.recover()
         for subscriber in chain(self._sessions.values(), self._groups.values()):
             self.mark_dirty(subscriber)
             subscriber.cursor.is_entangled = isinstance(subscriber, Subscriber) and bool(subscriber.groups)
@@ -224,6 +230,11 @@ class Cursors(CommitHook):
         stored or has ended."""
         self._now[subscriber] = None
 
+    def store_done(self, commit: Commit, group: Group) -> None:
+        """In the writer: the same, and one more is done, which is counted in RAM when that is durable."""
+        self.store(commit, group)
+        count(commit.open_batch, group.whose, group.names, DONE)
+
     def store_next(self, subscriber: Place) -> None:
         """Outside the writer: the same with the next batch, and with each until one is durable."""
         self._now[subscriber] = None
@@ -239,8 +250,14 @@ class Cursors(CommitHook):
         self.dirty.discard(group)
         group.cursor.is_stored = False
         name = group.session.client_id
+        self._done_counts.part(group)
         self._heirs[name] = [heir for heir in heirs if self._is_to_store(heir)]
         self.erase(name)
+
+    def part(self, group: Group) -> None:
+        """A group ends that has no rows."""
+        self.dirty.discard(group)
+        self._done_counts.part(group)
 
     def forget(self, subscriber: Subscriber) -> None:
         """Delete the rows of an ended session with the next batch."""
@@ -299,13 +316,14 @@ class Cursors(CommitHook):
         the cursors: a read position says nothing without them."""
         self._is_nudged = False
         self._over, self._ordered = [], []
+        self._done_counts.begin(commit)
         gone, heirs, cost = self._erase_ended(commit)
         now = dict(self._now)
         cost, answers = self._write_requested(commit, heirs, cost)
         self._write_dirty(commit, cost)
         soon_at = -NEVER if self._is_soon and self._round else self._soon_at
         self._wanted_at = min(self._wanted_at, max(soon_at, self._lazy_from))
-        over, ordered = self._over, self._ordered
+        over, ordered, noted = self._over, self._ordered, self._done_counts.sealed()
 
         def done(answer: object) -> None:
             is_durable = not isinstance(answer, Exception)
@@ -316,6 +334,7 @@ class Cursors(CommitHook):
                     order.unwritten.lost()
             if not is_durable:
                 self._now.update(now)
+                self._done_counts.failed(noted)
             for subscriber, roots, told in over:
                 if is_durable:
                     subscriber.rows.forget(roots)
@@ -430,6 +449,8 @@ class Cursors(CommitHook):
             if one.rows.is_any:
                 cost += STORY_COST * len(one.rows.ended)
                 self._end_over(commit, one)
+            else:
+                self._done_counts.write(commit, one, NOTHING)
             if one.cursor.changes != session.changes:
                 one.cursor.is_stored = True
                 one.cursor.changes = session.changes
@@ -490,6 +511,7 @@ class Cursors(CommitHook):
                 )
         if stories:
             self.crowded_out += keep(commit, one.whose, stories, one.keeper)
+        self._done_counts.write(commit, one, stories)
         if over or told:
             self._over.append((one, over, told))
 

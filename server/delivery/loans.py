@@ -18,9 +18,19 @@ from .tries import tries_of_flight
 class Loans:
     """Loans of all groups."""
 
-    def __init__(self, groups: Mapping[str, Group], ready: Ready, leases: Leases, returned: Returned) -> None:
-        """`groups`: by text; their owner goes on changing them. `returned`: messages that no member holds."""
+    def __init__(
+        self,
+        groups: Mapping[str, Group],
+        ready: Ready,
+        leases: Leases,
+        returned: Returned,
+        *,
+        notes_ends: bool,
+    ) -> None:
+        """`groups`: by text; their owner goes on changing them. `returned`: messages that no member holds.
+        `notes_ends`: whether there is an archive."""
         self._groups = groups
+        self._notes_ends = notes_ends
         self._ready = ready
         self.leases = leases
         self.returned = returned
@@ -98,8 +108,8 @@ class Loans:
             group.picker.acked(member, len(run))
         if len(own) < held:
             group.dirty.add(group)
-        elif group.rows.out:
-            # Of QoS 2: that it is done stands in the member's cursor, and its row is the group's.
+        elif group.rows.out or self._notes_ends:
+            # Of QoS 2: that it is done stands in the member's cursor, and its row and count are the group's.
             group.dirty.add(group)
             member.cursor.is_entangled = True
         return late
@@ -111,11 +121,12 @@ class Loans:
         if loan.is_told:
             return
         loan.is_told = self.leases.is_unwritten = True
-        alike = (member, loan.since_s, self.leases.turn_s, loan.answer, flight.attempts)
+        shard = flight.shard if self._notes_ends else -1
+        alike = (member, loan.since_s, self.leases.turn_s, loan.answer, flight.attempts, shard)
         if alike != self._alike or flight.attempts > 1 or result is not None:
             lost = tries_of_flight((), flight, group.name) if flight.attempts > 1 else ()
             counts, times = (flight.attempts, flight.attempts), self.leases.held(loan)
-            self._story = Story(*counts, lost, member.name, *times, loan.answer, result)
+            self._story = Story(*counts, lost, member.name, *times, loan.answer, result, shard)
             self._alike = alike if result is None else None
         group.rows.note_ended(flight.position, self._story)
         group.dirty.add(group)

@@ -81,7 +81,8 @@ class Membership:
         limits = config.limits
         self.returned = Returned(limits.returned)
         """Returned messages that no member holds."""
-        self.loans = Loans(sessions.groups, ready, leases, self.returned)
+        notes_ends = bool(config.slices.archive)
+        self.loans = Loans(sessions.groups, ready, leases, self.returned, notes_ends=notes_ends)
         self._burials = burials
         self._decisions = decisions
         self._settings = config.sessions
@@ -431,7 +432,7 @@ class Membership:
         if group.cursor.is_stored:
             self._cursors.drop_group(group, heirs)
         else:
-            self._cursors.dirty.discard(group)
+            self._cursors.part(group)
 
     def meet(self, member: Subscriber) -> None:
         """A member has a connection, or room: its groups may have something for it."""

@@ -23,7 +23,7 @@ _NO_ENDED: Final[dict[Position, Story]] = {}
 class PlaceRows:
     """Delivery rows of one place."""
 
-    __slots__ = ("ahead", "ended", "ends", "out", "over", "unsure")
+    __slots__ = ("ahead", "ended", "ends", "noted", "out", "over", "unsure")
 
     def __init__(self) -> None:
         self.out: set[Position] | frozenset[Position] = _NO_ROOTS
@@ -37,6 +37,8 @@ class PlaceRows:
         """Those of which a batch with the story has failed, and may be stored."""
         self.ends = _NO_ENDS
         """A group's: how many deliveries are done, dead, dropped and withheld, since the start."""
+        self.noted = 0
+        """How many of the done ones are noted for the archive (done_counts.py)."""
         self.ahead = True
         """Whether rows of its deliveries may lie ahead of where it reads, as it was set back. At first it is
         not known."""

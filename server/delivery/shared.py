@@ -24,8 +24,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
+from shards import keys
 from shards.fields import Record
-from shards.keys import GROUP_PREFIX
 from timeline.filters import SHARE_PREFIX, parse_share
 from timeline.key_order import KeyOrder, Meeting
 from timeline.key_rows import NO_RULE, KeyBound, Rule
@@ -49,8 +49,8 @@ from .terms import NEXT, UNSAID, Keeping, OnDead, in_force
 
 log = logging.getLogger(__name__)
 
-KEY_PREFIX = GROUP_PREFIX
-ENDPOINT_PREFIX = "$endpoint/"
+KEY_PREFIX = keys.GROUP_PREFIX
+ENDPOINT_PREFIX = keys.ENDPOINT_PREFIX
 """Of the groups of endpoints. Nobody can subscribe to such a text, so only posters are members."""
 TEXT_PREFIXES = (SHARE_PREFIX, ENDPOINT_PREFIX)
 """How the texts of groups begin; no client id may begin so, as groups stand among the sessions."""

@@ -160,6 +160,8 @@ class Figures(Scraped):
         yield "dead_letters_expired", "Dead letters dropped after dead.retention", dead_letter_queue.expired
         text = "Stories of finished deliveries dropped for newer ones, as there is no more room for them"
         yield "stories_crowded_out", text, self._core.cursors.crowded_out
+        text = "Ends of deliveries of which the archive learns nothing, as too many wait for it"
+        yield "archive_ends_lost", text, self._core.opened.open_batch.ends_lost
         text = "Alerts dropped: their endpoint was gone, or the key that set them may not deliver there"
         yield "alerts_dropped", text, dead_letter_queue.alerts.dropped
         text = "Messages not retained because 100,000 topics have one or the store takes nothing"

@@ -37,6 +37,7 @@ from shards.commit import Commit
 from shards.pointers import pointers
 from shards.record import decode
 from tests.support import planted
+from tests.support.ends import check_batches
 from tests.support.ledger.deliveries import Deliveries
 from tests.support.ledger.messages import Message
 from tests.support.ledger.stakes import Stake
@@ -71,7 +72,7 @@ class Work(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.rig = Rig(config(receive_maximum=1_000))
+        self.rig = Rig(config(receive_maximum=1_000, archive="/var/archive"))
         self.peers: dict[str, Peer] = {}
         self.ids: dict[str, str] = {}
         """By key, as deliveries say it."""
@@ -508,6 +509,7 @@ class Work(RuleBasedStateMachine):
         self.ledger.at_the_end()
         assert not self.group.session.flights
         assert not list(pointers(self.rig.store, self.rig.core.directory))
+        check_batches(self.rig.store)
         super().teardown()
 
     def _end_elsewhere(self) -> None:

@@ -73,8 +73,8 @@ def test_another_format_is_refused() -> None:
     store = MemoryStore()
     open_at(store)
     open_at(store)
-    rewrite(store, (Table.META, b"format", b"10"))
-    with pytest.raises(WrongFormat, match="format 10"):
+    rewrite(store, (Table.META, b"format", b"11"))
+    with pytest.raises(WrongFormat, match="format 11"):
         open_at(store)
 
 

@@ -3,6 +3,7 @@
 leases.py             leases of group members, and their lapse
 holds.py              heads of keys, and keys that a dead letter or somebody holds
 dead_letter_queue.py  dead letters: how many are kept, for how long, and their copies at `$dead/...`
+ends.py               how a delivery has ended, noted for the archive
 lives.py              what happens to a delivery, and the table of its life applied, in the writer
 events.py             what happens to what is out, or is acked late, on its way to the writer
 kept.py               retries and dead letters for people: listed, tried again, buried, requeued, dropped

@@ -280,6 +280,7 @@ class Events:
             self.finished += outcome is Outcome.DONE
             if isinstance(what.place, Group):
                 what.place.rows.ends["done"] += outcome is Outcome.DONE
+                what.place.rows.noted += outcome is Outcome.DONE
         elif what.event is Event.MOVE:
             self.moved += outcome is Outcome.AGAIN
         else:

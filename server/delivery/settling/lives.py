@@ -46,8 +46,8 @@ from ..retries import Retries
 from ..sent import Sent
 from ..shared import Group
 from ..subscriber import Subscriber
-from ..terms import HOLD
 from .dead_letter_queue import DeadLetterQueue
+from .ends import note_end, note_late_ack
 from .holds import Holds
 
 UNREADABLE = "unreadable"
@@ -219,6 +219,8 @@ class Lives:
             is_ended = finish(commit, name, fate.row, place.keeper) or is_ended
         if is_ended:
             self._retries.changes(place, root, START if row is None else row.at, None)
+        named = what.message or (row.id if row is not None else None)
+        note_late_ack(commit, place, root, None if row is None else life_of(row), fate, named, what.shard)
         return is_ended
 
     def move(self, commit: Commit, what: Happening) -> bool:
@@ -335,13 +337,14 @@ class Lives:
                 in_force.backoff_ms,
                 is_ordered=order.rule.is_ordered and bool(record.ordering_key),
                 is_head=is_head,
-                dead_holds=isinstance(place, Group) and place.on_dead == HOLD,
+                dead_holds=isinstance(place, Group) and place.on_dead == "hold",
                 has_room=False,
             )
         fate = decide(life, seen, event, case, terms)
         after, stands = fate.row, row.at
         end = _end_of(life, fate)
         if Effect.REFUSED in fate.effects or (after == life and (what is None or life is None)):
+            note_end(commit, row, life, fate, event, seen, case.reason)
             return fate
         if after != life:
             is_owed, is_logged = event not in ASKED_FOR, what is not None
@@ -350,6 +353,7 @@ class Lives:
                 died = (after.reason or "unknown") if end == "dead" else ""
                 alerts = self._dead_letter_queue.alerts
                 alerts.note((place,), record, row.id, batch.wall_ms, after.attempts, died)
+        note_end(commit, row, life, fate, event, seen, case.reason)
         if end and isinstance(place, Group):
             self._decisions.note(ignore, partial(place.rows.ends.update, (end,)))
         if place is not None:

@@ -593,7 +593,7 @@ class Settling:
         loan.flight.fate = SETTLED
         if result is not None or keeps(group.keeping.keep, failed=group.rows.had_failed(loan.flight)):
             self._groups.loans.tell(group, member, loan.flight, loan, result)
-        self._cursors.store(commit, group)
+        self._cursors.store_done(commit, group)
         ack = group, loan.flight, member, lent
         new = [one for one in placed if not isinstance(one, Known)]
         self._decisions.note(
@@ -605,16 +605,18 @@ class Settling:
 
     def _followed(self, group: Group, flight: Flight, member: Subscriber, lent: Flight) -> None:
         """It is durable. `flight`: the group's, `lent`: the member's."""
-        flight.fate = IN_FLIGHT
+        flight.fate, ends = IN_FLIGHT, group.rows.ends
+        counted = ends["done"]  # in that batch
         for wake in self.awaited.get(flight.position, ()):
             wake()
         if member.session.has(lent):
             self.ack_run(member, (lent.packet_id,))
         elif group.session.has(flight):
             group.session.ack(flight.packet_id)
-            group.rows.ends["done"] += 1
+            ends["done"] += 1
             group.dirty.add(group)
             self._groups.read_on(group)
+        group.rows.noted += ends["done"] - counted
 
     def _not_followed(self, group: Group, flight: Flight, member: Subscriber, lent: Flight) -> None:
         """Its batch has failed: its message is in flight as before, unless its lease has ended, or its worker
