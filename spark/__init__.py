@@ -29,6 +29,7 @@ shards/ and timeline/ define the stored bytes; this room only turns them into fi
     pushdown.py    filter pushdown for the table: what need not be read; pure
     columns.py     rows of the timeline as Arrow columns, for the archive and the table
     records.py     stored messages decoded a batch at a time, as arrays
+    deliveries.py  how deliveries ended, as Arrow tables
 
     errors.py      errors, and their exit codes
 """
