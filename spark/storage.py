@@ -137,7 +137,10 @@ class Storage:
         with self._failing(path):
             if self._folder is not None:
                 self._make_folder(to)
-            self.system.move(self.full(path), self.full(to))
+            try:
+                self.system.move(self.full(path), self.full(to))
+            except OSError as error:  # An object store has words of its own for what is not there.
+                raise (error if self.exists(path) else FileNotFoundError) from None
 
     def delete(self, path: str) -> None:
         """Nothing if it is not there."""
@@ -185,11 +188,22 @@ def storage_at(name: str) -> Storage:
 def _remote(scheme: str, rest: str) -> fs.FileSystem:
     if scheme == "s3":
         retries = fs.AwsStandardS3RetryStrategy(max_attempts=TRIES)
-        return fs.S3FileSystem(connect_timeout=CONNECT_S, request_timeout=REQUEST_S, retry_strategy=retries)
+        return fs.S3FileSystem(
+            endpoint_override=s3_endpoint(),
+            allow_delayed_open=True,  # A small file is one request, and is there whole or not at all.
+            connect_timeout=CONNECT_S,
+            request_timeout=REQUEST_S,
+            retry_strategy=retries,
+        )
     if scheme == "gs":
         return fs.GcsFileSystem(retry_time_limit=timedelta(seconds=REQUEST_S))
     system, _ = fs.FileSystem.from_uri(f"{scheme}://{rest}")
     return system
+
+
+def s3_endpoint() -> str | None:
+    """Another server than Amazon's. pyarrow looks at these variables for URLs only."""
+    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
 
 
 def _path_of(scheme: str, rest: str) -> str:
