@@ -15,7 +15,7 @@ from moto.server import ThreadedMotoServer
 BUCKET = "box"
 FINE, SLOW, RESET, LOST, FAILED, CUT, SILENT = "fine", "slow", "reset", "lost", "failed", "cut", "silent"
 """`LOST`: the request is done and the answer is not. `CUT`: half of the answer, and the end."""
-_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.I)
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _UNAVAILABLE = b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
@@ -72,7 +72,7 @@ class Proxy:
             writer.write(_UNAVAILABLE)
         else:
             await asyncio.sleep(0.05 if fate == SLOW else 0)
-            answer = await self._ask(re.sub(rb"Expect: .*?\r\n", b"", head, flags=re.I) + body)
+            answer = await self._ask(re.sub(rb"Expect: .*?\r\n", b"", head, flags=re.IGNORECASE) + body)
             if fate == LOST:
                 writer.transport.abort()
             elif fate == CUT:
