@@ -19,6 +19,7 @@ shards/ and timeline/ define the stored bytes; this room only turns them into fi
     archive.py     a commit of the archive: the files of a closed span of positions
     parquet.py     one file of it: row groups, summed and read back
     publish.py     whose archive it is; the manifest of a commit, and what follows
+    compact.py     a day's files as few, sorted ones
     expire.py      an expiry: read the archive back, or count each slice
 
     storage.py     files of an archive, in a directory or an object store

@@ -45,7 +45,7 @@ class Entry(NamedTuple):
     path: str
     bytes: int
     changed_s: float
-    """When it was last written, Unix s."""
+    """When it was written, or moved to that path, Unix s."""
 
 
 class Storage:
@@ -137,6 +137,7 @@ class Storage:
         with self._failing(path):
             if self._folder is not None:
                 self._make_folder(to)
+                os.utime(self.full(path))
             try:
                 self.system.move(self.full(path), self.full(to))
             except OSError as error:  # An object store has words of its own for what is not there.

@@ -157,3 +157,10 @@ class Archived:
 def _grouped(rows: Rows, key: Any) -> Iterable[tuple[Any, Rows]]:
     """The rows by key, in the order of the keys."""
     return [(found, [*group]) for found, group in groupby(sorted(rows, key=key), key)]
+
+
+from spark import parquet  # noqa: E402
+
+for _name in (DELIVERIES, ENDS):
+    parquet.SCHEMAS.setdefault(_name, SCHEMAS[_name])
+    parquet.TIMES.setdefault(_name, TIME_OF[_name])

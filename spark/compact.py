@@ -1,0 +1,216 @@
+"""Compaction: a closed day's files of each table become few, sorted and with a Bloom filter on the id.
+
+    work     Spark tasks write the new files: a commit, which replaces the day's
+    after    once its manifest is written: the replaced files go to _replaced/, for a week
+
+Each append covers later positions than the one before it. So the files of a day, by their first rows, are one
+sorted run, and a task joins them row group by row group. What a task reads has the sum that its commit says.
+Killed at any point, the manifests name either the old files or the new ones.
+
+A message that nobody had got may have come again later, under its id. Its earlier row is left out, if the
+later one is archived by then, within LOOK_MS. Readers leave it out anyhow.
+
+Memory: a few row groups, or one file of READ_MAX.
+"""
+
+import hashlib
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import accumulate, groupby
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from shards.archives import COMPACT, FILES_MAX, MESSAGES, TABLES, ArchivedFile, Manifest, Report, file_name
+from shards.state import WITHHELD
+from timeline.slices import DAY_MS
+
+from .errors import SparkError
+from .job import Job
+from .manifests import read_archive, write_all
+from .parquet import GROUP_ROWS, SCHEMAS, TIMES, row_groups, write_file
+from .storage import Missing, Storage, StorageFailed, storage_at
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+REPLACED = "_replaced"
+KEPT_S = 7 * 86_400.0
+FILE_MAX = 512 << 20
+"""Bytes that become one file: of a day above it, half of that at least."""
+READ_MAX = 64 << 20
+"""A larger file is not read at once, but twice: for its sum, and its rows."""
+LOOK_MS = 8 * DAY_MS
+WITHHELD_MAX = 1_000_000
+"""With more such rows in a file to be, all stay."""
+BLOOM = {"id": {"ndv": GROUP_ROWS, "fpp": 0.01}}
+"""Two bytes a row. Of the row groups without an id, 1 in 100 is read for it."""
+_NAMES = re.compile(r"\d{10}-[0-9a-f]{8}-\d+\.parquet")
+
+
+class Part(msgspec.Struct):
+    """Neighbours that become one file, `path`; `later`: of the days after."""
+
+    path: str
+    files: list[ArchivedFile]
+    later: list[ArchivedFile]
+
+
+def work(session: "SparkSession", job: Job, storage: Storage) -> Report | None:
+    """Write the day's files again. Returns what to have recorded; None: it has few files already. Raises
+    StorageFailed, SparkError."""
+    from .tasks import each
+
+    archive = read_archive(storage)
+    clear_orphans(storage, job, archive.replaced)
+    parts = [part for table in TABLES for part in parts_of(job, table, archive.files(table))]
+    while parts and sum(len(part.files) for part in parts) > FILES_MAX:
+        parts.pop()
+    if not parts:
+        return None
+    name = storage.name
+
+    def join(part: Part) -> dict[str, Any]:
+        made: dict[str, Any] = msgspec.to_builtins(joined(storage_at(name), part))
+        return made
+
+    files = [msgspec.convert(one, ArchivedFile) for one in each(session, parts, join)]
+    return Report(COMPACT, files=files, replaces=[file.path for part in parts for file in part.files])
+
+
+def after(storage: Storage, manifest: Manifest, now_s: float | None = None) -> None:
+    """Move what a published commit replaces out of the way, and delete what was replaced a week ago. Raises
+    StorageFailed."""
+    for path in manifest.replaces:
+        with suppress(Missing):
+            storage.move(path, f"{REPLACED}/{path}")
+    if manifest.kind == COMPACT:
+        until_s = (time.time() if now_s is None else now_s) - KEPT_S
+        for entry in storage.list(REPLACED, recursive=True):
+            if entry.changed_s < until_s:
+                storage.delete(entry.path)
+        write_all(storage, read_archive(storage).commits)
+
+
+def parts_of(job: Job, table: str, every: Iterable[ArchivedFile]) -> list[Part]:
+    """The day's files of a table in parts of two files at least, all of about the same size."""
+    files = [
+        msgspec.convert(msgspec.to_builtins(one), ArchivedFile) for one in job.files if one.table == table
+    ]
+    files.sort(key=lambda one: one.first_ms)
+    if not files:
+        return []
+    size = sum(one.bytes for one in files)
+    room = size // (size // FILE_MAX + 1) + 1
+    ends = list(accumulate(one.bytes for one in files))
+    last_ms = files[-1].last_ms
+    later = [one for one in every if last_ms < one.first_ms <= last_ms + LOOK_MS]
+    found = []
+    for number, same in groupby(range(len(files)), key=lambda index: (ends[index] - 1) // room):
+        indices = [*same]
+        path = file_name(table, job.date or "", job.number, job.id, number)
+        if len(indices) > 1:
+            part = files[indices[0] : indices[-1] + 1]
+            found.append(Part(path, part, [*files[indices[-1] + 1 :], *later]))
+    return found
+
+
+def joined(storage: Storage, part: Part) -> ArchivedFile:
+    """Write one file of a part's. Raises StorageFailed, SparkError."""
+    table = part.files[0].table
+    last = last_of(storage, part) if table == MESSAGES else {}
+    rows = (_without(last, batch) if last else batch for batch in _rows(storage, part.files))
+    keys = [pq.SortingColumn(SCHEMAS[table].get_field_index(TIMES[table]))]
+    blooms = BLOOM if "id" in SCHEMAS[table].names else None
+    made = write_file(
+        storage, part.path, table, row_groups(rows), sorting_columns=keys, bloom_filter_options=blooms
+    )
+    if made is None:
+        raise SparkError(f"{storage.name}/{part.files[0].path} has no rows")
+    return made
+
+
+def last_of(storage: Storage, part: Part) -> dict[str, int]:
+    """Of the ids that the part has as withheld, the last `at` (ms) of each."""
+    if not 0 < sum(one.withheld for one in part.files) <= WITHHELD_MAX:
+        return {}
+    some = [one for one in part.files if one.withheld]
+    found: set[str] = set()
+    for batch in _read(storage, some, ["id", "state"]):
+        found.update(batch.filter(pc.equal(batch["state"], WITHHELD))["id"].to_pylist())
+    wanted = pa.array(sorted(found), pa.string())
+    last: dict[str, int] = {}
+    for batch in _read(storage, [*part.files, *part.later], ["id", "at"]):
+        batch = batch.filter(pc.is_in(batch["id"], wanted))
+        for name, at_ms in zip(batch["id"].to_pylist(), _ms(batch["at"]), strict=True):
+            last[name] = max(at_ms, last.get(name, 0))
+    return last
+
+
+def clear_orphans(storage: Storage, job: Job, replaced: Iterable[str]) -> None:
+    """Delete what earlier tries of a compaction have left in the day's folders."""
+    known = {file.path for file in job.files}.union(replaced)
+    for table in TABLES:
+        folder = file_name(table, job.date or "", 0, "", 0).rpartition("/")[0]
+        for entry in storage.list(folder):
+            if _NAMES.fullmatch(entry.path.rpartition("/")[2]) and entry.path not in known:
+                storage.delete(entry.path)
+
+
+def _rows(storage: Storage, files: Sequence[ArchivedFile]) -> Iterator[pa.Table]:
+    """All rows of files, as today's schema has them. Raises SparkError unless they are in order."""
+    schema, last_ms = SCHEMAS[files[0].table], 0
+    for batch in _read(storage, files, None):
+        times = _ms(batch[TIMES[files[0].table]])
+        if len(times) and (times[0] < last_ms or np.any(np.diff(times) < 0)):
+            raise SparkError(
+                f"{storage.name}: the rows of {files[0].path} and those after it are not in order"
+            )
+        last_ms = times[-1] if len(times) else last_ms
+        columns = [
+            batch[field.name] if field.name in batch.column_names else pa.nulls(batch.num_rows, field.type)
+            for field in schema
+        ]
+        yield pa.Table.from_arrays(columns, schema=schema)
+
+
+def _read(storage: Storage, files: Iterable[ArchivedFile], names: list[str] | None) -> Iterator[pa.Table]:
+    """The rows of files, in parts of a row group. Raises StorageFailed for a file with other bytes than its
+    commit says."""
+    for file in files:
+        with _opened(storage, file) as opened, pq.ParquetFile(opened) as parquet:
+            for batch in parquet.iter_batches(GROUP_ROWS, columns=names):
+                yield pa.Table.from_batches([batch])
+
+
+@contextmanager
+def _opened(storage: Storage, file: ArchivedFile) -> Iterator[pa.NativeFile]:
+    """A file that has been summed."""
+    if file.bytes > READ_MAX:
+        if fault := storage.fault_in(file):
+            raise StorageFailed(fault)
+        with storage.opened(file.path) as opened:
+            yield opened
+        return
+    data = storage.read(file.path)
+    if len(data) != file.bytes or hashlib.sha256(data).hexdigest() != file.sha256:
+        raise StorageFailed(f"{storage.name}/{file.path} has other bytes than were written")
+    yield pa.BufferReader(data)
+
+
+def _without(last: Mapping[str, int], batch: pa.Table) -> pa.Table:
+    """The rows but those withheld that come again."""
+    pairs = zip(batch["id"].to_pylist(), batch["state"].to_pylist(), _ms(batch["at"]), strict=True)
+    return batch.filter(pa.array([state != WITHHELD or last[name] <= at_ms for name, state, at_ms in pairs]))
+
+
+def _ms(times: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    found: npt.NDArray[np.int64] = times.cast(pa.int64()).to_numpy()
+    return found
