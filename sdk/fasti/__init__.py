@@ -63,8 +63,8 @@ from typing import Any
 __version__ = "0.2.0.dev0"
 
 _NAMES = {
-    "answers": "BulkResult Claims ClusterNode ClusterState DeadLetter Density Endpoint Failing Fire Group"
-    " Handling Info Job OrderingKey Schedule Session Shard Silence Skipped Slice Try Undone Upserted"
+    "answers": "BulkResult Claims ClusterNode ClusterState Commit DeadLetter Density Endpoint Failing Fire"
+    " Group Handling Info Job OrderingKey Schedule Session Shard Silence Skipped Slice Try Undone Upserted"
     " WaitingRetry Why",
     "client": "Client",
     "delivery": "Delivery",

@@ -4,6 +4,7 @@ from .answers import BulkResult as BulkResult
 from .answers import Claims as Claims
 from .answers import ClusterNode as ClusterNode
 from .answers import ClusterState as ClusterState
+from .answers import Commit as Commit
 from .answers import DeadLetter as DeadLetter
 from .answers import Density as Density
 from .answers import Endpoint as Endpoint

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 
-from .answers import ClusterState, Density, Job, Session, Shard, Skipped, Slice
+from .answers import ClusterState, Commit, Density, Job, Session, Shard, Skipped, Slice
 from .places import Fate, PlaceCalls
 from .ranges import selection
 from .transport import Calls, quoted
@@ -91,7 +91,7 @@ class Cluster(Calls):
 
 
 class Jobs(Calls):
-    """Calls on `/v1/jobs`: Spark jobs on whole slices.
+    """Calls on `/v1/jobs`: work on whole slices, and the archive.
 
     A job goes on by itself; a `Job` is what the server last said of it. `wait` asks until it has ended.
     """
@@ -105,8 +105,32 @@ class Jobs(Calls):
         return await self._start(body if parts is None else {**body, "parts": parts})
 
     async def expire(self) -> Job:
-        """Archive and drop the slices behind retention. Raises Refused if there are none."""
+        """Drop the slices behind retention; with an archive those that it has. Raises Refused if there are
+        none."""
         return await self._start({"kind": "expire", "run": "server"})
+
+    async def archive(self) -> Job:
+        """Archive what has passed. Raises Refused with the slug `nothing-to-do` if that is done."""
+        return await self._start({"kind": "archive", "run": "server"})
+
+    async def compact(self, date: str | None = None) -> Job:
+        """Compact the archive's files of a day, such as "2026-12-01", or of the oldest one that is worth it.
+
+        Raises Refused with the slug `nothing-to-do` if there is none.
+        """
+        body: Json = {"kind": "compact", "run": "server"}
+        return await self._start(body if date is None else {**body, "date": date})
+
+    async def commits(self, since: int = 0) -> AsyncIterator[Commit]:
+        """The archive's commits behind a number, in order. Raises Refused if these are recorded no longer."""
+        while True:
+            answer = await self._transport.ask("GET", "/v1/archive", params={"since": str(since)})
+            found = [Commit.of(one) for one in answer["manifests"]]
+            for one in found:
+                yield one
+            if not found:
+                return
+            since = found[-1].number
 
     async def get(self, job_id: str) -> Job:
         """Raises NotFound."""

@@ -320,9 +320,10 @@ class Skipped(Whole):
 
 @dataclass(frozen=True, slots=True)
 class Job(Work):
-    """`kind`: split or expire. `done` of `total`: progress, if reported; `detail`: why it was aborted.
+    """`kind`: split, archive, expire or compact. `done` of `total`: progress, if reported; `detail`: why it
+    was aborted.
 
-    A split has `slice`, an expiry `slices`.
+    A split has `slice`, other jobs `slices`. One of the archive has the `number` of its commit.
     """
 
     _PLACES: ClassVar = {"done": "progress.done", "total": "progress.total"}
@@ -338,12 +339,37 @@ class Job(Work):
     children: tuple[Mapping[str, Any], ...] = ()
     slices: tuple[Mapping[str, Any], ...] = ()
     archive: str | None = None
-    files: tuple[Mapping[str, Any], ...] = ()
+    number: int | None = None
+    from_ms: int | None = None
+    to_ms: int | None = None
+    date: str | None = None
     ended_at: datetime | None = None
     detail: str = ""
     rows: int | None = None
     done: int | None = None
     total: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Commit(Whole):
+    """A commit of the archive. `kind`: append, again or compact.
+
+    It covers positions from `start_ms` to `end_ms` (of a compaction both 0), has `files`, and `replaces` the
+    paths of earlier ones.
+    """
+
+    number: int
+    kind: str
+    start_ms: int = 0
+    end_ms: int = 0
+    spans: tuple[Mapping[str, Any], ...] = ()
+    files: tuple[Mapping[str, Any], ...] = ()
+    replaces: tuple[str, ...] = ()
+    timeline: str = ""
+    node: int = 0
+    job: str = ""
+    created_ms: int = 0
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from .admin import POLL_S
 from .answers import (
     BulkResult,
     ClusterState,
+    Commit,
     DeadLetter,
     Density,
     Endpoint,
@@ -500,7 +501,7 @@ class Groups(Facade[_groups.Groups]):
 
 
 class Jobs(Facade[_admin.Jobs]):
-    """Calls on `/v1/jobs`: Spark jobs on whole slices.
+    """Calls on `/v1/jobs`: work on whole slices, and the archive.
 
     A job goes on by itself; a `Job` is what the server last said of it. `wait` asks until it has ended.
     """
@@ -513,8 +514,24 @@ class Jobs(Facade[_admin.Jobs]):
         return self._loop.run(self._inner.split(start, parts=parts))
 
     def expire(self) -> Job:
-        """Archive and drop the slices behind retention. Raises Refused if there are none."""
+        """Drop the slices behind retention; with an archive those that it has. Raises Refused if there are
+        none."""
         return self._loop.run(self._inner.expire())
+
+    def archive(self) -> Job:
+        """Archive what has passed. Raises Refused with the slug `nothing-to-do` if that is done."""
+        return self._loop.run(self._inner.archive())
+
+    def compact(self, date: str | None = None) -> Job:
+        """Compact the archive's files of a day, such as "2026-12-01", or of the oldest one that is worth it.
+
+        Raises Refused with the slug `nothing-to-do` if there is none.
+        """
+        return self._loop.run(self._inner.compact(date))
+
+    def commits(self, since: int = 0) -> Iterator[Commit]:
+        """The archive's commits behind a number, in order. Raises Refused if these are recorded no longer."""
+        return self._loop.iterate(self._inner.commits(since))
 
     def get(self, job_id: str) -> Job:
         """Raises NotFound."""

@@ -132,6 +132,7 @@ class Fake:
         self.requests: list[tuple[str, str]] = []
         self.headers: list[Json] = []
         self.jobs: dict[str, Json] = {}
+        self.commits: list[Json] = []
         self.due_work: list[Json] = []
         self.leased: set[str] = set()
         self.mqtt_port = 1883
@@ -171,6 +172,7 @@ class Fake:
                 web.get("/v1/slices/{start}/shards/{n}", self.shard),
                 web.post("/v1/jobs", self.start_job),
                 web.get("/v1/jobs", self.list_jobs),
+                web.get("/v1/archive", self.archive),
                 web.get("/v1/jobs/{id}", self.job),
                 web.post("/v1/backups", self.backup),
             ]
@@ -414,6 +416,12 @@ class Fake:
         }
         self.jobs[str(job["id"])] = job
         return web.json_response(job, status=201)
+
+    async def archive(self, request: web.Request) -> web.Response:
+        """Two commits a page."""
+        since = int(request.query["since"])
+        found = [one for one in self.commits if one["number"] > since][:2]
+        return web.json_response({"manifests": found, "next": found[-1]["number"] if found else since})
 
     async def list_jobs(self, request: web.Request) -> web.Response:
         return web.json_response({"jobs": list(self.jobs.values()), "next": None})

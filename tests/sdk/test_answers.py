@@ -16,6 +16,7 @@ from msgspec import UnsetType
 from fasti import answers, errors, values
 from server.cluster import view
 from server.http.values import shapes
+from shards.archives import Manifest
 
 VALUES = [one for one in vars(answers).values() if is_dataclass(one) and not one.__subclasses__()]
 AT = "2026-01-01T00:00:00.000Z"
@@ -28,6 +29,7 @@ OTHERS: dict[str, Any] = {
     "ClusterState": view.View,
     "OrderingKey": shapes.GroupKey,
     "Job": shapes.JobView,
+    "Commit": Manifest,
     "BulkResult": shapes.KeptChanged,
     "Handling": shapes.Delivery,
 }
@@ -44,7 +46,8 @@ LEFT_OUT = {
     "WaitingRetry": KEPT,
     "Endpoint": f"{PLACE} delivered failed lag_seconds created_at changed_at left_at last_answers",
     "Group": PLACE,
-    "Job": "token lease_s checkpoint",
+    "Job": "token lease_s checkpoint archive_catalog timeline last files unpublished again manifests"
+    " manifest",
     "Schedule": "payload",
 }
 """Members that only `raw` has, or a property of the base."""
@@ -54,7 +57,7 @@ SPANS = ("expiry", "bucket_s")
 """Members that are a number of seconds, and a timedelta in the SDK."""
 
 
-def read(kind: Any, **members: object) -> Any:
+def read(kind: Any, /, **members: object) -> Any:
     return values.value_of(kind, values.object_of(members))
 
 

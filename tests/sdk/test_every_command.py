@@ -19,7 +19,17 @@ from tests.sdk.test_against_server import Server, simulated
 from tests.sdk.test_cli import fasti_cli, ok
 from tests.support.ports import free_port
 
-ELSEWHERE = {"slice split", "slice expire", "job ls", "job show", "server backup", "work", "endpoint test"}
+ELSEWHERE = {
+    "slice split",
+    "slice expire",
+    "slice archive",
+    "slice compact",
+    "job ls",
+    "job show",
+    "server backup",
+    "work",
+    "endpoint test",
+}
 """Against the stand-in, in test_jobs.py; in test_worker.py; in test_endpoints.py."""
 ELSEWHERE |= {"cluster status", "retry show"}
 ELSEWHERE |= {"message result"}
@@ -385,7 +395,7 @@ async def test_dead_letters_are_found_by_id_and_key(server: Server) -> None:
         ("message list", "No such command 'list'. Did you mean 'ls'?"),
         ("mesage ls", "No such command 'mesage'. Did you mean 'message'?"),
         ("group delete x", "No such command 'delete'. Did you mean 'rm'?"),
-        ("slice xyzzy", "No such command 'xyzzy'. There are: ls, show, split, expire."),
+        ("slice xyzzy", "No such command 'xyzzy'. There are: ls, show, split, expire, archive, compact."),
     ],
 )
 async def test_an_unknown_command_names_the_nearest(words: str, said: str) -> None:

@@ -47,6 +47,15 @@ async def test_a_job_is_started_once(client: fasti.Client, fake: Fake) -> None:
     assert (made.kind, (await client.jobs.wait(made.id, poll_s=0.01)).state) == ("expire", "done")
 
 
+async def test_what_the_archive_has(client: fasti.Client, fake: Fake) -> None:
+    fake.commits = [{"number": number, "kind": "append", "end_ms": number} for number in (1, 2, 3)]
+    assert [one.number async for one in client.jobs.commits()] == [1, 2, 3]
+    assert [(one.number, one.end_ms) async for one in client.jobs.commits(since=2)] == [(3, 3)]
+    assert (await client.jobs.archive()).kind == "archive"
+    fake.jobs.clear()
+    assert (await client.jobs.compact("2026-12-01")).kind == "compact"
+
+
 async def test_the_command_line(url: str, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fasti.admin.Jobs.wait.__kwdefaults__", {"on_progress": None, "poll_s": 0.01})
     at = ("--url", url)
@@ -54,6 +63,8 @@ async def test_the_command_line(url: str, fake: Fake, monkeypatch: pytest.Monkey
     assert (said["state"], said["parts"]) == ("done", 3)
     code, out, err = await fasti_cli("slice", "split", ODD, *at)
     assert (code, "aborted" in out, "lease lapsed" in err) == (1, True, True)
+    for verb in ("archive", "compact"):
+        assert json.loads(await ok("slice", verb, "-o", "json", *at))["kind"] == verb
     started = json.loads(await ok("slice", "expire", "--no-wait", "-o", "json", *at))
     assert started["state"] == "planning"
     code, _, err = await fasti_cli("slice", "expire", *at)
@@ -61,7 +72,7 @@ async def test_the_command_line(url: str, fake: Fake, monkeypatch: pytest.Monkey
     table = await ok("job", "ls", *at)
     assert START in table
     assert "lease lapsed" in table
-    assert len(json.loads(await ok("job", "ls", "-o", "json", *at))) == 3
+    assert len(json.loads(await ok("job", "ls", "-o", "json", *at))) == 5
     assert json.loads(await ok("job", "show", said["id"], "-o", "ndjson", *at))["kind"] == "split"
     assert (await fasti_cli("job", "show", "nothing", *at))[0] == 1
     assert (await fasti_cli("slice", "split", START, "--parts", "1", *at))[0] == 2

@@ -72,8 +72,25 @@ async def split(
 
 @command_of(app)
 async def expire(client: fasti.Client, out: Printer, wait: Wait = True) -> None:
-    """Archive and drop what is behind its retention; the server starts a Spark job for it."""
+    """Drop what is behind its retention, and archived if it is to be; the server starts a job for it."""
     await _follow(client, out, await client.jobs.expire(), wait=wait)
+
+
+@command_of(app)
+async def archive(client: fasti.Client, out: Printer, wait: Wait = True) -> None:
+    """Archive what has passed; the server starts a job for it."""
+    await _follow(client, out, await client.jobs.archive(), wait=wait)
+
+
+@command_of(app)
+async def compact(
+    client: fasti.Client,
+    out: Printer,
+    date: Annotated[str | None, typer.Option(help="A day, as in 2026-12-01. Default: the oldest.")] = None,
+    wait: Wait = True,
+) -> None:
+    """Compact the archive's files of a day; the server starts a Spark job for it."""
+    await _follow(client, out, await client.jobs.compact(date), wait=wait)
 
 
 @command_of(shard, "ls")
