@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from shards import archived
+from shards import archived, ended
 from shards.archived import JOB_MS, ArchiveRow
 from shards.archives import (
     AGAIN,
@@ -64,7 +64,7 @@ class Span(NamedTuple):
     from_ms: int
     to_ms: int
     first_ms: int | None
-    """The first message there; None: there is none."""
+    """The first message there, or end of a delivery; None: there is none."""
 
 
 class Archiving:
@@ -128,10 +128,11 @@ class Archiving:
         clock_ms = min(at_of(opened.horizon.position), self._clock.wall_ms())
         limit_ms = _quarter(clock_ms - self._slices.archive_after_ms)
         start_ms = max(row.end_ms, _quarter(at_of(opened.directory.floor)))
-        if not start_ms and (oldest := next(iter(opened.directory), None)) is not None:
-            start_ms = _quarter(oldest.start_ms)
         rows = opened.reader.read(before(start_ms), before(clock_ms))
-        first_ms = next((at_of(place) for place, _, _ in rows), None)
+        ends = ended.ends_between(opened.store, start_ms, clock_ms)
+        firsts = [at_of(place) for place, _, _ in islice(rows, 1)]
+        first_ms = min(firsts + [one.minute_ms for one in islice(ends, 1)], default=None)
+        start_ms = start_ms or _quarter(first_ms or 0)
         is_closed = first_ms is not None and first_ms < limit_ms
         end_ms = min(limit_ms, _quarter(first_ms or 0) + JOB_MS) if is_closed else start_ms
         self.span = Span(start_ms, end_ms, first_ms)
@@ -246,6 +247,8 @@ class Archiving:
                 if archived.archive_row(commit.get) != job.base:
                     raise Refused("wrong-state", "the archive has got another commit")
                 archived.record(commit, row.archive, manifest)
+                if report.kind == APPEND:
+                    ended.clear_before(commit, report.end_ms)
                 write_row(commit, structs.replace(row, state=PUBLISHING))
 
             await self._pipeline.ask(job, decide)
