@@ -38,7 +38,7 @@ from server.settings.times import format_ms, parse_deliver_at
 from tests.support.http import Http, http
 from tests.support.ledger.arrivals import Arrivals, Inbox
 from tests.support.ledger.messages import Message
-from tests.support.mover import archived, counted
+from tests.support.mover import archived, counted, expired, published
 from tests.support.mqtt import Closed, Peer, dial, user, wall_ms
 from tests.support.server import ServerProcess
 
@@ -71,6 +71,7 @@ class Load:
     def __init__(self, account: Arrivals, chance: random.Random, past: Past) -> None:
         self.account, self.messages = account, account.messages
         self.past = past
+        self.has_archive = False
         self.chance = chance
         self._tags = count(1)
         self._last_due_ms = 0
@@ -293,12 +294,15 @@ class Load:
                 await asyncio.sleep(self.chance.random() * 0.1)
 
     async def _expire(self, server: ServerProcess) -> None:
-        """What has come behind retention is archived and dropped, by a job of which this is the hands."""
+        """What has passed is archived, and dropped when it is behind retention, by jobs of which this is the
+        hands."""
         async with http(server.url) as calls:
             while True:
+                if self.has_archive:
+                    await self._archive(calls)
                 job = await calls.call("POST", "/v1/jobs", {"kind": "expire", "run": "caller"})
                 if job.status == 201:
-                    said = await asyncio.to_thread(archived, job.body)
+                    said = await asyncio.to_thread(expired, job.body)
                     starts_ms = {one["start_ms"] for one in said}
                     self.past.asked(starts_ms)
                     wish = {"token": job.body["token"], "slices": said}
@@ -306,6 +310,17 @@ class Load:
                     if done.status == 200:
                         self.past.dropped(starts_ms)
                 await asyncio.sleep(self.chance.random() * 0.1)
+
+    async def _archive(self, calls: Http) -> None:
+        job = await calls.call("POST", "/v1/jobs", {"kind": "archive", "run": "caller"})
+        if job.status != 201:
+            return
+        path, token = f"/v1/jobs/{job.body['id']}:commit", job.body["token"]
+        done = await calls.call("POST", path, {"token": token, **await asyncio.to_thread(archived, job.body)})
+        if done.status == 200 and done.body["state"] == "publishing":
+            await asyncio.sleep(self.chance.random() * 0.1)
+            told = await asyncio.to_thread(published, done.body)
+            await calls.call("POST", path, {"token": token, **told})
 
     async def _cancel(self, server: ServerProcess) -> None:
         async with http(server.url) as calls:

@@ -65,7 +65,7 @@ from tests.server.test_repair import filled, gettable, opened_at, spoil
 from tests.support.clock import HandClock
 from tests.support.http import Http, http, open_site
 from tests.support.ledger.messages import Messages
-from tests.support.mover import archived, counted
+from tests.support.mover import counted, expired
 from tests.support.mqtt import dial, user, wall_ms
 from tests.support.stores import FailingStore
 from timeline.position import END, START, MessageId, id_text
@@ -566,7 +566,7 @@ class _User:
 
     async def expire(self) -> None:
         job = await self._job("expire")
-        said = await asyncio.to_thread(archived, job)
+        said = await asyncio.to_thread(expired, job)
         starts_ms = [one["start_ms"] for one in said]
         self._say("expire", starts_ms)
         await self._tell(job, "commit", slices=said)

@@ -1,22 +1,23 @@
 """Jobs in plain Python: what the Spark side does, a row at a time, for tests of the server's side.
 
 It knows the agreement (docs/http.md, "Jobs") and nothing of the server: it reads the checkpoint that a new
-job names and counts the rows of each piece.
+job names and counts the rows of each piece. An archive is written by the very code of the program.
 """
 
-import hashlib
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from msgspec import convert, to_builtins
+
+from shards.archives import Manifest
 from shards.record import is_stub
 from shards.rocks import RocksStore
 from shards.store import Store, Table
-from spark.job import Span, job_from
-from spark.snapshot import Snapshot, opened_snapshot
-from timeline.position import before
+from spark import expire
+from spark.job import job_from
 
 Pieces = list[dict[str, int]]
 
@@ -34,16 +35,47 @@ def counted(created: Mapping[str, Any], cuts: Sequence[int]) -> Pieces:
         store.close()
 
 
-def archived(created: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Do the work of an expire job without an archive; the `slices` that it commits."""
+def expired(created: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Do the work of an expire job; the `slices` that it commits. With an archive pyarrow is needed."""
     job = job_from(created)
-    with opened_snapshot(job.checkpoint) as snapshot:
-        return [{**_counted(snapshot, piece), "archived": 0, "files": []} for piece in job.slices]
+    if job.archive:
+        lines, faults = expire.read_back(job, FOLLOWED_BY_NOBODY)
+        assert not faults, faults
+        return lines
+    return expire.counted(job)
 
 
-def _counted(snapshot: Snapshot, piece: Span) -> dict[str, Any]:
-    rows = snapshot.reader.read(before(piece.start_ms), before(piece.end_ms))
-    return {"start_ms": piece.start_ms, "generation": piece.generation, "rows": sum(1 for _ in rows)}
+def archived(created: Mapping[str, Any]) -> dict[str, Any]:
+    """Do the work of an archive job, by the code of the program; what it commits first. Needs pyarrow."""
+    from spark import archive, publish
+    from spark.storage import storage_at
+
+    job = job_from(created)
+    storage = storage_at(job.archive or "")
+    publish.claim(storage, job)
+    for manifest in job.unpublished:
+        publish.publish(storage, manifest)
+    if job.from_ms == job.to_ms:
+        return {"published": job.last}
+    return {"archived": to_builtins(archive.archive(job, storage, FOLLOWED_BY_NOBODY))}
+
+
+def published(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the manifest of a recorded commit; what to commit then."""
+    from spark import publish
+    from spark.storage import storage_at
+
+    manifest = convert(recorded["manifest"], Manifest)
+    publish.publish(storage_at(recorded["archive"]), manifest)
+    return {"published": manifest.number}
+
+
+class _Nobody:
+    def follow(self, progress: object) -> None:
+        """Nobody asks how far the work is."""
+
+
+FOLLOWED_BY_NOBODY: Any = _Nobody()
 
 
 def pieces_of(store: Store, piece: Mapping[str, Any], cuts: Sequence[int]) -> Pieces:
@@ -59,11 +91,3 @@ def pieces_of(store: Store, piece: Mapping[str, Any], cuts: Sequence[int]) -> Pi
             one["live"] += not is_stub(value)
             one["bytes"] += len(value) + 22
     return found
-
-
-def archived_file(folder: Path, name: str, rows: int) -> dict[str, Any]:
-    """Write a file of an archive, and report it as a job does."""
-    content = f"PAR1 {name}".encode()
-    folder.mkdir(exist_ok=True)
-    (folder / name).write_bytes(content)
-    return {"path": name, "rows": rows, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
