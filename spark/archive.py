@@ -4,7 +4,7 @@
     _deliveries/..., _ends/...                                  ends of deliveries, and their counts
 
 A try is the first eight digits of its job's id, so no try meets the files of another one. Files of a try that
-ended early belong to no manifest; the next job of the same number deletes them (`clear_orphans`).
+ended early belong to no manifest; they go when a commit of that number is published (publish.py).
 
 Rows are in position order. Stubs of moves are not archived: the message is where it was moved to. Nor are
 retries: the message was written before. Cancelled messages are archived without payload. What cannot be read
@@ -15,7 +15,6 @@ Memory: one row group. A quarter of an hour ends a commit that has ROWS_MAX rows
 
 import time
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
 from importlib.util import find_spec
 from itertools import groupby
 from operator import itemgetter
@@ -32,7 +31,6 @@ from shards.archives import (
     MESSAGES,
     QUARTER_MS,
     SPANS_MAX,
-    TABLES,
     ArchivedFile,
     DamagedRange,
     Report,
@@ -50,6 +48,7 @@ from . import columns
 from .job import Job
 from .lease import Lease
 from .parquet import GROUP_BYTES, GROUP_ROWS, Table, row_groups, write_file
+from .publish import date_of
 from .snapshot import Snapshot, opened_snapshot
 from .storage import Storage, storage_at
 
@@ -68,7 +67,8 @@ Dated = Iterator[tuple[int, pa.Table]]
 
 def archive(job: Job, storage: Storage, lease: Lease, session: "SparkSession | None" = None) -> Report:
     """Write the files of a job's commit. Returns what to have recorded. Raises StorageFailed, SparkError."""
-    clear_orphans(storage, job)
+    if job.from_ms // DAY_MS != job.to_ms // DAY_MS:  # once a day, as it looks everywhere
+        storage.clear_unfinished(time.time() - LEFT_S)
     if session is not None:
         return _in_tasks(session, job, storage)
     with opened_snapshot(job.checkpoint) as snapshot:
@@ -218,26 +218,6 @@ class Writer:
             groups = row_groups(table for _, table in same)
             if (file := write_file(self._storage, path, name, groups)) is not None:
                 yield file
-
-
-def clear_orphans(storage: Storage, job: Job) -> None:
-    """Delete the files that earlier tries of the job's commit have left."""
-    for day in days_of(job.from_ms, job.to_ms):
-        for name in TABLES:
-            folder, _, own = file_name(name, date_of(day), job.number, job.id, 0).rpartition("/")
-            for entry in storage.list(folder):
-                if entry.path.startswith(f"{folder}/{own.partition('-')[0]}-"):
-                    storage.delete(entry.path)
-    if job.from_ms // DAY_MS != job.to_ms // DAY_MS:  # once a day, as it looks everywhere
-        storage.clear_unfinished(time.time() - LEFT_S)
-
-
-def days_of(start_ms: int, end_ms: int) -> range:
-    return range(start_ms // DAY_MS, (end_ms - 1) // DAY_MS + 1)
-
-
-def date_of(day: int) -> str:
-    return datetime.fromtimestamp(day * DAY_MS // 1000, UTC).strftime("%Y-%m-%d")
 
 
 def _decodable(rows: list[Row]) -> tuple[list[Row], list[tuple[Position, Position]]]:

@@ -5,12 +5,15 @@ So whoever publishes it, and however often, writes the same bytes: a program tha
 is followed by the next job, which gets the commit as `unpublished`.
 
     claim      the archive is this timeline's: its marker, _timeline.json
-    publish    write the manifest, then replaced files go, or the catalog is told
+    publish    write the manifest; then files of other tries go, and replaced ones, or the catalog is told
 """
+
+from datetime import UTC, datetime
 
 import msgspec
 
-from shards.archives import MANIFESTS, MARKER, VERSION, Manifest, manifest_name
+from shards.archives import MANIFESTS, MARKER, TABLES, VERSION, Manifest, file_name, manifest_name
+from timeline.slices import DAY_MS
 
 from .errors import ArchiveClash
 from .job import Job
@@ -65,6 +68,33 @@ def read_marker(storage: Storage) -> Marker | None:
 def publish(storage: Storage, manifest: Manifest) -> None:
     """Raises StorageFailed."""
     write_manifest(storage, manifest)
+    clear_orphans(storage, manifest)
+
+
+def clear_orphans(storage: Storage, manifest: Manifest) -> None:
+    """Delete files of other tries of a recorded commit. No earlier: a program that is late, and does not know
+    that its job was aborted, must not touch what another one has committed."""
+    named = {file.path for file in manifest.files}
+    dates = {date_of(day) for day in days_of(manifest.start_ms, manifest.end_ms)}
+    paths = {file_name(table, date, manifest.number, manifest.job, 0) for table in TABLES for date in dates}
+    for path in {folder_of(path) for path in paths | named}:
+        for entry in storage.list(path):
+            number = entry.path.removeprefix(f"{path}/").partition("-")[0]
+            if number == f"{manifest.number:010d}" and entry.path not in named:
+                storage.delete(entry.path)
+
+
+def folder_of(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def days_of(start_ms: int, end_ms: int) -> range:
+    """Days since the epoch that have a part of [start, end)."""
+    return range(start_ms // DAY_MS, (end_ms - 1) // DAY_MS + 1)
+
+
+def date_of(day: int) -> str:
+    return datetime.fromtimestamp(day * DAY_MS // 1000, UTC).strftime("%Y-%m-%d")
 
 
 def write_manifest(storage: Storage, manifest: Manifest) -> None:

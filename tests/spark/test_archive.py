@@ -17,7 +17,7 @@ from shards.archives import MARKER, QUARTER_MS, file_name, manifest_name
 from shards.record import ENCODINGS, is_moved
 from shards.store import Table
 from spark import columns
-from spark.archive import Writer, archive, clear_orphans, is_backfill, rows_within
+from spark.archive import Writer, archive, is_backfill, rows_within
 from spark.errors import ArchiveClash
 from spark.manifests import read_archive
 from spark.publish import check, claim, publish
@@ -219,8 +219,18 @@ def test_files_of_a_try_that_died_go(timeline: Timeline, uri: str, book: Book) -
     assert {line.partition(" ")[2] for line in faults(book)} == {"belongs to no commit"}
     other = file_name("messages", "2024-10-09", 2, "0" * 32, 0)
     book.storage.write(other, b"of another commit")
-    clear_orphans(book.storage, book.job(timeline, uri, END))
-    assert [entry.path for entry in book.storage.list(recursive=True)] == [other]
+    (manifest,) = book.commit(timeline, uri, END)
+    named = {file.path for file in manifest.files} | {other, MARKER, manifest_name(1)}
+    assert {entry.path for entry in book.storage.list(recursive=True)} == named
+
+
+def test_a_program_that_is_late_deletes_nothing(timeline: Timeline, uri: str, book: Book) -> None:
+    late = book.job(timeline, uri, END)
+    book.commit(timeline, uri, END)
+    rows = book.rows()
+    archive(late, book.storage, no_lease())
+    assert book.rows() == rows
+    assert {line.partition(" ")[2] for line in faults(book)} == {"belongs to no commit"}
 
 
 def test_a_damaged_file_is_written_again(timeline: Timeline, uri: str, book: Book) -> None:
