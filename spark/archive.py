@@ -14,7 +14,7 @@ Memory: one row group. A quarter of an hour ends a commit that has ROWS_MAX rows
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.util import find_spec
 from itertools import groupby
 from operator import itemgetter
@@ -28,6 +28,8 @@ from shards.archives import (
     AGAIN,
     APPEND,
     DAMAGED_MAX,
+    DELIVERIES,
+    ENDS,
     MESSAGES,
     QUARTER_MS,
     SPANS_MAX,
@@ -41,14 +43,15 @@ from shards.errors import Corrupt
 from shards.read import Row
 from shards.record import decode, is_moved
 from shards.state import Journal
+from shards.store import Store
 from timeline.position import Position, before
 from timeline.slices import DAY_MS, Slice
 
-from . import columns
+from . import columns, deliveries
 from .job import Job
 from .lease import Lease
 from .parquet import GROUP_BYTES, GROUP_ROWS, Table, row_groups, write_file
-from .publish import date_of
+from .publish import date_of, days_of
 from .snapshot import Snapshot, opened_snapshot
 from .storage import Storage, storage_at
 
@@ -148,6 +151,8 @@ class Writer:
     def append(self, rows_max: int | None = ROWS_MAX, spans_max: int = SPANS_MAX // 2) -> Report:
         """All tables. Stops at the end of the quarter in which there are more than that."""
         files = [*self._files(MESSAGES, self._messages(rows_max, spans_max))]
+        files += self._files(DELIVERIES, self._ends(deliveries.deliveries))
+        files += self._files(ENDS, self._ends(deliveries.ends))
         return Report(APPEND, self.start_ms, self.end_ms, self.spans, files)
 
     def again(self, paths: Iterable[str]) -> Report:
@@ -210,6 +215,12 @@ class Writer:
                 end = min(Position(corrupt.last + 1), before(high_ms))
                 if start < end:
                     yield start, end
+
+    def _ends(self, read: Callable[[Store, int, int], Iterator[pa.Table]]) -> Dated:
+        for day in days_of(self.start_ms, self.end_ms):
+            low_ms, high_ms = max(day * DAY_MS, self.start_ms), min((day + 1) * DAY_MS, self.end_ms)
+            for table in read(self._snapshot.store, low_ms, high_ms):
+                yield day, table
 
     def _files(self, name: Table, tables: Dated) -> Iterator[ArchivedFile]:
         """Write a file a day."""

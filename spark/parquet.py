@@ -11,17 +11,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from shards.archives import MESSAGES, ArchivedFile
+from shards.archives import DELIVERIES, ENDS, MESSAGES, ArchivedFile
 from shards.state import WITHHELD
 
-from . import columns
+from . import columns, deliveries
 from .storage import Storage, StorageFailed
 
 GROUP_ROWS = 32_768
 GROUP_BYTES = 16 << 20
 Table = Literal["messages", "deliveries", "ends"]
-TIMES: dict[Table, str] = {MESSAGES: "at"}
-SCHEMAS: dict[Table, pa.Schema] = {MESSAGES: columns.SCHEMA}
+TIMES: dict[Table, str] = {MESSAGES: "at", DELIVERIES: "ended_at", ENDS: "minute"}
+"""The column by which a table's rows are in order."""
+SCHEMAS: dict[Table, pa.Schema] = {
+    MESSAGES: columns.SCHEMA,
+    DELIVERIES: deliveries.DELIVERIES,
+    ENDS: deliveries.ENDS,
+}
 
 
 class _Summed:
