@@ -20,8 +20,8 @@ from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from typing import NoReturn
 
-from shards.archives import COMPACT, archive_url
-from shards.jobs import ARCHIVE, EXPIRE, SPLIT
+from shards.archives import archive_url
+from shards.jobs import ARCHIVE, COMPACT, EXPIRE, SPLIT
 
 from .errors import ACTIVE, Refused, SparkError
 from .java import has_java

@@ -15,6 +15,7 @@ import msgspec
 from shards.archives import MANIFESTS, MARKER, TABLES, VERSION, Manifest, file_name, manifest_name
 from timeline.slices import DAY_MS
 
+from .compact import after
 from .errors import ArchiveClash
 from .job import Job
 from .storage import Missing, Storage, StorageFailed
@@ -69,6 +70,7 @@ def publish(storage: Storage, manifest: Manifest) -> None:
     """Raises StorageFailed."""
     write_manifest(storage, manifest)
     clear_orphans(storage, manifest)
+    after(storage, manifest)
 
 
 def clear_orphans(storage: Storage, manifest: Manifest) -> None:

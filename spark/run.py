@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING
 
-from shards.jobs import ABORTED, ARCHIVE, ENDED, EXPIRE, SPLIT
+from shards.jobs import ABORTED, ARCHIVE, COMPACT, ENDED, EXPIRE, SPLIT
 
 from .errors import LeaseLost, SparkError
 from .job import Job
@@ -94,6 +94,25 @@ def _expire(remote: Remote, job: Job, lease: Lease, _: str | None) -> str:
     return f"job {job.id}: {len(slices)} slices with {rows} rows dropped"
 
 
+def _compact(remote: Remote, job: Job, lease: Lease, master: str | None) -> str:
+    from .compact import work
+    from .publish import check, publish
+    from .storage import storage_at
+
+    storage = storage_at(job.archive or "")
+    check(storage, job.timeline)
+    with spark_session(master, job) as session:
+        report = work(session, job, storage)
+    if report is None:
+        remote.abort(job, why := f"nothing to do: {job.date} has few files already")
+        return why
+    lease.begin_commit()
+    manifest = remote.record(job, report)
+    publish(storage, manifest)
+    remote.commit(job, {"published": manifest.number})
+    return f"job {job.id}: commit {manifest.number} has {len(report.files)} files for {len(report.replaces)}"
+
+
 def _split(remote: Remote, job: Job, lease: Lease, master: str | None) -> str:
     from .split import split
 
@@ -112,6 +131,7 @@ STAGES: dict[str, Callable[[Remote, Job, Lease, str | None], str]] = {
     SPLIT: _split,
     EXPIRE: _expire,
     ARCHIVE: _archive,
+    COMPACT: _compact,
 }
 
 
