@@ -1,0 +1,255 @@
+"""Archive and expiry against a real server: killed at each step, two at once, damaged, on a full disk.
+
+The account is the test's own: which payloads were put. After whatever happened each of them is in the archive
+once, and no slice was dropped before.
+"""
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from shards.archives import MARKER, manifest_name
+from spark import run as run_module
+from spark.__main__ import main
+from spark.archive import archive
+from spark.errors import Refused, SparkError
+from spark.job import Job
+from spark.manifests import read_archive
+from spark.run import run
+from spark.storage import storage_at
+from spark.verify import faults_in
+from tests.support.server import ROOT
+
+from .archived import no_lease
+from .served import Served, served
+
+HOUR_S = 3_600
+KILLED = -signal.SIGKILL
+
+
+class World:
+    """A server on a simulated clock with an archive, and what was put."""
+
+    def __init__(self, server: Served, folder: Path) -> None:
+        self.server = server
+        self.folder = folder
+        self.put_so_far: list[str] = []
+
+    def put(self, count: int = 12, step_s: int = 600) -> None:
+        """Messages of the next hours, and then these pass."""
+        first = len(self.put_so_far)
+        names = [f"m{n}" for n in range(first, first + count)]
+        items = [
+            {"topic": "t", "payload": name, "deliver_in": 60 + n * step_s} for n, name in enumerate(names)
+        ]
+        self.server.put(items)
+        self.put_so_far += names
+        self.pass_time(count * step_s + HOUR_S)
+
+    def pass_time(self, seconds: int) -> None:
+        self.server.remote.call("POST", "/v1/clock:advance", {"by": f"PT{seconds}S"})
+
+    def run(self, command: str = "archive", *more: str) -> int:
+        return main([command, "--server", self.server.url, *more])
+
+    def program(self, job: Job, *module: str, **how: Any) -> int:
+        """The program for a job, as a process of its own; its exit code. `module`: else spark itself."""
+        command = [sys.executable, "-m", *(module or ("spark",)), job.kind, "--job", job.id]
+        command += ["--server", self.server.url]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "FASTI_JOB_TOKEN": job.token}
+        return subprocess.run(command, cwd=ROOT, env=environment, check=False, timeout=60, **how).returncode
+
+    def archived(self) -> list[str]:
+        storage = storage_at(str(self.folder))
+        files = read_archive(storage).files()
+        tables = [pq.ParquetFile(storage.full(file.path)).read(["payload"]) for file in files]
+        return sorted(
+            (row["payload"].decode() for table in tables for row in table.to_pylist()),
+            key=lambda name: int(name[1:]),
+        )
+
+    def faults(self) -> list[str]:
+        return list(faults_in(str(self.folder)))
+
+    def jobs(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.server.remote.call("GET", "/v1/jobs")["jobs"]
+        return found
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    settings = {"slices.archive": str(tmp_path / "archive")}
+    with served(tmp_path / "data", "--clock", "simulated", settings=settings) as server:
+        yield World(server, tmp_path / "archive")
+
+
+def test_archived_and_dropped_when_its_time_has_come(world: World) -> None:
+    world.put()
+    assert world.run() == 0
+    assert world.archived() == world.put_so_far
+    assert world.faults() == []
+    assert world.server.slices(), "retention is not over"
+    assert world.run("expire") == 0
+    assert world.server.slices()
+    world.put()
+    world.pass_time(4 * 86_400)
+    assert world.run("expire") == 0
+    assert world.server.slices() == []
+    assert world.archived() == world.put_so_far
+    assert world.faults() == []
+    assert {job["state"] for job in world.jobs()} == {"done"}
+
+
+def test_killed_at_each_step_nothing_is_twice_or_missing(world: World) -> None:
+    step, code = 0, KILLED
+    while code == KILLED:
+        world.put()
+        job = world.server.remote.create("archive")
+        code = world.program(job, "tests.spark.stopping", str(step))
+        assert code in (0, KILLED)
+        with suppress(Refused):
+            world.server.remote.abort(job, "its lease lapses")
+        assert world.run() == 0
+        assert world.archived() == world.put_so_far
+        assert world.faults() == []
+        step += 1
+    assert step > 8
+    world.pass_time(4 * 86_400)
+    assert world.run("expire") == 0
+    assert world.server.slices() == []
+    assert world.archived() == world.put_so_far
+
+
+def test_the_server_killed_between_record_and_manifest(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has recorded the commit: the next job writes the same manifest, and the archive gets no second
+    commit."""
+    real = run_module.Remote.record
+
+    def record(*given: Any) -> Any:
+        found = real(*given)
+        world.server.kill()
+        recorded.append(found)
+        return found
+
+    recorded: list[Any] = []
+    world.put()
+    monkeypatch.setattr("spark.remote.Remote.record", record)
+    monkeypatch.setattr("spark.remote.PAUSES_S", ())
+    monkeypatch.setattr("spark.publish.write_manifest", lambda *_: None)
+    assert world.run() == 3
+    monkeypatch.undo()
+    assert world.archived() == []
+    world.server.restart()
+    world.pass_time(HOUR_S)
+    assert world.run() == 0
+    assert read_archive(storage_at(str(world.folder))).commits[0] == recorded[0]
+    assert world.archived() == world.put_so_far
+    assert world.faults() == []
+
+
+def test_another_job_is_in_the_way_and_the_slow_one_is_refused(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.put()
+    slow = world.server.remote.create("archive")
+    assert world.run() == 4
+    assert "job-active" in capsys.readouterr().err
+    storage = storage_at(str(world.folder))
+    report = archive(slow, storage, no_lease())
+    world.server.remote.abort(slow, "its lease lapses")
+    assert world.run() == 0
+    assert world.archived() == world.put_so_far
+    with pytest.raises(Refused):
+        world.server.remote.record(slow, report)
+    with pytest.raises(SparkError):
+        run(world.server.remote, slow, None)
+    assert world.archived() == world.put_so_far
+    assert {line.partition(" ")[2] for line in world.faults()} <= {"belongs to no commit"}
+    assert world.run() == 0
+    assert world.archived() == world.put_so_far
+
+
+def test_what_is_damaged_is_written_again_before_the_drop(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.put()
+    assert world.run() == 0
+    storage = storage_at(str(world.folder))
+    (file,) = read_archive(storage).files()
+    path = world.folder / file.path
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    (world.folder / manifest_name(1)).unlink()
+    world.pass_time(4 * 86_400)
+    slices = world.server.slices()
+    job = world.server.remote.create("expire")
+    with pytest.raises(SparkError, match="nothing dropped: the archive is damaged"):
+        run(world.server.remote, job, None)
+    assert world.server.state(job.id) == "aborted"
+    assert world.server.slices() == slices
+    assert world.run("expire") == 0
+    assert world.server.slices() == []
+    assert world.archived() == world.put_so_far
+    kinds = [one.kind for one in read_archive(storage).commits]
+    assert "again" in kinds
+
+
+def test_a_full_disk_leaves_nothing_half_done(world: World) -> None:
+    world.put(40)
+
+    def small() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (3_000, 3_000))
+
+    assert world.program(world.server.remote.create("archive"), preexec_fn=small) == 1
+    (job,) = world.jobs()
+    assert job["state"] == "aborted"
+    assert "File too large" in job["detail"]
+    assert not list(world.folder.rglob("*.parquet"))
+    assert not list(world.folder.rglob("*.tmp"))
+    assert world.run() == 0
+    assert world.archived() == world.put_so_far
+
+
+def test_another_folder_is_refused(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    """As when it is not mounted, or each machine has its own."""
+    world.put()
+    assert world.run() == 0
+    world.put()
+    elsewhere = world.folder.with_name("elsewhere")
+    world.folder.rename(elsewhere)
+    assert world.run() == 1
+    assert f"{world.folder} has no {MARKER}" in capsys.readouterr().err.splitlines()[-1]
+    with suppress(FileNotFoundError):
+        shutil.rmtree(world.folder)
+    elsewhere.rename(world.folder)
+    assert world.run() == 0
+    assert world.archived() == world.put_so_far
+
+
+def test_a_restored_server_does_not_write_into_the_archive(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.put()
+    assert world.run() == 0
+    world.server.kill()
+    shutil.copytree(world.server.data, tmp_path / "older")
+    world.server.restart()
+    world.put()
+    assert world.run() == 0
+    world.server.kill()
+    shutil.rmtree(world.server.data)
+    (tmp_path / "older").rename(world.server.data)
+    world.server.restart()
+    world.pass_time(HOUR_S)
+    world.put()
+    assert world.run() == 1
+    assert "ahead of this timeline" in capsys.readouterr().err
