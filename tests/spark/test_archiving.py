@@ -11,14 +11,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
-from shards.archives import MARKER, manifest_name
+from shards.archives import MARKER, ArchivedFile, manifest_name
 from spark import run as run_module
 from spark.__main__ import main
 from spark.archive import archive
@@ -69,14 +70,16 @@ class World:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "FASTI_JOB_TOKEN": job.token}
         return subprocess.run(command, cwd=ROOT, env=environment, check=False, timeout=60, **how).returncode
 
+    def files(self, table: str = "messages") -> list[ArchivedFile]:
+        return read_archive(storage_at(str(self.folder))).files(table)
+
+    def rows(self, table: str = "messages") -> list[dict[str, Any]]:
+        tables = [pq.ParquetFile(self.folder / file.path).read() for file in self.files(table)]
+        return [row for one in tables for row in one.to_pylist()]
+
     def archived(self) -> list[str]:
-        storage = storage_at(str(self.folder))
-        files = read_archive(storage).files()
-        tables = [pq.ParquetFile(storage.full(file.path)).read(["payload"]) for file in files]
-        return sorted(
-            (row["payload"].decode() for table in tables for row in table.to_pylist()),
-            key=lambda name: int(name[1:]),
-        )
+        """Payloads, in the order in which they were put."""
+        return sorted((row["payload"].decode() for row in self.rows()), key=lambda name: int(name[1:]))
 
     def faults(self) -> list[str]:
         return list(faults_in(str(self.folder)))
@@ -84,6 +87,11 @@ class World:
     def jobs(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.server.remote.call("GET", "/v1/jobs")["jobs"]
         return found
+
+
+@pytest.fixture
+def shared_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "spark_session", lambda *_: nullcontext(spark))
 
 
 @pytest.fixture
@@ -253,3 +261,43 @@ def test_a_restored_server_does_not_write_into_the_archive(
     world.put()
     assert world.run() == 1
     assert "ahead of this timeline" in capsys.readouterr().err
+
+
+def test_ends_of_deliveries_go_with_their_time(world: World) -> None:
+    """Also of messages that were archived before: what counts is when the delivery ended."""
+    remote = world.server.remote
+    remote.call("PUT", "/v1/groups/workers", {"filter": "t", "keep": "all"})
+    world.put()
+    assert world.run() == 0
+    leased = remote.call("POST", "/v1/groups/workers/messages:lease", {"max": 8})["messages"]
+    for leases in ([one["lease_id"] for one in leased[:5]], [one["lease_id"] for one in leased[5:]]):
+        remote.call("POST", "/v1/groups/workers/messages:ack", {"lease_ids": leases})
+        world.put()
+        assert world.run() == 0
+    rows = world.rows("deliveries")
+    assert [(row["place"], row["end"]) for row in rows] == [("workers", "done")] * 8
+    assert {row["id"] for row in rows} == {one["id"] for one in leased}
+    numbers = [row["number"] for row in rows]
+    assert numbers == sorted({*numbers})
+    counts = world.rows("ends")
+    assert {(row["place"], row["end"]) for row in counts} == {("workers", "done")}
+    assert sorted(row["count"] for row in counts) == [3, 5]
+
+
+def test_a_closed_day_is_compacted(world: World, shared_session: None) -> None:
+    for _ in range(3):
+        world.put()
+        assert world.run() == 0
+    world.pass_time(86_400)
+    world.put()
+    assert world.run() == 0
+    before = len(world.files())
+    assert world.run("compact") == 0
+    assert len(world.files()) < before
+    assert world.archived() == world.put_so_far
+    assert world.faults() == []
+    assert world.run("compact") == 0
+    world.pass_time(4 * 86_400)
+    assert world.run("expire") == 0
+    assert world.server.slices() == []
+    assert world.archived() == world.put_so_far
