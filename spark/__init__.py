@@ -22,6 +22,8 @@ shards/ and timeline/ define the stored bytes; this room only turns them into fi
     compact.py     a day's files as few, sorted ones
     expire.py      an expiry: read the archive back, or count each slice
 
+    iceberg.py     the archive as tables of a catalog
+
     storage.py     files of an archive, in a directory or an object store
     manifests.py   what an archive has: commits, files that count, what is covered
     verify.py      reads a whole archive, and names what is wrong

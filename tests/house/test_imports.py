@@ -50,6 +50,8 @@ ONLY_IN = {
     ("shards", "postgres.py"): {"psycopg"},
     # Imported only where the environment asks for traces.
     ("server", "tracing.py"): {"opentelemetry"},
+    # Imported only where the archive has a catalog.
+    ("spark", "iceberg.py"): {"pyiceberg"},
     ("fasti", "traces.py"): {"opentelemetry"},
     ("fasti", "handlers.py"): {"msgspec"},  # of a user whose handlers take its Structs
     ("fasti", "testing.py"): {"pytest"},

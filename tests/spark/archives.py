@@ -7,11 +7,13 @@
 A commit covers its rows' quarters of an hour from the end of the append before it.
 """
 
+import random
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from io import BytesIO
 from itertools import groupby
 from typing import Any
+from unittest.mock import MagicMock, patch
 from uuid import uuid4
 
 import msgspec
@@ -26,18 +28,25 @@ from shards.archives import (
     ENDS,
     MESSAGES,
     QUARTER_MS,
+    TABLES,
     VERSION,
     ArchivedFile,
     Manifest,
+    Report,
     Span,
     file_name,
     manifest_name,
 )
 from spark.columns import SCHEMA
+from spark.compact import after, work
+from spark.job import Job, job_from
+from spark.manifests import read_archive
 from spark.storage import Storage
 from timeline.slices import DAY_MS
 
 TIMELINE = "7" * 32
+DAY = 20_000 * DAY_MS
+"""2024-10-04."""
 TIME = pa.timestamp("ms", "UTC")
 SCHEMAS = {
     MESSAGES: SCHEMA,
@@ -152,6 +161,52 @@ class Archived:
         withheld = sum(row.get("state") == "withheld" for row in rows)
         size, digest = self.storage.sum_of(path)
         return ArchivedFile(path, len(rows), size, digest, table, min(times), max(times), withheld)
+
+
+def rows_of(storage: Storage, table: str = MESSAGES) -> list[dict[str, Any]]:
+    """The rows of a table's files that count."""
+    files = read_archive(storage).files(table)
+    return [row for file in files for row in pq.ParquetFile(storage.full(file.path)).read().to_pylist()]
+
+
+def a_day(archive: Archived, commits: int = 6) -> None:
+    """Quarters of an hour of `DAY` with 50 messages and all tables, and a message of the next day."""
+    draw = random.Random(5)
+    for number in range(commits):
+        start = DAY + number * QUARTER_MS
+        at = sorted(draw.randrange(start, start + QUARTER_MS) for _ in range(50))
+        archive.append(
+            [message(f"{number}-{index}", one) for index, one in enumerate(at)],
+            [delivery(f"{number}-{index}", one) for index, one in enumerate(at[:5])],
+            [ends(start), ends(start + 60_000, 7)],
+        )
+    archive.append([message("next", DAY + DAY_MS)], end_ms=DAY + DAY_MS + QUARTER_MS)
+
+
+def compaction(archive: Archived, day_ms: int = DAY, name: str = "c0ffee00" * 4) -> Job:
+    """The job of a day, as the server describes it."""
+    found = read_archive(archive.storage)
+    live = [
+        file for table in TABLES for file in found.files(table) if f"date={date_of(day_ms)}/" in file.path
+    ]
+    files = [{**msgspec.to_builtins(file), "number": 1} for file in live]
+    number = len(archive.commits) + 1
+    body = {"id": name, "kind": "compact", "state": "compacting", "date": date_of(day_ms), "files": files}
+    return job_from({**body, "number": number, "archive": archive.storage.name})
+
+
+def work_here(job: Job, storage: Storage) -> Report | None:
+    """What Spark's tasks would do, in this process."""
+    with patch("spark.tasks.each", lambda session, things, do: [do(one) for one in things]):
+        return work(MagicMock(), job, storage)
+
+
+def compacted(archive: Archived, day_ms: int = DAY) -> Manifest:
+    """Compact a day, in this process."""
+    report = work_here(compaction(archive, day_ms), archive.storage)
+    made = archive.record(msgspec.to_builtins(report))
+    after(archive.storage, made)
+    return made
 
 
 def _grouped(rows: Rows, key: Any) -> Iterable[tuple[Any, Rows]]:

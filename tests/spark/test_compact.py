@@ -1,7 +1,6 @@
 """Compaction of a closed day: few files, the same rows, and nothing lost wherever it ends."""
 
 import os
-import random
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -19,16 +18,12 @@ from shards.archives import DELIVERIES, ENDS, MESSAGES, QUARTER_MS, ArchivedFile
 from spark import compact
 from spark.compact import KEPT_S, after, work
 from spark.errors import SparkError
-from spark.job import Job, job_from
+from spark.job import job_from
 from spark.manifests import read_archive
 from spark.storage import Storage, StorageFailed, storage_at
 from timeline.slices import DAY_MS
 
-from .archives import Archived, date_of, delivery, ends, message
-
-DAY = 20_000 * DAY_MS
-HERE: Any = None
-"""No session: what would be a task runs here."""
+from .archives import DAY, Archived, a_day, compacted, compaction, date_of, message, rows_of, work_here
 
 
 @pytest.fixture
@@ -36,55 +31,11 @@ def archive(tmp_path: Path) -> Archived:
     return Archived(storage_at(str(tmp_path / "archive")))
 
 
-@pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    def each(session: Any, things: list[Any], do: Callable[[Any], Any]) -> list[Any]:
-        return [do(one) for one in things]
-
-    monkeypatch.setattr("spark.tasks.each", each)
-
-
-def job_of(archive: Archived, day: int = DAY, name: str = "c0ffee00" * 4) -> Job:
-    """A compaction of that day, as the server describes it."""
-    found = read_archive(archive.storage)
-    tables = [MESSAGES, DELIVERIES, ENDS]
-    live = [file for table in tables for file in found.files(table) if f"date={date_of(day)}/" in file.path]
-    files = [{**msgspec.to_builtins(file), "number": 1} for file in live]
-    number = len(archive.commits) + 1
-    body = {"id": name, "kind": "compact", "state": "compacting", "date": date_of(day), "files": files}
-    return job_from({**body, "number": number, "archive": archive.storage.name})
-
-
-def compacted(archive: Archived, session: Any = HERE, day: int = DAY) -> None:
-    """The whole job."""
-    report = work(session, job_of(archive, day), archive.storage)
-    assert report is not None
-    after(archive.storage, archive.record(msgspec.to_builtins(report)))
-
-
-def rows_of(storage: Storage, table: str = MESSAGES) -> list[dict[str, Any]]:
-    files = read_archive(storage).files(table)
-    return [row for file in files for row in pq.ParquetFile(storage.full(file.path)).read().to_pylist()]
-
-
-def a_day(archive: Archived, commits: int = 6) -> None:
-    """Quarters of an hour with all three tables, and one of the next day."""
-    draw = random.Random(5)
-    for number in range(commits):
-        start = DAY + number * QUARTER_MS
-        at = sorted(draw.randrange(start, start + QUARTER_MS) for _ in range(50))
-        archive.append(
-            [message(f"{number}-{index}", one) for index, one in enumerate(at)],
-            [delivery(f"{number}-{index}", one) for index, one in enumerate(at[:5])],
-            [ends(start), ends(start + 60_000, 7)],
-        )
-    archive.append([message("next", DAY + DAY_MS)], end_ms=DAY + DAY_MS + QUARTER_MS)
-
-
 def test_a_day_becomes_a_file_of_each_table_by_spark(archive: Archived, spark: SparkSession) -> None:
     a_day(archive)
     before = {table: rows_of(archive.storage, table) for table in (MESSAGES, DELIVERIES, ENDS)}
-    compacted(archive, spark)
+    report = work(spark, compaction(archive), archive.storage)
+    after(archive.storage, archive.record(msgspec.to_builtins(report)))
     storage = archive.storage
     for table, count in ((MESSAGES, 2), (DELIVERIES, 1), (ENDS, 1)):
         files = read_archive(storage).files(table)
@@ -109,7 +60,7 @@ def test_a_day_becomes_a_file_of_each_table_by_spark(archive: Archived, spark: S
     assert [one[2] for one in probe] == [True], "the Bloom filter tells that there is no such id"
 
 
-def test_other_programs_read_the_directory_as_it_is(archive: Archived, here: None) -> None:
+def test_other_programs_read_the_directory_as_it_is(archive: Archived) -> None:
     a_day(archive)
     root = archive.storage.root
 
@@ -132,7 +83,7 @@ def test_other_programs_read_the_directory_as_it_is(archive: Archived, here: Non
     assert [count for _, count in days] == [300, 1]
 
 
-def test_what_came_again_is_there_once(archive: Archived, here: None) -> None:
+def test_what_came_again_is_there_once(archive: Archived) -> None:
     held = {"state": "withheld", "dispatched": None}
     archive.append([message("a", DAY, **held), message("b", DAY + 1, **held), message("c", DAY + 2, **held)])
     archive.append([message("a", DAY + QUARTER_MS), message("d", DAY + QUARTER_MS + 1, **held)])
@@ -150,7 +101,7 @@ def test_what_came_again_is_there_once(archive: Archived, here: None) -> None:
     assert (file.rows, file.withheld) == (3, 2)
 
 
-def test_many_withheld_rows_stay(archive: Archived, here: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_withheld_rows_stay(archive: Archived, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compact, "WITHHELD_MAX", 1)
     archive.append([message("a", DAY, state="withheld"), message("b", DAY, state="withheld")])
     archive.append([message("a", DAY + QUARTER_MS)])
@@ -159,10 +110,10 @@ def test_many_withheld_rows_stay(archive: Archived, here: None, monkeypatch: pyt
 
 
 def test_a_large_day_is_cut_into_files_of_one_size(
-    archive: Archived, here: None, monkeypatch: pytest.MonkeyPatch
+    archive: Archived, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a_day(archive, 12)
-    size = sum(file.bytes for file in job_of(archive).files if file.table == MESSAGES)
+    size = sum(file.bytes for file in compaction(archive).files if file.table == MESSAGES)
     monkeypatch.setattr(compact, "FILE_MAX", size // 2 - 1)
     before = rows_of(archive.storage)
     compacted(archive)
@@ -172,14 +123,14 @@ def test_a_large_day_is_cut_into_files_of_one_size(
     assert sorted(rows_of(archive.storage), key=str) == sorted(before, key=str)
 
 
-def test_a_day_that_is_compact_is_left_alone(archive: Archived, here: None) -> None:
+def test_a_day_that_is_compact_is_left_alone(archive: Archived) -> None:
     a_day(archive)
     compacted(archive)
-    assert work(HERE, job_of(archive), archive.storage) is None
-    assert work(HERE, job_of(archive, DAY + DAY_MS), archive.storage) is None
+    assert work_here(compaction(archive), archive.storage) is None
+    assert work_here(compaction(archive, DAY + DAY_MS), archive.storage) is None
 
 
-def test_late_files_of_a_compact_day(archive: Archived, here: None) -> None:
+def test_late_files_of_a_compact_day(archive: Archived) -> None:
     a_day(archive)
     compacted(archive)
     first = archive.commits[-1].files[0]
@@ -190,7 +141,7 @@ def test_late_files_of_a_compact_day(archive: Archived, here: None) -> None:
     assert [row["id"] for row in rows_of(archive.storage)][1] == "other", "in its place"
 
 
-def test_a_damaged_file_ends_it(archive: Archived, here: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_file_ends_it(archive: Archived, monkeypatch: pytest.MonkeyPatch) -> None:
     a_day(archive)
     path = Path(archive.storage.full(archive.commits[2].files[0].path))
     raw = bytearray(path.read_bytes())
@@ -199,37 +150,35 @@ def test_a_damaged_file_ends_it(archive: Archived, here: None, monkeypatch: pyte
     for room in (compact.READ_MAX, 0):
         monkeypatch.setattr(compact, "READ_MAX", room)
         with pytest.raises(StorageFailed, match="has other bytes than were written") as found:
-            work(HERE, job_of(archive), archive.storage)
+            work_here(compaction(archive), archive.storage)
         assert "\n" not in str(found.value)
 
 
-def test_rows_out_of_order_are_refused(archive: Archived, here: None) -> None:
+def test_rows_out_of_order_are_refused(archive: Archived) -> None:
     archive.append([message("a", DAY), message("b", DAY + 9)], end_ms=DAY + QUARTER_MS)
     archive.again([], [message("c", DAY + 3)])
     with pytest.raises(SparkError, match="not in order"):
-        work(HERE, job_of(archive), archive.storage)
+        work_here(compaction(archive), archive.storage)
 
 
-def test_an_older_file_lacks_columns(archive: Archived, here: None) -> None:
+def test_an_older_file_lacks_columns(archive: Archived) -> None:
     a_day(archive, 2)
     file = archive.commits[0].files[0]
     path = archive.storage.full(file.path)
     pq.write_table(pq.ParquetFile(path).read().drop_columns(["deliver_to", "bytes"]), path)
     size, digest = archive.storage.sum_of(file.path)
-    job = job_of(archive)
+    job = compaction(archive)
     job.files = tuple(
         msgspec.structs.replace(one, bytes=size, sha256=digest) if one.path == file.path else one
         for one in job.files
     )
-    report = work(HERE, job, archive.storage)
+    report = work_here(job, archive.storage)
     assert report is not None
     rows = pq.ParquetFile(archive.storage.full(report.files[0].path)).read().to_pylist()
     assert [row["bytes"] for row in rows] == [None] * 50 + [1] * 50
 
 
-def test_it_ends_anywhere_and_is_done_again(
-    archive: Archived, here: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_ends_anywhere_and_is_done_again(archive: Archived, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each write, move and delete of the job is once the last that happens."""
     a_day(archive)
     storage = archive.storage
@@ -270,7 +219,7 @@ def _ends_after(last: int, archive: Archived, monkeypatch: pytest.MonkeyPatch, n
             patch.setattr(Storage, act, counted(getattr(Storage, act)))
         try:
             if archive.commits[-1].kind != "compact":
-                report = work(HERE, job_of(archive, name=name), storage)
+                report = work_here(compaction(archive, name=name), storage)
                 archive.record(msgspec.to_builtins(report))
             after(storage, archive.commits[-1])
         except Killed:
@@ -278,7 +227,7 @@ def _ends_after(last: int, archive: Archived, monkeypatch: pytest.MonkeyPatch, n
     return False
 
 
-def test_replaced_files_stay_for_a_week(archive: Archived, here: None) -> None:
+def test_replaced_files_stay_for_a_week(archive: Archived) -> None:
     a_day(archive)
     root = Path(archive.storage.root)
     for path in root.glob("**/*.parquet"):
@@ -294,7 +243,7 @@ def test_replaced_files_stay_for_a_week(archive: Archived, here: None) -> None:
     assert read_archive(archive.storage).last == 8
 
 
-def test_files_that_are_not_known_go(archive: Archived, here: None) -> None:
+def test_files_that_are_not_known_go(archive: Archived) -> None:
     a_day(archive)
     storage, folder = archive.storage, f"date={date_of(DAY)}"
     for name in ("0000000008-0badf00d-0.parquet", f"{DAY}-0.parquet", "notes.txt"):
