@@ -165,8 +165,11 @@ class Archived:
 
 def rows_of(storage: Storage, table: str = MESSAGES) -> list[dict[str, Any]]:
     """The rows of a table's files that count."""
-    files = read_archive(storage).files(table)
-    return [row for file in files for row in pq.ParquetFile(storage.full(file.path)).read().to_pylist()]
+    rows: list[dict[str, Any]] = []
+    for file in read_archive(storage).files(table):
+        with storage.opened(file.path) as opened:
+            rows += pq.ParquetFile(opened).read().to_pylist()
+    return rows
 
 
 def a_day(archive: Archived, commits: int = 6) -> None:

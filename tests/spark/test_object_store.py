@@ -1,19 +1,35 @@
 """An archive in an object store: S3 as moto serves it, also behind a proxy that fails.
 
-The child's program and the view go the same way: here is what they stand on.
+Files first, then what a job's program does with them, from commits to compaction and a catalog.
 """
 
 import logging
+import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TypeVar
 
 import pytest
+from msgspec import structs
 from pyarrow import fs
+from pyiceberg.catalog import load_catalog
 
+from shards.archives import QUARTER_MS
 from spark import storage as storage_module
+from spark.archive import archive
+from spark.compact import after
+from spark.iceberg import add
+from spark.publish import claim, publish
 from spark.storage import Missing, StorageFailed, s3_endpoint, storage_at
+from spark.verify import faults_in
+from timeline.slices import DAY_MS
 
+from .archived import Book, no_lease
+from .archives import Archived, a_day, compacted, compaction, rows_of, work_here
 from .s3 import BUCKET, CUT, FAILED, FINE, LOST, RESET, S3, SILENT, SLOW, environment, s3_server
+from .stores import NOW, Timeline, record
 
 ROOT = f"s3://{BUCKET}/fasti/archive"
 SMALL = b"small" * 1_000
@@ -135,3 +151,72 @@ def test_no_such_bucket_and_nobody_there(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(storage_module, "TRIES", 2)
     with pytest.raises(StorageFailed, match=f"{ROOT}/x: .*onnect"):
         storage_at(ROOT).read("x")
+
+
+Made = TypeVar("Made")
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_an_archive_is_whole_whatever_the_store_does(
+    seed: int, s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One request of eight meets a mishap, and a job that fails is followed by the next one."""
+    source = Timeline(tmp_path / "data")
+    start = NOW + DAY_MS
+    source.put(*(record(start + n * 60_000, str(n)) for n in range(60)))
+    source.dispatch(start + DAY_MS + 1)
+    checkpoint = source.checkpoint(tmp_path / "cp")
+    draw = random.Random(seed)
+    monkeypatch.setattr(storage_module, "TRIES", 1)
+    failed = 0
+
+    def tried(act: Callable[[], Made]) -> Made:
+        nonlocal failed
+        for _ in range(100):
+            try:
+                return act()
+            except StorageFailed:
+                failed += 1
+        raise AssertionError("it never comes to an end")
+
+    def fate(method: str, target: str, number: int) -> str:
+        return draw.choice([FINE] * 7 + [draw.choice([RESET, LOST, FAILED, CUT])])
+
+    with s3.behind(fate) as proxy:
+        lead_to(proxy.port, monkeypatch)
+        book = Book(ROOT)  # type: ignore[arg-type]
+
+        def one_job() -> None:
+            job = book.job(source, checkpoint, (book.end_ms or start) + QUARTER_MS, start)
+            claim(book.storage, job)
+            book.record(job, archive(job, book.storage, no_lease()))
+
+        for _ in range(4):
+            tried(one_job)
+            tried(lambda: publish(book.storage, book.records[-1]))
+        done = SimpleNamespace(storage=book.storage, commits=book.records)
+        report = tried(lambda: work_here(compaction(done, start), book.storage))
+        made = structs.replace(book.records[-1], number=5, **structs.asdict(report))
+        tried(lambda: publish(book.storage, made))
+        tried(lambda: after(book.storage, made))
+    lead_to(s3.port, monkeypatch)
+    assert failed > 2
+    rows = rows_of(storage_at(ROOT))
+    assert [row["payload"] for row in rows] == [str(n).encode() for n in range(60)]
+    assert [one for one in faults_in(ROOT) if "no commit" not in one] == []
+    source.close()
+
+
+def test_a_catalog_of_an_archive_in_an_object_store(tmp_path: Path) -> None:
+    made = Archived(storage_at(ROOT))
+    a_day(made, 3)
+    uri = f"sqlite:///{tmp_path}/catalog.db"
+    for one in made.commits:
+        add(uri, made.storage, one)
+    add(uri, made.storage, compacted(made))
+    catalog = load_catalog("fasti", uri=uri, **{"s3.endpoint": s3_endpoint()})
+    scan = catalog.load_table("fasti.messages").scan()
+    assert sorted(row["id"] for row in scan.to_arrow().to_pylist()) == sorted(
+        row["id"] for row in rows_of(made.storage)
+    )
+    assert [one.file.file_path for one in scan.plan_files() if "0000000005" in one.file.file_path]
