@@ -109,9 +109,12 @@ class Journal:
             self._owed = [note for note, is_readable in tried(self._store) if is_readable]
         if not places:
             return set()
-        store, wanted = self._store, set(places)
-        low, high = keys.withheld(places[0]), keys.withheld(Position(places[-1] + 1))
-        stored = store.scan(Table.META, low, high)
+        store = self._store
+        bounds = keys.withheld(places[0]), keys.withheld(Position(places[-1] + 1))
+        if not self._owed and next(store.scan(Table.META, *bounds), None) is None:
+            return set()
+        wanted = set(places)
+        stored = store.scan(Table.META, *bounds)
         found = {place for key, _ in stored if (place := keys.place_of(key)) in wanted}
         for note in self._owed:
             within = places[bisect_left(places, note.first) : bisect_right(places, note.last)]
