@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
-from timeline.position import POSITION_BYTES, Position, position
+from timeline.position import POSITION_BYTES, Position
 
 from . import keys
 from .commit import Commit
@@ -154,12 +154,15 @@ def shown(names: Names) -> tuple[str, str, int]:
 
 
 def _put(group: OpenBatch, ends: Iterable[tuple[Position, bytes]]) -> None:
-    put, issue, now_ms, rows, size = group.row, group.horizon.issue, group.horizon.clock_ms, 0, 0
+    """Written for speed: it runs for each ack where all is kept."""
+    put, seq, size = group.row, group.horizon.seq, 0
+    first, table, prefix = seq, Table.DELIVERIES, keys.since(keys.ENDED, group.horizon.clock_ms)
     for root, value in ends:
-        value = root.to_bytes(POSITION_BYTES, "big") + value
-        put(Table.DELIVERIES, keys.delivery(keys.ENDED, position(now_ms, issue())), value)
-        rows, size = rows + 1, size + len(value) + KEY_BYTES
-    _add(group, EndedSize(rows, size))
+        seq += 1
+        put(table, prefix + seq.to_bytes(6, "big"), root.to_bytes(12, "big") + value)
+        size += len(value)
+    group.horizon.seq, rows = seq, seq - first
+    _add(group, EndedSize(rows, size + rows * (POSITION_BYTES + KEY_BYTES)))
 
 
 def _lose(group: OpenBatch, number: int) -> bool:
