@@ -29,7 +29,10 @@ shards/ and timeline/ define the stored bytes; this room only turns them into fi
     verify.py      reads a whole archive, and names what is wrong
 
     table.py       `spark.read.format("fasti")`: the timeline as rows
-    pushdown.py    filter pushdown for the table: what need not be read; pure
+    view.py        a backup and an archive as one table, each message once
+    archived.py    rows of an archive's files, as Spark gets them
+    pushdown.py    options of a read, and filter pushdown: what need not be read; pure
+    worker.py      errors leave a Spark worker in one line
     columns.py     rows of the timeline as Arrow columns, for the archive and the table
     records.py     stored messages decoded a batch at a time, as arrays
     deliveries.py  how deliveries ended, as Arrow tables

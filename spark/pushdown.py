@@ -1,4 +1,5 @@
-"""Filter pushdown: which rows of the table need not be read. Pure: options or Spark's filters in, bounds out.
+"""What a read asks for, and which rows of the table need not be read. Pure: options or Spark's filters in,
+bounds out.
 
 Known about a row's `due` and `at`, and about the stored bound B (at least T when the last group was written):
 
@@ -12,7 +13,11 @@ So `due >= y` means at >= y, and `due <= x` means at <= max(x, B).
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import reduce
+from operator import and_
 
+import pyarrow as pa
+from pyarrow.dataset import Expression, field
 from pyspark.sql.datasource import (
     EqualTo,
     Filter,
@@ -24,10 +29,12 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from shards.state import STATES
+from shards.archives import MESSAGES, TABLES, archive_url
+from shards.state import PENDING, STATES
 from timeline.filters import FilterError, check_filter, matches
 
 LOW, HIGH = -(1 << 62), 1 << 62
+TIMES = ("due", "at", "slice")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MS = timedelta(milliseconds=1)
 
@@ -46,6 +53,18 @@ class Range:
         return self.low <= value <= self.high
 
 
+def between(name: str, low: int, high: int) -> Expression:
+    """low <= a column of times of the archive <= high, ms."""
+    bounds = pa.array([low, high], pa.int64()).cast(pa.timestamp("ms", "UTC"))
+    return (field(name) >= bounds[0]) & (field(name) <= bounds[1])
+
+
+def all_of(parts: Iterable[Expression]) -> Expression | None:
+    """None: no condition."""
+    every = list(parts)
+    return reduce(and_, every) if every else None
+
+
 @dataclass(frozen=True, slots=True)
 class Predicate:
     """What all filters together accept. None: any."""
@@ -60,6 +79,16 @@ class Predicate:
     filters: tuple[str, ...] = ()
     """The topic matches each of these MQTT filters."""
 
+    @property
+    def is_placed(self) -> bool:
+        """Whether it asks for the place on the timeline, which a held message does not have."""
+        return self.at != Range() or self.slice != Range()
+
+    @property
+    def is_passed(self) -> bool:
+        """Whether messages that dispatch has passed may be wanted."""
+        return self.states is None or bool(self.states - {PENDING})
+
     def at_range(self, bound_ms: int) -> Range:
         """The possible range of `at`. `bound_ms`: the stored bound."""
         return self.at.within(Range(self.due.low, max(self.due.high, bound_ms)))
@@ -72,6 +101,15 @@ class Predicate:
     @property
     def has_topic(self) -> bool:
         return self.topics is not None or bool(self.starts or self.filters)
+
+    def archived(self) -> Expression | None:
+        """The same for the archive's columns, without `starts` and `filters`; None: all rows."""
+        ranges = (("due", self.due), ("at", self.at), ("slice", self.slice))
+        sets = (("topic", self.topics), ("state", self.states))
+        return all_of(
+            [between(name, one.low, one.high) for name, one in ranges if one != Range()]
+            + [field(name).isin(sorted(one)) for name, one in sets if one is not None]
+        )
 
     def topic_filters(self) -> list[str] | None:
         """MQTT filters that match at least every wanted topic; None: every topic is wanted."""
@@ -86,10 +124,61 @@ class Predicate:
 
 
 ANY_ROW = Predicate()
-
-
-OPTIONS = frozenset({"path", "node", "due_from", "due_to", "slice", "topic", "state"})
+SELECTING = frozenset({"due_from", "due_to", "slice", "topic", "state"})
+OPTIONS = SELECTING | {"path", "node", "archive", "table", "columns"}
 """Options of a read, as Spark passes them: in lower case."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A read, by its options."""
+
+    path: str
+    """The backup; empty: none."""
+    archive: str
+    """Full name of the archive; empty: none."""
+    table: str = MESSAGES
+    node: int | None = None
+    columns: tuple[str, ...] = ()
+    """Empty: all."""
+    predicate: Predicate = ANY_ROW
+
+
+def wanted_of(options: Mapping[str, str]) -> Wanted:
+    """Parse the options of a read. Raises ValueError naming the option.
+
+    `path`: a backup; `archive`: an archive, one of the two or both; `table`: of the archive; `node`: the
+    server's number; `columns`: names, separated by commas; and those of `predicate_of`.
+    """
+    predicate = predicate_of(options)
+    path, archive, table = options.get("path", ""), options.get("archive", ""), options.get("table", MESSAGES)
+    if table not in TABLES:
+        raise ValueError(f"option table: {table!r} is not one of {', '.join(TABLES)}")
+    if not (path or archive):
+        raise ValueError('the directory is missing: spark.read.format("fasti").load(DIR)')
+    if table != MESSAGES:
+        for name in sorted(options.keys() & (SELECTING | {"path"})):
+            raise ValueError(f"option {name}: is for the table {MESSAGES}, not for {table}")
+    if archive:
+        try:
+            archive = archive_url(archive)
+        except ValueError as error:
+            raise ValueError(f"option archive: {error}") from None
+    node = options.get("node")
+    if node and not node.isdecimal():
+        raise ValueError(f"option node: {node!r} is not a number")
+    return Wanted(path, archive, table, int(node) if node else None, columns_of(options), predicate)
+
+
+def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
+    """The names in `columns`. Raises ValueError for a name twice, or none."""
+    text = options.get("columns")
+    if text is None:
+        return ()
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names) or len(set(names)) < len(names):
+        raise ValueError(f"option columns: {text!r} must name one or several columns, each once")
+    return names
 
 
 def predicate_of(options: Mapping[str, str]) -> Predicate:
@@ -141,16 +230,31 @@ def narrowed(filters: Iterable[Filter], predicate: Predicate = ANY_ROW) -> Predi
     return predicate
 
 
+def is_exact(one: Filter) -> bool:
+    """Whether `narrowed` accepts just the rows that this filter accepts."""
+    name = _column(one)
+    if name in TIMES:
+        return not isinstance(one, In) and _range(one) is not None
+    if name == "topic" and isinstance(one, StringStartsWith):
+        return True
+    return name in ("topic", "state") and isinstance(one, EqualTo | In)
+
+
+def _column(one: Filter) -> str:
+    path: tuple[str, ...] = getattr(one, "attribute", ())
+    return path[0] if len(path) == 1 else ""
+
+
 def _with(predicate: Predicate, one: Filter) -> Predicate:
-    column = getattr(one, "attribute", ())
-    if column in (("due",), ("at",), ("slice",)):
-        name = column[0]
-        return replace(predicate, **{name: getattr(predicate, name).within(_range(one))})
-    if column == ("topic",):
+    name = _column(one)
+    if name in TIMES:
+        within = _range(one) or Range()
+        return replace(predicate, **{name: getattr(predicate, name).within(within)})
+    if name == "topic":
         if isinstance(one, StringStartsWith):
             return replace(predicate, starts=(*predicate.starts, one.value))
         return replace(predicate, topics=_values(one, predicate.topics))
-    if column == ("state",):
+    if name == "state":
         return replace(predicate, states=_values(one, predicate.states))
     return predicate
 
@@ -165,22 +269,28 @@ def _values(one: Filter, known: frozenset[str] | None) -> frozenset[str] | None:
     return some if known is None else known & some
 
 
-def _range(one: Filter) -> Range:
-    """The range in whole ms, rounded outward."""
+def _range(one: Filter) -> Range | None:
+    """The whole ms that it accepts, for `in` those from the first to the last; None: not understood."""
     if isinstance(one, In):
         instants = [value for value in map(_ms, one.value) if value is not None]
-        return Range(min(instants)[0], max(instants)[1]) if len(instants) == len(one.value) > 0 else Range()
+        if not instants or len(instants) < len(one.value):
+            return None
+        return Range(min(instants)[0], max(instants)[1])
     instant = _ms(getattr(one, "value", None))
     if instant is None:
-        return Range()
+        return None
     floor, ceiling = instant
     if isinstance(one, EqualTo):
-        return Range(floor, ceiling)
-    if isinstance(one, GreaterThan | GreaterThanOrEqual):
-        return Range(low=floor)
-    if isinstance(one, LessThan | LessThanOrEqual):
-        return Range(high=ceiling)
-    return Range()
+        return Range(ceiling, floor)
+    if isinstance(one, GreaterThan):
+        return Range(low=floor + 1)
+    if isinstance(one, GreaterThanOrEqual):
+        return Range(low=ceiling)
+    if isinstance(one, LessThan):
+        return Range(high=ceiling - 1)
+    if isinstance(one, LessThanOrEqual):
+        return Range(high=floor)
+    return None
 
 
 def _ms(value: object) -> tuple[int, int] | None:

@@ -6,21 +6,29 @@ DIR is a checkpoint, a backup, or the data of a stopped server.
     rows = session.read.format("fasti").option("topic", "orders/#").option("state", "pending").load(DIR)
     rows.groupBy("topic").count()
 
-Each message is a row in its current state; stubs of moves are not shown. A partition has several small slices
-or some shards of a large one, and reads them one after the other; a batch of rows goes to Spark as Arrow.
-With options (pushdown.py) only matching slices, shards and ranges of them are read, and only matching rows
-are sent.
+Each message is a row in its current state; stubs of moves are not shown. With `option("archive", URL)` the
+archive's messages are in the same table, each once (view.py); without DIR there is only the archive. A
+partition has several small slices or some shards of a large one, or files of the archive, and reads them one
+after the other; a batch of rows goes to Spark as Arrow. With options (pushdown.py) only matching slices,
+shards and ranges of them, files and row groups are read, and only matching rows and columns are sent. The
+columns `slice` and `shard` alone come from the directory's counts.
 
-`register(session, pushdown=True)` does the same for `where`. It is not the default because Spark 4.3 keeps
-the last pushed filters with the *relation*, not with the scan: after `t.where(…)`, a plain `t.count()` counts
-only what that `where` accepted, and two scans of `t` in one query both use the later filters. With
-`pushdown=True` each `load` may be used for one filtered scan only. tests/spark/test_table.py shows both.
+The archive's other tables, `option("table", "deliveries")` and "ends", have all ends of deliveries; of one
+place and root the one with the highest `number` is the last.
+
+`register(session, pushdown=True)` does the same for `where`, and `explain("formatted")` shows what it pushed.
+It is not the default because Spark 4.3 keeps the last pushed filters with the *relation*, not with the scan:
+after `t.where(…)`, a plain `t.count()` counts only what that `where` accepted, and two scans of `t` in one
+query both use the later filters. With `pushdown=True` each `load` may be used for one filtered scan only.
+tests/spark/test_table.py shows both. Spark has no place in a plan for options.
 
 Messages in the table `held` (the clock was set back) are pending; they have no slice and no shard yet.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from itertools import groupby
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,123 +37,182 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from shards.archives import MESSAGES
 from shards.read import Row
 from shards.record import due_at, due_of, is_moved, is_stub, topic_of
 from shards.state import CANCELLED, PENDING, Journal
-from timeline.position import AT_MAX, Position, before
-from timeline.slices import Slice
+from timeline.position import AT_MAX, END, START, Position, at_of, before
+from timeline.slices import Shard, Slice
 
-from .columns import ARROW, batches, record_batch
-from .pushdown import Predicate, Range, narrowed, predicate_of
+from .archived import BATCH_ROWS, Piece, archive_at, over, pieces_of, read_piece, table_schema
+from .columns import batches, record_batch
+from .manifests import Archive
+from .pushdown import ANY_ROW, Predicate, Range, Wanted, is_exact, narrowed, wanted_of
 from .snapshot import Snapshot, opened_snapshot
+from .storage import storage_at
 from .tasks import grouped
+from .view import Beyond, View, read_archived, view_of
+from .worker import in_a_line
 
 NAME = "fasti"
-BATCH_ROWS = 8_192
 BATCH_BYTES = 8 << 20
 PARTITION_ROWS = 250_000
+BEYOND_PARTITION_ROWS = 1_000_000
+"""Of a partition that has to know what the archive has beyond the horizon."""
+COUNTED = frozenset({"slice", "shard"})
+"""Columns that the directory knows."""
+COUNTED_ROWS = 1_000_000
 HELD = -1
 """In place of a slice's start: the table `held`."""
 
 
 def register(session: SparkSession, *, pushdown: bool = False) -> None:
-    """Register the format in a session. `pushdown`: also for `where`; see above for its limits."""
+    """Register the formats in a session. `pushdown`: also for `where`; see above for its limits."""
     if pushdown:
         session.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     session.dataSource.register(PushingSource if pushdown else FastiSource)
 
 
 class FastiSource(DataSource):
-    """Options: `path`, a directory or file:// URI; `node`, the server's node number (0); and those of
-    `predicate_of`."""
+    """Options: those of `wanted_of`."""
 
     @classmethod
     def name(cls) -> str:
         return NAME
 
     def schema(self) -> StructType:
-        return from_arrow_schema(ARROW)
+        with in_a_line():
+            wanted = wanted_of(self.options)
+            return from_arrow_schema(table_schema(wanted.table, wanted.columns))
 
     def reader(self, schema: StructType) -> "FastiReader":  # noqa: ARG002
-        return FastiReader(*self.read_options())
-
-    def read_options(self) -> tuple[str, int, Predicate]:
-        path = self.options.get("path")
-        if not path:
-            raise ValueError('the directory is missing: spark.read.format("fasti").load(DIR)')
-        return path, int(self.options.get("node", "0")), predicate_of(self.options)
+        with in_a_line():
+            return FastiReader(wanted_of(self.options))
 
 
 class PushingSource(FastiSource):
     """The source with pushed-down filters of `where`."""
 
     def reader(self, schema: StructType) -> "PushingReader":  # noqa: ARG002
-        return PushingReader(*self.read_options())
+        with in_a_line():
+            return PushingReader(wanted_of(self.options))
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Some shards of a slice."""
+    """Some shards of a slice, at low <= position < high; or of a slice the rows of those addresses."""
 
     start_ms: int
-    shards: tuple[int, ...]
+    shards: tuple[int, ...] = ()
+    low: Position = START
+    high: Position = END
+    rows: tuple[tuple[Position, int], ...] = ()
+    is_beyond: bool = False
+    """Whether messages in the archive beyond the horizon are left out."""
 
 
 class Part(InputPartition):
     """The work of one task."""
 
-    def __init__(self, runs: Sequence[Run]) -> None:
+    def __init__(
+        self, node: int, runs: Sequence[Run] = (), pieces: Sequence[Piece] = (), view: View | None = None
+    ) -> None:
         super().__init__(None)
-        self.runs = tuple(runs)
+        self.node, self.view = node, view or View()
+        self.runs, self.pieces = tuple(runs), tuple(pieces)
 
 
 class FastiReader(DataSourceReader):
     """Plans partitions on the driver, reads them in tasks."""
 
-    def __init__(self, path: str, node: int, predicate: Predicate) -> None:
-        self._path = path
-        self._node = node
-        self._predicate = predicate
+    def __init__(self, wanted: Wanted) -> None:
+        self._wanted = wanted
 
     def partitions(self) -> Sequence[Part]:
-        with opened_snapshot(self._path) as snapshot:
-            return parts(snapshot, self._predicate)
+        with in_a_line():
+            return parts(self._wanted)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Part)
-        with opened_snapshot(self._path) as snapshot:
-            yield from read_part(snapshot, partition, self._predicate, self._node)
+        with in_a_line():
+            yield from read_part(self._wanted, partition)
 
 
 class PushingReader(FastiReader):
-    """Spark checks every row again: here its filters only reduce reading."""
+    """Takes from Spark what it applies to the row; the rest Spark applies."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802
-        self._predicate = narrowed(filters, self._predicate)
-        yield from filters
+        if self._wanted.table != MESSAGES:
+            yield from filters
+            return
+        self._wanted = replace(self._wanted, predicate=narrowed(filters, self._wanted.predicate))
+        yield from (one for one in filters if not is_exact(one))
 
 
-def parts(snapshot: Snapshot, predicate: Predicate) -> list[Part]:
+def parts(wanted: Wanted) -> list[Part]:
     """Partitions of about `PARTITION_ROWS` rows each; one empty part if there is nothing to read."""
-    groups = grouped(list(_runs(snapshot, predicate)), lambda one: one[1], PARTITION_ROWS)
-    return [Part([run for run, _ in group]) for group in groups or [[]]]
+    storage = storage_at(wanted.archive) if wanted.archive else None
+    archive = Archive(()) if storage is None else archive_at(storage)
+    node = _node_of(wanted, archive)
+    view, made = View(), []
+    with opened_snapshot(wanted.path) if wanted.path else nullcontext() as snapshot:
+        if storage is not None and wanted.table == MESSAGES:
+            view = view_of(storage, archive, snapshot, node)
+        if snapshot is not None:
+            mine = replace(view, last={}, kept=())
+            most = BEYOND_PARTITION_ROWS if view.beyond else PARTITION_ROWS
+            runs = grouped(list(_runs(snapshot, archive, view, wanted.predicate)), lambda one: one[1], most)
+            made += [Part(node, [run for run, _ in group], view=mine) for group in runs]
+    for pieces in grouped(_pieces(archive, wanted), lambda one: one.rows, PARTITION_ROWS):
+        has_withheld = any(piece.has_withheld for piece in pieces)
+        made.append(Part(node, pieces=pieces, view=View(last=view.last) if has_withheld else None))
+    return made or [Part(node)]
 
 
-def _runs(snapshot: Snapshot, predicate: Predicate) -> Iterator[tuple[Run, int]]:
-    """(run, its rows) of everything that the filters accept."""
-    low, high = _stretch(snapshot, predicate)
+def _node_of(wanted: Wanted, archive: Archive) -> int:
+    """The server's number, which is in ids."""
+    known = archive.commits[-1].node if archive.commits else wanted.node
+    if wanted.node not in (None, known):
+        raise ValueError(f"option node: {wanted.node} is not the server of the archive, which is {known}")
+    return known or 0
+
+
+def _pieces(archive: Archive, wanted: Wanted) -> list[Piece]:
+    """The archive's files that may have wanted rows."""
+    predicate = wanted.predicate
+    files = archive.files(wanted.table) if predicate.is_passed else []
+    low = max(predicate.due.low, predicate.at.low, predicate.slice.low)
+    return [piece for file in over(files, low, predicate.at.high) for piece in pieces_of(file)]
+
+
+def _runs(
+    snapshot: Snapshot, archive: Archive, view: View, predicate: Predicate
+) -> Iterator[tuple[Run, int]]:
+    """(run, its rows) of everything in the backup that the filters accept."""
+    directory = snapshot.reader.directory
     filters = predicate.topic_filters()
     structures = None if filters is None else snapshot.reader.structures.overlapping(filters)
-    for piece in snapshot.reader.directory.over(low, high):
-        if not predicate.slice.holds(piece.start_ms):
-            continue
-        shards = [(shard.number, shard.count) for shard in piece.over(low, high, structures)]
-        for group in grouped(shards, lambda one: one[1], PARTITION_ROWS):
-            numbers, counts = zip(*group, strict=True)
-            yield Run(piece.start_ms, numbers), sum(counts)
-    is_placed = predicate.at != Range() or predicate.slice != Range()
-    if not is_placed and (predicate.states is None or predicate.states & {PENDING, CANCELLED}):
-        yield Run(HELD, ()), 0
+    low, high = _stretch(snapshot, predicate)
+    after = Position(snapshot.cursor.horizon + 1)
+    stretches = [(low, high)]
+    if archive.covered:
+        stretches = [*_not_in(archive.covered, low, min(high, after)), (max(low, after), high)]
+    for start, end in stretches:
+        is_beyond = bool(view.beyond) and start >= after
+        for piece in directory.over(start, end) if start < end else ():
+            if not predicate.slice.holds(piece.start_ms):
+                continue
+            shards = [(shard.number, shard.count) for shard in piece.over(start, end, structures)]
+            for group in grouped(shards, lambda one: one[1], PARTITION_ROWS):
+                numbers, counts = zip(*group, strict=True)
+                yield Run(piece.start_ms, numbers, start, end, is_beyond=is_beyond), sum(counts)
+    kept = [(place, number) for place, number in view.kept if low <= place < high]
+    for home, rows in groupby(kept, lambda row: directory.find(at_of(row[0]))):
+        if home is not None and predicate.slice.holds(home.start_ms):
+            found = tuple(rows)
+            yield Run(home.start_ms, rows=found), len(found)
+    if not predicate.is_placed and (predicate.states is None or predicate.states & {PENDING, CANCELLED}):
+        yield Run(HELD, is_beyond=bool(view.beyond)), 0
 
 
 def _stretch(snapshot: Snapshot, predicate: Predicate) -> tuple[Position, Position]:
@@ -162,34 +229,108 @@ def _stretch(snapshot: Snapshot, predicate: Predicate) -> tuple[Position, Positi
     return low, high
 
 
-def read_part(snapshot: Snapshot, part: Part, predicate: Predicate, node: int) -> Iterator[pa.RecordBatch]:
+def _not_in(
+    covered: Sequence[tuple[int, int]], low: Position, high: Position
+) -> Iterator[tuple[Position, Position]]:
+    """What is left of [low, high) without these ranges of ms."""
+    for start, end in covered:
+        if low < min(before(start), high):
+            yield low, min(before(start), high)
+        low = max(low, before(end))
+    if low < high:
+        yield low, high
+
+
+def read_part(wanted: Wanted, part: Part) -> Iterator[pa.RecordBatch]:
     """The batches of one task."""
-    for run in part.runs:
-        yield from _read(snapshot, run, predicate, node)
+    names = table_schema(wanted.table, wanted.columns).names
+    beyond = None
+    if wanted.archive:
+        storage = storage_at(wanted.archive)
+        for piece in part.pieces:
+            if wanted.table == MESSAGES:
+                yield from read_archived(storage, piece, names, wanted.predicate, part.view)
+            else:
+                yield from read_piece(storage, piece, wanted.table, names)
+        if any(run.is_beyond for run in part.runs):
+            beyond = Beyond(storage, part.view)
+    if part.runs:
+        with opened_snapshot(wanted.path) as snapshot:
+            task = _Task(snapshot, part.node, names, wanted.predicate, beyond)
+            for run in part.runs:
+                yield from task.read(run)
 
 
-def _read(snapshot: Snapshot, run: Run, predicate: Predicate, node: int) -> Iterator[pa.RecordBatch]:
-    if run.start_ms == HELD:
-        yield from _sent(snapshot, snapshot.reader.held(), None, predicate, node)
-        return
-    piece = snapshot.reader.directory.get(run.start_ms)
-    assert piece is not None
-    low, high = _stretch(snapshot, predicate)
-    for number in run.shards:
-        shard = piece.shard(number)
-        assert shard is not None
-        yield from _sent(snapshot, snapshot.reader.run(piece, shard, low, high), piece, predicate, node)
+class _Task:
+    """Reads a backup."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        node: int,
+        names: Sequence[str],
+        predicate: Predicate,
+        beyond: Beyond | None,
+    ) -> None:
+        self._snapshot = snapshot
+        self._journal = Journal(snapshot.store)
+        self._node = node
+        self._names = names
+        self._predicate = predicate
+        self._beyond = beyond
+        any_place = replace(predicate, at=Range(), slice=Range(), states=None)
+        self._may_count = (
+            {*names} <= COUNTED and any_place == ANY_ROW and predicate.states in (None, {PENDING})
+        )
+
+    def read(self, run: Run) -> Iterator[pa.RecordBatch]:
+        reader = self._snapshot.reader
+        if run.start_ms == HELD:
+            yield from self._sent(reader.held(), None, run)
+            return
+        piece = reader.directory.get(run.start_ms)
+        assert piece is not None
+        yield from self._sent(self._rows_at(run.rows), piece, run)
+        for number in run.shards:
+            shard = piece.shard(number)
+            assert shard is not None
+            if self._may_count and not run.is_beyond and _is_counted(piece, shard, run):
+                yield from self._counted(piece, shard)
+            else:
+                yield from self._sent(reader.run(piece, shard, run.low, run.high), piece, run)
+
+    def _rows_at(self, addresses: Sequence[tuple[Position, int]]) -> Iterator[Row]:
+        for place, number in addresses:
+            value = self._snapshot.reader.value_at(place, number)
+            if value is not None:
+                yield place, number, value
+
+    def _counted(self, piece: Slice, shard: Shard) -> Iterator[pa.RecordBatch]:
+        schema = table_schema(MESSAGES, self._names)
+        values = {"slice": piece.start_ms * 1_000, "shard": shard.number}
+        for done in range(0, shard.count, COUNTED_ROWS):
+            count = min(COUNTED_ROWS, shard.count - done)
+            columns = [pa.repeat(pa.scalar(values[one.name], one.type), count) for one in schema]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    def _sent(self, rows: Iterator[Row], piece: Slice | None, run: Run) -> Iterator[pa.RecordBatch]:
+        states = self._predicate.states
+        beyond = self._beyond if run.is_beyond else None
+        needed = [*self._names, *["state"] * (states is not None), *["id"] * (beyond is not None)]
+        needed = list(dict.fromkeys(needed))
+        for some in batches(_kept(rows, self._predicate), BATCH_ROWS, BATCH_BYTES):
+            made = record_batch(some, self._snapshot, self._journal, self._node, piece, needed)
+            if states is not None:
+                made = made.filter(pc.is_in(made["state"], pa.array(sorted(states))))
+            if beyond is not None:
+                made = beyond.without(made)
+            yield made.select(self._names)
 
 
-def _sent(
-    snapshot: Snapshot, rows: Iterator[Row], piece: Slice | None, predicate: Predicate, node: int
-) -> Iterator[pa.RecordBatch]:
-    journal = Journal(snapshot.store)
-    for batch in batches(_kept(rows, predicate), BATCH_ROWS, BATCH_BYTES):
-        made = record_batch(batch, snapshot, journal, node, piece)
-        if predicate.states is not None:
-            made = made.filter(pc.is_in(made["state"], pa.array(sorted(predicate.states))))
-        yield made
+def _is_counted(piece: Slice, shard: Shard, run: Run) -> bool:
+    """Whether the directory says how many messages a shard has in the run: it is whole and without stubs."""
+    is_whole = run.low <= shard.first and shard.last < run.high
+    return is_whole and shard.live == shard.count and piece.shards.get(shard.number) is shard
 
 
 def _kept(rows: Iterator[Row], predicate: Predicate) -> Iterator[Row]:
@@ -202,7 +343,7 @@ def _kept(rows: Iterator[Row], predicate: Predicate) -> Iterator[Row]:
         if is_stub(value):
             if no_stubs or is_moved(value):
                 continue
-        elif only_stubs or is_moved(value):
+        elif only_stubs:
             continue
         if predicate.has_topic and not predicate.wants_topic(topic_of(value).decode()):
             continue

@@ -1,0 +1,123 @@
+"""Rows of an archive's files as Spark gets them: only what is asked for, a batch at a time.
+
+A file is read where its manifest says, or, if a compaction has moved it since, below `_replaced/`. Row groups
+that the filter cannot match are skipped by their statistics. Columns that an older file lacks are null.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+import pyarrow as pa
+from pyarrow.dataset import Expression, ParquetFileFormat
+
+from shards.archives import MARKER, MESSAGES, ArchivedFile
+from timeline.slices import DAY_MS
+
+from .columns import SCHEMA, TIME
+from .errors import SparkError
+from .manifests import Archive, read_archive
+from .storage import Missing, Storage, StorageFailed
+
+REPLACED = "_replaced/"
+BATCH_ROWS = 8_192
+PIECE_ROWS = 250_000
+SPARK_TIME = pa.timestamp("us", "UTC")
+CLOCK = {MESSAGES: "at", "deliveries": "ended_at", "ends": "minute"}
+"""The column of each table by which its rows lie in days and commits."""
+
+
+class Piece(NamedTuple):
+    """A share of a file's row groups: of `shares`, the one of that number."""
+
+    path: str
+    rows: int
+    number: int = 0
+    shares: int = 1
+    has_withheld: bool = False
+
+
+def stored_schema(table: str) -> pa.Schema:
+    """The columns of a table's files."""
+    if table == MESSAGES:
+        return SCHEMA
+    from .deliveries import DELIVERIES, ENDS  # type: ignore[import-not-found]
+
+    return DELIVERIES if table == "deliveries" else ENDS
+
+
+def table_schema(table: str, names: Sequence[str] = ()) -> pa.Schema:
+    """The columns that Spark gets: times in us, and `date`. Raises ValueError for a name that is none."""
+    kinds = {one.name: SPARK_TIME if one.type == TIME else one.type for one in stored_schema(table)}
+    kinds["date"] = pa.date32()
+    for name in names:
+        if name not in kinds:
+            raise ValueError(f"option columns: {name!r} is not one of {', '.join(kinds)}")
+    return pa.schema([(name, kinds[name]) for name in names or kinds])
+
+
+def archive_at(storage: Storage) -> Archive:
+    """The archive, now. Raises SparkError if there is none."""
+    archive = read_archive(storage)
+    if not (archive.commits or archive.old or storage.exists(MARKER)):
+        raise SparkError(f"{storage.name} is no archive: it has no manifests")
+    return archive
+
+
+def bounds_of(file: ArchivedFile) -> tuple[int, int]:
+    """The first and last time in a file, ms; of one whose manifest does not say, its day."""
+    if file.last_ms:
+        return file.first_ms, file.last_ms
+    day = datetime.fromisoformat(file.path.partition("date=")[2].partition("/")[0]).replace(tzinfo=UTC)
+    start = int(day.timestamp()) * 1_000
+    return start, start + DAY_MS - 1
+
+
+def over(files: Iterable[ArchivedFile], low: int, high: int) -> list[ArchivedFile]:
+    """Those that may have rows of low <= time <= high."""
+    return [file for file in files if bounds_of(file)[0] <= high and bounds_of(file)[1] >= low]
+
+
+def pieces_of(file: ArchivedFile) -> list[Piece]:
+    """A file in pieces of at most about `PIECE_ROWS` rows."""
+    shares = -(-file.rows // PIECE_ROWS) or 1
+    rows = file.rows // shares
+    return [Piece(file.path, rows, number, shares, file.withheld > 0) for number in range(shares)]
+
+
+def read_piece(
+    storage: Storage, piece: Piece, table: str, names: Sequence[str], where: Expression | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a piece that `where`, of stored columns, accepts. Raises StorageFailed, Missing."""
+    stored, schema = stored_schema(table), table_schema(table, names)
+    wanted = [CLOCK[table] if name == "date" else name for name in names or schema.names]
+    with _opened(storage, piece.path) as file:
+        try:
+            fragment = ParquetFileFormat().make_fragment(file)
+            if piece.shares > 1:
+                groups = range(fragment.num_row_groups)
+                size = -(-len(groups) // piece.shares)
+                fragment = fragment.subset(row_group_ids=list(groups[size * piece.number :][:size]))
+            columns = list(dict.fromkeys(wanted))
+            options = {"batch_size": BATCH_ROWS, "batch_readahead": 1, "use_threads": False}
+            for batch in fragment.to_batches(schema=stored, columns=columns, filter=where, **options):
+                if batch.num_rows:
+                    given = [batch[name].cast(one.type) for name, one in zip(wanted, schema, strict=True)]
+                    yield pa.RecordBatch.from_arrays(given, schema=schema)
+        except (OSError, pa.ArrowException) as error:
+            why = " ".join(str(error).split())[:300]
+            raise StorageFailed(f"{storage.name}/{piece.path} cannot be read: {why}") from error
+
+
+@contextmanager
+def _opened(storage: Storage, path: str) -> Iterator[pa.NativeFile]:
+    try:
+        found = path if storage.exists(path) else REPLACED + path
+        with storage.opened(found) as file:
+            yield file
+    except Missing:
+        raise SparkError(
+            f"{storage.name}/{path} is missing, and below {REPLACED} too: "
+            "python -m spark verify --archive says what else is"
+        ) from None

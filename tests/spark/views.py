@@ -1,0 +1,194 @@
+"""A run of a timeline with an archive, and the account of what a view of both must show.
+
+`World` is a timeline whose messages are put, cancelled, moved, withheld and dropped at random. It
+keeps its own account: each message's state and place at each moment, and what each commit of the archive
+found. Files are written as a job's program does, by hand.
+"""
+
+import random
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import pyarrow.parquet as pq
+from msgspec.structs import replace
+
+from shards.archives import MARKER, MESSAGES, QUARTER_MS, DamagedRange, Span, manifest_name
+from shards.commit import Caps
+from shards.expiry import expire
+from shards.record import is_moved
+from shards.state import CANCELLED, DISPATCHED, PENDING, WITHHELD, Journal
+from spark.columns import table
+from spark.manifests import read_archive
+from spark.snapshot import opened_snapshot
+from spark.storage import storage_at
+from timeline.position import MessageId, before, id_text
+from timeline.slices import DAY_MS
+
+from .archives import TIMELINE, Archived, Rows
+from .stores import NOW, Timeline, record
+
+CAPS = Caps(messages=60, bytes=1 << 20, pending=1 << 40, structure_above=40)
+
+
+def rows_of(uri: str, start_ms: int, end_ms: int) -> Rows:
+    """What a job's program finds in a checkpoint at [start, end)."""
+    found = []
+    with opened_snapshot(uri) as snapshot:
+        for piece in snapshot.reader.directory.over(before(start_ms), before(end_ms)):
+            low, high = max(start_ms, piece.start_ms), min(end_ms, piece.end_ms)
+            rows = [row for row in snapshot.reader.read(before(low), before(high)) if not is_moved(row[2])]
+            if rows:
+                found += table(rows, snapshot, Journal(snapshot.store), 0, piece).to_pylist()
+    return [{name: in_ms(value) for name, value in row.items()} for row in found]
+
+
+def in_ms(value: object) -> object:
+    return round(value.timestamp() * 1_000) if isinstance(value, datetime) else value
+
+
+def append(archive: Archived, uri: str, end_ms: int, gap: tuple[int, int]) -> None:
+    """The next commit, without what is damaged in [gap), ms."""
+    start_ms = max([0, *(one.end_ms for one in archive.commits)])
+    rows = [row for row in rows_of(uri, start_ms, end_ms) if not gap[0] <= row["at"] < gap[1]]
+    made = archive.append(rows, end_ms=end_ms)
+    lost = [DamagedRange(*(f"{before(at):024x}" for at in gap))] if gap[1] else []
+    span = Span(start_ms, 0, start_ms, end_ms, len(rows), len(rows), lost)
+    archive.storage.write(manifest_name(made.number), msgspec.json.encode(replace(made, spans=[span])))
+
+
+def compact(archive: Archived, *, keeps: bool = True) -> None:
+    """All message files become one a day; the old ones are moved away, or, without `keeps`, gone."""
+    storage = archive.storage
+    old = read_archive(storage).files()
+    for day in sorted({one.path.partition("/")[0] for one in old}):
+        mine = [one.path for one in old if one.path.startswith(day)]
+        rows = [row for path in mine for row in pq.ParquetFile(storage.full(path)).read().to_pylist()]
+        archive.compact(mine, MESSAGES, [{name: in_ms(value) for name, value in row.items()} for row in rows])
+        for path in mine:
+            storage.move(path, f"_replaced/{path}") if keeps else storage.delete(path)
+
+
+class Place(NamedTuple):
+    at_ms: int
+    state: str
+
+
+Account = dict[str, Place]
+
+
+class World(Timeline):
+    """A timeline that lives at random, and what it knows of itself."""
+
+    def __init__(self, folder: Path, seed: int, start_ms: int = NOW) -> None:
+        super().__init__(folder / "data", wall_ms=start_ms, caps=CAPS)
+        self.folder = folder
+        self.dice = random.Random(seed)
+        self.account: Account = {}
+        self.moments: list[tuple[str, Account]] = []
+        """(backup, the account then)."""
+        self.archive = Archived(storage_at(str(folder / "archive")))
+        self.archive.storage.write(MARKER, msgspec.json.encode({"version": 2, "timeline": TIMELINE}))
+        self.archived: dict[str, tuple[Place, int]] = {}
+        """The last row of each id in the archive, and the moment at which it was written."""
+        self.archives: list[tuple[Path, dict[str, tuple[Place, int]]]] = []
+        self.covered_ms = start_ms // QUARTER_MS * QUARTER_MS
+
+    def live(self) -> None:
+        """Some minutes go by."""
+        dice, wall = self.dice, self.wall_ms
+        for _ in range(dice.randrange(5, 25)):
+            due = wall + dice.choice(
+                [-5_000, 60_000 * dice.randrange(1, 40), 60_000 * dice.randrange(30, 90), 40 * DAY_MS]
+            )
+            (name,) = self.put(record(due, "x", f"orders/{dice.randrange(3)}"))
+            self._note(name, PENDING)
+        for name in self._some(PENDING, 4) + self._some(WITHHELD, 2):
+            self.cancel(name)
+            self._note(name, CANCELLED)
+        for name in self._some(PENDING, 5) + self._some(WITHHELD, 2):
+            self.move(name, wall + 60_000 * dice.randrange(1, 60))
+            self._note(name, PENDING)
+        for name in self._some(WITHHELD, 3):
+            found = self.opened.reader.find(name)
+            assert found is not None
+            self.begin().revive(found)
+            self.sync()
+            self._note(name, PENDING)
+        until = wall + 60_000 * dice.randrange(3, 20)
+        # Often in the very millisecond of a message.
+        exact = [
+            one.at_ms for one in self.account.values() if one.state == PENDING and wall < one.at_ms <= until
+        ]
+        self.go_on(max([until + dice.randrange(60_000)] if dice.random() < 0.3 or not exact else exact))
+
+    def go_on(self, wall_ms: int) -> None:
+        """Dispatch passes what is due, and gives some of it to nobody."""
+        passed = [name for name, one in self.account.items() if one.state == PENDING and one.at_ms <= wall_ms]
+        lost = {name for name in passed if self.dice.random() < 0.15}
+        withheld = self.opened.withheld
+        for name in lost:
+            found = self.opened.reader.find(MessageId(int(name, 16)))
+            assert found is not None
+            withheld.note(found.position, found.id, b"somebody")
+        self.begin()
+        notes = withheld.write(self.opened.open_batch)
+        self.sync()
+        withheld.written(notes, None)
+        self.dispatch(wall_ms)
+        for name in passed:
+            self.account[name] = self.account[name]._replace(state=WITHHELD if name in lost else DISPATCHED)
+
+    def back_up(self) -> None:
+        path = self.folder / f"backup-{len(self.moments)}"
+        self.moments.append((self.checkpoint(path), dict(self.account)))
+
+    def write_archive(self) -> None:
+        """What a job does: all that is five minutes behind the horizon."""
+        end = (self.wall_ms - 300_000) // QUARTER_MS * QUARTER_MS
+        if end > self.covered_ms:
+            uri, account = self.moments[-1]
+            found = {name: one for name, one in account.items() if self.covered_ms <= one.at_ms < end}
+            damaged = sorted(one.at_ms for one in found.values())[3:5] if self.dice.random() < 0.3 else []
+            gap = (damaged[0], damaged[-1] + 1) if damaged else (0, 0)
+            append(self.archive, uri, end, gap)
+            for name, one in found.items():
+                if not gap[0] <= one.at_ms < gap[1]:
+                    self.archived[name] = one, len(self.moments) - 1
+            self.covered_ms = end
+
+    def drop(self) -> None:
+        """Retention: the oldest slices that are archived go."""
+        directory = self.opened.directory
+        gone = [
+            piece for piece in directory if piece.end_ms <= min(self.covered_ms, self.wall_ms - 7_200_000)
+        ]
+        commit = self.begin()
+        expire(commit, gone)
+        self.sync()
+        floor = max([0, *(piece.end_ms for piece in gone)])
+        self.account = {name: one for name, one in self.account.items() if one.at_ms >= floor}
+
+    def _some(self, state: str, most: int) -> list[MessageId]:
+        """Of those that are withheld, or not due yet: a cancel or move still wins."""
+        names = [
+            name
+            for name, one in self.account.items()
+            if one.state == state and (state == WITHHELD or one.at_ms > self.wall_ms)
+        ]
+        return [MessageId(int(name, 16)) for name in self.dice.sample(names, min(most, len(names)))]
+
+    def _note(self, name: MessageId, state: str) -> None:
+        found = self.opened.reader.find(name)
+        assert found is not None
+        self.account[id_text(name)] = Place(found.position >> 48, state)
+
+
+def expected(backup: Account, moment: int, archived: dict[str, tuple[Place, int]]) -> Account:
+    """What a view shows: of a message in both the archive's row; where that was withheld, the later one."""
+    shown = dict(backup)
+    for name, (one, written) in archived.items():
+        if name not in backup or one.state != WITHHELD or written >= moment:
+            shown[name] = one
+    return shown
