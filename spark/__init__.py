@@ -31,6 +31,7 @@ shards/ and timeline/ define the stored bytes; this room only turns them into fi
     table.py       `spark.read.format("fasti")`: the timeline as rows
     view.py        a backup and an archive as one table, each message once
     archived.py    rows of an archive's files, as Spark gets them
+    stream.py      `spark.readStream.format("fasti.archive")`: what the archive gets, commit by commit
     pushdown.py    options of a read, and filter pushdown: what need not be read; pure
     worker.py      errors leave a Spark worker in one line
     columns.py     rows of the timeline as Arrow columns, for the archive and the table

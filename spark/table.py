@@ -50,6 +50,7 @@ from .manifests import Archive
 from .pushdown import ANY_ROW, Predicate, Range, Wanted, is_exact, narrowed, wanted_of
 from .snapshot import Snapshot, opened_snapshot
 from .storage import storage_at
+from .stream import ArchiveStream
 from .tasks import grouped
 from .view import Beyond, View, read_archived, view_of
 from .worker import in_a_line
@@ -71,6 +72,7 @@ def register(session: SparkSession, *, pushdown: bool = False) -> None:
     if pushdown:
         session.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     session.dataSource.register(PushingSource if pushdown else FastiSource)
+    session.dataSource.register(ArchiveStream)
 
 
 class FastiSource(DataSource):

@@ -1,0 +1,151 @@
+"""`spark.readStream.format("fasti.archive").load(URL)`: what an archive gets, commit by commit.
+
+    orders = session.readStream.format("fasti.archive").option("columns", "id,topic,at").load("s3://bucket/fasti")
+    orders.writeStream.option("checkpointLocation", DIR).toTable("orders")
+
+An offset is the number of a commit. Each append covers the positions from where the one before it ended, so
+the rows after offset 3 up to offset 5 are those at the positions of the appends 4 and 5, in whatever files
+they lie now:
+
+    4 append [10:00, 10:15)     5 append [10:15, 11:00)     6 compact: the day in one file
+    (3, 5]                      rows of that file at [10:00, 11:00)
+
+So a row comes exactly once over restarts (Spark keeps the offsets), and a compaction, or files that were
+written again, change nothing. Archives of before have no numbers, and are not in the stream. A message that
+was withheld comes again, later, under its id; a compaction may have left out the first of the two.
+
+Options: `path`, `table`, `columns`; `rows`: about so many in a micro-batch.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from shards.archives import APPEND, Manifest
+
+from .archived import CLOCK, PIECE_ROWS, Piece, archive_at, over, pieces_of, read_piece, table_schema
+from .manifests import Archive
+from .pushdown import Wanted, between, wanted_of
+from .storage import storage_at
+from .tasks import grouped
+from .worker import in_a_line
+
+NAME = "fasti.archive"
+BATCH_ROWS = 5_000_000
+OPTIONS = ("path", "table", "columns", "rows")
+
+
+class ArchiveStream(DataSource):
+    """Options: see above."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> StructType:
+        with in_a_line():
+            wanted, _ = stream_of(self.options)
+            return from_arrow_schema(table_schema(wanted.table, wanted.columns))
+
+    def streamReader(self, schema: StructType) -> "StreamReader":  # noqa: ARG002, N802
+        with in_a_line():
+            return StreamReader(*stream_of(self.options))
+
+
+def stream_of(options: Mapping[str, str]) -> tuple[Wanted, int]:
+    """(what to read, rows of a micro-batch). Raises ValueError naming the option."""
+    for name in sorted(options.keys() - {*OPTIONS}):
+        raise ValueError(f"option {name}: is not known; there are {', '.join(OPTIONS)}")
+    given = {name: options[name] for name in ("table", "columns") if name in options}
+    wanted = wanted_of({**given, "archive": options.get("path", "")})
+    rows = options.get("rows", str(BATCH_ROWS))
+    if not rows.isdecimal() or not int(rows):
+        raise ValueError(f"option rows: {rows!r} is not a number above 0")
+    return wanted, int(rows)
+
+
+class Part(InputPartition):
+    """The work of one task: the rows at some times of some files."""
+
+    def __init__(self, low_ms: int, high_ms: int, pieces: Sequence[Piece]) -> None:
+        super().__init__(None)
+        self.low_ms, self.high_ms, self.pieces = low_ms, high_ms, tuple(pieces)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches on the driver, reads them in tasks."""
+
+    def __init__(self, wanted: Wanted, rows: int) -> None:
+        self._wanted = wanted
+        self._rows = rows
+        self._last: int | None = None
+        """With the trigger `availableNow`, where it ends."""
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        return {"number": 0}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadMaxRows(self._rows)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        with in_a_line():
+            self._last = self._archive().last
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+        """The last commit, or one before it at which there are rows enough."""
+        with in_a_line():
+            most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+            rows, number = 0, start["number"]
+            for one in self._archive().commits:
+                if number < one.number <= (self._last or one.number):
+                    rows += sum(file.rows for file in one.files if file.table == self._wanted.table)
+                    if most is not None and rows > most and number > start["number"]:
+                        break
+                    number = one.number
+            return {"number": number}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[Part]:
+        with in_a_line():
+            archive = self._archive()
+            files = archive.files(self._wanted.table)
+            made = []
+            for low, high in spans(archive.commits, start["number"], end["number"]):
+                pieces = list(chain.from_iterable(map(pieces_of, over(files, low, high))))
+                groups = grouped(pieces, lambda one: one.rows, PIECE_ROWS)
+                made += [Part(low, high, group) for group in groups]
+            return made
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Part)
+        wanted = self._wanted
+        with in_a_line():
+            storage = storage_at(wanted.archive)
+            names = table_schema(wanted.table, wanted.columns).names
+            where = between(CLOCK[wanted.table], partition.low_ms, partition.high_ms)
+            for piece in partition.pieces:
+                yield from read_piece(storage, piece, wanted.table, names, where)
+
+    def _archive(self) -> Archive:
+        return archive_at(storage_at(self._wanted.archive))
+
+
+def spans(commits: Sequence[Manifest], start: int, end: int) -> list[tuple[int, int]]:
+    """The times [low, high], ms, of the appends start < number <= end; neighbours are one."""
+    found: list[tuple[int, int]] = []
+    for one in commits:
+        if one.kind != APPEND or not start < one.number <= end or one.start_ms >= one.end_ms:
+            continue
+        if found and found[-1][1] == one.start_ms - 1:
+            found[-1] = found[-1][0], one.end_ms - 1
+        else:
+            found.append((one.start_ms, one.end_ms - 1))
+    return found
