@@ -12,9 +12,10 @@ from typing import NamedTuple
 import pyarrow as pa
 from pyarrow.dataset import Expression, ParquetFileFormat
 
-from shards.archives import MARKER, MESSAGES, ArchivedFile
+from shards.archives import DELIVERIES, ENDS, MARKER, MESSAGES, ArchivedFile
 from timeline.slices import DAY_MS
 
+from . import deliveries
 from .columns import SCHEMA, TIME
 from .errors import SparkError
 from .manifests import Archive, read_archive
@@ -24,7 +25,9 @@ REPLACED = "_replaced/"
 BATCH_ROWS = 8_192
 PIECE_ROWS = 250_000
 SPARK_TIME = pa.timestamp("us", "UTC")
-CLOCK = {MESSAGES: "at", "deliveries": "ended_at", "ends": "minute"}
+STORED = {MESSAGES: SCHEMA, DELIVERIES: deliveries.DELIVERIES, ENDS: deliveries.ENDS}
+"""The columns of each table's files."""
+CLOCK = {MESSAGES: "at", DELIVERIES: "ended_at", ENDS: "minute"}
 """The column of each table by which its rows lie in days and commits."""
 
 
@@ -38,18 +41,9 @@ class Piece(NamedTuple):
     has_withheld: bool = False
 
 
-def stored_schema(table: str) -> pa.Schema:
-    """The columns of a table's files."""
-    if table == MESSAGES:
-        return SCHEMA
-    from .deliveries import DELIVERIES, ENDS  # type: ignore[import-not-found]
-
-    return DELIVERIES if table == "deliveries" else ENDS
-
-
 def table_schema(table: str, names: Sequence[str] = ()) -> pa.Schema:
     """The columns that Spark gets: times in us, and `date`. Raises ValueError for a name that is none."""
-    kinds = {one.name: SPARK_TIME if one.type == TIME else one.type for one in stored_schema(table)}
+    kinds = {one.name: SPARK_TIME if one.type == TIME else one.type for one in STORED[table]}
     kinds["date"] = pa.date32()
     for name in names:
         if name not in kinds:
@@ -90,7 +84,7 @@ def read_piece(
     storage: Storage, piece: Piece, table: str, names: Sequence[str], where: Expression | None = None
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a piece that `where`, of stored columns, accepts. Raises StorageFailed, Missing."""
-    stored, schema = stored_schema(table), table_schema(table, names)
+    stored, schema = STORED[table], table_schema(table, names)
     wanted = [CLOCK[table] if name == "date" else name for name in names or schema.names]
     with _opened(storage, piece.path) as file:
         try:
