@@ -17,7 +17,7 @@ from functools import reduce
 from operator import and_
 
 import pyarrow as pa
-from pyarrow.dataset import Expression, field
+from pyarrow.dataset import Expression, field, scalar
 from pyspark.sql.datasource import (
     EqualTo,
     Filter,
@@ -30,7 +30,7 @@ from pyspark.sql.datasource import (
 )
 
 from shards.archives import MESSAGES, TABLES, archive_url
-from shards.state import PENDING, STATES
+from shards.state import STATES
 from timeline.filters import FilterError, check_filter, matches
 
 LOW, HIGH = -(1 << 62), 1 << 62
@@ -59,12 +59,6 @@ def between(name: str, low: int, high: int) -> Expression:
     return (field(name) >= bounds[0]) & (field(name) <= bounds[1])
 
 
-def all_of(parts: Iterable[Expression]) -> Expression | None:
-    """None: no condition."""
-    every = list(parts)
-    return reduce(and_, every) if every else None
-
-
 @dataclass(frozen=True, slots=True)
 class Predicate:
     """What all filters together accept. None: any."""
@@ -79,15 +73,17 @@ class Predicate:
     filters: tuple[str, ...] = ()
     """The topic matches each of these MQTT filters."""
 
-    @property
-    def is_placed(self) -> bool:
-        """Whether it asks for the place on the timeline, which a held message does not have."""
-        return self.at != Range() or self.slice != Range()
-
-    @property
-    def is_passed(self) -> bool:
-        """Whether messages that dispatch has passed may be wanted."""
-        return self.states is None or bool(self.states - {PENDING})
+    def within(self, other: "Predicate") -> "Predicate":
+        """What both accept."""
+        return Predicate(
+            self.due.within(other.due),
+            self.at.within(other.at),
+            self.slice.within(other.slice),
+            _common(self.topics, other.topics),
+            self.starts + other.starts,
+            _common(self.states, other.states),
+            self.filters + other.filters,
+        )
 
     def at_range(self, bound_ms: int) -> Range:
         """The possible range of `at`. `bound_ms`: the stored bound."""
@@ -102,14 +98,13 @@ class Predicate:
     def has_topic(self) -> bool:
         return self.topics is not None or bool(self.starts or self.filters)
 
-    def archived(self) -> Expression | None:
-        """The same for the archive's columns, without `starts` and `filters`; None: all rows."""
-        ranges = (("due", self.due), ("at", self.at), ("slice", self.slice))
+    def archived(self) -> Expression:
+        """The same for the archive's columns, without `starts` and `filters`."""
+        ranges = ((name, getattr(self, name)) for name in TIMES)
+        parts = [between(name, one.low, one.high) for name, one in ranges if one != Range()]
         sets = (("topic", self.topics), ("state", self.states))
-        return all_of(
-            [between(name, one.low, one.high) for name, one in ranges if one != Range()]
-            + [field(name).isin(sorted(one)) for name, one in sets if one is not None]
-        )
+        parts += [field(name).isin(sorted(one)) for name, one in sets if one is not None]
+        return reduce(and_, parts, scalar(True))
 
     def topic_filters(self) -> list[str] | None:
         """MQTT filters that match at least every wanted topic; None: every topic is wanted."""
@@ -121,6 +116,10 @@ class Predicate:
             levels = max(self.starts, key=len).split("/")[:-1]
             return ["/".join([*levels, "#"])]
         return None
+
+
+def _common(one: frozenset[str] | None, two: frozenset[str] | None) -> frozenset[str] | None:
+    return two if one is None else one if two is None else one & two
 
 
 ANY_ROW = Predicate()
@@ -224,49 +223,25 @@ def _instant(options: Mapping[str, str], name: str) -> int | None:
 
 
 def narrowed(filters: Iterable[Filter], predicate: Predicate = ANY_ROW) -> Predicate:
-    """`predicate` combined with all of `filters`; a filter that is not understood accepts everything."""
+    """`predicate` and all of `filters`; a filter that is not understood accepts everything."""
     for one in filters:
-        predicate = _with(predicate, one)
+        predicate = predicate.within(accepted(one)[0])
     return predicate
 
 
-def is_exact(one: Filter) -> bool:
-    """Whether `narrowed` accepts just the rows that this filter accepts."""
-    name = _column(one)
-    if name in TIMES:
-        return not isinstance(one, In) and _range(one) is not None
-    if name == "topic" and isinstance(one, StringStartsWith):
-        return True
-    return name in ("topic", "state") and isinstance(one, EqualTo | In)
-
-
-def _column(one: Filter) -> str:
+def accepted(one: Filter) -> tuple[Predicate, bool]:
+    """The rows that a filter accepts, and whether it is just these."""
     path: tuple[str, ...] = getattr(one, "attribute", ())
-    return path[0] if len(path) == 1 else ""
-
-
-def _with(predicate: Predicate, one: Filter) -> Predicate:
-    name = _column(one)
-    if name in TIMES:
-        within = _range(one) or Range()
-        return replace(predicate, **{name: getattr(predicate, name).within(within)})
-    if name == "topic":
-        if isinstance(one, StringStartsWith):
-            return replace(predicate, starts=(*predicate.starts, one.value))
-        return replace(predicate, topics=_values(one, predicate.topics))
-    if name == "state":
-        return replace(predicate, states=_values(one, predicate.states))
-    return predicate
-
-
-def _values(one: Filter, known: frozenset[str] | None) -> frozenset[str] | None:
-    if isinstance(one, EqualTo):
-        some = frozenset([one.value])
-    elif isinstance(one, In):
-        some = frozenset(value for value in one.value if value is not None)
-    else:
-        return known
-    return some if known is None else known & some
+    name = path[0] if len(path) == 1 else ""
+    if name in TIMES and (found := _range(one)):
+        return replace(ANY_ROW, **{name: found}), not isinstance(one, In)
+    if name == "topic" and isinstance(one, StringStartsWith):
+        return Predicate(starts=(one.value,)), True
+    if name in ("topic", "state") and isinstance(one, EqualTo | In):
+        values = one.value if isinstance(one, In) else (one.value,)
+        some = frozenset(value for value in values if value is not None)
+        return (Predicate(topics=some) if name == "topic" else Predicate(states=some)), True
+    return ANY_ROW, False
 
 
 def _range(one: Filter) -> Range | None:
@@ -280,17 +255,13 @@ def _range(one: Filter) -> Range | None:
     if instant is None:
         return None
     floor, ceiling = instant
-    if isinstance(one, EqualTo):
-        return Range(ceiling, floor)
-    if isinstance(one, GreaterThan):
-        return Range(low=floor + 1)
-    if isinstance(one, GreaterThanOrEqual):
-        return Range(low=ceiling)
-    if isinstance(one, LessThan):
-        return Range(high=ceiling - 1)
-    if isinstance(one, LessThanOrEqual):
-        return Range(high=floor)
-    return None
+    return {
+        EqualTo: Range(ceiling, floor),
+        GreaterThan: Range(low=floor + 1),
+        GreaterThanOrEqual: Range(low=ceiling),
+        LessThan: Range(high=ceiling - 1),
+        LessThanOrEqual: Range(high=floor),
+    }.get(type(one))
 
 
 def _ms(value: object) -> tuple[int, int] | None:

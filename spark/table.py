@@ -27,8 +27,9 @@ Messages in the table `held` (the clock was set back) are pending; they have no 
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
+from operator import attrgetter, itemgetter
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -47,7 +48,7 @@ from timeline.slices import Shard, Slice
 from .archived import BATCH_ROWS, Piece, archive_at, over, pieces_of, read_piece, table_schema
 from .columns import batches, record_batch
 from .manifests import Archive
-from .pushdown import ANY_ROW, Predicate, Range, Wanted, is_exact, narrowed, wanted_of
+from .pushdown import ANY_ROW, Predicate, Range, Wanted, accepted, narrowed, wanted_of
 from .snapshot import Snapshot, opened_snapshot
 from .storage import storage_at
 from .stream import ArchiveStream
@@ -62,42 +63,8 @@ BEYOND_PARTITION_ROWS = 1_000_000
 """Of a partition that has to know what the archive has beyond the horizon."""
 COUNTED = frozenset({"slice", "shard"})
 """Columns that the directory knows."""
-COUNTED_ROWS = 1_000_000
 HELD = -1
 """In place of a slice's start: the table `held`."""
-
-
-def register(session: SparkSession, *, pushdown: bool = False) -> None:
-    """Register the formats in a session. `pushdown`: also for `where`; see above for its limits."""
-    if pushdown:
-        session.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    session.dataSource.register(PushingSource if pushdown else FastiSource)
-    session.dataSource.register(ArchiveStream)
-
-
-class FastiSource(DataSource):
-    """Options: those of `wanted_of`."""
-
-    @classmethod
-    def name(cls) -> str:
-        return NAME
-
-    def schema(self) -> StructType:
-        with in_a_line():
-            wanted = wanted_of(self.options)
-            return from_arrow_schema(table_schema(wanted.table, wanted.columns))
-
-    def reader(self, schema: StructType) -> "FastiReader":  # noqa: ARG002
-        with in_a_line():
-            return FastiReader(wanted_of(self.options))
-
-
-class PushingSource(FastiSource):
-    """The source with pushed-down filters of `where`."""
-
-    def reader(self, schema: StructType) -> "PushingReader":  # noqa: ARG002
-        with in_a_line():
-            return PushingReader(wanted_of(self.options))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +80,14 @@ class Run:
     """Whether messages in the archive beyond the horizon are left out."""
 
 
+@dataclass(slots=True)
 class Part(InputPartition):
-    """The work of one task."""
+    """The work of one task. `node`: the server's number."""
 
-    def __init__(
-        self, node: int, runs: Sequence[Run] = (), pieces: Sequence[Piece] = (), view: View | None = None
-    ) -> None:
-        super().__init__(None)
-        self.node, self.view = node, view or View()
-        self.runs, self.pieces = tuple(runs), tuple(pieces)
+    node: int
+    view: View
+    runs: list[Run] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
 
 
 class FastiReader(DataSourceReader):
@@ -141,14 +107,46 @@ class FastiReader(DataSourceReader):
 
 
 class PushingReader(FastiReader):
-    """Takes from Spark what it applies to the row; the rest Spark applies."""
+    """Takes from Spark the filters that it applies to the row; the rest Spark applies."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802
-        if self._wanted.table != MESSAGES:
-            yield from filters
-            return
-        self._wanted = replace(self._wanted, predicate=narrowed(filters, self._wanted.predicate))
-        yield from (one for one in filters if not is_exact(one))
+        if self._wanted.table == MESSAGES:
+            self._wanted = replace(self._wanted, predicate=narrowed(filters, self._wanted.predicate))
+            filters = [one for one in filters if not accepted(one)[1]]
+        yield from filters
+
+
+class FastiSource(DataSource):
+    """Options: those of `wanted_of`."""
+
+    made: type[FastiReader] = FastiReader
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> StructType:
+        with in_a_line():
+            wanted = wanted_of(self.options)
+            return from_arrow_schema(table_schema(wanted.table, wanted.columns))
+
+    def reader(self, schema: StructType) -> FastiReader:  # noqa: ARG002
+        with in_a_line():
+            return self.made(wanted_of(self.options))
+
+
+class PushingSource(FastiSource):
+    """The source with pushed-down filters of `where`."""
+
+    made = PushingReader
+
+
+def register(session: SparkSession, *, pushdown: bool = False) -> None:
+    """Register the formats in a session. `pushdown`: also for `where`; see above for its limits."""
+    if pushdown:
+        session.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    session.dataSource.register(PushingSource if pushdown else FastiSource)
+    session.dataSource.register(ArchiveStream)
 
 
 def parts(wanted: Wanted) -> list[Part]:
@@ -161,14 +159,14 @@ def parts(wanted: Wanted) -> list[Part]:
         if storage is not None and wanted.table == MESSAGES:
             view = view_of(storage, archive, snapshot, node)
         if snapshot is not None:
-            mine = replace(view, last={}, kept=())
             most = BEYOND_PARTITION_ROWS if view.beyond else PARTITION_ROWS
-            runs = grouped(list(_runs(snapshot, archive, view, wanted.predicate)), lambda one: one[1], most)
-            made += [Part(node, [run for run, _ in group], view=mine) for group in runs]
-    for pieces in grouped(_pieces(archive, wanted), lambda one: one.rows, PARTITION_ROWS):
-        has_withheld = any(piece.has_withheld for piece in pieces)
-        made.append(Part(node, pieces=pieces, view=View(last=view.last) if has_withheld else None))
-    return made or [Part(node)]
+            runs = grouped(list(_runs(snapshot, archive, view, wanted.predicate)), itemgetter(1), most)
+            mine = replace(view, last={}, kept=())
+            made += [Part(node, mine, runs=[run for run, _ in group]) for group in runs]
+    for pieces in grouped(_pieces(archive, wanted), attrgetter("rows"), PARTITION_ROWS):
+        last = view.last if any(piece.has_withheld for piece in pieces) else {}
+        made.append(Part(node, View(last=last), pieces=pieces))
+    return made or [Part(node, view)]
 
 
 def _node_of(wanted: Wanted, archive: Archive) -> int:
@@ -182,7 +180,8 @@ def _node_of(wanted: Wanted, archive: Archive) -> int:
 def _pieces(archive: Archive, wanted: Wanted) -> list[Piece]:
     """The archive's files that may have wanted rows."""
     predicate = wanted.predicate
-    files = archive.files(wanted.table) if predicate.is_passed else []
+    is_passed = predicate.states is None or bool(predicate.states - {PENDING})
+    files = archive.files(wanted.table) if is_passed else []
     low = max(predicate.due.low, predicate.at.low, predicate.slice.low)
     return [piece for file in over(files, low, predicate.at.high) for piece in pieces_of(file)]
 
@@ -205,7 +204,7 @@ def _runs(
             if not predicate.slice.holds(piece.start_ms):
                 continue
             shards = [(shard.number, shard.count) for shard in piece.over(start, end, structures)]
-            for group in grouped(shards, lambda one: one[1], PARTITION_ROWS):
+            for group in grouped(shards, itemgetter(1), PARTITION_ROWS):
                 numbers, counts = zip(*group, strict=True)
                 yield Run(piece.start_ms, numbers, start, end, is_beyond=is_beyond), sum(counts)
     kept = [(place, number) for place, number in view.kept if low <= place < high]
@@ -213,7 +212,8 @@ def _runs(
         if home is not None and predicate.slice.holds(home.start_ms):
             found = tuple(rows)
             yield Run(home.start_ms, rows=found), len(found)
-    if not predicate.is_placed and (predicate.states is None or predicate.states & {PENDING, CANCELLED}):
+    is_placed = predicate.at != Range() or predicate.slice != Range()
+    if not is_placed and (predicate.states is None or predicate.states & {PENDING, CANCELLED}):
         yield Run(HELD, is_beyond=bool(view.beyond)), 0
 
 
@@ -245,20 +245,19 @@ def _not_in(
 
 def read_part(wanted: Wanted, part: Part) -> Iterator[pa.RecordBatch]:
     """The batches of one task."""
-    names = table_schema(wanted.table, wanted.columns).names
     beyond = None
     if wanted.archive:
         storage = storage_at(wanted.archive)
         for piece in part.pieces:
             if wanted.table == MESSAGES:
-                yield from read_archived(storage, piece, names, wanted.predicate, part.view)
+                yield from read_archived(storage, piece, wanted.columns, wanted.predicate, part.view)
             else:
-                yield from read_piece(storage, piece, wanted.table, names)
+                yield from read_piece(storage, piece, wanted.table, wanted.columns)
         if any(run.is_beyond for run in part.runs):
             beyond = Beyond(storage, part.view)
     if part.runs:
         with opened_snapshot(wanted.path) as snapshot:
-            task = _Task(snapshot, part.node, names, wanted.predicate, beyond)
+            task = _Task(wanted, part, snapshot, beyond)
             for run in part.runs:
                 yield from task.read(run)
 
@@ -266,24 +265,17 @@ def read_part(wanted: Wanted, part: Part) -> Iterator[pa.RecordBatch]:
 class _Task:
     """Reads a backup."""
 
-    def __init__(
-        self,
-        snapshot: Snapshot,
-        node: int,
-        names: Sequence[str],
-        predicate: Predicate,
-        beyond: Beyond | None,
-    ) -> None:
+    def __init__(self, wanted: Wanted, part: Part, snapshot: Snapshot, beyond: Beyond | None) -> None:
+        self._schema = table_schema(MESSAGES, wanted.columns)
+        self._predicate = wanted.predicate
+        self._node = part.node
         self._snapshot = snapshot
         self._journal = Journal(snapshot.store)
-        self._node = node
-        self._names = names
-        self._predicate = predicate
         self._beyond = beyond
-        any_place = replace(predicate, at=Range(), slice=Range(), states=None)
-        self._may_count = (
-            {*names} <= COUNTED and any_place == ANY_ROW and predicate.states in (None, {PENDING})
-        )
+        states = wanted.predicate.states
+        any_place = replace(wanted.predicate, at=Range(), slice=Range(), states=None)
+        is_plain = any_place == ANY_ROW and states in (None, {PENDING})
+        self._may_count = is_plain and {*self._schema.names} <= COUNTED
 
     def read(self, run: Run) -> Iterator[pa.RecordBatch]:
         reader = self._snapshot.reader
@@ -292,41 +284,30 @@ class _Task:
             return
         piece = reader.directory.get(run.start_ms)
         assert piece is not None
-        yield from self._sent(self._rows_at(run.rows), piece, run)
+        found = ((*address, reader.value_at(*address)) for address in run.rows)
+        yield from self._sent(((at, number, value) for at, number, value in found if value), piece, run)
         for number in run.shards:
             shard = piece.shard(number)
             assert shard is not None
             if self._may_count and not run.is_beyond and _is_counted(piece, shard, run):
-                yield from self._counted(piece, shard)
+                yield self._counted(piece, shard)
             else:
                 yield from self._sent(reader.run(piece, shard, run.low, run.high), piece, run)
 
-    def _rows_at(self, addresses: Sequence[tuple[Position, int]]) -> Iterator[Row]:
-        for place, number in addresses:
-            value = self._snapshot.reader.value_at(place, number)
-            if value is not None:
-                yield place, number, value
-
-    def _counted(self, piece: Slice, shard: Shard) -> Iterator[pa.RecordBatch]:
-        schema = table_schema(MESSAGES, self._names)
+    def _counted(self, piece: Slice, shard: Shard) -> pa.RecordBatch:
         values = {"slice": piece.start_ms * 1_000, "shard": shard.number}
-        for done in range(0, shard.count, COUNTED_ROWS):
-            count = min(COUNTED_ROWS, shard.count - done)
-            columns = [pa.repeat(pa.scalar(values[one.name], one.type), count) for one in schema]
-            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+        columns = [pa.repeat(pa.scalar(values[one.name], one.type), shard.count) for one in self._schema]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _sent(self, rows: Iterator[Row], piece: Slice | None, run: Run) -> Iterator[pa.RecordBatch]:
-        states = self._predicate.states
+        names, states = self._schema.names, self._predicate.states
         beyond = self._beyond if run.is_beyond else None
-        needed = [*self._names, *["state"] * (states is not None), *["id"] * (beyond is not None)]
-        needed = list(dict.fromkeys(needed))
+        needed = dict.fromkeys([*names, *["state"] * (states is not None), *["id"] * (beyond is not None)])
         for some in batches(_kept(rows, self._predicate), BATCH_ROWS, BATCH_BYTES):
-            made = record_batch(some, self._snapshot, self._journal, self._node, piece, needed)
+            made = record_batch(some, self._snapshot, self._journal, self._node, piece, list(needed))
             if states is not None:
                 made = made.filter(pc.is_in(made["state"], pa.array(sorted(states))))
-            if beyond is not None:
-                made = beyond.without(made)
-            yield made.select(self._names)
+            yield (made if beyond is None else beyond.without(made)).select(names)
 
 
 def _is_counted(piece: Slice, shard: Shard, run: Run) -> bool:

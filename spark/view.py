@@ -40,7 +40,7 @@ from shards.store import Table
 from shards.unreadable import readable, tried
 from timeline.position import HELD_SHARD, ID_BYTES, Position, at_of, id_text, parse_id
 
-from .archived import Piece, over, read_piece
+from .archived import Piece, over, read_piece, table_schema
 from .columns import TIME
 from .errors import SparkError
 from .manifests import Archive
@@ -168,25 +168,20 @@ def _states(storage: Storage, file: ArchivedFile, where: Expression) -> Iterator
 def read_archived(
     storage: Storage, piece: Piece, names: Sequence[str], predicate: Predicate, view: View
 ) -> Iterator[pa.RecordBatch]:
-    """The messages of a piece that are wanted, and for which nothing later stands."""
-    needed = [*names]
-    if predicate.has_topic:
-        needed.append("topic")
-    if piece.has_withheld and view.last:
-        needed += ["id", "at", "state"]
-    for batch in read_piece(storage, piece, MESSAGES, tuple(dict.fromkeys(needed)), predicate.archived()):
+    """The messages of a piece that are wanted, and for which no later row stands."""
+    names = table_schema(MESSAGES, names).names
+    is_doubtful = piece.has_withheld and bool(view.last)
+    needed = dict.fromkeys([*names, *["topic"] * predicate.has_topic, *["id", "at", "state"] * is_doubtful])
+    for batch in read_piece(storage, piece, MESSAGES, list(needed), predicate.archived()):
+        some = batch
         if predicate.has_topic:
-            topics = batch["topic"].unique()
-            wanted = [topic for topic in topics.to_pylist() if predicate.wants_topic(topic)]
-            batch = batch.filter(pc.is_in(batch["topic"], pa.array(wanted, pa.string())))
-        if piece.has_withheld and view.last:
-            batch = batch.filter(pa.array(_stands(batch, view), pa.bool_()))
-        yield batch.select(names)
-
-
-def _stands(batch: pa.RecordBatch, view: View) -> Iterator[bool]:
-    for name, at_ms, state in zip(batch["id"], _ms(batch["at"]), batch["state"].to_pylist(), strict=True):
-        yield state != WITHHELD or at_ms >= view.last.get(name.as_py(), 0)
+            wanted = [topic for topic in batch["topic"].unique().to_pylist() if predicate.wants_topic(topic)]
+            some = some.filter(pc.is_in(batch["topic"], pa.array(wanted, pa.string())))
+        if is_doubtful:
+            rows = zip(some["id"].to_pylist(), _ms(some["at"]), some["state"].to_pylist(), strict=True)
+            stands = [state != WITHHELD or at_ms >= view.last.get(name, 0) for name, at_ms, state in rows]
+            some = some.filter(pa.array(stands, pa.bool_()))
+        yield some.select(names)
 
 
 class Beyond:

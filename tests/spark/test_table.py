@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 
 from shards.commit import Caps
 from shards.read import Reader, Row
-from spark.pushdown import Range, Wanted, is_exact, narrowed, wanted_of
+from spark.pushdown import Range, Wanted, accepted, narrowed, wanted_of
 from spark.snapshot import opened_snapshot
 from spark.table import FastiReader, FastiSource, PushingReader, PushingSource, parts, register
 from timeline.position import Position
@@ -106,7 +106,7 @@ def reader_of(uri: str, filters: Sequence[Filter] = (), **options: str) -> Fasti
     source = (PushingSource if filters else FastiSource)({"path": uri, **options})
     reader = source.reader(StructType())
     if isinstance(reader, PushingReader):
-        assert list(reader.pushFilters(list(filters))) == [one for one in filters if not is_exact(one)]
+        assert list(reader.pushFilters(list(filters))) == [one for one in filters if not accepted(one)[1]]
     return reader
 
 
@@ -153,7 +153,7 @@ def test_a_filter_that_is_pushed_down_loses_nothing(
     """Spark does not look again at what it was told is exact."""
     given = read(reader_of(uri, filters))
     expected = sorted(row["id"] for row in everything if holds(row))
-    if all(map(is_exact, filters)):
+    if all(accepted(one)[1] for one in filters):
         assert sorted(row["id"] for row in given) == expected
     else:
         assert sorted(row["id"] for row in given if holds(row)) == expected
