@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from operator import and_
+from typing import Any
 
 import pyarrow as pa
 from pyarrow.dataset import Expression, field, scalar
@@ -234,7 +235,8 @@ def accepted(one: Filter) -> tuple[Predicate, bool]:
     path: tuple[str, ...] = getattr(one, "attribute", ())
     name = path[0] if len(path) == 1 else ""
     if name in TIMES and (found := _range(one)):
-        return replace(ANY_ROW, **{name: found}), not isinstance(one, In)
+        by_name: dict[str, Any] = {name: found}
+        return replace(ANY_ROW, **by_name), not isinstance(one, In)
     if name == "topic" and isinstance(one, StringStartsWith):
         return Predicate(starts=(one.value,)), True
     if name in ("topic", "state") and isinstance(one, EqualTo | In):

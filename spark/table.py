@@ -173,7 +173,7 @@ def _node_of(wanted: Wanted, archive: Archive) -> int:
     """The server's number, which is in ids."""
     known = archive.commits[-1].node if archive.commits else wanted.node
     if wanted.node not in (None, known):
-        raise ValueError(f"option node: {wanted.node} is not the server of the archive, which is {known}")
+        raise ValueError(f"option node: {wanted.node} is not the number of the archive's server, {known}")
     return known or 0
 
 
