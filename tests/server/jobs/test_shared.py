@@ -27,7 +27,8 @@ from tests.support.memory_store import MemoryStore
 from tests.support.shelf import MemoryEngine, Shelf
 from tests.support.stores import FailingStore
 
-from ..conftest import Fronted, Running, TestClient, running
+from ..conftest import DAY_MS, HOUR_MS, Fronted, Running, TestClient, running
+from ..http.test_archive_jobs import Child
 from ..http.test_jobs import COUNT, CUTS, EVERYTHING, SLICE, Work
 
 LAST = b"\xff" * 64
@@ -177,3 +178,32 @@ async def test_a_split_of_a_hundred_shards_is_little_in_the_log(
         sizes = [len(shelf.frames[seq]) for seq in range(before + 1, shelf.last + 1)]
         assert sum(len(one.borrowed) for one in server.app.core.directory) == 100 * pieces
     assert sum(sizes) < 1_024, sizes
+
+
+async def test_who_leads_next_publishes_what_was_recorded(
+    tmp_path: Path, config: Config, clock: SimulatedClock
+) -> None:
+    """Between the two steps of an archive job; the program of the former leader comes too late."""
+    shelf = Shelf()
+    config = replace(
+        config, slices=replace(config.slices, archive="s3://bucket/archive", retention_ms=DAY_MS)
+    )
+    async with leading(tmp_path / "data", shelf, config, clock) as server:
+        child = Child(server)
+        await child.put(clock.now_ms + 1, 3)
+        await child.pass_to(clock.now_ms + HOUR_MS)
+        job = await child.create("archive")
+        recorded = (await child.commit(job, archived=child.report(job)))["manifest"]
+    async with leading(tmp_path / "other", shelf, config, clock) as server:
+        child.server = server
+        await child.commit(job, 409, published=1)
+        await server.call("POST", "/v1/clock:advance", {"by": "P2D"})
+        await child.create("expire", 409)
+        after = await child.create("archive")
+        assert (after["unpublished"], after["number"]) == ([recorded], 2)
+        assert (await child.commit(after, published=1))["state"] == "done"
+        child.published[1] = recorded
+        assert (await child.create("archive", 409))["type"] == "/problems/nothing-to-do"
+        assert (await child.expire())["rows"] == 3
+    follower = on_log(MemoryStore(), shelf)
+    assert follower.get(Table.META, b"archive") is not None
