@@ -54,6 +54,7 @@ then what happens:
     beside.py        what was in flight when a connection ended, retries that are due, what waited for its key
     replay.py        sessions behind the horizon read on, in turns
     floor.py         who keeps old slices, and how such a place is moved on
+    retention.py     which slices may go, and what holds them
     outcomes.py      what has become of whole messages
     deliveries.py    what has become of a message with each who was to get it, for who asks
     subscriptions.py  what clients subscribe to: added, ended; ended too when their keys may no more

@@ -11,6 +11,9 @@
     loader.py       keeps the wheel filled from the slices on disk
     quarantine.py   rows that the store cannot read: noted, and dispatched late when they come back
     held.py         messages that wait because the clock was set back, moved when it comes back
+    archive.py      what the archive has and lacks
+    workers.py      threads for long work, and background tasks
+    garbage.py      garbage collection of expired slices' rows
 
 Each imports only what stands above it.
 """

@@ -5,15 +5,12 @@ stored ones it has missed rows. With an archive a slice may be dropped when all 
 and published commits, and the job has read their manifests and files back from the archive in this very job.
 If it finds any damaged, nothing is dropped, and the next archive job writes them again.
 
-A job drops exactly its slices, the oldest. Without an archive, and if configured so, housekeeping does this
-alone (server/rounds/housekeeping.py), except for slices that a caller's job is archiving.
+A job drops exactly its slices, the oldest.
 """
 
-import asyncio
 import logging
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import takewhile
 
 import msgspec
 
@@ -26,24 +23,22 @@ from shards.expiry import expire
 from shards.handover import sources_of
 from shards.jobs import ARCHIVING, EXPIRE, JobRow
 from shards.recover import Opened
-from timeline.position import END, Position, before
 from timeline.slices import Home, Slice
 
 from ..delivery.floor import Floor
+from ..delivery.retention import SLICES_MAX, Retention
+from ..engine.archive import Archive
 from ..engine.clock import Clock
+from ..engine.garbage import GarbageCollector
+from ..engine.workers import Workers
 from ..engine.writer import Ask
 from ..settings.config import Slices
 from .archiving import Archiving
-from .garbage import GarbageCollector
 from .pipeline import Fault, Job, JobRefused, Pipeline
-from .workers import Workers
 
 log = logging.getLogger(__name__)
 
-EXPIRE_SLICES = 100
-"""Maximum slices dropped at once, in one job or one batch."""
 DETAIL_MAX = 900
-HELD = "the disk has less than store.min_free, and slices behind retention wait for the archive"
 READ_BYTES = 4 << 20
 """Maximum bytes of the commits that a job reads back, unless one slice has more."""
 PATIENCE, PATIENCE_S = 28, 21_600
@@ -67,12 +62,8 @@ class FileFault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     detail: str
 
 
-SETTLE_LOOKS, SETTLE_PAUSE_S = 1_000, 0.005
-"""A call waits at most some 5 s for sessions' unfinished messages; housekeeping continues after it."""
-
-
 class Expiries:
-    """Expiry on one server, with or without jobs; `Pipeline` has what jobs share."""
+    """Expire jobs of one server; `Pipeline` has what jobs share."""
 
     def __init__(
         self,
@@ -88,116 +79,46 @@ class Expiries:
         self._pipeline = pipeline
         self._workers = workers
         self._garbage = garbage
-        self.archiving = Archiving(pipeline, workers, opened, slices, clock)
-        self._ask = ask
-        self._opened = opened
-        self._slices = slices
-        self._floor = floor
-        self.dropped = 0
-        """Slices dropped without a job."""
-        self.is_short = False
-        """The disk has less than `store.min_free`."""
-        self.full = ""
-        """Why no more messages are taken."""
-
-    @property
-    def need_a_job(self) -> bool:
-        """Whether slices behind retention are dropped only by a job."""
-        return self._slices.expire_by == "job" or self.has_archive
-
-    @property
-    def has_archive(self) -> bool:
-        """Whether `slices.archive` is set, so that the server's own job may drop archived slices."""
-        return bool(self._slices.archive)
-
-    def due(self, url: str = "") -> list[Slice]:
-        """Slices whose retention is over and that nothing needs, oldest first, at most EXPIRE_SLICES; with an
-        archive only those that are in it. Raises Corrupt."""
-        pieces = self._over(self._slices.retention_ms, self._floor.free)[:EXPIRE_SLICES]
-        if not url:
-            return pieces
-        covered_ms = self.archiving.covered_ms(url)
-        return list(takewhile(lambda piece: piece.end_ms <= covered_ms, pieces))
-
-    @property
-    def archived(self) -> Position:
-        """The archive does not hold slices before this position. Raises Corrupt."""
-        return before(self.archiving.covered_ms(self._slices.archive)) if self.has_archive else END
-
-    def note_disk(self, *, is_short: bool) -> None:
-        """Look whether the archive holds slices, and if the disk has less than `store.min_free`, take no more
-        messages until it does not. Raises Corrupt."""
-        self.is_short, self.full = is_short, ""
-        if self.has_archive:
-            self.archiving.look(self._slices.archive)
-            if is_short and self._over(self._slices.retention_ms, self._floor.free):
-                self.full = HELD
+        self._archive = Archive(opened, slices, clock)
+        self.retention = Retention(ask, opened, slices, floor, self._archive)
+        self.archiving = Archiving(pipeline, workers, self._archive, opened, slices, clock)
+        self._patience_s = min(PATIENCE_S, slices.retention_ms // 1_000 // PATIENCE)
 
     def find(self) -> str:
-        """Whether the server's own job has enough to do. Without an archive it never has: a caller may
-        mean to archive what it would drop. Raises Corrupt."""
-        kept, pieces = self.kept, self.due(self._slices.archive) if self.has_archive else []
-        patience_s = min(PATIENCE_S, self._slices.retention_ms // 1_000 // PATIENCE)
-        is_enough = self.is_short or len(pieces) == EXPIRE_SLICES
-        return EXPIRE if pieces and kept is not None and (is_enough or kept[1] >= patience_s) else ""
-
-    async def settle(self) -> bool:
-        """Turn sessions' unfinished messages of the next slices into dead letters, or count them. False: not
-        finished yet; the slices wait for it. Raises StoreFailed, Busy."""
-        end = self.end_of(self._slices.retention_ms, self._floor.needed)
-        if end is None or end <= self._floor.settled:
-            return True
-        for _ in range(SETTLE_LOOKS):
-            if not await self._ask(partial(self._floor.settle, before=end)):
-                return True
-            await asyncio.sleep(SETTLE_PAUSE_S)
-        return False
-
-    def end_of(self, kept_ms: int, needed: Position = END) -> Position | None:
-        """The end of the slices before `needed` that the horizon passed at least `kept_ms` ago; None: there
-        are none."""
-        pieces = self._over(kept_ms, needed)
-        return before(pieces[-1].end_ms) if pieces else None
-
-    @property
-    def kept(self) -> tuple[Position, int] | None:
-        """The end of the oldest slice whose retention is over, and for how many seconds; None: there is
-        none."""
-        pieces = self._over(self._slices.retention_ms, END)
-        if not pieces:
-            return None
-        passed_s = self._opened.open_batch.running_ms // 1000 - (pieces[0].passed_s or 0)
-        return before(pieces[0].end_ms), passed_s - self._slices.retention_ms // 1000
-
-    def _over(self, kept_ms: int, needed: Position) -> list[Slice]:
-        running_s = self._opened.open_batch.running_ms // 1000
-        return self._opened.directory.expired(running_s, kept_ms // 1000, needed)
+        """Whether the server's own job has enough to do. Without an archive it never has: a caller may mean
+        to archive what it would drop. Raises Corrupt."""
+        url, kept = self._archive.url, self.retention.kept
+        pieces = self.retention.due(url) if url and kept else []
+        is_urgent = self.retention.is_short or len(pieces) == SLICES_MAX
+        return EXPIRE if pieces and kept and (is_urgent or kept[1] >= self._patience_s) else ""
 
     async def create(self, run: str, given: str = "") -> Job:
         """Create a job on the slices behind retention. `given`: the caller's archive, if `slices.archive` is
         empty. Raises JobRefused, StoreFailed, Busy, Corrupt."""
         url = self.archiving.url_for(run, given, is_needed=False)
-        is_settled = await self.settle()
-        pieces, base = self.due(url), self.archiving.row
+        is_settled = await self.retention.settle()
+        pieces, base = self.retention.due(url), self._archive.row
         if not pieces:
-            raise JobRefused("nothing-to-expire", self._why_nothing(url, is_settled=is_settled))
+            why = (
+                f"no slice behind retention is in the archive {url}"
+                if url
+                else "no slice is behind retention"
+            )
+            if not is_settled:
+                why = "unfinished messages in the slices are still being settled; try again"
+            raise JobRefused("nothing-to-expire", why)
         manifests = list[Manifest]()
         if url:
-            look = partial(archived.behind_slices, self._opened.store, pieces, READ_BYTES)
+            look = partial(self._archive.behind, pieces, READ_BYTES)
             manifests, count = await self._workers.in_thread(look)
             pieces = pieces[:count]
-        if self.archiving.row != base:
+        if self._archive.row != base:
             raise JobRefused("job-active", "the archive has just got a commit; try again")
         job = self._pipeline.create(EXPIRE, run, ARCHIVING, pieces, url)
         job.sources = [sources_of(piece) for piece in pieces]
         if url:
             job.base, job.manifests, job.view["manifests"] = base, manifests, manifests
         return await self._pipeline.created(job)
-
-    def _why_nothing(self, url: str, *, is_settled: bool) -> str:
-        if not is_settled:
-            return "unfinished messages in the slices are still being settled; try again"
-        return f"no slice behind retention is in the archive {url}" if url else "no slice is behind retention"
 
     async def commit(self, job_id: str, token: str, report: Sequence[DroppedSlice]) -> JobRow:
         """Drop the slices that the job has read. Raises JobRefused, StoreFailed, Busy."""
@@ -208,57 +129,39 @@ class Expiries:
                 raise JobRefused("bad-manifest", "the job's counts differ from the stored ones", faults)
 
             def decide(commit: Commit) -> JobRow:
-                pieces = self.due(job.row.archive)[: len(job.row.slices)]
+                pieces = self.retention.due(job.row.archive)[: len(job.row.slices)]
                 if [piece.home for piece in pieces] != [piece.home for piece in job.row.slices]:
                     raise Refused("wrong-state", "the slices are no longer the oldest ones")
-                if job.base is not None:
-                    self._check_archive(commit, job, pieces)
+                if job.row.archive:
+                    _check_archive(commit, job, pieces, found)
                 expire(commit, pieces)
                 return self._pipeline.done_row(commit, job, sum(one.rows for one in report))
 
             row: JobRow = await self._pipeline.ask(job, decide)
             await self._pipeline.closed(job, row)
-            self.full = ""
+            self.retention.full = ""
             self._workers.later(self._garbage.sweep())
         return row
-
-    def _check_archive(self, commit: Commit, job: Job, pieces: Sequence[Slice]) -> None:
-        """In the writer: the archive is as the job has read it, and has all of these. Raises Refused."""
-        if archived.archive_row(commit.get) != job.base:
-            raise Refused("wrong-state", "the archive has got another commit")
-        found = archived.archived_of(job.manifests)
-        for piece in pieces:
-            if why := archived.lacks(piece, found.get(piece.home, Archived())):
-                raise Refused("bad-manifest", why)
 
     async def refuse(self, job_id: str, token: str, faults: Sequence[FileFault]) -> JobRow:
         """The job has found files of the archive damaged: nothing is dropped. Raises JobRefused, StoreFailed,
         Busy."""
         async with self._pipeline.step(job_id, token, EXPIRE, ARCHIVING) as job:
-            paths = [fault.path for fault in faults]
-            final = self.archiving.plan_again(job.manifests, paths)
             words = "; ".join(f"{fault.path}: {fault.detail}" for fault in faults)[:DETAIL_MAX]
+            for path in self._archive.plan_again(job.manifests, [fault.path for fault in faults]):
+                log.error("archive: %s cannot be written again: put it back from a copy", path)
+            log.error("archive: damaged: %s", words)
             await self._pipeline.abort_job(job, f"the archive is damaged: {words}")
-        log.error("archive: damaged: %s", words)
-        for path in final:
-            log.error("archive: %s cannot be written again: put it back, as from a copy of the archive", path)
         return job.row
 
-    async def drop(self) -> list[Slice]:
-        """Drop slices behind retention without a job. Returns the dropped ones. Raises StoreFailed, Busy.
 
-        The writer chooses again: a job may have dropped some meanwhile, or begun to archive them.
-        """
-        if not self._unclaimed():
-            return []
-        gone: list[Slice] = await self._ask(lambda commit: expire(commit, self._unclaimed()))
-        self.dropped += len(gone)
-        return gone
-
-    def _unclaimed(self) -> list[Slice]:
-        """Slices behind retention, up to the first one that a job is archiving."""
-        jobs = ((piece, self._pipeline.job_at(piece.start_ms)) for piece in self.due())
-        return [piece for piece, _ in takewhile(lambda one: one[1] is None or not one[1].row.archive, jobs)]
+def _check_archive(commit: Commit, job: Job, pieces: Sequence[Slice], found: dict[Home, Archived]) -> None:
+    """In the writer: the archive is as the job has read it, and has all of these slices. Raises Refused."""
+    if archived.archive_row(commit.get) != job.base:
+        raise Refused("wrong-state", "the archive has got another commit")
+    for piece in pieces:
+        if why := archived.lacks(piece, found.get(piece.home, Archived())):
+            raise Refused("bad-manifest", why)
 
 
 def _faults(job: Job, report: Sequence[DroppedSlice], found: dict[Home, Archived]) -> Iterator[Fault]:
@@ -267,15 +170,7 @@ def _faults(job: Job, report: Sequence[DroppedSlice], found: dict[Home, Archived
         yield Fault("", "slices", "must be the slices of the job, in order")
         return
     for one, piece in zip(report, job.row.slices, strict=True):
-        slice_ms, recorded = str(one.start_ms), found.get(piece.home, Archived())
-        rows = recorded.rows if job.row.archive else piece.rows
-        if one.rows != rows:
-            yield Fault(
-                slice_ms,
-                "rows",
-                f"{one.rows} rows were read, {rows} are {'archived' if job.row.archive else 'stored'}",
-            )
-        if job.row.archive and one.archived != recorded.written:
-            yield Fault(
-                slice_ms, "archived", f"{one.archived} messages were read, {recorded.written} are archived"
-            )
+        has = found.get(piece.home, Archived()) if job.row.archive else Archived(piece.rows, one.archived)
+        if (one.rows, one.archived) != (has.rows, has.written):
+            why = f"{one.rows} rows, {one.archived} archived: not {has.rows}, {has.written}"
+            yield Fault(str(one.start_ms), "rows", why)

@@ -10,10 +10,9 @@ A job belongs to the holder of its token as long as the lease is renewed: every 
 `renew`. Without renewal it is aborted, also at a restart of the server. Nothing has to be undone then: a job
 changes the timeline in one batch, which also marks it as done.
 
-Decisions run in the writer; long work (checkpoints, counting, compaction) in threads
-(server/jobs/workers.py). The state may change between the two, so the writer checks everything again. If the
-store fails during a call, the job's fate is read from its row once the store is back: until then it is
-*unsettled*.
+Decisions run in the writer; long work (checkpoints, counting, compaction) in threads. The state may change
+between the two, so the writer checks everything again. If the store fails during a call, the job's fate is
+read from its row once the store is back: until then it is *unsettled*.
 
 Bounds: 16 open jobs, one per slice, and one that works on the archive; `WATCH_MAX` rows that become stubs
 during one split; the last 100 ended jobs are kept.
@@ -57,9 +56,9 @@ from timeline.slices import Slice
 
 from ..engine.clock import Clock
 from ..engine.commit_hook import ignore
+from ..engine.workers import Workers
 from ..engine.writer import Ask, Busy, Decide, Writer
 from .launch import Launcher
-from .workers import Workers
 
 log = logging.getLogger(__name__)
 

@@ -25,9 +25,9 @@ from timeline.position import Position, before
 from timeline.slices import Counts
 from timeline.wheel import Wheel
 
+from ..engine.workers import Workers
 from ..engine.writer import Entry
 from .pipeline import Job, JobRefused, Pipeline
-from .workers import Workers
 
 log = logging.getLogger(__name__)
 

@@ -23,9 +23,10 @@ from ..delivery.burials import (
     SESSION_ENDED,
     SKIPPED,
 )
+from ..delivery.retention import Retention
+from ..engine.archive import Archive
 from ..http.values.shapes import Figures as Moving
 from ..http.values.shapes import HeldBy
-from ..jobs.expiring import Expiries
 from ..jobs.pipeline import Pipeline
 from ..net.pool import Pool
 from ..observe.metrics import Metrics, Scraped, labelled
@@ -48,7 +49,8 @@ class Figures(Scraped):
         core: Core,
         metrics: Metrics,
         pipeline: Pipeline,
-        expiries: Expiries,
+        retention: Retention,
+        archive: Archive,
         webhooks: Webhooks,
         pool: Pool,
     ) -> None:
@@ -56,7 +58,8 @@ class Figures(Scraped):
         self._pool = pool
         self._metrics = metrics
         self._pipeline = pipeline
-        self._expiries = expiries
+        self._retention = retention
+        self._archive = archive
         self._webhooks = webhooks
         self._started_s = core.clock.mono()
         self._loads = Loads(self._started_s)
@@ -133,7 +136,7 @@ class Figures(Scraped):
         yield "messages_unclaimed", text, counts.unclaimed
         yield "messages_early", "Messages handed on before their due; always 0", counts.early
         yield "dispatch_turns", "Times that the horizon was moved", counts.turns
-        yield "slices_expired", "Slices dropped after their retention", self._expiries.dropped
+        yield "slices_expired", "Slices dropped after their retention", self._retention.dropped
         text = "Times that a session or group found its read position dropped"
         yield "replays_lost", text, self._core.replay.lost
         text = "Messages in flight whose slice was dropped before they became dead letters"
@@ -209,9 +212,9 @@ class Figures(Scraped):
         yield "live_publishes", "Plain publishes that wait for the horizon", core.dispatch.live
         yield "jobs_open", "Open pipeline jobs", self._pipeline.open
         text = "Age of the first message that has passed and that slices.archive has not; 0: there is none"
-        yield "archive_lag_seconds", text, self._expiries.archiving.lag_s
+        yield "archive_lag_seconds", text, self._archive.lag_s
         text = "1: messages are refused, as the disk is nearly full and slices wait for the archive"
-        yield "archive_refusing", text, bool(self._expiries.full)
+        yield "archive_refusing", text, bool(self._retention.full)
         text = "How far dispatch is behind what is due; 0 while nothing is"
         yield "horizon_behind_seconds", text, behind(core, core.clock.wall_ms()) / 1_000
 
@@ -251,7 +254,7 @@ class Figures(Scraped):
 
     def held_by(self) -> HeldBy | None:
         """The group or endpoint that holds the retention floor; None: none."""
-        oldest = self._expiries.kept
+        oldest = self._retention.kept
         if oldest is None:
             return None
         end, seconds = oldest

@@ -30,18 +30,18 @@ from ..delivery.stored_sessions import StoredSessions
 from ..engine.clock import Clock, SystemClock
 from ..engine.commit_hook import ignore
 from ..engine.disk_thread import DiskThread
+from ..engine.garbage import GarbageCollector
 from ..engine.lease import Lease
+from ..engine.workers import Workers
 from ..engine.writer import DECIDE_S, OPEN_GROUPS, Decide
 from ..http.streams import TAILS_MAX, Streams
 from ..http.timeline import Timeline
 from ..http.turns import Turns
 from ..jobs.expiring import Expiries
-from ..jobs.garbage import GarbageCollector
 from ..jobs.launch import Launcher
 from ..jobs.looks import Looks
 from ..jobs.pipeline import Pipeline
 from ..jobs.splitting import Splits
-from ..jobs.workers import Workers
 from ..net.loop_time import LoopTime
 from ..net.outgoing import Outgoing
 from ..net.pool import pool_of
@@ -200,7 +200,10 @@ class App:
     def _build_reports(self, config: Config) -> None:
         """What is shown of the server."""
         core = self.core
-        self.figures = Figures(core, self.metrics, self.pipeline, self.expiries, self.webhooks, self.pool)
+        retention, archive = self.expiries.retention, self.expiries.archiving.archive
+        self.figures = Figures(
+            core, self.metrics, self.pipeline, retention, archive, self.webhooks, self.pool
+        )
         self.metrics.registry.register(self.figures)
         timeline = Timeline(core.opened, core.writer.journal, core.owners.why_not, node=core.node)
         self.status = Status(core, timeline, self.webhooks, Path(config.store.dir))
@@ -213,7 +216,7 @@ class App:
 
     def _build_housekeeping(self, config: Config) -> None:
         """Work by a timetable, and the simulated clock."""
-        core = self.core
+        core, retention = self.core, self.expiries.retention
         looks = Looks(
             self.pipeline,
             self.launcher,
@@ -226,7 +229,7 @@ class App:
         )
         self.counting = Counting(self.ask, core.writer, core.opened)
         self.housekeeping = Housekeeping(
-            core, self.ask, self.figures, self.pipeline, self.expiries, looks, self.garbage, self.webhooks
+            core, self.ask, self.figures, self.pipeline, retention, looks, self.garbage, self.webhooks
         )
         self.simulation = Simulation(core, self.ask, self.quiet, self.housekeeping)
 
@@ -354,7 +357,7 @@ class App:
         core, began = self.core, self._clock.mono()
         if self._lease is not None and self._has_lost(self._lease):
             return
-        core.writer.full = self._full() or self.expiries.full
+        core.writer.full = self._full() or self.expiries.retention.full
         core.heartbeat(is_due=self._lease is not None and self._lease.is_due)
         if core.writer.broken is not None:
             self._mark()

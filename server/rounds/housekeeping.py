@@ -5,7 +5,7 @@
   - behind: move groups and endpoints that hold old slices on, or give up their messages; count sessions'
     unfinished messages of the next slices, or make them dead letters;
   - sessions and groups: drop those whose expiry has come; write the cursors of idle ones;
-  - sweep: delete the names of dropped slices (server/jobs/garbage.py), and expired retained messages;
+  - sweep: delete the names of dropped slices (server/engine/garbage.py), and expired retained messages;
   - dead: drop dead letters whose retention is over;
   - done: drop what is over of deliveries that are done (server/delivery/done.py);
   - jobs: abort those whose lease is over, start the server's own if there is work.
@@ -14,7 +14,7 @@ Retention and session expiry count server running time, so a server that was dow
 messages that it had no time to deliver, nor sessions. The chores run by running time too (timetable.py).
 
 Every chore is a coroutine, so it runs on the loop: APScheduler runs a plain function in a thread, where it
-would read what the loop changes. Blocking work goes to a thread explicitly (server/jobs/workers.py).
+would read what the loop changes. Blocking work goes to a thread explicitly (server/engine/workers.py).
 """
 
 import asyncio
@@ -28,14 +28,15 @@ from time import monotonic, time
 from shards.commit import Commit
 from shards.errors import ShardsError
 from timeline.position import Position
+from timeline.slices import Slice
 
 from ..core import Core
 from ..delivery.done import STEP, Done
+from ..delivery.retention import Retention
 from ..delivery.settling.dead_letter_queue import SWEEP_MAX
 from ..delivery.shared import Group
+from ..engine.garbage import GarbageCollector
 from ..engine.writer import Ask, Busy
-from ..jobs.expiring import Expiries
-from ..jobs.garbage import GarbageCollector
 from ..jobs.looks import Looks
 from ..jobs.pipeline import Pipeline
 from ..observe.logs import by, clean
@@ -77,7 +78,7 @@ class Housekeeping:
         ask: Ask,
         figures: Figures,
         pipeline: Pipeline,
-        expiries: Expiries,
+        retention: Retention,
         looks: Looks,
         garbage: GarbageCollector,
         webhooks: Webhooks,
@@ -86,7 +87,7 @@ class Housekeeping:
         self._ask = ask
         self._figures = figures
         self._pipeline = pipeline
-        self._expiries = expiries
+        self._retention = retention
         self._looks = looks
         self._garbage = garbage
         self._webhooks = webhooks
@@ -130,8 +131,8 @@ class Housekeeping:
     async def _run_all(self) -> None:
         await self._seal()
         await self._look_behind()
-        await self._expiries.settle()
-        if not self._expiries.need_a_job:
+        await self._retention.settle()
+        if not self._retention.need_a_job:
             await self._expire()
         await self._expire_sessions()
         self._core.cursors.mark_idle()
@@ -171,19 +172,19 @@ class Housekeeping:
         """Move groups and endpoints that hold slices beyond retention over messages that are not theirs.
         Unfinished messages that are too old, or held while the disk is nearly full, become dead letters. What
         the archive has not got yet is held by it, too: then no place is given up for the disk."""
-        floor, slices, expiries = self._core.floor, self._core.config.slices, self._expiries
-        end = expiries.end_of(slices.retention_ms)
-        expiries.note_disk(is_short=end is not None and await self._is_nearly_full())
+        floor, slices, retention = self._core.floor, self._core.config.slices, self._retention
+        end = retention.end_of(slices.retention_ms)
+        retention.note_disk(is_short=end is not None and await self._is_nearly_full())
         if end is None:
             return
         for group in floor.holders(end):
             while await self._ask(lambda commit, group=group: floor.advance(commit, group, end)):  # type: ignore[misc]
                 pass
-        too_long = self._expiries.end_of(max(slices.kept_behind_ms, slices.retention_ms))
+        too_long = retention.end_of(max(slices.kept_behind_ms, slices.retention_ms))
         for group in floor.holders(too_long) if too_long is not None else ():
             await self._give_up(group, too_long or end, "behind for longer than slices.kept_behind")
-        end = min(end, expiries.archived)
-        if floor.needed < end and expiries.is_short:
+        end = min(end, retention.archived)
+        if floor.needed < end and retention.is_short:
             self._core.releasing.give_up(end)
             for group in floor.holders(end)[:1]:
                 await self._give_up(group, end, "the disk has less than store.min_free")
@@ -208,9 +209,13 @@ class Housekeeping:
         return free < store.min_free
 
     async def _expire(self) -> None:
-        gone = await self._expiries.drop()
+        gone = await self._retention.drop(self._is_being_archived)
         if gone:
             log.info("retention: %d slices dropped, up to %d", len(gone), gone[-1].end_ms)
+
+    def _is_being_archived(self, piece: Slice) -> bool:
+        job = self._pipeline.job_at(piece.start_ms)
+        return job is not None and bool(job.row.archive)
 
     async def _expire_sessions(self) -> None:
         """Delete expired sessions, groups and endpoints in steps. The writer checks again: a client may be

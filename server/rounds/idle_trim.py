@@ -20,7 +20,7 @@ from ctypes import CDLL
 from shards.errors import ShardsError
 from shards.store import Store
 
-from ..jobs.workers import Workers
+from ..engine.workers import Workers
 
 log = logging.getLogger(__name__)
 

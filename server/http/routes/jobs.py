@@ -19,7 +19,7 @@ from shards.handover import PARTS_MAX
 from shards.jobs import ARCHIVE, COMPACT, EXPIRE, SPLIT, JobRow
 from timeline.slices import Counts
 
-from ...jobs.archiving import PAGE, Archiving
+from ...jobs.archiving import Archiving
 from ...jobs.expiring import DroppedSlice, Expiries, FileFault
 from ...jobs.pipeline import Job, JobRefused, Pipeline, lease_of
 from ...jobs.splitting import Splits
@@ -40,6 +40,8 @@ T = TypeVar("T")
 NO_JOB = ("too-near", "job-active", "nothing-to-expire", "nothing-to-do", "no-spark", "wrong-state", *WRITES)
 TOKEN = "2f6c61d0"
 """In examples: the token from the call that made the job."""
+PAGE = 100
+"""Commits of one answer."""
 COMMITS: Query = {
     "since": Annotated[int, msgspec.Meta(ge=0, description="Only commits with a higher number")],
     "limit": Annotated[int, msgspec.Meta(ge=1, le=PAGE, description="Commits of a page")],
@@ -296,13 +298,13 @@ class JobRoutes:
     async def archive(self, request: web.Request) -> shapes.ArchivePage:
         text = request.query.get("since", "0")
         since = int(text) if text.isascii() and text.isdigit() and len(text) < 16 else -1
-        row = self._archiving.row
+        row = self._archiving.archive.row
         if since < 0:
             raise FieldError("since", f"must be the number of a commit, not {text[:40]!r}")
         if since < row.first - 1:
             why = f"commits up to {row.first - 1} are recorded no longer: read the manifests in {row.url}"
             raise FieldError("since", f"{why}, or give a later one")
-        found = self._archiving.published(since, number_parameter(request, "limit", PAGE, PAGE))
+        found = self._archiving.archive.published(since, number_parameter(request, "limit", PAGE, PAGE))
         return shapes.ArchivePage(found, found[-1].number if found else since)
 
     def _view(self, job: Job | JobRow) -> shapes.JobView:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from server.delivery.retention import Retention
+from server.engine import archive as archive_module
 from server.engine.clock import SimulatedClock
-from server.jobs import archiving as archiving_module
 from server.settings.config import Config, Slices
 from server.settings.times import format_ms
 from shards import archived
@@ -153,7 +154,7 @@ async def child(server: Running) -> AsyncIterator[Child]:
 
 
 def row_of(server: Running) -> archived.ArchiveRow:
-    return server.app.expiries.archiving.row
+    return server.app.expiries.archiving.archive.row
 
 
 async def test_a_quarter_is_archived_when_it_has_passed_and_then_dropped(child: Child) -> None:
@@ -162,7 +163,7 @@ async def test_a_quarter_is_archived_when_it_has_passed_and_then_dropped(child: 
     await child.pass_to(QUARTER + QUARTER_MS + 4 * MINUTE_MS)
     assert (await child.create("archive", 409))["type"] == "/problems/nothing-to-do"
     await child.pass_to(QUARTER + QUARTER_MS + 5 * MINUTE_MS)
-    assert server.app.expiries.archiving.lag_s == pytest.approx(900, abs=1)
+    assert server.app.expiries.archiving.archive.lag_s == pytest.approx(900, abs=1)
     job = await child.create("archive")
     assert (job["state"], job["archive"], job["number"], job["last"]) == ("archiving", URL, 1, 0)
     assert (job["to_ms"], job["unpublished"]) == (QUARTER + QUARTER_MS, [])
@@ -340,7 +341,7 @@ async def test_another_archive_begins_anew(tmp_path: Path, config: Config, clock
     other = replace(config, slices=replace(config.slices, archive="gs://other"))
     async with running(tmp_path / "data", other, clock) as server:
         child = Child(server)
-        assert server.app.expiries.archiving.is_due("gs://other")
+        assert server.app.expiries.archiving.archive.is_due("gs://other")
         job = await child.create("archive")
         assert (job["number"], job["last"], job["timeline"]) == (2, 0, timeline)
         await child.commit(job, archived=child.report(job))
@@ -487,7 +488,7 @@ async def test_old_records_go_and_those_of_kept_slices_stay(
 
 
 async def test_a_page_has_a_bound_in_bytes(child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archiving_module, "PAGE_BYTES", 1)
+    monkeypatch.setattr(archive_module, "PAGE_BYTES", 1)
     await child.archive_more(2)
     page = (await child.server.call("GET", "/v1/archive")).body
     assert ([one["number"] for one in page["manifests"]], page["next"]) == ([1], 1)
@@ -574,7 +575,7 @@ async def test_no_place_is_given_up_for_what_the_archive_has_not(child: Child) -
     at_ms = FIRST + MINUTE_MS
     await child.put(at_ms)
     await server.call("POST", "/v1/clock:advance", {"by": "P2D"})
-    end = server.app.expiries.end_of(DAY_MS)
+    end = server.app.expiries.retention.end_of(DAY_MS)
     assert end is not None
     for _ in range(2):
         await server.app.housekeeping.run_due()
@@ -591,12 +592,12 @@ def test_an_expiry_of_the_server_waits_for_more_slices(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expiries = server.app.expiries
-    monkeypatch.setattr(type(expiries), "due", lambda *_: [object()])
+    monkeypatch.setattr(Retention, "due", lambda *_: [object()])
     for over_s, is_short, wanted in (
         (0, False, ""),
         (0, True, "expire"),
         (DAY_MS // 1_000 // 28, False, "expire"),
     ):
-        monkeypatch.setattr(type(expiries), "kept", (before(0), over_s))
-        expiries.is_short = is_short
+        monkeypatch.setattr(Retention, "kept", (before(0), over_s))
+        expiries.retention.is_short = is_short
         assert expiries.find() == wanted

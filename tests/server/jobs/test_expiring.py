@@ -238,13 +238,13 @@ async def test_what_cannot_be_read_goes_and_its_keys_by_and_by(
     def torn(*args: object) -> garbage.Look:
         raise Corrupt("told to be unreadable")
 
-    monkeypatch.setattr("server.jobs.garbage.look", torn)
+    monkeypatch.setattr("server.engine.garbage.look", torn)
     caplog.set_level(logging.WARNING)
     await work._expire()
     await app.garbage.sweep()
     assert "unreadable" in caplog.text
     assert (count(app, Table.MESSAGES), count(app, Table.DEDUPE)) == (0, 30)
-    monkeypatch.setattr("server.jobs.garbage.LOOK_ROWS", 10)
+    monkeypatch.setattr("server.engine.garbage.LOOK_ROWS", 10)
     await app.garbage.walk()
     assert count(app, Table.DEDUPE) == 0
 
@@ -328,7 +328,7 @@ async def test_what_is_withheld_keeps_its_slice_until_the_disk_is_nearly_full(
         assert core.opened.withheld.count == 1
         await app.housekeeping.run_due()
         assert core.opened.withheld.count == 1
-        assert not app.expiries.due()
+        assert not app.expiries.retention.due()
 
         async def is_full() -> bool:
             return True
@@ -338,4 +338,4 @@ async def test_what_is_withheld_keeps_its_slice_until_the_disk_is_nearly_full(
         await app.quiet()
         assert core.opened.withheld.count == 0
         assert core.burials.dropped["kept too long"] == 1
-        assert app.expiries.due()
+        assert app.expiries.retention.due()

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from server.__main__ import main
+from server.delivery.retention import Retention
 from server.engine.clock import SimulatedClock
 from server.engine.writer import Busy
 from server.jobs import launch
 from server.jobs import pipeline as pipeline_module
-from server.jobs.expiring import Expiries
 from server.jobs.launch import LOG_BYTES, LOGS, Launcher, missing
 from server.jobs.looks import FAR_MS, Looks
 from server.jobs.pipeline import Job, JobRefused
@@ -305,10 +305,10 @@ async def test_the_server_starts_no_expiry_without_an_archive(
 ) -> None:
     """A caller may mean to archive what its own job would only drop."""
     expiries = server.app.expiries
-    monkeypatch.setattr(Expiries, "due", lambda *_: [None])
-    monkeypatch.setattr(Expiries, "kept", (0, 1e9))
+    monkeypatch.setattr(Retention, "due", lambda *_: [None])
+    monkeypatch.setattr(Retention, "kept", (0, 1e9))
     for slices, wanted in ((Slices(expire_by="job"), ""), (Slices(), ""), (Slices(archive="/a"), "expire")):
-        monkeypatch.setattr(expiries, "_slices", slices)
+        monkeypatch.setattr(expiries.archiving.archive, "_slices", slices)
         assert expiries.find() == wanted
 
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from server.jobs.workers import Workers
+from server.engine.workers import Workers
 from server.rounds.idle_trim import IDLE_S, WORK_S, IdleTrim, trim
 from shards.errors import StoreFailed
 from tests.support.memory_store import MemoryStore

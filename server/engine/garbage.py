@@ -20,8 +20,8 @@ from shards.garbage import Name, clear, forget, left, look, look_through
 from shards.recover import Opened
 from shards.store import Table
 
-from ..engine.writer import Ask, Busy, Writer
 from .workers import Workers
+from .writer import Ask, Busy, Writer
 
 log = logging.getLogger(__name__)
 
