@@ -17,6 +17,7 @@ slice needs before it may be dropped.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import date, datetime
 from typing import NamedTuple
 
 import msgspec
@@ -30,8 +31,10 @@ from .archives import (
     AGAIN,
     APPEND,
     COMPACT,
+    FILES_MAX,
     MESSAGES,
     QUARTER_MS,
+    VERSION,
     ArchivedFile,
     Manifest,
     Report,
@@ -41,6 +44,7 @@ from .archives import (
 )
 from .commit import Commit
 from .dedupe import Refused
+from .jobs import JobRow
 from .store import Store, Table
 from .tables import encode_row, reading
 
@@ -53,7 +57,7 @@ FORGOTTEN = 100
 """Old records that one commit drops at most."""
 JOB_MS = 4 * DAY_MS
 """Maximum time from the first row of a commit to its end: it bounds the days in which it has files."""
-_INDEX = re.compile(r"(.*-)(\d{1,4})\.parquet")
+_INDEX = re.compile(r"-(\d{1,4})\.parquet$")
 
 
 class ArchiveRow(msgspec.Struct, frozen=True, array_like=True):
@@ -189,44 +193,71 @@ def _is_needed(manifest: Manifest, floor: Position) -> bool:
 # -- what a job's program reports
 
 
+def manifest_from(report: Report, job: JobRow, timeline: str, now_ms: int) -> Manifest:
+    """What is recorded of a job's commit."""
+    return Manifest(
+        **msgspec.structs.asdict(report),
+        number=job.number,
+        timeline=timeline,
+        node=job.node,
+        job=job.id,
+        created_ms=now_ms,
+        version=VERSION,
+    )
+
+
 def faults_in(
-    report: Report, job: str, number: int, wanted: Manifest | None, given: Sequence[ArchivedFile], date: str
+    report: Report, job: JobRow, again: Manifest | None, given: Sequence[ArchivedFile]
 ) -> Iterator[tuple[str, str]]:
-    """What is wrong with a commit, as fields and words. `wanted`: of an `again`, the commit that it repairs;
-    `given`: files that it may replace; `date`: of a compaction."""
+    """What is wrong with a job's commit, as fields and words. `again`: the commit that it repairs; `given`:
+    files that it may replace."""
     known = {file.path: file for file in given}
-    strange = [path for path in report.replaces if path not in known]
+    strange = next((path for path in report.replaces if path not in known), "")
     if strange or len({*report.replaces}) != len(report.replaces):
-        yield (
-            "replaces",
-            f"must be paths that the job was given, each once{', not ' + strange[0] if strange else ''}",
-        )
+        yield "replaces", f"must be paths that the job was given, each once: {strange}"
         return
-    names = set[str]()
-    for file in report.files:
-        found = _INDEX.fullmatch(file.path)
-        day = day_of(file.path)
-        if found is None or file.path != file_name(file.table, day, number, job, int(found[2])):
-            yield "files", f"{file.path} is not as {file_name(file.table, '2026-12-01', number, job, 0)}"
-        elif file.path in names or (date and day != date):
-            yield "files", f"{file.path} is there twice, or of another day"
-        names.add(file.path)
+    yield from _file_faults(report, job)
     if report.kind == COMPACT:
         yield from _compact_faults(report, known)
         return
+    yield from _bound_faults(report, job, APPEND if again is None else AGAIN)
     yield from _span_faults(report)
-    if report.kind == APPEND:
+    if again is not None:
+        yield from _again_faults(report, again)
+    else:
         written, in_files = sum(one.archived for one in report.spans), _rows(report.files, MESSAGES)
         if written != in_files:
             yield "files", f"they have {in_files} messages, the spans {written}"
-    elif wanted is not None:
-        again = {(one.slice_ms, one.generation, one.start_ms): one for one in report.spans}
-        for span in wanted.spans:
-            one = again.get((span.slice_ms, span.generation, span.start_ms))
-            if span.start_ms >= report.start_ms and (
-                one is None or (one.rows < span.rows and not one.damaged)
-            ):
-                yield "spans", f"the span at {span.start_ms} had {span.rows} rows"
+
+
+def _file_faults(report: Report, job: JobRow) -> Iterator[tuple[str, str]]:
+    names = set[str]()
+    for file in report.files:
+        index, day = _INDEX.search(file.path), day_of(file.path)
+        right = file_name(file.table, day, job.number, job.id, int(index[1]) if index else 0)
+        if file.path != right or not _is_day(day):
+            yield "files", f"{file.path} is not as {right}"
+        elif file.path in names or (job.date and day != job.date):
+            yield "files", f"{file.path} is there twice, or of another day"
+        names.add(file.path)
+
+
+def _bound_faults(report: Report, job: JobRow, wanted: str) -> Iterator[tuple[str, str]]:
+    if report.kind != wanted:
+        yield "kind", f"must be {wanted}, not {report.kind}"
+    is_cut = wanted == APPEND and report.end_ms % QUARTER_MS == 0
+    is_within = report.start_ms == job.from_ms < report.end_ms <= job.to_ms
+    if not is_within or not (is_cut or report.end_ms == job.to_ms):
+        yield "end_ms", f"must be from {job.from_ms} to the end of a quarter, up to {job.to_ms}"
+
+
+def _again_faults(report: Report, again: Manifest) -> Iterator[tuple[str, str]]:
+    spans = {(one.slice_ms, one.generation, one.start_ms): one for one in report.spans}
+    for span in again.spans:
+        one = spans.get((span.slice_ms, span.generation, span.start_ms))
+        has_less = one is None or (one.rows < span.rows and not one.damaged)
+        if has_less and span.start_ms >= report.start_ms:
+            yield "spans", f"the span at {span.start_ms} had {span.rows} rows"
 
 
 def _compact_faults(report: Report, known: dict[str, ArchivedFile]) -> Iterator[tuple[str, str]]:
@@ -309,8 +340,9 @@ class LiveFile(NamedTuple):
     file: ArchivedFile
 
 
-def days_of(store: Store) -> dict[str, list[LiveFile]]:
-    """The files of each day that count. Raises Corrupt."""
+def day_to_compact(store: Store, row: ArchiveRow, wanted: str) -> tuple[str, list[LiveFile]]:
+    """A day that is archived to its end, and its files that count: by default the oldest one that has two
+    files of a table that no compaction has made. No files: there is none. Raises Corrupt."""
     live: dict[str, LiveFile] = {}
     for _, manifest in records(store):
         for path in manifest.replaces:
@@ -319,7 +351,9 @@ def days_of(store: Store) -> dict[str, list[LiveFile]]:
     days: dict[str, list[LiveFile]] = {}
     for path, one in live.items():
         days.setdefault(day_of(path), []).append(one)
-    return days
+    closed = [day for day in sorted(days) if _end_of(day) <= row.covered_ms]
+    day = wanted or next((day for day in closed if _is_worth_it(days[day])), "")
+    return day, days[day][:FILES_MAX] if day in closed else []
 
 
 def day_of(path: str) -> str:
@@ -327,8 +361,18 @@ def day_of(path: str) -> str:
     return path.partition("date=")[2][:10]
 
 
-def is_worth_compacting(files: Iterable[LiveFile]) -> bool:
-    """Whether a table has two files or more of the day that no compaction has made."""
+def _is_day(text: str) -> bool:
+    try:
+        return date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
+
+
+def _end_of(day: str) -> int:
+    return int(datetime.fromisoformat(f"{day}T00:00:00+00:00").timestamp() * 1_000) + DAY_MS
+
+
+def _is_worth_it(files: Iterable[LiveFile]) -> bool:
     fresh = [one.file.table for one in files if one.kind != COMPACT]
     return len(fresh) > len({*fresh})
 

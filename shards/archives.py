@@ -117,6 +117,22 @@ class Manifest(Report, frozen=True, omit_defaults=True, kw_only=True):
     """VERSION."""
 
 
+class DroppedSlice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An expiry's report on a slice: rows read, with stubs; rows of messages that are archived."""
+
+    start_ms: int
+    generation: int
+    rows: int
+    archived: int = 0
+
+
+class FileFault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A file or manifest of the archive that cannot be read back: its path there, and why."""
+
+    path: str
+    detail: str
+
+
 def local_path(name: str) -> str:
     """The absolute path of a directory of this machine, named by a path or `file:` URL; a relative one is
     resolved in the working directory. Raises ValueError."""

@@ -11,13 +11,15 @@ Files that an expiry has found damaged are remembered until an archive job has w
 restart the next expiry finds them anew.
 """
 
+import os
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 from shards import archived, ended
 from shards.archived import JOB_MS, ArchiveRow
-from shards.archives import QUARTER_MS, Manifest, manifest_name
+from shards.archives import QUARTER_MS, Manifest, archive_url, is_local, manifest_name
+from shards.jobs import ARCHIVE, COMPACT
 from shards.recover import Opened
 from timeline.position import at_of, before
 from timeline.slices import Slice
@@ -73,6 +75,17 @@ class Archive:
         """What slices have from here on is there."""
         return quarter(at_of(self._opened.directory.floor))
 
+    def named(self, given: str) -> str:
+        """A caller's archive by its full name; empty: `slices.archive`. Raises ValueError."""
+        if not given:
+            return self.url
+        url = archive_url(given)
+        if self.url and _real(url) != _real(self.url):
+            raise ValueError(f"must be slices.archive, {self.url}, or be left out")
+        if is_local(url) and not given.startswith(("/", "file:")):
+            raise ValueError("must be an absolute path or a URL")
+        return self.url or url
+
     def covered_ms(self, url: str) -> int:
         """That archive has everything before."""
         return self.row.at(url).covered_ms
@@ -98,6 +111,15 @@ class Archive:
         span, row = self.look(url), self.row.at(url)
         has_more = span.from_ms < span.to_ms or row.published < row.last
         return has_more or bool(self._lost(row)) or self.next_again(row)[0] is not None
+
+    def find(self) -> str:
+        """Whether the server's own archive job has work."""
+        return ARCHIVE if self.url and self.is_due(self.url) else ""
+
+    def find_day(self) -> str:
+        """Whether there may be a day to compact. A catalog's own tools do that."""
+        is_ours = self.url and not self._slices.archive_catalog
+        return COMPACT if is_ours and self.covered_ms(self.url) else ""
 
     def published(self, since: int, most: int) -> list[Manifest]:
         """The commits behind a number whose manifests are in the archive: at most so many, and PAGE_BYTES."""
@@ -157,3 +179,7 @@ class Archive:
 def quarter(at_ms: int) -> int:
     """The begin of the quarter of an hour."""
     return max(0, at_ms - at_ms % QUARTER_MS)
+
+
+def _real(archive: str) -> str:
+    return os.path.realpath(archive) if is_local(archive) else archive

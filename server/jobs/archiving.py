@@ -11,9 +11,6 @@ One job at a time works on the archive: what it was given holds until its end. T
 same.
 """
 
-import os
-from collections.abc import Iterator
-from datetime import datetime
 from functools import partial
 from itertools import islice
 from secrets import token_hex
@@ -21,24 +18,12 @@ from secrets import token_hex
 from msgspec import structs
 
 from shards import archived, ended
-from shards.archives import (
-    AGAIN,
-    APPEND,
-    COMPACT,
-    FILES_MAX,
-    QUARTER_MS,
-    VERSION,
-    Manifest,
-    Report,
-    archive_url,
-    is_local,
-)
+from shards.archives import APPEND, COMPACT, Report, is_local
 from shards.commit import Commit
 from shards.dedupe import Refused
 from shards.jobs import ARCHIVE, ARCHIVING, COMPACTING, PUBLISHING, JobRow
 from shards.recover import Opened
 from timeline.position import before
-from timeline.slices import DAY_MS
 
 from ..engine.archive import Archive
 from ..engine.clock import Clock
@@ -72,33 +57,17 @@ class Archiving:
     def url_for(self, run: str, given: str, *, is_needed: bool = True) -> str:
         """The archive of a new job by its full name; empty: none. Raises JobRefused."""
         ours = self.archive.url
-        if not given:
-            if is_needed and not ours:
-                raise JobRefused("archive", "is needed, as slices.archive is empty")
-            return ours
+        if is_needed and not (given or ours):
+            raise JobRefused("archive", "is needed, as slices.archive is empty")
+        if given and not ours and run == "server":
+            raise JobRefused("archive", "is for run=caller: the server's own job needs slices.archive")
         try:
-            url = archive_url(given)
+            url = self.archive.named(given)
         except ValueError as error:
             raise JobRefused("archive", f"{error}, not {given!r}") from None
-        if ours and _real(url) != _real(ours):
-            raise JobRefused("archive", f"must be slices.archive, {ours}, or be left out, not {given!r}")
-        if not ours and run == "server":
-            raise JobRefused("archive", "is for run=caller: the server's own job needs slices.archive")
-        if is_local(url) and not given.startswith(("/", "file:")):
-            raise JobRefused("archive", f"must be an absolute path or a URL, not {given!r}")
         if is_local(url) and self._pipeline.holds(url):
             raise JobRefused("archive", "must not lie in store.dir")
-        return ours or url
-
-    def find(self) -> str:
-        """Whether the server's own archive job has work. Raises Corrupt."""
-        url = self.archive.url
-        return ARCHIVE if url and self.archive.is_due(url) else ""
-
-    def find_day(self) -> str:
-        """Whether there may be a day to compact. Raises Corrupt."""
-        url = self.archive.url
-        return COMPACT if url and not self._catalog and self.archive.covered_ms(url) else ""
+        return url
 
     async def create(self, run: str, given: str = "") -> Job:
         """Create an archive job. Raises JobRefused, StoreFailed, Busy, Corrupt."""
@@ -125,15 +94,12 @@ class Archiving:
         if self._catalog:
             raise JobRefused(NOTHING, "slices.archive_catalog is set: the catalog's tools compact")
         row = self.archive.row
-        days = await self._workers.in_thread(partial(archived.days_of, self._opened.store))
-        closed = sorted(day for day in days if _end_of(day) <= row.at(url).covered_ms)
-        worth = (day for day in closed if archived.is_worth_compacting(days[day]))
-        day = date or next(worth, "")
-        if row != self.archive.row or day not in closed:
-            raise JobRefused(NOTHING, f"{day or 'no day'} has files to compact, and is archived to its end")
+        look = partial(archived.day_to_compact, self._opened.store, row.at(url), date)
+        day, files = await self._workers.in_thread(look)
+        if row != self.archive.row or not files:
+            raise JobRefused(NOTHING, f"{date or 'no day'} has files to compact, and is archived to its end")
         job = self._pipeline.create(COMPACT, run, COMPACTING, [], url)
         job.row.date = day
-        files = days[day][:FILES_MAX]
         job.files = [one.file for one in files]
         job.view["files"] = [{"number": one.number, **structs.asdict(one.file)} for one in files]
         return await self._created(job)
@@ -154,19 +120,12 @@ class Archiving:
         kind = COMPACT if report.kind == COMPACT else ARCHIVE
         async with self._pipeline.step(job_id, token, kind, STATES[kind]) as job:
             row = job.row
-            faults = [Fault("", *fault) for fault in islice(_faults(job, report), FAULTS_MAX)]
+            wrong = archived.faults_in(report, row, job.again, job.files)
+            faults = [Fault("", *fault) for fault in islice(wrong, FAULTS_MAX)]
             if faults:
                 raise JobRefused("bad-manifest", f"the commit is refused: {faults[0].detail}", faults)
             assert job.base is not None, "it has begun"
-            manifest = Manifest(
-                **structs.asdict(report),
-                number=row.number,
-                timeline=job.base.timeline,
-                node=row.node,
-                job=row.id,
-                created_ms=self._clock.wall_ms(),
-                version=VERSION,
-            )
+            manifest = archived.manifest_from(report, row, job.base.timeline, self._clock.wall_ms())
 
             def decide(commit: Commit) -> None:
                 if archived.archive_row(commit.get) != job.base:
@@ -200,27 +159,3 @@ class Archiving:
             if row is not None:
                 await self._pipeline.closed(job, row)
         return row or job
-
-
-def _faults(job: Job, report: Report) -> Iterator[tuple[str, str]]:
-    """What is wrong with a job's commit, as fields and words."""
-    row = job.row
-    if report.kind != COMPACT:
-        wanted = APPEND if job.again is None else AGAIN
-        if report.kind != wanted:
-            yield "kind", f"must be {wanted}, not {report.kind}"
-        is_whole = report.end_ms == row.to_ms or (wanted == APPEND and report.end_ms % QUARTER_MS == 0)
-        if report.start_ms != row.from_ms or not row.from_ms < report.end_ms <= row.to_ms or not is_whole:
-            yield (
-                "end_ms",
-                f"must begin at {row.from_ms}, and end after a quarter of an hour, up to {row.to_ms}",
-            )
-    yield from archived.faults_in(report, row.id, row.number, job.again, job.files, row.date)
-
-
-def _end_of(day: str) -> int:
-    return int(datetime.fromisoformat(f"{day}T00:00:00+00:00").timestamp() * 1_000) + DAY_MS
-
-
-def _real(archive: str) -> str:
-    return os.path.realpath(archive) if is_local(archive) else archive

@@ -12,11 +12,9 @@ import logging
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-import msgspec
-
 from shards import archived
 from shards.archived import Archived
-from shards.archives import Manifest
+from shards.archives import DroppedSlice, FileFault, Manifest
 from shards.commit import Commit
 from shards.dedupe import Refused
 from shards.expiry import expire
@@ -44,22 +42,6 @@ READ_BYTES = 4 << 20
 PATIENCE, PATIENCE_S = 28, 21_600
 """The server's own job waits for more slices: an archive's files are read back for each job. It waits for
 this part of `slices.retention`, and for 6 h at most."""
-
-
-class DroppedSlice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A job's report on a slice: rows read, with stubs; rows of messages that are archived."""
-
-    start_ms: int
-    generation: int
-    rows: int
-    archived: int = 0
-
-
-class FileFault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A file or manifest of the archive that cannot be read back: its path there, and why."""
-
-    path: str
-    detail: str
 
 
 class Expiries:

@@ -93,8 +93,7 @@ class Launcher:
         """Why no child can be started now for a job: a problem's slug, and words. None: one can."""
         if self._spark.enabled == "off":
             return "no-spark", "spark.enabled is off"
-        lack = missing(kind, os.environ)
-        if lack:
+        if lack := missing(kind, os.environ):
             return "no-spark", lack
         if not self._url:
             return "no-spark", "the server is not listening yet"
@@ -198,13 +197,11 @@ def check_archive(config: Config) -> None:
     archive, has_jobs = config.slices.archive, config.spark.enabled != "off"
     if not archive:
         return
-    why = missing(ARCHIVE, os.environ) if has_jobs else ""
-    if why:
+    if why := missing(ARCHIVE, os.environ) if has_jobs else "":
         raise ConfigError(
             "slices.archive", f"{why}: install the extra 'archive', or set spark.enabled = false"
         )
-    why = why_not_usable(Path(archive), is_written=has_jobs) if is_local(archive) else ""
-    if why:
+    if why := why_not_usable(Path(archive), is_written=has_jobs) if is_local(archive) else "":
         raise ConfigError("slices.archive", why)
 
 

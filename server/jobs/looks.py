@@ -75,16 +75,11 @@ class Looks:
         self._waits: dict[object, tuple[float, float]] = {}
         """(not before, waited), monotonic seconds, of what a job was started for."""
         self._last: tuple[str, object] | None = None
+        archive = archiving.archive
         self._looks = (
-            Look(
-                ARCHIVE,
-                archiving.find,
-                lambda _: archiving.create("server"),
-                ARCHIVE_S,
-                ARCHIVE_MAX_S,
-            ),
+            Look(ARCHIVE, archive.find, lambda _: archiving.create("server"), ARCHIVE_S, ARCHIVE_MAX_S),
             Look(EXPIRE, expiries.find, lambda _: expiries.create("server")),
-            Look(COMPACT, archiving.find_day, lambda _: archiving.create_compaction("server"), COMPACT_S),
+            Look(COMPACT, archive.find_day, lambda _: archiving.create_compaction("server"), COMPACT_S),
             Look(SPLIT, self.overfull, lambda home: splits.create(home.start_ms, 0, "server")),
         )
 

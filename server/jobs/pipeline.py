@@ -123,7 +123,7 @@ class Job:
 
 
 class Pipeline:
-    """All jobs of one server: what splits and expiries share."""
+    """All jobs of one server: what the kinds share."""
 
     def __init__(
         self,
@@ -238,16 +238,12 @@ class Pipeline:
         if len(self._jobs) >= OPEN_MAX:
             raise JobRefused("over-quota", f"the limit of {OPEN_MAX} open jobs is reached")
         for piece in pieces:
-            other = self.job_at(piece.start_ms)
-            if other is not None:
+            if other := self.job_at(piece.start_ms):
                 raise JobRefused("job-active", f"job {other.row.id} has the slice at {piece.start_ms}")
-        other = next((job for job in self._jobs.values() if archive and job.row.archive), None)
-        if other is not None:
+        if other := next((job for job in self._jobs.values() if archive and job.row.archive), None):
             raise JobRefused("job-active", f"job {other.row.id} has the archive")
-        if run == "server":
-            why = self._launcher.why_not(kind)
-            if why:
-                raise JobRefused(*why)
+        if run == "server" and (why := self._launcher.why_not(kind)):
+            raise JobRefused(*why)
         job_id = secrets.token_hex(16)
         slices = [PieceRow(p.start_ms, p.end_ms, p.generation, p.count, p.live) for p in pieces]
         row = JobRow(job_id, kind, run, state, self._node, self._clock.wall_ms(), slices, archive=archive)

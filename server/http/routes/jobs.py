@@ -14,13 +14,13 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from aiohttp import web
 
-from shards.archives import FILES_MAX, URL_MAX, Report
+from shards.archives import FILES_MAX, URL_MAX, DroppedSlice, FileFault, Report
 from shards.handover import PARTS_MAX
 from shards.jobs import ARCHIVE, COMPACT, EXPIRE, SPLIT, JobRow
 from timeline.slices import Counts
 
 from ...jobs.archiving import Archiving
-from ...jobs.expiring import DroppedSlice, Expiries, FileFault
+from ...jobs.expiring import Expiries
 from ...jobs.pipeline import Job, JobRefused, Pipeline, lease_of
 from ...jobs.splitting import Splits
 from ...settings.config import Slices

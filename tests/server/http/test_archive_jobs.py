@@ -235,6 +235,8 @@ async def test_what_a_commit_may_not_say(child: Child) -> None:
         ({"files": [{**file, "rows": 1}]}, "files"),
         ({"files": [{**file, "path": "../x"}]}, "files"),
         ({"files": [{**file, "path": file["path"].replace(job["id"][:8], "0" * 8)}]}, "files"),
+        ({"files": [file_of(job, "messages", "a/../../bc", 2, 0)]}, "files"),
+        ({"files": [file_of(job, "messages", "2026-13-01", 2, 0)]}, "files"),
         ({"replaces": ["date=2026-11-21/x.parquet"]}, "replaces"),
     ):
         refused = await child.commit(job, 422, archived={**right, **wrong})
@@ -438,7 +440,7 @@ async def test_a_day_is_compacted(child: Child) -> None:
     await child.put(server.clock.now_ms + 1)
     await server.call("POST", "/v1/clock:advance", {"by": "P1D"})
     await child.archive()
-    assert server.app.expiries.archiving.find_day()
+    assert server.app.expiries.archiving.archive.find_day()
     await child.create("compact", 409, date="2026-11-20")
     job = await child.create("compact")
     assert (job["state"], job["date"], job["number"]) == ("compacting", DAY, 3)

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from server.engine.clock import SimulatedClock
-from server.jobs.expiring import DroppedSlice
 from server.jobs.pipeline import Job, JobRefused
 from server.rounds.app import App
 from server.settings.config import Config, Slices
 from shards import garbage, keys
+from shards.archives import DroppedSlice
 from shards.commit import Draft, Known
 from shards.errors import Corrupt, StoreFailed
 from shards.expiry import expire
