@@ -41,7 +41,6 @@ from shards.archives import (
 )
 from shards.errors import Corrupt
 from shards.read import Row
-from shards.record import decode, is_moved
 from shards.state import Journal
 from shards.store import Store
 from timeline.position import Position, before
@@ -171,17 +170,15 @@ class Writer:
             read = self._snapshot.reader.read(before(low_ms), before(high_ms))
             for batch in columns.batches(read, GROUP_ROWS, GROUP_BYTES):
                 rows += len(batch)
-                kept = [row for row in batch if not is_moved(row[2])]
-                if not kept:
-                    continue
                 try:
-                    table = self._table(kept, journal, piece)
+                    table = self._table(batch, journal, piece)
                 except Corrupt:
-                    kept, undecoded = _decodable(kept)
+                    kept, undecoded = _decodable(batch)
                     lost += undecoded
                     table = self._table(kept, journal, piece)
-                archived += table.num_rows
-                yield low_ms // DAY_MS, table
+                if table.num_rows:
+                    archived += table.num_rows
+                    yield low_ms // DAY_MS, table
             lost += self._unreadable(piece, low_ms, high_ms)
             if rows or lost:
                 span = Span(*piece.home, low_ms, high_ms, rows, archived, _damaged(lost))
@@ -237,7 +234,7 @@ def _decodable(rows: list[Row]) -> tuple[list[Row], list[tuple[Position, Positio
     bad: list[tuple[Position, Position]] = []
     for row in rows:
         try:
-            decode(row[2])
+            columns.check(row)
         except Corrupt:
             bad.append((row[0], Position(row[0] + 1)))
         else:

@@ -202,6 +202,11 @@ def record_batch(
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
+def check(row: Row) -> None:
+    """Raise Corrupt if no columns can be made of a row."""
+    Records([row]).headers()
+
+
 def batches(rows: Iterator[Row], most_rows: int, most_bytes: int) -> Iterator[list[Row]]:
     """The rows in lists, bounded in number and bytes (plus at most `STEP` rows)."""
     batch: list[Row] = []

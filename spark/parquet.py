@@ -66,6 +66,7 @@ def write_file(
     if first is None:
         return None
     rows = withheld = 0
+    options.setdefault("use_dictionary", columns.DICTIONARY if name == MESSAGES else True)
     first_ms, last_ms = _ms(first, name, 0), 0
     with storage.writing(path) as file:
         summed = _Summed(file)

@@ -18,7 +18,7 @@ from shards.record import CANCELLED, ENCODINGS, MOVED, decode, due_at, encode, i
 from shards.state import DISPATCHED, Journal, state_of
 from shards.store import Table
 from shards.tables import StoredCursor, number_value
-from spark.columns import ARROW, SCHEMA, record_batch, table
+from spark.columns import ARROW, SCHEMA, check, record_batch, table
 from spark.snapshot import Snapshot
 from tests.support.memory_store import MemoryStore
 from timeline.position import AT_MAX, HELD_SHARD, Position, at_of, id_text, position
@@ -235,6 +235,8 @@ def test_a_value_that_is_cut_or_spoiled_is_corrupt_where_decode_says_so(value: b
             refused += found is None
             continue
         if found is None:
+            with pytest.raises(Corrupt):
+                check((position(START, 1), 0, each))
             assert max(record.due_ms, record.expires_ms, record.when_ms) > AT_MAX
         elif not is_moved:
             assert (found["qos"], found["due"]) == (record.qos, record.due_ms or START)
