@@ -60,8 +60,9 @@ if TYPE_CHECKING:
 ROWS_MAX = 1_000_000
 """Rows after which a commit ends at the next quarter of an hour."""
 TASKS_MAX = 100
-LEFT_S = 3_600.0
-"""Age of an unfinished file that nobody writes to any more."""
+LEFT_S, CLEARED = 3_600.0, 96
+"""Age of an unfinished file that nobody writes to any more, and after how many commits these go: they are
+looked for everywhere."""
 
 Dated = Iterator[tuple[int, pa.Table]]
 """(day since the epoch, rows of it)."""
@@ -69,7 +70,7 @@ Dated = Iterator[tuple[int, pa.Table]]
 
 def archive(job: Job, storage: Storage, lease: Lease, session: "SparkSession | None" = None) -> Report:
     """Write the files of a job's commit. Returns what to have recorded. Raises StorageFailed, SparkError."""
-    if job.from_ms // DAY_MS != job.to_ms // DAY_MS:  # once a day, as it looks everywhere
+    if job.number % CLEARED == 1:
         storage.clear_unfinished(time.time() - LEFT_S)
     if session is not None:
         return _in_tasks(session, job, storage)

@@ -66,9 +66,13 @@ def read_marker(storage: Storage) -> Marker | None:
         raise ArchiveClash(f"{storage.name}/{MARKER} cannot be read: {error}") from None
 
 
-def publish(storage: Storage, manifest: Manifest) -> None:
-    """Raises StorageFailed."""
+def publish(storage: Storage, manifest: Manifest, catalog: str | None = None) -> None:
+    """Raises StorageFailed, SparkError. `catalog`: of Iceberg, if there is one."""
     write_manifest(storage, manifest)
+    if catalog:
+        from .iceberg import add
+
+        add(catalog, storage, manifest)
     clear_orphans(storage, manifest)
     after(storage, manifest)
 

@@ -59,7 +59,7 @@ def _archive(remote: Remote, job: Job, lease: Lease, master: str | None) -> str:
     storage = storage_at(job.archive or "")
     claim(storage, job)
     for manifest in job.unpublished:
-        publish(storage, manifest)
+        publish(storage, manifest, job.archive_catalog)
     if not job.again and job.from_ms == job.to_ms:
         lease.begin_commit()
         remote.commit(job, {"published": job.last})
@@ -71,7 +71,7 @@ def _archive(remote: Remote, job: Job, lease: Lease, master: str | None) -> str:
         report = archive(job, storage, lease)
     lease.begin_commit()
     manifest = remote.record(job, report)
-    publish(storage, manifest)
+    publish(storage, manifest, job.archive_catalog)
     remote.commit(job, {"published": manifest.number})
     messages = sum(one.archived for one in report.spans)
     return f"job {job.id}: commit {manifest.number} with {messages} messages archived in {storage.name}"
@@ -108,7 +108,7 @@ def _compact(remote: Remote, job: Job, lease: Lease, master: str | None) -> str:
         return why
     lease.begin_commit()
     manifest = remote.record(job, report)
-    publish(storage, manifest)
+    publish(storage, manifest, job.archive_catalog)
     remote.commit(job, {"published": manifest.number})
     return f"job {job.id}: commit {manifest.number} has {len(report.files)} files for {len(report.replaces)}"
 

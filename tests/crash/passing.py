@@ -221,7 +221,8 @@ def _tearing(frame: FrameType, call: str, function: Any) -> Callable[[], None] |
         store = frame.f_locals.get("self")
         return _tearing_end(max(Path(store.path).glob("*.log"))) if store is not None else None
     if call == "write_table":
-        return _tearing_end(Path(frame.f_locals["unfinished"]))
+        target = Path(frame.f_locals["storage"].full(frame.f_locals["path"]))
+        return _tearing_end(next(target.parent.glob(f".{target.stem}.*.tmp")))
     if kind == "SstFileWriter" and call == "finish":
         return _tearing_end(Path(frame.f_locals["path"]))
     return None

@@ -73,6 +73,8 @@ FREE = {
     "server.cluster.node:Node._lead open": "sockets",
     "server.cluster.node:Node.start open": "sockets",
     "server.mqtt.listeners:Listeners._open open": "sockets",
+    "spark.parquet:_Summed.write write": "pyarrow's own buffer; what counts is the rename",
+    "spark.storage:Storage.write write": "pyarrow's own buffer; what counts is the rename",
     "spark.java:": "a wrapper for Java in a temporary directory of the process, made anew each time",
     "spark.session:": "the code as an archive for Spark, in a temporary directory of the process",
 }

@@ -1,7 +1,7 @@
 """What a process is busy with when it is killed at a point: a *plot* for each kind of change of the disk.
 
-    served      the real server: messages, sessions, schedules, retained ones; jobs that split, expire, are
-                given up; a backup; the stop
+    served      the real server: messages, sessions, schedules, retained ones; jobs that split, archive,
+                expire, are given up; a backup; the stop
     worked      groups of puts, cancels, moves and acks, and dispatch, by hand (steps.py)
     undone      a group whose members nack, lapse and ack late, by hand (undone.py)
     marked      a disk that takes no groups: the bound of dispatch in a file of its own
@@ -65,7 +65,7 @@ from tests.server.test_repair import filled, gettable, opened_at, spoil
 from tests.support.clock import HandClock
 from tests.support.http import Http, http, open_site
 from tests.support.ledger.messages import Messages
-from tests.support.mover import counted, expired
+from tests.support.mover import counted
 from tests.support.mqtt import dial, user, wall_ms
 from tests.support.stores import FailingStore
 from timeline.position import END, START, MessageId, id_text
@@ -81,7 +81,7 @@ Say = Callable[..., None]
 Said = list[list[Any]]
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
-HAS_SPARK = find_spec("pyspark") is not None
+HAS_ARROW = find_spec("pyarrow") is not None
 
 
 class Plot(NamedTuple):
@@ -403,6 +403,10 @@ def _past(folder: Path) -> None:
     past.fill(folder / "data", 6, now_ms)
     rows = [[piece.start_ms, piece.ids, piece.cancelled] for piece in past.pieces]
     (folder / "past.json").write_text(json.dumps(rows))
+    left = folder / "archive" / "date=2026-01-01" / ".0000000001-0123abcd-0.fedcba.tmp"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"PAR1")
+    os.utime(left, (0, 0))
 
     async def retain() -> None:
         async with running(folder / "data", Config(), SimulatedClock(now_ms - DAY_MS)) as server:
@@ -430,6 +434,7 @@ def _serve(folder: Path, say: Say) -> None:
         "FASTI__SLICES__RETENTION": f"{RETENTION_S}s",
         "FASTI__SLICES__EXPIRE_BY": "job",
         "FASTI__SPARK__ENABLED": "off",
+        **({"FASTI__SLICES__ARCHIVE": str(folder / "archive")} if HAS_ARROW else {}),
     }
     os.environ.update(settings)
     failed: list[BaseException] = []
@@ -459,7 +464,7 @@ async def _use(folder: Path, ready: int, say: Say) -> None:
     words = dict(word.split("=") for word in line.splitlines()[0].split()[1:])
     host, _, port = words["mqtt"].rpartition(":")
     async with http(f"http://{words['http']}") as calls:
-        user_of = _User(calls, say)
+        user_of = _User(calls, say, f"http://{words['http']}")
         await user_of.write()
         await user_of.publish((host, int(port)))
         await user_of.split()
@@ -475,9 +480,10 @@ async def _use(folder: Path, ready: int, say: Say) -> None:
 class _User:
     """One call after the other, each told before and after."""
 
-    def __init__(self, calls: Http, say: Say) -> None:
+    def __init__(self, calls: Http, say: Say, url: str) -> None:
         self._calls = calls
         self._say = say
+        self._url = url
         self._ids: dict[str, str] = {}
 
     async def put(self, *texts: str, in_ms: int = HOUR_MS) -> None:
@@ -565,12 +571,17 @@ class _User:
         await self._tell(job, "abort", detail="enough")
 
     async def expire(self) -> None:
-        job = await self._job("expire")
-        said = await asyncio.to_thread(expired, job)
-        starts_ms = [one["start_ms"] for one in said]
-        self._say("expire", starts_ms)
-        await self._tell(job, "commit", slices=said)
-        self._say("is expired", starts_ms)
+        """By the very program of the pipeline, with an archive if pyarrow is there."""
+        from spark.job import job_from
+        from spark.remote import Remote
+        from spark.run import run
+
+        for kind in (*(["archive"] if HAS_ARROW else []), "expire"):
+            job = await self._job(kind)
+            starts_ms = [one["start_ms"] for one in job["slices"]] if kind == "expire" else []
+            self._say(kind, starts_ms)
+            await asyncio.to_thread(run, Remote(self._url), job_from(job), None)
+            self._say(f"is {kind}d", starts_ms)
 
     async def _job(self, kind: str = "split", **members: object) -> Any:
         wish = {"kind": kind, "run": "caller", **members}
@@ -602,6 +613,8 @@ def _check_served(folder: Path, said: Said) -> list[str]:
         faults.append("acked lost: the backup")
     if backup.exists():
         faults += verified(backup)
+    if HAS_ARROW:
+        faults += _wrong_archive(folder, said)
     return faults
 
 
@@ -656,6 +669,26 @@ def _wrong_past(hand: Hand, folder: Path, said: Said) -> Iterator[str]:
             if row is not None
         }
         yield from wrong(piece, states)
+
+
+def _wrong_archive(folder: Path, said: Said) -> Iterator[str]:
+    """What has expired is in it, once; whatever it has is whole."""
+    import pyarrow.parquet as pq
+
+    from spark.manifests import read_archive
+    from spark.storage import storage_at
+    from spark.verify import faults_in
+
+    archive = str(folder / "archive")
+    yield from (fault for fault in faults_in(archive) if not fault.endswith("belongs to no commit"))
+    files = read_archive(storage_at(archive)).files()
+    names = [pq.ParquetFile(f"{archive}/{file.path}").read(["id"])["id"].to_pylist() for file in files]
+    found = Counter(name for some in names for name in some)
+    yield from (f"archived twice: {name}" for name, count in found.items() if count > 1)
+    gone = {start_ms for one in _told(said, "expire") for start_ms in one}
+    for start_ms, ids, _ in json.loads((folder / "past.json").read_text()):
+        if lost := {*ids.values()} - {*found} if start_ms in gone else ():
+            yield f"acked lost: {len(lost)} messages of {start_ms} are not in the archive"
 
 
 # -- careless

@@ -25,7 +25,7 @@ from tests.support.soak import SOAK
 
 from .passing import AFTER, BEFORE, HALF, Line
 from .places import Place, places, why_free
-from .plots import HAS_SPARK, PLOTS
+from .plots import HAS_ARROW, PLOTS
 
 TRIES = {"worked": 200, "undone": 120, "marked": 60, "repaired": 200}
 TRIES |= {"retimed": 40, "keyed": 90, "copied": 120, "served": 400}
@@ -114,7 +114,7 @@ async def test_killed_at_every_place(tmp_path: Path, record_property: Callable[[
             most = int(os.environ.get("FASTI_TRIES") or (tries if SOAK else FEW))
             group.create_task(_play(plot, tmp_path / plot, most, seed, report, gate))
     print(report.table(), flush=True)
-    known = [place for place in places() if HAS_SPARK or not place.name.startswith("spark.")]
+    known = [place for place in places() if HAS_ARROW or not place.name.startswith("spark.")]
     bound = [place for place in known if why_free(place) is None]
     counted = f"{len(bound)} places in the code ({len(known) - len(bound)} more are free); {report.summary()}"
     record_property("counted", counted)
