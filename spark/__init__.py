@@ -20,9 +20,8 @@ shards/ and timeline/ define the stored bytes; this room only turns them into fi
     parquet.py     one file of it: row groups, summed and read back
     publish.py     whose archive it is; the manifest of a commit, and what follows
     compact.py     a day's files as few, sorted ones
-    expire.py      an expiry: read the archive back, or count each slice
-
     iceberg.py     the archive as tables of a catalog
+    expire.py      an expiry: read the archive back, or count each slice
 
     storage.py     files of an archive, in a directory or an object store
     manifests.py   what an archive has: commits, files that count, what is covered

@@ -37,47 +37,16 @@ from shards.archives import (
     file_name,
     manifest_name,
 )
-from spark.columns import SCHEMA
 from spark.compact import after, work
 from spark.job import Job, job_from
 from spark.manifests import read_archive
+from spark.parquet import SCHEMAS, TIMES
 from spark.storage import Storage
 from timeline.slices import DAY_MS
 
 TIMELINE = "7" * 32
 DAY = 20_000 * DAY_MS
 """2024-10-04."""
-TIME = pa.timestamp("ms", "UTC")
-SCHEMAS = {
-    MESSAGES: SCHEMA,
-    DELIVERIES: pa.schema(
-        [
-            pa.field("place", pa.string(), nullable=False),
-            pa.field("kind", pa.string(), nullable=False),
-            pa.field("incarnation", pa.int64(), nullable=False),
-            pa.field("id", pa.string()),
-            pa.field("root", pa.string(), nullable=False),
-            pa.field("number", pa.int64(), nullable=False),
-            pa.field("end", pa.string(), nullable=False),
-            pa.field("ended_at", TIME, nullable=False),
-            pa.field("attempts", pa.int32()),
-            pa.field("reason", pa.string()),
-            pa.field("by", pa.string()),
-            pa.field("seconds", pa.float64()),
-        ]
-    ),
-    ENDS: pa.schema(
-        [
-            pa.field("place", pa.string(), nullable=False),
-            pa.field("kind", pa.string(), nullable=False),
-            pa.field("incarnation", pa.int64(), nullable=False),
-            pa.field("minute", TIME, nullable=False),
-            pa.field("end", pa.string(), nullable=False),
-            pa.field("count", pa.int64(), nullable=False),
-        ]
-    ),
-}
-TIME_OF = {MESSAGES: "at", DELIVERIES: "ended_at", ENDS: "minute"}
 Rows = Sequence[dict[str, Any]]
 
 
@@ -117,7 +86,7 @@ class Archived:
     ) -> Manifest:
         """The next commit. `end_ms`: up to where it covers; 0: the end of the last row's quarter."""
         tables = {MESSAGES: messages, DELIVERIES: deliveries, ENDS: counts}
-        times = [row[TIME_OF[table]] for table, rows in tables.items() for row in rows]
+        times = [row[TIMES[table]] for table, rows in tables.items() for row in rows]
         ended = [one.end_ms for one in self.commits if one.kind == APPEND]
         start_ms = ended[-1] if ended else min(times) // QUARTER_MS * QUARTER_MS
         end_ms = end_ms or (max(times) // QUARTER_MS + 1) * QUARTER_MS
@@ -147,7 +116,7 @@ class Archived:
         files = [
             self._file(table, date, index, rows)
             for table, every in tables.items()
-            for index, (date, rows) in enumerate(_grouped(every, lambda row: date_of(row[TIME_OF[table]])))  # noqa: B023
+            for index, (date, rows) in enumerate(_grouped(every, lambda row: date_of(row[TIMES[table]])))  # noqa: B023
         ]
         return self.record(msgspec.to_builtins({"kind": kind, "files": files, **more}))
 
@@ -157,7 +126,7 @@ class Archived:
         with pq.ParquetWriter(buffer, SCHEMAS[table], compression="zstd") as writer:
             writer.write_table(pa.Table.from_pylist([*rows], SCHEMAS[table]))
         self.storage.write(path, buffer.getvalue())
-        times = [row[TIME_OF[table]] for row in rows]
+        times = [row[TIMES[table]] for row in rows]
         withheld = sum(row.get("state") == "withheld" for row in rows)
         size, digest = self.storage.sum_of(path)
         return ArchivedFile(path, len(rows), size, digest, table, min(times), max(times), withheld)
@@ -215,10 +184,3 @@ def compacted(archive: Archived, day_ms: int = DAY) -> Manifest:
 def _grouped(rows: Rows, key: Any) -> Iterable[tuple[Any, Rows]]:
     """The rows by key, in the order of the keys."""
     return [(found, [*group]) for found, group in groupby(sorted(rows, key=key), key)]
-
-
-from spark import parquet  # noqa: E402
-
-for _name in (DELIVERIES, ENDS):
-    parquet.SCHEMAS.setdefault(_name, SCHEMAS[_name])
-    parquet.TIMES.setdefault(_name, TIME_OF[_name])
