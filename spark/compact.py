@@ -14,7 +14,6 @@ Memory: a few row groups, or one file of READ_MAX.
 """
 
 import hashlib
-import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -52,7 +51,6 @@ WITHHELD_MAX = 1_000_000
 """With more such rows in a file to be, all stay."""
 BLOOM = {"id": {"ndv": GROUP_ROWS, "fpp": 0.01}}
 """Two bytes a row. Of the row groups without an id, 1 in 100 is read for it."""
-_NAMES = re.compile(r"\d{10}-[0-9a-f]{8}-\d+\.parquet")
 
 
 class Part(msgspec.Struct):
@@ -69,7 +67,6 @@ def work(session: "SparkSession", job: Job, storage: Storage) -> Report | None:
     from .tasks import each
 
     archive = read_archive(storage)
-    clear_orphans(storage, job, archive.replaced)
     parts = [part for table in TABLES for part in parts_of(job, table, archive.files(table))]
     while parts and sum(len(part.files) for part in parts) > FILES_MAX:
         parts.pop()
@@ -86,17 +83,26 @@ def work(session: "SparkSession", job: Job, storage: Storage) -> Report | None:
 
 
 def after(storage: Storage, manifest: Manifest, now_s: float | None = None) -> None:
-    """Move what a published commit replaces out of the way, and delete what was replaced a week ago. Raises
-    StorageFailed."""
+    """Move what a published commit replaces out of the way. A compaction also deletes what was replaced a
+    week ago, and what other tries have left in its folders. It may run twice, and late: it goes by manifests.
+    Raises StorageFailed."""
     for path in manifest.replaces:
         with suppress(Missing):
             storage.move(path, f"{REPLACED}/{path}")
-    if manifest.kind == COMPACT:
-        until_s = (time.time() if now_s is None else now_s) - KEPT_S
-        for entry in storage.list(REPLACED, recursive=True):
-            if entry.changed_s < until_s:
+    if manifest.kind != COMPACT:
+        return
+    until_s = (time.time() if now_s is None else now_s) - KEPT_S
+    for entry in storage.list(REPLACED, recursive=True):
+        if entry.changed_s < until_s:
+            storage.delete(entry.path)
+    commits = read_archive(storage).commits
+    named = {f"{one.number:010d}": {file.path for file in one.files} for one in commits}
+    for folder in {file.path.rpartition("/")[0] for file in manifest.files}:
+        for entry in storage.list(folder):
+            number = entry.path.removeprefix(f"{folder}/").partition("-")[0]
+            if entry.path not in named.get(number, {entry.path}):
                 storage.delete(entry.path)
-        write_all(storage, read_archive(storage).commits)
+    write_all(storage, commits)
 
 
 def parts_of(job: Job, table: str, every: Iterable[ArchivedFile]) -> list[Part]:
@@ -152,16 +158,6 @@ def last_of(storage: Storage, part: Part) -> dict[str, int]:
         for name, at_ms in zip(batch["id"].to_pylist(), _ms(batch["at"]), strict=True):
             last[name] = max(at_ms, last.get(name, 0))
     return last
-
-
-def clear_orphans(storage: Storage, job: Job, replaced: Iterable[str]) -> None:
-    """Delete what earlier tries of a compaction have left in the day's folders."""
-    known = {file.path for file in job.files}.union(replaced)
-    for table in TABLES:
-        folder = file_name(table, job.date or "", 0, "", 0).rpartition("/")[0]
-        for entry in storage.list(folder):
-            if _NAMES.fullmatch(entry.path.rpartition("/")[2]) and entry.path not in known:
-                storage.delete(entry.path)
 
 
 def _rows(storage: Storage, files: Sequence[ArchivedFile]) -> Iterator[pa.Table]:

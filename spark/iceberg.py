@@ -8,17 +8,16 @@ together with its files. `fasti.all` of messages, the last table, says that all 
     two at once                   one meets another snapshot than it has read, and looks again
     a new catalog                 gets all that the archive has
 
-The files stay the archive's (`gc.enabled` is false), and nobody else may rewrite the tables. Snapshots stay
-for a week. Those before a compaction cannot be read any more: their files have moved.
+The files stay the archive's (`gc.enabled` is false), and nobody else may rewrite the tables. Snapshots from
+before a compaction cannot be read any more: their files have moved.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from shards.archives import COMPACT, DELIVERIES, ENDS, MESSAGES, Manifest, is_local
+from shards.archives import DELIVERIES, ENDS, MESSAGES, Manifest, is_local
 
 from .errors import ArchiveClash, SparkError
 from .manifests import Archive, read_archive, read_manifest
@@ -42,7 +41,8 @@ PROPERTIES = {
     "commit.manifest-merge.enabled": "true",
     "write.metadata.delete-after-commit.enabled": "true",
 }
-KEPT = timedelta(days=7)
+KEPT = 100
+"""Snapshots, of a day. With twice as many the older half goes: each commit reads and writes them all."""
 TRIES = 5
 
 
@@ -71,8 +71,9 @@ def _add(catalog: "Catalog", storage: Storage, manifest: Manifest) -> None:
     archive = _missing(storage, manifest, int(tables[MESSAGES].properties[ALL]))
     for name, table in tables.items():
         _update(table, name, base, archive, manifest)
-        if manifest.kind == COMPACT and table.current_snapshot() is not None:
-            table.maintenance.expire_snapshots().older_than(datetime.now(UTC) - KEPT).commit()
+        if len(table.metadata.snapshots) >= 2 * KEPT:
+            found = sorted(table.metadata.snapshots, key=lambda one: one.sequence_number or 0)
+            table.maintenance.expire_snapshots().by_ids([one.snapshot_id for one in found[:-KEPT]]).commit()
 
 
 def _tables(catalog: "Catalog", manifest: Manifest) -> dict[Name, "Table"]:
