@@ -20,6 +20,7 @@ from typing import NamedTuple, TypeVar
 from timeline.position import POSITION_BYTES, Position
 
 from . import keys
+from .archives import QUARTER_MS
 from .commit import Commit
 from .errors import Corrupt
 from .kept import NO_STORY, Story
@@ -42,7 +43,7 @@ log = logging.getLogger(__name__)
 DONE, DEAD, DROPPED, EXPIRED, REQUEUED = "done", "dead", "dropped", "expired", "requeued"
 """How a delivery ends. A dead letter that is requeued goes on; its next end has a row of its own."""
 ROWS_MAX, BYTES_MAX = 2_000_000, 512 << 20
-MINUTE_MS, QUARTER_MS = 60_000, 900_000
+MINUTE_MS = 60_000
 KEY_BYTES = 1 + POSITION_BYTES
 NONE = EndedSize()
 Names = tuple[str, str, int]

@@ -18,6 +18,7 @@ from timeline.position import END, HELD_SHARD, POSITION_BYTES, START, MessageId,
 from timeline.slices import Directory
 
 from . import ended, kept, keys, tables
+from .archives import QUARTER_MS
 from .delivery_rows import DeliveryRow, Name, names_of, pointer_of, size_of, stored, totals
 from .errors import Corrupt
 from .read import find, row_at
@@ -170,7 +171,7 @@ def _ended(store: Store) -> Iterator[Pointer]:
     """Wrong sizes of the journal of ends."""
     rows, sizes = Counter[int](), Counter[int]()
     for key, value in readable(store, Table.DELIVERIES, keys.ENDED, keys.QUARTERS):
-        quarter_ms = keys.time_in(key) // ended.QUARTER_MS * ended.QUARTER_MS
+        quarter_ms = keys.time_in(key) // QUARTER_MS * QUARTER_MS
         rows[quarter_ms] += 1
         sizes[quarter_ms] += len(key) + len(value)
     noted = {keys.time_in(key) for key, _ in readable(store, Table.DELIVERIES, keys.QUARTERS, keys.LAST)}

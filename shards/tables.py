@@ -328,36 +328,30 @@ class KeptRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class EndRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """How a delivery ended (ended.py), without its root."""
+    """How a delivery ended (ended.py), without its root. `place`: as users call it, of which `kind`."""
 
     place: str
-    """As users call it, ..."""
     kind: str
-    """... of which kind: a group, an endpoint or a session, ..."""
     incarnation: Whole
-    """... and its number among those of its name."""
     end: str
-    """done, dead, dropped, expired or requeued."""
     attempts: Whole = 0
     reason: str = ""
     by: str = ""
-    """Who had it for its last try."""
+    """Who had it for its last try, ..."""
     held_ms: Whole = 0
-    """How long; 0: unknown."""
+    """... and how long; 0: unknown."""
     id: bytes = b""
-    """Of the message; empty: its row at the root says it, ..."""
+    """Empty: the message's row at the root says it, in the shard of this number."""
     shard: int = -1
-    """... in the shard of this number."""
 
 
 class EndsRow(msgspec.Struct, frozen=True, array_like=True):
-    """How many deliveries of a place ended in a minute."""
+    """How many deliveries of a place ended in a minute, by end."""
 
     place: str
     kind: str
     incarnation: Whole
     counts: dict[str, Whole]
-    """By end."""
 
 
 class EndedSize(msgspec.Struct, frozen=True, array_like=True):

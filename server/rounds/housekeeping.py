@@ -25,6 +25,7 @@ from functools import partial, wraps
 from shutil import disk_usage
 from time import monotonic, time
 
+from shards import ended
 from shards.commit import Commit
 from shards.errors import ShardsError
 from timeline.position import Position
@@ -139,6 +140,7 @@ class Housekeeping:
         await self._sweep_retained()
         await self._sweep_dead()
         await self._sweep_done()
+        await self._sweep_ends()
 
     async def _run_logged(self) -> None:
         try:
@@ -255,3 +257,9 @@ class Housekeeping:
         for whose, group in self._done.over():
             while await self._ask(partial(self._done.drop, whose=whose, group=group), cost=SWEEP_MAX) >= STEP:
                 pass
+
+    async def _sweep_ends(self) -> None:
+        """Drop what was noted for an archive that there is no more."""
+        group = self._core.opened.open_batch
+        if not group.notes_ends and ended.total(group.store).rows:
+            await self._ask(lambda commit: ended.clear_before(commit, group.horizon.clock_ms))

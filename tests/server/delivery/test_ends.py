@@ -1,7 +1,10 @@
 """How deliveries ended, noted for the archive: each end once, and after a kill just what is durable."""
 
+import asyncio
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -10,7 +13,9 @@ from server.codec.packets import Publish
 from server.delivery.burials import GROUP_DELETED
 from server.delivery.done_counts import DoneCounts
 from server.delivery.shared import Group
+from server.rounds.housekeeping import Housekeeping
 from shards import ended, keys
+from shards.archives import QUARTER_MS
 from shards.fields import Record
 from shards.pointers import pointers
 from shards.record import encode
@@ -348,7 +353,7 @@ def test_beyond_the_bound_ends_are_only_counted_as_lost(monkeypatch: pytest.Monk
 
 def test_what_the_archive_has_is_cleared(place: Place) -> None:
     place.ack(place.job())
-    cut_ms = (place.rig.clock.now_ms // ended.QUARTER_MS + 1) * ended.QUARTER_MS
+    cut_ms = (place.rig.clock.now_ms // QUARTER_MS + 1) * QUARTER_MS
     place.rig.decide(lambda commit: ended.clear_before(commit, cut_ms))
     assert place.words == ["done"], "it is not over yet"
     place.rig.jump(cut_ms - place.rig.clock.now_ms)
@@ -356,10 +361,27 @@ def test_what_the_archive_has_is_cleared(place: Place) -> None:
     place.rig.decide(lambda commit: ended.clear_before(commit, cut_ms + 5))
     assert len(ends_of(place.rig.store)) == sum(counts_of(place.rig.store).values()) == 1
     assert ended.total(place.rig.store).rows == 2
-    place.rig.jump(2 * ended.QUARTER_MS)
+    place.rig.jump(2 * QUARTER_MS)
     place.rig.decide(lambda commit: ended.clear_before(commit, place.rig.clock.now_ms))
     assert ended.total(place.rig.store) == ended.NONE
     assert list(place.rig.store.scan(Table.DELIVERIES, keys.ENDED, keys.LAST)) == []
+
+
+def test_what_was_noted_for_an_archive_that_is_given_up_goes(place: Place) -> None:
+    place.ack(place.job())
+    asked: list[object] = []
+
+    async def ask(decide: Any) -> None:
+        asked.extend(place.rig.decide(decide))
+
+    others: list[Any] = [AsyncMock() for _ in range(6)]
+    for settings, left in ((ARCHIVED, 2), (config(), 0)):
+        place.rig.crash(settings=settings, pump=True)
+        place.rig.jump(QUARTER_MS)
+        asyncio.run(Housekeeping(place.rig.core, ask, *others)._sweep_ends())
+        assert ended.total(place.rig.store).rows == left
+    assert len(asked) == 1
+    assert ends_of(place.rig.store) == []
 
 
 def test_what_a_batch_that_could_not_be_sealed_had_is_written_with_the_next(place: Place) -> None:
