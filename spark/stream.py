@@ -65,8 +65,10 @@ def stream_of(options: Mapping[str, str]) -> tuple[Wanted, int]:
     """(what to read, rows of a micro-batch). Raises ValueError naming the option."""
     for name in sorted(options.keys() - {*OPTIONS}):
         raise ValueError(f"option {name}: is not known; there are {', '.join(OPTIONS)}")
+    if not options.get("path"):
+        raise ValueError('option path: is missing: the archive, readStream.format("fasti.archive").load(URL)')
     given = {name: options[name] for name in ("table", "columns") if name in options}
-    wanted = wanted_of({**given, "archive": options.get("path", "")})
+    wanted = wanted_of({**given, "archive": options["path"]})
     rows = options.get("rows", str(BATCH_ROWS))
     if not rows.isdecimal() or not int(rows):
         raise ValueError(f"option rows: {rows!r} is not a number above 0")

@@ -32,6 +32,7 @@ from pyarrow.dataset import Expression
 from pyarrow.dataset import field as column
 
 from shards import keys
+from shards.archived import archive_row
 from shards.archives import MESSAGES, ArchivedFile
 from shards.errors import Corrupt
 from shards.record import decode, id_at, is_moved
@@ -82,6 +83,9 @@ class Known:
 
 def view_of(storage: Storage, archive: Archive, snapshot: Snapshot | None, node: int) -> View:
     """Compare the two. `snapshot` None: there is only the archive. Raises SparkError, StorageFailed."""
+    row = None if snapshot is None else archive_row(snapshot.store.get)
+    if row is not None and archive.commits and row.timeline != archive.commits[0].timeline:
+        raise SparkError(f"{storage.name} is the archive of another timeline than the backup's")
     files = archive.files()
     after_ms = TIME_END if snapshot is None else at_of(snapshot.cursor.horizon)
     withheld = _withheld_in(storage, files)

@@ -3,16 +3,20 @@
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StructType
 
-from shards.archives import QUARTER_MS
+from shards.archives import DELIVERIES, MESSAGES, QUARTER_MS
 from spark.storage import storage_at
+from spark.stream import ArchiveStream, StreamReader
 from spark.table import register
 from timeline.slices import DAY_MS
 
 from .archives import Archived, delivery, message
-from .views import compact
+from .views import compact, in_ms
 
 DAY = 20_000 * DAY_MS
 
@@ -27,7 +31,8 @@ class Source:
     def append(self, count: int = 10) -> None:
         at = DAY + len(self.archive.commits) * QUARTER_MS
         rows = [message(f"{at + n:032x}", at + n) for n in range(count)]
-        self.archive.append(rows, [delivery(rows[0]["id"], at)], end_ms=at + QUARTER_MS)
+        ended = [delivery(row["id"], at) for row in rows[:1]]
+        self.archive.append(rows, ended, end_ms=at + QUARTER_MS)
         self.ids += [row["id"] for row in rows]
 
 
@@ -63,3 +68,87 @@ def test_each_row_comes_once(spark: SparkSession, tmp_path: Path, *, keeps: bool
     drained(spark, source, tmp_path, columns="id,at,topic", rows="15")
     assert ids(spark, tmp_path) == source.ids
     assert len(source.ids) == 50
+
+
+def stream(source: Source, **options: str) -> StreamReader:
+    """As Spark makes one."""
+    return ArchiveStream({"path": source.archive.storage.root, **options}).streamReader(StructType())
+
+
+def read(reader: StreamReader, start: int, end: int) -> list[dict[str, Any]]:
+    made = reader.partitions({"number": start}, {"number": end})
+    return [row for part in made for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+def test_any_two_offsets_give_the_rows_of_the_commits_between(tmp_path: Path) -> None:
+    """Before and after files were written again, or compacted, or both."""
+    source = Source(tmp_path)
+    for count in (3, 0, 5, 1, 4):
+        source.append(count)
+    reader, archive = stream(source, columns="id"), source.archive
+    pairs = [(start, end) for start in range(6) for end in range(start, 6)]
+    before = {pair: sorted(row["id"] for row in read(reader, *pair)) for pair in pairs}
+    assert before[0, 5] == sorted(source.ids)
+    assert [len(before[n, n + 1]) for n in range(5)] == [3, 0, 5, 1, 4]
+    (file,) = [one for one in archive.commits[2].files if one.table == MESSAGES]
+    again = pq.ParquetFile(tmp_path / file.path).read().to_pylist()
+    archive.again([file.path], [{name: in_ms(value) for name, value in row.items()} for row in again])
+    (tmp_path / file.path).unlink()
+    assert {pair: sorted(row["id"] for row in read(reader, *pair)) for pair in pairs} == before
+    compact(archive, keeps=False)
+    assert {pair: sorted(row["id"] for row in read(reader, *pair)) for pair in pairs} == before
+    assert read(reader, 5, archive.commits[-1].number) == []
+
+
+def test_a_micro_batch_has_about_so_many_rows(tmp_path: Path) -> None:
+    source = Source(tmp_path)
+    for count in (3, 1, 5, 20, 4):
+        source.append(count)
+    reader = stream(source, rows="8")
+    offset, offsets = reader.initialOffset(), []
+    while (until := reader.latestOffset(offset, reader.getDefaultReadLimit())) != offset:
+        offset = until
+        offsets.append(offset["number"])
+    # A commit is never divided.
+    assert offsets == [2, 3, 4, 5]
+    assert reader.latestOffset({"number": 0}, ReadAllAvailable()) == {"number": 5}
+    reader.prepareForTriggerAvailableNow()
+    source.append()
+    assert reader.latestOffset({"number": 0}, ReadAllAvailable()) == {"number": 5}
+    assert stream(source).latestOffset({"number": 5}, ReadAllAvailable()) == {"number": 6}
+
+
+def test_a_moved_file_is_read_where_it_is(tmp_path: Path) -> None:
+    """A compaction between the plan of a micro-batch and its tasks."""
+    source = Source(tmp_path)
+    source.append()
+    source.append()
+    reader = stream(source, columns="id")
+    planned = reader.partitions({"number": 0}, {"number": 2})
+    compact(source.archive)
+    found = [row["id"] for part in planned for batch in reader.read(part) for row in batch.to_pylist()]
+    assert sorted(found) == source.ids
+
+
+def test_ends_of_deliveries_are_a_stream_too(tmp_path: Path) -> None:
+    source = Source(tmp_path)
+    source.append()
+    source.append()
+    (row,) = read(stream(source, table=DELIVERIES), 1, 2)
+    assert row["id"] == source.ids[10]
+    assert row["date"] == row["ended_at"].date()
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"rows": "0"}, "option rows: '0' is not a number above 0"),
+        ({"topic": "a"}, "option topic: is not known; there are path, table, columns, rows"),
+        ({"columns": "when"}, "option columns: 'when' is not one of id, topic"),
+        ({"table": "x"}, "option table: 'x' is not one of"),
+        ({"path": ""}, "option path: is missing: the archive"),
+    ],
+)
+def test_an_option_that_cannot_be_read_is_refused(options: dict[str, str], word: str) -> None:
+    with pytest.raises(ValueError, match=word):
+        ArchiveStream({"path": "/a", **options}).schema()

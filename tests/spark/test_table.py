@@ -386,7 +386,7 @@ def test_errors_are_one_line(spark: SparkSession, timeline: Timeline, uri: str, 
         (lambda: reading(uri, stat="x"), "option stat: is not known"),
         (lambda: reading(archive=str(tmp_path)), "is no archive"),
         (lambda: reading(archive="ftp://x"), "must be a directory, or a URL"),
-        (lambda: spark.readStream.format("fasti.archive").load(), "is missing"),
+        (lambda: spark.readStream.format("fasti.archive").load(), "option path: is missing"),
     ]
     for attempt, word in cases:
         with pytest.raises(Exception, match=word) as caught:

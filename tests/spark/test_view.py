@@ -14,15 +14,18 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType, StructField, StructType
 
+from shards.archived import STATE, ArchiveRow
 from shards.archives import QUARTER_MS
+from shards.store import Table
+from shards.tables import encode_row
 from spark.columns import SCHEMA
 from spark.errors import SparkError
 from spark.pushdown import wanted_of
 from spark.storage import StorageFailed, storage_at
 from spark.table import FastiSource, parts, read_part, register
 
-from .archives import Archived, delivery, ends, message
-from .stores import NOW
+from .archives import TIMELINE, Archived, delivery, ends, message
+from .stores import NOW, Timeline
 from .views import Account, Place, World, compact, expected
 
 MOMENTS = 20
@@ -183,6 +186,22 @@ def test_another_number_than_the_archive_s_is_refused(tmp_path: Path) -> None:
     archive.append([message("a" * 32, NOW)])
     with pytest.raises(ValueError, match="option node: 3 is not the number of the archive's server, 0"):
         rows_of(archive=str(tmp_path), node="3")
+
+
+def test_an_archive_of_another_timeline_is_refused(tmp_path: Path) -> None:
+    archive = Archived(storage_at(str(tmp_path / "archive")))
+    archive.append([message("a" * 32, NOW)])
+    timeline = Timeline(tmp_path / "data")
+    for name in (TIMELINE, "0" * 32):
+        timeline.begin().row(Table.META, STATE, encode_row(ArchiveRow(name)))
+        timeline.sync()
+        backup = timeline.checkpoint(tmp_path / name)
+        if name == TIMELINE:
+            assert len(rows_of(path=backup, archive=str(tmp_path / "archive"))) == 1
+        else:
+            with pytest.raises(SparkError, match="is the archive of another timeline than the backup's"):
+                rows_of(path=backup, archive=str(tmp_path / "archive"))
+    timeline.close()
 
 
 def test_it_meets_what_it_is_there_for(world: World) -> None:
