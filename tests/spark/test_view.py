@@ -31,7 +31,7 @@ from .views import Account, Place, World, compact, expected
 MOMENTS = 20
 
 
-@pytest.fixture(scope="module", params=[1, 2, 3])
+@pytest.fixture(scope="module", params=[1, 2])
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
     one = World(tmp_path_factory.mktemp("world"), request.param)
     for number in range(MOMENTS):

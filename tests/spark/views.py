@@ -2,7 +2,7 @@
 
 `World` is a timeline whose messages are put, cancelled, moved, withheld and dropped at random. It
 keeps its own account: each message's state and place at each moment, and what each commit of the archive
-found. Files are written as a job's program does, by hand.
+found. Its commits are those of the job's program, but for what is damaged and compactions: these are by hand.
 """
 
 import random
@@ -11,51 +11,46 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec.structs import replace
 
-from shards.archives import MARKER, MESSAGES, QUARTER_MS, DamagedRange, Span, manifest_name
+from shards.archives import MARKER, MESSAGES, QUARTER_MS, VERSION, DamagedRange, manifest_name
 from shards.commit import Caps
 from shards.expiry import expire
-from shards.record import is_moved
-from shards.state import CANCELLED, DISPATCHED, PENDING, WITHHELD, Journal
-from spark.columns import table
+from shards.state import CANCELLED, DISPATCHED, PENDING, WITHHELD
+from spark.columns import SCHEMA
 from spark.manifests import read_archive
-from spark.snapshot import opened_snapshot
+from spark.parquet import write_file
+from spark.publish import Marker
 from spark.storage import storage_at
 from timeline.position import MessageId, before, id_text
 from timeline.slices import DAY_MS
 
-from .archives import TIMELINE, Archived, Rows
+from .archived import Book
+from .archives import TIMELINE, Archived
 from .stores import NOW, Timeline, record
 
 CAPS = Caps(messages=60, bytes=1 << 20, pending=1 << 40, structure_above=40)
-
-
-def rows_of(uri: str, start_ms: int, end_ms: int) -> Rows:
-    """What a job's program finds in a checkpoint at [start, end)."""
-    found = []
-    with opened_snapshot(uri) as snapshot:
-        for piece in snapshot.reader.directory.over(before(start_ms), before(end_ms)):
-            low, high = max(start_ms, piece.start_ms), min(end_ms, piece.end_ms)
-            rows = [row for row in snapshot.reader.read(before(low), before(high)) if not is_moved(row[2])]
-            if rows:
-                found += table(rows, snapshot, Journal(snapshot.store), 0, piece).to_pylist()
-    return [{name: in_ms(value) for name, value in row.items()} for row in found]
 
 
 def in_ms(value: object) -> object:
     return round(value.timestamp() * 1_000) if isinstance(value, datetime) else value
 
 
-def append(archive: Archived, uri: str, end_ms: int, gap: tuple[int, int]) -> None:
-    """The next commit, without what is damaged in [gap), ms."""
-    start_ms = max([0, *(one.end_ms for one in archive.commits)])
-    rows = [row for row in rows_of(uri, start_ms, end_ms) if not gap[0] <= row["at"] < gap[1]]
-    made = archive.append(rows, end_ms=end_ms)
-    lost = [DamagedRange(*(f"{before(at):024x}" for at in gap))] if gap[1] else []
-    span = Span(start_ms, 0, start_ms, end_ms, len(rows), len(rows), lost)
-    archive.storage.write(manifest_name(made.number), msgspec.json.encode(replace(made, spans=[span])))
+def damage(archive: Archived, gap: tuple[int, int]) -> None:
+    """The last commit is one that could not read the rows in [gap), ms."""
+    made, storage, files = archive.commits[-1], archive.storage, []
+    for file in made.files:
+        rows = pq.ParquetFile(storage.full(file.path)).read().to_pylist()
+        rows = [row for row in rows if not gap[0] <= in_ms(row["at"]) < gap[1]]
+        if rows:
+            storage.delete(file.path)
+            files += [write_file(storage, file.path, MESSAGES, iter([pa.Table.from_pylist(rows, SCHEMA)]))]
+    lost_range = DamagedRange(*(f"{before(at):024x}" for at in gap))
+    spans = [replace(made.spans[0], damaged=[lost_range]), *made.spans[1:]]
+    archive.commits[-1] = replace(made, files=files, spans=spans)
+    storage.write(manifest_name(made.number), msgspec.json.encode(archive.commits[-1]))
 
 
 def compact(archive: Archived, *, keeps: bool = True) -> None:
@@ -89,7 +84,9 @@ class World(Timeline):
         self.moments: list[tuple[str, Account]] = []
         """(backup, the account then)."""
         self.archive = Archived(storage_at(str(folder / "archive")))
-        self.archive.storage.write(MARKER, msgspec.json.encode({"version": 2, "timeline": TIMELINE}))
+        self.book = Book(folder / "archive", TIMELINE)
+        self.book.records = self.archive.commits
+        self.book.storage.write(MARKER, msgspec.json.encode(Marker(VERSION, TIMELINE)))
         self.archived: dict[str, tuple[Place, int]] = {}
         """The last row of each id in the archive, and the moment at which it was written."""
         self.archives: list[tuple[Path, dict[str, tuple[Place, int]]]] = []
@@ -152,7 +149,9 @@ class World(Timeline):
             found = {name: one for name, one in account.items() if self.covered_ms <= one.at_ms < end}
             damaged = sorted(one.at_ms for one in found.values())[3:5] if self.dice.random() < 0.3 else []
             gap = (damaged[0], damaged[-1] + 1) if damaged else (0, 0)
-            append(self.archive, uri, end, gap)
+            self.book.commit(self, uri, end)
+            if damaged:
+                damage(self.archive, gap)
             for name, one in found.items():
                 if not gap[0] <= one.at_ms < gap[1]:
                     self.archived[name] = one, len(self.moments) - 1
