@@ -19,6 +19,7 @@ read.
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -44,7 +45,7 @@ from timeline.position import HELD_SHARD, ID_BYTES, Position, at_of, id_text, pa
 from .archived import Piece, over, read_piece, table_schema
 from .columns import TIME
 from .errors import SparkError
-from .manifests import Archive
+from .manifests import READS, Archive
 from .pushdown import Predicate, between
 from .snapshot import Snapshot
 from .storage import Storage
@@ -142,10 +143,9 @@ def _looked_up(archive: Archive, snapshot: Snapshot, node: int, withheld: Iterab
 def _withheld_in(storage: Storage, files: Iterable[ArchivedFile]) -> dict[str, int]:
     """The last `at` of each id that was withheld."""
     found: dict[str, int] = {}
-    for file in files:
-        if file.withheld:
-            for name, at_ms, _ in _states(storage, file, column("state") == WITHHELD):
-                found[name] = max(at_ms, found.get(name, 0))
+    some = [file for file in files if file.withheld]
+    for name, at_ms, _ in _states(storage, some, column("state") == WITHHELD):
+        found[name] = max(at_ms, found.get(name, 0))
         if len(found) > LOOKED_UP_MAX:
             raise SparkError(f"{storage.name} has more than {LOOKED_UP_MAX:,} withheld messages")
     return found
@@ -157,16 +157,22 @@ def _last_rows(
     """(`at`, state) of the last row of each of these ids."""
     found: dict[str, tuple[int, str]] = {}
     where = column("id").isin(sorted(names)) & between("at", since, TIME_END)
-    for file in files if names else ():
-        for name, at_ms, state in _states(storage, file, where):
-            found[name] = max((at_ms, state), found.get(name, (0, "")))
+    for name, at_ms, state in _states(storage, files if names else (), where):
+        found[name] = max((at_ms, state), found.get(name, (0, "")))
     return found
 
 
-def _states(storage: Storage, file: ArchivedFile, where: Expression) -> Iterator[tuple[str, int, str]]:
+def _states(
+    storage: Storage, files: Iterable[ArchivedFile], where: Expression
+) -> Iterator[tuple[str, int, str]]:
     """(id, `at`, state) of these rows."""
-    for batch in read_piece(storage, Piece(file.path, file.rows), MESSAGES, ("id", "at", "state"), where):
-        yield from zip(batch[0].to_pylist(), _ms(batch[1]), batch[2].to_pylist(), strict=True)
+
+    def read(file: ArchivedFile) -> list[pa.RecordBatch]:
+        return [*read_piece(storage, Piece(file.path, file.rows), MESSAGES, ("id", "at", "state"), where)]
+
+    with ThreadPoolExecutor(READS) as threads:
+        for batch in chain.from_iterable(threads.map(read, files)):
+            yield from zip(batch[0].to_pylist(), _ms(batch[1]), batch[2].to_pylist(), strict=True)
 
 
 def read_archived(
@@ -193,11 +199,12 @@ class Beyond:
 
     def __init__(self, storage: Storage, view: View) -> None:
         where = between("at", view.after_ms, TIME_END)
-        ids = [
-            packed(batch["id"])
-            for piece in view.beyond
-            for batch in read_piece(storage, piece, MESSAGES, ("id",), where)
-        ]
+
+        def read(piece: Piece) -> list[NDArray[Any]]:
+            return [packed(batch[0]) for batch in read_piece(storage, piece, MESSAGES, ("id",), where)]
+
+        with ThreadPoolExecutor(READS) as threads:
+            ids = [*chain.from_iterable(threads.map(read, view.beyond))]
         self._ids = np.sort(np.concatenate(ids)) if ids else np.empty(0, "S16")
 
     def without(self, batch: pa.RecordBatch) -> pa.RecordBatch:
