@@ -12,23 +12,19 @@ from typing import NamedTuple
 import pyarrow as pa
 from pyarrow.dataset import Expression, ParquetFileFormat
 
-from shards.archives import DELIVERIES, ENDS, MARKER, MESSAGES, ArchivedFile
+from shards.archives import MARKER, ArchivedFile
 from timeline.slices import DAY_MS
 
-from . import deliveries
-from .columns import SCHEMA, TIME
+from .columns import TIME
 from .errors import SparkError
 from .manifests import Archive, read_archive
+from .parquet import SCHEMAS, TIMES, Table
 from .storage import Missing, Storage, StorageFailed
 
 REPLACED = "_replaced/"
 BATCH_ROWS = 8_192
 PIECE_ROWS = 250_000
 SPARK_TIME = pa.timestamp("us", "UTC")
-STORED = {MESSAGES: SCHEMA, DELIVERIES: deliveries.DELIVERIES, ENDS: deliveries.ENDS}
-"""The columns of each table's files."""
-CLOCK = {MESSAGES: "at", DELIVERIES: "ended_at", ENDS: "minute"}
-"""The column of each table by which its rows lie in days and commits."""
 
 
 class Piece(NamedTuple):
@@ -41,9 +37,9 @@ class Piece(NamedTuple):
     has_withheld: bool = False
 
 
-def table_schema(table: str, names: Sequence[str] = ()) -> pa.Schema:
+def table_schema(table: Table, names: Sequence[str] = ()) -> pa.Schema:
     """The columns that Spark gets: times in us, and `date`. Raises ValueError for a name that is none."""
-    kinds = {one.name: SPARK_TIME if one.type == TIME else one.type for one in STORED[table]}
+    kinds = {one.name: SPARK_TIME if one.type == TIME else one.type for one in SCHEMAS[table]}
     kinds["date"] = pa.date32()
     for name in names:
         if name not in kinds:
@@ -81,11 +77,11 @@ def pieces_of(file: ArchivedFile) -> list[Piece]:
 
 
 def read_piece(
-    storage: Storage, piece: Piece, table: str, names: Sequence[str], where: Expression | None = None
+    storage: Storage, piece: Piece, table: Table, names: Sequence[str], where: Expression | None = None
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a piece that `where`, of stored columns, accepts. Raises StorageFailed, Missing."""
-    stored, schema = STORED[table], table_schema(table, names)
-    wanted = [CLOCK[table] if name == "date" else name for name in names or schema.names]
+    stored, schema = SCHEMAS[table], table_schema(table, names)
+    wanted = [TIMES[table] if name == "date" else name for name in names or schema.names]
     with _opened(storage, piece.path) as file:
         try:
             fragment = ParquetFileFormat().make_fragment(file)

@@ -30,9 +30,11 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from shards.archives import MESSAGES, TABLES, archive_url
+from shards.archives import MESSAGES, archive_url
 from shards.state import STATES
 from timeline.filters import FilterError, check_filter, matches
+
+from .parquet import SCHEMAS, Table
 
 LOW, HIGH = -(1 << 62), 1 << 62
 TIMES = ("due", "at", "slice")
@@ -137,7 +139,7 @@ class Wanted:
     """The backup; empty: none."""
     archive: str
     """Full name of the archive; empty: none."""
-    table: str = MESSAGES
+    table: Table = MESSAGES
     node: int | None = None
     columns: tuple[str, ...] = ()
     """Empty: all."""
@@ -151,9 +153,10 @@ def wanted_of(options: Mapping[str, str]) -> Wanted:
     server's number; `columns`: names, separated by commas; and those of `predicate_of`.
     """
     predicate = predicate_of(options)
-    path, archive, table = options.get("path", ""), options.get("archive", ""), options.get("table", MESSAGES)
-    if table not in TABLES:
-        raise ValueError(f"option table: {table!r} is not one of {', '.join(TABLES)}")
+    path, archive, given = options.get("path", ""), options.get("archive", ""), options.get("table", MESSAGES)
+    table = next((one for one in SCHEMAS if one == given), None)
+    if table is None:
+        raise ValueError(f"option table: {given!r} is not one of {', '.join(SCHEMAS)}")
     if not (path or archive):
         raise ValueError('the directory is missing: spark.read.format("fasti").load(DIR)')
     if table != MESSAGES:

@@ -32,8 +32,9 @@ from pyspark.sql.types import StructType
 
 from shards.archives import APPEND, Manifest
 
-from .archived import CLOCK, PIECE_ROWS, Piece, archive_at, over, pieces_of, read_piece, table_schema
+from .archived import PIECE_ROWS, Piece, archive_at, over, pieces_of, read_piece, table_schema
 from .manifests import Archive
+from .parquet import TIMES
 from .pushdown import Wanted, between, wanted_of
 from .storage import storage_at
 from .tasks import grouped
@@ -132,7 +133,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with in_a_line():
             storage = storage_at(wanted.archive)
             names = table_schema(wanted.table, wanted.columns).names
-            where = between(CLOCK[wanted.table], partition.low_ms, partition.high_ms)
+            where = between(TIMES[wanted.table], partition.low_ms, partition.high_ms)
             for piece in partition.pieces:
                 yield from read_piece(storage, piece, wanted.table, names, where)
 
