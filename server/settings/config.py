@@ -384,8 +384,9 @@ class Spark:
     """[spark]"""
 
     enabled: str = _key(SPARK, "auto")
-    """Whether the server may start Spark for jobs, one at a time, at the lowest priority: "auto" (if pyspark
-    and a Java are installed), true or false."""
+    """Whether the server may start a program for jobs, one at a time, at the lowest priority: "auto" (if what
+    the kind of job needs is installed: pyarrow to archive and expire; pyspark and a Java to split and
+    compact), true or false. With false and `slices.archive`, other machines must run the archive's jobs."""
     master: str = _key(NAME, "local[2]")
     """Where those jobs run: local[2], spark://host:port."""
 
