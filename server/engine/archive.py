@@ -30,6 +30,9 @@ from .clock import Clock
 AGAIN_MAX = 1_000
 """Commits with damaged files that are remembered."""
 PAGE_BYTES = 1 << 20
+LEAST_MS = 10_000
+"""How long after a quarter of an hour it is archived at the earliest: the end of a delivery is written a
+moment after its time."""
 
 
 class Span(NamedTuple):
@@ -94,7 +97,7 @@ class Archive:
         """What the next archive job has: of a few days at most."""
         opened, row = self._opened, self.row.at(url)
         clock_ms = min(at_of(opened.horizon.position), self._clock.wall_ms())
-        limit_ms = quarter(clock_ms - self._slices.archive_after_ms)
+        limit_ms = quarter(clock_ms - max(LEAST_MS, self._slices.archive_after_ms))
         start_ms = max(row.end_ms, self.floor_ms)
         rows = opened.reader.read(before(start_ms), before(clock_ms))
         ends = ended.ends_between(opened.store, start_ms, clock_ms)
@@ -117,9 +120,8 @@ class Archive:
         return ARCHIVE if self.url and self.is_due(self.url) else ""
 
     def find_day(self) -> str:
-        """Whether there may be a day to compact. A catalog's own tools do that."""
-        is_ours = self.url and not self._slices.archive_catalog
-        return COMPACT if is_ours and self.covered_ms(self.url) else ""
+        """Whether there may be a day to compact."""
+        return COMPACT if self.url and self.covered_ms(self.url) else ""
 
     def published(self, since: int, most: int) -> list[Manifest]:
         """The commits behind a number whose manifests are in the archive: at most so many, and PAGE_BYTES."""

@@ -91,13 +91,11 @@ class Archiving:
         """Create a job that compacts a day, by default the oldest that is worth it. Raises JobRefused,
         StoreFailed, Busy, Corrupt."""
         url = self.url_for(run, given)
-        if self._catalog:
-            raise JobRefused(NOTHING, "slices.archive_catalog is set: the catalog's tools compact")
         row = self.archive.row
         look = partial(archived.day_to_compact, self._opened.store, row.at(url), date)
         day, files = await self._workers.in_thread(look)
         if row != self.archive.row or not files:
-            raise JobRefused(NOTHING, f"{date or 'no day'} has files to compact, and is archived to its end")
+            raise JobRefused(NOTHING, f"{date or 'no day'} is archived to its end, in files to compact")
         job = self._pipeline.create(COMPACT, run, COMPACTING, [], url)
         job.row.date = day
         job.files = [one.file for one in files]

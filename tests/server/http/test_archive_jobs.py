@@ -186,6 +186,19 @@ async def test_a_quarter_is_archived_when_it_has_passed_and_then_dropped(child: 
     assert not len(server.app.core.directory)
 
 
+async def test_an_end_of_a_delivery_may_be_written_a_moment_later(
+    tmp_path: Path, config: Config, clock: SimulatedClock
+) -> None:
+    at_once = replace(config, slices=replace(config.slices, archive_after_ms=0))
+    async with running(tmp_path / "data", at_once, clock) as server:
+        child = Child(server)
+        await child.put(FIRST)
+        await child.pass_to(QUARTER + QUARTER_MS + 9_000)
+        assert not server.app.expiries.archiving.archive.find()
+        await child.pass_to(QUARTER + QUARTER_MS + 10_000)
+        assert server.app.expiries.archiving.archive.find()
+
+
 async def test_nothing_is_dropped_that_is_not_archived(child: Child) -> None:
     server = child.server
     await child.put(QUARTER + QUARTER_MS + MINUTE_MS, 3)
