@@ -164,7 +164,7 @@ class Writer:
         return Report(AGAIN, self.start_ms, self.end_ms, self.spans, files, replaced)
 
     def _messages(self, rows_max: int | None = None, spans_max: int = SPANS_MAX) -> Dated:
-        journal = Journal(self._snapshot.store)
+        journal = self._snapshot.journal()
         for piece, low_ms, high_ms in self._stretches(rows_max, spans_max):
             rows = archived = 0
             lost: list[tuple[Position, Position]] = []

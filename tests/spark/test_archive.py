@@ -14,7 +14,9 @@ from pyspark.sql import SparkSession
 
 import spark.storage
 from shards.archives import MARKER, QUARTER_MS, file_name, manifest_name
+from shards.errors import Corrupt
 from shards.record import ENCODINGS, is_moved
+from shards.rocks import RocksStore
 from shards.store import Table
 from spark import columns
 from spark.archive import Writer, archive, is_backfill, rows_within
@@ -379,10 +381,39 @@ def test_what_cannot_be_read_is_left_out_and_named(tmp_path: Path, book: Book) -
     assert faults(book) == []
 
 
-def test_spark_is_for_a_backfill(timeline: Timeline, uri: str, book: Book) -> None:
+def test_a_rotten_journal_costs_only_times(
+    timeline: Timeline, uri: str, book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of turns in a block that cannot be read; those behind it are known."""
+    real = RocksStore.scan
+
+    def scan(store: RocksStore, table: Table, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        for key, value in real(store, table, start, end):
+            if table is Table.DISPATCHES and key < before(AT + DAY_MS).to_bytes(12, "big"):
+                raise Corrupt("block checksum mismatch")
+            yield key, value
+
+    monkeypatch.setattr(RocksStore, "scan", scan)
+    book.commit(timeline, uri, END)
+    rows = book.rows()
+    assert sorted(row["id"] for row in rows) == sorted(timeline.messages())
+    known = [row["dispatched"] is not None for row in rows if row["state"] == "dispatched"]
+    assert known == sorted(known)
+    assert {*known} == {False, True}
+
+
+def test_spark_is_for_a_backfill(
+    timeline: Timeline, uri: str, book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = book.job(timeline, uri, END)
-    assert not is_backfill(job, "local[2]")
     assert 80 < rows_within(job) <= 110
+    assert not is_backfill(job, "local[2]")
+    monkeypatch.setattr("spark.archive.ROWS_MAX", 50)
+    assert is_backfill(job, "local[2]")
+    assert not is_backfill(job, None)
+    assert not is_backfill(again(job, 1, []), "local[2]")
+    job.from_ms, job.to_ms = AT, AT + QUARTER_MS
+    assert not is_backfill(job, "local[2]")
 
 
 def test_tasks_write_the_same(
