@@ -26,7 +26,7 @@ from shards.jobs import ARCHIVE, COMPACT, EXPIRE, SPLIT
 from .errors import ACTIVE, Refused, SparkError
 from .java import has_java
 from .remote import Remote
-from .run import run
+from .run import NOTHING, run
 
 TOKEN = "FASTI_JOB_TOKEN"
 KEY = "FASTI_KEY"
@@ -101,7 +101,7 @@ def split(options: argparse.Namespace) -> Iterator[str]:
     if busy is not None:
         raise busy
     if not found:
-        yield "nothing to do: no slice is overfull"
+        yield f"{NOTHING}no slice is overfull"
 
 
 def until_done(options: argparse.Namespace) -> Iterator[str]:
@@ -110,17 +110,17 @@ def until_done(options: argparse.Namespace) -> Iterator[str]:
     if options.job:
         yield _run(remote, options)
         return
-    done = 0
-    while True:
+    line = ""
+    while not line.startswith(NOTHING):
         try:
-            yield _run(remote, options, **wish)
+            line = _run(remote, options, **wish)
         except Refused as error:
             if error.slug not in IDLE:
                 raise
-            if not done:
-                yield f"nothing to do: {error.detail}"
-            return
-        done += 1
+            if line:
+                return
+            line = f"{NOTHING}{error.detail}"
+        yield line
 
 
 def expire(options: argparse.Namespace) -> Iterator[str]:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING
 
+from shards.archives import Report
 from shards.jobs import ABORTED, ARCHIVE, COMPACT, ENDED, EXPIRE, SPLIT
 
 from .errors import LeaseLost, SparkError
@@ -25,7 +26,10 @@ from .remote import Remote
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from .storage import Storage
+
 DETAIL_CHARS = 900
+NOTHING = "nothing to do: "
 _RAISED = re.compile(r"^(?:[a-z_]\w*\.)*([A-Z]\w*): (.+)$")
 
 _FAILURE = re.compile(r"most recent failure: .*?: [\w.]*\.(\w+: .+)")
@@ -69,12 +73,9 @@ def _archive(remote: Remote, job: Job, lease: Lease, master: str | None) -> str:
             report = archive(job, storage, lease, session)
     else:
         report = archive(job, storage, lease)
-    lease.begin_commit()
-    manifest = remote.record(job, report)
-    publish(storage, manifest, job.archive_catalog)
-    remote.commit(job, {"published": manifest.number})
+    number = _committed(remote, job, lease, storage, report)
     messages = sum(one.archived for one in report.spans)
-    return f"job {job.id}: commit {manifest.number} with {messages} messages archived in {storage.name}"
+    return f"job {job.id}: commit {number} with {messages} messages archived in {storage.name}"
 
 
 def _expire(remote: Remote, job: Job, lease: Lease, _: str | None) -> str:
@@ -96,7 +97,7 @@ def _expire(remote: Remote, job: Job, lease: Lease, _: str | None) -> str:
 
 def _compact(remote: Remote, job: Job, lease: Lease, master: str | None) -> str:
     from .compact import work
-    from .publish import check, publish
+    from .publish import check
     from .storage import storage_at
 
     storage = storage_at(job.archive or "")
@@ -104,13 +105,21 @@ def _compact(remote: Remote, job: Job, lease: Lease, master: str | None) -> str:
     with spark_session(master, job) as session:
         report = work(session, job, storage)
     if report is None:
-        remote.abort(job, why := f"nothing to do: {job.date} has few files already")
+        remote.abort(job, why := f"{NOTHING}{job.date} has few files already")
         return why
+    number = _committed(remote, job, lease, storage, report)
+    return f"job {job.id}: commit {number} has {len(report.files)} files for {len(report.replaces)}"
+
+
+def _committed(remote: Remote, job: Job, lease: Lease, storage: "Storage", report: Report) -> int:
+    """Have the server record what was written, and publish that. Returns the number of the commit."""
+    from .publish import publish
+
     lease.begin_commit()
     manifest = remote.record(job, report)
     publish(storage, manifest, job.archive_catalog)
     remote.commit(job, {"published": manifest.number})
-    return f"job {job.id}: commit {manifest.number} has {len(report.files)} files for {len(report.replaces)}"
+    return manifest.number
 
 
 def _split(remote: Remote, job: Job, lease: Lease, master: str | None) -> str:

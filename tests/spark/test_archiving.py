@@ -301,3 +301,18 @@ def test_a_closed_day_is_compacted(world: World, shared_session: None) -> None:
     assert world.run("expire") == 0
     assert world.server.slices() == []
     assert world.archived() == world.put_so_far
+
+
+def test_a_backfill_goes_through_spark(
+    world: World, shared_session: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In tasks, of which each has its own files."""
+    monkeypatch.setattr("spark.archive.ROWS_MAX", 30)
+    monkeypatch.setattr("spark.tasks.TASK_ROWS", 20)
+    world.put(100)
+    assert world.run("archive", "--master", "local[2]") == 0
+    (job,) = world.jobs()
+    assert job["state"] == "done"
+    assert len({file.path.rpartition("-")[2] for file in world.files()}) > 3
+    assert world.archived() == world.put_so_far
+    assert world.faults() == []

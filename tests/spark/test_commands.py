@@ -129,6 +129,17 @@ def test_a_commit_whose_answer_was_lost_is_looked_up(asked: Any, pauses: list[fl
         Remote(SERVER[1]).record(job, Report("append", 0, 900_000))
 
 
+def test_a_day_that_has_few_files_is_not_compacted_for_ever(
+    asked: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(program, "_check_machine", lambda _: None)
+    monkeypatch.setattr(program, "run", lambda *_: "nothing to do: 2026-12-01 has few files already")
+    answers = asked({"id": "j", "kind": "compact", "state": "compacting"})
+    assert program.main(["compact", *SERVER]) == 0
+    assert len(answers.calls) == 1
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
 def test_verify_says_what_is_wrong_a_line_each(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert program.main(["verify", "--archive", str(tmp_path)]) == 0
     (tmp_path / "date=2026-12-01").mkdir()
