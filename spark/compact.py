@@ -33,7 +33,7 @@ from timeline.slices import DAY_MS
 
 from .errors import SparkError
 from .job import Job
-from .manifests import read_archive, write_all
+from .manifests import Archive, read_archive, write_all
 from .parquet import GROUP_ROWS, SCHEMAS, TIMES, row_groups, write_file
 from .storage import Missing, Storage, StorageFailed, storage_at
 
@@ -57,8 +57,8 @@ class Part(msgspec.Struct):
     """Neighbours that become one file, `path`; `later`: of the days after."""
 
     path: str
-    files: list[ArchivedFile]
-    later: list[ArchivedFile]
+    files: Sequence[ArchivedFile]
+    later: Sequence[ArchivedFile]
 
 
 def work(session: "SparkSession", job: Job, storage: Storage) -> Report | None:
@@ -67,7 +67,7 @@ def work(session: "SparkSession", job: Job, storage: Storage) -> Report | None:
     from .tasks import each
 
     archive = read_archive(storage)
-    parts = [part for table in TABLES for part in parts_of(job, table, archive.files(table))]
+    parts = [part for table in TABLES for part in parts_of(job, table, archive)]
     while parts and sum(len(part.files) for part in parts) > FILES_MAX:
         parts.pop()
     if not parts:
@@ -105,26 +105,24 @@ def after(storage: Storage, manifest: Manifest, now_s: float | None = None) -> N
     write_all(storage, commits)
 
 
-def parts_of(job: Job, table: str, every: Iterable[ArchivedFile]) -> list[Part]:
-    """The day's files of a table in parts of two files at least, all of about the same size."""
+def parts_of(job: Job, table: str, archive: Archive) -> list[Part]:
+    """The day's files of a table in parts of about the same size. One that is made already is left alone."""
     files = [
         msgspec.convert(msgspec.to_builtins(one), ArchivedFile) for one in job.files if one.table == table
     ]
     files.sort(key=lambda one: one.first_ms)
-    if not files:
-        return []
-    size = sum(one.bytes for one in files)
-    room = size // (size // FILE_MAX + 1) + 1
     ends = list(accumulate(one.bytes for one in files))
-    last_ms = files[-1].last_ms
-    later = [one for one in every if last_ms < one.first_ms <= last_ms + LOOK_MS]
+    room = ends[-1] // (ends[-1] // FILE_MAX + 1) + 1 if files else 1
+    last_ms = files[-1].last_ms if files else 0
+    later = [one for one in archive.files(table) if last_ms < one.first_ms <= last_ms + LOOK_MS]
+    made = {file.path for one in archive.commits if one.kind == COMPACT for file in one.files}
     found = []
     for number, same in groupby(range(len(files)), key=lambda index: (ends[index] - 1) // room):
         indices = [*same]
+        part, rest = files[indices[0] : indices[-1] + 1], files[indices[-1] + 1 :]
         path = file_name(table, job.date or "", job.number, job.id, number)
-        if len(indices) > 1:
-            part = files[indices[0] : indices[-1] + 1]
-            found.append(Part(path, part, [*files[indices[-1] + 1 :], *later]))
+        if len(part) > 1 or part[0].path not in made:
+            found.append(Part(path, part, [*rest, *later]))
     return found
 
 

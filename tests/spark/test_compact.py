@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from shards.archives import DELIVERIES, ENDS, MESSAGES, QUARTER_MS, ArchivedFile
+from shards.archives import DELIVERIES, ENDS, MESSAGES, QUARTER_MS
 from spark import compact
 from spark.compact import KEPT_S, after, work
 from spark.errors import SparkError
 from spark.job import job_from
-from spark.manifests import read_archive
+from spark.manifests import Archive, read_archive
 from spark.storage import Storage, StorageFailed, storage_at
 from timeline.slices import DAY_MS
 
@@ -127,6 +127,7 @@ def test_a_day_that_is_compact_is_left_alone(archive: Archived) -> None:
     a_day(archive)
     compacted(archive)
     assert work_here(compaction(archive), archive.storage) is None
+    compacted(archive, DAY + DAY_MS)
     assert work_here(compaction(archive, DAY + DAY_MS), archive.storage) is None
 
 
@@ -270,11 +271,11 @@ def test_sizes_of_parts() -> None:
             for index, size in enumerate(sizes)
         ]
         job = job_from({"id": "j" * 8, "kind": "compact", "state": "compacting", "files": files})
-        parts = compact.parts_of(job, MESSAGES, list[ArchivedFile]())
+        parts = compact.parts_of(job, MESSAGES, Archive([]))
         return [[file.bytes >> 20 for file in part.files] for part in parts]
 
     assert part_sizes() == []
-    assert part_sizes(5) == []
+    assert part_sizes(5) == [[5]]
     assert part_sizes(5, 5) == [[5, 5]]
     assert part_sizes(*[100] * 11) == [[100] * 3, [100] * 4, [100] * 4]
     assert part_sizes(600, 2) == [[600, 2]]

@@ -15,6 +15,7 @@ import pytest
 from msgspec import structs
 from pyarrow import fs
 from pyiceberg.catalog import load_catalog
+from pyspark.sql import SparkSession
 
 from shards.archives import QUARTER_MS
 from spark import storage as storage_module
@@ -23,6 +24,7 @@ from spark.compact import after
 from spark.iceberg import add
 from spark.publish import claim, publish
 from spark.storage import Missing, StorageFailed, s3_endpoint, storage_at
+from spark.table import register
 from spark.verify import faults_in
 from timeline.slices import DAY_MS
 
@@ -220,3 +222,18 @@ def test_a_catalog_of_an_archive_in_an_object_store(tmp_path: Path) -> None:
         row["id"] for row in rows_of(made.storage)
     )
     assert [one.file.file_path for one in scan.plan_files() if "0000000005" in one.file.file_path]
+
+
+def test_sql_over_an_archive_in_an_object_store(
+    spark: SparkSession, s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Archived(storage_at(ROOT))
+    a_day(made, 3)
+    compacted(made)
+    # Of a session that runs already; else the workers have the variables of the program.
+    for name, value in environment(s3.port).items():
+        monkeypatch.setitem(spark.sparkContext.environment, name, value)
+    register(spark)
+    rows = spark.read.format("fasti").option("archive", ROOT).load().select("id", "date").collect()
+    assert sorted(row.id for row in rows) == sorted(row["id"] for row in rows_of(made.storage))
+    assert {str(row.date) for row in rows} == {"2024-10-04", "2024-10-05"}
