@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from shards.archives import QUARTER_MS
 from spark import storage as storage_module
+from spark.__main__ import main
 from spark.archive import archive
 from spark.compact import after
 from spark.iceberg import add
@@ -31,6 +32,7 @@ from timeline.slices import DAY_MS
 from .archived import Book, no_lease
 from .archives import Archived, a_day, compacted, compaction, rows_of, work_here
 from .s3 import BUCKET, CUT, FAILED, FINE, LOST, RESET, S3, SILENT, SLOW, environment, s3_server
+from .served import served
 from .stores import NOW, Timeline, record
 
 ROOT = f"s3://{BUCKET}/fasti/archive"
@@ -237,3 +239,44 @@ def test_sql_over_an_archive_in_an_object_store(
     rows = spark.read.format("fasti").option("archive", ROOT).load().select("id", "date").collect()
     assert sorted(row.id for row in rows) == sorted(row["id"] for row in rows_of(made.storage))
     assert {str(row.date) for row in rows} == {"2024-10-04", "2024-10-05"}
+
+
+def test_a_server_without_credentials_whose_program_has_them(
+    s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From messages to tables of a catalog and the drop of their slices. The store fails in between."""
+    uri = f"sqlite:///{tmp_path}/catalog.db"
+    for name in environment(0):
+        monkeypatch.delenv(name)
+    settings = {"slices.archive": ROOT, "slices.archive_catalog": uri}
+    with served(tmp_path / "data", "--clock", "simulated", settings=settings) as server:
+        call, put = server.remote.call, [f"m{n}" for n in range(40)]
+        server.put(
+            [{"topic": "t", "payload": name, "deliver_in": 60 + n * 600} for n, name in enumerate(put)]
+        )
+        call("POST", "/v1/clock:advance", {"by": "PT5H"})
+        lead_to(s3.port, monkeypatch)
+        assert main(["archive", "--server", server.url]) == 0
+        monkeypatch.setattr(storage_module, "TRIES", 1)
+        call("POST", "/v1/clock:advance", {"by": "PT4H"})
+        number = 0
+
+        def dies(method: str, target: str, count: int) -> str:
+            return RESET if count >= number else FINE
+
+        while True:
+            with s3.behind(dies) as proxy:
+                lead_to(proxy.port, monkeypatch)
+                if main(["archive", "--server", server.url]) == 0:
+                    break
+            number += 7
+        assert number > 20
+        lead_to(s3.port, monkeypatch)
+        call("POST", "/v1/clock:advance", {"by": "P4D"})
+        assert main(["expire", "--server", server.url]) == 0
+        assert server.slices() == []
+    catalog = load_catalog("fasti", uri=uri, **{"s3.endpoint": s3_endpoint()})
+    scan = catalog.load_table("fasti.messages").scan().to_arrow()
+    assert sorted(scan["payload"].to_pylist()) == sorted(name.encode() for name in put)
+    assert sorted(row["id"] for row in rows_of(storage_at(ROOT))) == sorted(scan["id"].to_pylist())
+    assert [one for one in faults_in(ROOT) if "no commit" not in one] == []
