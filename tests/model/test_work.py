@@ -37,7 +37,7 @@ from shards.commit import Commit
 from shards.pointers import pointers
 from shards.record import decode
 from tests.support import planted
-from tests.support.ends import check_batches
+from tests.support.ends import check_batches, check_last
 from tests.support.ledger.deliveries import Deliveries
 from tests.support.ledger.messages import Message
 from tests.support.ledger.stakes import Stake
@@ -393,6 +393,7 @@ class Work(RuleBasedStateMachine):
         self._decide(lambda _: None)
         self.ledger.losses.is_durable()
         assert not list(pointers(self.rig.store, self.rig.core.directory))
+        check_last(self.rig.core)
 
     @rule(data=st.data(), steps=st.integers(0, 5), survivors=st.integers(0, 2), what=st.sampled_from("xnar"))
     def kill(self, data: st.DataObject, steps: int, survivors: int, what: str) -> None:
@@ -510,6 +511,7 @@ class Work(RuleBasedStateMachine):
         assert not self.group.session.flights
         assert not list(pointers(self.rig.store, self.rig.core.directory))
         check_batches(self.rig.store)
+        check_last(self.rig.core)
         super().teardown()
 
     def _end_elsewhere(self) -> None:

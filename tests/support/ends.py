@@ -2,11 +2,13 @@
 
 from collections import Counter
 
+from server.core import Core
 from shards import keys
 from shards.ended import DEAD, DONE, DROPPED, EXPIRED, ended_between, ends_between
 from shards.store import Store, Table
 from shards.tables import DONE as KEPT
 from shards.tables import EndRow, end_row_of, ends_row_of, state_row_of
+from tests.support.kept import kept_of
 from tests.support.memory_store import MemoryBatch, MemoryStore
 from timeline.position import POSITION_BYTES
 
@@ -68,3 +70,15 @@ def _check(batch: MemoryBatch, counts: dict[bytes, dict[str, int]]) -> None:
     assert not twice, f"more ends than there are: {twice}"
     del counted[DONE]  # also of what is not kept, or counted before
     assert not any(counted.values()), counted
+
+
+def check_last(core: Core) -> None:
+    """The last end of each dead letter, and of what groups keep as done, says so."""
+    store = core.opened.store
+    found = ended_between(store, 0, FOREVER_MS)
+    last = {(one.row.place, one.row.incarnation, one.root): one.row.end for one in found}
+    for row in core.dead_letters.read():
+        assert last.get((row.group, row.incarnation, row.root)) in (DEAD, EXPIRED), row
+    for group in core.groups:
+        for kept in kept_of(store, group.whose):
+            assert last.get((group.name, group.incarnation, kept.root)) == DONE, kept

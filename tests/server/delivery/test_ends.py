@@ -22,7 +22,7 @@ from shards.record import encode
 from shards.store import Table
 from shards.tables import EndRow
 from tests.support.delivery_rows import failed
-from tests.support.ends import check_batches, counts_of, ends_of, words_of
+from tests.support.ends import check_batches, check_last, counts_of, ends_of, words_of
 from tests.support.rig import Peer, Rig, config
 from timeline.delivery_rows import Case, Event, Seen
 from timeline.position import END, START, Position
@@ -80,6 +80,7 @@ class Place:
     @property
     def words(self) -> list[str]:
         self.check()
+        check_last(self.rig.core)
         return words_of(self.rig.store)
 
 
