@@ -18,7 +18,7 @@ Options: `path`, `table`, `columns`; `rows`: about so many in a micro-batch.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -33,6 +33,7 @@ from pyspark.sql.types import StructType
 from shards.archives import APPEND, Manifest
 
 from .archived import PIECE_ROWS, Piece, archive_at, over, pieces_of, read_piece, table_schema
+from .errors import SparkError
 from .manifests import Archive
 from .parquet import TIMES
 from .pushdown import Wanted, between, wanted_of
@@ -108,7 +109,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with in_a_line():
             most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
             rows, number = 0, start["number"]
-            for one in self._archive().commits:
+            archive = self._archive()
+            for before, one in pairwise(archive.commits):
+                if one.number != before.number + 1:
+                    raise SparkError(
+                        f"{self._wanted.archive} lacks commit {before.number + 1}: python -m spark verify"
+                    )
+            for one in archive.commits:
                 if number < one.number <= (self._last or one.number):
                     rows += sum(file.rows for file in one.files if file.table == self._wanted.table)
                     if most is not None and rows > most and number > start["number"]:
@@ -132,10 +139,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         wanted = self._wanted
         with in_a_line():
             storage = storage_at(wanted.archive)
-            names = table_schema(wanted.table, wanted.columns).names
             where = between(TIMES[wanted.table], partition.low_ms, partition.high_ms)
             for piece in partition.pieces:
-                yield from read_piece(storage, piece, wanted.table, names, where)
+                yield from read_piece(storage, piece, wanted.table, wanted.columns, where)
 
     def _archive(self) -> Archive:
         return archive_at(storage_at(self._wanted.archive))

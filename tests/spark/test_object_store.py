@@ -16,21 +16,24 @@ from msgspec import structs
 from pyarrow import fs
 from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from shards.archives import QUARTER_MS
 from spark import storage as storage_module
 from spark.__main__ import main
 from spark.archive import archive
 from spark.compact import after
+from spark.errors import SparkError
 from spark.iceberg import add
 from spark.publish import claim, publish
 from spark.storage import Missing, StorageFailed, s3_endpoint, storage_at
-from spark.table import register
+from spark.stream import ArchiveStream
+from spark.table import FastiSource, register
 from spark.verify import faults_in
 from timeline.slices import DAY_MS
 
 from .archived import Book, no_lease
-from .archives import Archived, a_day, compacted, compaction, rows_of, work_here
+from .archives import Archived, a_day, compacted, compaction, message, rows_of, work_here
 from .s3 import BUCKET, CUT, FAILED, FINE, LOST, RESET, S3, SILENT, SLOW, environment, s3_server
 from .served import served
 from .stores import NOW, Timeline, record
@@ -280,3 +283,45 @@ def test_a_server_without_credentials_whose_program_has_them(
     assert sorted(scan["payload"].to_pylist()) == sorted(name.encode() for name in put)
     assert sorted(row["id"] for row in rows_of(storage_at(ROOT))) == sorted(scan["id"].to_pylist())
     assert [one for one in faults_in(ROOT) if "no commit" not in one] == []
+
+
+def test_a_view_and_a_stream_of_an_archive_in_an_object_store(
+    s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole, or an error of one line, whatever the store does."""
+    source = Timeline(tmp_path / "data")
+    source.put(*(record(NOW + DAY_MS + n * 60_000, str(n)) for n in range(40)))
+    source.dispatch(NOW + 2 * DAY_MS)
+    made = Archived(storage_at(ROOT))
+    for n in range(3):
+        made.append([message(f"{n:032x}", NOW + n * QUARTER_MS)])
+    backup = source.checkpoint(tmp_path / "backup")
+    source.close()
+    draw = random.Random(53)
+    monkeypatch.setattr(storage_module, "TRIES", 1)
+    view = {"path": backup, "archive": ROOT, "columns": "id,state"}
+    stream = ArchiveStream({"path": ROOT, "columns": "id"})
+    failures = []
+
+    def seen() -> tuple[int, int]:
+        reader = FastiSource(view).reader(StructType())
+        rows = sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part))
+        commits = stream.streamReader(StructType())
+        some = commits.partitions({"number": 1}, {"number": 3})
+        return rows, sum(batch.num_rows for part in some for batch in commits.read(part))
+
+    with s3.behind(lambda *_: draw.choice([FINE] * 100 + [RESET, LOST, FAILED, CUT])) as proxy:
+        lead_to(proxy.port, monkeypatch)
+        for _ in range(12):
+            try:
+                assert seen() == (43, 2)
+            except StorageFailed as error:
+                failures.append(str(error))
+    assert 2 < len(failures) < 25
+    assert any(".parquet" in text for text in failures)
+    assert all("\n" not in text and text.startswith(f"{ROOT}/") for text in failures)
+
+
+def test_a_missing_archive_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SparkError, match=f"^{ROOT} is no archive: it has no manifests$"):
+        FastiSource({"archive": ROOT}).reader(StructType()).partitions()
