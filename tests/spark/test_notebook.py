@@ -13,6 +13,8 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from spark.__main__ import main
+from spark.columns import ARROW
+from spark.deliveries import DELIVERIES, ENDS
 from tests.support.server import ROOT
 
 from .served import Served, served
@@ -79,6 +81,16 @@ def lived(server: Served, first: datetime, end: datetime) -> None:
 
 def test_the_page_has_a_session_and_a_query_for_each_question() -> None:
     assert [language for language, _ in CELLS] == ["python", "sql", "sql", "sql", "sql", "sql"]
+
+
+def test_the_page_names_all_columns_in_their_order() -> None:
+    part = PAGE.partition("### Columns")[2].partition("\n## ")[0]
+    messages, _, others = part.partition("| `deliveries` |")
+    deliveries, _, ends = others.partition("\n`ends` has ")
+    for text, names in ((messages, ARROW.names), (deliveries, DELIVERIES.names)):
+        rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+        assert [name for row in rows for name in re.findall(r"`(\w+)`", row)] == names
+    assert re.findall(r"`(\w+)`", ends) == ENDS.names
 
 
 def test_what_is_due_next_week(answers: list[list[Row]]) -> None:
