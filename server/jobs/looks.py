@@ -9,7 +9,7 @@ Every minute it goes through a table of looks, and starts the first job that has
 
 After each failed job what it was for waits twice as long: some slices cannot be cut (all due in one instant),
 and a Spark session costs a minute of processor time. An archive waits for five minutes at most: rows that are
-not archived cannot be dropped.
+not archived cannot be dropped. An expiry waits for an hour at most.
 """
 
 import logging
@@ -35,6 +35,7 @@ FAR_MS = 1_200_000
 """How far beyond the nearest splittable time a slice must start: time for a session and millions of rows."""
 WAIT_S, WAIT_MAX_S = 600.0, 86_400.0
 ARCHIVE_S, ARCHIVE_MAX_S = 60.0, 300.0
+EXPIRE_MAX_S = 3_600.0
 COMPACT_S = 3_600.0
 TRIES_MAX = 1_000
 """Maximum slices and days whose failures are remembered."""
@@ -78,7 +79,7 @@ class Looks:
         archive = archiving.archive
         self._looks = (
             Look(ARCHIVE, archive.find, lambda _: archiving.create("server"), ARCHIVE_S, ARCHIVE_MAX_S),
-            Look(EXPIRE, expiries.find, lambda _: expiries.create("server")),
+            Look(EXPIRE, expiries.find, lambda _: expiries.create("server"), WAIT_S, EXPIRE_MAX_S),
             Look(COMPACT, archive.find_day, lambda _: archiving.create_compaction("server"), COMPACT_S),
             Look(SPLIT, self.overfull, lambda home: splits.create(home.start_ms, 0, "server")),
         )
